@@ -155,16 +155,17 @@ def plan(session: AwsSession, whose: Tags, shape: Shape) -> EksPlan:
 
 def _existing(
     session: AwsSession, vpc: str, subnets: tuple[str, ...], zone: str
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+) -> tuple[tuple[str, str], tuple[str, ...]]:
     """Look up the zones of existing subnets; the one of the wanted zone comes first."""
     about = f'vpc="{vpc}", subnets={list(subnets)}, zone="{zone}"'
     found = list(session.every("ec2", "describe_subnets", "Subnets", SubnetIds=list(subnets)))
     found.sort(key=lambda each: each["AvailabilityZone"] != zone)
-    zones = tuple(each["AvailabilityZone"] for each in found)
-    if len(set(zones)) != 2 or {each["VpcId"] for each in found} != {vpc} or zone not in {"", *zones}:
+    zones = [each["AvailabilityZone"] for each in found]
+    strange = {each["VpcId"] for each in found} != {vpc} or zone not in {"", *zones}
+    if strange or len(zones) != 2 or zones[0] == zones[1]:
         words = "two subnets of the VPC are needed, in two zones, one of them the wanted one; these are in "
         raise BadInput(words + ", ".join(zones), about=about, fix="name two such")
-    return zones, tuple(each["SubnetId"] for each in found)
+    return (zones[0], zones[1]), tuple(each["SubnetId"] for each in found)
 
 
 def _strings(given: Mapping[str, Any], option: str) -> list[str]:

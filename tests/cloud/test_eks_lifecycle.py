@@ -202,6 +202,14 @@ def test_an_existing_network_is_used_and_stays(aws, user):
     assert {each.id for each in aws.left()} - others == there | {gateway}
 
 
+def test_a_third_subnet_is_refused_as_the_first_two_may_be_in_one_zone(aws, user):
+    vpc, *subnets = sorted(foreign_network() - {"trainyard-lab"}, key=lambda each: not each.startswith("vpc"))
+    where = {"VpcId": vpc, "CidrBlock": "10.42.9.0/24", "AvailabilityZone": f"{REGION}a"}
+    third = boto3.client("ec2").create_subnet(**where)["Subnet"]["SubnetId"]
+    with pytest.raises(BadInput, match="two subnets of the VPC are needed"):
+        user.create(vpc=vpc, subnets=[*subnets, third])
+
+
 @pytest.mark.parametrize("what", ["stack", "role", "schedule group"])
 def test_what_has_the_name_and_is_not_the_kits_is_refused_and_stays(aws, user, what):
     if what == "stack":
