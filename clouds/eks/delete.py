@@ -91,7 +91,7 @@ def _delete(stacks: list[Stack], there: Iterable[tuple[Stack, StackState]], step
         for each in stacks:
             if not each.pool:
                 _clear(each, there, steps)
-            if not each.describe().status.startswith("DELETE_IN"):
+            if (now := each.describe()) and not now.status.startswith("DELETE_IN"):
                 patiently(steps, each.delete)  # a role that was just created anew is not known yet
         follow(stacks, steps, fix=fix)
     for each in stacks:

@@ -8,6 +8,7 @@ import pytest
 
 import clouds.eks
 from clouds import resources
+from clouds.eks import delete
 from clouds.eks.cluster import EksCluster
 from clouds.eks.session import AwsSession
 from clouds.spec import Machines
@@ -261,6 +262,17 @@ def test_what_somebody_deleted_by_hand_does_not_keep_the_rest(aws, user):
     aws.clock.sleep(HOUR)
     iam.delete_role_policy(RoleName=role, PolicyName="trainyard")
     iam.delete_role(RoleName=role)  # with which CloudFormation acts
+    user.delete()
+    assert aws.left() == []
+
+
+def test_a_stack_that_its_schedule_deletes_first_is_no_error(aws, user, monkeypatch):
+    def meanwhile(session, network, steps):
+        boto3.client("cloudformation").delete_stack(StackName="trainyard-lab")
+        aws.clock.sleep(HOUR)
+
+    user.create()
+    monkeypatch.setattr(delete.orphans, "clean", meanwhile)
     user.delete()
     assert aws.left() == []
 
