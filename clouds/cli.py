@@ -4,6 +4,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from kitlib.cli.options import OPTION
 from kitlib.errors import BadInput
 
 
-def _where(command):
+def _where(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--provider", help="eks or gke; by default both."),
         click.option("--region", "regions", multiple=True, help="Of AWS; repeat it, or say all."),
@@ -37,12 +38,17 @@ def resources() -> None:
 @resources.command("list")
 @click.option("--cluster", "-c", help="Only what belongs to this one.")
 @_where
-def list_(regions: tuple[str, ...], **where) -> None:
+def list_(
+    cluster: str | None,
+    provider: str | None,
+    regions: tuple[str, ...],
+    profile: str | None,
+    project: str | None,
+) -> None:
     """List the kit's resources at clouds, found by their tags, and the cost of its clusters."""
     from clouds.resources import costs, find, places, table
 
-    cluster = where.pop("cluster")
-    asked, unanswered = places(regions=_regions(regions), **where)
+    asked, unanswered = places(provider, regions=_regions(regions), profile=profile, project=project)
     click.echo(table(*find(asked, unanswered, cluster=cluster)))
     sums = costs(asked, budget=config.read().budget)
     click.echo(f"\n{sums}" if len(sums) else "")
@@ -54,13 +60,30 @@ def list_(regions: tuple[str, ...], **where) -> None:
 @click.option("--really", is_flag=True, help="Delete it; without this it is only listed.")
 @click.option("--yes", "confirm", is_flag=True, help="More than one cluster is meant.")
 @_where
-def delete(names: tuple[str, ...], every: bool, really: bool, regions: tuple[str, ...], **given) -> None:
+def delete(
+    names: tuple[str, ...],
+    every: bool,
+    really: bool,
+    confirm: bool,
+    provider: str | None,
+    regions: tuple[str, ...],
+    profile: str | None,
+    project: str | None,
+) -> None:
     """Delete what belongs to each CLUSTER, also where the cluster itself is gone."""
     from clouds.resources import delete_resources
 
     if bool(names) == every:
         raise click.UsageError("name one cluster or several, or say --all")
-    left = delete_resources(clusters=names or None, regions=_regions(regions), dry_run=not really, **given)
+    left = delete_resources(
+        provider,
+        clusters=names or None,
+        regions=_regions(regions),
+        profile=profile,
+        project=project,
+        dry_run=not really,
+        confirm=confirm,
+    )
     click.echo(left)
     if not really and len(left):
         click.echo("\nNothing was deleted. To delete all of this: the same with --really", err=True)
@@ -73,7 +96,9 @@ def delete(names: tuple[str, ...], every: bool, really: bool, regions: tuple[str
 @click.option("--yes", "confirm", is_flag=True, help="Agree to the price of the hours that are added.")
 @click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
 @OPTION
-def extend(name: str, hours: float, provider: str | None, option: dict[str, Any], **money) -> None:
+def extend(
+    name: str, hours: float, provider: str | None, confirm: bool, budget: float | None, option: dict[str, Any]
+) -> None:
     """Let the cloud delete the cluster NAME so many hours from now, and not before.
 
     What the further hours cost is shown, and asked for.
@@ -85,7 +110,7 @@ def extend(name: str, hours: float, provider: str | None, option: dict[str, Any]
             about=f'cluster "{name}"',
             fix="it stays until you delete it",
         )
-    click.echo(found.extend(hours=hours, **money))
+    click.echo(found.extend(hours=hours, confirm=confirm, budget=budget))
 
 
 @click.command("record", context_settings={"ignore_unknown_options": True})

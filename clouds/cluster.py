@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from clouds import confirmation
 from clouds.clock import Clock
@@ -27,8 +27,12 @@ from kitlib.errors import ClusterNotFound, ClusterUnreachable, KitError, Provide
 from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
 
+Session = TypeVar("Session")
+Plan = TypeVar("Plan", bound=CloudSpec)
+Info = TypeVar("Info", bound=ClusterInfo)
 
-class CloudCluster(Cluster):
+
+class CloudCluster(Cluster, Generic[Session, Plan, Info]):
     """A cluster at a cloud: created, found, scaled, extended and deleted in one way for EKS and GKE.
 
     The abstract methods are what each cloud does in its own way.
@@ -61,7 +65,7 @@ class CloudCluster(Cluster):
     system_machine: ClassVar[str]
     stays: ClassVar[str] = ""
 
-    def __init__(self, name: str, session) -> None:
+    def __init__(self, name: str, session: Session) -> None:
         super().__init__(self.checked(name))
         self.session = session
 
@@ -134,7 +138,7 @@ class CloudCluster(Cluster):
         confirmation.confirm_cost(estimate, confirm=confirm, budget=budget, already=already)
 
     @classmethod
-    def running_costs(cls, session) -> list[Estimate]:
+    def running_costs(cls, session: Session) -> list[Estimate]:
         """Estimate what each cluster of the kit in the account or project costs until its end."""
         found = []
         for each in cls.clusters(session):
@@ -179,7 +183,7 @@ class CloudCluster(Cluster):
             fix="try again in a minute" if found.state in self.up else self._again,
         )
 
-    def _found(self) -> ClusterInfo:
+    def _found(self) -> Info:
         """Describe it.
 
         Raises:
@@ -317,13 +321,13 @@ class CloudCluster(Cluster):
         self.store.forget(self.name)
 
     @classmethod
-    def delete_at(cls, session, name: str) -> None:
+    def delete_at(cls, session: Session, name: str) -> None:
         """Delete what exists of a cluster, whether the cluster itself exists or not, and verify it.
 
         Raises:
             ProviderFailed: Something is left; the error names it, and what it costs.
         """
-        title = f'cluster "{name}" in {getattr(session, cls.place) or session.project}'
+        title = f'cluster "{name}" in {cls.where(session)}'
         with Steps(title, clock=cls.clock) as steps:
             cls._delete(session, name, steps)
         if left := cls.find_resources(session, name):
@@ -353,14 +357,14 @@ class CloudCluster(Cluster):
 
     @classmethod
     @abstractmethod
-    def _session(cls, name: str, given: Mapping[str, object]):
+    def _session(cls, name: str, given: Mapping[str, Any]) -> Session:
         """Build the session from options, or from what this machine remembers of the cluster."""
 
     @classmethod
     @abstractmethod
     def sessions(
         cls, *, regions: str | Sequence[str] | None, profile: str | None, project: str | None
-    ) -> list:
+    ) -> list[Session]:
         """Build a session for each place to ask; arguments for other clouds are ignored.
 
         Args:
@@ -370,13 +374,18 @@ class CloudCluster(Cluster):
         """
 
     @classmethod
+    def where(cls, session: Session) -> str:
+        """Name the region or zone that a session asks, or without a zone its project."""
+        return str(getattr(session, cls.place, None) or getattr(session, "project", ""))
+
+    @classmethod
     @abstractmethod
-    def clusters(cls, session) -> list[ClusterInfo]:
+    def clusters(cls, session: Session) -> list[Info]:
         """Describe each cluster of the kit in the whole account or project."""
 
     @classmethod
     @abstractmethod
-    def find_resources(cls, session, cluster: str | None = None) -> list[CloudResource]:
+    def find_resources(cls, session: Session, cluster: str | None = None) -> list[CloudResource]:
         """Find what exists of one cluster, or of all for None, by the kit's tags, whoever created it.
 
         What Kubernetes created for a cluster (load balancers, volumes) and what is being deleted count.
@@ -384,19 +393,19 @@ class CloudCluster(Cluster):
 
     @classmethod
     @abstractmethod
-    def _delete(cls, session, name: str, steps: Steps) -> None:
+    def _delete(cls, session: Session, name: str, steps: Steps) -> None:
         """Delete what exists of a cluster; an error does not keep independent resources."""
 
     @abstractmethod
-    def _describe(self) -> ClusterInfo | None:
+    def _describe(self) -> Info | None:
         """Describe the cluster; None if there is none, or it is not the kit's."""
 
     @abstractmethod
-    def _planned(self, shape: Shape) -> CloudSpec:
+    def _planned(self, shape: Shape) -> Plan:
         """Plan the cluster; one that was begun keeps its end."""
 
     @abstractmethod
-    def _reuse_existing(self, found: ClusterInfo, plan: CloudSpec, shape: Shape) -> CloudSpec:
+    def _reuse_existing(self, found: Info, plan: Plan, shape: Shape) -> Plan:
         """Take over the existing machines into the plan; they never change.
 
         Raises:
@@ -404,11 +413,11 @@ class CloudCluster(Cluster):
         """
 
     @abstractmethod
-    def _preflight(self, plan: CloudSpec) -> Report:
+    def _preflight(self, plan: Plan) -> Report:
         """Check what may prevent it."""
 
     @abstractmethod
-    def _create(self, plan: CloudSpec, steps: Steps) -> None:
+    def _create(self, plan: Plan, steps: Steps) -> None:
         """Create all of it, or continue; what exists stays. Schedules of its end come first."""
 
     @abstractmethod
@@ -416,7 +425,7 @@ class CloudCluster(Cluster):
         """Change the number of training nodes."""
 
     @abstractmethod
-    def _extend(self, found: ClusterInfo, until: datetime, steps: Steps) -> None:
+    def _extend(self, found: Info, until: datetime, steps: Steps) -> None:
         """Move its end."""
 
     @abstractmethod
@@ -424,7 +433,7 @@ class CloudCluster(Cluster):
         """Check quotas for so many of these machines, of which so many are not there yet."""
 
     @abstractmethod
-    def _install_addons(self, plan: CloudSpec) -> None:
+    def _install_addons(self, plan: Plan) -> None:
         """Install StorageClasses, and what the nodes need."""
 
     @abstractmethod
@@ -432,7 +441,7 @@ class CloudCluster(Cluster):
         """What this machine remembers of it: region and profile, or project and zone."""
 
     @abstractmethod
-    def _kubeconfig(self, found: ClusterInfo) -> Mapping[str, Any]:
+    def _kubeconfig(self, found: Info) -> Mapping[str, Any]:
         """Build its kubeconfig."""
 
     @abstractmethod

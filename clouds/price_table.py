@@ -105,9 +105,11 @@ class Estimate:
         least = "at least " if self.unknown else ""
         rows = []
         for each in self.prices:
-            sums = (each.dollars_an_hour, each.together, each.together * self.hours)
-            known = map(_dollars, sums) if each.dollars_an_hour is not None else (UNKNOWN,) * 3
-            rows.append((each.what, f"{each.count:g}", *known))
+            figures = [UNKNOWN] * 3
+            if each.dollars_an_hour is not None:
+                known = (each.dollars_an_hour, each.together, each.together * self.hours)
+                figures = list(map(_dollars, known))
+            rows.append((each.what, f"{each.count:g}", *figures))
         sums = (f"{least}{_dollars(self.an_hour)}", f"{least}{_dollars(self.total)}")
         hours = f"in {self.hours:g} hour{'' if self.hours == 1 else 's'}"
         return Table(

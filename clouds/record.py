@@ -13,7 +13,12 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import boto3
+    import httplib2
+    from botocore.model import OperationModel
 
 FILE, SALT = "TRAINYARD_RECORD", "TRAINYARD_RECORD_SALT"
 TAKEN_OUT = "dGFrZW4gb3V0"  # "taken out" in base64, so that what decodes certificates still can
@@ -38,7 +43,7 @@ _IDENTITY = re.compile(
 )
 
 
-def boto(session) -> None:
+def boto(session: "boto3.Session") -> None:
     """Record what the clients of a `boto3.Session` send from now on, if there is a record.
 
     Source: https://botocore.amazonaws.com/v1/documentation/api/latest/topics/events.html
@@ -46,10 +51,17 @@ def boto(session) -> None:
     if not os.environ.get(FILE):
         return
 
-    def sends(model, params, context, **more) -> None:
+    def sends(
+        model: "OperationModel", params: dict[str, Any], context: dict[str, Any], **more: object
+    ) -> None:
         context["recorded"] = (model.service_model.signing_name, model.name, params)
 
-    def receives(response_dict, exception, context, **more) -> None:
+    def receives(
+        response_dict: dict[str, Any] | None,
+        exception: Exception | None,
+        context: dict[str, Any],
+        **more: object,
+    ) -> None:
         service, operation, sent = context["recorded"]
         answer = response_dict or {"status_code": None, "headers": {}, "body": repr(exception)}
         _write(
@@ -68,13 +80,20 @@ def boto(session) -> None:
 class _RecordedHttp:
     """An HTTP object of Google's REST client that records."""
 
-    def __init__(self, http, service: str, project: str) -> None:
+    def __init__(self, http: "httplib2.Http", service: str, project: str) -> None:
         self._http, self._service, self._project = http, service, project
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._http, name)
 
-    def request(self, uri, method="GET", body=None, headers=None, **more):
+    def request(
+        self,
+        uri: str,
+        method: str = "GET",
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        **more: object,
+    ) -> tuple["httplib2.Response", bytes]:
         sent = {"method": method, "url": uri, "body": _content(body)}
         known = {"cloud": "google", "service": self._service, "request": sent}
         try:
@@ -86,19 +105,19 @@ class _RecordedHttp:
         return response, content
 
 
-def http(plain, service: str, project: str):
+def http(plain: "httplib2.Http", service: str, project: str) -> "httplib2.Http | _RecordedHttp":
     """Wrap an HTTP object of Google's REST client if there is a record; outside of what signs requests."""
     return _RecordedHttp(plain, service, project) if os.environ.get(FILE) else plain
 
 
-def rpc(call: Callable, service: str, method: str, project: str) -> Callable:
+def rpc(call: Callable[..., Any], service: str, method: str, project: str) -> Callable[..., Any]:
     """Wrap a method of one of Google's gRPC clients, if there is a record."""
     if not os.environ.get(FILE):
         return call
 
     from google.api_core.exceptions import GoogleAPICallError  # not where only AWS is asked
 
-    def recorded(request, **more):
+    def recorded(request: Mapping[str, Any], **more: object) -> object:
         known = {"cloud": "google", "service": service, "operation": method, "request": {"body": request}}
         try:
             answer = call(request=request, **more)
@@ -135,7 +154,7 @@ def _content(body: object) -> object:
         return text
 
 
-def _write(project: str = "", **entry) -> None:
+def _write(project: str = "", **entry: object) -> None:
     """Append a line in one write, which the lines of other processes and threads cannot divide."""
     entry = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "project": project, **entry}
     plain = json.loads(json.dumps(entry, default=_plain))
@@ -149,11 +168,10 @@ def _write(project: str = "", **entry) -> None:
 
 def _plain(value: object) -> object:
     """A message of Google's as a dict; enumerations by name."""
-    if hasattr(type(value), "to_dict"):
-        return type(value).to_dict(
-            value, use_integers_for_enums=False, always_print_fields_with_no_presence=False
-        )
-    return str(value)
+    to_dict = getattr(type(value), "to_dict", None)
+    if to_dict is None:
+        return str(value)
+    return to_dict(value, use_integers_for_enums=False, always_print_fields_with_no_presence=False)
 
 
 def without_secrets(value: object, project: str = "", secret: bool = False) -> object:
@@ -182,7 +200,7 @@ def without_secrets(value: object, project: str = "", secret: bool = False) -> o
     return re.sub(rf"(?<![a-z0-9])({re.escape(project)})(?![a-z0-9])", _instead, text) if project else text
 
 
-def _instead(found: re.Match) -> str:
+def _instead(found: re.Match[str]) -> str:
     """Replace an identity by one of its kind: each always by the same, within a recording."""
     identity = found[0]
     digest = hmac.new(os.environ.get(SALT, "").encode(), identity.encode(), hashlib.sha256).hexdigest()

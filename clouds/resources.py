@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from clouds import confirmation
 from clouds.cluster import CloudCluster
+from clouds.price_table import Estimate
 from clouds.spec import CloudResource
 from kitlib.clusters.plugins import PROVIDERS, load
 from kitlib.display.progress import progress, shown_elsewhere
@@ -20,11 +21,11 @@ WORKERS = 8
 class Place(NamedTuple):
     """Where a cloud is asked: the class of its clusters, and the session in a region or project."""
 
-    provider: type[CloudCluster]
-    session: object
+    provider: type[CloudCluster[Any, Any, Any]]
+    session: Any
 
     def __str__(self) -> str:
-        return str(getattr(self.session, self.provider.place, None) or self.session.project)
+        return self.provider.where(self.session)
 
 
 Found = tuple[Place, CloudResource]
@@ -60,7 +61,9 @@ def list_resources(
     return table(*find(asked, errors, cluster=cluster))
 
 
-def places(provider: str | None, **where) -> tuple[list[Place], list[Unanswered]]:
+def places(
+    provider: str | None, *, regions: str | Sequence[str] | None, profile: str | None, project: str | None
+) -> tuple[list[Place], list[Unanswered]]:
     """List the places to ask, and the clouds that cannot be; arguments as in `list_resources`."""
     if provider not in (None, *CLOUDS):
         raise BadInput(f"there is no cloud {provider!r}", about="the provider", fix=", ".join(CLOUDS))
@@ -68,7 +71,8 @@ def places(provider: str | None, **where) -> tuple[list[Place], list[Unanswered]
     for each in CLOUDS if provider is None else (provider,):
         kind = load(PROVIDERS[each])
         try:
-            found += [Place(kind, session) for session in kind.sessions(**where)]
+            sessions = kind.sessions(regions=regions, profile=profile, project=project)
+            found += [Place(kind, session) for session in sessions]
         except KitError as error:
             unanswered.append((each, error))
     return found, unanswered
@@ -104,7 +108,7 @@ def find(
 
 def table(found: Iterable[Found], unanswered: Iterable[Unanswered] = ()) -> Table:
     """Tabulate resources, with a row for each place that gave no answer."""
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for _, each in found:
         owner, end = (each.tags.owner, each.tags.expires) if each.tags else (None, None)
         until = end and end.strftime("%Y-%m-%d %H:%M UTC")
@@ -121,13 +125,14 @@ def costs(asked: Iterable[Place], *, budget: float | None = None) -> Table:
         asked: Of each account or project the first place is asked.
         budget: Shown beside the sum, in dollars.
     """
-    found, rows = [], []
+    found: list[Estimate] = []
+    rows: list[tuple[object, ...]] = []
     for place in {each.provider: each for each in reversed(list(asked))}.values():
         try:
             found += place.provider.running_costs(place.session)
         except KitError as error:
             rows.append((f"{place} could not be asked: {error.what}", None, None, None))
-    rows = [(each.about, *_figures([each]), each.hours) for each in found] + rows
+    rows = [*((each.about, *_figures([each]), each.hours) for each in found), *rows]
     if found:
         rows.append(("together", *_figures(found), None))
     if rows and budget is not None:
@@ -135,7 +140,7 @@ def costs(asked: Iterable[Place], *, budget: float | None = None) -> Table:
     return Table(("what", "dollars an hour", "to its end", "hours"), rows, empty="nothing costs by the hour")
 
 
-def _figures(estimates: Sequence) -> tuple[str, str]:
+def _figures(estimates: Sequence[Estimate]) -> tuple[str, str]:
     least = "at least " if any(each.unknown for each in estimates) else ""
     an_hour, total = (sum(getattr(each, what) for each in estimates) for what in ("an_hour", "total"))
     return f"{least}{an_hour:.2f}", f"{least}{total:.2f}"

@@ -136,8 +136,7 @@ def until_of(hours: object) -> datetime:
 
 def hours_of(hours: object) -> float:
     """Check a number of hours that a cluster can live for."""
-    usable = isinstance(hours, int | float) and not isinstance(hours, bool) and 0.5 <= hours <= MOST_HOURS
-    if not usable:
+    if isinstance(hours, bool) or not isinstance(hours, int | float) or not 0.5 <= hours <= MOST_HOURS:
         raise BadInput(
             f"hours are a number from 0.5 to {MOST_HOURS}", about=f"hours={hours!r}", fix=f"hours={HOURS}"
         )

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from html import escape
+from types import TracebackType
 
 from clouds.clock import Clock
 from kitlib.display import progress
@@ -57,7 +58,7 @@ class OperationStep:
         return (now if self.ended is None else self.ended) - self.began
 
 
-class Steps(AbstractContextManager):
+class Steps(AbstractContextManager["Steps"]):
     """The steps of one operation on a cluster; the table shows itself while it is a context manager.
 
     Args:
@@ -77,7 +78,8 @@ class Steps(AbstractContextManager):
         self.title, self.clock = title, clock or Clock()
         self._steps = {name: OperationStep(name, seconds) for name, seconds in (usual or {}).items()}
         self._began, self._lock = self.clock.now(), threading.Lock()
-        self._shown, self._noted, self._handle = "", set(), None
+        self._shown, self._handle = "", None
+        self._noted: set[str] = set()
         self._in_cell = progress.in_notebook() and not progress.is_shown_elsewhere()
         self._live = self._in_cell and has_frontend()
         self._line = None if self._in_cell else progress.progress(title)
@@ -87,7 +89,9 @@ class Steps(AbstractContextManager):
             self._line.__enter__()
         return self
 
-    def __exit__(self, kind, error, traceback) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if kind is None:  # what was expected and not needed goes
             with self._lock:
                 self._steps = {
@@ -124,7 +128,7 @@ class Steps(AbstractContextManager):
     def show(self, *, over: bool = False) -> None:
         """Show the table if it has changed; where somebody looks, durations change each second."""
         if self._line is not None:
-            self._write(over)
+            self._write(self._line, over)
         elif threading.current_thread() is threading.main_thread():  # which runs the cell
             key = f"{over} {[(each.name, each.phase, each.words) for each in self.steps]}"
             if key != self._shown or self._live:
@@ -173,17 +177,17 @@ class Steps(AbstractContextManager):
         else:
             self._handle.update(bundle, raw=True)
 
-    def _write(self, over: bool) -> None:
+    def _write(self, line: progress.Progress, over: bool) -> None:
         for each in self.steps:
             if each.phase in (Phase.DONE, Phase.FAILED) and each.name not in self._noted:
                 self._noted.add(each.name)
                 took = duration(each.took(self.clock.now()))
                 words = f": {each.words}" if each.words else ""
-                self._line.note(f"{MARKS[each.phase]} {each.name}: {each.phase.value} after {took}{words}")
+                line.note(f"{MARKS[each.phase]} {each.name}: {each.phase.value} after {took}{words}")
         if over:
-            self._line.done(str(self))
-        elif self._line.rewrites:
-            self._line.update(str(self))
+            line.done(str(self))
+        elif line.rewrites:
+            line.update(str(self))
 
     def _html(self) -> str:
         from kitlib.widgets.widget import bundle

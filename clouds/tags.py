@@ -34,6 +34,12 @@ class Tags:
     workshop: str
     expires: datetime | None = None
 
+    @property
+    def end(self) -> datetime:
+        """When the cloud deletes what has an end: all that is planned."""
+        assert self.expires is not None
+        return self.expires
+
     def amazon(self) -> dict[str, str]:
         """Return them as tags of AWS: ``trainyard:cluster`` and so on."""
         until = {} if self.expires is None else {EXPIRES: self.expires.astimezone(UTC).strftime(_TIME)}
@@ -55,5 +61,5 @@ def read(given: Mapping[str, str]) -> Tags | None:
     expires = None
     with contextlib.suppress(ValueError):
         expires = datetime.strptime(plain.get(EXPIRES, "").upper(), _TIME).replace(tzinfo=UTC)
-    words = (names.slug(plain.get(key, "")) for key in (OWNER, WORKSHOP))
-    return Tags(plain.get(CLUSTER, ""), *words, expires)
+    owner, workshop = (names.slug(plain.get(key, "")) for key in (OWNER, WORKSHOP))
+    return Tags(plain.get(CLUSTER, ""), owner, workshop, expires)

@@ -31,7 +31,7 @@ def build(
     try:
         report("sending what it is built from")
         session.call("s3", "put_object", Body=order.archive.read_bytes(), **where)
-        wanted = {
+        wanted: dict[str, Any] = {
             "projectName": f"trainyard-{cluster}-builds",
             "idempotencyToken": token,  # a request that is repeated begins no second build
             "sourceTypeOverride": "S3",

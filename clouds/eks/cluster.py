@@ -1,7 +1,7 @@
 """The provider ``eks``: clusters of Amazon EKS in the user's account, each three CloudFormation stacks."""
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,7 +32,7 @@ from kitlib.k8s import names
 LONGEST_NAME = 24  # a bucket's name holds the account's and the region's as well, in 63 characters
 
 
-class EksCluster(CloudCluster):
+class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     """A cluster of EKS.
 
     Args:
@@ -50,12 +50,19 @@ class EksCluster(CloudCluster):
         return names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
 
     @classmethod
-    def _session(cls, name: str, given: Mapping[str, object]) -> AwsSession:
+    def _session(cls, name: str, given: Mapping[str, Any]) -> AwsSession:
         before = cls.store.read(name) or {}
-        return AwsSession(*(given.get(word) or before.get(word) for word in ("region", "profile")))
+        region, profile = (given.get(word) or before.get(word) for word in ("region", "profile"))
+        return AwsSession(region, profile)
 
     @classmethod
-    def sessions(cls, *, regions=None, profile=None, project=None) -> list[AwsSession]:
+    def sessions(
+        cls,
+        *,
+        regions: str | Sequence[str] | None = None,
+        profile: str | None = None,
+        project: str | None = None,
+    ) -> list[AwsSession]:
         if regions != "all":
             chosen = [regions] if regions is None or isinstance(regions, str) else regions
             return [AwsSession(each, profile) for each in chosen]
@@ -265,6 +272,7 @@ def _info(session: AwsSession, now: StackState, there: Iterable[tuple[Stack, Sta
     name = now.parameters["ClusterName"]
     found = (session.find("eks", "describe_cluster", name=name) or {}).get("cluster") or {}
     whose, end = read(now.tags), expiry.find(session, name)
+    assert whose is not None  # `stacks_of` finds the kit's alone
     ready = now.complete or (now.busy and now.status.startswith("UPDATE"))
     trained = None
     for stack, each in there:

@@ -1,6 +1,7 @@
 """Creating a cluster, or going on: roles, schedules, the cluster's stack, then those of the nodes."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from clouds import confirmation
@@ -58,7 +59,7 @@ def _create(
             raise each.error("cluster.delete(), then create it again")
     for each in missing:
         if each not in resumed:
-            patiently(steps, lambda each=each: each.create(wanted[each], given, role=role))
+            patiently(steps, partial(each.create, wanted[each], given, role=role))
     follow(missing, steps, fix=fix)
     for each in missing:
         now = each.describe()

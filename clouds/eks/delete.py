@@ -67,7 +67,7 @@ def delete(session: AwsSession, cluster: str, steps: Steps) -> None:
     """
     there = stacks_of(session, cluster)
     whose = next((tags.read(now.tags) for _, now in there), None)
-    if any(now.service_role for _, now in there):  # without it, nobody can delete the stacks
+    if whose and any(now.service_role for _, now in there):  # without it, nobody can delete the stacks
         roles.create_stack_role(session, tags.Tags(cluster, whose.owner, whose.workshop, whose.expires))
     _delete([each for each, _ in there if each.pool], there, steps)
     _delete([each for each, _ in there if not each.pool], there, steps)

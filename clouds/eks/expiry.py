@@ -97,7 +97,7 @@ def _see_free(session: AwsSession, cluster: str) -> None:
 
 def _schedule(session: AwsSession, given: tags.Tags, pool: str, role: str) -> dict[str, Any]:
     stack = Stack(session, given.cluster, pool)
-    begin = given.expires.astimezone(UTC) + (timedelta() if pool else LATER)
+    begin = given.end.astimezone(UTC) + (timedelta() if pool else LATER)
     return {
         "GroupName": group_name(given.cluster),
         "Name": pool or "cluster",

@@ -109,7 +109,8 @@ def family(kind: str, *, spot: bool = False) -> tuple[str, str]:
     """
     if spot and kind.startswith("p5"):
         return "P5", "L-C4BD4855"
-    name, on_demand, as_spot = FAMILIES.get(re.match(r"[a-z]+?(?=\d|-)|", kind)[0], STANDARD)
+    letters = re.match(r"[a-z]+?(?=\d|-)", kind)
+    name, on_demand, as_spot = FAMILIES.get(letters[0] if letters else "", STANDARD)
     return name, as_spot if spot else on_demand
 
 

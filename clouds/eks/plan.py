@@ -41,6 +41,7 @@ class EksPlan(CloudSpec):
     """A cluster as it shall be.
 
     Attributes:
+        machines: Its training nodes.
         zones: The two zones of its subnets.
         zone: Which of them has the training nodes: ``one`` or ``two``.
         cidrs: From which its API server is reached.
@@ -48,6 +49,7 @@ class EksPlan(CloudSpec):
         confirm: Whether the user has agreed to costs beforehand.
     """
 
+    machines: Machines
     zones: tuple[str, str] = ("", "")
     zone: str = "one"
     version: str = VERSION
@@ -177,10 +179,11 @@ def _strings(given: Mapping[str, Any], option: str) -> list[str]:
 
 
 def _tags(given: object) -> dict[str, str]:
-    usable = isinstance(given, Mapping) and all(
-        isinstance(each, str) for pair in given.items() for each in pair
-    )
-    if not usable or any(key.startswith((PREFIX, "aws:")) for key in given):
+    if (
+        not isinstance(given, Mapping)
+        or not all(isinstance(each, str) for pair in given.items() for each in pair)
+        or any(key.startswith((PREFIX, "aws:")) for key in given)
+    ):
         words = f"tags are a dict of strings, and no key begins with {PREFIX} or aws:"
         raise BadInput(words, about=f"tags={given!r}", fix='tags={"cost-centre": "4711"}')
     return dict(given)

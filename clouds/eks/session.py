@@ -7,9 +7,9 @@ import copy
 import difflib
 import os
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, overload
 
 import boto3
 from botocore.config import Config
@@ -61,7 +61,7 @@ class AwsSession:
             fix = f'region="{" or ".join(near)}", or set AWS_REGION'
             raise BadInput(words, about=f"region={self.region!r}", fix=fix)
         self._lock = threading.Lock()
-        self._clients: dict[tuple[str, str], object] = {}
+        self._clients: dict[str, Any] = {}
 
     def within(self, region: str) -> "AwsSession":
         """The same user's session in another region, one that AWS itself has named."""
@@ -99,7 +99,7 @@ class AwsSession:
         return self._boto.get_partition_for_region(self.region)
 
     @property
-    def credentials(self):
+    def credentials(self) -> Any:
         """The credentials as botocore found them, or None."""
         return self._boto.get_credentials()
 
@@ -108,15 +108,23 @@ class AwsSession:
         region = "" if service == "iam" else self.region
         return f"arn:{self.partition}:{service}:{region}:{self.account}:{rest}"
 
-    def client(self, service: str):
+    def client(self, service: str) -> Any:
         """A client of boto3, created once for each service."""
         with self._lock:  # a session of boto3 is for one thread
             if service not in self._clients:
                 self._clients[service] = self._boto.client(service, region_name=self.region, config=_CONFIG)
             return self._clients[service]
 
+    @overload
     def call(
-        self, service: str, operation: str, *, fine: Collection[str] = (), **parameters
+        self, service: str, operation: str, *, fine: Collection[str], **parameters: Any
+    ) -> dict[str, Any] | None: ...
+
+    @overload
+    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]: ...
+
+    def call(
+        self, service: str, operation: str, *, fine: Collection[str] = (), **parameters: Any
     ) -> dict[str, Any] | None:
         """Make one request.
 
@@ -136,7 +144,7 @@ class AwsSession:
                 return None
             raise self.translated(error, service, operation, parameters) from error
 
-    def find(self, service: str, operation: str, **parameters) -> dict[str, Any] | None:
+    def find(self, service: str, operation: str, **parameters: Any) -> dict[str, Any] | None:
         """Make one request about something that may not exist; None if it does not."""
         try:
             return self.call(service, operation, **parameters)
@@ -145,7 +153,7 @@ class AwsSession:
                 return None
             raise
 
-    def every(self, service: str, operation: str, key: str, **parameters) -> Iterator:
+    def every(self, service: str, operation: str, key: str, **parameters: Any) -> Iterator[Any]:
         """Yield what all pages of an answer hold in their member ``key``."""
         try:
             client = self.client(service)
@@ -164,7 +172,7 @@ class AwsSession:
         return to_error(error, service, operation, parameters, region=self.region, profile=self.profile)
 
 
-def as_list(tags: dict[str, str]) -> list[dict[str, str]]:
+def as_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
     """Write tags as most services want them."""
     return [{"Key": key, "Value": value} for key, value in tags.items()]
 

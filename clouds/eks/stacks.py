@@ -143,8 +143,10 @@ class Stack:
             Whether there is anything to change.
         """
         now, token = self.describe(), f"update-{uuid.uuid4().hex}"
+        if now is None:
+            raise self.error("call it again")
         kept = {key: None for key in now.parameters if key not in parameters}
-        wanted = {
+        wanted: dict[str, Any] = {
             "StackName": self.name,
             "Parameters": _written({**kept, **parameters}),
             "Tags": as_list({**now.tags, **(given or {})}),
@@ -152,7 +154,7 @@ class Stack:
             **({"RoleARN": now.service_role} if now.service_role else {}),
         }
         # Resources that were created stay where one fails: else a failed creation would be rolled back.
-        keep = {"DisableRollback": True} if now.resumable else {}
+        keep: dict[str, Any] = {"DisableRollback": True} if now.resumable else {}
         keep |= {"StackName": self.name, "ClientRequestToken": token}
         named = {"ChangeSetName": token, "ClientToken": token}
         self.session.call("cloudformation", "create_change_set", UsePreviousTemplate=True, **named, **wanted)
@@ -167,7 +169,7 @@ class Stack:
 
     def _change_set(self, name: str, steps: Steps) -> bool:
         """Wait until a change set is computed; return whether it changes anything."""
-        which = {"StackName": self.name, "ChangeSetName": name}
+        which: dict[str, Any] = {"StackName": self.name, "ChangeSetName": name}
         for _ in range(60):
             found = self.session.call("cloudformation", "describe_change_set", **which)
             if found["Status"] == "CREATE_COMPLETE":

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import google.api_core.exceptions as api
 import google.auth.exceptions as auth
@@ -111,11 +112,7 @@ class GcpError(ProviderFailed):
     def __init__(self, what: str, *, why: ErrorReason, consumer: str = "", **told: str) -> None:
         super().__init__(what, **told)
         self.why, self.consumer = why, consumer
-
-    @property
-    def passing(self) -> bool:
-        """Whether the same request may succeed in a little while."""
-        return self.why in (ErrorReason.BUSY, ErrorReason.NETWORK, ErrorReason.FAULT)
+        self.passing = why in (ErrorReason.BUSY, ErrorReason.NETWORK, ErrorReason.FAULT)
 
 
 @dataclass(frozen=True)
@@ -213,7 +210,7 @@ def role_for(permission: str) -> str:
     return ROLES.get(max(filter(permission.startswith, ROLES), key=len, default=""), "roles/editor")
 
 
-def _first(pattern: str | re.Pattern, words: str) -> str:
+def _first(pattern: str | re.Pattern[str], words: str) -> str:
     found = re.search(pattern, words)
     return next(filter(None, found.groups()), "") if found else ""
 
@@ -232,5 +229,6 @@ def _reply(error: api.GoogleAPICallError | HttpError) -> ErrorReply:
         return ErrorReply(status, "", str(error))
     old = next((each.get("reason", "") for each in body.get("errors") or []), "")  # of Compute and Storage
     code = old if re.search("Exceeded|NotConfigured", old) else body.get("status") or old
-    info = next((each for each in details if each.get("@type", "").endswith("ErrorInfo")), {})
+    none: dict[str, Any] = {}
+    info = next((each for each in details if each.get("@type", "").endswith("ErrorInfo")), none)
     return ErrorReply(status, code, words, info.get("reason", ""), info.get("metadata") or {})

@@ -2,11 +2,13 @@
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from google.cloud.container_v1 import types
 
 from clouds.cluster import CloudCluster, exec_kubeconfig
 from clouds.cluster_store import ClusterStore
@@ -57,7 +59,7 @@ STAYS = "it outlives the cluster, so that nobody loses what is in it"
 SUBJECTS = {"user": "User", "group": "Group", "serviceAccount": "User"}  # members of IAM to Kubernetes
 
 
-class GkeCluster(CloudCluster):
+class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     """A cluster of GKE.
 
     Args:
@@ -102,7 +104,7 @@ class GkeCluster(CloudCluster):
         return name
 
     @classmethod
-    def _session(cls, name: str, given: Mapping[str, object]) -> GcpSession:
+    def _session(cls, name: str, given: Mapping[str, Any]) -> GcpSession:
         before = cls.store.read(name) or {}
         zone = given.get("zone") or before.get("zone")
         if not zone:
@@ -110,7 +112,13 @@ class GkeCluster(CloudCluster):
         return GcpSession(given.get("project") or before.get("project"), str(zone))
 
     @classmethod
-    def sessions(cls, *, regions=None, profile=None, project=None) -> list[GcpSession]:
+    def sessions(
+        cls,
+        *,
+        regions: str | Sequence[str] | None = None,
+        profile: str | None = None,
+        project: str | None = None,
+    ) -> list[GcpSession]:
         return [GcpSession(project)]
 
     # Looking
@@ -139,7 +147,7 @@ class GkeCluster(CloudCluster):
     def _describe(self) -> GkeInfo | None:
         path = f"{self.session.place}/clusters/{self.name}"
         found = self.session.find("container", "get_cluster", name=path) if self.session.zone else None
-        return _info(found) if is_ours(found, self.name) else None
+        return _info(found) if found is not None and is_ours(found, self.name) else None
 
     # Planning
 
@@ -177,8 +185,9 @@ class GkeCluster(CloudCluster):
         if zone and zone != self.session.zone:
             what, fix = f"the kit has a cluster of this name in {zone}", f'zone="{zone}", or another name'
             raise BadInput(what, about=self.title, fix=fix)
-        goes_on = there is not None and there.expires is not None and there.expires > datetime.now(UTC)
-        return replace(plan, tags=there) if goes_on else plan
+        if there and there.expires and there.expires > datetime.now(UTC):
+            return replace(plan, tags=there)
+        return plan
 
     def _reuse_existing(self, found: GkeInfo, plan: GkePlan, shape: Shape) -> GkePlan:
         asked, there = plan.machines, found.machines
@@ -274,8 +283,7 @@ class GkeCluster(CloudCluster):
         """
         if source is None and (storage_class or config.read().storage_class) == persistent_volume.GCS_FUSE:
             source = persistent_volume.gcs_fuse_source(self.bucket.removeprefix("gs://"), name)
-        given = {"size": size, "storage_class": storage_class, "source": source}
-        pvc.create(self.kube, name, timeout=900.0, **given)
+        pvc.create(self.kube, name, timeout=900.0, size=size, storage_class=storage_class, source=source)
         return Volume(self, name)
 
     @property
@@ -312,10 +320,12 @@ class GkeCluster(CloudCluster):
         return f'kit.create_cluster("gke", name="{self.name}", {where})'
 
 
-def _info(found) -> GkeInfo:
+def _info(found: types.Cluster) -> GkeInfo:
+    whose = tags_of(found)
+    assert whose is not None  # what is not the kit's is not described
     pools = [each for each in found.node_pools if each.name == create.TRAINING]
     return GkeInfo(
-        tags_of(found),
+        whose,
         _machines(pools[0]) if pools else None,
         found.network_config.default_enable_private_nodes,
         state=found.status.name.lower(),
@@ -328,12 +338,12 @@ def _info(found) -> GkeInfo:
     )
 
 
-def _machines(pool) -> Machines:
+def _machines(pool: types.NodePool) -> Machines:
     kind = next(iter(pool.config.accelerators), None)
-    gpus = (kind.accelerator_count, kind.accelerator_type) if kind else (0, "")
+    gpus, accelerator = (kind.accelerator_count, kind.accelerator_type) if kind else (0, "")
     most = pool.autoscaling.max_node_count if pool.autoscaling.enabled else 0
     disk_gb = pool.config.disk_size_gb
-    return Machines(pool.config.machine_type, most, *gpus, pool.config.spot, disk_gb=disk_gb)
+    return Machines(pool.config.machine_type, most, gpus, accelerator, pool.config.spot, disk_gb=disk_gb)
 
 
 def _subject(who: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from google.cloud.container_v1 import types
@@ -39,6 +39,7 @@ USUAL = {  # seconds
     TRAINING_STEP: 180,
 }
 TIMES = {"training": timedelta(0), "cluster": timedelta(minutes=15)}  # after the expiry
+Message = TypeVar("Message", types.Cluster, types.NodePool, types.MaintenancePolicy)
 UP, BROKEN = ("RUNNING", "DEGRADED", "RECONCILING", "RUNNING_WITH_ERROR"), ("ERROR", "STOPPING")
 
 
@@ -112,16 +113,16 @@ class Creation:
         if (before := self._ensure(part, "create", name=self.root, body=body)) is None:
             self.operations.account_created()
             return
-        end = tags_of(before).expires
-        if role == "expiry" and not exact and end is not None and end > datetime.now(UTC):
-            self.tags = tags_of(before)
+        there = tags_of(before)
+        if role == "expiry" and not exact and there and there.expires and there.expires > datetime.now(UTC):
+            self.tags = there
         elif before["description"] != words:
             body = {"serviceAccount": {"description": words}, "updateMask": "description"}
             self._send(part, "patch", name=part.id, body=body)
 
     def ensure_project_role(self, role: str) -> None:
         """Grant a service account its role in the project; that of the expiry until two days after it."""
-        binding = {"role": ROLES[role]}
+        binding: dict[str, Any] = {"role": ROLES[role]}
         if role == "expiry":
             binding["condition"] = ending_condition(self.tags)
         set_roles(
@@ -139,7 +140,7 @@ class Creation:
                 **self.bodies["schedule"],
                 "name": part.id,
                 "description": description(self.tags, self.session),
-                "schedule": cron(self.tags.expires + after),
+                "schedule": cron(self.tags.end + after),
                 "httpTarget": target | {"oauthToken": sender},
             }
             before = self._ensure(part, "create", parent=part.id.rpartition("/jobs/")[0], body=body)
@@ -218,7 +219,8 @@ class Creation:
 
     def ensure_training_pool(self, plan: GkePlan) -> None:
         """Create the training nodes; where a zone has none left, in the next one of the region, if agreed."""
-        path, zone, others = f"{self.parts['cluster'].id}/nodePools/{TRAINING}", self.session.zone, None
+        path, zone = f"{self.parts['cluster'].id}/nodePools/{TRAINING}", self.session.zone
+        others: list[str] | None = None
         while True:
             try:
                 pool = message(types.NodePool, self._pool(plan, zone))
@@ -271,7 +273,7 @@ class Creation:
         bindings, step = [{"role": role} for role in roles], f"{part.name} for {who}"
         set_roles(self.operations, step, part, member or self._member(who), bindings)
 
-    def _own(self, part: Part):
+    def _own(self, part: Part) -> Any:
         found = part.get(self.session)
         if found is not None and not is_ours(found, self.name):
             what = f"a {part.name} of this name exists, and is not the kit's: it is left alone"
@@ -279,11 +281,11 @@ class Creation:
             raise GcpError(what, about=part.id, fix=fix, why=ErrorReason.TAKEN)
         return found
 
-    def _send(self, part: Part, verb: str, **given) -> dict[str, Any]:
+    def _send(self, part: Part, verb: str, **given: Any) -> dict[str, Any]:
         method = f"{part.collection}.{verb}"
         return self.operations.send(part.name, lambda: self.session.rest(part.service, method, **given))
 
-    def _ensure(self, part: Part, verb: str, **given):
+    def _ensure(self, part: Part, verb: str, **given: Any) -> Any:
         """Create a resource if it does not exist; returns it as it was before, or None."""
         with self.steps.step(part.name):
             if (found := self._own(part)) is not None:
@@ -300,7 +302,9 @@ class Creation:
         body = {**self.bodies[name], "name": title, "description": words, **inside}
         self._ensure(self.parts[name], "insert", body=body, **where)
 
-    def _ensure_container(self, step: str, kind: str, path: str, body) -> None:
+    def _ensure_container(
+        self, step: str, kind: str, path: str, body: types.Cluster | types.NodePool
+    ) -> None:
         """Create a cluster or node pool, in place of one that failed, and wait until it runs."""
         session, operations, clock = self.session, self.operations, self.steps.clock
         parent, given = path.rpartition("/nodePools/")[0] or session.place, {kind: body}
@@ -331,7 +335,7 @@ class Creation:
                 begun = operations.running(path.partition(f"{session.zone}/")[2])  # that of who was faster
 
 
-def message(kind, body: Mapping[str, Any]):
+def message(kind: type[Message], body: Mapping[str, Any]) -> Message:
     """Convert a body in REST's words to a message of google-cloud-container, which refuses unknown fields."""
     return kind.from_json(json.dumps(body))
 
@@ -347,8 +351,8 @@ def maintenance(tags: Tags) -> dict[str, Any]:
     https://cloud.google.com/kubernetes-engine/docs/concepts/maintenance-windows-and-exclusions
     """
     now = datetime.now(UTC)
-    times = {"startTime": now, "endTime": max(tags.expires, now + GRACE)}
-    window = {key: f"{when:%Y-%m-%dT%H:%M:%SZ}" for key, when in times.items()}
+    times = {"startTime": now, "endTime": max(tags.end, now + GRACE)}
+    window: dict[str, Any] = {key: f"{when:%Y-%m-%dT%H:%M:%SZ}" for key, when in times.items()}
     window["maintenanceExclusionOptions"] = {"scope": "NO_UPGRADES"}
     return {"window": {"maintenanceExclusions": {"trainyard": window}}}
 

@@ -25,7 +25,8 @@ def delete(session: GcpSession, cluster: str, steps: Steps) -> None:
 
     The schedules and what they need go last, and only if all else is gone: until then they end the rest.
     """
-    operations, errors = Operations(session, steps), []
+    operations = Operations(session, steps)
+    errors: list[KitError] = []
     found = find_parts(session, cluster)
     for stage in STAGES:
         _delete_all(operations, [each for each in found if _word(each) in stage], errors)

@@ -54,7 +54,7 @@ def ending_condition(tags: Tags) -> dict[str, str]:
 
     Schedules repeat every year: next year's cluster of this name is not theirs.
     """
-    last = (tags.expires + GRACE).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    last = (tags.end + GRACE).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     kind = "container.googleapis.com/Cluster"
     return {
         "title": f"Trainyard: until the end of {tags.cluster}"[:100],
@@ -65,7 +65,7 @@ def ending_condition(tags: Tags) -> dict[str, str]:
 
 def _policy(session: GcpSession, part: Part) -> dict[str, Any]:
     """Get a policy in version 3: older ones hide conditions, and lose them."""
-    asked = {
+    asked: dict[str, dict[str, Any]] = {
         "storage": {"optionsRequestedPolicyVersion": 3},
         "artifactregistry": {"options_requestedPolicyVersion": 3},
         "cloudresourcemanager": {"body": {"options": {"requestedPolicyVersion": 3}}},

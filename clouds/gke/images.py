@@ -89,7 +89,14 @@ class CloudBuild:
         clock: By which it is awaited.
     """
 
-    def __init__(self, session: GcpSession, cluster: str, order: BuildRequest, report, clock: Clock) -> None:
+    def __init__(
+        self,
+        session: GcpSession,
+        cluster: str,
+        order: BuildRequest,
+        report: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
         self.session, self.order, self.report, self.clock = session, order, report, clock
         self.bucket, root = bucket_name(session.project, cluster), f"projects/{session.project}"
         self.place = f"{root}/locations/global"

@@ -29,6 +29,7 @@ class GkePlan(CloudSpec):
     """A cluster to create.
 
     Attributes:
+        machines: Its training nodes.
         network: An existing one; empty for one of its own.
         subnetwork: Of an existing network, in the region.
         labels: The user's own, on all that can have labels.
@@ -37,6 +38,7 @@ class GkePlan(CloudSpec):
         confirm: Whether the price is agreed to beforehand, also that of another zone.
     """
 
+    machines: Machines
     network: str = ""
     subnetwork: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)

@@ -1,7 +1,7 @@
 """Requests that change something: repeated while Google Cloud is busy, their operations awaited."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from google.cloud.container_v1 import types
 
@@ -15,6 +15,10 @@ BUSY_SECONDS = 30 * 60  # an upgrade of the control plane, for one, keeps a clus
 NEW_ACCOUNT_SECONDS = 120  # until all of Google Cloud knows a service account
 LONGEST = 90 * 60  # of an operation; GKE itself gives up on nodes after 35 minutes
 NOT_YET = {ErrorReason.DENIED, ErrorReason.ABSENT, ErrorReason.UNKNOWN_ACCOUNT}
+
+
+Answer = TypeVar("Answer")
+Begun = Mapping[str, Any] | types.Operation  # an operation, as the request returned it
 
 
 class Operations:
@@ -35,7 +39,7 @@ class Operations:
         """
         self._new_until = self.steps.clock.now() + NEW_ACCOUNT_SECONDS
 
-    def send(self, step: str, call: Callable[[], object], *, busy: float = BUSY_SECONDS):
+    def send(self, step: str, call: Callable[[], Answer], *, busy: float = BUSY_SECONDS) -> Answer:
         """Send a request, again as long as Google Cloud is at something else there."""
         end = self.steps.clock.now() + busy
         while True:
@@ -48,7 +52,7 @@ class Operations:
                 self.steps.update(step, Phase.RUNS, error.what[:200])
             self.steps.sleep(POLL)
 
-    def create(self, step: str, call: Callable[[], object]):
+    def create(self, step: str, call: Callable[[], Answer]) -> Answer | None:
         """Send a request that creates something; None if somebody else was faster."""
         try:
             return self.send(step, call)
@@ -57,14 +61,12 @@ class Operations:
                 return None
             raise
 
-    def change(self, step: str, method: str, **request) -> None:
+    def change(self, step: str, method: str, **request: Any) -> None:
         """Send a request to the container API, and wait for the end of its operation."""
         begun = self.send(step, lambda: self.session.find("container", method, **request))
         self.wait_operation(step, "container", begun)
 
-    def wait_operation(
-        self, step: str, service: str, begun: Mapping[str, Any] | types.Operation | None
-    ) -> None:
+    def wait_operation(self, step: str, service: str, begun: Begun | None) -> None:
         """Wait for the end of an operation.
 
         Args:
@@ -78,7 +80,7 @@ class Operations:
         """
         if not begun or service not in ("container", "compute", "artifactregistry", "file"):
             return
-        name = begun.name if service == "container" else begun["name"]
+        name = begun.name if isinstance(begun, types.Operation) else begun["name"]
         end = self.steps.clock.now() + LONGEST
         while True:
             state, failure = self._look(service, name, begun)
@@ -101,10 +103,10 @@ class Operations:
         going = [each for each in listed if each.status != types.Operation.Status.DONE]
         return next((each for each in going if each.target_link.endswith(f"/{target}")), None)
 
-    def _look(self, service: str, name: str, begun) -> tuple[str, str]:
+    def _look(self, service: str, name: str, begun: Begun) -> tuple[str, str]:
         """Get an operation's state and its error, in words; one that is forgotten is done."""
         session = self.session
-        if service == "container":
+        if isinstance(begun, types.Operation):
             path = f"{session.place}/operations/{name}"
             now = session.find("container", "get_operation", name=path)
             return (now.status.name.lower(), failure_of(now)) if now is not None else ("done", "")

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from google.cloud.container_v1 import types
+
 from clouds import tags as tags_
 from clouds.gke.session import GcpSession
 from clouds.price_table import HOURS_A_MONTH, price_table
@@ -35,6 +37,7 @@ ORPHANS = {  # collections of Compute Engine in which Kubernetes leaves things, 
     "firewalls": "firewall",
 }
 PRICES = {"forwardingRules": "load balancer", "addresses": "public IPv4 address"}
+Item = Mapping[str, Any] | types.Cluster  # a resource, as its API shows it
 _INSTANCES = "projects.locations.instances"
 _OF_SERVICE = re.compile(r"k8s-fw-(a[0-9a-f]{31})")  # the firewall rule of a Service's load balancer
 
@@ -57,7 +60,7 @@ class Part:
     collection: str
     where: Mapping[str, str]
     costs: str = ""
-    item: object = None
+    item: Item | None = None
 
     @property
     def id(self) -> str:
@@ -68,12 +71,12 @@ class Part:
         """The parameters of the methods of its policy."""
         return {"resource": self.id} if "name" in self.where else self.where
 
-    def get(self, session: GcpSession):
+    def get(self, session: GcpSession) -> Any:
         """Get it; None if it does not exist."""
         method = "get_cluster" if self.service == "container" else f"{self.collection}.get"
         return session.find(self.service, method, **self.where)
 
-    def delete(self, session: GcpSession):
+    def delete(self, session: GcpSession) -> Any:
         """Begin to delete it; returns the operation; None if it does not exist."""
         if self.service == "storage":  # a bucket has to be empty
             for each in session.every("storage", "objects.list", "items", versions=True, **self.where):
@@ -100,26 +103,26 @@ def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
     root, here = f"projects/{project}", {"project": project, "region": region}
     images = f"{root}/locations/{region}/repositories/{name}"
     a_month = "{:.2f} $ a month for each gigabyte in it".format
-    found: list[tuple] = [
-        ("network", "compute", "networks", {"project": project, "network": name}),
-        ("bucket", "storage", "buckets", {"bucket": bucket_name(project, cluster)}, a_month(0.02)),
+    found = [
+        Part("network", "compute", "networks", {"project": project, "network": name}),
+        Part("bucket", "storage", "buckets", {"bucket": bucket_name(project, cluster)}, a_month(0.02)),
     ]
     for role in ROLES:
         path = f"{root}/serviceAccounts/{account(session, role, cluster)}"
-        found.append((f"account {role}", "iam", "projects.serviceAccounts", {"name": path}))
+        found.append(Part(f"account {role}", "iam", "projects.serviceAccounts", {"name": path}))
     if session.zone:
         for what, end in ENDS.items():
             path = f"{root}/locations/{session.scheduler_region}/jobs/{name}-{what}"
-            found.append((end, "cloudscheduler", "projects.locations.jobs", {"name": path}))
+            found.append(Part(end, "cloudscheduler", "projects.locations.jobs", {"name": path}))
         lab, price = f"{session.place}/clusters/{cluster}", cost("GKE control plane")
         collection = "projects.locations.repositories"
         found += [
-            ("subnet", "compute", "subnetworks", here | {"subnetwork": name}),
-            ("router", "compute", "routers", here | {"router": name}),
-            ("repository", "artifactregistry", collection, {"name": images}, a_month(0.10)),
-            ("cluster", "container", "clusters", {"name": lab}, price),
+            Part("subnet", "compute", "subnetworks", here | {"subnetwork": name}),
+            Part("router", "compute", "routers", here | {"router": name}),
+            Part("repository", "artifactregistry", collection, {"name": images}, a_month(0.10)),
+            Part("cluster", "container", "clusters", {"name": lab}, price),
         ]
-    return {each[0]: Part(*each) for each in found}
+    return {each.name: each for each in found}
 
 
 def find_parts(session: GcpSession, cluster: str) -> list[Part]:
@@ -135,7 +138,8 @@ def find_parts(session: GcpSession, cluster: str) -> list[Part]:
 
 def traces(session: GcpSession) -> dict[str, str]:
     """The kit's clusters of which something exists in the project, each with its zone; empty if unknown."""
-    root, found = f"projects/{session.project}", {}
+    root = f"projects/{session.project}"
+    found: dict[str, str] = {}
     clusters = session.find("container", "list_clusters", parent=f"{root}/locations/-")
     items = [
         *(clusters.clusters if clusters else ()),
@@ -181,7 +185,7 @@ def description(tags: Tags, session: GcpSession) -> str:
     return " ".join(f"{key}={value[:40]}" for key, value in labels(tags, session).items())
 
 
-def labels_of(item) -> dict[str, str]:
+def labels_of(item: Item) -> dict[str, str]:
     """The labels of what an API shows."""
     if not isinstance(item, Mapping):
         return dict(item.resource_labels)
@@ -189,12 +193,12 @@ def labels_of(item) -> dict[str, str]:
     return item.get("labels") or dict(words)
 
 
-def tags_of(item) -> Tags | None:
+def tags_of(item: Item | None) -> Tags | None:
     """The kit's tags of what an API shows; None if it is not the kit's."""
     return tags_.read(labels_of(item)) if item is not None else None
 
 
-def is_ours(item, cluster: str) -> bool:
+def is_ours(item: Item | None, cluster: str) -> bool:
     """Whether it exists, and is the kit's and this cluster's."""
     tags = tags_of(item)
     return tags is not None and tags.cluster == cluster

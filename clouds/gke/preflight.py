@@ -126,7 +126,7 @@ def _machine(session: GcpSession, plan: GkePlan) -> Check:
         return ok("machine type", f"{wanted}: {found['guestCpus']} vCPUs, {found['memoryMb'] / 1024:g} GiB")
     where = {"project": session.project, "zone": session.zone}
     known = [each["name"] for each in session.every("compute", "machineTypes.list", "items", **where)]
-    return _known("machine_type", wanted, known, session.zone)
+    return _known("machine_type", wanted, known, session.zone) or ok("machine type", wanted)
 
 
 def _name(session: GcpSession, plan: GkePlan) -> Iterator[Check]:

@@ -13,8 +13,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import google.auth
@@ -27,6 +27,11 @@ from clouds.gke.client_errors import LOGIN, RAISED, ErrorReason, GcpError, trans
 from clouds.gke.token import SCOPE, TOKEN
 from kitlib.errors import BadInput
 
+if TYPE_CHECKING:
+    from google.auth.credentials import Credentials
+    from google.cloud.container_v1 import ClusterManagerClient
+
+Answer = TypeVar("Answer")
 _PATHS = {"compute": "compute/v1/", "storage": "storage/v1/"}  # below the root of the service
 _ATTEMPTS, _TIMEOUT = 3, 60
 
@@ -36,27 +41,29 @@ class GcpSession:
 
     Args:
         project: Its id; by default that of ``GOOGLE_CLOUD_PROJECT`` or of the credentials.
-        zone: Of the cluster; None where it does not matter.
+        zone: Of the cluster; empty where it does not matter.
 
     Raises:
         BadInput: No project is named, and none comes with the credentials.
     """
 
     def __init__(self, project: str | None = None, zone: str | None = None) -> None:
-        self.project, self.zone = project or os.environ.get("GOOGLE_CLOUD_PROJECT") or _usual_project(), zone
-        self._lock, self._services, self._threads = threading.Lock(), {}, threading.local()
+        self._services: dict[str, Any] = {}
+        self.project = project or os.environ.get("GOOGLE_CLOUD_PROJECT") or _usual_project()
+        self.zone = zone or ""
+        self._lock, self._threads = threading.Lock(), threading.local()
 
     @property
     def region(self) -> str:
         """The zone's region."""
-        return (self.zone or "").rpartition("-")[0]
+        return self.zone.rpartition("-")[0]
 
     @property
     def place(self) -> str:
         """The parent of the zone's clusters: ``projects/P/locations/Z``."""
         return f"projects/{self.project}/locations/{self.zone}"
 
-    def at(self, zone: str | None) -> "GcpSession":
+    def at(self, zone: str) -> "GcpSession":
         """The same session in another zone."""
         other = copy.copy(self)
         other.zone = zone
@@ -83,7 +90,7 @@ class GcpSession:
         return found["name"].partition("/")[2]
 
     @cached_property
-    def credentials(self):
+    def credentials(self) -> "Credentials":
         """The credentials that google-auth finds; requests count against this project's quota and APIs.
 
         Without that, a user's requests are those of gcloud's own project, and "API disabled" speaks of it.
@@ -100,7 +107,7 @@ class GcpSession:
             raise translate(error, "google-auth: default credentials", self.project) from error
         return found.with_quota_project(self.project) if hasattr(found, "with_quota_project") else found
 
-    def container(self, method: str, **request):
+    def container(self, method: str, **request: Any) -> Any:
         """Send a request to the container API: a method of `ClusterManagerClient`, and its fields.
 
         Raises:
@@ -110,7 +117,7 @@ class GcpSession:
         about = _about("container", method, request)
         return self._attempt(lambda: call(request=request, retry=None, timeout=_TIMEOUT), about)
 
-    def rest(self, service: str, method: str, **parameters) -> dict[str, Any]:
+    def rest(self, service: str, method: str, **parameters: Any) -> dict[str, Any]:
         """Send a request to another API: a method of its discovery document, and its parameters.
 
         Raises:
@@ -120,7 +127,7 @@ class GcpSession:
         request = self._request(service, method, parameters, about)
         return self._attempt(lambda: request.execute(http=self._http(service)), about)
 
-    def find(self, service: str, method: str, **parameters):
+    def find(self, service: str, method: str, **parameters: Any) -> Any:
         """Send a request about something that may not exist; None if it does not.
 
         Example:
@@ -135,7 +142,7 @@ class GcpSession:
                 return None
             raise
 
-    def every(self, service: str, method: str, key: str, **parameters) -> Iterator:
+    def every(self, service: str, method: str, key: str, **parameters: Any) -> Iterator[Any]:
         """Yield what all pages of a list hold; nothing where this project has not enabled the API.
 
         Args:
@@ -146,7 +153,7 @@ class GcpSession:
         request = self._request(service, method, parameters, about)
         while request is not None:
             try:
-                page = self._attempt(lambda request=request: request.execute(http=self._http(service)), about)
+                page = self._attempt(partial(request.execute, http=self._http(service)), about)
             except GcpError as error:
                 if error.why is ErrorReason.DISABLED and self._says_absent(error):
                     return
@@ -162,7 +169,7 @@ class GcpSession:
         return error.why is ErrorReason.ABSENT
 
     @cached_property
-    def _clusters(self):
+    def _clusters(self) -> "ClusterManagerClient":
         from google.cloud import container_v1  # takes a quarter of a second
 
         override = urlsplit(endpoint("container"))
@@ -175,7 +182,7 @@ class GcpSession:
         options = {"api_endpoint": override.netloc} if override.netloc else None
         return container_v1.ClusterManagerClient(credentials=self.credentials, client_options=options)
 
-    def _collection(self, service: str, path: str):
+    def _collection(self, service: str, path: str) -> Any:
         with self._lock:
             if service not in self._services:
                 given, version = endpoint(service), "v3" if service == "cloudresourcemanager" else "v1"
@@ -194,7 +201,7 @@ class GcpSession:
             found = getattr(found, word)()
         return found
 
-    def _request(self, service: str, method: str, parameters: Mapping[str, Any], about: str):
+    def _request(self, service: str, method: str, parameters: Mapping[str, Any], about: str) -> Any:
         collection, _, verb = method.rpartition(".")
         try:
             request = getattr(self._collection(service, collection), verb)(**parameters)
@@ -204,17 +211,17 @@ class GcpSession:
             request.uri = urljoin(elsewhere, urlsplit(request.uri)._replace(scheme="", netloc="").geturl())
         return request
 
-    def _http(self, service: str):
+    def _http(self, service: str) -> Any:
         """This thread's connection: httplib2 is not thread-safe."""
         from google_auth_httplib2 import AuthorizedHttp
 
-        signed, kept = not endpoint(service).startswith("http:"), self._threads.__dict__
-        if signed not in kept:
+        kind, kept = "plain" if endpoint(service).startswith("http:") else "signed", self._threads.__dict__
+        if kind not in kept:
             plain = httplib2.Http(timeout=_TIMEOUT)
-            kept[signed] = AuthorizedHttp(self.credentials, http=plain) if signed else plain
-        return record.http(kept[signed], service, self.project)
+            kept[kind] = AuthorizedHttp(self.credentials, http=plain) if kind == "signed" else plain
+        return record.http(kept[kind], service, self.project)
 
-    def _attempt(self, call: Callable[[], object], about: str):
+    def _attempt(self, call: Callable[[], Answer], about: str) -> Answer:
         """Send a request, again if the network or the service failed: all of the kit's are idempotent."""
         for left in reversed(range(_ATTEMPTS)):
             try:

@@ -63,7 +63,8 @@ def access_token() -> tuple[str, datetime | None]:
         from clouds.gke.client_errors import translate
 
         raise translate(error, "google-auth: an access token", "") from error
-    ends = found.expiry  # naive, in UTC
+    assert found.token is not None
+    ends: datetime | None = found.expiry  # naive, in UTC
     return found.token, None if ends is None else ends.replace(tzinfo=UTC)
 
 
