@@ -94,7 +94,7 @@ def table(found: Iterable[AttendeeStatus], now: datetime | None = None) -> Table
     return Table(COLUMNS, [row(each, now) for each in found], empty="no attendees")
 
 
-def row(status: AttendeeStatus, now: datetime | None = None) -> tuple:
+def row(status: AttendeeStatus, now: datetime | None = None) -> tuple[object, ...]:
     progress = status.notebooks[0] if status.notebooks else None
     cell = f"{progress.cell} of {progress.of}" if progress and progress.cell else None
     doing = f"{STATE_WORDS[progress.state]} {age(progress.at, now)}" if progress else "not seen yet"

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from kitlib import config
 from kitlib.display.tables import Table, age
@@ -118,9 +118,9 @@ def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
     _wait_counted(kube.within(namespace), name)
     token, until = kube.token(ACCOUNT, namespace=namespace, seconds=int(lifetime.total_seconds()))
     path = kubeconfig(kube.cluster, name)
-    with _private_file(path, "w") as file:
+    with _private_file(path, "w") as secret:
         # JSON is YAML, and says what is text: in YAML, attendee 08 would be a number to kubectl.
-        json.dump(kube.kubeconfig_for(token, user=name, namespace=namespace), file, indent=2)
+        json.dump(kube.kubeconfig_for(token, user=name, namespace=namespace), secret, indent=2)
     return Attendee(name, namespace, path, until)
 
 
@@ -286,7 +286,7 @@ def write_handout(cluster: str, every: Iterable[Attendee], *, jupyter: Mapping[s
 
 
 @contextmanager
-def _private_file(path: Path, mode: str) -> Iterator[IO]:
+def _private_file(path: Path, mode: str) -> Iterator[IO[Any]]:
     """Replace a file, atomically, by one that this user alone can read."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     aside = path.with_suffix(".new")

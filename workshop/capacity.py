@@ -138,16 +138,16 @@ def ensure(
         return "not known", "this kubeconfig may not see nodes"
     if found.enough:
         return str(found), "enough for all at once"
-    scale_up_to = getattr(on, "scale_up_to", None)
+    scale_up_to, check_quota = (getattr(on, each, None) for each in ("scale_up_to", "check_quota"))
     if found.missing is None:
         first = "" if scale_up_to is None or found.training else "; begin with cluster.scale(1), to go by it"
         return str(found), f"no node has what the quotas allow: pods that ask for it wait for ever{first}"
-    if scale_up_to is None:
+    if scale_up_to is None or check_quota is None:
         local = "a local cluster may declare more than the machine has: recreate it with cpus= and memory="
         how = local if isinstance(on, LocalCluster) else f"add {found.missing} nodes, or give smaller quotas"
         return str(found), f"not enough for all at once: pods will wait for each other; {how}"
     wanted = found.training + found.missing
-    report = on.check_quota(wanted, there=found.training)
+    report = check_quota(wanted, there=found.training)
     if not scale:
         may = "" if report.ok else "; " + "; ".join(f"{each.name}: {each.words}" for each in report.failures)
         how = f"{found.missing} nodes are missing: scale=True shows their price, and adds them{may}"

@@ -1,7 +1,9 @@
 """``kit workshop``, ``kit attendee`` and ``kit reset``: the instructor's commands."""
 
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -28,13 +30,13 @@ def workshop() -> None:
     """Prepare a workshop, watch it, and delete it."""
 
 
-def _quota(command):
+def _quota(command: Callable[..., None]) -> Callable[..., None]:
     for option in reversed(QUOTA):
         command = option(command)
     return command
 
 
-def _given(options: dict[str, object]) -> dict[str, object]:
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call: those that were given, with what concerns JupyterLab as one."""
     given = {key: value for key, value in options.items() if value is not None}
     asked, own_cluster = given.pop("jupyter"), given.pop("own_cluster")
@@ -50,7 +52,7 @@ def _given(options: dict[str, object]) -> dict[str, object]:
 @click.option("--scale", is_flag=True, help="Add the nodes that are missing; it shows their price and asks.")
 @click.option("--confirm", is_flag=True, help="Agree to that price beforehand.")
 @_quota
-def create(attendees: tuple[str, ...], **options) -> None:
+def create(attendees: tuple[str, ...], **options: Any) -> None:
     """Create a namespace for each of ATTENDEES: a number, such as 30, or their names."""
     many = int(attendees[0]) if len(attendees) == 1 and attendees[0].isdigit() else attendees
     click.echo(verbs.create(many, **_given(options)))
@@ -60,7 +62,7 @@ def create(attendees: tuple[str, ...], **options) -> None:
 @click.argument("name")
 @CLUSTER
 @_quota
-def add(name: str, **options) -> None:
+def add(name: str, **options: Any) -> None:
     """Create a namespace for NAME, who comes late, and print the path of a kubeconfig."""
     click.echo(verbs.add(name, **_given(options)).kubeconfig)
 
@@ -99,7 +101,9 @@ def rehearse(
     nodes: int | None,
     output: Path,
     attendees: int | None,
-    **for_many,
+    cluster: str,
+    datasets: tuple[str, ...],
+    hours: float,
 ) -> None:
     """Run NOTEBOOKS once, by default all, and print how long each took; exit status 1 if one did not pass.
 
@@ -107,7 +111,7 @@ def rehearse(
     nodes, datasets, one training run, and the price.
     """
     if attendees is not None:
-        tried = rehearsal.rehearse(attendees, **for_many)
+        tried = rehearsal.rehearse(attendees, cluster=cluster, datasets=datasets, hours=hours)
         click.echo(tried)
         sys.exit(0 if rehearsal.ready(tried) else 1)
     given = {"--provider": provider, "--kubeconfig": kubeconfig, "--nodes": nodes}
@@ -128,7 +132,7 @@ def attendee() -> None:
 @click.argument("name")
 @CLUSTER
 @_quota
-def add_attendee(name: str, **options) -> None:
+def add_attendee(name: str, **options: Any) -> None:
     """Create a namespace for NAME, and print the path of a kubeconfig for that namespace alone.
 
     Without other options its pods may request 4 cores and 8Gi of memory.

@@ -99,7 +99,7 @@ def _made() -> Iterator[tuple[str, list[str]]]:
 def _choose(notebook: str, every: dict[str, list[str]]) -> list[str]:
     if not notebook:
         return sorted(every)
-    number = re.match(r"\d*", Path(notebook).name)[0].zfill(2)
+    number = re.split(r"\D", Path(notebook).name)[0].zfill(2)
     if number not in every:
         raise BadInput(
             "there is no such notebook", about=f"reset {notebook}", fix=f"one of {', '.join(sorted(every))}"

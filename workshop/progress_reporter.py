@@ -18,11 +18,16 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kitlib import config
 from kitlib.display.progress import in_notebook
 from kitlib.errors import KitError, Rejected
 from kitlib.k8s.client import Kube
+
+if TYPE_CHECKING:
+    from IPython.core.events import EventManager
+    from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
 
 CONFIG_MAP = "notebook-progress"
 NAMESPACES = "attendee-"  # the prefix of attendees' namespaces
@@ -85,28 +90,30 @@ class ProgressReporter:
         self._wakeup, self._stopping = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
-    def register(self, events) -> None:
+    def register(self, events: "EventManager") -> None:
         """Register with IPython for the start and the end of each cell."""
         events.register("pre_run_cell", self.cell_started)
         events.register("post_run_cell", self.cell_finished)
         atexit.register(self.close)
 
-    def unregister(self, events) -> None:
+    def unregister(self, events: "EventManager") -> None:
         """Undo `register`, and close."""
         events.unregister("pre_run_cell", self.cell_started)
         events.unregister("post_run_cell", self.cell_finished)
         self.close()
 
-    def cell_started(self, info) -> None:
+    def cell_started(self, info: "ExecutionInfo") -> None:
         """Queue that a cell has started."""
         self._note(info.raw_cell, RUNNING, "")
 
-    def cell_finished(self, result) -> None:
+    def cell_finished(self, result: "ExecutionResult") -> None:
         """Queue the result of a cell."""
         error = result.error_before_exec or result.error_in_exec
-        failed = error is not None and not isinstance(error, KeyboardInterrupt)
         source = getattr(result.info, "raw_cell", None)
-        self._note(source, FAILED if failed else DONE, first_line(error) if failed else "")
+        if error is None or isinstance(error, KeyboardInterrupt):
+            self._note(source, DONE, "")
+        else:
+            self._note(source, FAILED, first_line(error))
 
     def close(self) -> None:
         """Write what is queued, for a second at most."""

@@ -61,7 +61,7 @@ def rehearse(
     limits = workshop.limits(quota)
     people = check_count(attendees, what="attendees", least=1, most=workshop.MOST)
     wanted = datasets if isinstance(datasets, Mapping) else {each: {} for each in datasets}
-    rows: list[tuple] = []
+    rows: list[tuple[object, ...]] = []
     with progress("rehearsal") as line:
         with _step(rows, "capacity for all", line) as found:
             seen = capacity.survey(on, people, limits)
@@ -74,7 +74,7 @@ def rehearse(
         with _step(rows, "one training, as an attendee", line) as found:
             found.append(_train(on, limits))
         with _step(rows, f"price of {hours:g} hours", line) as found:
-            more = [seen.pattern] * seen.missing if seen and seen.missing else []
+            more = [seen.pattern] * seen.missing if seen and seen.pattern and seen.missing else []
             found.append(_price([*on.kube.get_all("Node"), *more], hours, at=on.provider, more=len(more)))
         line.done(READY if all(row[2] == READY for row in rows) else NOT_READY)
     return Table(COLUMNS, rows)
@@ -86,10 +86,11 @@ def ready(table: Table) -> bool:
 
 
 @contextmanager
-def _step(rows: list[tuple], what: str, line: Progress) -> Iterator[list]:
+def _step(rows: list[tuple[object, ...]], what: str, line: Progress) -> Iterator[list[object]]:
     """Time a step; it appends its result to the list, and a KitError makes it NOT READY."""
     line.update(what)
-    began, found = time.monotonic(), []
+    began = time.monotonic()
+    found: list[object] = []
     try:
         yield found
     except KeyboardInterrupt:
@@ -142,10 +143,10 @@ def _pulling(item: Object) -> str:
     return f"{status.get('numberReady', 0)} of {status.get('desiredNumberScheduled', 0)} nodes have them"
 
 
-def _price(nodes: Sequence[Object], hours: float, **options) -> str:
+def _price(nodes: Sequence[Object], hours: float, *, at: str, more: int) -> str:
     if not plugins.is_installed(plugins.PRICE):
         return "not known: the package clouds is not installed"
-    return plugins.load(plugins.PRICE)(nodes, hours, **options)
+    return plugins.load(plugins.PRICE)(nodes, hours, at=at, more=more)
 
 
 def _train(on: Cluster, limits: Quota) -> str:

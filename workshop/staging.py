@@ -58,7 +58,9 @@ def stage(cluster: Cluster, wanted: Mapping[str, Mapping[str, Any]]) -> Staged:
     before = _noted(cluster.kube)
     note = {"metadata": {"annotations": {SHARED_NOTE: json.dumps({**before, **said})}}}
     cluster.kube.patch("PersistentVolumeClaim", SHARED, note)
-    return staged(cluster)
+    found = staged(cluster)
+    assert found is not None  # the annotation was just written
+    return found
 
 
 def staged(cluster: Cluster) -> Staged | None:

@@ -17,7 +17,7 @@ from kitlib.widgets.plots import THEME, Picture
 from kitlib.widgets.watch import ObjectWatch
 from workshop import attendee_status, progress_reporter
 from workshop.attendee_status import AttendeeStatus, ended
-from workshop.progress_reporter import FAILED
+from workshop.progress_reporter import FAILED, NotebookPosition
 
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
@@ -118,7 +118,7 @@ def shares(statuses: Sequence[AttendeeStatus]) -> tuple[list[str], list[list[flo
     return columns, rows
 
 
-def _share(progress) -> float:
+def _share(progress: NotebookPosition | None) -> float:
     if progress is None or not progress.of:
         return 0.0
     share = 1.0 if ended(progress) else round(min(0.99, progress.cell / progress.of), 2)

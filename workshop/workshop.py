@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kitlib import config
 from kitlib.clusters import Cluster, connect
@@ -23,6 +23,10 @@ from workshop.jupyter import Jupyter
 from workshop.progress_reporter import CONFIG_MAP
 from workshop.staging import Staged
 
+if TYPE_CHECKING:
+    from workshop.widget import WorkshopWatch
+
+Result = TypeVar("Result")
 MOST, AT_ONCE = 500, 8
 
 
@@ -163,7 +167,7 @@ def status(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     return attendee_status.table(found)
 
 
-def watch(*, cluster: Cluster | str = config.DEFAULT_CLUSTER, minutes: float = 600):
+def watch(*, cluster: Cluster | str = config.DEFAULT_CLUSTER, minutes: float = 600) -> "WorkshopWatch":
     """Show the table of `status` live, with a picture of everybody's progress.
 
     Returns:
@@ -210,7 +214,7 @@ def _people(given: int | Sequence[str]) -> list[str]:
     return people
 
 
-def limits(given: Mapping[str, object]) -> Quota:
+def limits(given: Mapping[str, Any]) -> Quota:
     """Validate the keyword arguments of a quota."""
     known = [each.name for each in fields(Quota)]
     if unknown := sorted(set(given) - set(known)):
@@ -249,10 +253,10 @@ def _add_all(
     return _at_once(make, people, title="workshop", said="are ready")
 
 
-def _at_once(work: Callable, people: Sequence[str], *, title: str, said: str) -> list:
+def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str, said: str) -> list[Result]:
     """Call ``work`` for each name in a thread pool; results in the order of the names."""
 
-    def quietly(name: str):
+    def quietly(name: str) -> Result:
         with shown_elsewhere():  # a thread's output would land in somebody's cell
             return work(name)
 
