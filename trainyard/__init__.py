@@ -49,10 +49,12 @@ def missing(requirements: Iterable[str], installed: Mapping[str, str]) -> list[s
     wanted = []
     for each in requirements:
         text, _, marker = each.partition(";")
-        name = _NAME.match(text).group()
-        if "extra ==" not in marker and canonical(name) not in {*installed, *FRONT_END}:
-            bounds = text[len(name) :].replace(" ", "").split(",")
-            wanted.append(name + ",".join(bound for bound in bounds if bound.startswith(("<", "!=", "=="))))
+        name = _NAME.match(text)
+        if name and "extra ==" not in marker and canonical(name[0]) not in {*installed, *FRONT_END}:
+            bounds = text[name.end() :].replace(" ", "").split(",")
+            wanted.append(
+                name[0] + ",".join(bound for bound in bounds if bound.startswith(("<", "!=", "==")))
+            )
     return wanted
 
 
@@ -134,7 +136,7 @@ def _lines(*command: str) -> Iterator[str]:
     words = [sys.executable, "-m", *command]
     said = []
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        for line in process.stdout:
+        for line in process.stdout or ():
             said.append(line.rstrip())
             yield said[-1]
     if process.returncode:
