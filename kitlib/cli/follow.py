@@ -40,8 +40,8 @@ class LinePrinter:
 
     def __init__(self, name: str, *, only: int | str | None, output: str) -> None:
         self.name, self.only, self.output = name, only, output
-        self.progress = RunProgress()
-        self.reported = time.monotonic()
+        self.progress: RunProgress = RunProgress()
+        self.reported: float = time.monotonic()
 
     def add(self, rank: int | str, line: Line) -> None:
         """Print a line, and the progress if the line is an event."""

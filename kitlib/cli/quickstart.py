@@ -53,7 +53,7 @@ class LossPrinter(BarPrinter):
 
     def __init__(self, name: str) -> None:
         self.losses: dict[int, list[float]] = {}
-        self.blocks = BLOCKS
+        self.blocks: str = BLOCKS
         super().__init__(name, only=None)
         self.blocks = ASCII if self.bar.console.options.ascii_only else BLOCKS
 

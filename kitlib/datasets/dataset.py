@@ -149,13 +149,13 @@ class DatasetJob(Job):
             )
         self.dataset, self.synthetic, self.limit, self.records = dataset, synthetic, limit, records
         self.root: str = f"{MOUNT}/{inside(folder, what='folder')}".rstrip("/")
-        self.environment = network_variables(os.environ)
+        self.environment: dict[str, str] = network_variables(os.environ)
         self.claims = (volume if isinstance(volume, str) else volume.name,)
         name = names.unique(f"prepare-{dataset}") if name is None else name
         self.name = names.validate_name(name, kind="run", longest=names.MAX_RUN_NAME)
         self.settings = config.read()
         self.secrets = tuple(filter(None, [self.settings.pull_secret]))
-        self.labels = names.labels(
+        self.labels: dict[str, str] = names.labels(
             run=self.name, workshop=self.settings.workshop, lifetime=self.settings.lifetime
         )
 

@@ -16,7 +16,7 @@ from typing import Protocol, Self
 
 from kitlib.display.tables import printable
 
-log = logging.getLogger("trainyard")
+log: logging.Logger = logging.getLogger("trainyard")
 BAR = 20  # characters of a bar in a terminal
 _COUNT = re.compile(r"(?<![\d.,])(\d[\d,]*(?:\.\d+)?) of (?:about )?(\d[\d,]*(?:\.\d+)?)\b")
 _elsewhere: ContextVar[bool] = ContextVar("shown_elsewhere", default=False)
@@ -35,7 +35,7 @@ class Progress(AbstractContextManager["Progress"]):
     def __init__(self, title: str) -> None:
         self.title = title
         self.began: float = time.monotonic()
-        self.last = ""
+        self.last: str = ""
 
     def update(self, text: str) -> None:
         """Replace the line."""

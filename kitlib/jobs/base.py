@@ -18,7 +18,7 @@ from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput
 from kitlib.jobs import functions
 from kitlib.jobs.resources import GPU_COUNT, GPU_TOLERATION, NO_GPUS, NodeResources
-from kitlib.jobs.sources import Remote, check_size, data_of, flags, remote, sources, volume_of
+from kitlib.jobs.sources import Remote, Sources, check_size, data_of, flags, remote, sources, volume_of
 from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Manifest, Object, merge, title
 from kitlib.k8s.quantities import check_count, check_quantity, parse_quantity
@@ -166,7 +166,7 @@ class TrainingJob(Job):
     """
 
     folder: ClassVar[str]  # of manifests/
-    node_resources = NodeResources()
+    node_resources: NodeResources = NodeResources()
 
     def __init__(
         self,
@@ -188,10 +188,10 @@ class TrainingJob(Job):
         name: str | None = None,
         manifest: str | Path | None = None,
     ) -> None:
-        self.file = None if manifest is None else config.find(manifest)
+        self.file: Path | None = None if manifest is None else config.find(manifest)
         self._read_trainer(trainer, args, files, source_secret)
         self.nodes: int = check_count(nodes, what="nodes", least=1, most=MAX_NODES)
-        self.volumes = _claims(volumes or {})
+        self.volumes: dict[str, str] = _claims(volumes or {})
         source = (self.remote.claim,) if self.remote and self.remote.claim else ()
         self.workspace: str | None = None if workspace is None else _claims({"/w": workspace})["/w"]
         own = (self.workspace,) if self.workspace else ()
@@ -219,7 +219,9 @@ class TrainingJob(Job):
         )
         needed = (self.remote.secret if self.remote else None, self.settings.pull_secret)
         self.secrets = tuple(filter(None, needed))
-        self.labels = names.labels(run=self.name, workshop=given.workshop, lifetime=given.lifetime)
+        self.labels: dict[str, str] = names.labels(
+            run=self.name, workshop=given.workshop, lifetime=given.lifetime
+        )
 
     def _read_trainer(
         self,
@@ -229,16 +231,19 @@ class TrainingJob(Job):
         secret: str | None,
     ) -> None:
         """Read the program, or a function as one: its sources, its arguments, or where pods fetch it."""
-        self.function = trainer if callable(trainer) else None
-        self.remote = None if callable(trainer) else remote(trainer, secret)
-        self.files = tuple(files)
+        self.function: Callable[..., object] | None = trainer if callable(trainer) else None
+        self.remote: Remote | None = None if callable(trainer) else remote(trainer, secret)
+        self.files: tuple[str | Path, ...] = tuple(files)
         if self.files and (self.function or self.remote):
             fix = "put them on a volume, or beside a program that is a file here"
             raise BadInput("files lie beside a trainer that is a file", about=f"files={files!r}", fix=fix)
         if callable(trainer):
             text = functions.program(trainer, args)
-            self.trainer, self.args = Path(f"{trainer.__name__}.py"), []
-            self.sources = check_size({self.trainer.name: text}, about=f"function {self.trainer.stem}")
+            self.trainer: Path = Path(f"{trainer.__name__}.py")
+            self.args: list[str] = []
+            self.sources: Sources = check_size(
+                {self.trainer.name: text}, about=f"function {self.trainer.stem}"
+            )
             return
         self.args = flags(args)
         self.trainer = Path(self.remote.name) if self.remote else config.find(trainer)

@@ -24,7 +24,7 @@ from kitlib.runs.local_run import LocalRun
 from kitlib.runs.run import Run
 from kitlib.runs.status import find_main
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 @overload

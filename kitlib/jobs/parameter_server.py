@@ -94,7 +94,7 @@ class ParameterServer(TrainingJob):
     ) -> None:
         stem = names.slug(Path(trainer).stem, MAX_NAME - 6).rstrip("-")
         name = names.validate_name(names.unique(stem) if name is None else name, kind="run", longest=MAX_NAME)
-        self.dataset = None if isinstance(data, str) else data
+        self.dataset: Any = None if isinstance(data, str) else data
         if volumes is None and self.dataset is not None:
             volumes = {str(PurePosixPath(data.path).parent): data.volume}
         super().__init__(
@@ -109,13 +109,13 @@ class ParameterServer(TrainingJob):
             name=name,
         )
         self._check_trainer()
-        self.data = data if isinstance(data, str) else data.path
+        self.data: str = data if isinstance(data, str) else data.path
         self.root: str = self._volume_of(self.data, what="data")
         self.model_file: str = model_file or f"{self.root}/models/{self.name}.pt"
         self._volume_of(self.model_file, what="model_file")
         self.workers: int = check_count(workers, what="workers", least=1, most=MAX_WORKERS)
         self.servers: int = check_count(servers, what="servers", least=1, most=MAX_SERVERS)
-        self.options = {
+        self.options: dict[str, int] = {
             "epochs": check_count(epochs, what="epochs", least=1, most=100_000),
             "minibatch": check_count(minibatch_size, what="minibatch_size", least=1, most=2**20),
             "minibatches_per_task": check_count(
@@ -124,8 +124,8 @@ class ParameterServer(TrainingJob):
             "evaluation_steps": check_count(evaluation_steps, what="evaluation_steps", least=0, most=2**30),
             "grads_to_wait": _check_grads(grads_to_wait, workers),
         }
-        self.role_resources = _by_role(resources, what="resources", check=_resources)
-        self.classes = _by_role(
+        self.role_resources: dict[str, Any] = _by_role(resources, what="resources", check=_resources)
+        self.classes: dict[str, Any] = _by_role(
             priority,
             what="priority",
             check=lambda given, _: names.validate_name(given, kind="priority class"),

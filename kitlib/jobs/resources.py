@@ -22,7 +22,7 @@ GPU_COUNT = "TRAINYARD_GPUS"  # with it a trainer can say that torch sees fewer 
 NOT_READY = "node.kubernetes.io/not-ready"
 GPU_TOLERATION = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
 
-log = logging.getLogger(__name__)
+log: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,8 @@ class Stream:
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
         self._closed = threading.Event()
-        self.cut = False
-        self.rest = ""
+        self.cut: bool = False
+        self.rest: str = ""
 
     def __iter__(self) -> Iterator[str]:
         rest = b""

@@ -17,7 +17,7 @@ from kitlib.k8s.manifests import Object
 COMPONENT = "trainyard"
 NODES_NAMESPACE = "default"  # of Events about nodes, which have no namespace
 NONE: Mapping[str, str] = MappingProxyType({})
-log = logging.getLogger("trainyard")
+log: logging.Logger = logging.getLogger("trainyard")
 
 
 def make_event(

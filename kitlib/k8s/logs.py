@@ -69,7 +69,7 @@ class LogPosition:
     """
 
     def __init__(self, since: str = "") -> None:
-        self.second = since
+        self.second: str = since
         self._seen: Counter[str] = Counter()
         self._again: Counter[str] = Counter()
 
@@ -106,8 +106,8 @@ class PodLogFollower:
     ) -> None:
         self.kube, self.pod, self.ended = kube, pod, ended
         self.stream: Stream | None = None
-        self.position = position or LogPosition()
-        self.stopping = threading.Event()
+        self.position: LogPosition = position or LogPosition()
+        self.stopping: threading.Event = threading.Event()
 
     def close(self) -> None:
         self.stopping.set()

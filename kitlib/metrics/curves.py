@@ -77,8 +77,8 @@ class TrainingMetrics:
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.epochs: dict[int, EpochMetrics] = {}
         self.accuracy: float | None = None
-        self.world_size = 0
-        self.synthetic = False
+        self.world_size: int = 0
+        self.synthetic: bool = False
         self.ended: set[int] = set()
         self._rows: dict[int, _Rows] = {}
         for each in sorted(events, key=lambda event: event.time):

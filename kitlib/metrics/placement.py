@@ -51,7 +51,7 @@ class Placement:
     """
 
     def __init__(self, nodes: Iterable[str] = ()) -> None:
-        self.nodes = list(nodes)
+        self.nodes: list[str] = list(nodes)
         self.intervals: list[PodInterval] = []
         self.ends: dict[str, str] = {}  # by uid: how it ended
         self.losses: dict[str, list[tuple[float, float]]] = {}  # by group: when, and what

@@ -11,6 +11,7 @@ from kitlib.display.progress import progress
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, CommandFailed
 from kitlib.k8s import job_kinds, logs, names, pods
+from kitlib.k8s.client import Kube
 from kitlib.k8s.events import make_event, write_event
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import check_count
@@ -29,7 +30,9 @@ class RunControl:
     """Signals and scaling of one run."""
 
     def __init__(self, objects: RunObjects, cache: LogCache) -> None:
-        self.objects, self.cache, self.kube = objects, cache, objects.kube
+        self.objects: RunObjects = objects
+        self.cache: LogCache = cache
+        self.kube: Kube = objects.kube
 
     def signal(self, rank: int | str, signal: str, reason: str) -> Text:
         """Send a signal to the process of a rank.

@@ -17,6 +17,7 @@ from kitlib.display.tables import Text
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput, Interrupted, RunFailed
 from kitlib.k8s import job_kinds, logs, names, pods
+from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
@@ -35,7 +36,8 @@ class LogCache:
     """
 
     def __init__(self, objects: RunObjects) -> None:
-        self.objects, self.kube = objects, objects.kube
+        self.objects: RunObjects = objects
+        self.kube: Kube = objects.kube
         self.logs: dict[str, tuple[Object, list[Line]]] = {}
         self._ended: set[str] = set()
 

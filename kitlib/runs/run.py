@@ -51,10 +51,12 @@ class Run(Reports):
     """
 
     def __init__(self, kube: Kube, name: str, *, kind: str = "", cluster: Any = None) -> None:
-        self.kube, self.name, self.cluster = kube, name, cluster
-        self.objects = RunObjects(kube, name, kind)
-        self.log_cache = LogCache(self.objects)
-        self.control = RunControl(self.objects, self.log_cache)
+        self.kube: Kube = kube
+        self.name: str = name
+        self.cluster: Any = cluster
+        self.objects: RunObjects = RunObjects(kube, name, kind)
+        self.log_cache: LogCache = LogCache(self.objects)
+        self.control: RunControl = RunControl(self.objects, self.log_cache)
 
     @property
     def about(self) -> str:

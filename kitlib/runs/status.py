@@ -124,7 +124,9 @@ class RunObjects:
     """
 
     def __init__(self, kube: Kube, name: str, kind: str = "") -> None:
-        self.kube, self.name, self._kind = kube, name, kind
+        self.kube: Kube = kube
+        self.name: str = name
+        self._kind = kind
         self._seen: dict[str, Object] = {}  # by uid: as they ended, or else as they were last
 
     @property

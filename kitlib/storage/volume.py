@@ -32,7 +32,8 @@ class Volume:
     """
 
     def __init__(self, cluster: Any, name: str) -> None:
-        self.cluster, self.name = cluster, name
+        self.cluster: Any = cluster
+        self.name: str = name
 
     # Files
 

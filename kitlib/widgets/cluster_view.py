@@ -42,8 +42,8 @@ class ClusterWatch(ObjectWatch):
 
     def __init__(self, kube: Kube, *, minutes: float) -> None:
         super().__init__(kube, minutes=minutes)  # logs: of pods whose trainers may report their GPUs
-        self.history = UsageHistory()
-        self.source = "the kubelets"
+        self.history: UsageHistory = UsageHistory()
+        self.source: str = "the kubelets"
         self.nodes: list[list[object]] = []
         self.pods: list[list[object]] = []
         self._rates = Rates()

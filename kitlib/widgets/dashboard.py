@@ -60,7 +60,7 @@ class Dashboard(RunWatch):
     def __init__(self, run: Any, *, states: States, replicas: Replicas, cluster: Any = None) -> None:
         super().__init__(run, states=states)
         self.replicas, self.cluster = replicas, cluster
-        self.history = RunHistory(run.name)
+        self.history: RunHistory = RunHistory(run.name)
         self.kube_events: list[Object] = []
         self.ended: float | None = None
         self._lines = 0

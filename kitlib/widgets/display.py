@@ -32,8 +32,8 @@ class NotebookDisplay:
         from IPython.display import display
 
         self.watch = watch
-        self.live = watch.moves and has_frontend()
-        self.cells = 0
+        self.live: bool = watch.moves and has_frontend()
+        self.cells: int = 0
         self.drawn: object = None
         self.shell = get_ipython()
         if self.live:

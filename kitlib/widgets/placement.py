@@ -28,7 +28,7 @@ class PlacementWatch(ObjectWatch):
 
     def __init__(self, kube: Kube, *, minutes: float) -> None:
         super().__init__(kube, minutes=minutes)
-        self.placement = Placement(_nodes(kube))
+        self.placement: Placement = Placement(_nodes(kube))
 
     # Following
 

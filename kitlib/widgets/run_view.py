@@ -47,7 +47,7 @@ class LogTail:
     def __init__(self, most: int = MOST_LINES) -> None:
         self.most = most
         self.lines: list[tuple[int | str, Line]] = []
-        self.total = 0
+        self.total: int = 0
 
     def add(self, lines: Iterable[tuple[int | str, Line]]) -> None:
         """Add lines with their ranks; those of one rank in its order."""
@@ -81,12 +81,12 @@ class RunWatch(Watch):
         super().__init__(run.name)
         self.run, self.states = run, states
         self.began: float = time.time()
-        self.training = TrainingMetrics()
-        self.log_tail = LogTail()
+        self.training: TrainingMetrics = TrainingMetrics()
+        self.log_tail: LogTail = LogTail()
         self.phase, self.words = "Pending", ""
         self.pods: list[list[object]] = []
         self.events: list[list[object]] = []
-        self.logs = PodLogs(run.kube)
+        self.logs: PodLogs = PodLogs(run.kube)
         self._seen_finished = False
         self._asked_events = self._sent_lines = 0.0
 

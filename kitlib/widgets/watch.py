@@ -47,13 +47,13 @@ class Watch(AbstractContextManager["Watch"], ABC):
 
     kind = "run"
     moves = True  # whether there is a widget where a front end shows it; else its picture follows each cell
-    over = False  # whether what is followed has come to its end, so that there is nothing to go on with
+    over: bool = False  # whether what is followed has come to its end, so that there is nothing to go on with
 
     def __init__(self, title: str) -> None:
         self.title = title
-        self.trouble = ""
+        self.trouble: str = ""
         self.lock = threading.RLock()  # of what is followed: drawn by one thread, shown by another
-        self.stopping = threading.Event()
+        self.stopping: threading.Event = threading.Event()
         self._ended = threading.Event()
         self._then: list[Callable[[], None]] = []
         self._threads: list[threading.Thread] = []
@@ -258,7 +258,8 @@ class ObjectWatch(Watch):
 
     def __init__(self, kube: Kube, *, minutes: float) -> None:
         super().__init__(kube.cluster)
-        self.kube, self.logs = kube, PodLogs(kube)
+        self.kube: Kube = kube
+        self.logs: PodLogs = PodLogs(kube)
         self.until: float = time.monotonic() + 60 * minutes
         self.began: float = time.time()
         self.ended: float | None = None
