@@ -167,7 +167,8 @@ def packages_job(venv: Path, more: Sequence[str] = ()) -> Job:
         [*pip, *wheels.pip_options(), "--constraint", "constraints.txt", "uv"],
         [python, "tools/install_packages.py", "--extras", f"clouds,workshop,dev{compiler}", *more],
     ]
-    if not (venv / "bin/python").exists() or not (venv / "pyvenv.cfg").exists():
+    # The last file that a venv gets is pip's: one that was interrupted has none, and is made anew.
+    if not all((venv / name).exists() for name in ("bin/python", "pyvenv.cfg", "bin/pip")):
         commands.insert(0, [sys.executable, "-m", "venv", "--clear", str(venv)])
         remedy += "\nIf it was the venv that failed: on Debian, `apt-get install python3-venv`."
     return Job("packages", "Python packages, pinned; 1 to 3 minutes elsewhere", commands, remedy)

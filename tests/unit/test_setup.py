@@ -256,3 +256,10 @@ def until(found, seconds=60):
             return value
         waited.wait(0.05)
     raise AssertionError("it did not come to that")
+
+
+def test_the_control_plane_is_obtained_by_a_python_without_packages_be_it_the_oldest():
+    # Before 3.11.4 a module of the standard library lacks what a package has, which is not installed yet.
+    old = "import sys; sys.version_info = (3, 11, 0); sys.path.insert(0, '.')"
+    look = f"{old}; import localkube.controlplane.__main__"
+    subprocess.run([sys.executable, "-I", "-S", "-c", look], cwd=ROOT, check=True)

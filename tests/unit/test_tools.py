@@ -93,6 +93,15 @@ def test_a_conda_environment_keeps_its_packages(tmp_path):
     assert "constraints.txt" not in command
 
 
+def test_a_virtual_environment_whose_making_was_interrupted_is_made_anew(tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name in ("pyvenv.cfg", "bin/python"):
+        (tmp_path / name).touch()
+    assert "--clear" in setup.packages_job(tmp_path).commands[0]
+    (tmp_path / "bin/pip").touch()
+    assert "--clear" not in setup.packages_job(tmp_path).commands[0]
+
+
 @pytest.fixture
 def executed(tmp_path):
     """Return a function that writes a notebook and its execution, and reads the latter."""
