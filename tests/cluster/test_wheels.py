@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from . import kit_wheel
 
 ROOT = Path(__file__).parents[2]
 WHEELS = Path(os.environ.get("TRAINYARD_WHEELS", ROOT / "build" / "wheels"))
+OURS = ("trainyard", "trainyard-controlplane")
 NOTEBOOKS = ("00_start", "01_create_a_cluster", "05_indexed_job")
 OTHERS = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 
@@ -73,6 +75,8 @@ def environment(wheels):
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([python_for_all(), "-m", "venv", folder], check=True)
     offline = ["--quiet", "--no-index", "--find-links", wheels]
+    # uv's cache goes by name and version, which a wheel that is made anew keeps.
+    offline += [word for name in OURS for word in ("--refresh-package", name)]
     subprocess.run([*uv, *offline, "trainyard[workshop]"], check=True)
     yield folder / "bin"
     shutil.rmtree(folder)
@@ -100,6 +104,17 @@ def run(request, environment):
 
     yield call
     shutil.rmtree(home)
+
+
+def test_what_is_installed_is_in_the_wheels_that_were_just_made(wheels, environment):
+    (packages,) = (environment.parent / "lib").glob("python*/site-packages")
+    made = list(wheels.glob("trainyard*.whl"))
+    assert len(made) == len(OURS)
+    for wheel in made:
+        with zipfile.ZipFile(wheel) as content:
+            files = {name: content.read(name) for name in content.namelist()}
+        for name in [name for name in files if not name.endswith("/RECORD") and ".data/" not in name]:
+            assert (packages / name).read_bytes() == files[name], name
 
 
 def test_the_kit_brings_its_control_plane_and_all_that_it_needs(environment):
