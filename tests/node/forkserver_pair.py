@@ -72,9 +72,20 @@ class Process:
         self._pump(timeout, lambda: False)
         for reader in self._readers.keys() - self._closed:
             os.close(reader)
-        _, status = os.waitpid(self.pid, 0)
+        status = self._wait(timeout)
         stdout, stderr = (bytes(data).decode(errors="replace") for data in self._readers.values())
         return Outcome(stdout, stderr, os.waitstatus_to_exitcode(status))
+
+    def _wait(self, timeout: float) -> int:
+        """Wait for its end; a fork is our child once its helper has ended, which may be after its own."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return os.waitpid(self.pid, 0)[1]
+            except ChildProcessError:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
 
     def _pump(self, timeout: float, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + timeout
