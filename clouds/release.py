@@ -16,7 +16,7 @@ MADE_FOR_A_CLAIM = "pv.kubernetes.io/provisioned-by"
 SECONDS = 120.0
 
 
-def release(kube: Kube, *, about: str, timeout: float = SECONDS) -> None:
+def release(kube: Kube, *, about: str) -> None:
     """Delete Services with load balancers, claims and the pods that hold them, and wait until they are gone.
 
     The volumes made for those claims have to be gone as well: their driver deletes the disk first. An API
@@ -33,7 +33,7 @@ def release(kube: Kube, *, about: str, timeout: float = SECONDS) -> None:
             wait(
                 watch_objects(everywhere, WatchSpec(SERVICE), WatchSpec(CLAIM), WatchSpec(VOLUME)),
                 until=_released,
-                timeout=timeout,
+                timeout=SECONDS,
                 what="load balancers and disks to be given back",
                 about=about,
                 resume="call delete again",
