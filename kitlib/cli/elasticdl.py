@@ -232,12 +232,12 @@ def push_zoo(image: str) -> None:
 
 
 def _engine(image: str) -> "Engine":
-    from kitlib.container_images import engine_missing, engines
+    from kitlib.container_images import engines
 
     found = engines.find()
     if found is None:
         fix = "start Docker or Podman; local nodes need no image: elasticdl train --model_zoo=FOLDER"
-        raise NoContainerEngine(engine_missing(), about=f"image {image}", fix=fix)
+        raise NoContainerEngine(engines.missing(), about=f"image {image}", fix=fix)
     return found
 
 

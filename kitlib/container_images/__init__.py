@@ -18,7 +18,6 @@ from kitlib.clusters.image_registry import BuildRequest, Registry
 from kitlib.clusters.trainer_image import TRAINER, remember
 from kitlib.container_images import engines
 from kitlib.container_images.build_context import BuildContext
-from kitlib.container_images.engines import missing as engine_missing
 from kitlib.display.progress import progress
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
 from kitlib.k8s.quantities import format_bytes
@@ -129,7 +128,7 @@ def _engine(image: str) -> engines.Engine:
     """
     if (found := engines.find()) is None:
         fix = "start Docker or Podman here, or have the cloud of a cluster build it: cluster=…"
-        raise NoContainerEngine(engine_missing(), about=f"image {image}", fix=fix)
+        raise NoContainerEngine(engines.missing(), about=f"image {image}", fix=fix)
     return found
 
 
@@ -183,4 +182,4 @@ def _described(engine: engines.Engine, full: str, built: float, pushed: float, d
     return ContainerImage(full, found["Size"], len(found["RootFS"]["Layers"]), built, pushed, digest)
 
 
-__all__ = ["ContainerImage", "build_image", "engine_missing"]
+__all__ = ["ContainerImage", "build_image"]

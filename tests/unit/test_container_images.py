@@ -20,14 +20,14 @@ import pytest
 import kitlib as kit
 from kitlib.clusters.image_registry import Login, Registry, StoredImage
 from kitlib.config import DEFAULT_IMAGE
-from kitlib.container_images import engine_missing
+from kitlib.container_images import engines
 from kitlib.container_images.build_context import BuildContext
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
 
 from .container_registry import PASSWORD, serve_registry
 
 GITHUBS = f"ghcr.io/{DEFAULT_IMAGE}"
-MISSING = engine_missing() or ("" if shutil.which("docker-registry") else "there is no docker-registry")
+MISSING = engines.missing() or ("" if shutil.which("docker-registry") else "there is no docker-registry")
 if MISSING and os.environ.get("TRAINYARD_NEEDS_DOCKER"):
     pytest.fail(f"building and pushing images is NOT TESTED: {MISSING}", pytrace=False)
 with_engine = pytest.mark.skipif(
