@@ -196,7 +196,9 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
 
     def _not_found(self) -> ClusterNotFound:
         return ClusterNotFound(
-            f"there is no such cluster of the kit's in {self._where}", about=self.title, fix=self._again
+            f"there is no such cluster of the kit's in {self.where(self.session)}",
+            about=self.title,
+            fix=self._again,
         )
 
     # Reaching it
@@ -474,13 +476,9 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
         return when if when is not None and when > datetime.now(UTC) else None
 
     @property
-    def _where(self) -> str:
-        return getattr(self.session, self.place)
-
-    @property
     def title(self) -> str:
         """It for messages: ``cluster "lab" in us-west-2``."""
-        return f'cluster "{self.name}" in {self._where}'
+        return f'cluster "{self.name}" in {self.where(self.session)}'
 
 
 def exec_kubeconfig(name: str, found: ClusterInfo, program: Mapping[str, object]) -> dict[str, Any]:
