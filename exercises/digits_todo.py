@@ -22,9 +22,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist  # noqa: F401 the TODOs need it, and the next two
+import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel  # noqa: F401
+from torch.nn.parallel import DistributedDataParallel  # noqa: F401 the TODOs need it, and the next one
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset  # noqa: F401
 
 # Settings ---------------------------------------------------------------------------------------------------
@@ -232,6 +232,8 @@ def main(argv: list[str] | None = None) -> None:
         train_epoch(model, loader, optimizer, schedule, epoch=epoch, every=settings.log_every, device=device)
     evaluate(model, test, device)
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

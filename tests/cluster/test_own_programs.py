@@ -16,21 +16,25 @@ PROGRAM = """
     import torch.distributed as dist
     from net.layers import build
 
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int)
-    given = parser.parse_args()
-    dist.init_process_group("gloo")
-    model = torch.nn.parallel.DistributedDataParallel(build(open("sizes.txt").read()))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for epoch in range(given.epochs):
-        loss = (model(torch.ones(8, 4)) - 1).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        print(f"Epoch {epoch} | loss: {loss.item():.5f}")
-    if dist.get_rank() == 0:
-        torch.save(model.module.state_dict(), "model.pt")
-    dist.destroy_process_group()
+    def main():
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--epochs", type=int)
+        given = parser.parse_args()
+        dist.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(build(open("sizes.txt").read()))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for epoch in range(given.epochs):
+            loss = (model(torch.ones(8, 4)) - 1).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            print(f"Epoch {epoch} | loss: {loss.item():.5f}")
+        if dist.get_rank() == 0:
+            torch.save(model.module.state_dict(), "model.pt")
+        dist.destroy_process_group()
+
+    if __name__ == "__main__":
+        main()
 """
 
 
