@@ -1,5 +1,6 @@
 """`launch`: check a job's objects against a cluster, then create them all, or none."""
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -8,23 +9,26 @@ from typing import Any, overload
 from kitlib import config
 from kitlib.clusters import Cluster, connect
 from kitlib.clusters.trainer_image import missing_tag
-from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists
+from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists, WaitTimeout
 from kitlib.jobs import functions
 from kitlib.jobs.base import MAX_PROCESSES, Job
 from kitlib.jobs.indexed_job import IndexedJob
 from kitlib.jobs.sources import flags
-from kitlib.k8s import names
+from kitlib.k8s import names, pods
 from kitlib.k8s.api_errors import launch_rejected
 from kitlib.k8s.client import Kube
 from kitlib.k8s.job_kinds import KINDS
 from kitlib.k8s.manifests import Object, title
 from kitlib.k8s.priority import ensure_priority_class
 from kitlib.k8s.quantities import check_count
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.runs.local_run import LocalRun
 from kitlib.runs.run import Run
 from kitlib.runs.status import find_main
 
 log: logging.Logger = logging.getLogger(__name__)
+NOTICED_SECONDS = 10
 
 
 @overload
@@ -108,6 +112,8 @@ def launch(
                 if dry_run and item.get("spec", {}).get("serviceAccountName"):
                     continue  # no pod is accepted before its ServiceAccount exists; its Job is checked
                 _create(kube, item, job.name, main=item is main, dry_run=dry_run)
+                if item["kind"] == "Pod" and not dry_run:
+                    _wait_until_noticed(kube, item, about=run.about)
     except Rejected as error:
         run.delete()
         raise _launch_error(error, job, objects, document, cluster=kube.cluster) from error
@@ -168,6 +174,31 @@ def _create(kube: Kube, item: Object, run: str, *, main: bool, dry_run: bool) ->
             return
         kube.delete(item["kind"], item["metadata"]["name"])
     kube.create(item, dry_run=dry_run)
+
+
+def _wait_until_noticed(kube: Kube, pod: Object, *, about: str) -> None:
+    """Wait until a pod's node has reported it, or no node has room: the Job that adopts it comes next.
+
+    A Job whose controller does not know the pod yet creates another one, and deletes one of the two.
+    """
+    name = pod["metadata"]["name"]
+
+    def noticed(seen: Snapshot) -> bool:
+        return any(
+            each["status"].get("containerStatuses")
+            or pods.condition(each, "PodScheduled").get("status") == "False"
+            for each in seen["Pod"].values()
+        )
+
+    with contextlib.suppress(WaitTimeout):  # its controllers have had their time
+        wait(
+            watch_objects(kube, WatchSpec("Pod", fields=f"metadata.name={name}")),
+            until=noticed,
+            timeout=NOTICED_SECONDS,
+            what=f'the node to report pod "{name}"',
+            about=about,
+            resume="launch it again",
+        )
 
 
 def _check_claims_and_secrets(kube: Kube, job: Job, *, about: str) -> None:

@@ -129,7 +129,9 @@ class LogCache:
         Raises:
             BadInput: The run has no such rank.
         """
-        by_age = sorted(self.objects.pods(), key=lambda pod: pod["metadata"]["creationTimestamp"])
+        there = self.objects.pods()
+        # One that is being deleted counts only where there is no other.
+        by_age = sorted(there, key=lambda pod: (not pods.deleted(pod), pod["metadata"]["creationTimestamp"]))
         found = {pods.replica_id(each): each for each in by_age}
         if rank is None:
             return dict(sorted(found.items()))

@@ -1,12 +1,15 @@
 """Training by parameter servers, as it is sent: what the master is given, and what is refused before."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 import kitlib as kit
 from kitlib.errors import BadInput
+from kitlib.jobs import launcher
 from kitlib.k8s import job_kinds, pods
+from kitlib.runs.logs import LogCache
 from kitlib.runs.status import run_status
 
 TRAINER = "trainers/mnist_parameter_server.py"
@@ -80,6 +83,41 @@ def test_the_first_pod_of_the_master_has_the_published_name_and_the_job_adopts_i
     assert labels >= master["spec"]["selector"]["matchLabels"].items() and labels >= {"mine": "1"}.items()
     (container,) = first["spec"]["containers"]
     assert {"name": "JOB_NAME", "value": "elasticdl-test-mnist-master"} in container["env"]
+
+
+@pytest.mark.parametrize(
+    "noticed",
+    [
+        {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]},
+        {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]},
+    ],
+    ids=["reported", "unschedulable"],
+)
+def test_a_job_comes_after_its_first_pod_was_noticed_or_its_controller_would_make_another(
+    monkeypatch, noticed
+):
+    scheduled = {"conditions": [{"type": "PodScheduled", "status": "True"}]}
+    found = [
+        {},
+        {"x": {"status": scheduled}},
+        {"x": {"status": noticed}},
+        {"x": {"status": {"phase": "Running"}}},
+    ]
+    left = iter([{"Pod": each} for each in found])
+    monkeypatch.setattr(launcher, "watch_objects", lambda kube, spec: left)
+    launcher._wait_until_noticed(None, {"metadata": {"name": "x"}}, about="run")
+    assert [each["Pod"]["x"]["status"] for each in left] == [{"phase": "Running"}]
+
+
+def test_of_two_masters_the_one_that_stays_is_read():
+    def master(name, **more):
+        labels = {"elasticdl-job-name": "test-mnist", "elasticdl-replica-type": "master"}
+        meta = {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z", "labels": labels}
+        return {"metadata": meta | more, "spec": {"containers": [{"name": "main"}]}, "status": {}}
+
+    going = master("z", creationTimestamp="2026-01-01T00:00:01Z", deletionTimestamp="2026-01-01T00:00:02Z")
+    objects = SimpleNamespace(kube=None, pods=lambda: [master("a"), going])
+    assert LogCache(objects).newest_pods()["master"]["metadata"]["name"] == "a"
 
 
 def test_state_and_model_lie_on_the_volume():
