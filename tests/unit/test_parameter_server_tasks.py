@@ -243,3 +243,23 @@ def test_test_records_are_judged_once_though_a_worker_is_lost_and_another_is_slo
     assert not evaluation.report(second.number, images=10, correct=10, loss=0.0)
     assert evaluation.done
     assert evaluation.result() == {"accuracy": 0.6, "loss": 0.12, "correct": 15, "images": 25}
+
+
+STEPS = st.tuples(st.sampled_from(["next", "report", "lost"]), st.integers(0, 2))
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_an_evaluation_ends_with_its_last_worker_whoever_was_lost_and_reported_after_all(steps):
+    evaluation, has = Evaluation(1, records=25, size=10, step=7), {}
+    for now, (step, worker) in enumerate(steps):
+        if step == "next":
+            has[worker] = evaluation.next(worker, now, patience=5)
+        elif step == "lost":
+            evaluation.lost(worker)
+        elif portion := has.pop(worker, None):
+            evaluation.report(portion.number, images=1, correct=1, loss=0.0)
+    for _ in range(3):
+        if (portion := evaluation.next(9, 1000, patience=5)) is not None:
+            evaluation.report(portion.number, images=1, correct=1, loss=0.0)
+    assert evaluation.done
+    assert evaluation.next(9, 2000, patience=5) is None

@@ -46,19 +46,20 @@ class Evaluation:
             if holder == worker or since < now - patience:
                 self._doing[portion.number] = (portion, worker, now)
                 return portion
-        if not self._todo:
-            return None
-        portion = self._todo.popleft()
-        self._doing[portion.number] = (portion, worker, now)
-        return portion
+        while self._todo:
+            portion = self._todo.popleft()
+            if portion.number not in self._scores:  # a lost worker's results may come after all
+                self._doing[portion.number] = (portion, worker, now)
+                return portion
+        return None
 
     def report(
         self, number: int, *, images: int, correct: int, loss: float, metrics: Mapping[str, float] = NONE
     ) -> bool:
         """Add the results of one task; return True if they are new. The first results count."""
+        self._doing.pop(number, None)
         if number in self._scores or not 0 <= number < self._tasks:
             return False
-        self._doing.pop(number, None)
         self._scores[number] = (images, correct, loss)
         self._metrics.update(metrics)
         return True
