@@ -41,7 +41,8 @@ def test_with_their_kubeconfig_alone_an_attendee_trains_and_reaches_nothing_else
     assert theirs.kube.namespace == f"attendee-{name}"
 
     trainer = write_trainer(
-        "import os, torch.distributed as d; d.init_process_group('gloo'); print('rank', d.get_rank())"
+        "import torch.distributed as d; d.init_process_group('gloo'); print('rank', d.get_rank()); "
+        "d.destroy_process_group()"
     )
     run = kit.launch(kit.IndexedJob(trainer, nodes=2, cpu="100m"), cluster=theirs)
     run.wait(timeout=120)

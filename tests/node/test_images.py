@@ -76,7 +76,9 @@ def test_an_event_tells_of_a_tag_that_docker_hub_does_not_have(pods, cluster):
 def test_torchrun_of_the_pytorch_image_starts_ranks(pods):
     # One write a line: with two, as print has them, the lines of two ranks can mingle.
     says = "os.write(1, b'rank %d%c' % (d.get_rank(), 10))"
-    source = f"import os, torch.distributed as d; d.init_process_group('gloo'); {says}"
+    source = (
+        f"import os, torch.distributed as d; d.init_process_group('gloo'); {says}; d.destroy_process_group()"
+    )
     script = f'echo "{source}" > /tmp/ranks.py && torchrun --nproc-per-node 2 /tmp/ranks.py'
     written = pods.output(pod(script, main={"image": "pytorch/pytorch"}))
     assert {"rank 0", "rank 1"} <= set(written.splitlines())

@@ -14,6 +14,7 @@ d.init_process_group("gloo")
 total = torch.ones(1)
 d.all_reduce(total)
 print("rank", d.get_rank(), "of", d.get_world_size(), "sum", int(total))
+d.destroy_process_group()
 """
 
 
