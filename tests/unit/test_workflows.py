@@ -159,9 +159,11 @@ def ci_run(tmp_path):
         path.mkdir(parents=True)
     (tmp_path / ".ci" / "run").write_bytes((ROOT / ".ci" / "run").read_bytes())
     shell = "#!/bin/sh\n"
-    make = shell + 'echo "make: $*, browser: $TRAINYARD_NEEDS_BROWSER"\ntest "$1" != "$FAILING"\n'
+    make = shell + 'test -z "$GOCACHE" || : >"$GOCACHE"\n'
+    make += 'echo "make: $*, browser: $TRAINYARD_NEEDS_BROWSER"\ntest "$1" != "$FAILING"\n'
     called = {"make": make} | dict.fromkeys(("docker", "dockerd", "docker-registry", "newuidmap"), shell)
     called |= dict.fromkeys(("apt-get", "sysctl", "sudo"), shell)
+    called["df"] = shell + 'case "$*" in */dev/shm*) echo 24 ;; *) echo " $FREE" ;; esac\n'
     for name, text in called.items():
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
@@ -169,8 +171,8 @@ def ci_run(tmp_path):
     python.write_text(shell + "echo looking for a browser\necho /usr/bin/browser\n")
     python.chmod(0o755)
 
-    def run(*arguments, failing=""):
-        environment = {"PATH": f"{programs}:{os.defpath}", "FAILING": failing}
+    def run(*arguments, failing="", free=80):
+        environment = {"PATH": f"{programs}:{os.defpath}", "FAILING": failing, "FREE": str(free)}
         command = ["bash", str(tmp_path / ".ci" / "run"), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         made = re.findall(r"^make: (.+), browser: (.*)$", done.stdout, flags=re.MULTILINE)
@@ -194,6 +196,15 @@ def test_the_script_runs_its_parts_after_the_environment(ci_run, arguments, want
     done, made = ci_run(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
     assert made == ["setup", *wanted]
+
+
+def test_the_script_keeps_gos_caches_in_memory_where_the_disk_is_nearly_full_and_removes_them(ci_run):
+    done, _ = ci_run("environment", free=5)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (place,) = re.findall(r"only 5 GB of disk are free: Go's caches go to (\S+)", done.stdout)
+    assert place.startswith("/dev/shm/") and not Path(place).exists()
+    done, _ = ci_run("environment")
+    assert "Go's caches" not in done.stdout
 
 
 def test_the_script_goes_on_after_a_failed_step_and_fails_at_the_end(ci_run):
