@@ -209,17 +209,22 @@ func (s *store) newLayer() (string, error) {
 	}
 	for ; ; next++ {
 		name := strconv.Itoa(next)
-		if _, err := os.Lstat(s.path("layers", name)); err == nil {
+		partial := s.path("layers", name+".partial")
+		err := os.Mkdir(partial, 0o755)
+		if errors.Is(err, os.ErrExist) {
 			continue
 		}
-		err := os.Mkdir(s.path("layers", name+".partial"), 0o755)
-		if err == nil {
-			err = os.Chmod(s.path("layers", name+".partial"), 0o755)
-			return name, err
-		}
-		if !errors.Is(err, os.ErrExist) {
+		if err != nil {
 			return "", err
 		}
+		// Only now is the number this one's: another layer may have got it, and been completed, since the look above.
+		if _, err := os.Lstat(s.path("layers", name)); err == nil {
+			if err := os.Remove(partial); err != nil {
+				return "", err
+			}
+			continue
+		}
+		return name, os.Chmod(partial, 0o755)
 	}
 }
 
