@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 from bench.errors import MeasureFailed
 from bench.torchrun import KEPT, THREADS
 from kitlib import config
@@ -55,10 +57,12 @@ class Workers:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for event in self.events("rendezvous"):  # torchrun gives its workers sessions of their own
-            with suppress(ProcessLookupError):
-                os.kill(int(event.fields["pid"]), signal.SIGKILL)
         for process in self._processes:
+            with suppress(psutil.NoSuchProcess):
+                # torchrun gives its workers sessions of their own.
+                for each in psutil.Process(process.pid).children(recursive=True):
+                    with suppress(psutil.NoSuchProcess):
+                        each.kill()
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
