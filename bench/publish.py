@@ -130,8 +130,9 @@ def _section(name: str, measure: dict[str, Any]) -> str:
     words = "; ".join(f"{each.what}: {number(each.value, each.unit)}" for each in results)
     busy = " **The machine had other work; trust the ratio alone.**" if measure["load"] > BUSY else ""
     notes = "".join(f"\n{each.what}: {each.notes}.\n" for each in results if each.notes)
+    rounds = f"{measure['rounds']} round{'s' * (measure['rounds'] > 1)}"
     taken = (
-        f"{measure['date']}, {measure['rounds']} rounds, {machine['cores']} cores of {machine['processor']}, "
+        f"{measure['date']}, {rounds}, {machine['cores']} cores of {machine['processor']}, "
         f"{machine['memory_gb']:g} GB, {machine['system']}, "
         f"Python {machine['python']}, torch {machine['torch']}, "
         f"{'root' if machine['root'] else 'not root'}; load average before it {measure['load']:g}.{busy}"

@@ -2,6 +2,9 @@
 
 kwok makes its nodes by its own ``kwokctl scale``, its limits lifted. The clock runs from the wish for nodes
 to the last pod that is ready.
+
+Bounded by the API server, the controllers and the scheduler, the same programs on both sides; which of them
+was not profiled.
 """
 
 import time

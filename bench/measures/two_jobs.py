@@ -7,6 +7,9 @@ others as they become free. A place is a node of the local cluster. Its pace is 
 for a minibatch and no less, as an accelerator would, because two cores cannot show a speed-up; so the ideal
 is arithmetic, all minibatches at that pace on four places that are never idle. Everything else is in the
 figures: starting pods, servers, goodbyes. ElasticDL's authors published 0.836 of the gang's makespan.
+
+Bounded by those: places are idle while pods start, and at the end, when there are fewer minibatches than
+workers.
 """
 
 import time
