@@ -2,7 +2,7 @@
 
 No Python package has actionlint: Go builds it once. Where there is neither the program nor a way to get it, a
 line says so and the workflows stay unchecked, unless ``TRAINYARD_NEEDS_ACTIONLINT`` is set, as in continuous
-integration. Conda has no shellcheck of that name, and goes without.
+integration. Conda has no shellcheck of that name, and Linux on arm64 no wheel of it: they go without.
 """
 
 import os

