@@ -99,6 +99,7 @@ test-wheel: setup  ## pip install the kit from a folder of wheels (3 GB, WHEELS=
 	$(if $(WHEELS),TRAINYARD_WHEELS=$(call quoted,$(WHEELS))) $(PYTEST) tests/cluster/test_wheels.py
 
 test-hosted: setup  ## notebooks that set themselves up in a container without privileges, with packages of its own (9 GB)
+	$(COMPILER)
 	$(PYTEST) tests/cluster/test_hosted.py
 
 test-each:

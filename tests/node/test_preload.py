@@ -42,6 +42,15 @@ def library():
     return preload.obtain(report=print)
 
 
+def test_a_compiler_that_lacks_a_part_is_passed_over(tmp_path, monkeypatch):
+    broken = tmp_path / "cc"
+    broken.write_text("#!/bin/sh\necho 'cc: cannot execute cc1' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", str(broken))
+    assert preload.obtain(report=print).stat().st_size > 0
+
+
 @pytest.fixture
 def pod(tmp_path, library):
     octet = choose_octet("a-test")

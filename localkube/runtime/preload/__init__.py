@@ -42,7 +42,7 @@ def obtain(report: Callable[[str], None]) -> Path:
     report("compiling the library that plain mode loads into pods")
     with tempfile.TemporaryDirectory(dir=built.parent) as scratch:
         made = Path(scratch) / NAME
-        compile_library(_compiler(), made)
+        _compile(made)
         try:
             made.rename(built)
         except OSError as error:
@@ -81,12 +81,20 @@ def _failed(compiler: list[str], why: str) -> LocalClusterError:
     )
 
 
-def _compiler() -> list[str]:
-    for name in (os.environ.get("CC", ""), *COMPILERS):
-        if name and (found := shutil.which(name)):
-            return [found]
+def _compile(goal: Path) -> None:
+    """Compile by the first compiler that can: a ``cc`` may be there without the rest of its package."""
+    found = (shutil.which(name) for name in (os.environ.get("CC", ""), *COMPILERS) if name)
+    compilers = [[path] for path in found if path]
     if importlib.util.find_spec("ziglang"):
-        return [sys.executable, "-m", "ziglang", "cc"]
+        compilers.append([sys.executable, "-m", "ziglang", "cc"])
+    failures = []
+    for compiler in compilers:
+        try:
+            return compile_library(compiler, goal)
+        except LocalClusterError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
     raise LocalClusterError(
         "plain mode needs a C compiler, once, and there is none",
         about="cc, gcc, clang and the Python package ziglang",
