@@ -145,7 +145,7 @@ def explain(error: BaseException) -> str:
     if not frames:
         return f"it raises {words}"
     line = linecache.getline(CELL, frames[-1].lineno).strip()
-    return f"it raises {words}, in line {frames[-1].lineno}: {line}"
+    return f"line {frames[-1].lineno}, {line}, raises {words}"
 
 
 def field(written: object, path: str) -> object:

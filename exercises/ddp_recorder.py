@@ -50,7 +50,7 @@ def _explain(error: BaseException, program: str) -> str:
     words = traceback.format_exception_only(error)[-1].strip()
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == program]
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else 0
-    return f"it raises {words}, in line {line}" if line else f"it raises {words}"
+    return f"line {line} raises {words}" if line else f"it raises {words}"
 
 
 if __name__ == "__main__":
