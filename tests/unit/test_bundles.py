@@ -135,6 +135,7 @@ def images_program():
     return oci_images.program()
 
 
+@pytest.mark.skipif(not shutil.which("go"), reason="there is no Go on PATH")
 def test_container_images_come_along(images_program, caches, tmp_path, monkeypatch):
     caches("one")
     tools = binaries._built() / build.TOOLS

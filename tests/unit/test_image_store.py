@@ -1,6 +1,7 @@
 """The reader of the store of images."""
 
 import json
+import shutil
 import tomllib
 from pathlib import Path
 from urllib.parse import quote
@@ -60,6 +61,7 @@ def test_an_image_that_is_not_there_is_none(store):
     assert [each["id"] for each in records(store=store)] == [f"sha256:{HEX}"]
 
 
+@pytest.mark.skipif(not shutil.which("go"), reason="there is no Go on PATH")
 def test_the_puller_reads_references_in_the_same_way(tmp_path, monkeypatch):
     table = tmp_path / "references.json"
     table.write_text(
