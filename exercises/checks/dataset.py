@@ -130,6 +130,8 @@ def order(dataset):
 def loader(dataset):
     from torch.utils.data import DataLoader
 
-    batches = list(DataLoader(made(dataset), batch_size=4, shuffle=True, num_workers=2))
+    # The class is of a cell, which only a fork has; Python 3.14 would start the workers by a fork server.
+    forked = {"num_workers": 2, "multiprocessing_context": "fork"}
+    batches = list(DataLoader(made(dataset), batch_size=4, shuffle=True, **forked))
     if sum(len(images) for images, _ in batches) != sum(IN_EACH):
         raise NotYet("the loader does not return all pictures")

@@ -133,7 +133,7 @@ def text_of(notebook):
     [
         ("00_start", {}, "plain: pods are processes"),
         ("01_create_a_cluster", {}, "4 of 4 nodes Ready"),
-        ("05_indexed_job", {"options": {"gpus": 1}}, "accuracy"),
+        ("05_indexed_job", {"options": {"gpus": 1}}, "this pod has GPUs, but torch finds no CUDA device"),
     ],
 )
 def test_a_notebook_sets_itself_up_and_changes_nothing_that_was_there(
