@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,9 @@ def test_the_jobs_of_ci_run_every_folder_of_tests_once():
 def test_ci_runs_on_both_architectures_and_on_every_python_that_is_promised():
     assert set(load("ci")["jobs"]) == {"lint", "unit-and-node", "notebooks", "clouds"}
     matrix = load("ci")["jobs"]["unit-and-node"]["strategy"]["matrix"]
-    assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    promised = [each.rpartition(" ")[2] for each in project["classifiers"] if ":: Python :: 3." in each]
+    assert matrix["python"] == promised == ["3.11", "3.12", "3.13", "3.14"]
     assert matrix["runner"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
 
 
