@@ -267,12 +267,14 @@ def _copy_sparse(source: Path, goal: Path) -> None:
     """Copy a file without its holes: etcd preallocates 64 MB for a log of half a megabyte."""
     try:
         descriptor = os.open(goal, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with source.open("rb") as read, os.fdopen(descriptor, "wb") as write:
+        with source.open("rb", buffering=0) as read, os.fdopen(descriptor, "wb") as write:
             size = os.fstat(read.fileno()).st_size
             for start, end in _data(read.fileno(), size):
-                read.seek(start)
                 while start < end:
-                    block = read.read(min(BLOCK, end - start))
+                    # Not by a buffered read: the search for holes moves the descriptor under its buffer.
+                    block = os.pread(read.fileno(), min(BLOCK, end - start), start)
+                    if not block:
+                        raise OSError(errno.EIO, "it became shorter while it was copied", str(source))
                     # What was reserved and never written is data to some file systems.
                     if block.count(0) < len(block):
                         write.seek(start)

@@ -1,6 +1,7 @@
 """An etcd snapshot: a new cluster has its first writes done, and nothing of another cluster."""
 
 import json
+import os
 
 import pytest
 
@@ -34,6 +35,19 @@ def cluster(control_plane, snapshot, tmp_path_factory):
     etcd_snapshot.restore(snapshot, directory / "etcd")
     with bare(directory, control_plane, components=("etcd", "kube-apiserver")) as running:
         yield running
+
+
+def test_a_copy_has_the_same_bytes_wherever_the_holes_are(tmp_path):
+    extents = {0: 4_096, 65_536: 300_000, 1 << 20: 70_000, 3 << 20: 10}
+    original = tmp_path / "snapshot" / "db"
+    original.parent.mkdir()
+    with original.open("wb") as file:
+        for start, length in extents.items():
+            file.seek(start)
+            file.write(os.urandom(length))
+        file.truncate(4 << 20)
+    etcd_snapshot.restore(original.parent, tmp_path / "etcd")
+    assert (tmp_path / "etcd" / "db").read_bytes()[: 4 << 20] == original.read_bytes()
 
 
 def test_nothing_but_the_data_is_kept(snapshot):
