@@ -48,7 +48,13 @@ class ContainerStartError(Exception):
 
 
 def create(
-    spec: ContainerSpec, fds: dict[str, int], scratch: str, main: Callable | None, writer: int
+    spec: ContainerSpec,
+    fds: dict[str, int],
+    scratch: str,
+    main: Callable | None,
+    writer: int,
+    *,
+    pid: int = 0,
 ) -> NoReturn:
     """Enter the pod's namespaces, build the root file system, and leave the container's first process there.
 
@@ -60,6 +66,7 @@ def create(
         scratch: A directory on which the root is mounted.
         main: Called in place of the command, when the caller has already loaded it.
         writer: Where its pid is reported, or a stage that failed and a sentence (``launcher.py``).
+        pid: The caller's, if it is the first of its process namespace: then it becomes the container's.
     """
     try:
         with stage(writer, "sandbox"):
@@ -70,15 +77,17 @@ def create(
                 setns(fds[name])
             if "pid" in fds:
                 setns(fds["pid"])
-            unshare(sum(NEW_NAMESPACES[name] for name in spec.linux.namespaces))
+            has = {"pid"} if pid else set()
+            unshare(sum(NEW_NAMESPACES[name] for name in set(spec.linux.namespaces) - has))
         with stage(writer, "mount"):
             build_root(spec, scratch, fds.get("user"))
-        pid = os.fork()
-        if pid == 0:
+        forked = 0 if pid else os.fork()
+        if pid or forked:
+            report_pid(writer, pid or forked)
+        if not forked:
             with stage(writer, "mount"):
                 enter_root(scratch)
             become(spec.process, fds, writer, main, seccomp=spec.linux.seccomp, own_mounts=True)
-        report_pid(writer, pid)
     finally:
         os._exit(0)
 
@@ -118,12 +127,24 @@ def join(spec: ContainerSpec, fds: dict[str, int], container: int, writer: int) 
         os._exit(0)
 
 
+def has_own_processes(spec: ContainerSpec) -> bool:
+    """Whether its first process can be made in its process namespace at once.
+
+    The ids of a user namespace are given from outside of that.
+    """
+    return "pid" in spec.linux.namespaces and not _is_renumbered(spec)
+
+
+def _is_renumbered(spec: ContainerSpec) -> bool:
+    user = spec.process.user
+    return spec.linux.id_mapping.size == 1 and (user.uid, user.gid) != (0, 0)
+
+
 def _renumbered(spec: ContainerSpec) -> dict[str, int]:
     """Where the pod has a single id, make a user namespace in which it has the numbers of the process."""
-    user, mapping = spec.process.user, spec.linux.id_mapping
-    if mapping.size > 1 or (user.uid, user.gid) == (0, 0):
+    if not _is_renumbered(spec):
         return {}
-    owned = mapping.host_id
+    user, owned = spec.process.user, spec.linux.id_mapping.host_id
     return {"user": new_user_namespace(LinuxIdMapping(user.uid, owned), LinuxIdMapping(user.gid, owned))}
 
 

@@ -29,7 +29,7 @@ sys.path.insert(0, os.path.abspath(__file__).removesuffix("/localkube/runtime/in
 
 from localkube.runtime import namespaces, plain, syscalls
 from localkube.runtime.connections import Connections, Reply
-from localkube.runtime.container import ContainerStartError
+from localkube.runtime.container import ContainerStartError, has_own_processes
 from localkube.runtime.container_spec import ProcessSpec, StartRequest
 from localkube.runtime.launches import DEADLINE_SECONDS, Launch, Launches, ZygoteClient, start_launcher
 from localkube.runtime.messages import close_all
@@ -233,18 +233,28 @@ class RuntimeInit:
             self._process_namespace(start.target) as shared,
         ):
             launch = Launch(request["id"], "", [self._asker], ours)
-            taker = self._begin(launch, request, theirs | namespaces_of_pod | shared, zygotes)
+            own = not self._plain and has_own_processes(start.spec)
+            fds = theirs | namespaces_of_pod | shared
+            taker = self._begin(launch, request, fds, zygotes, own_processes=own)
         forked = taker is self._forkserver
         launch.started = lambda launch: self._container_started(launch, start, pod, forked=forked)
         return None
 
     def _begin(
-        self, launch: Launch, request: dict, fds: dict[str, int], zygotes: list[ZygoteClient]
+        self,
+        launch: Launch,
+        request: dict,
+        fds: dict[str, int],
+        zygotes: list[ZygoteClient],
+        *,
+        own_processes: bool = False,
     ) -> ZygoteClient:
         if not self._launcher_pid:
             self._launcher_pid = start_launcher(self._launcher)
         settings = {"scratch": self._settings["scratch"], "init": os.getpid()}
-        return self._launches.begin(launch, request | settings, fds, zygotes=zygotes)
+        return self._launches.begin(
+            launch, request | settings, fds, zygotes=zygotes, own_processes=own_processes
+        )
 
     def _container_started(
         self, launch: Launch, start: StartRequest, pod: dict[str, int], *, forked: bool

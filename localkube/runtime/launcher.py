@@ -28,7 +28,7 @@ from localkube.runtime.container_spec import ContainerSpec, PlainPod
 Helper = Callable[[dict[str, Any], dict[str, int], int], NoReturn]
 
 
-def serve(sock: socket.socket, helper: Helper, *, ahead: bool = False) -> None:
+def serve(sock: socket.socket, helper: Helper, *, executes: bool = False) -> None:
     """Fork a helper for each request, until the runtime closes its end of ``sock``.
 
     A request is a socket. The helper receives its content there, reports its own pid, that of the process
@@ -36,27 +36,36 @@ def serve(sock: socket.socket, helper: Helper, *, ahead: bool = False) -> None:
     program.
 
     Args:
-        ahead: Fork one helper before it is needed, for the next request.
+        executes: Helpers execute a program. Then one that makes a process namespace is itself the first
+            process there, and the next such one is forked before it is needed.
     """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps
-    spare = _fork_helper(sock, helper) if ahead else None
+    spare: tuple[int, socket.socket] | None = None
     while received := messages.receive(sock):
-        _, (request,) = received
-        if spare is None or not _hand_over(spare, request):
-            with _fork_helper(sock, helper) as fresh:
-                _hand_over(fresh, request)
-        os.close(request)
-        if spare is not None:
-            spare.close()
-            spare = _fork_helper(sock, helper)
+        about, (request,) = received
+        first = executes and about["own_processes"]
+        if not first:
+            _hand_over(_fork_helper(sock, helper), request)
+            os.close(request)
+        else:
+            if spare is None or not _hand_over(spare, request):
+                _hand_over(_fork_helper(sock, helper, first=True), request)
+            # Before the next fork, which would keep it open.
+            os.close(request)
+            spare = _fork_helper(sock, helper, first=True)
 
 
-def _fork_helper(sock: socket.socket, helper: Helper) -> socket.socket:
-    """Fork a helper that waits for its request; it ends without one when its socket is closed here."""
+def _fork_helper(sock: socket.socket, helper: Helper, *, first: bool = False) -> tuple[int, socket.socket]:
+    """Fork a helper that waits for its request; it ends without one when its socket is closed here.
+
+    Args:
+        first: It is the first process of a namespace of its own.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork():
+    pid = syscalls.fork_first_process() if first else os.fork()
+    if pid:
         theirs.close()
-        return ours
+        return (pid if first else 0), ours
     sock.close()
     ours.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -64,28 +73,30 @@ def _fork_helper(sock: socket.socket, helper: Helper) -> socket.socket:
     theirs.close()
     if received is None:
         os._exit(0)
-    _, (request,) = received
-    return _help(request, helper)
+    about, (request,) = received
+    return _help(request, helper, about["pid"])
 
 
-def _hand_over(helper: socket.socket, request: int) -> bool:
-    """Give a helper its request; False if it has been killed."""
-    try:
-        messages.send(helper, {}, [request])
-    except ConnectionError:
-        return False
+def _hand_over(spare: tuple[int, socket.socket], request: int) -> bool:
+    """Give a helper its request, and its pid if it cannot know that; False if it has been killed."""
+    pid, helper = spare
+    with helper:
+        try:
+            messages.send(helper, {"pid": pid}, [request])
+        except ConnectionError:
+            return False
     return True
 
 
-def _help(writer: int, helper: Helper) -> NoReturn:
+def _help(writer: int, helper: Helper, pid: int) -> NoReturn:
     """Carry out one request and end; a container that the forkserver has loaded leaves by an exception."""
     try:
         with stage(writer, "sandbox"):
-            os.write(writer, b'{"helper": %d}\n' % os.getpid())
+            os.write(writer, b'{"helper": %d}\n' % (pid or os.getpid()))
             with socket.socket(fileno=os.dup(writer)) as sock:
                 request, descriptors = messages.receive(sock)
             fds = dict(zip(request["fds"], descriptors, strict=True))
-        helper(request, fds, writer)
+        helper(request | {"pid": pid}, fds, writer)
     finally:
         os._exit(126)
 
@@ -106,7 +117,7 @@ def launch(
         plain.create(spec, fds, writer, pod=pod, init=request["init"], main=main, first=inside is None)
     if inside:
         container.join(spec, fds, inside, writer)
-    container.create(spec, fds, request["scratch"], main, writer)
+    container.create(spec, fds, request["scratch"], main, writer, pid=request["pid"])
 
 
 def main() -> None:
@@ -119,7 +130,7 @@ def main() -> None:
     # What is here by now stays. A collection would copy the pages that forks share, and none lives for long.
     gc.freeze()
     gc.disable()
-    serve(sock, launch, ahead=True)
+    serve(sock, launch, executes=True)
 
 
 if __name__ == "__main__":

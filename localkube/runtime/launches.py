@@ -45,12 +45,12 @@ class ZygoteClient:
         self._selector.register(ours, selectors.EVENT_READ, self._readable)
         return theirs
 
-    def send(self, request: socket.socket) -> bool:
-        """Hand over a request's socket; False if the process has ended."""
+    def send(self, request: socket.socket, about: dict[str, Any]) -> bool:
+        """Hand over a request's socket, and what the receiver may know; False if the process has ended."""
         if self._socket is None:
             return False
         try:
-            messages.send(self._socket, {}, [request.fileno()])
+            messages.send(self._socket, about, [request.fileno()])
         except ConnectionError:
             self._close()
             return False
@@ -198,9 +198,18 @@ class Launches:
         selector.register(self._ends, selectors.EVENT_READ, self._read_ended)
 
     def begin(
-        self, launch: Launch, request: dict[str, Any], fds: dict[str, int], *, zygotes: list[ZygoteClient]
+        self,
+        launch: Launch,
+        request: dict[str, Any],
+        fds: dict[str, int],
+        *,
+        zygotes: list[ZygoteClient],
+        own_processes: bool,
     ) -> ZygoteClient:
         """Send a request to the first of these processes that lives, and return that.
+
+        Args:
+            own_processes: What is started gets a process namespace of its own.
 
         Raises:
             ContainerStartError: None does.
@@ -209,7 +218,8 @@ class Launches:
         with contextlib.ExitStack() as unless_sent, theirs:
             unless_sent.callback(ours.close)
             messages.send(ours, request | {"fds": list(fds)}, list(fds.values()))
-            taker = next((zygote for zygote in zygotes if zygote.send(theirs)), None)
+            about = {"own_processes": own_processes}
+            taker = next((zygote for zygote in zygotes if zygote.send(theirs, about)), None)
             if taker is None:
                 raise ContainerStartError("sandbox", "the launcher has ended")
             unless_sent.pop_all()

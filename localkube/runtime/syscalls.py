@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+CLONE_PARENT = 0x00008000
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
 MS_REC, MS_UNBINDABLE, MS_PRIVATE = 16384, 1 << 17, 1 << 18
 PROC_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
@@ -41,6 +42,8 @@ DEFAULT_CAPABILITIES = tuple(f"CAP_{name}" for name in _DEFAULT.split())
 LAST_CAPABILITY = 63
 
 _libc = ctypes.CDLL(None, use_errno=True)
+# Calls that keep the interpreter's lock, as a fork has to.
+_with_lock, _python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
 if os.uname().machine == "aarch64":
     SYS_CLONE, SYS_PIVOT_ROOT = 220, 41
 
@@ -52,6 +55,24 @@ def unshare(flags: int) -> None:
 def fork_into_user_namespace() -> int:
     """Fork, the child into a new user namespace; it may only make system calls, and end by ``os._exit``."""
     child = _libc.syscall(SYS_CLONE, CLONE_NEWUSER | signal.SIGCHLD, None, None, None, None)
+    _check(child < 0, "clone")
+    return child
+
+
+def fork_first_process() -> int:
+    """Fork a process that has one thread; the child is the first of a new process namespace.
+
+    Its parent is this process's own, which reaps it. It may start no threads: the C library does not know
+    that it was forked.
+    """
+    _python.PyOS_BeforeFork()
+    child = _with_lock.syscall(
+        SYS_CLONE, CLONE_PARENT | CLONE_NEWPID | signal.SIGCHLD, None, None, None, None
+    )
+    if child:
+        _python.PyOS_AfterFork_Parent()
+    else:
+        _python.PyOS_AfterFork_Child()
     _check(child < 0, "clone")
     return child
 

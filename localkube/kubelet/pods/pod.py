@@ -358,37 +358,34 @@ class PodWorker:
     async def _prepare(self) -> bool:
         """Make sandbox and volumes; False when the pod is stopped before. Harmless to repeat."""
 
-        async def address() -> None:
+        async def prepare() -> None:
             if self.pod["spec"].get("hostNetwork"):
                 self.address = self.pool.settings.address
             else:
                 self.address = self.pool.address(self.uid, wanted=self.address)
-            self._write_network_files()
-
-        async def sandbox() -> None:
+            name, full = network_files.hostname(self.pod, node=self.pool.settings.name)
             if self.pool.directory.is_mounted_by(self.pod):
                 await self.pool.devices.open()
                 await self.pool.drivers.open()
-            name, _ = network_files.hostname(self.pod, node=self.pool.settings.name)
-            request = self.runtime.network.pod_network() | {"hostname": name, "address": self.address}
-            request["ids"] = self.runtime.ids.of(self.uid)
-            request["share_processes"] = bool(self.pod["spec"].get("shareProcessNamespace"))
-            request["sysctls"] = admission.sysctls(self.pod)
-            request["host"] = self.runtime.shared_with_node(self.pod)
             await check_runtime_class(self.runtime.api, self.pod)
-            made = self._make_sandbox(request)
-            _, self.volumes = await asyncio.gather(made, self.runtime.volumes.prepare(self.pod))
+            # The requests are on their way while the files are written.
+            sandbox, volumes = self._make_sandbox(name), self.runtime.volumes.prepare(self.pod)
+            _, self.volumes, _ = await asyncio.gather(sandbox, volumes, self._write_network_files(name, full))
 
-        return await self._until_done(address) and await self._until_done(sandbox)
+        return await self._until_done(prepare)
 
-    async def _make_sandbox(self, request: Mapping[str, Any]) -> None:
+    async def _make_sandbox(self, hostname: str) -> None:
+        request = self.runtime.network.pod_network() | {"hostname": hostname, "address": self.address}
+        request["ids"] = self.runtime.ids.of(self.uid)
+        request["share_processes"] = bool(self.pod["spec"].get("shareProcessNamespace"))
+        request["sysctls"] = admission.sysctls(self.pod)
+        request["host"] = self.runtime.shared_with_node(self.pod)
         await self.runtime.client.call("run_sandbox", pod=self.uid, **request)
         if self.runtime.policies:
             await self.runtime.policies.prepare(self.pod, self.address, fresh=self._is_new)
 
-    def _write_network_files(self) -> None:
+    async def _write_network_files(self, name: str, full: str) -> None:
         pod, network = self.pod, self.runtime.network
-        name, full = network_files.hostname(pod, node=self.pool.settings.name)
         of_node = network_files.node_resolver(gateway=network.gateway)
         resolver, left_out = network_files.resolver(pod, cluster=network.address, of_node=of_node)
         for message in left_out:
