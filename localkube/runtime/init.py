@@ -226,8 +226,8 @@ class RuntimeInit:
         namespaces_of_pod = {name: descriptor for name, descriptor in pod.items() if name != "pause"}
         terminal = start.spec.process.terminal
         zygotes = [self._launcher]
-        if start.fork_plan and self._forkserver.ready and not terminal:
-            zygotes.insert(0, self._forkserver)
+        if start.fork_plan and self._forkserver.runs and not terminal:
+            zygotes.insert(0, self._forkserver)  # one that still imports torch takes it when it has: sooner
         with (
             open_streams(terminal=terminal, stdin=start.stdin, null=self._null) as (ours, theirs),
             self._process_namespace(start.target) as shared,

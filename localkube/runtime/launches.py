@@ -35,6 +35,11 @@ class ZygoteClient:
         self._socket: socket.socket | None = None
         self.ready = False
 
+    @property
+    def runs(self) -> bool:
+        """True from its start to its end: what is sent before it is ready waits for it."""
+        return self._socket is not None
+
     def connect(self) -> socket.socket:
         """Open a new connection; returns the other end."""
         if self._socket is not None:
