@@ -28,7 +28,7 @@ from localkube.paths import ClusterPaths, cache_dir, private_dir, state_dir, wri
 # Set to "off", containers are held to their limits without control groups, as where there are none.
 CONTROL_GROUPS = "TRAINYARD_CGROUPS"
 # Seconds after the API's first answer: each takes a core for a second or two, which the first pods want.
-DELAYS = {"metrics-server": 3.0, "forkserver": 4.0}
+DELAYS = {"forkserver": 2.5, "metrics-server": 5.0}
 EGRESS_SOCKET = "egress.sock"
 # On the cluster's loopback; the supervisor relays it to the token webhook on the host.
 TOKEN_WEBHOOK_PORT = 6444
