@@ -5,17 +5,37 @@
 A container's first process cannot be killed or stopped from within the container, but its child can, so that
 an exercise can kill a worker. A killed *master* is restarted at once, in the same pod: it reads its journal,
 and is back within a second or two. A worker or a server is not restarted: its pod ends, and the master
-replaces it.
+replaces it. The child ends without taking the interpreter apart, which with torch in it takes a second or
+more: so long its place would be kept from another job.
 """
 
+import atexit
 import os
 import runpy
 import signal
 import sys
 from types import FrameType
+from typing import NoReturn
 
 MOST_RESTARTS = 20
 ENDINGS = (signal.SIGTERM, signal.SIGINT)
+
+
+def _become(role: str, flags: list[str]) -> NoReturn:
+    """Run the program in this process, and end with it; a traceback ends the process as usual."""
+    sys.argv = [role, *flags]
+    code: object = 0
+    try:
+        runpy.run_module(f"parameter_server.{role}", run_name="__main__", alter_sys=True)
+    except SystemExit as ended:
+        code = ended.code or 0
+    if not isinstance(code, int):
+        sys.stderr.write(f"{code}\n")
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def main(argv: list[str]) -> int:
@@ -25,9 +45,7 @@ def main(argv: list[str]) -> int:
     for _ in range(1 + (MOST_RESTARTS if role == "master" else 0)):
         child = os.fork()
         if child == 0:
-            sys.argv = [role, *flags]
-            runpy.run_module(f"parameter_server.{role}", run_name="__main__", alter_sys=True)
-            return 0
+            _become(role, flags)
         told: list[int] = []
 
         def pass_on(number: int, frame: FrameType | None, child: int = child, told: list = told) -> None:
