@@ -19,7 +19,6 @@ from .protocol_pb2 import EVALUATE, OVER, SAVE, TRAIN, WAIT, Progress, Registrat
 from .settings import JobSettings
 from .tasks import Ledger
 
-WAIT_SECONDS = 0.2
 SAVE_SECONDS = 30.0  # after which another worker is assigned to write the model file
 TOLD_TASKS = 10_000  # in an epoch; a job with more does not log each
 EVALUATION_PATIENCE = 10.0
@@ -93,6 +92,7 @@ class JobState:
         self.steps_at: dict[int, int] = {}  # the progress when a server was last lost
         self.replaced: set[int] = set()  # incarnations of replaced servers
         self.next_worker = 0
+        self.news = threading.Event()  # something happened that the master's loop need not wait for
         self._saving: tuple[int, float] | None = None
         self._staleness = _Staleness()
         self._tells_tasks = self.ledger.tasks <= TOLD_TASKS
@@ -107,7 +107,7 @@ class JobState:
             if self.over or self.workers[worker].gone:
                 return Task(kind=OVER)
             if not self.ready:
-                return Task(kind=WAIT, wait_seconds=WAIT_SECONDS)
+                return Task(kind=WAIT)
             judging = self.evaluation
             if judging is not None and not judging.done:
                 portion = judging.next(worker, now, patience=EVALUATION_PATIENCE)
@@ -127,7 +127,7 @@ class JobState:
                 return Task(kind=TRAIN, id=task, epoch=handed.epoch, minibatches=handed.minibatches)
             if self.ledger.over and self.judged and not self.saved and self._may_save(worker, now):
                 return Task(kind=SAVE, pin=self.evaluations)
-            return Task(kind=WAIT, wait_seconds=WAIT_SECONDS)
+            return Task(kind=WAIT)
 
     def report(self, progress: Progress) -> list[int]:
         """Count a worker's completed minibatches; return the uncounted minibatches of their tasks."""
@@ -151,11 +151,14 @@ class JobState:
                 if judging is not None and judging.number == score.evaluation:
                     names = ("images", "correct", "loss", "metrics")
                     judging.report(score.task, **{name: getattr(score, name) for name in names})
+                    if judging.done:
+                        self.news.set()
             if progress.pin_lost:
                 self.evaluate_again()
             if progress.saved and not self.saved:
                 self.saved = True
                 self.write({"saved": True})
+                self.news.set()
             if progress.leaving:
                 self.lost(worker, "it was asked to leave")
             return left
@@ -165,6 +168,8 @@ class JobState:
         seen.counted += new
         if new:
             self.write({"done": [epoch, _ranges(minibatches)]})
+            if self.ledger.complete(epoch):
+                self.news.set()
         for task in finished if self._tells_tasks else ():
             first = task * self.ledger.per_task
             its = range(first, min(first + self.ledger.per_task, self.ledger.minibatches))
@@ -212,6 +217,7 @@ class JobState:
                 return
             seen.gone = True
             self._take_back(worker)
+            self.news.set()
             self.tell("lost", role="worker", worker=worker, reason=why)
             self.tell_world()
 
@@ -267,6 +273,7 @@ class JobState:
             if another and self.evaluation is not None:
                 self.evaluate_again()
             self.tell_world()
+            self.news.set()
 
     def pulse(self, index: int, incarnation: int, version: int) -> bool:
         """Record that a server is alive; return True if it is registered."""

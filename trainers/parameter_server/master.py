@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -32,9 +32,11 @@ from .protocol_pb2 import Left, Nothing, Orders, PinRequest, SaveRequest
 from .records import Records
 
 TICK_SECONDS = 0.1
+HOLD_SECONDS = 0.2  # for so long a worker that waits for a task has no answer: it may want to leave
 LATELY_SECONDS = 5.0  # a worker that has reported since then is alive
 STALENESS_SECONDS = 2.0
 FAREWELL_SECONDS = 10.0
+GOODBYE_SECONDS = 0.02  # between two looks whether all workers know
 COMPLAIN_SECONDS = 5.0  # between two attempts to write to a full volume
 SAVE_SECONDS = 120.0
 SUPERSEDED = 3  # exit status: not a failure of the job, which another master continues
@@ -47,6 +49,7 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
 
     def __init__(self, job: JobState, crew: Crew | None) -> None:
         self._job, self._crew = job, crew
+        self._looked = asyncio.Event()
         self.told: set[int] = set()  # workers that know that the job is complete
 
     async def Join(self, request, context):
@@ -79,6 +82,8 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
         async for request in requests:
             await self._wait_for_servers(request, context)
             task = self._job.next_task(request)
+            if task.kind == protocol_pb2.WAIT:
+                task = await self._wait_for_task(request.worker)
             if task.kind == protocol_pb2.OVER:
                 self.told.add(request.worker)
             yield task
@@ -95,6 +100,22 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
         else:
             self._job.fail("error", f"{request.role} {request.index} failed: {request.reason}", most=0)
         return Nothing()
+
+    async def _wait_for_task(self, worker: int) -> protocol_pb2.Task:
+        """Look again whenever the master's loop has looked, so that no worker asks too late."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_SECONDS):
+                while True:
+                    await self._looked.wait()
+                    task = self._job.next_task(protocol_pb2.Progress(worker=worker))
+                    if task.kind != protocol_pb2.WAIT:
+                        return task
+        return protocol_pb2.Task(kind=protocol_pb2.WAIT)
+
+    def wake(self) -> None:
+        """Let the workers that wait for a task look for one; called in the thread of the calls."""
+        looked, self._looked = self._looked, asyncio.Event()
+        looked.set()
 
     async def _wait_for_servers(self, request, context) -> None:
         """Have the worker repeat its report later: a new master does not know the servers' state yet."""
@@ -299,7 +320,7 @@ def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Telle
         job.write = book.write
         crew = None if pods is None else Crew(job, pods, tell)
         service = MasterService(job, crew)
-        port = stack.enter_context(serve(service, given.port))
+        port, wake = stack.enter_context(serve(service, given.port))
         tell(
             "start",
             port=port,
@@ -315,10 +336,13 @@ def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Telle
             crew.start()
         conductor = Conductor(job, book, crew, tell)
         while not job.over:
-            if stop.wait(TICK_SECONDS):
+            job.news.wait(TICK_SECONDS)
+            job.news.clear()
+            if stop.is_set():
                 book.close()
                 return 128 + signal.SIGTERM
             conductor.tick()
+            wake()
         _say_goodbye(job, service)
         conductor.end()
     if job.failed:
@@ -329,8 +353,8 @@ def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Telle
 
 
 @contextmanager
-def serve(service: MasterService, port: int) -> Iterator[int]:
-    """Serve calls in a thread of their own; yield the port.
+def serve(service: MasterService, port: int) -> Iterator[tuple[int, Callable[[], object]]]:
+    """Serve calls in a thread of their own; yield the port, and what wakes the workers that wait for a task.
 
     An event loop holds a stream of each worker without a thread for each, and no call blocks.
     """
@@ -347,7 +371,7 @@ def serve(service: MasterService, port: int) -> Iterator[int]:
 
     server, bound = asyncio.run_coroutine_threadsafe(start(), loop).result()
     try:
-        yield bound
+        yield bound, lambda: loop.call_soon_threadsafe(service.wake)
     finally:
         asyncio.run_coroutine_threadsafe(server.stop(grace=1), loop).result()
         loop.call_soon_threadsafe(loop.stop)
@@ -362,7 +386,7 @@ def _say_goodbye(job: JobState, service: MasterService) -> None:
         living = {number for number, seen in job.workers.items() if not seen.gone and seen.at > recent}
         if living <= service.told:
             return
-        time.sleep(TICK_SECONDS)
+        time.sleep(GOODBYE_SECONDS)
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -82,11 +82,9 @@ class Worker:
             if task.kind == protocol_pb2.OVER:
                 self._tasks.close()
                 return
-            if task.kind == protocol_pb2.WAIT:
-                self._stop.wait(task.wait_seconds)
-            elif task.kind == protocol_pb2.TRAIN:
+            if task.kind == protocol_pb2.TRAIN:
                 progress = self._train_task(task)
-            else:
+            elif task.kind != protocol_pb2.WAIT:  # the master has waited for one already
                 progress = self._pinned(task)
             if self._stop.is_set():
                 progress.leaving = True
