@@ -19,7 +19,7 @@ from pathlib import Path
 import grpc
 import torch
 
-from . import channels, checkpoints, initial, protocol_pb2, protocol_pb2_grpc, shards, user_model
+from . import channels, checkpoints, initial, memory, protocol_pb2, protocol_pb2_grpc, shards, user_model
 from .events import Teller
 from .model_zoo import load_model
 from .protocol_pb2 import Applied, Failure, JoinRequest, Nothing, Pulse, Registration, Saved
@@ -293,6 +293,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--index", type=int, required=True)
     parser.add_argument("--port", type=int, default=0, help="0: any that is free")
     given = parser.parse_args(argv)
+    memory.keep_freed()
     with channels.connect(given.master) as channel:
         master = protocol_pb2_grpc.MasterStub(channel)
         who = JoinRequest(role="ps", index=given.index, host=socket.gethostname(), pid=os.getpid())

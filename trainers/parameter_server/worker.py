@@ -20,7 +20,7 @@ from pathlib import Path
 import grpc
 import torch
 
-from . import channels, protocol_pb2, protocol_pb2_grpc, user_model
+from . import channels, memory, protocol_pb2, protocol_pb2_grpc, user_model
 from .events import Teller, set_up_log
 from .links import Links
 from .model_zoo import load_model
@@ -248,6 +248,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--master", required=True, help="host:port")
     parser.add_argument("--index", type=int, required=True)
     given = parser.parse_args(argv)
+    memory.keep_freed()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
