@@ -301,7 +301,7 @@ def reset_signals() -> None:
     """Give every signal its default action and block none, as a new program expects."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        if signal.getsignal(number) is not None:
+        if signal.getsignal(number) not in (None, signal.SIG_DFL):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
