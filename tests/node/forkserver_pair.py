@@ -10,7 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from localkube.runtime.forkserver.command import plan
 
 PR_SET_CHILD_SUBREAPER = 36
 REPOSITORY = Path(__file__).parent.parent.parent
+SCRIPTS = tempfile.TemporaryDirectory(prefix="commands-")
 PYTHON = str(Path(sys.prefix) / "bin" / "python")
 
 
@@ -112,6 +115,16 @@ def send_request(sock: socket.socket, request: dict, fds: Sequence[int]) -> dict
     return {name: value for line in reported.splitlines() for name, value in json.loads(line).items()}
 
 
+def without_command(argv: Sequence[str]) -> list[str]:
+    """Turn ``-c`` into a script where such a command starts cold: since Python 3.13."""
+    if sys.version_info < (3, 13) or "-c" not in argv:
+        return list(argv)
+    at = argv.index("-c")
+    script = Path(SCRIPTS.name, f"{zlib.crc32(argv[at + 1].encode())}.py")
+    script.write_text(argv[at + 1])
+    return [*argv[:at], str(script), *argv[at + 2 :]]
+
+
 class Pair:
     """A forkserver, and the way to start commands with and without it.
 
@@ -172,6 +185,7 @@ class Pair:
         self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: int | None = -3
     ) -> Process:
         """Start a command by the forkserver, and fail if it may not be."""
+        argv = without_command(argv)
         chosen = plan(argv, env, python=PYTHON, path=env["PATH"])
         assert chosen is not None, f"{argv} would start cold"
         null = os.open(os.devnull, os.O_RDONLY)
@@ -192,6 +206,7 @@ class Pair:
         self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdin: int | None = -3
     ) -> Process:
         """Start a command as the runtime does without a forkserver."""
+        argv = without_command(argv)
         pipes = [os.pipe(), os.pipe()]
         wrapper = [] if stdin is not None else ["sh", "-c", 'exec "$@" <&-', "sh"]
         process = subprocess.Popen(

@@ -252,11 +252,12 @@ def test_what_a_path_adds_is_found_and_what_it_hides_makes_the_start_cold(pair, 
     assert same(pair.both(argv, cwd=tmp_path, PYTHONPATH=str(library))).stdout == "hidden\nFalse\n"
 
 
-@pytest.mark.parametrize("target", ["missing.py", ".", "empty", "archive"])
+@pytest.mark.parametrize("target", ["missing.py", ".", "empty", "archive", "compiled"])
 def test_what_is_no_plain_script_starts_cold(light, target, tmp_path):
     (tmp_path / "empty").touch()
     (tmp_path / "__main__.py").write_text("import sys; print(sys.path[0], sys.argv)")
-    code = "import zipfile; zipfile.ZipFile('archive', 'w').write('__main__.py')"
+    code = "import py_compile, zipfile; zipfile.ZipFile('archive', 'w').write('__main__.py')"
+    code += "; py_compile.compile('__main__.py', cfile='compiled')"
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
     same(light.both(["python", target], cwd=tmp_path))
 

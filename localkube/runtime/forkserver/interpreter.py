@@ -34,13 +34,14 @@ import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib.machinery import BuiltinImporter, all_suffixes
+from importlib.util import MAGIC_NUMBER
 from typing import Any, NoReturn
 
 from localkube.runtime.forkserver import native
 from localkube.runtime.forkserver.command import ForkPlan, locale_name
 
 SUFFIXES = all_suffixes()
-COLD_FILES = (b"PK\x03\x04", b"\xa7\r\r\n")  # archives and byte code that carry a script's name
+COLD_FILES = (b"PK\x03\x04", MAGIC_NUMBER)  # archives and byte code that carry a script's name
 
 
 class ForkserverState:
@@ -254,7 +255,9 @@ def _redirect_logging(old: Any, new: Any) -> None:
 def _forget_parent(plan: ForkPlan) -> None:
     """Remove what modules remember of the process that imported them, above all what is random."""
     main = types.ModuleType("__main__")
-    main.__loader__, main.__builtins__, main.__annotations__ = BuiltinImporter, sys.modules["builtins"], {}
+    main.__loader__, main.__builtins__ = BuiltinImporter, sys.modules["builtins"]
+    if sys.version_info < (3, 14):  # which makes them when they are asked for (PEP 649)
+        main.__annotations__ = {}
     for name in {"__main__", "__mp_main__"} & sys.modules.keys():
         sys.modules[name] = main
     if plan["kind"] == "module":
