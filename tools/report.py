@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
 import nbformat
 from nbconvert import HTMLExporter
 from nbformat import NotebookNode
@@ -263,8 +262,7 @@ def write(outcome: Outcome, *, folder: Path) -> Path:
         page, _ = exporter.from_notebook_node(_described(folder / f"{result.name}.ipynb"), resources=named)
         page = re.sub(r'href="(\d\d_\w+)\.ipynb"', r'href="\1.html"', page)
         (folder / f"{result.name}.html").write_text(page, encoding="utf-8")
-    templates = jinja2.FileSystemLoader(HERE)
-    environment = jinja2.Environment(loader=templates, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment = exporter.environment.overlay(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"clock": clock, "what": _what}
     template = environment.get_template("report.html.j2")
     done = {result.name: result for result in outcome.notebooks}

@@ -5,7 +5,6 @@ The YAML itself is in ``manifests/``.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,8 @@ class Manifest(Text):
 
     __slots__ = ()
 
-    def _repr_html_(self) -> str:
-        try:
-            from pygments import highlight
-            from pygments.formatters import HtmlFormatter
-            from pygments.lexers import YamlLexer
-        except ImportError:  # comes with IPython, and so with every notebook
-            return f"<pre>{escape(self)}</pre>"
-        return highlight(self, YamlLexer(), HtmlFormatter(noclasses=True))
+    def _repr_markdown_(self) -> str:
+        return f"~~~~yaml\n{self!r}\n~~~~"
 
 
 class _Dumper(yaml.SafeDumper):

@@ -8,8 +8,10 @@ import hashlib
 import sys
 import tempfile
 import tomllib
+import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException, IncompleteRead
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -21,7 +23,7 @@ if sys.version_info >= (3, 11, 4):
 else:  # without the filters of PEP 706
     from backports import tarfile  # type: ignore[no-redef]
 
-CONNECT_SECONDS, READ_SECONDS = 10, 60
+ANSWER_SECONDS = 60
 CHUNK_BYTES = 2**18
 
 
@@ -93,16 +95,15 @@ def digest(folder: Path) -> str:
 
 
 def _download(url: str, file: IO[bytes], report: Callable[[str], None]) -> None:
-    import requests  # seldom needed
-
     done = 0
     try:
-        with requests.get(url, stream=True, timeout=(CONNECT_SECONDS, READ_SECONDS)) as answer:
-            answer.raise_for_status()
-            for chunk in answer.iter_content(CHUNK_BYTES):
+        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS) as answer:
+            while chunk := answer.read(CHUNK_BYTES):
                 done += file.write(chunk)
                 report(f"fetching its manifests, {done / 1e6:.1f} MB")
-    except requests.RequestException as error:
+            if answer.length:
+                raise IncompleteRead(b"", answer.length)
+    except (OSError, HTTPException) as error:
         raise InstallFailed(
             f"its manifests cannot be fetched: {error}",
             about=url,

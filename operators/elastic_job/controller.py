@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["kopf>=1.45", "requests>=2.34"]
+# dependencies = ["kopf>=1.45", "urllib3>=2.8"]
 # ///
 """The controller of ElasticJobs: pods and Services for the workers, their rendezvous, and the job's status.
 
@@ -18,11 +18,12 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import cache
 from os import environ
 from pathlib import Path
 
 import kopf
-import requests
+import urllib3
 
 GROUP, VERSION, PLURAL = "elastic.pytorch.org", "v1alpha1", "elasticjobs"
 CONTAINER = "elasticjob-worker"
@@ -30,6 +31,7 @@ INDEX = "training.kubeflow.org/replica-index"
 JOB = "training.kubeflow.org/job-name"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS = 30
+CONNECTIONS = 16
 RETRYABLE = 128  # exit codes from here on are signals: the pod was ended, and did not end itself
 AGAIN_SECONDS = 5
 OVERDUE_SECONDS = 5  # after its grace period: the node of a pod that is still there does not answer
@@ -37,7 +39,10 @@ ENDS = ("Succeeded", "Failed")
 
 locks: dict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 alarms: dict[tuple[str, str], threading.Timer] = {}
-kept = threading.local()  # a thread's connection: on a busy machine a new one takes longer than all else
+
+
+class Rejected(urllib3.exceptions.HTTPError):
+    """The API server says no, and why."""
 
 
 @kopf.on.startup()
@@ -69,7 +74,7 @@ def look(namespace: str, name: str) -> None:
     """Reconcile, and once more a little later if the API server did not let us."""
     try:
         reconcile(namespace, name)
-    except requests.RequestException as error:
+    except urllib3.exceptions.HTTPError as error:
         logging.getLogger(__name__).warning("%s/%s: %s", namespace, name, error)
         wake(namespace, name, AGAIN_SECONDS)
 
@@ -143,8 +148,8 @@ def adjust(job: dict, pods: Iterable[dict]) -> None:
     for index in missing:
         try:
             request("POST", f"/api/v1/namespaces/{namespace}/pods", body=worker_pod(job, index))
-        except requests.HTTPError as error:  # a quota, an unknown field, no such PriorityClass
-            warn(job, error.response.json().get("message", str(error)))
+        except Rejected as error:  # a quota, an unknown field, no such PriorityClass
+            warn(job, str(error))
             raise
 
 
@@ -387,18 +392,23 @@ def request(method: str, path: str, *, body: dict | None = None, params: dict | 
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     token = (ACCOUNT / "token").read_text()  # it is renewed in its file
     kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-    if not hasattr(kept, "session"):
-        kept.session = requests.Session()
-    answer = kept.session.request(
+    answer = connections().request(
         method,
         f"https://{host}:{port}{path}",
         json=body,
-        params=params,
+        fields=params,
         headers={"Authorization": f"Bearer {token}", "Content-Type": kind},
-        verify=str(ACCOUNT / "ca.crt"),
-        timeout=SECONDS,
     )
-    if answer.status_code in (404, 409):
+    if answer.status in (404, 409):
         return None
-    answer.raise_for_status()
+    if answer.status >= 400:
+        raise Rejected(answer.json().get("message") if answer.data[:1] == b"{" else answer.reason)
     return answer.json()
+
+
+@cache
+def connections() -> urllib3.PoolManager:
+    """Return connections to keep: on a busy machine a new one takes longer than all else."""
+    return urllib3.PoolManager(
+        maxsize=CONNECTIONS, timeout=SECONDS, retries=False, ca_certs=str(ACCOUNT / "ca.crt")
+    )

@@ -229,3 +229,4 @@ def test_metadata_names_no_machine(notebook):
     assert notebook.metadata.kernelspec.name == "python3"
     assert set(notebook.metadata) == {"kernelspec", "language_info", "trainyard"}
     assert "version" not in notebook.metadata.language_info
+    assert all(cell.metadata.keys() <= {"tags", "jupyter", "trainyard"} for cell in notebook.cells)

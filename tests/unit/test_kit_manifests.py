@@ -105,4 +105,4 @@ def test_every_manifest_that_comes_with_the_kit_is_one_object(path):
 def test_a_manifest_shows_itself_as_text_and_in_colours():
     text = manifests.Manifest("a: 1\n")
     assert repr(text) == "a: 1"
-    assert "<span" in text._repr_html_()
+    assert text._repr_markdown_() == "~~~~yaml\na: 1\n~~~~"

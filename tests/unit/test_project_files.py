@@ -10,8 +10,7 @@ TOOLS = {
     "mypy",
     "ruff",
     "lint-imports",
-    "nbstripout",
-    "python",  # tools/check_ci.py
+    "python",  # tools/check_ci.py and pytest
     "cfn-lint",
     "hadolint",
     "check-jsonschema",
