@@ -6,7 +6,7 @@ log, each step is a line when it ends. The thread that runs the cell shows it.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -63,20 +63,17 @@ class Steps(AbstractContextManager["Steps"]):
 
     Args:
         title: What is worked on: ``cluster "lab" in us-west-2``.
-        usual: The names of the steps that are expected, with the seconds that they usually take.
         clock: By which durations are measured; tests bring their own.
 
     Example:
-        >>> with Steps('cluster "lab"', {"network": 20, "cluster": 300}) as steps:
+        >>> with Steps('cluster "lab"') as steps:
         ...     with steps.step("network"):
         ...         create_network()
     """
 
-    def __init__(
-        self, title: str, usual: Mapping[str, float] | None = None, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, title: str, clock: Clock | None = None) -> None:
         self.title, self.clock = title, clock or Clock()
-        self._steps = {name: OperationStep(name, seconds) for name, seconds in (usual or {}).items()}
+        self._steps: dict[str, OperationStep] = {}
         self._began, self._lock = self.clock.now(), threading.Lock()
         self._shown, self._handle = "", None
         self._noted: set[str] = set()

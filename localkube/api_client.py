@@ -194,11 +194,11 @@ class Api:
             self._watches.discard(answer)
 
 
-async def replacements(path: Path, *, period: float = REPLACEMENT_SECONDS) -> AsyncIterator[None]:
-    """Yield each time when a file was replaced by another, at most ``period`` seconds later."""
+async def replacements(path: Path) -> AsyncIterator[None]:
+    """Yield each time when a file was replaced by another, at most REPLACEMENT_SECONDS later."""
     seen = path.stat().st_mtime_ns
     while True:
-        await asyncio.sleep(period)
+        await asyncio.sleep(REPLACEMENT_SECONDS)
         with contextlib.suppress(FileNotFoundError):
             now = path.stat().st_mtime_ns
             if now != seen:

@@ -52,9 +52,9 @@ def render(pins: dict[str, str]) -> str:
     return HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
 
 
-def optional(target: Path, pyproject: Path = ROOT / "pyproject.toml") -> dict[str, str]:
+def optional(target: Path) -> dict[str, str]:
     """Return the pins of the OPTIONAL extras: as installed, or as they were."""
-    project = tomllib.loads(pyproject.read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     names = {canonicalize_name(Requirement(line).name) for each in OPTIONAL for line in extras[each]}
     had = dict(line.split("==") for line in target.read_text().splitlines() if not line.startswith("#"))

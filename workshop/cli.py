@@ -1,4 +1,4 @@
-"""``kit workshop``, ``kit attendee`` and ``kit reset``: the instructor's commands."""
+"""``kit workshop`` and ``kit reset``: the instructor's commands."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -63,8 +63,10 @@ def create(attendees: tuple[str, ...], **options: Any) -> None:
 @CLUSTER
 @_quota
 def add(name: str, **options: Any) -> None:
-    """Create a namespace for NAME, who comes late, and print the path of a kubeconfig."""
-    click.echo(verbs.add(name, **_given(options)).kubeconfig)
+    """Create a namespace for NAME, and print the path of a kubeconfig for that namespace alone."""
+    made = verbs.add(name, **_given(options))
+    click.echo(made.kubeconfig)
+    click.echo(f"It works until {made.expires}. Whoever has the file can use it.", err=True)
 
 
 @workshop.command()
@@ -123,36 +125,17 @@ def rehearse(
     sys.exit(0 if found.passed else 1)
 
 
-@click.group()
-def attendee() -> None:
-    """Share a cluster: a namespace, a quota and a kubeconfig for each attendee."""
-
-
-@attendee.command("add")
-@click.argument("name")
-@CLUSTER
-@_quota
-def add_attendee(name: str, **options: Any) -> None:
-    """Create a namespace for NAME, and print the path of a kubeconfig for that namespace alone.
-
-    Without other options its pods may request 4 cores and 8Gi of memory.
-    """
-    made = verbs.add(name, **{"cpu": "4", "memory": "8Gi"} | _given(options))
-    click.echo(made.kubeconfig)
-    click.echo(f"It works until {made.expires}. Whoever has the file can use it.", err=True)
-
-
-@attendee.command("list")
+@workshop.command("list")
 @CLUSTER
 def list_attendees(cluster: str) -> None:
     """List the attendees of a cluster."""
     click.echo(verbs.list_attendees(cluster=cluster))
 
 
-@attendee.command("remove")
+@workshop.command()
 @click.argument("name")
 @CLUSTER
-def remove_attendee(name: str, cluster: str) -> None:
+def remove(name: str, cluster: str) -> None:
     """Delete the namespace of NAME with all that is in it; harmless when there is none."""
     verbs.remove(name, cluster=cluster)
     click.echo(f"attendee {name} is removed")

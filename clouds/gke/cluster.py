@@ -16,7 +16,7 @@ from clouds.gke import create, delete, preflight, token
 from clouds.gke.client_errors import ErrorReason, GcpError
 from clouds.gke.credentials import find_credentials
 from clouds.gke.iam import find_roles
-from clouds.gke.images import ArtifactRegistry, image_prefix
+from clouds.gke.images import ArtifactRegistry
 from clouds.gke.machines import SYSTEM_MACHINE, GkeInfo, GkePlan, choose
 from clouds.gke.parts import begun, bucket_name, find_parts, is_ours, labels, tags_of, traces
 from clouds.gke.session import GcpSession
@@ -295,11 +295,6 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def registry(self) -> ArtifactRegistry:
         """Its repository in Artifact Registry."""
         return ArtifactRegistry(self.session, self._found().tags, clock=self.clock)
-
-    @property
-    def image_prefix(self) -> str:
-        """The beginning of the names of images in its own repository."""
-        return image_prefix(self.session, self.name)
 
     def _location(self) -> dict[str, str | None]:
         return {"project": self.session.project, "zone": self.session.zone}

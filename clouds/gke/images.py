@@ -30,11 +30,6 @@ _RUNNING = {"STATUS_UNKNOWN", "PENDING", "QUEUED", "WORKING"}
 _DENIED = ("does not have", "denied", "forbidden", "permission")
 
 
-def image_prefix(session: GcpSession, cluster: str) -> str:
-    """The beginning of the names of images in a cluster's repository."""
-    return f"{session.region}-docker.pkg.dev/{session.project}/trainyard-{cluster}"
-
-
 class ArtifactRegistry(Registry):
     """The repository of one cluster.
 
@@ -72,7 +67,8 @@ class ArtifactRegistry(Registry):
             with Steps(f'repository of cluster "{self.tags.cluster}"', clock=self.clock) as steps:
                 Creation(self.session, self.tags, steps).ensure_repository({})
             found = self.repository.get(self.session) or {}
-        return found.get("registryUri") or image_prefix(self.session, self.tags.cluster)
+        own = f"{self.session.region}-docker.pkg.dev/{self.session.project}/trainyard-{self.tags.cluster}"
+        return found.get("registryUri") or own
 
     def _find(self, collection: str, name: str) -> dict[str, Any] | None:
         return self.session.find("artifactregistry", f"{_REPOSITORIES}.{collection}.get", name=name)

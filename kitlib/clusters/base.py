@@ -271,11 +271,8 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
 
         return ClusterWatch(self.kube, minutes=minutes).start()
 
-    def watch_placement(self, *, minutes: float = 60) -> "PlacementWatch":
-        """Record pod placement from now on: nodes × time, pending pods, and the runs' losses.
-
-        Args:
-            minutes: How long at most.
+    def watch_placement(self) -> "PlacementWatch":
+        """Record pod placement for an hour at most: nodes × time, pending pods, and the runs' losses.
 
         Returns:
             A watch, which displays itself; ``stop()`` ends it, ``table()`` has a row for each pod,
@@ -289,7 +286,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         """
         from kitlib.widgets.placement import PlacementWatch  # matplotlib takes half a second
 
-        return PlacementWatch(self.kube, minutes=minutes).start()
+        return PlacementWatch(self.kube).start()
 
     def events(self) -> Table:
         """List the Events of its namespace, oldest first."""

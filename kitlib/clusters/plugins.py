@@ -29,7 +29,6 @@ API = {
 }
 # Commands of `kit` in a terminal.
 COMMANDS = {
-    "attendee": "workshop.cli:attendee",
     "extend": "clouds.cli:extend",
     "record": "clouds.cli:record_command",
     "reset": "workshop.cli:reset",

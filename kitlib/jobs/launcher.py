@@ -74,24 +74,17 @@ def launch(
 
     Example:
         >>> run = launch("train.py", nodes=4)
-        >>> run.wait()
         >>> launch(train, nodes=4, args={"epochs": 2})
     """
+    _check_arguments(job, options)
     if not isinstance(job, Job):
-        if not (isinstance(job, str | Path) or callable(job)):
-            example = 'kit.launch("train.py", nodes=4), or kit.launch(kit.IndexedJob("train.py"))'
-            raise BadInput("this is no job, no program and no function", about=repr(job), fix=example)
         if options.get("nodes") == 0:
-            return launch_here(job, **options)
-        job, options = IndexedJob(job, **options), {}
-    if options:
-        about, fix = f"{job!r}, {', '.join(options)}", "give them to the job: kit.IndexedJob(…, nodes=4)"
-        raise BadInput("a job has its arguments already", about=about, fix=fix)
+            return launch_here(job, **{key: value for key, value in options.items() if key != "nodes"})
+        job = IndexedJob(job, **options)
     cluster = connect(cluster) if isinstance(cluster, str) else cluster
     kube, job = cluster.kube, job.on(cluster)
     objects = job.objects
-    main = objects[-1]
-    run = Run(kube, job.name, kind=main["kind"], cluster=cluster)
+    run = Run(kube, job.name, kind=objects[-1]["kind"], cluster=cluster)
     if replace:
         Run(kube, job.name).delete()
     elif find_main(kube, job.name) is not None:
@@ -107,16 +100,7 @@ def launch(
         ensure_priority_class(kube, each)
     try:
         for dry_run in (True, False):  # all are checked before the first is created
-            for index, item in enumerate(objects):
-                document = index
-                if dry_run and item.get("spec", {}).get("serviceAccountName"):
-                    continue  # no pod is accepted before its ServiceAccount exists; its Job is checked
-                _create(kube, item, job.name, main=item is main, dry_run=dry_run)
-                if item["kind"] == "Pod" and not dry_run:
-                    _wait_until_noticed(kube, item, about=run.about)
-    except Rejected as error:
-        run.delete()
-        raise _launch_error(error, job, objects, document, cluster=kube.cluster) from error
+            _create_all(kube, job, objects, about=run.about, dry_run=dry_run)
     except (KitError, KeyboardInterrupt):
         run.delete()
         raise
@@ -126,7 +110,6 @@ def launch(
 def launch_here(
     program: str | Path | Callable[..., object],
     *,
-    nodes: int = 0,
     processes_per_node: int | None = None,
     args: Mapping[str, Any] | Sequence[object] = (),
     name: str | None = None,
@@ -144,6 +127,27 @@ def launch_here(
     processes = 1 if processes_per_node is None else processes_per_node
     check_count(processes, what="processes_per_node", least=1, most=MAX_PROCESSES)
     return LocalRun(name or path.stem, path, words, processes=processes, sources=sources)
+
+
+def _check_arguments(job: object, options: Mapping[str, Any]) -> None:
+    if not (isinstance(job, Job | str | Path) or callable(job)):
+        example = 'kit.launch("train.py", nodes=4), or kit.launch(kit.IndexedJob("train.py"))'
+        raise BadInput("this is no job, no program and no function", about=repr(job), fix=example)
+    if isinstance(job, Job) and options:
+        about, fix = f"{job!r}, {', '.join(options)}", "give them to the job: kit.IndexedJob(…, nodes=4)"
+        raise BadInput("a job has its arguments already", about=about, fix=fix)
+
+
+def _create_all(kube: Kube, job: Job, objects: Sequence[Object], *, about: str, dry_run: bool) -> None:
+    for index, item in enumerate(objects):
+        if dry_run and item.get("spec", {}).get("serviceAccountName"):
+            continue  # no pod is accepted before its ServiceAccount exists; its Job is checked
+        try:
+            _create(kube, item, job.name, main=item is objects[-1], dry_run=dry_run)
+            if item["kind"] == "Pod" and not dry_run:
+                _wait_until_noticed(kube, item, about=about)
+        except Rejected as error:
+            raise _launch_error(error, job, objects, index, cluster=kube.cluster) from error
 
 
 def _launch_error(

@@ -35,15 +35,13 @@ PARTS = (
 Report = Callable[[str], None]
 
 
-def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER, timeout: float | None = None) -> Table:
+def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
     """Install an operator, or find it installed; wait until it answers.
 
     Args:
         name: ``training-operator``, ``trainer``, ``metrics-server``, ``nvidia-device-plugin`` or
             ``elastic-job``.
         cluster: Where, or the name of where.
-        timeout: Seconds to wait for each of its parts; by default as long as anything changes, and three
-            minutes more.
 
     Returns:
         Its parts, with version and namespace.
@@ -63,7 +61,7 @@ def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER, timeout: flo
             line.done(f"nothing to install: {brought}")
             return _table([])
         for part in parts:
-            _install(cluster, part, line.update, timeout)
+            _install(cluster, part, line.update)
         line.done("it is ready")
     return _table(parts)
 
@@ -104,7 +102,7 @@ def _table(parts: list[OperatorPart] | tuple[OperatorPart, ...]) -> Table:
 # Installing
 
 
-def _install(cluster: Cluster, part: OperatorPart, report: Report, timeout: float | None) -> None:
+def _install(cluster: Cluster, part: OperatorPart, report: Report) -> None:
     kind, namespace, name = part.workload
     there = cluster.kube.within(namespace).find(kind, name)
     meta = there["metadata"] if there else {}
@@ -116,7 +114,7 @@ def _install(cluster: Cluster, part: OperatorPart, report: Report, timeout: floa
             _gather(cluster, part, folder, report)
             report(f"applying the manifests of {part.name} {part.version}")
             _apply(cluster, folder)
-        _wait(cluster.kube.within(namespace), part, report, timeout)
+        _wait(cluster.kube.within(namespace), part, report)
         if folder.exists():
             if part.then:
                 _apply(cluster, folder / "then")
@@ -146,7 +144,7 @@ def _mark(kube: Kube, workload: Object, part: OperatorPart) -> None:
     kube.apply({"apiVersion": workload.get("apiVersion", "apps/v1"), "kind": kind, "metadata": meta})
 
 
-def _wait(kube: Kube, part: OperatorPart, report: Report, timeout: float | None) -> None:
+def _wait(kube: Kube, part: OperatorPart, report: Report) -> None:
     """Wait until the part's pods are ready, and then until its webhooks answer."""
     kind, namespace, name = part.workload
     about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'
@@ -154,7 +152,6 @@ def _wait(kube: Kube, part: OperatorPart, report: Report, timeout: float | None)
     wait(
         watch_objects(kube, WatchSpec(kind, fields=f"metadata.name={name}"), WatchSpec("Pod")),
         until=lambda seen: name in seen[kind] and _available(seen[kind][name]),
-        timeout=timeout,
         what=f"the pods of {part.name}",
         about=about,
         resume=resume,
@@ -167,7 +164,6 @@ def _wait(kube: Kube, part: OperatorPart, report: Report, timeout: float | None)
         wait(
             _answers(kube, item),
             until=lambda words: not words,
-            timeout=timeout,
             what=f"the webhooks of {part.name}",
             about=about,
             resume=resume,

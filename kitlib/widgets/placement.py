@@ -26,8 +26,8 @@ class PlacementWatch(ObjectWatch):
 
     moves = False
 
-    def __init__(self, kube: Kube, *, minutes: float) -> None:
-        super().__init__(kube, minutes=minutes)
+    def __init__(self, kube: Kube) -> None:
+        super().__init__(kube, minutes=60)
         self.placement: Placement = Placement(_nodes(kube))
 
     # Following

@@ -38,14 +38,9 @@ States = Callable[[], Iterator[tuple[Snapshot, Any]]]
 
 
 class LogTail:
-    """The newest lines of all workers in the order of time; the order of each worker's lines never changes.
+    """The newest lines of all workers in the order of time; that of one worker's never changes."""
 
-    Args:
-        most: Number of lines to keep.
-    """
-
-    def __init__(self, most: int = MOST_LINES) -> None:
-        self.most = most
+    def __init__(self) -> None:
         self.lines: list[tuple[int | str, Line]] = []
         self.total: int = 0
 
@@ -55,7 +50,7 @@ class LogTail:
         self.total += len(new)
         self.lines += new
         self.lines.sort(key=lambda each: time_key(each[1].time))  # stable: equal times stay as they came
-        del self.lines[: -self.most]
+        del self.lines[:-MOST_LINES]
 
     def rows(self) -> list[list[object]]:
         """Format the lines for people: rank, time of day in UTC, and text, cut if it is long."""

@@ -96,9 +96,7 @@ def start(
     return create(name, wanted=ClusterSpec(**shape), report=report, progress_seconds=progress_seconds)
 
 
-def scale(
-    name: str, nodes: int, *, report: Report, progress_seconds: float = progress_deadline.SECONDS
-) -> dict[str, Any]:
+def scale(name: str, nodes: int, *, report: Report) -> dict[str, Any]:
     """Restart a cluster with another number of nodes: it keeps objects and volumes, and pods start again.
 
     Raises:
@@ -114,7 +112,7 @@ def scale(
         return _whole(paths, now)
     report("stopping it")
     stop(name)
-    return create(name, wanted=wanted, report=report, progress_seconds=progress_seconds)
+    return create(name, wanted=wanted, report=report)
 
 
 def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:

@@ -4,8 +4,10 @@ import pytest
 
 from .pages import menu, open_notebook, until, write_notebook
 
-WORK = """from clouds.steps import Steps
-with Steps('cluster "lab"', {"network": 2, "cluster": 540, "nodes": 180}) as steps:
+WORK = """from clouds.steps import Phase, Steps
+with Steps('cluster "lab"') as steps:
+    for name, seconds in {"network": 2, "cluster": 540, "nodes": 180}.items():
+        steps.update(name, Phase.WAITS, usual=seconds)
     with steps.step("network"):
         steps.sleep(2)
     with steps.step("cluster", "CREATE_IN_PROGRESS"):

@@ -124,7 +124,7 @@ def pod(name, *, cpu="100m", main=None, **spec):
 
 def test_attendees_are_listed_renewed_and_removed_and_only_the_kits_namespaces_are(local_cluster, name):
     main = ["--cluster", local_cluster.name]
-    added = CliRunner().invoke(cli.main, ["attendee", "add", name, "--pods", "5", *main])
+    added = CliRunner().invoke(cli.main, ["workshop", "add", name, "--pods", "5", *main])
     assert added.exit_code == 0, added.output
     path = Path(added.stdout.strip())
     assert path.name == f"{name}.kubeconfig"
@@ -136,7 +136,7 @@ def test_attendees_are_listed_renewed_and_removed_and_only_the_kits_namespaces_a
     assert "token" not in repr(kit.workshop.list_attendees(cluster=local_cluster)).lower()
 
     for _ in range(2):
-        removed = CliRunner().invoke(cli.main, ["attendee", "remove", name, *main])
+        removed = CliRunner().invoke(cli.main, ["workshop", "remove", name, *main])
         assert removed.exit_code == 0, removed.output
     assert local_cluster.kube.find("Namespace", f"attendee-{name}") is None
 

@@ -30,7 +30,7 @@ VERBS = (
     ["cluster", "list"],
     ["cluster", "status"],
     ["run", "list"],
-    ["attendee", "list"],
+    ["workshop", "list"],
     ["doctor"],
     ["cache"],
     ["kubectl", "describe", "pods,secrets,serviceaccounts"],
@@ -147,7 +147,7 @@ def test_no_secret_is_in_the_command_line_of_any_process(cluster, hidden):
 def test_no_secret_is_in_what_the_kit_prints(cluster, hidden, verb):
     option = ["--cluster", cluster.name]
     words = [verb[0], *option, *verb[1:]] if verb[0] == "kubectl" else verb
-    if verb[0] in ("run", "attendee"):
+    if verb[0] in ("run", "workshop"):
         words = [*verb, *option]
     if verb[1:] == ["status"]:
         words = [*verb, cluster.name]

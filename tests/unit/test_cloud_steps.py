@@ -16,6 +16,14 @@ from .made_up_cloud import SimulatedClock
 USUAL = {"network": 20, "cluster": 540, "file system": 30}
 
 
+def expecting(title, clock):
+    steps = Steps(title, clock)
+    with shown_elsewhere():
+        for name, seconds in USUAL.items():
+            steps.update(name, Phase.WAITS, usual=seconds)
+    return steps
+
+
 def work(steps):
     """A network that is there after 4 seconds, and a cluster that fails."""
     with steps.step("network"):
@@ -27,7 +35,7 @@ def work(steps):
 
 def test_in_a_log_each_step_is_a_line_when_it_ends(caplog):
     caplog.set_level(logging.INFO, logger="trainyard")
-    with shown_elsewhere(), pytest.raises(ProviderFailed), Steps("lab", USUAL, SimulatedClock()) as steps:
+    with shown_elsewhere(), pytest.raises(ProviderFailed), expecting("lab", SimulatedClock()) as steps:
         work(steps)
     said = [each.getMessage() for each in caplog.records]
     assert said[:2] == [
@@ -38,7 +46,7 @@ def test_in_a_log_each_step_is_a_line_when_it_ends(caplog):
 
 
 def test_the_table_has_usual_and_actual_durations_and_what_waits():
-    steps = Steps("lab", USUAL, SimulatedClock())
+    steps = expecting("lab", SimulatedClock())
     with shown_elsewhere(), pytest.raises(ProviderFailed):
         work(steps)
     rows = [list(each.values()) for each in steps.table()]
@@ -48,7 +56,7 @@ def test_the_table_has_usual_and_actual_durations_and_what_waits():
 
 
 def test_a_step_that_was_expected_and_not_needed_is_gone_at_the_end():
-    with shown_elsewhere(), Steps("lab", USUAL, SimulatedClock()) as steps:
+    with shown_elsewhere(), expecting("lab", SimulatedClock()) as steps:
         for name in ("network", "cluster", "a load balancer"):
             steps.update(name, Phase.DONE, usual=60)
     assert [each.name for each in steps.steps] == ["network", "cluster", "a load balancer"]
@@ -57,7 +65,7 @@ def test_a_step_that_was_expected_and_not_needed_is_gone_at_the_end():
 
 def test_a_step_that_is_done_twice_keeps_its_first_end_and_one_that_runs_again_has_none():
     clock = SimulatedClock()
-    steps = Steps("lab", USUAL, clock)
+    steps = expecting("lab", clock)
     with shown_elsewhere():
         steps.update("network", Phase.RUNS)
         clock.sleep(5)
@@ -72,7 +80,7 @@ def test_a_step_that_is_done_twice_keeps_its_first_end_and_one_that_runs_again_h
 
 def test_what_a_cloud_says_is_shown_as_text_and_never_as_markup():
     clock = SimulatedClock()
-    steps = Steps("<lab>", USUAL, clock)
+    steps = expecting("<lab>", clock)
     with shown_elsewhere():
         steps.update("cluster", Phase.RUNS, "CREATING <b>")
         clock.sleep(100)
@@ -90,9 +98,10 @@ def test_durations_are_in_minutes_from_one_minute_on(seconds, said):
 
 def test_an_executed_notebook_keeps_the_last_table_as_one_output():
     source = """
-from clouds.steps import Steps
+from clouds.steps import Phase, Steps
 from tests.unit.made_up_cloud import SimulatedClock
-with Steps("cluster lab", {"network": 20, "cluster": 540}, SimulatedClock()) as steps:
+with Steps("cluster lab", SimulatedClock()) as steps:
+    steps.update("cluster", Phase.WAITS, usual=540)
     for name in ("network", "cluster"):
         with steps.step(name):
             steps.sleep(30)

@@ -10,7 +10,7 @@ from kitlib.k8s.logs import LogPosition
 from kitlib.metrics.curves import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, TrainingMetrics
 from kitlib.metrics.events import Event
 from kitlib.widgets.plots import DARK, LIGHT, plot_loss, plot_run, style
-from kitlib.widgets.run_view import LONGEST, LogTail
+from kitlib.widgets.run_view import LONGEST, MOST_LINES, LogTail
 
 
 def step(number, *, rank=0, world=1, value=1.0, **fields):
@@ -102,16 +102,17 @@ def test_a_run_without_any_step_can_be_drawn():
 
 
 def test_the_merged_log_is_in_the_order_of_time_and_keeps_each_workers_order():
-    log_tail = LogTail(most=5)
+    log_tail = LogTail()
+    log_tail.add([(0, Line("2026-01-01T00:00:00Z", "old"))] * (MOST_LINES - 5))
     log_tail.add([(0, Line("2026-01-01T00:00:01Z", "a")), (1, Line("2026-01-01T00:00:03Z", "d"))])
     late = [Line("2026-01-01T00:00:02.5Z", text) for text in ("b", "c", "x" * 1000)]
     log_tail.add((0, each) for each in late)
-    assert [row[2][:1] for row in log_tail.rows()] == ["a", "b", "c", "x", "d"]
-    assert log_tail.rows()[0][:2] == [0, "00:00:01"]
+    assert [row[2][:1] for row in log_tail.rows()[-5:]] == ["a", "b", "c", "x", "d"]
+    assert log_tail.rows()[-5][:2] == [0, "00:00:01"]
     assert max(len(row[2]) for row in log_tail.rows()) == LONGEST
     log_tail.add([(2, Line("2026-01-01T00:00:04Z", "e"))])
-    assert [row[2][:1] for row in log_tail.rows()] == ["b", "c", "x", "d", "e"]
-    assert log_tail.total == 6
+    assert [row[2][:1] for row in log_tail.rows()[-5:]] == ["b", "c", "x", "d", "e"]
+    assert (len(log_tail.rows()), log_tail.total) == (MOST_LINES, MOST_LINES + 1)
 
 
 @pytest.mark.parametrize("cuts", [(1,), (2, 3), (4, 4, 5), (7,), (1, 2, 3, 4, 5, 6, 7)])

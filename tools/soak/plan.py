@@ -70,9 +70,7 @@ LANES = {
 }
 
 
-def plan(
-    seed: int, *, seconds: float, without: Collection[str] = (), lanes: Mapping[str, Lane] | None = None
-) -> list[Disturbance]:
+def plan(seed: int, *, seconds: float, without: Collection[str] = ()) -> list[Disturbance]:
     """Return what is done when; the same for the same arguments. What lasts is undone in time.
 
     Example:
@@ -80,7 +78,7 @@ def plan(
         True
     """
     made = []
-    for name, lane in (lanes or LANES).items():
+    for name, lane in LANES.items():
         if name not in without:
             made += _sequence(random.Random(f"{seed} {name}"), name, lane, seconds)
     return sorted(made, key=lambda each: (each.at, each.lane))

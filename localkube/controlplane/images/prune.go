@@ -239,21 +239,15 @@ func (s *store) sweep(ctx context.Context, w *worker, oldest time.Time) (int64, 
 	}); err != nil {
 		return freed, err
 	}
-	if err := s.each("layers", func(path string, _ os.FileInfo) error {
-		if layers[filepath.Base(path)] {
-			return nil
+	for folder, needed := range map[string]map[string]bool{"layers": layers, "blobs/sha256": blobs} {
+		if err := s.each(folder, func(path string, _ os.FileInfo) error {
+			if needed[filepath.Base(path)] {
+				return nil
+			}
+			return remove(path)
+		}); err != nil {
+			return freed, err
 		}
-		return remove(path)
-	}); err != nil {
-		return freed, err
-	}
-	if err := s.each("blobs/sha256", func(path string, _ os.FileInfo) error {
-		if blobs[filepath.Base(path)] {
-			return nil
-		}
-		return remove(path)
-	}); err != nil {
-		return freed, err
 	}
 	err = s.each("work", func(path string, info os.FileInfo) error {
 		if info.ModTime().After(oldest) || filepath.Base(path) == "records.lock" {
