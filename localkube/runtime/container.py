@@ -72,7 +72,8 @@ def create(
         with stage(writer, "sandbox"):
             fds = fds | _renumbered(spec)
             _leave_host(spec, fds, writer)
-            os.setsid()
+            if not (pid and spec.process.terminal):  # a terminal makes its own
+                os.setsid()
             for name in ("net", "uts", "ipc"):
                 setns(fds[name])
             if "pid" in fds:
