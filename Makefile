@@ -31,7 +31,8 @@ COURSES ?= $(wildcard tests/cloud/test_notebooks_on_*.py)
 
 # What `make run` is told: for the local cluster, and for a smoke test of any other (docs/smoke-test.md).
 quoted = '$(subst ','\'',$(1))'
-option = $(if $($(1)),$(2) $(call quoted,$($(1))))
+# Not what make sets by itself, such as AS, the assembler.
+option = $(if $(and $($(1)),$(filter-out default,$(origin $(1)))),$(2) $(call quoted,$($(1))))
 RUN_OPTIONS = --provider $(PROVIDER) $(call option,PROFILE,--profile) $(call option,MIRROR,--mirror) \
 	$(call option,NODES,--nodes) $(call option,IMAGE,--image) \
 	$(call option,LANES,--lanes) \

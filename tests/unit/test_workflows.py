@@ -46,6 +46,17 @@ def make_targets():
     return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
 
 
+def test_make_passes_on_options_that_somebody_has_set_and_none_of_its_own():
+    def printed(*options):
+        done = subprocess.run(
+            ["make", "-n", "conformance", *options], cwd=ROOT, capture_output=True, text=True
+        )
+        return done.stdout.partition("tests.conformance")[2].replace("\\", " ").split()
+
+    assert printed() == []  # make itself has AS, the assembler
+    assert printed("AS=learner", "FOCUS=a") == ["--focus", "'a'", "--as", "'learner'"]
+
+
 def folders_of_tests():
     return {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
 
