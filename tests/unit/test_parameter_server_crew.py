@@ -126,7 +126,7 @@ def test_as_many_workers_run_as_are_asked_for_and_the_newest_go_first():
     assert cluster.running(WORKER) == [0]
 
 
-@pytest.mark.parametrize("kind", ["deleted", "preempted", "evicted", "node lost", "finished"])
+@pytest.mark.parametrize("kind", ["deleted", "preempted", "evicted", "node lost", "finished", "rejected"])
 def test_a_loss_that_is_nobodys_fault_never_counts(kind):
     cluster = Cluster()
     job, crew, _ = make(cluster)
@@ -193,6 +193,7 @@ def disturbed(reason):
         (pod("Failed", conditions=disturbed("DeletionByTaintManager")), "node lost"),
         (pod("Failed", conditions=disturbed("EvictionByEvictionAPI")), "evicted"),
         (pod("Failed", reason="Evicted", message="disk"), "evicted"),
+        (pod("Failed", reason="OutOfcpu", message="no room"), "rejected"),
         (pod("Failed", terminated={"exitCode": 137, "reason": "OOMKilled"}), "out of memory"),
         (pod("Failed", terminated={"exitCode": 137, "reason": "Error"}), "killed"),
         (pod("Failed", terminated={"exitCode": 1, "reason": "Error"}), "error"),

@@ -19,6 +19,7 @@ FREE = (
     "node lost",
     "finished",
     "silent",
+    "rejected",
 )  # disruptions: these do not count as failures
 SILENT_SECONDS = 30.0  # after which a server is replaced although its pod runs
 KILLED = ("killed", "out of memory")  # count as long as no work is completed in between

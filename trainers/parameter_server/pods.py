@@ -37,6 +37,7 @@ GONE = {  # the reasons of Kubernetes' pod condition DisruptionTarget
     "TerminationByKubelet": "evicted",
 }
 ENDED = {"Evicted": "evicted", "Preempting": "preempted", "NodeLost": "node lost", "Shutdown": "node lost"}
+NO_ROOM = "OutOf"  # OutOfcpu …: the scheduler had heard of a pod's end before its node
 
 
 class Pods(AbstractContextManager):
@@ -229,6 +230,8 @@ def fate(pod: dict) -> tuple[str, str]:
         return "deleted", "its pod was deleted"
     if status.get("reason") in ENDED:
         return ENDED[status["reason"]], f"{status['reason']}: {status.get('message', '')}"
+    if status.get("reason", "").startswith(NO_ROOM):
+        return "rejected", status.get("message") or status["reason"]
     for each in status.get("containerStatuses") or []:
         ended = (each.get("state") or {}).get("terminated")
         if ended is None:
