@@ -4,8 +4,9 @@ Both train the small net on images in CIFAR-10's format, 128 a step and process,
 the server and the master take from the same cores as the workers; there the ranks wait for each other, and
 average their gradients. The rate is that of all epochs but the first, which warms up.
 
-Bounded by the cores: of 65.5 ms of CPU for a minibatch 5.5 are not the model's, so that the model gets 0.92
-of the time at best; DDP pays its all-reduce and the waits of a rank for the other.
+Bounded by the cores: of 65.5 ms of CPU for a minibatch 5.5 are not the model's; DDP pays its all-reduce and
+the waits of a rank for the other. Workers keep the memory that a minibatch frees, as its messages need it
+again; that spares their model page faults, too, which DDP's ranks take.
 """
 
 import os
