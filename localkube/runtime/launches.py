@@ -51,11 +51,17 @@ class ZygoteClient:
         return theirs
 
     def send(self, request: socket.socket, about: dict[str, Any]) -> bool:
-        """Hand over a request's socket, and what the receiver may know; False if the process has ended."""
+        """Hand over a request's socket, and what the receiver may know.
+
+        Returns:
+            False if the process has ended, or has not taken what it was sent before.
+        """
         if self._socket is None:
             return False
         try:
             messages.send(self._socket, about, [request.fileno()])
+        except BlockingIOError:
+            return False
         except ConnectionError:
             self._close()
             return False
@@ -226,7 +232,7 @@ class Launches:
             about = {"own_processes": own_processes}
             taker = next((zygote for zygote in zygotes if zygote.send(theirs, about)), None)
             if taker is None:
-                raise ContainerStartError("sandbox", "the launcher has ended")
+                raise ContainerStartError("sandbox", "the launcher takes nothing, or has ended")
             unless_sent.pop_all()
         ours.setblocking(False)
         launch.reports, launch.deadline = ours, time.monotonic() + self._seconds

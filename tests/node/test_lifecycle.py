@@ -7,8 +7,6 @@ from datetime import datetime
 import psutil
 import pytest
 
-from localkube.runtime.launches import LAUNCHER
-
 from .clusters import container, eventually, is_ready, pod, python, state
 
 FOREVER = "trap 'exit 0' TERM; sleep infinity & wait"
@@ -254,15 +252,3 @@ def words(process):
 def kubelet_of(cluster):
     found = [p.pid for p in cluster.processes() if "localkube.kubelet" in " ".join(words(p))]
     return found[0] if len(found) == 1 else None
-
-
-@pytest.mark.namespaces
-def test_the_next_containers_first_process_is_replaced_when_it_is_killed(pods, cluster):
-    pods.finish(pod("true"))  # from here on, one is ready for the next
-    eventually(lambda: len(cluster.processes_with(LAUNCHER)), wanted=2)
-    _, spare = sorted(cluster.processes_with(LAUNCHER), key=psutil.Process.create_time)
-    spare.kill()
-    name = pods.finish(pod("true"))["metadata"]["name"]
-    pods.wait_for_event(name, "Started", "main")
-    failures = f"involvedObject.name={name},reason=Failed"
-    assert not cluster.core.list_namespaced_event("default", field_selector=failures).items

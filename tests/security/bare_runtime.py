@@ -34,14 +34,18 @@ from ..patience import PATIENCE
 from .users import folder_of
 
 
+def depth(process: psutil.Process) -> int:
+    """Count the process namespaces that a process has a number in."""
+    status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+    return len(next(line for line in status if line.startswith("NSpid:")).split()) - 1
+
+
 class BareRuntime:
     """A running runtime; ``folder`` is at /folder in its containers, which may write there."""
 
     def __init__(self, path: Path, folder: Path, process: psutil.Process) -> None:
         self.folder, self.process = folder, process
-        # The fields of NSpid for a process of the runtime itself.
-        own = Path("/proc/self/status").read_text().splitlines()
-        self.depth = len(next(line for line in own if line.startswith("NSpid:")).split()) + 1
+        self.depth = depth(psutil.Process()) + 1  # of the runtime's own processes
         self._path = path
         self._exits: dict[str, asyncio.Future] = {}
         self.client: RuntimeClient

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import os
 import re
+import selectors
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +17,10 @@ import pytest
 
 from localkube.runtime import messages
 from localkube.runtime.client import RuntimeCallError
+from localkube.runtime.launches import ZygoteClient
 
 from ..patience import PATIENCE
-from .bare_runtime import BareRuntime, bare_runtime
+from .bare_runtime import BareRuntime, bare_runtime, depth
 from .users import USERS
 
 # Each of these directories is found behind forty links, each of many steps.
@@ -48,9 +51,8 @@ def inside(runtime: BareRuntime) -> list[psutil.Process]:
     found = []
     for each in runtime.process.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
-            status = Path(f"/proc/{each.pid}/status").read_text()
-            (spaces,) = [line for line in status.splitlines() if line.startswith("NSpid:")]
-            if "python" in each.name() and len(spaces.split()) > runtime.depth:
+            mounts, above = (Path(f"/proc/{pid}/ns/mnt").readlink() for pid in (each.pid, each.ppid()))
+            if "python" in each.name() and depth(each) > runtime.depth and mounts != above:
                 found.append(each)
     return found
 
@@ -149,18 +151,25 @@ async def test_no_end_of_many_short_processes_is_lost(runtime):
     assert [await runtime.status(name) for name in names] == [0] * len(names)
 
 
-def launcher_of(runtime):
-    """The launcher, whose child is the helper of the next container."""
-    found = [
-        each
-        for each in runtime.process.children(recursive=True)
-        if any(word.endswith("launcher.py") for word in each.cmdline())
-    ]
-    return next(each for each in found if each.parent() not in found)
+async def launchers(runtime: BareRuntime) -> tuple[psutil.Process, psutil.Process]:
+    """Return the launcher, and the helper that is ahead: the first of its process namespace.
+
+    There is one as soon as a container was started.
+    """
+    found: list[psutil.Process] = []
+
+    def look() -> bool:
+        every = runtime.process.children(recursive=True)
+        found[:] = [each for each in every if any(word.endswith("launcher.py") for word in each.cmdline())]
+        return len(found) == 2
+
+    await wait_until(look)
+    launcher, ahead = sorted(found, key=depth)
+    return launcher, ahead
 
 
 async def test_containers_start_again_after_the_launcher_was_killed(runtime):
-    launcher = launcher_of(runtime)
+    launcher, _ = await launchers(runtime)
     launcher.kill()
     launcher.wait()
     async with asyncio.timeout(PATIENCE):
@@ -169,12 +178,12 @@ async def test_containers_start_again_after_the_launcher_was_killed(runtime):
                 await runtime.run("other.main.0", "true")
                 break
             except RuntimeCallError as error:
-                assert error.message == "the launcher has ended"
+                assert error.message == "the launcher takes nothing, or has ended"
     assert await runtime.status("other.main.0") == 0
 
 
 async def test_a_container_starts_also_where_its_helper_was_killed_ahead(runtime):
-    (ahead,) = launcher_of(runtime).children()
+    _, ahead = await launchers(runtime)
     ahead.kill()
     ahead.wait()
     await runtime.run("other.main.0", "true")
@@ -182,7 +191,20 @@ async def test_a_container_starts_also_where_its_helper_was_killed_ahead(runtime
 
 
 async def test_the_helper_of_the_next_container_ends_with_the_launcher(runtime):
-    launcher = launcher_of(runtime)
-    (ahead,) = launcher.children()
+    launcher, ahead = await launchers(runtime)
     launcher.kill()
     ahead.wait(PATIENCE)
+
+
+def test_a_zygote_that_takes_nothing_more_is_passed_over_until_it_does():
+    with selectors.DefaultSelector() as selector, socket.socket() as request:
+        client = ZygoteClient(selector)
+        with client.connect() as zygote:
+            sent = next(number for number in range(100_000) if not client.send(request, {}))
+            assert sent and client.runs
+            for _ in range(sent):
+                _, (descriptor,) = messages.receive(zygote)
+                os.close(descriptor)
+            assert client.send(request, {})
+        assert not client.send(request, {})
+        assert not client.runs
