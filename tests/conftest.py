@@ -48,6 +48,15 @@ def pytest_terminal_summary(config):
     config.get_terminal_writer().fullwidth = 200
 
 
+@pytest.fixture
+def dockerfile(tmp_path):
+    """A Dockerfile that needs no base, with something to copy beside it."""
+    (tmp_path / "greeting.txt").write_text("hello")
+    file = tmp_path / "Dockerfile"
+    file.write_text("FROM scratch\nCOPY greeting.txt /greeting.txt\n")
+    return file
+
+
 @pytest.fixture(scope="session")
 def state_home():
     """Let this session's clusters live in a folder of their own; binaries stay in the user's cache.

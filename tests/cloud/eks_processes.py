@@ -34,7 +34,7 @@ class EksProcesses:
     """
 
     def __init__(self, aws: FakeAws, patch: Callable) -> None:
-        self.aws, self.life = aws, ProcessLife()
+        self.aws, self.cloud, self.life = aws, aws, ProcessLife()
         self.client, self._number = AwsSession.client, -1
         patch(AwsSession, "client", lambda session, service: self._counted(session, service))
         patch(EksCluster, "clock", aws.clock)
@@ -99,7 +99,11 @@ class EksProcesses:
         self.aws.faults.reset()
         self.aws.eks.reset()
 
+    def begin_again(self) -> None:
+        """Empty the cloud; its time is now again."""
+        self.aws.reset()
 
-def changes(request: str) -> bool:
-    """Whether a request, ``cloudformation.CreateStack``, changes something."""
-    return not request.partition(".")[2].startswith(READS)
+    @staticmethod
+    def changes_something(request: str) -> bool:
+        """Whether a request, ``cloudformation.CreateStack``, changes something."""
+        return not request.partition(".")[2].startswith(READS)

@@ -31,7 +31,7 @@ class GkeProcesses:
     """
 
     def __init__(self, google: FakeGoogle, patch: Callable) -> None:
-        self.google, self.life = google, ProcessLife()
+        self.google, self.cloud, self.life = google, google, ProcessLife()
         attempt, processes = GcpSession._attempt, self
 
         def counted(session: GcpSession, call: Callable, about: str):
@@ -78,7 +78,15 @@ class GkeProcesses:
             ]
         )()
 
+    def clear_faults(self) -> None:
+        """Let nothing go wrong any more."""
+        self.google.clear_faults()
 
-def changes(request: str) -> bool:
-    """Whether a request, as sessions name it, changes something."""
-    return not request.partition(": ")[2].partition(" ")[0].rpartition(".")[2].startswith(READS)
+    def begin_again(self) -> None:
+        """Go on with the same cloud: what was there is deleted."""
+        assert self.google.left() == []
+
+    @staticmethod
+    def changes_something(request: str) -> bool:
+        """Whether a request, as sessions name it, changes something."""
+        return not request.partition(": ")[2].partition(" ")[0].rpartition(".")[2].startswith(READS)

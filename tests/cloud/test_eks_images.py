@@ -20,14 +20,6 @@ def lab(aws, state_home, monkeypatch):
     return made
 
 
-@pytest.fixture
-def dockerfile(tmp_path):
-    (tmp_path / "greeting.txt").write_text("hello")
-    file = tmp_path / "Dockerfile"
-    file.write_text("FROM scratch\nCOPY greeting.txt /greeting.txt\n")
-    return file
-
-
 def built(lab, dockerfile, **options):
     return kit.build_image("trainyard/greeting", dockerfile=dockerfile, cluster=lab, **options)
 

@@ -40,3 +40,18 @@ def pods(cluster):
 
     with Pods(cluster) as made:
         yield made
+
+
+@pytest.fixture
+def made(cluster):
+    """Apply manifests; what was made is deleted after the test."""
+    from .workloads import apply, delete
+
+    things = []
+
+    def make(manifest):
+        things.append(f"{manifest['kind'].lower()}/{manifest['metadata']['name']}")
+        return apply(cluster, manifest)
+
+    yield make
+    delete(cluster, *reversed(things))

@@ -2,6 +2,8 @@
 
 import time
 
+import pytest
+
 from .clusters import container, pod, state
 
 TWO_IMAGES = ("busybox:1.36", "busybox:1.37")
@@ -85,15 +87,9 @@ def deadline(cluster, name, seconds):
     cluster.kubectl("patch", "pod", name, "--patch", patch)
 
 
-def test_a_deadline_that_is_set_later_ends_the_pod(cluster, pods):
-    name = running(pods)
-    deadline(cluster, name, 1)
-    status = pods.until(name, lambda pod: pod["status"]["phase"] == "Failed")["status"]
-    assert status["reason"] == "DeadlineExceeded"
-
-
-def test_a_deadline_that_is_shortened_ends_the_pod(cluster, pods):
-    name = running(pods, activeDeadlineSeconds=3600)
+@pytest.mark.parametrize("before", [{}, {"activeDeadlineSeconds": 3600}], ids=["none", "longer"])
+def test_a_deadline_that_is_set_later_ends_the_pod(cluster, pods, before):
+    name = running(pods, **before)
     deadline(cluster, name, 1)
     status = pods.until(name, lambda pod: pod["status"]["phase"] == "Failed")["status"]
     assert status["reason"] == "DeadlineExceeded"

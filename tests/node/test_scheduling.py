@@ -5,7 +5,7 @@ import time
 import pytest
 
 from .clusters import eventually, is_ready, on_node, pod, state
-from .workloads import FOREVER, apply, delete, named, names, nodes, pods_of, rolled_out, workload
+from .workloads import FOREVER, named, names, nodes, pods_of, rolled_out, workload
 
 GRACEFUL = "trap 'sleep 1; exit 0' TERM; echo ready to be told; sleep infinity & wait"
 
@@ -22,18 +22,6 @@ def tainted(cluster):
     yield taint
     for node, key in done:
         cluster.kubectl("taint", "node", node, f"{key}-")
-
-
-@pytest.fixture
-def made(cluster):
-    things = []
-
-    def make(manifest):
-        things.append(f"{manifest['kind'].lower()}/{manifest['metadata']['name']}")
-        return apply(cluster, manifest)
-
-    yield make
-    delete(cluster, *reversed(things))
 
 
 def graceful(pods, **spec):

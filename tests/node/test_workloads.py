@@ -3,7 +3,7 @@
 import pytest
 
 from .clusters import eventually, python
-from .workloads import apply, delete, named, names, nodes, pods_of, rolled_out, until, workload
+from .workloads import named, names, nodes, pods_of, rolled_out, until, workload
 
 SERVE = """
 import http.server, os
@@ -14,19 +14,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
     log_message = lambda *words: None
 http.server.HTTPServer(('', 8000), Handler).serve_forever()
 """
-
-
-@pytest.fixture
-def made(cluster):
-    """Apply manifests; what was made is deleted after the test."""
-    things = []
-
-    def make(manifest):
-        things.append(f"{manifest['kind'].lower()}/{manifest['metadata']['name']}")
-        return apply(cluster, manifest)
-
-    yield make
-    delete(cluster, *reversed(things))
 
 
 def server(answer):

@@ -42,15 +42,6 @@ def registry(tmp_path_factory):
         yield address
 
 
-@pytest.fixture
-def dockerfile(tmp_path):
-    """A Dockerfile that needs no base, with something to copy beside it."""
-    (tmp_path / "greeting.txt").write_text("hello")
-    file = tmp_path / "Dockerfile"
-    file.write_text("FROM scratch\nCOPY greeting.txt /greeting.txt\n")
-    return file
-
-
 def docker(*words):
     return subprocess.run(["docker", *words], capture_output=True, text=True, check=False)
 

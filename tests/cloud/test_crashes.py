@@ -1,0 +1,153 @@
+"""The process that creates or deletes a cluster is killed at its requests: another one ends it clean.
+
+A process that dies after a request that only reads leaves what the request before left, so those that change
+something are the points that matter. The quick tests take some of them, the slow ones each.
+"""
+
+import contextlib
+import random
+
+import pytest
+
+from kitlib.errors import KitError
+
+from . import eks_processes, gke_lifecycle
+from .crash_injection import ProcessKilled, ProcessLife
+
+PAUSE = 30  # seconds until somebody tries again
+MOST = 200  # changing requests of one process
+WHEN = ("before", "after")
+HISTORIES, PARTS = 200, 5
+RUNNING = {"eks": "active", "gke": "running"}  # in the words of the cloud
+pytestmark = pytest.mark.timeout(3000)
+
+
+@pytest.fixture(params=["eks", "gke"])
+def user(request, state_home, monkeypatch):
+    monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
+    if request.param == "eks":
+        return eks_processes.EksProcesses(request.getfixturevalue("aws"), monkeypatch.setattr)
+    return gke_lifecycle.GkeProcesses(request.getfixturevalue("google"), monkeypatch.setattr)
+
+
+def killed(user, act, point, when):
+    """Let a process act until it is killed at a changing request; return whether it came so far."""
+    try:
+        act(ProcessLife(point, when, user.changes_something))
+    except ProcessKilled:
+        user.cloud.clock.sleep(PAUSE)
+        return True
+    return False
+
+
+def end_clean(user, about):
+    user.delete()
+    assert user.cloud.left() == [], about
+
+
+def begun_is_deleted(user, points):
+    """Kill creations at these points, and delete what they began from another one; return how many were."""
+    for number, (point, when) in enumerate(points):
+        user.begin_again()
+        if not killed(user, user.create, point, when):
+            return number
+        end_clean(user, f"killed {when} the last of {user.life.requests}")
+    return len(points)
+
+
+def creation_goes_on(user, points):
+    """Kill creations at these points, and go on from another process; return how many were."""
+    for number, (point, when) in enumerate(points):
+        user.begin_again()
+        if not killed(user, user.create, point, when):
+            return number
+        made = user.create()
+        assert made.status["state"] == RUNNING[made.provider]
+        end_clean(user, f"killed {when} change {point}")
+    return len(points)
+
+
+def deletion_is_completed(user, points):
+    """Kill deletions at these points, and complete them from another process; return how many were."""
+    for number, (point, when) in enumerate(points):
+        user.begin_again()
+        user.create()
+        if not killed(user, user.delete, point, when):
+            return number
+        end_clean(user, f"killed {when} the last of {user.life.requests}")
+    return len(points)
+
+
+EACH = [(point, when) for point in range(MOST) for when in WHEN]
+ACTS = {"deleted": begun_is_deleted, "continued": creation_goes_on, "deleted on": deletion_is_completed}
+SOME = {
+    "deleted": [(1, "after"), (6, "before"), (9, "after")],
+    "continued": [(2, "after"), (5, "after")],
+    "deleted on": [(0, "after"), (2, "after")],
+}
+
+
+@pytest.mark.parametrize("how", ACTS)
+def test_what_a_killed_process_began_is_completed_by_another(user, how):
+    assert ACTS[how](user, SOME[how]) == len(SOME[how])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ACTS)
+def test_what_a_process_began_is_completed_wherever_it_was_killed(user, how):
+    points = ACTS[how](user, EACH)
+    print(f"{how}: {points} points")
+    assert 10 < points < len(EACH)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("user", ["gke"], indirect=True)
+def test_a_cluster_is_created_and_deleted_by_processes_that_each_make_one_change(user):
+    for act in (user.create, user.delete):
+        made: set[str] = set()
+        while one_more_change(user, act, made):
+            assert len(made) < MOST, f"it is not done: {user.cloud.left()}"
+    assert user.cloud.left() == []
+
+
+def one_more_change(user, act, made):
+    """Let a process make a change that none made before it, and die; return whether there was one."""
+    life = ProcessLife(0, "after", lambda request: user.changes_something(request) and request not in made)
+    try:
+        act(life)
+    except ProcessKilled:
+        made.update(life.requests)
+        user.cloud.clock.sleep(PAUSE)
+        return True
+    return False
+
+
+def live(user, *, seed, histories):
+    """Have processes create or delete, one in the midst of what another began, die, and meet trouble."""
+    choose = random.Random(seed)
+    for number in range(histories):
+        told = []
+        user.begin_again()
+        for _ in range(choose.randint(1, 3)):
+            act = choose.choice([user.create, user.create, user.delete])
+            life = ProcessLife(choose.randint(0, 40), choose.choice(WHEN), user.changes_something)
+            if choose.random() < 0.6:
+                user.trouble(choose)
+            with contextlib.suppress(ProcessKilled, KitError):
+                act(life)
+            told.append((act.__name__, life.dies_at, life.when, str(life.requests[-1:])))
+            user.cloud.clock.sleep(choose.choice([0, PAUSE, 600, 5 * 3600]))
+        user.clear_faults()
+        user.cloud.clock.sleep(PAUSE)
+        end_clean(user, f"history {number} of seed {seed}: {told}")
+
+
+def test_nothing_is_left_after_some_histories(user):
+    live(user, seed=PARTS, histories=3)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(PARTS))
+def test_nothing_is_left_after_any_history(user, seed):
+    live(user, seed=seed, histories=HISTORIES // PARTS)
