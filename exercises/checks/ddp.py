@@ -55,6 +55,7 @@ def train(source: str) -> tuple[Rank, ...]:
             "-m",
             "torch.distributed.run",
             "--standalone",
+            "--local-addr=127.0.0.1",  # the machine's name may lead nowhere, without a network
             f"--nproc-per-node={RANKS}",
         ]
         recorder = str(apart.HERE / "ddp_recorder.py")
