@@ -97,11 +97,6 @@ class CsiVolume:
             publish_secret=secret and {"name": secret["name"], "namespace": pod["metadata"]["namespace"]},
         )
 
-    @property
-    def unique_name(self) -> str:
-        """Its name in the status of nodes."""
-        return f"kubernetes.io/csi/{self.driver}^{self.handle}"
-
 
 @dataclass(frozen=True)
 class _Driver:
