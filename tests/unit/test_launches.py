@@ -16,7 +16,7 @@ def test_a_start_can_be_handed_to_a_forkserver_that_still_imports_torch_and_not_
             assert not client.ready
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with ours, theirs:
-                assert client.send(theirs)
+                assert client.send(theirs, {})
             messages.send(forkserver, {"ready": 1}, [])
             (_, descriptors) = messages.receive(forkserver)
             assert len(descriptors) == 1
