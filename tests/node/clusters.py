@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -116,8 +116,10 @@ class RunningCluster:
         def look() -> int:
             several = self.processes_with(*words)
             # A shell's child has its words until it becomes what it was forked for.
-            found[:] = [each for each in several if each.ppid() not in {other.pid for other in several}]
-            return len(found)
+            with suppress(psutil.NoSuchProcess):  # one ends at this moment
+                found[:] = [each for each in several if each.ppid() not in {other.pid for other in several}]
+                return len(found)
+            return 0
 
         eventually(look, wanted=1)
         return found[0]
