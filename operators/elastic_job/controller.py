@@ -41,7 +41,7 @@ locks: dict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 alarms: dict[tuple[str, str], threading.Timer] = {}
 
 
-class Rejected(urllib3.exceptions.HTTPError):
+class RequestRejected(urllib3.exceptions.HTTPError):
     """The API server says no, and why."""
 
 
@@ -148,7 +148,7 @@ def adjust(job: dict, pods: Iterable[dict]) -> None:
     for index in missing:
         try:
             request("POST", f"/api/v1/namespaces/{namespace}/pods", body=worker_pod(job, index))
-        except Rejected as error:  # a quota, an unknown field, no such PriorityClass
+        except RequestRejected as error:  # a quota, an unknown field, no such PriorityClass
             warn(job, str(error))
             raise
 
@@ -402,7 +402,7 @@ def request(method: str, path: str, *, body: dict | None = None, params: dict | 
     if answer.status in (404, 409):
         return None
     if answer.status >= 400:
-        raise Rejected(answer.json().get("message") if answer.data[:1] == b"{" else answer.reason)
+        raise RequestRejected(answer.json().get("message") if answer.data[:1] == b"{" else answer.reason)
     return answer.json()
 
 

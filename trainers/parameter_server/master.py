@@ -36,7 +36,6 @@ HOLD_SECONDS = 0.2  # for so long a worker that waits for a task has no answer: 
 LATELY_SECONDS = 5.0  # a worker that has reported since then is alive
 STALENESS_SECONDS = 2.0
 FAREWELL_SECONDS = 10.0
-GOODBYE_SECONDS = 0.02  # between two looks whether all workers know
 COMPLAIN_SECONDS = 5.0  # between two attempts to write to a full volume
 SAVE_SECONDS = 120.0
 SUPERSEDED = 3  # exit status: not a failure of the job, which another master continues
@@ -86,6 +85,7 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
                 task = await self._wait_for_task(request.worker)
             if task.kind == protocol_pb2.OVER:
                 self.told.add(request.worker)
+                self._job.news.set()
             yield task
 
     async def Report(self, request, context):
@@ -386,7 +386,8 @@ def _say_goodbye(job: JobState, service: MasterService) -> None:
         living = {number for number, seen in job.workers.items() if not seen.gone and seen.at > recent}
         if living <= service.told:
             return
-        time.sleep(GOODBYE_SECONDS)
+        job.news.wait(TICK_SECONDS)
+        job.news.clear()
 
 
 def main(argv: list[str] | None = None) -> None:
