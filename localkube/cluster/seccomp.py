@@ -20,9 +20,8 @@ from pathlib import Path
 LIBRARY = "libseccomp.so.2"
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
 LESS, EQUAL, MASKED_EQUAL = 2, 4, 7
-OPTIMIZE, BINARY_TREE = 8, 2
-# Beside the machine's own, which libseccomp adds: AUDIT_ARCH_I386 and X32, AUDIT_ARCH_ARM.
-ALSO = {"x86_64": (0x40000003, 0x4000003E), "aarch64": (0x40000028,)}
+OTHER_ARCHITECTURE, OPTIMIZE, BINARY_TREE = 2, 8, 2
+ARCHITECTURES = ("x86_64", "aarch64")
 
 
 class _Comparison(ctypes.Structure):
@@ -42,13 +41,14 @@ def compile_filter() -> str:
         The program for seccomp(2), in base64.
     """
     library = _load()
-    if library is None or platform.machine() not in ALSO:
+    if library is None or platform.machine() not in ARCHITECTURES:
         return ""
     table = tomllib.loads(resources.files(__package__).joinpath("seccomp.toml").read_text(encoding="utf-8"))
     context = ctypes.c_void_p(library.seccomp_init(ERRNO | errno.EPERM))
     try:
-        for architecture in ALSO[platform.machine()]:
-            library.seccomp_arch_add(context, architecture)
+        # Those of i386, x32 and 32-bit arm: one number for many calls (socketcall, ipc) hides its arguments
+        # from a filter, and libseccomp opens it with the first of them that is allowed.
+        library.seccomp_attr_set(context, OTHER_ARCHITECTURE, ERRNO | errno.ENOSYS)
         library.seccomp_attr_set(context, OPTIMIZE, BINARY_TREE)
         for name in table["allowed"].split():
             _add(library, context, ALLOW, name)

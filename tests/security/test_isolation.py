@@ -1,5 +1,6 @@
 """What a pod tries against its machine and against other pods, as root's and as an unprivileged user's."""
 
+import errno
 import os
 import platform
 import socket
@@ -91,6 +92,40 @@ def test_system_calls_that_open_the_kernel_are_filtered(pods):
     assert set(tried(pods, *acts).values()) == {"PermissionError"}
     status = pods.output(pod("grep Seccomp: /proc/self/status"))
     assert status.split() == ["Seccomp:", "2"]
+
+
+CALL_I386 = """
+import mmap, struct
+# push rbx; mov rcx, rdx; mov rbx, rsi; mov eax, edi; int 0x80; pop rbx; ret
+CODE = bytes.fromhex("534889d14889f389f8cd805bc3")
+MAP_32BIT = 0x40
+page = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_32BIT, prot=7)
+page[:len(CODE)], words = CODE, 256
+address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+enter = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint, ctypes.c_ulong, ctypes.c_ulong)(address)
+
+def call_i386(number, *arguments):
+    page[words:words + 4 * len(arguments)] = struct.pack(f"<{len(arguments)}I", *arguments)
+    return enter(number, arguments[0], address + words)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="arm64 has no call that hides others")
+@pytest.mark.skipif(not compile_filter(), reason="there is no libseccomp here, so filters were NOT tested")
+def test_no_call_of_another_architecture_passes_the_filter(pods):
+    """`int 0x80` makes a call by its number on i386, where socketcall has socket's arguments in memory."""
+    calls = {
+        "getpid": "call_i386(20, 0)",
+        "socketcall for AF_ALG": "call_i386(102, 1, 38, 5, 0)",
+        "socketcall for AF_VSOCK": "call_i386(102, 1, 40, 1, 0)",
+        "socketcall for AF_INET": "call_i386(102, 1, 2, 1, 0)",
+        "ipc for shmget": "call_i386(117, 23, 0, 4096, 0)",
+        "io_uring_setup": "call_i386(425, 1)",
+        "x32's getpid": "libc.syscall(0x40000000 | 39)",
+    }
+    script = TRY + CALL_I386 + "\n".join(f"print({call})" for call in calls.values())
+    said = dict(zip(calls, pods.output(pod(main=python(script))).split(), strict=True))
+    assert said == dict.fromkeys(calls, str(-errno.ENOSYS)) | {"x32's getpid": "-1"}
 
 
 def test_a_pod_listens_below_1024_and_pings_without_a_privilege(pods):
