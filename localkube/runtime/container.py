@@ -33,7 +33,7 @@ from localkube.runtime.syscalls import (
     setns,
     unshare,
 )
-from localkube.runtime.user_namespace import new_user_namespace
+from localkube.runtime.user_namespace import limit_resources, new_user_namespace
 
 NEW_NAMESPACES = {"mount": CLONE_NEWNS, "pid": CLONE_NEWPID}
 
@@ -146,7 +146,8 @@ def _renumbered(spec: ContainerSpec) -> dict[str, int]:
     if not _is_renumbered(spec):
         return {}
     user, owned = spec.process.user, spec.linux.id_mapping.host_id
-    return {"user": new_user_namespace(LinuxIdMapping(user.uid, owned), LinuxIdMapping(user.gid, owned))}
+    users, groups = LinuxIdMapping(user.uid, owned), LinuxIdMapping(user.gid, owned)
+    return {"user": new_user_namespace(users, groups, of_pod=True)}
 
 
 def _leave_host(spec: ContainerSpec, fds: dict[str, int], writer: int) -> None:
@@ -159,6 +160,8 @@ def _leave_host(spec: ContainerSpec, fds: dict[str, int], writer: int) -> None:
     set_dumpable(False)
     close_others({*fds.values(), writer})
     enter_limits(linux)
+    if not linux.id_mapping.host_id:
+        limit_resources()
     if linux.id_mapping.size > 1:
         first = linux.id_mapping.host_id
         for name in ("stdin", "stdout", "stderr"):

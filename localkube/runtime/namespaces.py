@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from localkube.runtime import syscalls
 from localkube.runtime.container import ContainerStartError, find_program
-from localkube.runtime.user_namespace import enter_user_namespace
+from localkube.runtime.user_namespace import enter_user_namespace, limit_users
 
 KILL_PASSES = 5
 
@@ -22,7 +22,10 @@ def enter_namespaces(settings: dict[str, Any]) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     syscalls.die_with_parent(signal.SIGTERM)
     if settings["user_namespace"]:
-        enter_user_namespace(settings.get("subordinate_ids", ()))
+        subordinate = settings.get("subordinate_ids", ())
+        enter_user_namespace(subordinate)
+        if subordinate:  # of which each pod has one that owns its user namespace
+            limit_users()
     spaces = syscalls.CLONE_NEWNET | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID
     syscalls.unshare(spaces | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWIPC)
     child = os.fork()

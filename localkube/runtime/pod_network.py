@@ -161,7 +161,7 @@ def make_pod(netlink: Netlink, request: dict[str, Any], *, node: int) -> dict[st
             made["pid"] = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         for name, value in request.get("sysctls", {}).items():
             write_sysctl(name, value)
-        made["user"] = new_user_namespace(ids)
+        made["user"] = new_user_namespace(ids, of_pod=True)
         if request.get("share_processes"):
             made |= share_processes()
         return made

@@ -24,6 +24,7 @@ MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2
 MOUNT_ATTR_IDMAP = 0x100000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
 SECCOMP_MODE_FILTER, FILTER_INSTRUCTION = 2, 8
+PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP = 28, 4
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 CAPABILITY_VERSION_3 = 0x20080522
 # In the order of their numbers: https://man7.org/linux/man-pages/man7/capabilities.7.html
@@ -52,11 +53,18 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
-def fork_into_user_namespace() -> int:
-    """Fork, the child into a new user namespace; it may only make system calls, and end by ``os._exit``."""
-    child = _libc.syscall(SYS_CLONE, CLONE_NEWUSER | signal.SIGCHLD, None, None, None, None)
+def fork_for_system_calls() -> int:
+    """Fork; the child may only make system calls, and end by ``os._exit``."""
+    child = _libc.syscall(SYS_CLONE, signal.SIGCHLD, None, None, None, None)
     _check(child < 0, "clone")
     return child
+
+
+def set_effective_user(uid: int) -> None:
+    """Become a user and keep all capabilities, and the files of this process in /proc."""
+    _libc.prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
+    os.seteuid(uid)
+    set_dumpable(True)
 
 
 def fork_first_process() -> int:

@@ -4,6 +4,8 @@ Standard library only.
 """
 
 import os
+import random
+import resource
 from collections.abc import Sequence
 
 from localkube.runtime import syscalls
@@ -11,6 +13,13 @@ from localkube.runtime.container_spec import LinuxIdMapping
 
 # Ids of a user namespace with subordinate ids: root, who is the user, and the others.
 MANY_IDS = 65536
+# What the kernel counts for users, for each up to the machine's: of a user namespace, and of processes.
+COUNTED = {
+    f"/proc/sys/user/max_inotify_{kind}": f"/proc/sys/fs/inotify/max_user_{kind}"
+    for kind in ("instances", "watches")
+}
+COUNTED_BY_LIMITS = (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE)
+SHARE = 8
 
 
 def enter_user_namespace(subordinate: Sequence[int] = ()) -> None:
@@ -67,7 +76,9 @@ def _map_ids(target: int, entered: tuple[int, int], own: Sequence[int], subordin
         os._exit(status)
 
 
-def new_user_namespace(users: LinuxIdMapping, groups: LinuxIdMapping | None = None) -> int:
+def new_user_namespace(
+    users: LinuxIdMapping, groups: LinuxIdMapping | None = None, *, of_pod: bool = False
+) -> int:
     """Create a user namespace, over which the caller keeps all privileges, and open it.
 
     The process that it is created with ends at once; the caller reaps it when it comes to that.
@@ -75,20 +86,32 @@ def new_user_namespace(users: LinuxIdMapping, groups: LinuxIdMapping | None = No
     Args:
         users: Its users.
         groups: Its groups, if their numbers are others.
+        of_pod: Let one of its own users create it, for whom the kernel counts what is used in it (inotify
+            instances, pending signals …), and not the caller; with a single id, limit it to a share.
 
     Raises:
         OSError: The kernel refuses, or the ids are not the caller's to give.
+
+    Source: https://man7.org/linux/man-pages/man7/user_namespaces.7.html, fs.inotify and user in /proc/sys
     """
-    reader, writer = os.pipe2(os.O_CLOEXEC)
-    child = syscalls.fork_into_user_namespace()
+    hold, created = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+    owner = users.host_id + random.randrange(1, users.size) if of_pod and users.size > 1 else 0
+    child = syscalls.fork_for_system_calls()
     if child == 0:
         try:
-            os.close(writer)
-            os.read(reader, 1)
+            os.close(hold[1])
+            _create(owner, shared=of_pod and not users.host_id)
+            os.write(created[1], b"x")
+            os.read(hold[0], 1)
+        except OSError as error:
+            os.write(created[1], str(error).encode())
         finally:
             os._exit(0)
-    os.close(reader)
+    os.close(hold[0])
+    os.close(created[1])
     try:
+        if (answer := os.read(created[0], 4096)) != b"x":
+            raise OSError(f"a user namespace could not be made: {answer.decode()}")
         for kind, ids in (("uid", users), ("gid", groups or users)):
             with open(f"/proc/{child}/{kind}_map", "w") as file:
                 if ids.host_id or ids.size == 1:
@@ -97,4 +120,42 @@ def new_user_namespace(users: LinuxIdMapping, groups: LinuxIdMapping | None = No
                     file.write(f"0 0 1\n1 1 {ids.size - 1}")
         return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
     finally:
-        os.close(writer)
+        os.close(hold[1])
+        os.close(created[0])
+
+
+def _create(owner: int, *, shared: bool) -> None:
+    """Enter a new user namespace as ``owner``; with ``shared``, it counts for the cluster's user as well."""
+    if owner and shared:
+        limit_resources()
+    if owner:
+        syscalls.set_effective_user(owner)
+    syscalls.unshare(syscalls.CLONE_NEWUSER)
+    if shared and not owner:
+        limit_users()
+
+
+def limit_users() -> None:
+    """Give each user of the caller's user namespace a share of what the kernel counts for users."""
+    for own, machine in COUNTED.items():
+        with open(machine) as file:
+            most = int(file.read())
+        with open(own, "w") as file:
+            file.write(str(most // SHARE))
+
+
+def limit_resources() -> None:
+    """Limit the processes of a pod to a share of what the kernel counts for the cluster's user.
+
+    Descriptors in flight are counted for the user as a whole and compared with the sender's limit of open
+    ones: the runtime, which has twice that of pods, can always pass some.
+    """
+    for kind in COUNTED_BY_LIMITS:
+        _lower(kind, SHARE)
+    _lower(resource.RLIMIT_NOFILE, 2)
+
+
+def _lower(kind: int, divisor: int) -> None:
+    soft, hard = resource.getrlimit(kind)
+    if hard != resource.RLIM_INFINITY:
+        resource.setrlimit(kind, (min(soft, hard // divisor), hard // divisor))

@@ -8,13 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from localkube.runtime.syscalls import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC, mount, unshare
-
 from ..unit.image_registry import serve
 from ..unit.oci_images import entry, folder, image, layer, link
-from . import restrictions
 from .clusters import Pods, container, pod, running_cluster, state, state_home
-from .unprivileged import enter_as_nobody, nobodys
+from .unprivileged import SUBORDINATE, enter_as_nobody, nobodys, with_subordinate_ids
 
 BUSYBOX = Path("/bin/busybox")
 PASSWD = b"root:x:0:0:root:/root:/bin/sh\nweb:x:101:102:web:/home/web:/bin/sh\n"
@@ -242,23 +239,6 @@ def test_a_user_with_one_id_runs_images_as_the_users_that_they_name(registry):
             assert said.startswith("uid=101(web) gid=102") and said.endswith("upper\n")
             user = {"securityContext": {"runAsUser": 1000, "runAsGroup": 3000}}
             assert "uid=1000 gid=3000" in pods.output(pod(main=of(registry, "system:1") | user))
-
-
-SUBORDINATE = [Path("/etc/subuid"), Path("/etc/subgid")]
-
-
-def with_subordinate_ids(home: Path, enter: restrictions.Enter) -> restrictions.Enter:
-    """Let the user nobody have subordinate ids, in a mount namespace of the command's own."""
-    (home / "ids").write_text("nobody:300000:65536\n")
-
-    def both() -> None:
-        unshare(CLONE_NEWNS)
-        mount(None, "/", None, MS_REC | MS_PRIVATE)
-        for path in SUBORDINATE:
-            mount(str(home / "ids"), str(path), None, MS_BIND)
-        enter()
-
-    return both
 
 
 @pytest.mark.slow

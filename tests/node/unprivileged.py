@@ -7,6 +7,7 @@ from typing import Any
 
 from localkube.controlplane import binaries, etcd_snapshot
 from localkube.paths import cache_dir
+from localkube.runtime.syscalls import CLONE_NEWNS, MS_BIND, MS_PRIVATE, MS_REC, mount, unshare
 
 from . import restrictions
 from .restrictions import Enter
@@ -31,3 +32,20 @@ def enter_as_nobody(home: Path) -> Enter:
 def nobodys(home: Path) -> dict[str, Any]:
     """Return the options of ``localkube`` for a user whose home is another, and whose cache is this one."""
     return {"env": {"HOME": str(home), "XDG_CACHE_HOME": str(cache_dir().parent)}, "cwd": "/"}
+
+
+SUBORDINATE = [Path("/etc/subuid"), Path("/etc/subgid")]
+
+
+def with_subordinate_ids(home: Path, enter: restrictions.Enter) -> restrictions.Enter:
+    """Let the user nobody have subordinate ids, in a mount namespace of the command's own."""
+    (home / "ids").write_text("nobody:300000:65536\n")
+
+    def both() -> None:
+        unshare(CLONE_NEWNS)
+        mount(None, "/", None, MS_REC | MS_PRIVATE)
+        for path in SUBORDINATE:
+            mount(str(home / "ids"), str(path), None, MS_BIND)
+        enter()
+
+    return both
