@@ -141,6 +141,19 @@ def test_files_that_only_root_may_read_are_closed_and_a_pods_own_are_open(pods):
     assert list(tried(pods, *acts).values()) == ["PermissionError", "done", "done", "done"]
 
 
+def test_groups_of_the_machine_and_of_other_pods_are_refused(cluster, pods):
+    """The pod's first id has 65,535 after it; what is counted from there on is not the pod's."""
+    volumes = [{"name": "scratch", "emptyDir": {}}]
+    mounts = {"volumeMounts": [{"name": "scratch", "mountPath": "/scratch"}]}
+    cases = [({"supplementalGroups": [65536]}, "Failed"), ({"fsGroup": 65536}, "FailedMount")]
+    for context, reason in cases:
+        manifest = pod("id -G", main=mounts, volumes=volumes, securityContext=context)
+        if cluster.root.stat().st_uid == NOBODY:  # a single id, and no groups
+            assert "65536" not in pods.output(manifest).split()
+        else:
+            pods.wait_for_event(pods.create(manifest), reason, "65536 is not one of the 65536 ids")
+
+
 def test_no_mount_honours_setuid_files_or_devices_but_those_of_dev(cluster, pods):
     claim(cluster, "data")
     volumes = [

@@ -8,7 +8,8 @@ from localkube.runtime.container_spec import UserSpec
 from localkube.runtime.syscalls import CAPABILITIES, DEFAULT_CAPABILITIES
 
 FILES = {
-    "/etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnot an entry\nweb:x:101:102:web:/home/web:/bin/sh\n",
+    "/etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnot an entry\nweb:x:101:102:web:/home/web:/bin/sh\n"
+    "far:x:70000:102::/:/bin/sh\n",
     "/etc/group": "root:x:0:\nweb:x:102:\nextra:x:500:other,web\nweber:x:501:weber\n",
 }
 
@@ -53,6 +54,35 @@ def test_root_is_refused_where_the_pod_asks_for_another_user(image_user, own, re
         find(image_user, own, runAsNonRoot=True)
     assert caught.value.reason == "CreateContainerConfigError"
     assert find("5", {"runAsUser": 6}, runAsNonRoot=True).uid == 6
+
+
+@pytest.mark.parametrize(
+    ("size", "image_user", "of_pod"),
+    [
+        (65536, "65536", {}),
+        (65536, "0:65536", {}),
+        (65536, "far", {}),
+        (65536, "", {"runAsUser": 65536}),
+        (65536, "", {"runAsGroup": 65536}),
+        (65536, "", {"fsGroup": 65536}),
+        (65536, "", {"supplementalGroups": [1, 65536]}),
+        # As those of CVE-2024-40635, which became root.
+        (1, "4294967295", {}),
+        (1, "4294967296", {}),
+    ],
+)
+def test_ids_outside_of_the_pods_user_namespace_are_refused(size, image_user, of_pod):
+    found = find(image_user, **of_pod)
+    with pytest.raises(ConfigError, match="not one of the"):
+        security_context.refuse_foreign_ids((found.uid, *found.additional_gids), size=size)
+
+
+@pytest.mark.parametrize("number", ["²", "٣", "9" * 5000, "-1", "+1", "1_0", " 1"])
+def test_what_is_no_number_in_an_image_is_no_id(number):
+    with pytest.raises(ConfigError, match="unable to find user"):
+        find(number)
+    passwd = {"/etc/passwd": f"odd:x:{number}:{number}::/:/bin/sh\n"}
+    assert security_context.home(1, passwd.get) == "/"
 
 
 def test_home_is_that_of_the_image():

@@ -12,6 +12,8 @@ from localkube.runtime.container_spec import UserSpec
 from localkube.runtime.syscalls import CAPABILITIES, DEFAULT_CAPABILITIES
 
 Read = Callable[[str], str | None]
+# Those of the API end there; the kernel's have 32 bits, of which the last is no id.
+ID_DIGITS, END_OF_IDS = 10, 1 << 31
 
 
 def effective(pod: Mapping[str, Any], container: Mapping[str, Any], field: str) -> Any:
@@ -50,6 +52,24 @@ def user(
     return UserSpec(uid, group, tuple(sorted({group, *more})))
 
 
+def refuse_foreign_ids(ids: Iterable[int | None], *, size: int) -> None:
+    """Refuse users and groups that a pod's user namespace does not have.
+
+    Args:
+        size: The ids of the namespace; with one, it has whatever number the container's user has.
+
+    Raises:
+        ConfigError: One is outside, and would be another pod's or the machine's; or has more than 31 bits.
+    """
+    end = size if size > 1 else END_OF_IDS
+    foreign = [number for number in ids if number is not None and not 0 <= number < end]
+    if foreign:
+        raise ConfigError(
+            f"user or group {foreign[0]} is not one of the {end} ids of the pod's user namespace: "
+            f"set runAsUser, runAsGroup, fsGroup and supplementalGroups (or the image's USER) below {end}"
+        )
+
+
 def home(uid: int, read: Read) -> str:
     """The home directory of a user in its image, as the container runtime sets HOME."""
     return next((entry[5] for entry in _entries(read("/etc/passwd"), 7) if entry[2] == str(uid)), "") or "/"
@@ -62,7 +82,7 @@ def _refuse_root(pod: Mapping[str, Any], container: Mapping[str, Any], wanted: i
     where = f'(pod: "{meta["name"]}_{meta["namespace"]}({meta["uid"]})", container: {container["name"]})'
     if wanted == 0:
         raise ConfigError(f"container's runAsUser breaks non-root policy {where}")
-    if wanted is None and name and not name.isdigit():
+    if wanted is None and name and not _is_id(name):
         raise ConfigError(
             f"container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is "
             f"non-root {where}"
@@ -73,7 +93,7 @@ def _refuse_root(pod: Mapping[str, Any], container: Mapping[str, Any], wanted: i
 
 def _find_user(wanted: int | None, name: str, read: Read) -> tuple[int, int, str]:
     """Return uid, the gid that the image gives it, and its name there."""
-    number = wanted if wanted is not None else int(name or 0) if (name or "0").isdigit() else None
+    number = wanted if wanted is not None else int(name or 0) if _is_id(name or "0") else None
     for login, _, uid, gid, *_ in _entries(read("/etc/passwd"), 7):
         if (uid == str(number)) if number is not None else (login == name):
             return int(uid), int(gid), login
@@ -85,7 +105,7 @@ def _find_user(wanted: int | None, name: str, read: Read) -> tuple[int, int, str
 
 
 def _find_group(name: str, read: Read) -> int:
-    if name.isdigit():
+    if _is_id(name):
         return int(name)
     for group, _, gid, _ in _entries(read("/etc/group"), 4):
         if group == name:
@@ -99,8 +119,12 @@ def _entries(text: str | None, fields: int) -> Iterable[list[str]]:
     """The well-formed lines of ``/etc/passwd`` or ``/etc/group``."""
     for line in (text or "").splitlines():
         entry = line.split(":")
-        if len(entry) == fields and all(each.isdigit() for each in entry[2 : 4 if fields == 7 else 3]):
+        if len(entry) == fields and all(map(_is_id, entry[2 : 4 if fields == 7 else 3])):
             yield entry
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= ID_DIGITS
 
 
 def _listed(login: str, members: str) -> bool:

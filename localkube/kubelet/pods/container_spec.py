@@ -117,7 +117,9 @@ def _user(
     runtime: Runtime, pod: Mapping[str, Any], container: Mapping[str, Any], image: ResolvedImage
 ) -> UserSpec:
     if not image.program:
-        return security_context.user(pod, container, image_user=image.user, read=image.read)
+        user = security_context.user(pod, container, image_user=image.user, read=image.read)
+        security_context.refuse_foreign_ids((user.uid, *user.additional_gids), size=runtime.ids.size)
+        return user
     # What stands in for an image's program is in the user's cache, which nobody else may enter.
     if not runtime.plain and security_context.effective(pod, container, "runAsUser"):
         message = f'runAsUser has no effect: the program that stands in for image "{image.name}" runs as root'

@@ -33,9 +33,14 @@ class PodIds:
         return self._ranges.idmap
 
     @property
+    def size(self) -> int:
+        """How many ids a pod has."""
+        return self._ranges.size
+
+    @property
     def many(self) -> bool:
         """Whether a pod has more ids than one."""
-        return self._ranges.size > 1
+        return self.size > 1
 
     def of(self, uid: str) -> LinuxIdMapping:
         """Return the pod's range, a free one the first time.

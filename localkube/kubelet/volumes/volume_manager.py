@@ -17,7 +17,7 @@ from typing import Any
 
 from localkube.api_client import Api, ApiError
 from localkube.kubelet.containers.environment import ConfigError, expand
-from localkube.kubelet.containers.security_context import effective
+from localkube.kubelet.containers.security_context import effective, refuse_foreign_ids
 from localkube.kubelet.images.image_manager import ImageManager
 from localkube.kubelet.plugins.csi import CsiDrivers, CsiError, CsiVolume
 from localkube.kubelet.plugins.node_directory import NodeDirectory
@@ -163,6 +163,7 @@ class VolumeManager:
             raise _failed(spec, error.message) from error
         except (
             CsiError,
+            ConfigError,
             projected.PayloadError,
             ClaimError,
             host_path.HostPathError,
@@ -172,6 +173,7 @@ class VolumeManager:
 
     async def _make(self, pod: Object, spec: Object) -> MountedVolume:
         kind = _kind(spec)
+        refuse_foreign_ids((_fs_group(pod), _only_user(pod)), size=self._ids.size)
         if kind in KEPT_FRESH:
             await self._write(pod, spec)
             return MountedVolume(self._directory(pod, spec), read_only=True, managed=True)
