@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 sys.path.pop(0)
 sys.path.insert(0, os.path.abspath(__file__).removesuffix("/localkube/runtime/init.py"))
 
-from localkube.runtime import namespaces, plain, syscalls
+from localkube.runtime import namespaces, plain
 from localkube.runtime.connections import Connections, Reply
 from localkube.runtime.container import ContainerStartError, has_own_processes
 from localkube.runtime.container_spec import ProcessSpec, StartRequest
@@ -164,16 +164,6 @@ class RuntimeInit:
             for prefix, bridge in self._unplugged.items():
                 if address.startswith(prefix):
                     move_pod(self._netlink, address, bridge)
-        return Reply()
-
-    def _do_take_mount(self, request: dict) -> Reply:
-        """Mount on ``target`` what the process ``pid``, of a container, has mounted on ``path``."""
-        namespaces.take_mount(request["pid"], request["path"], request["target"])
-        return Reply()
-
-    def _do_drop_mount(self, request: dict) -> Reply:
-        """Unmount what ``take_mount`` has mounted."""
-        syscalls.unmount(request["target"])
         return Reply()
 
     def _do_remove_sandbox(self, request: dict) -> Reply:

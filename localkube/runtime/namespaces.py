@@ -100,36 +100,6 @@ def end_shared_processes(pod: dict[str, int]) -> None:
             signal.pidfd_send_signal(pod["pause"], signal.SIGKILL)
 
 
-def take_mount(pid: int, path: str, target: str) -> None:
-    """Mount on ``target`` what a process has mounted on ``path`` in a mount namespace of its own.
-
-    It is cloned by a fork, because a process that has entered that namespace could not come back.
-
-    Raises:
-        ContainerStartError: The process is gone, or the kernel refuses.
-    """
-    ours, theirs = socket.socketpair()
-    child = os.fork()
-    if child == 0:
-        try:
-            syscalls.setns(os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY))
-            socket.send_fds(theirs, [b"ok"], [syscalls.clone_tree(path)])
-        except OSError as error:
-            theirs.send(str(error).encode())
-        finally:
-            os._exit(0)
-    theirs.close()
-    message, descriptors, _, _ = socket.recv_fds(ours, 4096, 1)
-    ours.close()
-    os.waitpid(child, 0)
-    if message != b"ok":
-        raise ContainerStartError("mount", (message or b"the mount could not be taken over").decode())
-    try:
-        syscalls.move_mount(descriptors[0], target)
-    finally:
-        os.close(descriptors[0])
-
-
 def mount_namespace(pid: int) -> int | None:
     """The number of a process's mount namespace, which its container has for itself."""
     try:

@@ -153,14 +153,6 @@ def open_idmapped_tree(source: int, user_namespace: int) -> int:
     return tree
 
 
-def clone_tree(path: str) -> int:
-    """Clone the mounts at a path; return a descriptor for ``move_mount``."""
-    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE
-    tree = _libc.syscall(SYS_OPEN_TREE, AT_FDCWD, os.fsencode(path), flags)
-    _check(tree < 0, f"open_tree {path}")
-    return tree
-
-
 def move_mount(tree: int, target: str) -> None:
     """Attach a tree of mounts that is open."""
     result = _libc.syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)

@@ -258,9 +258,14 @@ async def test_a_host_path_is_checked(make_pod, volumes, tmp_path):
         await volumes.prepare(pod)
 
 
-async def test_what_needs_a_driver_is_refused_by_name(make_pod, volumes):
-    pod = await make_pod({"name": "v", "nfs": {"server": "files", "path": "/"}})
-    with pytest.raises(VolumeError, match="of kind nfs need a driver .* use a persistentVolumeClaim"):
+@pytest.mark.parametrize(
+    "source", [{"nfs": {"server": "files", "path": "/"}}, {"csi": {"driver": "efs.csi.aws.com"}}]
+)
+async def test_what_needs_a_driver_is_refused_by_name(make_pod, volumes, source):
+    pod = await make_pod({"name": "v"} | source)
+    with pytest.raises(
+        VolumeError, match=f"of kind {next(iter(source))} need a driver .* use a persistentVolumeClaim"
+    ):
         await volumes.prepare(pod)
 
 

@@ -22,7 +22,6 @@ from localkube.kubelet.resources.allocation import Allocations
 from localkube.runtime.client import RuntimeCallError
 
 HANDLER_FEATURES = {"recursiveReadOnlyMounts": True, "userNamespaces": True}
-# Volumes of CSI drivers are attached by the controller manager.
 ANNOTATIONS = {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}
 KUBELET_PORT = 10250
 # With the first the API server passes the WebSockets of exec, attach and port-forward on as they are; the
@@ -37,7 +36,6 @@ class NodePool:
         self.settings = settings
         self.directory = NodeDirectory(directory / settings.name)
         self.devices = DeviceManager(self.directory, changed=self._devices_changed)
-        self.drivers: Any = None
         # Its pods are being terminated, and it admits no others.
         self.shutting_down = False
         # Set when the node's status has news.

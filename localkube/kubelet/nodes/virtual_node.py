@@ -10,7 +10,6 @@ from localkube.api_client import ApiError, NodeApi
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.nodes.node import NodePool, keep_alive, register_node
 from localkube.kubelet.nodes.node_settings import NodeSettings
-from localkube.kubelet.plugins.csi import CsiDrivers
 from localkube.kubelet.pods.context import Runtime
 from localkube.paths import write_private
 from localkube.tasks import start_task
@@ -39,13 +38,6 @@ class VirtualNode:
         self.api.silent = state != RUNNING
         events = EventRecorder(self.api, give_way=runtime.starting.give_way)
         self.runtime = replace(runtime, api=self.api, events=events)
-        self.pool.drivers = runtime.volumes.drivers[self.name] = CsiDrivers(
-            self.name,
-            self.pool.directory,
-            api=self.api,
-            client=runtime.client,
-            secret=runtime.objects.secret,
-        )
         self._heartbeat: asyncio.Task | None = None
         runtime.images.recorders[self.name] = self.runtime.events
         start_task(self.runtime.events.run(), name=f"events {self.name}", critical=True)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(localkube/kubelet/plugins/messages.proto\x12\x11trainyard.plugins\"\x07\n\x05\x45mpty\"]\n\x13\x44\x65vicePluginOptions\x12\x1a\n\x12pre_start_required\x18\x01 \x01(\x08\x12*\n\"get_preferred_allocation_available\x18\x02 \x01(\x08\"\x84\x01\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rresource_name\x18\x03 \x01(\t\x12\x37\n\x07options\x18\x04 \x01(\x0b\x32&.trainyard.plugins.DevicePluginOptions\"$\n\x06\x44\x65vice\x12\n\n\x02ID\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\"B\n\x14ListAndWatchResponse\x12*\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x19.trainyard.plugins.Device\"/\n\x18PreStartContainerRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"\xd4\x01\n\x1aPreferredAllocationRequest\x12S\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32\x37.trainyard.plugins.PreferredAllocationRequest.Container\x1a\x61\n\tContainer\x12\x1b\n\x13\x61vailable_deviceIDs\x18\x01 \x03(\t\x12\x1e\n\x16must_include_deviceIDs\x18\x02 \x03(\t\x12\x17\n\x0f\x61llocation_size\x18\x03 \x01(\x05\"\x94\x01\n\x1bPreferredAllocationResponse\x12U\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32\x38.trainyard.plugins.PreferredAllocationResponse.Container\x1a\x1e\n\tContainer\x12\x11\n\tdeviceIDs\x18\x01 \x03(\t\"}\n\x0f\x41llocateRequest\x12H\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32,.trainyard.plugins.AllocateRequest.Container\x1a \n\tContainer\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"\xd9\x05\n\x10\x41llocateResponse\x12J\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32-.trainyard.plugins.AllocateResponse.Container\x1a\x45\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\x1aL\n\nDeviceSpec\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\x1a\x19\n\tCdiDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\x1a\xc8\x03\n\tContainer\x12\x45\n\x04\x65nvs\x18\x01 \x03(\x0b\x32\x37.trainyard.plugins.AllocateResponse.Container.EnvsEntry\x12\x39\n\x06mounts\x18\x02 \x03(\x0b\x32).trainyard.plugins.AllocateResponse.Mount\x12?\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32..trainyard.plugins.AllocateResponse.DeviceSpec\x12S\n\x0b\x61nnotations\x18\x04 \x03(\x0b\x32>.trainyard.plugins.AllocateResponse.Container.AnnotationsEntry\x12\x42\n\x0b\x63\x64i_devices\x18\x05 \x03(\x0b\x32-.trainyard.plugins.AllocateResponse.CdiDevice\x1a+\n\tEnvsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"V\n\nPluginInfo\x12\x0c\n\x04type\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x03 \x01(\t\x12\x1a\n\x12supported_versions\x18\x04 \x03(\t\">\n\x12RegistrationStatus\x12\x19\n\x11plugin_registered\x18\x01 \x01(\x08\x12\r\n\x05\x65rror\x18\x02 \x01(\t\"x\n\x08Topology\x12;\n\x08segments\x18\x01 \x03(\x0b\x32).trainyard.plugins.Topology.SegmentsEntry\x1a/\n\rSegmentsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"~\n\x13NodeGetInfoResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x1c\n\x14max_volumes_per_node\x18\x02 \x01(\x03\x12\x38\n\x13\x61\x63\x63\x65ssible_topology\x18\x03 \x01(\x0b\x32\x1b.trainyard.plugins.Topology\"g\n\x15NodeServiceCapability\x12\x39\n\x03rpc\x18\x01 \x01(\x0b\x32,.trainyard.plugins.NodeServiceCapability.Rpc\x1a\x13\n\x03Rpc\x12\x0c\n\x04type\x18\x01 \x01(\x05\"]\n\x1bNodeGetCapabilitiesResponse\x12>\n\x0c\x63\x61pabilities\x18\x01 \x03(\x0b\x32(.trainyard.plugins.NodeServiceCapability\"\xf8\x01\n\x10VolumeCapability\x12\x38\n\x05mount\x18\x02 \x01(\x0b\x32).trainyard.plugins.VolumeCapability.Mount\x12\x43\n\x0b\x61\x63\x63\x65ss_mode\x18\x03 \x01(\x0b\x32..trainyard.plugins.VolumeCapability.AccessMode\x1aI\n\x05Mount\x12\x0f\n\x07\x66s_type\x18\x01 \x01(\t\x12\x13\n\x0bmount_flags\x18\x02 \x03(\t\x12\x1a\n\x12volume_mount_group\x18\x03 \x01(\t\x1a\x1a\n\nAccessMode\x12\x0c\n\x04mode\x18\x01 \x01(\x05\"\x9c\x04\n\x16NodeStageVolumeRequest\x12\x11\n\tvolume_id\x18\x01 \x01(\t\x12V\n\x0fpublish_context\x18\x02 \x03(\x0b\x32=.trainyard.plugins.NodeStageVolumeRequest.PublishContextEntry\x12\x1b\n\x13staging_target_path\x18\x03 \x01(\t\x12>\n\x11volume_capability\x18\x04 \x01(\x0b\x32#.trainyard.plugins.VolumeCapability\x12G\n\x07secrets\x18\x05 \x03(\x0b\x32\x36.trainyard.plugins.NodeStageVolumeRequest.SecretsEntry\x12T\n\x0evolume_context\x18\x06 \x03(\x0b\x32<.trainyard.plugins.NodeStageVolumeRequest.VolumeContextEntry\x1a\x35\n\x13PublishContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cSecretsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x34\n\x12VolumeContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"J\n\x18NodeUnstageVolumeRequest\x12\x11\n\tvolume_id\x18\x01 \x01(\t\x12\x1b\n\x13staging_target_path\x18\x02 \x01(\t\"\xcb\x04\n\x18NodePublishVolumeRequest\x12\x11\n\tvolume_id\x18\x01 \x01(\t\x12X\n\x0fpublish_context\x18\x02 \x03(\x0b\x32?.trainyard.plugins.NodePublishVolumeRequest.PublishContextEntry\x12\x1b\n\x13staging_target_path\x18\x03 \x01(\t\x12\x13\n\x0btarget_path\x18\x04 \x01(\t\x12>\n\x11volume_capability\x18\x05 \x01(\x0b\x32#.trainyard.plugins.VolumeCapability\x12\x10\n\x08readonly\x18\x06 \x01(\x08\x12I\n\x07secrets\x18\x07 \x03(\x0b\x32\x38.trainyard.plugins.NodePublishVolumeRequest.SecretsEntry\x12V\n\x0evolume_context\x18\x08 \x03(\x0b\x32>.trainyard.plugins.NodePublishVolumeRequest.VolumeContextEntry\x1a\x35\n\x13PublishContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a.\n\x0cSecretsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x34\n\x12VolumeContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"D\n\x1aNodeUnpublishVolumeRequest\x12\x11\n\tvolume_id\x18\x01 \x01(\t\x12\x13\n\x0btarget_path\x18\x02 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n(localkube/kubelet/plugins/messages.proto\x12\x11trainyard.plugins\"\x07\n\x05\x45mpty\"]\n\x13\x44\x65vicePluginOptions\x12\x1a\n\x12pre_start_required\x18\x01 \x01(\x08\x12*\n\"get_preferred_allocation_available\x18\x02 \x01(\x08\"\x84\x01\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rresource_name\x18\x03 \x01(\t\x12\x37\n\x07options\x18\x04 \x01(\x0b\x32&.trainyard.plugins.DevicePluginOptions\"$\n\x06\x44\x65vice\x12\n\n\x02ID\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\"B\n\x14ListAndWatchResponse\x12*\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x19.trainyard.plugins.Device\"/\n\x18PreStartContainerRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"\xd4\x01\n\x1aPreferredAllocationRequest\x12S\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32\x37.trainyard.plugins.PreferredAllocationRequest.Container\x1a\x61\n\tContainer\x12\x1b\n\x13\x61vailable_deviceIDs\x18\x01 \x03(\t\x12\x1e\n\x16must_include_deviceIDs\x18\x02 \x03(\t\x12\x17\n\x0f\x61llocation_size\x18\x03 \x01(\x05\"\x94\x01\n\x1bPreferredAllocationResponse\x12U\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32\x38.trainyard.plugins.PreferredAllocationResponse.Container\x1a\x1e\n\tContainer\x12\x11\n\tdeviceIDs\x18\x01 \x03(\t\"}\n\x0f\x41llocateRequest\x12H\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32,.trainyard.plugins.AllocateRequest.Container\x1a \n\tContainer\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"\xd9\x05\n\x10\x41llocateResponse\x12J\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32-.trainyard.plugins.AllocateResponse.Container\x1a\x45\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\x1aL\n\nDeviceSpec\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\x1a\x19\n\tCdiDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\x1a\xc8\x03\n\tContainer\x12\x45\n\x04\x65nvs\x18\x01 \x03(\x0b\x32\x37.trainyard.plugins.AllocateResponse.Container.EnvsEntry\x12\x39\n\x06mounts\x18\x02 \x03(\x0b\x32).trainyard.plugins.AllocateResponse.Mount\x12?\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32..trainyard.plugins.AllocateResponse.DeviceSpec\x12S\n\x0b\x61nnotations\x18\x04 \x03(\x0b\x32>.trainyard.plugins.AllocateResponse.Container.AnnotationsEntry\x12\x42\n\x0b\x63\x64i_devices\x18\x05 \x03(\x0b\x32-.trainyard.plugins.AllocateResponse.CdiDevice\x1a+\n\tEnvsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x32\n\x10\x41nnotationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,20 +35,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ALLOCATERESPONSE_CONTAINER_ENVSENTRY']._serialized_options = b'8\001'
   _globals['_ALLOCATERESPONSE_CONTAINER_ANNOTATIONSENTRY']._loaded_options = None
   _globals['_ALLOCATERESPONSE_CONTAINER_ANNOTATIONSENTRY']._serialized_options = b'8\001'
-  _globals['_TOPOLOGY_SEGMENTSENTRY']._loaded_options = None
-  _globals['_TOPOLOGY_SEGMENTSENTRY']._serialized_options = b'8\001'
-  _globals['_NODESTAGEVOLUMEREQUEST_PUBLISHCONTEXTENTRY']._loaded_options = None
-  _globals['_NODESTAGEVOLUMEREQUEST_PUBLISHCONTEXTENTRY']._serialized_options = b'8\001'
-  _globals['_NODESTAGEVOLUMEREQUEST_SECRETSENTRY']._loaded_options = None
-  _globals['_NODESTAGEVOLUMEREQUEST_SECRETSENTRY']._serialized_options = b'8\001'
-  _globals['_NODESTAGEVOLUMEREQUEST_VOLUMECONTEXTENTRY']._loaded_options = None
-  _globals['_NODESTAGEVOLUMEREQUEST_VOLUMECONTEXTENTRY']._serialized_options = b'8\001'
-  _globals['_NODEPUBLISHVOLUMEREQUEST_PUBLISHCONTEXTENTRY']._loaded_options = None
-  _globals['_NODEPUBLISHVOLUMEREQUEST_PUBLISHCONTEXTENTRY']._serialized_options = b'8\001'
-  _globals['_NODEPUBLISHVOLUMEREQUEST_SECRETSENTRY']._loaded_options = None
-  _globals['_NODEPUBLISHVOLUMEREQUEST_SECRETSENTRY']._serialized_options = b'8\001'
-  _globals['_NODEPUBLISHVOLUMEREQUEST_VOLUMECONTEXTENTRY']._loaded_options = None
-  _globals['_NODEPUBLISHVOLUMEREQUEST_VOLUMECONTEXTENTRY']._serialized_options = b'8\001'
   _globals['_EMPTY']._serialized_start=63
   _globals['_EMPTY']._serialized_end=70
   _globals['_DEVICEPLUGINOPTIONS']._serialized_start=72
@@ -87,46 +73,4 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ALLOCATERESPONSE_CONTAINER_ENVSENTRY']._serialized_end=1628
   _globals['_ALLOCATERESPONSE_CONTAINER_ANNOTATIONSENTRY']._serialized_start=1630
   _globals['_ALLOCATERESPONSE_CONTAINER_ANNOTATIONSENTRY']._serialized_end=1680
-  _globals['_PLUGININFO']._serialized_start=1682
-  _globals['_PLUGININFO']._serialized_end=1768
-  _globals['_REGISTRATIONSTATUS']._serialized_start=1770
-  _globals['_REGISTRATIONSTATUS']._serialized_end=1832
-  _globals['_TOPOLOGY']._serialized_start=1834
-  _globals['_TOPOLOGY']._serialized_end=1954
-  _globals['_TOPOLOGY_SEGMENTSENTRY']._serialized_start=1907
-  _globals['_TOPOLOGY_SEGMENTSENTRY']._serialized_end=1954
-  _globals['_NODEGETINFORESPONSE']._serialized_start=1956
-  _globals['_NODEGETINFORESPONSE']._serialized_end=2082
-  _globals['_NODESERVICECAPABILITY']._serialized_start=2084
-  _globals['_NODESERVICECAPABILITY']._serialized_end=2187
-  _globals['_NODESERVICECAPABILITY_RPC']._serialized_start=2168
-  _globals['_NODESERVICECAPABILITY_RPC']._serialized_end=2187
-  _globals['_NODEGETCAPABILITIESRESPONSE']._serialized_start=2189
-  _globals['_NODEGETCAPABILITIESRESPONSE']._serialized_end=2282
-  _globals['_VOLUMECAPABILITY']._serialized_start=2285
-  _globals['_VOLUMECAPABILITY']._serialized_end=2533
-  _globals['_VOLUMECAPABILITY_MOUNT']._serialized_start=2432
-  _globals['_VOLUMECAPABILITY_MOUNT']._serialized_end=2505
-  _globals['_VOLUMECAPABILITY_ACCESSMODE']._serialized_start=2507
-  _globals['_VOLUMECAPABILITY_ACCESSMODE']._serialized_end=2533
-  _globals['_NODESTAGEVOLUMEREQUEST']._serialized_start=2536
-  _globals['_NODESTAGEVOLUMEREQUEST']._serialized_end=3076
-  _globals['_NODESTAGEVOLUMEREQUEST_PUBLISHCONTEXTENTRY']._serialized_start=2921
-  _globals['_NODESTAGEVOLUMEREQUEST_PUBLISHCONTEXTENTRY']._serialized_end=2974
-  _globals['_NODESTAGEVOLUMEREQUEST_SECRETSENTRY']._serialized_start=2976
-  _globals['_NODESTAGEVOLUMEREQUEST_SECRETSENTRY']._serialized_end=3022
-  _globals['_NODESTAGEVOLUMEREQUEST_VOLUMECONTEXTENTRY']._serialized_start=3024
-  _globals['_NODESTAGEVOLUMEREQUEST_VOLUMECONTEXTENTRY']._serialized_end=3076
-  _globals['_NODEUNSTAGEVOLUMEREQUEST']._serialized_start=3078
-  _globals['_NODEUNSTAGEVOLUMEREQUEST']._serialized_end=3152
-  _globals['_NODEPUBLISHVOLUMEREQUEST']._serialized_start=3155
-  _globals['_NODEPUBLISHVOLUMEREQUEST']._serialized_end=3742
-  _globals['_NODEPUBLISHVOLUMEREQUEST_PUBLISHCONTEXTENTRY']._serialized_start=2921
-  _globals['_NODEPUBLISHVOLUMEREQUEST_PUBLISHCONTEXTENTRY']._serialized_end=2974
-  _globals['_NODEPUBLISHVOLUMEREQUEST_SECRETSENTRY']._serialized_start=2976
-  _globals['_NODEPUBLISHVOLUMEREQUEST_SECRETSENTRY']._serialized_end=3022
-  _globals['_NODEPUBLISHVOLUMEREQUEST_VOLUMECONTEXTENTRY']._serialized_start=3024
-  _globals['_NODEPUBLISHVOLUMEREQUEST_VOLUMECONTEXTENTRY']._serialized_end=3076
-  _globals['_NODEUNPUBLISHVOLUMEREQUEST']._serialized_start=3744
-  _globals['_NODEUNPUBLISHVOLUMEREQUEST']._serialized_end=3812
 # @@protoc_insertion_point(module_scope)

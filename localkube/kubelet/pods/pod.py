@@ -366,7 +366,6 @@ class PodWorker:
             name, full = network_files.hostname(self.pod, node=self.pool.settings.name)
             if self.pool.directory.is_mounted_by(self.pod):
                 await self.pool.devices.open()
-                await self.pool.drivers.open()
             await check_runtime_class(self.runtime.api, self.pod)
             # The requests are on their way while the files are written.
             sandbox, volumes = self._make_sandbox(name), self.runtime.volumes.prepare(self.pod)

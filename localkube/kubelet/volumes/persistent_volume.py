@@ -19,15 +19,10 @@ class ClaimError(Exception):
 
 @dataclass(frozen=True)
 class ClaimDirectory:
-    """A claim's directory on the host.
-
-    Attributes:
-        volume: The v1.PersistentVolume of one that a CSI driver mounts, which has no path yet.
-    """
+    """A claim's directory on the host."""
 
     path: Path
     read_only: bool
-    volume: Object | None = None
 
 
 class ClaimResolver:
@@ -46,14 +41,13 @@ class ClaimResolver:
         """
         claim = await self._claim(pod, spec)
         volume = await self._volume(claim)
-        driver = volume if "csi" in volume["spec"] else None
-        path = Path() if driver else _directory(volume)
+        path = _directory(volume)
         modes = claim["spec"].get("accessModes") or []
         if "ReadWriteOncePod" in modes:
             self._reserve(claim["metadata"]["uid"], pod["metadata"]["uid"], claim["metadata"]["name"])
         wants = spec.get("persistentVolumeClaim") or {}
         read_only = bool(wants.get("readOnly")) or modes == ["ReadOnlyMany"]
-        return ClaimDirectory(path, read_only, driver)
+        return ClaimDirectory(path, read_only)
 
     def forget(self, uid: str) -> None:
         """Release the pod's ReadWriteOncePod claims."""

@@ -19,7 +19,6 @@ from localkube.api_client import Api, ApiError
 from localkube.kubelet.containers.environment import ConfigError, expand
 from localkube.kubelet.containers.security_context import effective, refuse_foreign_ids
 from localkube.kubelet.images.image_manager import ImageManager
-from localkube.kubelet.plugins.csi import CsiDrivers, CsiError, CsiVolume
 from localkube.kubelet.plugins.node_directory import NodeDirectory
 from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.quantity import whole
@@ -110,8 +109,6 @@ class VolumeManager:
         self._tokens = TokenManager(api)
         self._claims = ClaimResolver(api)
         self._ids, self._images = ids or PodIds(), images
-        # The CSI drivers of each node, by its name.
-        self.drivers: dict[str, CsiDrivers] = {}
         self._mount = mount
 
     async def prepare(self, pod: Object) -> dict[str, MountedVolume]:
@@ -138,8 +135,6 @@ class VolumeManager:
         """Delete the pod's volumes, except those of claims and of the host. Safe to repeat."""
         self._tokens.forget(uid)
         self._claims.forget(uid)
-        for drivers in self.drivers.values():
-            await drivers.unpublish(uid)
         for directory in {root / uid / "volumes" for root in (self._pods, self._tmpfs)}:
             if directory.is_dir():
                 await asyncio.to_thread(_delete, directory)
@@ -162,7 +157,6 @@ class VolumeManager:
         except ApiError as error:
             raise _failed(spec, error.message) from error
         except (
-            CsiError,
             ConfigError,
             projected.PayloadError,
             ClaimError,
@@ -189,14 +183,8 @@ class VolumeManager:
             host_path.refuse_private(path, self._private)
             place = host_path.checked(path, spec["hostPath"].get("type") or "")
             return MountedVolume(place, foreign=True, idmap=self._ids.idmap)
-        if kind == "csi":
-            return await self._csi(
-                pod, CsiVolume.inline(pod, spec), read_only=bool(spec["csi"].get("readOnly"))
-            )
         if kind in ("persistentVolumeClaim", "ephemeral"):
             claim = await self._claims.locate(pod, spec)
-            if claim.volume:
-                return await self._csi(pod, CsiVolume.of_claim(claim.volume), read_only=claim.read_only)
             foreign = self._claimed is None or self._claimed not in claim.path.resolve().parents
             if foreign:
                 host_path.refuse_private(claim.path, self._private)
@@ -244,28 +232,6 @@ class VolumeManager:
                 os.chown(directory, owner, group)
             directory.chmod(mode)
         return MountedVolume(directory, owner=owner)
-
-    async def _csi(self, pod: Object, volume: CsiVolume, *, read_only: bool) -> MountedVolume:
-        """Have a driver mount a volume."""
-        drivers = self.drivers.get(pod["spec"].get("nodeName", ""))
-        if drivers is None or self._mount is None:
-            raise _MissingError("CSI drivers need namespaces, which plain mode does not have")
-        published = await drivers.publish(pod, volume)
-        # What a driver binds of its own volumes, it may show to others.
-        own = [place for place in (self._node_directories, self._pods, self._claimed) if place]
-        foreign = not any(published.path.is_relative_to(place) for place in own)
-        if foreign:
-            host_path.refuse_private(published.path, self._private)
-        group, policy = _fs_group(pod), published.driver.get("fsGroupPolicy", "ReadWriteOnceWithFSType")
-        wanted = policy == "File" or (
-            policy == "ReadWriteOnceWithFSType" and volume.fs_type and volume.access_mode == "ReadWriteOnce"
-        )
-        if group is not None and wanted and not read_only and published.on_disk and self._ids.many:
-            owner = 0 if self._ids.idmap else self._owner(pod)
-            await asyncio.to_thread(give_group, published.path, owner + group)
-        # Nobody may write to a file whose owner an idmapped mount does not have, such as a driver pod's own.
-        idmap = self._ids.idmap and published.on_disk and published.path.stat().st_uid < self._owner(pod)
-        return MountedVolume(published.path, read_only=read_only, foreign=foreign, idmap=idmap)
 
     async def _image(self, pod: Object, spec: Object) -> MountedVolume:
         """Get an image as a volume, which is read-only."""
