@@ -1,21 +1,27 @@
 """The status of each attendee: the notebook and cell that they are at, and pods that fail and why. Pure.
 
 It comes from what notebooks report (`progress_reporter`) and from Kubernetes; the live table is in `widget`.
+Attendees can write whatever they like into both, so each is read by itself: of one who has, the table says
+that it cannot be read, and the others' rows stay as they are.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from kitlib.display.tables import Table, age
 from kitlib.k8s import names, pods
 from kitlib.k8s.manifests import Object
+from workshop import progress_reporter
 from workshop.progress_reporter import DONE, FAILED, RUNNING, NotebookPosition
 
 COLUMNS = ("attendee", "notebook", "cell", "doing", "finished", "pods", "trouble")
 STATE_WORDS = {RUNNING: "runs for", DONE: "idle for", FAILED: "failed, for"}
 MOST_TROUBLES = 2  # in a row
+LONGEST_ENTRY, LONGEST_TROUBLE, MOST_NOTEBOOKS = 2000, 300, 50  # what a reporter writes is shorter
+# What comes of values that have another type, form or size than the kit writes.
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -26,11 +32,13 @@ class AttendeeStatus:
         name: Of the attendee.
         notebooks: The progress of their notebooks, the newest first.
         pods: Those of their namespace.
+        unreadable: What of them cannot be read, in words.
     """
 
     name: str
     notebooks: tuple[NotebookPosition, ...]
     pods: tuple[Object, ...]
+    unreadable: str = ""
 
     @property
     def finished(self) -> list[str]:
@@ -39,15 +47,14 @@ class AttendeeStatus:
 
     @property
     def troubles(self) -> list[str]:
-        """The error of the last cell, pods that failed, and pods that wait."""
+        """What cannot be read, the error of the last cell, pods that failed, and pods that wait."""
         progress = self.notebooks[0] if self.notebooks else None
         cell = [progress.error] if progress and progress.error else []
         failed = [each for each in self.pods if pods.phase(each) == "Failed"]
         waiting = [each for each in self.pods if pods.phase(each) == "Pending" and pods.why(each)]
-        return [
-            *cell,
-            *(f"{_name(each)}: {pods.why(each) or pods.status_word(each)}" for each in failed + waiting),
-        ]
+        pods_words = (f"{_name(pod)}: {pods.why(pod) or pods.status_word(pod)}" for pod in failed + waiting)
+        words = [self.unreadable] * bool(self.unreadable) + cell + list(pods_words)
+        return [text[:LONGEST_TROUBLE] for text in words]
 
 
 def statuses(
@@ -60,28 +67,50 @@ def statuses(
     for pod in every:
         if pod["metadata"]["namespace"] in theirs:
             theirs[pod["metadata"]["namespace"]].append(pod)
-    found = [AttendeeStatus(whose[each], read(data.get(each, {})), tuple(theirs[each])) for each in whose]
+    found = [_status(whose[each], data.get(each, {}), theirs[each]) for each in whose]
     return sorted(found, key=lambda status: status.name)
+
+
+def _status(name: str, data: Mapping[str, str], theirs: Sequence[Object]) -> AttendeeStatus:
+    """Read what one attendee's notebooks have reported, and their pods, whatever is in them."""
+    notebooks = read(data)
+    spoiled = len(data) > len(notebooks)
+    words = f"ConfigMap {progress_reporter.CONFIG_MAP}: not all is readable" if spoiled else ""
+    status = AttendeeStatus(name, notebooks, tuple(theirs), words)
+    try:
+        row(status)
+    except UNREADABLE as error:
+        return AttendeeStatus(name, notebooks, (), f"pods unreadable: {type(error).__name__}")
+    return status
 
 
 def read(data: Mapping[str, str]) -> tuple[NotebookPosition, ...]:
     """Parse a ConfigMap's data, the newest first; entries that are not valid are skipped."""
-    found = []
+    positions = []
     for notebook, text in data.items():
         try:
-            said = json.loads(text)
-            known = {name: said[name] for name in ("cell", "of", "state", "error", "at") if name in said}
-            progress = NotebookPosition(notebook, **known)
-            datetime.fromisoformat(progress.at)
-            if (
-                isinstance(progress.cell, int)
-                and isinstance(progress.of, int)
-                and progress.state in STATE_WORDS
-            ):
-                found.append(progress)
-        except (ValueError, TypeError):
+            positions.append(_position(notebook, text))
+        except UNREADABLE:
             continue
-    return tuple(sorted(found, key=lambda each: each.at, reverse=True))
+    return tuple(sorted(positions, key=lambda position: position.at, reverse=True)[:MOST_NOTEBOOKS])
+
+
+def _position(notebook: str, text: str) -> NotebookPosition:
+    """Parse one entry.
+
+    Raises:
+        ValueError: It is not as `progress_reporter` writes it; or another of UNREADABLE.
+    """
+    said = json.loads(text[: LONGEST_ENTRY + 1])
+    cell, of, state = said.get("cell", 0), said.get("of", 0), said.get("state", RUNNING)
+    error, at = said.get("error", ""), said["at"]
+    if (type(cell), type(of), type(error)) != (int, int, str) or not 0 <= cell <= of <= LONGEST_ENTRY:
+        raise ValueError(f"{notebook}: no position in a notebook")
+    if state not in STATE_WORDS or datetime.fromisoformat(at).tzinfo is None:
+        raise ValueError(f"{notebook}: no state, or no time")
+    if not progress_reporter.is_of_course(notebook):
+        cell = of = 0
+    return NotebookPosition(notebook, cell, of, state, error[: progress_reporter.LONGEST], at)
 
 
 def ended(progress: NotebookPosition) -> bool:

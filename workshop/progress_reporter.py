@@ -187,6 +187,11 @@ def key(notebook: str) -> str:
     return re.sub(r"[^-._a-zA-Z0-9]+", "-", notebook)[:100].strip("-.") or UNKNOWN
 
 
+def is_of_course(notebook: str) -> bool:
+    """Tell whether the course has a notebook of this name."""
+    return any(notebook == name for places in cells().values() for name, *_ in places)
+
+
 @cache
 def cells() -> Course:
     """Index the code cells of the course by their source."""

@@ -95,7 +95,7 @@ def time_key(time: str) -> str:
 
 
 def _find_in(lines: Sequence[Line], prefix: str) -> list[Traceback]:
-    named = re.search(r"\[rank(\d+)\]", prefix)
+    named = re.search(r"\[rank([0-9]{1,9})\]", prefix)
     rank = int(named[1]) if named else None
     lines, found, index = _joined(lines), [], 0
     while index < len(lines):

@@ -11,6 +11,7 @@ from kitlib.k8s.manifests import Object
 INDEX = "batch.kubernetes.io/job-completion-index"
 PART, PART_INDEX = "elasticdl-replica-type", "elasticdl-replica-index"
 REPLICA = "training.kubeflow.org/replica-index"  # among the masters, or among the workers
+RANK = re.compile("[0-9]{1,9}")  # whoever creates a pod can write anything into its labels
 LONGEST = 500  # characters of a reason
 
 
@@ -26,7 +27,7 @@ def node_rank(pod: Object) -> int | None:
     if index is None and REPLICA in labels:
         env = (each for container in pod["spec"]["containers"] for each in container.get("env") or [])
         index = next((each.get("value") for each in env if each["name"] == "RANK"), labels[REPLICA])
-    return int(index) if index is not None else None
+    return int(index) if index is not None and RANK.fullmatch(index) else None
 
 
 def replica_id(pod: Object) -> int | str:

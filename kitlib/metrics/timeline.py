@@ -6,6 +6,7 @@ table. The clocks of pods are assumed to agree. Its picture is in `kitlib.widget
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
+from html import escape
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kitlib.display.tables import Table
@@ -207,7 +208,7 @@ class Timeline:
         return "\n".join([repr(self.table()), *self.gaps])
 
     def _repr_html_(self) -> str:
-        return self.table()._repr_html_() + "".join(f"<p><em>{each}</em></p>" for each in self.gaps)
+        return self.table()._repr_html_() + "".join(f"<p><em>{escape(gap)}</em></p>" for gap in self.gaps)
 
 
 class RunHistory:

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from kitlib.errors import ClusterUnreachable, KitError, Rejected
+from kitlib.k8s import pods as pod_table
 from kitlib.widgets.widget import LiveView
 from workshop import attendee_status, progress_reporter
 from workshop.progress_reporter import NotebookPosition, ProgressReporter, locate
-from workshop.widget import WorkshopWatch
+from workshop.widget import WorkshopWatch, shares
 
+EVIL = "\x1b[2J\u202e<script>alert(1)</script>\n"
 COURSE = {
     "import kitlib as kit": [("05_indexed_job", 2, 4), ("06_data_parallel", 2, 5)],
     "run.plot()": [("05_indexed_job", 4, 4)],
@@ -140,11 +142,86 @@ def test_the_table_says_where_everybody_is_and_whose_pods_fail_and_why():
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "null", "{}", '{"cell": "3", "at": "2030-01-01"}', '{"at": "soon"}', told(1, 2, "dances")],
+    [
+        "",
+        "[]",
+        "null",
+        "{}",
+        '"cell"',
+        "NaN",
+        '{"cell": "3", "at": "2030-01-01"}',
+        '{"at": "soon"}',
+        told(1, 2, "dances"),
+        told(1, 2, []),
+        told(1, 2, error={"html": "<b>"}),
+        told(1, 2, error=["x"]),
+        told(True, 2),
+        told(-1, 2),
+        told(3, 2),
+        told(1, 10**300),
+        told(float("nan"), 2),
+        told(1, float("inf")),
+        told(1, 2, at="2030-01-01T11:59:00"),  # of no time zone
+        told(1, 2, at=3),
+        told(1, 2, at="2" * 5000),
+        told(1, 2, error="x" * 100_000),
+        "[" * 100_000,
+        '{"cell":' * 300_000,
+        "9" * 5000,
+    ],
+    ids=lambda text: text[:40],
 )
 def test_what_somebody_has_spoiled_is_left_out(text):
     assert attendee_status.read({"05_indexed_job": text, "06_data_parallel": told(1, 5)})[0].cell == 1
     assert len(attendee_status.read({"05_indexed_job": text})) == 0
+    namespaces, places = zip(room("ada", **{"05_indexed_job": text}), room("bob"), strict=True)
+    ada, bob = attendee_status.statuses(namespaces, places, [], label=LABEL)
+    assert ada.troubles == ["ConfigMap notebook-progress: not all is readable"]
+    assert bob.troubles == []
+
+
+@pytest.mark.parametrize("number", ["first", "9" * 5000, "-1", "1e3", "\u0663", ""])
+@pytest.mark.parametrize("place", ["label", "annotation", "environment"])
+def test_a_pod_whose_number_is_none_spoils_no_table(number, place):
+    broken = pod("odd", "attendee-ada", phase="Failed", why="gone", run="digits")
+    index = broken["metadata"]["labels"].pop("batch.kubernetes.io/job-completion-index") and number
+    if place == "label":
+        broken["metadata"]["labels"]["trainyard/worker"] = index
+    elif place == "annotation":
+        broken["metadata"]["annotations"] = {"batch.kubernetes.io/job-completion-index": index}
+    else:
+        broken["metadata"]["labels"]["training.kubeflow.org/replica-index"] = "0"
+        broken["spec"]["containers"] = [{"env": [{"name": "RANK", "value": index}]}]
+    namespaces, places = zip(room("ada"), room("bob"), strict=True)
+    ada, bob = attendee_status.statuses(namespaces, places, [broken], label=LABEL)
+    assert ada.troubles == ["odd: gone"]
+    assert bob.troubles == []
+    assert "odd" in repr(pod_table.table([broken]))
+
+
+def test_pods_of_one_that_cannot_be_read_leave_the_others_rows_as_they_are():
+    broken = pod("odd", "attendee-ada", phase="Failed")
+    broken["status"]["containerStatuses"] = "none"
+    namespaces, places = zip(room("ada"), room("bob", **{"00_start": told(9, 9)}), strict=True)
+    found = attendee_status.statuses(namespaces, places, [broken], label=LABEL)
+    ada, bob = attendee_status.table(found, NOW)
+    assert ada["trouble"].startswith("pods unreadable: ")
+    assert bob["notebook"] == "00_start"
+
+
+def test_what_somebody_reports_takes_no_more_than_a_row():
+    """Names, errors and messages are theirs: no control characters, HTML, turned text or flood."""
+    flood = {f"{number:02}_own": told(1, 2) for number in range(3000)}
+    evil = {"05_indexed_job": told(3, 4, "failed", EVIL + "x" * 100, "2030-01-01T11:59:30Z")}
+    broken = pod("odd", "attendee-ada", phase="Pending", why="\x1b]0;title\x07<img src=x>" + "y" * 10_000)
+    namespaces, places = zip(room("ada", **flood, **evil), strict=True)
+    found = attendee_status.statuses(namespaces, places, [broken], label=LABEL)
+    shown = attendee_status.table(found, NOW)
+    assert len(repr(shown)) < 2000
+    assert not set(repr(shown)) & set("\x1b\x07\u202e")
+    assert "<script>" not in shown._repr_html_()
+    assert "<img" not in shown._repr_html_()
+    assert shares(found)[0] == ["05_indexed_job"]
 
 
 def test_an_instructor_in_no_workshop_sees_no_attendees():
