@@ -19,6 +19,7 @@ from clouds.spec import HOURS, CloudResource, CloudSpec, ClusterInfo, Machines, 
 from clouds.steps import Steps
 from clouds.tags import Tags
 from kitlib import config
+from kitlib.clusters import cleanup
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.checks import Check, Probe, Report, run
 from kitlib.clusters.kubectl import find_kubectl
@@ -330,6 +331,7 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
             ProviderFailed: Something is left; the error names it, and what it costs.
         """
         title = f'cluster "{name}" in {cls.where(session)}'
+        cleanup.delete_kubeconfigs(name)
         with Steps(title, clock=cls.clock) as steps:
             cls._delete(session, name, steps)
         if left := cls.find_resources(session, name):

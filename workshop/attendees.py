@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from kitlib import config
+from kitlib.clusters.cleanup import attendees_folder
 from kitlib.display.tables import Table, age
 from kitlib.errors import BadInput, Rejected
 from kitlib.k8s import manifests, names
@@ -114,7 +115,7 @@ def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
     files = sorted(config.manifests("attendee").glob("*.yaml"), key=lambda file: file.stem != "namespace")
     for file in files:
         (item,) = manifests.read(file)
-        kube.apply(_for(item, namespace, labels=labels, quota=quota))
+        put(kube, _for(item, namespace, labels=labels, quota=quota))
     _wait_counted(kube.within(namespace), name)
     token, until = kube.token(ACCOUNT, namespace=namespace, seconds=int(lifetime.total_seconds()))
     path = kubeconfig(kube.cluster, name)
@@ -122,6 +123,22 @@ def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
         # JSON is YAML, and says what is text: in YAML, attendee 08 would be a number to kubectl.
         json.dump(kube.kubeconfig_for(token, user=name, namespace=namespace), secret, indent=2)
     return Attendee(name, namespace, path, until)
+
+
+def put(kube: Kube, item: Object) -> None:
+    """Create or update an object; replace one that the attendee has made, and that cannot be updated.
+
+    Raises:
+        Rejected: It cannot be replaced either: the attendee holds it by a finalizer.
+    """
+    try:
+        kube.apply(item)
+    except Rejected as error:
+        if error.status != 422:
+            raise
+        meta = item["metadata"]
+        kube.within(meta.get("namespace", kube.namespace)).delete(item["kind"], meta["name"])
+        kube.apply(item)
 
 
 def apply_policy(kube: Kube) -> None:
@@ -264,12 +281,12 @@ def _used(quota: Object, what: str) -> str | None:
 
 def kubeconfig(cluster: str, name: str) -> Path:
     """Path of an attendee's kubeconfig."""
-    return config.state_folder() / "attendees" / cluster / f"{name}.kubeconfig"
+    return attendees_folder(cluster) / f"{name}.kubeconfig"
 
 
 def handout(cluster: str) -> Path:
     """Path of the handout."""
-    return config.state_folder() / "attendees" / cluster / "handout.zip"
+    return attendees_folder(cluster) / "handout.zip"
 
 
 def write_handout(cluster: str, every: Iterable[Attendee], *, jupyter: Mapping[str, str]) -> Path:

@@ -11,6 +11,7 @@ the kit in ``/kit``.
 import base64
 import json
 import os
+import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,13 +25,14 @@ from kitlib.errors import BadInput
 from kitlib.k8s import manifests
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object, merge
-from workshop.attendees import Attendee
+from workshop.attendees import Attendee, put
 
 NAME, PORT = "jupyter", 8888
 INSIDE = "https://kubernetes.default.svc"  # the API server, from inside the cluster
 OWN_CLUSTER = """
 There, provider = "local" makes a cluster of your own in that pod: you are its administrator.
 """
+TOKEN = re.compile(r"[-\w]{16,128}", re.ASCII)  # of `secrets.token_urlsafe`
 AUTHORITY = "kube-root-ca.crt"  # a ConfigMap in every namespace
 
 
@@ -62,7 +64,7 @@ class Jupyter:
     def apply(self, kube: Kube, attendee: Attendee) -> None:
         """Create the JupyterLab of one attendee; idempotent, and keeps the token."""
         for item in self.objects(kube, attendee):
-            kube.apply(item)
+            put(kube, item)
 
     def objects(self, kube: Kube, attendee: Attendee) -> list[Object]:
         """Build Secret, Service and Deployment; with a host also Ingress and NetworkPolicy."""
@@ -108,9 +110,10 @@ class Jupyter:
 
 
 def token_of(kube: Kube) -> str:
-    """Read the token of the JupyterLab in a namespace; empty if there is none yet."""
-    found = kube.find("Secret", NAME)
-    return base64.b64decode(found["data"]["token"]).decode() if found else ""
+    """Read the token of the JupyterLab in a namespace; empty if there is none that can be used."""
+    secret = kube.find("Secret", NAME) or {}
+    given = base64.b64decode((secret.get("data") or {}).get("token") or "").decode("ascii", "replace")
+    return given if TOKEN.fullmatch(given) else ""  # an attendee may have written another
 
 
 def _local() -> dict[str, str]:

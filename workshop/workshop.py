@@ -5,16 +5,17 @@ attendee has in the cluster is in `attendees`.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kitlib import config
 from kitlib.clusters import Cluster, connect
+from kitlib.clusters.cleanup import delete_kubeconfigs
 from kitlib.display.progress import progress, shown_elsewhere
 from kitlib.display.tables import Table
-from kitlib.errors import BadInput, Interrupted
+from kitlib.errors import BadInput, Interrupted, Rejected
 from kitlib.k8s import names
 from kitlib.k8s.quantities import check_count
 from workshop import attendee_status, attendees, capacity, staging
@@ -196,7 +197,7 @@ def delete(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     attendees.delete_volumes(kube)  # of those whose namespace was gone before
     staging.delete(on)
     attendees.delete_policy(on.kube)
-    attendees.handout(on.name).unlink(missing_ok=True)
+    delete_kubeconfigs(on.name)
     return attendees.table(kube)
 
 
@@ -261,11 +262,12 @@ def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str
             return work(name)
 
     with progress(title) as line, ThreadPoolExecutor(AT_ONCE, thread_name_prefix=title) as threads:
-        begun = [threads.submit(quietly, each) for each in people]
+        begun, refusals = [threads.submit(quietly, each) for each in people], list[Rejected]()
         try:
             for done, each in enumerate(as_completed(begun), 1):
-                each.result()
-                line.update(f"{done} of {len(people)} {said}")
+                if refusal := _refusal(each):  # of one attendee's objects, which need not hold up the others'
+                    refusals.append(refusal)
+                line.update(f"{done - len(refusals)} of {len(people)} {said}")
         except BaseException as error:
             threads.shutdown(cancel_futures=True)
             if isinstance(error, KeyboardInterrupt):
@@ -273,5 +275,16 @@ def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str
                     "stopped; what is made stays", about=title, fix="the same call goes on where it was"
                 ) from error
             raise
+        if refusals:
+            raise refusals[0]
         line.done(f"{len(people)} of {len(people)} {said}")
     return [each.result() for each in begun]
+
+
+def _refusal(ended: Future[Any]) -> Rejected | None:
+    """Get the API server's refusal with which it ended; raise any other error."""
+    try:
+        ended.result()
+    except Rejected as error:
+        return error
+    return None

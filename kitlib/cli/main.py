@@ -17,7 +17,7 @@ from kitlib.cli.options import CLUSTER, OPTION, ErrorGroup
 from kitlib.cli.quickstart import quickstart
 from kitlib.cli.run import launch, run
 from kitlib.cli.volume import volume
-from kitlib.clusters import machine, plugins
+from kitlib.clusters import cleanup, machine, plugins
 from kitlib.errors import BadInput
 
 NAME = click.argument("name", default=config.DEFAULT_CLUSTER)
@@ -134,6 +134,7 @@ def delete(name: str, provider: str | None, option: dict[str, Any]) -> None:
     """
     found = clusters.find(name, provider=provider, **option)
     if found is None:
+        cleanup.delete_kubeconfigs(name)  # of one that has gone otherwise
         click.echo(f"there is no cluster {name}; kit resources list says what is left at clouds", err=True)
     else:
         found.delete()

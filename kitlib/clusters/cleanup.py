@@ -1,5 +1,9 @@
 """Clean-up of a cluster: delete everything with the kit's label, and nothing else."""
 
+import shutil
+from pathlib import Path
+
+from kitlib import config
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, age
 from kitlib.k8s import names
@@ -9,6 +13,21 @@ from kitlib.runs.status import KINDS, list_known
 from kitlib.storage import pvc
 
 OWNED = (*KINDS, "Pod", pvc.CLAIM)
+
+
+def attendees_folder(cluster: str) -> Path:
+    """Locate the kubeconfigs of a cluster's attendees on this machine."""
+    return config.state_folder() / "attendees" / cluster
+
+
+def delete_kubeconfigs(cluster: str) -> None:
+    """Delete the kubeconfigs of a cluster's attendees, and their handout; idempotent.
+
+    Before the cluster itself, so that none stays where that is interrupted.
+    """
+    folder = attendees_folder(cluster)
+    if folder.exists():
+        shutil.rmtree(folder)
 
 
 def owned(kube: Kube) -> Table:

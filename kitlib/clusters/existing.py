@@ -160,6 +160,7 @@ class ExistingCluster(Cluster):
 
     def forget(self) -> None:
         """Delete what this machine keeps of it."""
+        cleanup.delete_kubeconfigs(self.name)
         for path in (_memory(self.name), _memory(self.name).with_suffix(".context")):
             path.unlink(missing_ok=True)
 

@@ -4,6 +4,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from kitlib.clusters import cleanup
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.machine import ask, get_images, load_images
 from kitlib.display.progress import progress
@@ -171,6 +172,7 @@ class LocalCluster(Cluster):
         """Stop all its processes and remove its files; idempotent."""
         with progress(f"cluster {self.name}") as line:
             line.update("deleting it")
+            cleanup.delete_kubeconfigs(self.name)
             ask("delete", self.name, report=line.update)
             line.done("deleted")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from kitlib.display.progress import Progress
-from kitlib.display.tables import Table, age
+from kitlib.display.tables import Table, age, printable
 from kitlib.errors import BadInput
 from kitlib.k8s.quantities import format_bytes
 from kitlib.storage.helper_pod import MISSING, OWN, TAKEN, HelperPod
@@ -44,7 +44,9 @@ mv "$STAGING/$1" "./$2"
 # $1: the folder, $2: the name in it.
 _SEND = f'cd "./$1" 2>/dev/null && test -e "./$2" || exit {MISSING}; tar -cf - "./$2"'
 _READ = f'test -f "./$1" || exit {MISSING}; cat "./$1"'
-_STAT = "-exec stat -c '%F\t%s\t%Y\t%n' {} +"
+# A name may have newlines and tabs in it, but no two slashes.
+_END_OF_ENTRY = "//\n"
+_STAT = "-exec stat -c '%F\t%s\t%Y\t%n//' {} +"
 _LIST = f"""
 test -e "./$1" || exit {MISSING}
 if [ -d "./$1" ]; then cd "./$1" && find . -mindepth 1 -maxdepth 1 {_STAT}; else find "./$1" {_STAT}; fi
@@ -79,21 +81,30 @@ def target(name: str, to: object) -> str:
 
 
 def listing(lines: Iterable[str], *, empty: str) -> Table:
-    """Tabulate a folder, from lines of type, size, time and name between tabs."""
+    """Tabulate a folder, from texts of type, size, time and name between tabs."""
     rows = []
     for line in lines:
         kind, size, seconds, name = line.split("\t", 3)
         if not posixpath.basename(name).startswith(OWN):
-            modified = datetime.fromtimestamp(int(seconds), UTC).isoformat()
             shown = format_bytes(int(size)) if kind.startswith("regular") else None
             kind = "file" if kind.startswith("regular") else kind  # GNU says "regular empty file"
-            rows.append((name.removeprefix("./"), kind, shown, age(modified)))
+            # No file name hides what it is, or looks like two.
+            plain = printable(name.removeprefix("./")).replace("\n", "\\n").replace("\t", "\\t")
+            rows.append((plain, kind, shown, _age(int(seconds))))
     return Table(("name", "kind", "size", "age"), sorted(rows), empty=empty)
 
 
+def _age(modified: int) -> str | None:
+    """Format the age of a file; None for a time that no calendar has."""
+    try:
+        return age(datetime.fromtimestamp(modified, UTC).isoformat())
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def entries(helper: HelperPod, path: str) -> list[str]:
-    """List a folder, or a file: a line of type, size, time and name for each entry."""
-    return helper.output(_LIST, path).splitlines()
+    """List a folder, or a file: a text of type, size, time and name for each entry."""
+    return helper.output(_LIST, path).split(_END_OF_ENTRY)[:-1]
 
 
 def content(helper: HelperPod, path: str) -> bytes:

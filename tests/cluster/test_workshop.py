@@ -22,6 +22,7 @@ from workshop.jupyter import token_of
 
 pytestmark = pytest.mark.cluster
 SERVICE = {"name": "jupyter", "port": {"name": "http"}}
+CONTAINER = {"name": "main", "image": "busybox"}
 NOTEBOOK = [
     "import kitlib as kit",
     'cluster = kit.create_cluster("existing", name="mine")',
@@ -165,6 +166,33 @@ def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(worksho
     local_cluster.kubectl(f"wait pod --all -n {made.namespace} --for={again} --timeout=60s")
     local_cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
     assert local_cluster.kubectl(f'{inside} "cat notebooks/05_indexed_job.ipynb"').strip() == "mine"
+
+
+def test_what_an_attendee_has_spoiled_is_repaired_by_the_next_call(workshop, local_cluster):
+    """They may delete what is in their namespace, and create other objects of these names."""
+    made = kit.workshop.add("vandal", cluster=local_cluster, jupyter=kit.workshop.Jupyter())
+    kube = local_cluster.kube.within(made.namespace)
+    template = {"metadata": {"labels": {"app": "own"}}, "spec": {"containers": [CONTAINER]}}
+    rest = {
+        ("Secret", "jupyter"): {"immutable": True, "type": "own"},
+        ("Deployment", "jupyter"): {
+            "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "own"}}, "template": template}
+        },
+        ("ConfigMap", "notebook-progress"): {"immutable": True, "data": {"05_indexed_job": "{}"}},
+        ("RoleBinding", "attendee"): {
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "other"}
+        },
+    }
+    for (kind, name), fields in rest.items():
+        spoiled = kube.get(kind, name)
+        kube.delete(kind, name)
+        metadata = {"name": name, "namespace": made.namespace}
+        kube.create({key: spoiled[key] for key in ("apiVersion", "kind")} | {"metadata": metadata} | fields)
+    again = kit.workshop.add("vandal", cluster=local_cluster, jupyter=kit.workshop.Jupyter())
+    assert len(token_of(kube)) > 16
+    assert "jupyter" in repr(kit.connect("vandals", kubeconfig=again.kubeconfig).kube.get_all("Deployment"))
+    local_cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
+    kit.workshop.remove("vandal", cluster=local_cluster)
 
 
 @pytest.mark.slow

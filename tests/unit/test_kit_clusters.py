@@ -3,13 +3,15 @@
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
+from kitlib import clusters
 from kitlib.cli import main
-from kitlib.clusters import existing, machine
+from kitlib.clusters import ExistingCluster, LocalCluster, cleanup, existing, local, machine
 from kitlib.errors import BadInput, ClusterUnreachable, ProviderFailed
 from kitlib.k8s.client import Kube
 
@@ -144,3 +146,42 @@ def test_importing_the_kit_starts_nothing_and_brings_no_heavy_library():
     script = f"import kitlib, sys; print([each for each in {heavy} if each in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("interrupt", [None, KeyboardInterrupt])
+def test_kubeconfigs_of_attendees_go_before_their_cluster_does(interrupt, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    keys = cleanup.attendees_folder("lab")
+    keys.mkdir(parents=True)
+    (keys / "ada.kubeconfig").touch()
+    other = cleanup.attendees_folder("lab-2")
+    other.mkdir()
+
+    def answer(*words, **more):
+        if interrupt:
+            raise interrupt
+
+    monkeypatch.setattr(local, "ask", answer)
+    with pytest.raises(interrupt) if interrupt else nullcontext():
+        LocalCluster("lab").delete()
+    assert not keys.exists()
+    assert other.exists()
+
+
+def test_kubeconfigs_of_attendees_go_with_what_is_known_of_an_existing_cluster(
+    kubeconfig, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    keys = cleanup.attendees_folder("lab")
+    keys.mkdir(parents=True)
+    ExistingCluster("lab", kubeconfig=kubeconfig).forget()
+    assert not keys.exists()
+
+
+def test_kubeconfigs_of_a_cluster_that_has_gone_otherwise_go_when_it_is_deleted(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    keys = cleanup.attendees_folder("lab")
+    keys.mkdir(parents=True)
+    monkeypatch.setattr(clusters, "find", lambda name, **more: None)
+    assert CliRunner().invoke(main.main, ["cluster", "delete", "lab"]).exit_code == 0
+    assert not keys.exists()

@@ -1,7 +1,9 @@
 """Capacity, network isolation, shared volumes and names of a workshop, before anything is created."""
 
+import base64
 import stat
 import zipfile
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +15,7 @@ from kitlib.errors import BadInput
 from kitlib.storage.persistent_volume import read_only
 from workshop import capacity, rehearsal
 from workshop.attendees import Attendee, Quota, write_handout
+from workshop.jupyter import token_of
 
 
 def node(cpu="4", memory="16Gi", gpus="0", ready="True"):
@@ -160,6 +163,24 @@ def test_a_handout_has_a_folder_for_each_and_is_the_instructors_alone(tmp_path, 
         page = packed.read("ada/start.txt").decode()
         assert all(words in page for words in ('"ada"', "attendee-ada", "2030-01-01", "JupyterLab: here"))
         assert packed.getinfo("ada/kubeconfig").external_attr >> 16 & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {},
+        {"token": ""},
+        {"token": base64.b64encode(b"short").decode()},
+        {"token": base64.b64encode(b"a-token-of-24-letters\n\nThen run this: rm -rf ~").decode()},
+        {"token": base64.b64encode(b"\xff" * 24).decode()},
+    ],
+)
+def test_a_secret_whose_attendee_has_spoiled_the_token_gets_another(data):
+    kube = SimpleNamespace(find=lambda kind, name: {"data": data} if data is not None else {})
+    assert token_of(kube) == ""
+    whole = base64.b64encode(b"x_-9" * 8).decode()
+    assert token_of(SimpleNamespace(find=lambda kind, name: {"data": {"token": whole}})) == "x_-9" * 8
 
 
 def machine(provider, kind, **labels):
