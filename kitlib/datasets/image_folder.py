@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kitlib.errors import BadInput
+from kitlib.storage.tree import walk
 
 ENDINGS = {".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".ppm"}
 TRAIN, TEST = ("train",), ("val", "test", "validation")
@@ -89,7 +90,11 @@ def read(path: Path) -> ImageFolder:
 
 def _by_class(folder: Path) -> dict[str, list[Path]]:
     found = {
-        place.name: sorted(path for path in place.rglob("*") if path.suffix.lower() in ENDINGS)
+        place.name: [
+            entry.source
+            for entry in walk(place, skipped=[], links=False)
+            if Path(entry.path).suffix.lower() in ENDINGS and entry.source.is_file()
+        ]
         for place in sorted(folder.iterdir())
         if place.is_dir() and not place.name.startswith(".")
     }

@@ -1,15 +1,17 @@
 """Copying files to and from a volume: one tar stream each way, complete or not at all.
 
 A stream is unpacked into a folder of its own, which is then renamed; its last member marks that it is whole.
-The pod that unpacks it is in `helper_pod`.
+Links are sent by the rule of `tree`; of those that come back, what leads out of the copy is left out and
+named. The pod that unpacks a stream is in `helper_pod`.
 """
 
+import contextlib
 import io
 import posixpath
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, cast
@@ -19,6 +21,7 @@ from kitlib.display.tables import Table, age, printable
 from kitlib.errors import BadInput
 from kitlib.k8s.quantities import format_bytes
 from kitlib.storage.helper_pod import MISSING, OWN, TAKEN, HelperPod
+from kitlib.storage.tree import walk
 
 if sys.version_info >= (3, 11, 4):
     import tarfile
@@ -27,6 +30,7 @@ else:  # without the filters of PEP 706
 
 END = ".trainyard-end"
 LOOK_SECONDS = 0.5
+MOST_NAMED = 5  # of the entries that are left out
 # $1: its name in the stream, $2: where it is to lie, $3: whether what lies there goes.
 _RECEIVE = f"""
 set -e
@@ -41,8 +45,13 @@ if [ -d "./$2" ]; then
 fi
 mv "$STAGING/$1" "./$2"
 """
-# $1: the folder, $2: the name in it.
-_SEND = f'cd "./$1" 2>/dev/null && test -e "./$2" || exit {MISSING}; tar -cf - "./$2"'
+# $1: the path; if it is a link, what it leads to is sent. The slash keeps newlines at the end of a name.
+_SEND = f"""
+test -e "./$1" || exit {MISSING}
+place=$(readlink -f "./$1" && echo /); place=${{place%??}}
+case "$place/" in "$(pwd -P)"/*) ;; *) exit {MISSING} ;; esac
+folder=${{place%/*}}; cd "${{folder:-/}}" && tar -cf - "./${{place##*/}}"
+"""
 _READ = f'test -f "./$1" || exit {MISSING}; cat "./$1"'
 # A name may have newlines and tabs in it, but no two slashes.
 _END_OF_ENTRY = "//\n"
@@ -65,7 +74,7 @@ def inside(path: object, *, what: str = "path") -> str:
     """
     text = str(path)
     parts = [part for part in text.split("/") if part not in ("", ".")]
-    if not isinstance(path, str) or ".." in parts or "\0" in text or "\n" in text:
+    if not isinstance(path, str) or ".." in parts or "\0" in text:
         raise BadInput(
             "this leads to no place on the volume",
             about=f"{what}={path!r}",
@@ -127,47 +136,56 @@ def send(
     with helper.running(_RECEIVE, source.name, to, "replace" if replace else "keep") as (stdin, _):
         counted = _Counted(stdin, line, "copied")
         pipe = cast(IO[bytes], counted)  # of a stream, tarfile asks for no more than it has
+        skipped: list[str] = []
         with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.GNU_FORMAT, bufsize=2**18) as stream:
             files = 0
-            for path in _files(source):
-                member = stream.gettarinfo(path, arcname=str(path.relative_to(source.parent)))
-                files += member.isreg()
-                if member.isreg():
-                    with path.open("rb") as content:
-                        stream.addfile(_readable(member), content)
-                else:
-                    stream.addfile(_readable(member))
+            for entry in walk(source, skipped=skipped):
+                member = stream.gettarinfo(entry.source, arcname=posixpath.join(source.name, entry.path))
+                member.linkname = entry.link or member.linkname
+                files += not (member.isdir() or member.issym())
+                with entry.source.open("rb") if member.isreg() else contextlib.nullcontext() as content:
+                    stream.addfile(_readable(member), content)
             for name, data in more.items():
                 member = tarfile.TarInfo(f"{source.name}/{name}")
                 member.size, member.mtime = len(data), time.time()
                 stream.addfile(_readable(member), io.BytesIO(data))
             stream.addfile(tarfile.TarInfo(END), io.BytesIO())
-    return f"{files} {'file' if files == 1 else 'files'}, {format_bytes(counted.bytes)}"
+    return f"{files} {'file' if files == 1 else 'files'}, {format_bytes(counted.bytes)}{_left_out(skipped)}"
 
 
 def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
     """Copy a file or a folder of the volume to ``to``; returns the bytes in words."""
-    folder, _, name = path.rpartition("/")
+    skipped: list[str] = []
+
+    def kept(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
+        top = posixpath.normpath(member.name).partition("/")[0]
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(member.name), member.linkname))
+        try:
+            if member.issym() and target.partition("/")[0] != top:
+                raise tarfile.LinkOutsideDestinationError(member, target)
+            return tarfile.data_filter(member, folder)
+        except tarfile.FilterError as error:
+            reason = "leads out of it" if member.issym() or member.islnk() else str(error)
+            skipped.append(f"{member.name.removeprefix('./')!r} {reason}")
+            return None
+
     with tempfile.TemporaryDirectory(prefix=".trainyard-", dir=to.parent) as staging:
-        with helper.running(_SEND, folder, name) as (stdin, stdout):
+        with helper.running(_SEND, path) as (stdin, stdout):
             stdin.close()
             counted = _Counted(stdout, line, "fetched")
             pipe = cast(IO[bytes], counted)
             with tarfile.open(fileobj=pipe, mode="r|", bufsize=2**18) as stream:
-                stream.extractall(staging, filter="data")
+                stream.extractall(staging, filter=kept)
             while counted.read(2**18):  # what pads the last block
                 pass
-        Path(staging, name).replace(to)
-    return format_bytes(counted.bytes)
+        (made,) = Path(staging).iterdir()
+        made.replace(to)
+    return f"{format_bytes(counted.bytes)}{_left_out(skipped)}"
 
 
-def _files(source: Path) -> Iterator[Path]:
-    """Walk a file, or a folder with all that is below it; links are not followed."""
-    yield source
-    if source.is_dir():
-        for path in sorted(source.rglob("*")):
-            if path.is_symlink() or path.is_dir() or path.is_file():
-                yield path
+def _left_out(skipped: Sequence[str]) -> str:
+    shown = ", ".join(skipped[:MOST_NAMED]) + (" …" if len(skipped) > MOST_NAMED else "")
+    return f"; {len(skipped)} left out: {shown}" if skipped else ""
 
 
 def _readable(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -3,6 +3,7 @@
 The claim is in `pvc`, the tar streams are in `copy`.
 """
 
+import os
 from collections.abc import Mapping
 from html import escape
 from pathlib import Path
@@ -57,7 +58,8 @@ class Volume:
     ) -> str:
         """Copy a file or a folder to the volume, and return its path there.
 
-        It appears complete or not at all. A file replaces a file of its name.
+        It appears complete or not at all. A file replaces a file of its name. Links to what is in the folder
+        stay links, others are followed; one that leads nowhere is left out, and named.
 
         Args:
             path: Of the file or folder on this machine.
@@ -82,6 +84,8 @@ class Volume:
 
     def download(self, path: str, to: str | Path = ".") -> Path:
         """Copy a file or a folder of the volume to this machine, and return its path here.
+
+        Links that lead out of the folder are left out, and named.
 
         Args:
             path: Of the file or folder on the volume.
@@ -164,7 +168,7 @@ class Volume:
 
 
 def _here(path: str | Path) -> Path:
-    source = Path(path).expanduser().absolute()
+    source = Path(os.path.normpath(Path(path).expanduser().absolute()))
     if not (source.is_file() or source.is_dir()) or not source.name:
         raise BadInput("there is no such file or folder here", about=str(source), fix="give one that exists")
     return source

@@ -12,7 +12,7 @@ from kitlib.storage.copy import entries, inside, listing, target
 SHELLS = ([], ["busybox"])
 
 
-@pytest.mark.parametrize("path", ["../x", "a/../../x", "a\nb", "a\0b", 3, None])
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "a\0b", 3, None])
 def test_a_path_that_leads_out_of_the_volume_is_refused(path):
     with pytest.raises(BadInput, match="no place on the volume"):
         inside(path)
