@@ -6,14 +6,34 @@ its own for each. The cause is the one that was written first. Pure: log lines i
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _PREFIX = re.compile(r"(?:\[(?:rank|default)(\d+)\]:\s?)+")  # torch.distributed's, and torchrun's --tee
 _HEAD = "Traceback (most recent call last):"
 _FRAME = re.compile(r'((?:\[(?:rank|default)\d+\]:\s?)*)  File ".*", line \d+, in ')
-_THREAD = "Exception in thread "
-_CHAIN = ("During handling of the above exception", "The above exception was the direct cause")
+_GROUP = re.compile(r"\s+[|+]")  # the margin of an exception group
+_SYNTAX = re.compile(r'  File ".*", line \d+$')  # of the program itself: it has no frame
+_EXCEPTION = re.compile(r"(?!(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b)(?:[^\W\d]\w*\.)*[^\W\d]\w*(?::|$)")
+_CRASH = re.compile(r"Fatal Python error: |terminate called ")
+_CAUSE = "The above exception was the direct cause"
+# Between the tracebacks of a chain; the third is of torch's spawn, the fourth of pools of processes.
+_JOINT = re.compile(rf"During handling of the above exception|{_CAUSE}|-- Process \d+ terminated|\"\"\"$")
+_ORIGINAL = f"Original {_HEAD}"  # of a data loader's worker
+# What a process or its launcher writes after a message: log records, progress, other reports on its end.
+_OTHER = re.compile(
+    r"\[?[DIWEF]\d{4} |\[[A-Z]\d{3,4} |\[?\d{2,4}[-/:]\d\d|\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b"
+    r"|(?:epoch|step|iter|train|test|val|rank|wandb|srun)\b|.*\d+%\||.*:\d+: \w*Warning: "
+    r"|[=*-]{5,}|[{\[]['\"]|Exception |Killed$|Fatal ",
+    re.IGNORECASE,
+)
+# The line before the traceback of an exception that the process survived: a thread's, or one that was logged.
+_SURVIVED = re.compile(
+    r"Exception in thread |Exception ignored |.*\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b"
+)
 _NOISE = ("ChildFailedError", "SignalException", "torch.distributed.elastic.multiprocessing")
+_ROOT_CAUSE = re.compile(r"\s+rank\s*: (?P<rank>\d+)|\s+traceback\s*: (?P<error>Signal \d+ .*)")
+_PAIRS = (("(", ")"), ("[", "]"), ("{", "}"))
+MOST_LINES = 40  # of a message
 
 
 @dataclass(frozen=True)
@@ -36,19 +56,17 @@ class Traceback:
     Attributes:
         time: When its first line was written.
         text: The whole, without torch's prefixes.
+        error: The exception's type and message: of a chain the last one, of a process that reports another's
+            the other's, of a group all. The text may have more of its lines, and its notes.
         rank: The process's rank where torch named it, else None.
-        thread: Whether it ended a thread alone: the process may have gone on.
+        survived: Whether it ended a thread alone, or was only logged: the process may have gone on.
     """
 
     time: str
     text: str
+    error: str
     rank: int | str | None = None
-    thread: bool = False
-
-    @property
-    def error(self) -> str:
-        """Its last line: the exception's type and message."""
-        return self.text.rsplit("\n", 1)[-1]
+    survived: bool = False
 
 
 def find(lines: Iterable[Line]) -> list[Traceback]:
@@ -66,16 +84,19 @@ def find(lines: Iterable[Line]) -> list[Traceback]:
 def first(logs: Mapping[int | str, Iterable[Line]]) -> Traceback | None:
     """Find the traceback that was written first, of the pods with these node ranks.
 
-    One that ended a thread alone, such as that which renews a lease at an etcd, explains a failure only where
-    there is no other.
+    One that its process survived explains a failure only where there is no other. Without any, what torchrun
+    reports of the process that a signal ended.
     """
+    logs = {rank: list(lines) for rank, lines in logs.items()}
     found = [
-        (each.thread, time_key(each.time), rank, each) for rank, lines in logs.items() for each in find(lines)
+        (traceback.survived, time_key(traceback.time), rank, traceback)
+        for rank, lines in logs.items()
+        for traceback in find(lines) or _root_cause(lines)
     ]
     if not found:
         return None
     *_, rank, traceback = min(found, key=lambda each: each[:3])
-    return Traceback(traceback.time, traceback.text, rank if traceback.rank is None else traceback.rank)
+    return traceback if traceback.rank is not None else replace(traceback, rank=rank)
 
 
 def with_head(texts: Sequence[str]) -> list[str]:
@@ -95,20 +116,112 @@ def time_key(time: str) -> str:
 
 
 def _find_in(lines: Sequence[Line], prefix: str) -> list[Traceback]:
-    named = re.search(r"\[rank([0-9]{1,9})\]", prefix)
+    named = re.search(r"\[rank(\d+)\]", prefix)
     rank = int(named[1]) if named else None
-    lines, found, index = _joined(lines), [], 0
-    while index < len(lines):
-        if lines[index].text.rstrip() != _HEAD:
-            index += 1
-            continue
-        start, index = index, _end(lines, index)
-        while (head := _chained(lines, index)) is not None:
-            index = _end(lines, head)
-        text = "\n".join(line.text.rstrip() for line in lines[start:index])
-        thread = start > 0 and lines[start - 1].text.startswith(_THREAD)
-        found.append(Traceback(lines[start].time, text, rank, thread))
+    lines, found, index = _joined(lines), list[Traceback](), 0
+    texts = [line.text.rstrip() for line in lines]
+    while index < len(texts):
+        start, index, kept, error = index, *_block(texts, index)
+        if kept:
+            survived = bool(start and _SURVIVED.match(texts[start - 1]))
+            error = error if rank is not None else _own_lines(error)
+            found.append(Traceback(lines[start].time, "\n".join(kept), error, rank, survived))
     return found
+
+
+def _own_lines(message: str) -> str:
+    """Shorten a message to the lines that are surely its own, where the log is that of several processes."""
+    first, *others = message.split("\n")
+    kept = [first]
+    for line in others:
+        whole = "\n".join(kept).rstrip()
+        is_open = whole.endswith((":", ",", "!")) or any(
+            whole.count(one) > whole.count(two) for one, two in _PAIRS
+        )
+        if line and not line.startswith((" ", "\t")) and not is_open:
+            break
+        kept.append(line)
+    return "\n".join(kept).rstrip()
+
+
+def _block(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
+    """Read what begins at an index: the index after it, its lines and its error; no lines if nothing does."""
+    text = texts[start]
+    if text.startswith("  + Exception Group"):
+        index, kept, error = _group(texts, start)
+    elif text in (_HEAD, _ORIGINAL):
+        index, kept, error = _plain(texts, start + 1)
+        kept = [text, *kept]
+    elif _SYNTAX.match(text) and any(re.match(r"\w+Error: ", line) for line in texts[start + 1 : start + 4]):
+        index, kept, error = _plain(texts, start)
+    elif _CRASH.match(text):
+        index, kept = _message(texts, start)
+        error = "\n".join(kept[:2])  # of C++, the second says what()
+    else:
+        return start + 1, [], ""
+    near = next((end for end in range(index, min(index + 6, len(texts))) if _is_head(texts[end])), None)
+    between = texts[index:near]
+    if near is None or not all(not line or _JOINT.match(line) for line in between):
+        return index, kept, error
+    if not any(between) and texts[near] != _ORIGINAL:
+        return index, kept, error
+    end, more, last = _block(texts, near)
+    named = any(line.startswith(_CAUSE) for line in between) and error not in last
+    return end, [*kept, *between, *more], f"{last} (from {error})" if named else last
+
+
+def _is_head(text: str) -> bool:
+    return text in (_HEAD, _ORIGINAL) or text.startswith("  + Exception Group")
+
+
+def _plain(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
+    """Read frames and the message after them; lines of other processes in between are left out."""
+    frames, index = list[str](), start
+    while index < len(texts) and not _is_head(texts[index]):
+        text = texts[index]
+        if text.startswith(" "):
+            frames.append(text)
+        elif _EXCEPTION.match(text) and not _FRAME.match("".join(texts[index + 1 : index + 2])):
+            end, message = _message(texts, index)
+            return end, [*frames, *message], "\n".join(message)
+        index += 1
+    return index, frames, frames[-1] if frames else ""  # it is cut off
+
+
+def _message(texts: Sequence[str], start: int) -> tuple[int, list[str]]:
+    """Read a message from its first line on: it ends before what others write, or with the log."""
+    index = start + 1
+    while index < min(start + MOST_LINES, len(texts)):
+        text = texts[index]
+        if _is_head(text) or _JOINT.match(text) or (_OTHER.match(text) and not text.startswith((" ", "\t"))):
+            break
+        index += 1
+    while not texts[index - 1]:
+        index -= 1
+    return index, list(texts[start:index])
+
+
+def _group(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
+    """Read an exception group: its error names the exceptions in it."""
+    index = next((end for end in range(start, len(texts)) if not _GROUP.match(texts[end])), len(texts))
+    lines = [re.sub(r"^\s+[|+]-? ?", "", text) for text in texts[start:index]]
+    while any(_GROUP.match(line) for line in lines):
+        lines = [re.sub(r"^\s+[|+]-? ?", "", line) for line in lines]
+    errors = [line for line in lines if _EXCEPTION.match(line) and not _is_head(line) and line != _HEAD]
+    own, *others = errors or [""]
+    leaves = [line for line in others if not re.search(r"\(\d+ sub-exceptions?\)$", line)]
+    return index, list(texts[start:index]), "; ".join([own, *leaves])
+
+
+def _root_cause(lines: Iterable[Line]) -> list[Traceback]:
+    """Read torchrun's report of the process that failed first, if a signal ended it."""
+    own = list(lines)
+    start = next((index for index, line in enumerate(own) if line.text.startswith("Root Cause")), len(own))
+    found = [match for line in own[start : start + 8] if (match := _ROOT_CAUSE.match(line.text))]
+    rank = next((int(match["rank"]) for match in found if match["rank"]), None)
+    error = next((match["error"] for match in found if match["error"]), None)
+    text = "\n".join(line.text for line in own[start : start + 8])
+    return [Traceback(own[start].time, text, error, rank)] if error else []
 
 
 def _joined(lines: Sequence[Line]) -> list[Line]:
@@ -120,19 +233,3 @@ def _joined(lines: Sequence[Line]) -> list[Line]:
             frame = next((each for each in near if made[each].text.startswith("  ")), index + 1)
             made[index:frame] = [*made[index + 1 : frame], line]
     return made
-
-
-def _end(lines: Sequence[Line], head: int) -> int:
-    """Index after the exception's message: the first line after the head that is not indented."""
-    for index in range(head + 1, len(lines)):
-        if lines[index].text.strip() and not lines[index].text.startswith(" "):
-            return index + 1
-    return len(lines)
-
-
-def _chained(lines: Sequence[Line], end: int) -> int | None:
-    """Index of the next traceback of a chain, if the lines between say that it is one."""
-    rest = [index for index in range(end, min(end + 5, len(lines))) if lines[index].text.strip()]
-    if len(rest) < 2 or not lines[rest[0]].text.startswith(_CHAIN) or lines[rest[1]].text.rstrip() != _HEAD:
-        return None
-    return rest[1]

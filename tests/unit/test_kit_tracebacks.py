@@ -1,3 +1,9 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
 from kitlib.display import tracebacks
 from kitlib.display.tracebacks import Line, time_key
 
@@ -111,3 +117,140 @@ def test_a_thread_that_ends_explains_nothing_where_a_program_has_ended():
     both = {0: log(LEASE, 1), 1: log(CULPRIT, 2)}
     assert tracebacks.first(both).error == "ValueError: this rank is the culprit"
     assert "Connection to etcd failed" in tracebacks.first({0: log(LEASE, 1)}).error
+
+
+# Recorded from programs on torch 2.15 in Python 3.11; those with "torchrun" in their names of two ranks.
+RECORDED = {
+    "spawn": ["ValueError: bucket of rank 1 has no images"],
+    "data_loader": ["OSError: picture 5 is truncated"],
+    "data_loader_key": ["KeyError: 'label'"],
+    "data_loader_killed": ["exited unexpectedly", "is killed by signal: Killed"],
+    "state_dict": [
+        "RuntimeError: Error(s) in loading",
+        'Missing key(s) in state_dict: "0.bias"',
+        "size mismatch for",
+    ],
+    "assert_close": ["AssertionError: Tensor-likes are not close!"],
+    "weights_only": ["UnpicklingError: Weights only load failed", "Unsupported global: GLOBAL __main__.Mine"],
+    "cuda": ["RuntimeError: Found no NVIDIA driver"],
+    "shapes": ["RuntimeError: addmm: mat1 and mat2 shapes cannot be multiplied"],
+    "torchrun": ["ValueError: this rank is the culprit\nand says so in two lines\nwhile reading shard 3"],
+    "torchrun_plain": ["ValueError: this rank is the culprit"],
+    "torchrun_record": ["ValueError: this rank is the culprit"],
+    "torchrun_signal": ["Signal 11 (SIGSEGV) received by PID"],
+    "spawn_in_torchrun": ["ValueError: a child of a rank is the culprit"],
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_error_is_the_one_that_a_person_looks_for(name):
+    text = (Path(__file__).parent / "tracebacks" / f"{name}.log").read_text()
+    found = tracebacks.first({0: log(text, 1)})
+    assert found.error.startswith(RECORDED[name][0]) or len(RECORDED[name]) > 1
+    assert all(words in found.error for words in RECORDED[name])
+    assert "Root Cause" in found.text or found.error.split("\n")[-1].split(" (from")[0] in found.text
+    assert found.rank == (1 if name in ("torchrun", "torchrun_signal") else 0)
+
+
+@pytest.mark.parametrize("name", set(RECORDED) - {"torchrun", "torchrun_record", "torchrun_plain"})
+def test_the_end_of_a_log_is_enough(name):
+    """A kubelet keeps the last 2048 bytes of it."""
+    text = (Path(__file__).parent / "tracebacks" / f"{name}.log").read_text()
+    text = text.partition("\nW1125")[0] if name != "torchrun_signal" else text
+    kept = tracebacks.with_head(text.encode()[-2048:].decode("utf-8", "replace").splitlines())
+    assert RECORDED[name][-1] in tracebacks.first({0: log("\n".join(kept), 1)}).error
+
+
+# Python itself writes these, of the version that runs the tests: source, the error, more that the text has.
+PROGRAMS = {
+    "note": ("e = ValueError('x'); e.add_note('of shard 3'); raise e", "ValueError: x", "of shard 3"),
+    "message of lines": (
+        "raise ValueError('shapes:\\n  (1,)\\n  (2,)')",
+        "ValueError: shapes:\n  (1,)\n  (2,)",
+        "",
+    ),
+    "open bracket": ("raise ValueError('got [1,\\n2,\\n3] here')", "ValueError: got [1,\n2,\n3] here", ""),
+    "two lines": ("raise ValueError('first\\nsecond\\n\\nthird')", "ValueError: first", "second\n\nthird"),
+    "context": ("try: {}['a']\nexcept KeyError: raise OSError('no a')", "OSError: no a", "KeyError: 'a'"),
+    "cause": (
+        "try: {}['a']\nexcept KeyError as e: raise OSError('no a') from e",
+        "OSError: no a (from KeyError: 'a')",
+        "",
+    ),
+    "own class": ("class Bad(Exception): pass\nraise Bad", "Bad", "raise Bad"),
+    "no message": ("assert 1 == 2", "AssertionError", "assert 1 == 2"),
+    "interrupt": ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", "KeyboardInterrupt", ""),
+    "recursion": ("def f(): f()\nf()", "RecursionError: maximum recursion depth exceeded", "more times]"),
+    "syntax": ("x = 1\nprint((x)", "SyntaxError: '(' was never closed", "print((x)"),
+    "indentation": (
+        "if 1:\nprint(1)",
+        "IndentationError: expected an indented block after 'if' statement on line 1",
+        "",
+    ),
+    "syntax of a module": ("exec('import broken')", "SyntaxError: '(' was never closed", "broken.py"),
+    "group": (
+        "raise ExceptionGroup('many', [ValueError('a'), ExceptionGroup('more', [OSError('b')])])",
+        "ExceptionGroup: many (2 sub-exceptions); ValueError: a; OSError: b",
+        "",
+    ),
+    "pool": (
+        "from concurrent.futures import ProcessPoolExecutor as P\nif __name__ == '__main__':\n"
+        "    with P(1) as p: p.submit(int, 'x').result()",
+        "ValueError: invalid literal for int() with base 10: 'x'",
+        "",
+    ),
+    "logged before": (
+        "import logging\ntry: {}['a']\nexcept KeyError: logging.exception('again')\nraise OSError('no a')",
+        "OSError: no a",
+        "",
+    ),
+    "thread before": (
+        "import threading as t\nt.Thread(target=int, args='x').start()\nraise OSError('no a')",
+        "OSError: no a",
+        "",
+    ),
+    "warning before": (
+        "import warnings\nwarnings.warn('ValueError: x')\nraise OSError('no a')",
+        "OSError: no a",
+        "",
+    ),
+    "ignored before": (
+        "class A:\n    def __del__(self): raise ValueError('x')\nA()\nraise OSError('no a')",
+        "OSError: no a",
+        "",
+    ),
+    "segfault": ("import ctypes; ctypes.string_at(0)", "Fatal Python error: Segmentation fault", "string_at"),
+    "terminate": (
+        "import ctypes; ctypes.CDLL('libstdc++.so.6')._ZSt9terminatev()",
+        "terminate called without",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_pythons_own_reports_are_read_whole(name, tmp_path):
+    source, error, more = PROGRAMS[name]
+    (tmp_path / "train.py").write_text(source)
+    (tmp_path / "broken.py").write_text("x = (1")
+    command = [sys.executable, *(["-X", "faulthandler"] if name == "segfault" else []), "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode
+    text = "begins\n" + done.stderr + "I1125 13:00:00.000 ends\nstep 4 loss 0.5\n"
+    found = tracebacks.first({0: log(text, 1)})
+    assert found.error == error or (found.error.startswith(error) and name in ("recursion", "terminate"))
+    assert more in found.text and "ends" not in found.text
+
+
+def test_lines_of_other_processes_between_the_frames_are_left_out():
+    lines = CULPRIT.splitlines()
+    lines[2:2] = ["step 3 loss 0.2", "Epoch 1", "loading", '{"event": "step"}']
+    found = tracebacks.first({0: log("\n".join(lines), 1)})
+    assert found.error == "ValueError: this rank is the culprit"
+    assert "loading" not in found.text and "Epoch" not in found.text
+
+
+def test_the_message_of_an_exception_in_c_is_named():
+    text = "terminate called after throwing an instance of 'c10::Error'\n  what():  shapes differ\nAborted"
+    error = "terminate called after throwing an instance of 'c10::Error'\n  what():  shapes differ"
+    assert tracebacks.first({0: log(text, 1)}).error == error
