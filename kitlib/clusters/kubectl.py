@@ -4,6 +4,8 @@ import os
 import shlex
 import shutil
 import subprocess
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -80,16 +82,24 @@ def forward_port(kubectl: Sequence[str], target: str, port: int, *, kubeconfig: 
         env=os.environ | {"KUBECONFIG": str(kubeconfig)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
+        errors="replace",
     ) as process:
-        assert process.stdout and process.stderr, "they are pipes"
+        assert process.stdout, "it is a pipe"
         try:
             line = process.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 5000
-            if not line:
-                what = process.stderr.read().strip() or "it ended at once"
+            if not line.startswith("Forwarding"):
+                what = (line + process.stdout.read()).strip() or "it ended at once"
                 fix = f"kubectl get {target} shows whether it is there and ready"
                 raise CommandFailed(what, about=f"kubectl {' '.join(words)}", fix=fix)
-            yield line.split()[2]
+            # It writes a line for each connection, and stops where nobody reads them.
+            reader = threading.Thread(target=deque, args=(process.stdout, 0), name="port-forward")
+            reader.start()
+            try:
+                yield line.split()[2]
+            finally:
+                process.terminate()
+                reader.join()
         finally:
             process.terminate()

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -35,23 +36,28 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> A
         ProviderFailed: It failed; the error has its message.
     """
     command = [sys.executable, "-m", "localkube", *arguments]
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        start_new_session=True,  # a Ctrl-C comes to us alone, and is passed on below
-    ) as process:
-        assert process.stdout and process.stderr, "they are pipes"
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as errors,  # a pipe fills up, and stops the program
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,  # a Ctrl-C comes to us alone, and is passed on below
+        ) as process,
+    ):
+        assert process.stdout, "it is a pipe"
         try:
             answer: dict[str, Any] = {}
             for line in process.stdout:
                 answer = _message(line)
                 if "progress" in answer:
                     report(answer["progress"])
-            said = process.stderr.read()
+            process.wait()
+            errors.seek(0)
+            said = errors.read()
         except BaseException:
             _interrupt(process)
             raise

@@ -8,6 +8,7 @@ in bytes, and for each reason of a failure the next thing to try. Containers' im
 import contextlib
 import json
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,17 +133,22 @@ def _run(
         )
     command = obtained.argv("images", verb, "--store", str(private_dir(images_dir())), *arguments)
     events = []
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None, "both are pipes"
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as errors,  # a pipe fills up, and stops the program
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as process,
+    ):
+        assert process.stdout is not None, "it is a pipe"
         for line in process.stdout:
             event = json.loads(line)
             if event["event"] != "layer":
                 events.append(event)
             elif progress:
                 progress(event)
-        said = process.stderr.read().strip()
+        process.wait()
+        errors.seek(0)
+        said = errors.read().strip()
     if process.returncode == 0:
         return events
     if events and events[-1]["event"] == "failed":

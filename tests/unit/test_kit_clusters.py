@@ -1,5 +1,6 @@
 """Clusters, as far as they can be judged before anything is started."""
 
+import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,8 @@ import kitlib as kit
 from kitlib import clusters
 from kitlib.cli import main
 from kitlib.clusters import ExistingCluster, LocalCluster, cleanup, existing, local, machine
-from kitlib.errors import BadInput, ClusterUnreachable, ProviderFailed
+from kitlib.clusters.kubectl import forward_port
+from kitlib.errors import BadInput, ClusterUnreachable, CommandFailed, ProviderFailed
 from kitlib.k8s.client import Kube
 
 KUBECONFIG = """
@@ -185,3 +187,45 @@ def test_kubeconfigs_of_a_cluster_that_has_gone_otherwise_go_when_it_is_deleted(
     monkeypatch.setattr(clusters, "find", lambda name, **more: None)
     assert CliRunner().invoke(main.main, ["cluster", "delete", "lab"]).exit_code == 0
     assert not keys.exists()
+
+
+FORWARD = """
+import socket, sys
+with socket.create_server(("127.0.0.1", 0)) as server:
+    print(f"Forwarding from 127.0.0.1:{server.getsockname()[1]} -> 80", flush=True)
+    for stream in (sys.stdout, sys.stderr):
+        stream.write("Handling connection\\n" * 50_000)
+        stream.flush()
+    client, _ = server.accept()
+    client.sendall(b"served")
+    client.close()
+    sys.stdin.read(), sys.stdout.write("lost"), sys.exit(1)
+"""
+
+
+def test_a_forwarded_port_serves_after_any_number_of_connections(tmp_path):
+    """kubectl writes a line for each, and one for each error: it stopped for good where nobody read them."""
+    (tmp_path / "kubectl").write_text(FORWARD)
+    kubectl = [sys.executable, str(tmp_path / "kubectl")]
+    with forward_port(kubectl, "pod/x", 80, kubeconfig=tmp_path / "none") as address:
+        host, port = address.split(":")
+        with socket.create_connection((host, int(port)), 60) as client:
+            assert client.recv(6, socket.MSG_WAITALL) == b"served"
+
+
+def test_a_port_that_cannot_be_forwarded_says_why(tmp_path):
+    (tmp_path / "kubectl").write_text("import sys\nprint('first'), sys.exit('error: pods \"x\" not found')")
+    kubectl = [sys.executable, str(tmp_path / "kubectl")]
+    with (
+        pytest.raises(CommandFailed, match=r'(?s)first.*pods "x" not found'),
+        forward_port(kubectl, "pod/x", 80, kubeconfig=tmp_path / "none"),
+    ):
+        pass
+
+
+def test_a_program_may_write_any_number_of_warnings_before_it_answers(tmp_path, monkeypatch):
+    (tmp_path / "localkube").mkdir()
+    program = "import sys\nsys.stderr.write('warning\\n' * 50_000)\nprint('{\"result\": 7}')"
+    (tmp_path / "localkube" / "__main__.py").write_text(program)
+    monkeypatch.setattr(machine, "ROOT", tmp_path)
+    assert machine.ask("list") == 7
