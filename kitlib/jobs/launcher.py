@@ -144,10 +144,17 @@ def _create_all(kube: Kube, job: Job, objects: Sequence[Object], *, about: str, 
             continue  # no pod is accepted before its ServiceAccount exists; its Job is checked
         try:
             _create(kube, item, job.name, main=item is objects[-1], dry_run=dry_run)
-            if item["kind"] == "Pod" and not dry_run:
+            if not dry_run and _adopts(objects[-1], item):
                 _wait_until_noticed(kube, item, about=about)
         except Rejected as error:
             raise _launch_error(error, job, objects, index, cluster=kube.cluster) from error
+
+
+def _adopts(main: Object, item: Object) -> bool:
+    """Tell whether the main object's controller adopts an object that exists before it."""
+    selector = (main.get("spec", {}).get("selector") or {}).get("matchLabels")
+    labels = item["metadata"].get("labels") or {}
+    return item["kind"] == "Pod" and bool(selector) and selector.items() <= labels.items()
 
 
 def _launch_error(

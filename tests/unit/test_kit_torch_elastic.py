@@ -6,12 +6,14 @@ import pytest
 
 import kitlib as kit
 from kitlib.errors import BadInput
-from kitlib.jobs import sources
+from kitlib.jobs import launcher, sources
 from kitlib.k8s import job_kinds, names
 from kitlib.metrics import events
 from kitlib.metrics.rendezvous import rank_processes
 from kitlib.runs.control import plan_workers
 from kitlib.runs.status import run_status
+
+SERVER = {"data": "/data/mnist", "volumes": {"/data": "shared"}, "name": "x"}
 
 
 @pytest.fixture
@@ -58,6 +60,24 @@ def test_workers_are_made_of_the_template_as_it_is_patched(trainer):
     assert second["spec"]["hostname"] == "digits-1"
     assert job_kinds.replica_limits(template) == (2, 1, 3)
     assert all(each["metadata"]["labels"][names.RUN] == "digits" for each in job.objects)
+
+
+@pytest.mark.parametrize(
+    ("job", "awaited"),
+    [
+        (lambda: kit.TorchElastic("trainers/digits_elastic.py", nodes=30, max_nodes=30, name="x"), 0),
+        (lambda: kit.PyTorchJob("trainers/digits_elastic.py", nodes=30, max_nodes=30, name="x"), 0),
+        (lambda: kit.ParameterServer("trainers/mnist_parameter_server.py", **SERVER), 1),
+    ],
+    ids=["plain pods", "a store", "a Job adopts its first pod"],
+)
+def test_a_pod_is_awaited_only_where_an_object_adopts_it(monkeypatch, job, awaited):
+    job, waits, made = job(), [], []
+    monkeypatch.setattr(launcher, "_wait_until_noticed", lambda kube, pod, *, about: waits.append(pod))
+    create = lambda item, dry_run: made.append(item)  # noqa: E731
+    kube = SimpleNamespace(find=lambda kind, name: None, create=create, cluster="lab")
+    launcher._create_all(kube, job, job.objects, about="", dry_run=False)
+    assert (len(waits), made) == (awaited, job.objects)
 
 
 def test_each_launch_has_a_rendezvous_of_its_own(trainer, monkeypatch):
