@@ -19,6 +19,7 @@ from kitlib.display.progress import Progress, progress
 from kitlib.errors import BadInput, DatasetFailed, FileMissing
 from kitlib.jobs.base import Job
 from kitlib.jobs.launcher import launch
+from kitlib.jobs.sources import literal
 from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
@@ -185,7 +186,9 @@ class DatasetJob(Job):
         more += ["--records"] if self.records else []
         return {
             "image": self.image,
-            "args": [self.dataset, f"--root={self.root}", f"--source={SOURCES[self.synthetic]}", *more],
+            "args": literal(
+                [self.dataset, f"--root={self.root}", f"--source={SOURCES[self.synthetic]}", *more]
+            ),
             "env": [*env, *({"name": key, "value": value} for key, value in self.environment.items())],
         }
 

@@ -18,7 +18,19 @@ from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput
 from kitlib.jobs import functions
 from kitlib.jobs.resources import GPU_COUNT, GPU_TOLERATION, NO_GPUS, NodeResources
-from kitlib.jobs.sources import Remote, Sources, check_size, data_of, flags, remote, sources, volume_of
+from kitlib.jobs.sources import (
+    Remote,
+    Sources,
+    check_size,
+    data_of,
+    flags,
+    listed,
+    literal,
+    modes,
+    remote,
+    sources,
+    volume_of,
+)
 from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Manifest, Object, merge, title
 from kitlib.k8s.quantities import check_count, check_quantity, parse_quantity
@@ -233,8 +245,9 @@ class TrainingJob(Job):
         """Read the program, or a function as one: its sources, its arguments, or where pods fetch it."""
         self.function: Callable[..., object] | None = trainer if callable(trainer) else None
         self.remote: Remote | None = None if callable(trainer) else remote(trainer, secret)
-        self.files: tuple[str | Path, ...] = tuple(files)
-        if self.files and (self.function or self.remote):
+        self.files: list[str] = []  # below the trainer's folder
+        self.modes: dict[str, int] = {}
+        if files and (self.function or self.remote):
             fix = "put them on a volume, or beside a program that is a file here"
             raise BadInput("files lie beside a trainer that is a file", about=f"files={files!r}", fix=fix)
         if callable(trainer):
@@ -247,6 +260,9 @@ class TrainingJob(Job):
             return
         self.args = flags(args)
         self.trainer = Path(self.remote.name) if self.remote else config.find(trainer)
+        if not self.remote:
+            self.files = listed(self.trainer, files)
+            self.modes = modes(self.trainer, self.files)
         self.sources = sources(FETCH if self.remote else self.trainer, files=self.files)
 
     @property
@@ -306,8 +322,8 @@ class TrainingJob(Job):
             labels.update(dict.fromkeys(labels, self.name))
         filled = {
             "image": self.image,
-            "command": [*base["command"][:-1], self._path],
-            "args": self.args,
+            "command": [*base["command"][:-1], *literal([self._path])],
+            "args": literal(self.args),
             "env": [*base.get("env", []), *self._environment],
             "resources": self._resources,
             "volumeMounts": [*own, *self._mounts],
@@ -339,7 +355,7 @@ class TrainingJob(Job):
             volumes = [*volumes, {"name": "source", "persistentVolumeClaim": {"claimName": source.claim}}]
         filled = {
             "image": self.image,
-            "command": [*init["command"][:2], source.url, *init["command"][3:]],
+            "command": [*init["command"][:2], *literal([source.url]), *init["command"][3:]],
             "volumeMounts": mounts,
             "envFrom": [{"secretRef": {"name": source.secret}}] if source.secret else None,
         }
@@ -395,9 +411,12 @@ class TrainingJob(Job):
             {"name": f"volume-{index}", "persistentVolumeClaim": {"claimName": claim}}
             for index, claim in enumerate(self.volumes.values())
         ]
-        source = volume_of(self.sources, name=self.name)
+        source = volume_of(self.sources, name=self.name, modes=self.modes)
         kept = {"name": "workspace", "persistentVolumeClaim": {"claimName": self.workspace}}
-        files = (source | {"name": f"file-{index}"} for index, _ in enumerate(self.files))
+        files = (
+            volume_of(self.sources, name=self.name, modes=self.modes, below=path) | {"name": f"file-{index}"}
+            for index, path in enumerate(self.files)
+        )
         return [source, *claimed, *([kept] if self.workspace else []), *files]
 
     @property
@@ -405,10 +424,9 @@ class TrainingJob(Job):
         """The containers' mounts of the requested volumes, and of the files in the working directory."""
         claimed = [{"name": f"volume-{index}", "mountPath": path} for index, path in enumerate(self.volumes)]
         kept = {"name": "workspace", "mountPath": WORKSPACE, "subPath": f"runs/{self.name}"}
-        paths = (Path(each).as_posix() for each in self.files)
         files = (
             {"name": f"file-{index}", "mountPath": f"{WORKSPACE}/{path}", "subPath": path, "readOnly": True}
-            for index, path in enumerate(paths)
+            for index, path in enumerate(self.files)
         )
         return [*claimed, *([kept] if self.workspace else []), *files]
 

@@ -1,5 +1,6 @@
 """Distributed training by an ElasticJob of TorchElastic's first operator: workers meet at an etcd server."""
 
+from kitlib.jobs.sources import literal
 from kitlib.jobs.torch_elastic import ElasticTrainingJob
 from kitlib.k8s.manifests import Object, merge
 
@@ -27,7 +28,9 @@ class ElasticJob(ElasticTrainingJob):
         command, words = container["command"], [f"--nproc_per_node={self.processes_per_node}"]
         if self.limits is not None:
             command, words = self._launcher, [*words, f"--max_restarts={self.max_restarts}"]
-        pod = self._pod_template(worker["template"], command=command, args=[*words, self._path, *self.args])
+        pod = self._pod_template(
+            worker["template"], command=command, args=[*words, *literal([self._path, *self.args])]
+        )
         fewest, most = self.limits or (self.nodes, self.nodes)
         replicas = {"Worker": {"replicas": self.nodes, "template": pod}}
         return merge(item, {"spec": {"minReplicas": fewest, "maxReplicas": most, "replicaSpecs": replicas}})

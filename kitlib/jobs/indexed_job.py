@@ -4,6 +4,7 @@ It needs nothing but Kubernetes itself. The number of pods is fixed; what is ela
 """
 
 from kitlib.jobs.base import TrainingJob
+from kitlib.jobs.sources import literal
 from kitlib.k8s import names
 from kitlib.k8s.manifests import Object, merge
 
@@ -34,7 +35,7 @@ class IndexedJob(TrainingJob):
             for word in container["command"][:-1]
         ]
         address = {"name": "MASTER_ADDR", "value": f"{self.name}-0.{self.name}"}
-        pod = self._pod_template(template, command=[*command, self._path], env=[address])
+        pod = self._pod_template(template, command=[*command, *literal([self._path])], env=[address])
         pod = merge(pod, {"spec": {"subdomain": self.name}})
         spec = {"completions": self.nodes, "parallelism": self.nodes, "template": pod}
         return merge(item, {"spec": spec})

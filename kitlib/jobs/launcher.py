@@ -152,8 +152,8 @@ def _create_all(kube: Kube, job: Job, objects: Sequence[Object], *, about: str, 
 
 def _adopts(main: Object, item: Object) -> bool:
     """Tell whether the main object's controller adopts an object that exists before it."""
-    selector = (main.get("spec", {}).get("selector") or {}).get("matchLabels")
-    labels = item["metadata"].get("labels") or {}
+    selector: Object = (main.get("spec", {}).get("selector") or {}).get("matchLabels") or {}
+    labels: Object = item["metadata"].get("labels") or {}
     return item["kind"] == "Pod" and bool(selector) and selector.items() <= labels.items()
 
 

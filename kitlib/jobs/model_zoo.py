@@ -15,7 +15,7 @@ from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput
 from kitlib.jobs.base import FOLDER
 from kitlib.jobs.parameter_server import ParameterServer, check_functions
-from kitlib.jobs.sources import check_size, flags
+from kitlib.jobs.sources import Sources, check_size, content_of, flags, literal
 from kitlib.k8s.manifests import Object, merge
 
 IN_IMAGE = "/"  # where a relative path in an image begins
@@ -45,15 +45,16 @@ class ModelZoo:
     in_image: bool = False
 
     @property
-    def sources(self) -> dict[str, str | bytes]:
+    def sources(self) -> Sources:
         """The zoo's modules, by their paths in it; none if they are in the image."""
         if self.in_image:
             return {}
         root = Path(self.folder)
         paths = (each.relative_to(root) for each in sorted(root.rglob("*.py")))
-        chosen = (each for each in paths if not any(part.startswith(".") for part in each.parts))
-        found: dict[str, str | bytes] = {each.as_posix(): (root / each).read_text("utf-8") for each in chosen}
-        return check_size(found, about=f"model zoo {root}")
+        chosen = (path for path in paths if not any(part.startswith(".") for part in path.parts))
+        return check_size(
+            {path.as_posix(): content_of(root / path) for path in chosen}, about=f"model zoo {root}"
+        )
 
 
 def find_zoo(folder: str, model_def: str, functions: Mapping[str, str], *, in_image: bool) -> ModelZoo:
@@ -141,7 +142,7 @@ class ModelZooJob(ParameterServer):
         self, trainer: object, args: Mapping[str, Any] | Sequence[object], files: object, secret: object
     ) -> None:
         self.function = self.remote = None
-        self.files, self.args = (), flags(args)
+        self.files, self.modes, self.args = [], {}, flags(args)
         self.trainer, self.sources = Path(self.zoo.module), self.zoo.sources
 
     def _check_trainer(self) -> None:
@@ -159,7 +160,7 @@ class ModelZooJob(ParameterServer):
         main = super()._main()
         if self.state_dir:
             (master,) = main["spec"]["template"]["spec"]["containers"]
-            master["command"][-1] = f"--state-dir={self.state_dir}"
+            master["command"][-1] = literal([f"--state-dir={self.state_dir}"])[0]
         return main
 
     def _flags(self) -> list[str]:

@@ -17,6 +17,7 @@ from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput
 from kitlib.jobs.base import TrainingJob
+from kitlib.jobs.sources import literal
 from kitlib.k8s import job_kinds, names
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count, check_quantity
@@ -207,7 +208,10 @@ class ParameterServer(TrainingJob):
         *command, _ = container["command"]
         state = f"--state-dir={self.root}/parameter-server/{self.name}"
         owner = {"name": "JOB_NAME", "value": self._object_name("-master")}
-        container |= {"command": [*command, state], "args": [*self._flags(), *self.args]}
+        container |= {
+            "command": [*command, *literal([state])],
+            "args": literal([*self._flags(), *self.args]),
+        }
         pod["spec"]["containers"] = [merge(container, {"env": [owner]})]
         pod["spec"] |= {"serviceAccountName": self._object_name("-master")}
         selector = {"matchLabels": {"elasticdl-job-name": self.name}}
@@ -279,7 +283,7 @@ class ParameterServer(TrainingJob):
 def check_functions(trainer: Path, needed: Mapping[str, str], *, fix: str) -> None:
     """Raise BadInput for functions that a file does not define; ``needed`` has their signatures by name."""
     defined: set[str] = set()
-    for node in ast.parse(trainer.read_text(encoding="utf-8")).body:
+    for node in ast.parse(trainer.read_bytes()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             defined.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):

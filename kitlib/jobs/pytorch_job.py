@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kitlib.errors import BadInput
+from kitlib.jobs.sources import literal
 from kitlib.jobs.torch_elastic import STORES, ElasticTrainingJob
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
@@ -65,7 +66,7 @@ class PyTorchJob(ElasticTrainingJob):
         return merge(item, {"spec": spec})
 
     def _elastic(self, item: Object, master: Object) -> Object:
-        pod = self._pod_template(master["template"], command=[*self._launcher, self._path])
+        pod = self._pod_template(master["template"], command=[*self._launcher, *literal([self._path])])
         # OnFailure: the kubelet restarts containers, which the operator counts; it replaces deleted pods.
         worker = {"replicas": self.nodes, "restartPolicy": "OnFailure", "template": pod}
         backend, port = STORES[RENDEZVOUS]

@@ -7,6 +7,9 @@ packages beside it. ``trainers/fetch_trainer.py`` does the fetching, in the pods
 
 import ast
 import base64
+import logging
+import os
+import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +19,13 @@ from typing import Any
 from kitlib.errors import BadInput
 from kitlib.k8s import names
 from kitlib.k8s.manifests import Object
+from kitlib.storage.tree import walk
 
+log: logging.Logger = logging.getLogger(__name__)
 CONFIG_MAP_BYTES = 1024 * 1024 - 4096  # etcd's limit, less what the object itself needs
+MAX_FILES = 2000  # each is named in the pods' manifest, which has the same limit
+_PLAIN = re.compile(r"[-_a-zA-Z0-9]([-._a-zA-Z0-9]*[-_a-zA-Z0-9])?")
+_CACHE = {"__pycache__"}
 _URL = re.compile(r"([a-z0-9]+)://([^/]*)/(.*)")
 VOLUME = "volume"
 _BUCKETS = ("s3", "gs")
@@ -84,32 +92,37 @@ def remote(trainer: object, secret: str | None) -> Remote | None:
 Sources = dict[str, str | bytes]  # by path, relative to the trainer's folder
 
 
-def sources(*programs: Path, offered: Collection[Path] = (), files: Iterable[str | Path] = ()) -> Sources:
+def sources(*programs: Path, offered: Collection[Path] = (), files: Iterable[str] = ()) -> Sources:
     """Read these programs, and all that they import from beside them, by their path below their folder.
+
+    A package is carried whole, but only what is imported from it must be valid Python.
 
     Args:
         programs: The trainer, and other programs that it needs.
         offered: Modules that may be imported from anywhere.
-        files: Files and folders that the first program reads, relative to its folder.
+        files: Files and folders that the first program reads, as `listed` returns them.
 
     Raises:
         BadInput: One cannot be read or is no Python, or together they are too large for a ConfigMap.
     """
     found: Sources = {}
-    waiting = [(path, path.parent) for path in programs]
+    imported: set[str] = set()
+    waiting = [(program, program.parent, True) for program in programs]
     while waiting:
-        path, root = waiting.pop(0)
+        path, root, needed = waiting.pop(0)
         name = path.relative_to(root).as_posix()
-        if name in found:
+        if name in imported or (name in found and not needed):
             continue
-        found[name], tree = _read(path)
-        for module in _imports(tree):
-            places = (root / f"{module}.py", *(each for each in offered if each.stem == module))
-            file = next((each for each in places if each.is_file()), None)
-            package = [] if file else sorted((root / module).rglob("*.py"))
-            waiting += [(file, file.parent)] if file else [(each, root) for each in package]
-    for path in _listed(programs[0], files):
-        found[path.relative_to(programs[0].parent).as_posix()] = _content(path)
+        content = found[name] = content_of(path)
+        imported |= {name} if needed else set()
+        for module in _modules(content, PurePosixPath(name), about=str(path), needed=needed):
+            waiting += _located(module, root, offered, needed=needed)
+    folder = programs[0].parent
+    for name, path in files_below(folder, files):
+        content = content_of(path)
+        if found.setdefault(name, content) != content:
+            fix = "rename one of them"
+            raise BadInput("two files would be at one place", about=f"{name}: {path}", fix=fix)
     return check_size(found, about=f"trainer {programs[0]}")
 
 
@@ -117,59 +130,202 @@ def check_size(found: Sources, *, about: str) -> Sources:
     """Return the sources if a ConfigMap can carry them.
 
     Raises:
-        BadInput: They are too large.
+        BadInput: They are too large or too many, or a path is not allowed.
     """
-    sizes = {name: len(each.encode() if isinstance(each, str) else each) for name, each in found.items()}
-    if sum(sizes.values()) > CONFIG_MAP_BYTES:
+    sizes = {
+        name: len(content.encode() if isinstance(content, str) else content)
+        for name, content in found.items()
+    }
+    fix = (
+        'put data on a volume: volume.upload("data"), and volumes={"/data": volume} for the job; '
+        "or all of it into an image"
+    )
+    if sum(sizes.values()) > CONFIG_MAP_BYTES or len(found) > MAX_FILES:
         largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
         raise BadInput(
-            f"the trainer and its files have {sum(sizes.values()):,} bytes, and a ConfigMap carries at most "
-            f"{CONFIG_MAP_BYTES:,}; the largest: " + ", ".join(f"{each} {sizes[each]:,}" for each in largest),
+            f"the trainer and its files are {len(found):,} files of {sum(sizes.values()):,} bytes, and "
+            f"a ConfigMap carries at most {MAX_FILES:,} of {CONFIG_MAP_BYTES:,}; the largest: "
+            + ", ".join(f"{name} {sizes[name]:,}" for name in largest),
             about=about,
-            fix='put data on a volume: volume.upload("data"), and volumes={"/data": volume} for the job; '
-            "or all of it into an image",
+            fix=fix,
         )
+    for path in found:  # what Kubernetes refuses in a ConfigMap's items
+        if path.startswith("..") or _lone(path):
+            what = "the name of a file in a ConfigMap is UTF-8, and does not begin with two dots"
+            raise BadInput(what, about=f"{about}: {path!r}", fix=f"rename it, or {fix}")
     return found
 
 
 def data_of(found: Sources) -> Object:
     """Build the ``data`` and ``binaryData`` of the ConfigMap that carries them."""
-    text = {_key(name): each for name, each in found.items() if isinstance(each, str)}
+    keys = _keys(found)
+    text = {keys[path]: content for path, content in found.items() if isinstance(content, str)}
     binary = {
-        _key(name): base64.b64encode(each).decode() for name, each in found.items() if isinstance(each, bytes)
+        keys[path]: base64.b64encode(content).decode()
+        for path, content in found.items()
+        if isinstance(content, bytes)
     }
     return {"data": text} | ({"binaryData": binary} if binary else {})
 
 
-def volume_of(found: Sources, *, name: str) -> Object:
-    """Build the pods' volume with the files at their paths, from the ConfigMap of that name."""
-    items = [{"key": _key(path), "path": path} for path in found]
-    nested = any(each["key"] != each["path"] for each in items)
-    return {"name": "trainer", "configMap": {"name": name} | ({"items": items} if nested else {})}
+def volume_of(found: Sources, *, name: str, modes: Mapping[str, int], below: str = "") -> Object:
+    """Build the pods' volume with the files at their paths, from the ConfigMap of that name.
+
+    Args:
+        found: The files.
+        name: Of the ConfigMap.
+        modes: By path, for those that are not 0644.
+        below: A file, or a folder, to which the volume is limited.
+    """
+    items = [
+        {"key": key, "path": path} | ({"mode": modes[path]} if path in modes else {})
+        for path, key in _keys(found).items()
+        if not below or PurePosixPath(path).is_relative_to(below)
+    ]
+    whole = len(items) == len(found) and not modes and all(item["key"] == item["path"] for item in items)
+    return {"name": "trainer", "configMap": {"name": name} | ({} if whole else {"items": items})}
 
 
-def _key(path: str) -> str:
-    """Turn a path into a key of a ConfigMap, which has no slashes."""
-    return re.sub(r"[^-._a-zA-Z0-9]", "_", path.replace("/", "..")).lstrip(".") or "_"
+def _keys(found: Sources) -> dict[str, str]:
+    """Give each path a key of the ConfigMap: dots for its slashes, or else a number and what looks like it.
+
+    Keys have few characters and no slashes. None is given twice: only those with a number have three dots.
+    """
+    return {
+        path: path.replace("/", "..")
+        if len(path) < 120 and all(_PLAIN.fullmatch(part) and ".." not in part for part in path.split("/"))
+        else f"{number}...{re.sub(r'[^-_a-zA-Z0-9]+', '.', path)[-100:].strip('.')}"
+        for number, path in enumerate(found)
+    }
 
 
-def _listed(program: Path, files: Iterable[str | Path]) -> Iterator[Path]:
-    """Yield the files that are named, and those in the folders that are named."""
-    if isinstance(files, str):
-        raise BadInput("files is a list", about=f"files={files!r}", fix=f"files=[{files!r}]")
-    for each in files:
-        path = (program.parent / Path(each).expanduser()).resolve()
-        if not path.exists() or not path.is_relative_to(program.parent) or path == program.parent:
+def listed(program: Path, files: Iterable[str | Path]) -> list[str]:
+    """Normalise the files and folders that a program reads: paths below its folder.
+
+    Raises:
+        BadInput: One is not there, lies elsewhere, or is named twice.
+    """
+    if isinstance(files, str | Path):
+        raise BadInput("files is a list", about=f"files={str(files)!r}", fix=f"files=[{str(files)!r}]")
+    folder, found = program.parent, list[str]()
+    for given in files:
+        path = folder / Path(given).expanduser()
+        places = (Path(os.path.normpath(path)), path.parent.resolve() / path.name)  # by links or without
+        place = next((place for place in places if place.is_relative_to(folder) and place != folder), None)
+        if place is None or not place.exists():
             raise BadInput(
                 "there is no such file or folder beside the trainer",
-                about=f"{each}, looked for in {program.parent}",
+                about=f"{given}, looked for in {folder}",
                 fix="name files and folders below the trainer's, or put them on a volume",
             )
-        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-        yield from (file for file in inside if file.is_file() and "__pycache__" not in file.parts)
+        name = place.relative_to(folder).as_posix()
+        if twice := [other for other in found if _overlap(name, other)]:
+            raise BadInput(
+                "a file is named twice", about=f"{name} and {twice[0]}", fix="name a folder, or what is in it"
+            )
+        found.append(name)
+    return found
 
 
-def _content(path: Path) -> str | bytes:
+def modes(program: Path, files: Iterable[str]) -> dict[str, int]:
+    """Read the permissions of files that are not 0644; in pods every user may read them, as on a volume."""
+    found = {path: file.stat().st_mode & 0o777 | 0o644 for path, file in files_below(program.parent, files)}
+    return {path: mode for path, mode in found.items() if mode != 0o644}
+
+
+def files_below(folder: Path, names: Iterable[str]) -> Iterator[tuple[str, Path]]:
+    """Walk files and folders: yield the path in the pods and here of each file.
+
+    A ConfigMap has neither links nor empty folders: links are followed, and what is left out is logged.
+    """
+    for name in names:
+        skipped: list[str] = []
+        entries = [
+            entry
+            for entry in walk(folder / name, skipped=skipped, links=False)
+            if not _CACHE & {*Path(entry.path).parts}
+        ]
+        files = [
+            (posixpath.normpath(f"{name}/{entry.path}"), entry.source)
+            for entry in entries
+            if entry.source.is_file()
+        ]
+        full = {parent for path, _ in files for parent in PurePosixPath(path).parents}
+        empty = [
+            entry.path
+            for entry in entries
+            if entry.source.is_dir() and PurePosixPath(name, entry.path) not in full
+        ]
+        skipped += [f"{path or name!r} is an empty folder" for path in empty]
+        if skipped:
+            log.warning("of %s is left out, as a ConfigMap carries files alone: %s", name, "; ".join(skipped))
+        yield from files
+
+
+def _overlap(one: str, other: str) -> bool:
+    return PurePosixPath(one).is_relative_to(other) or PurePosixPath(other).is_relative_to(one)
+
+
+def _located(
+    module: str, root: Path, offered: Collection[Path], *, needed: bool
+) -> Iterator[tuple[Path, Path, bool]]:
+    """Yield the files of an imported module: path, root, and whether Python reads it at once."""
+    top, *rest = module.split(".")
+    places = (root / f"{top}.py", *(path for path in offered if path.stem == top))
+    if file := next((place for place in places if place.is_file()), None):
+        yield file, file.parent, needed
+        return
+    package = root / top
+    for path in sorted(package.rglob("*.py")):
+        yield path, root, False
+    for number in range(len(rest) + 1 if needed else 0):
+        place = package.joinpath(*rest[:number])
+        for file in (place / "__init__.py", place.with_suffix(".py")):
+            if file.is_file() and place != package or file.name == "__init__.py" and file.is_file():
+                yield file, root, True
+
+
+def imports(source: str) -> set[str]:
+    """List the top-level modules that a program imports."""
+    return {module.partition(".")[0] for module in _imported(ast.parse(source), ())}
+
+
+def _modules(content: str | bytes, name: PurePosixPath, *, about: str, needed: bool) -> list[str]:
+    """List the modules that a source imports; of one that is not needed and no Python, none."""
+    try:
+        source = content.encode() if isinstance(content, str) else content  # bytes may declare an encoding
+        return list(_imported(ast.parse(source, filename=about), name.parent.parts))
+    except (SyntaxError, ValueError) as error:  # the latter for null bytes, before Python 3.12
+        if not needed:
+            return []
+        line = (error.text or "").strip() if isinstance(error, SyntaxError) else ""
+        place = f", line {error.lineno}: {line}" if isinstance(error, SyntaxError) and error.lineno else ""
+        what = error.msg if isinstance(error, SyntaxError) else error
+        raise BadInput(
+            f"the trainer is not valid Python: {what}",
+            about=f"trainer {about}{place}",
+            fix="correct that line",
+        ) from error
+
+
+def _imported(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
+    """Yield what a source of a package imports, by absolute dotted names."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level <= len(package):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join([*above, *filter(None, [node.module])])
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
+
+
+def content_of(path: Path) -> str | bytes:
+    """Read a file: text if it is UTF-8, which a person can read in the ConfigMap, or else bytes.
+
+    Raises:
+        BadInput: It cannot be read.
+    """
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -179,39 +335,6 @@ def _content(path: Path) -> str | bytes:
         return content.decode()
     except UnicodeDecodeError:
         return content
-
-
-def imports(source: str) -> set[str]:
-    """List the top-level modules that a program imports."""
-    return set(_imports(ast.parse(source)))
-
-
-def _imports(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name.partition(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0]
-
-
-def _read(path: Path) -> tuple[str, ast.Module]:
-    about = f"trainer {path}"
-    try:
-        source = path.read_text(encoding="utf-8")
-        return source, ast.parse(source, filename=str(path))
-    except OSError as error:
-        fix = "give the path of a file that you can read"
-        raise BadInput(f"the trainer cannot be read: {error.strerror}", about=about, fix=fix) from error
-    except SyntaxError as error:
-        line = (error.text or "").strip()
-        raise BadInput(
-            f"the trainer is not valid Python: {error.msg}",
-            about=f"{about}, line {error.lineno}: {line}",
-            fix="correct that line",
-        ) from error
-    except ValueError as error:  # bytes that are no UTF-8, or a null byte
-        fix = "give a .py file"
-        raise BadInput(f"the trainer is no Python source: {error}", about=about, fix=fix) from error
 
 
 def flags(args: Mapping[str, Any] | Sequence[object]) -> list[str]:
@@ -235,4 +358,20 @@ def flags(args: Mapping[str, Any] | Sequence[object]) -> list[str]:
     else:
         what = "a trainer's arguments are a dict or a list"
         raise BadInput(what, about=f"args={args!r}", fix='args={"epochs": 3}')
-    return [word.replace("$(", "$$(") for word in words]  # or Kubernetes would expand it
+    if bad := [word for word in words if "\0" in word or _lone(word)]:
+        what = "an argument is UTF-8 text without null characters"
+        raise BadInput(what, about=f"args: {bad[0]!r}", fix="write it in another way, or into a file")
+    return words
+
+
+def literal(words: Iterable[str]) -> list[str]:
+    """Escape words of a container's command or arguments, in which Kubernetes expands ``$(NAME)``.
+
+    https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
+    """
+    return [word.replace("$", "$$") for word in words]
+
+
+def _lone(text: str) -> bool:
+    """Find halves of characters: what a name or an argument that is no UTF-8 becomes in Python."""
+    return any("\ud800" <= character <= "\udfff" for character in text)

@@ -13,7 +13,7 @@ from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput
 from kitlib.jobs.base import FOLDER, MAX_NODES, TrainingJob
-from kitlib.jobs.sources import imports, sources
+from kitlib.jobs.sources import imports, literal, sources
 from kitlib.k8s import job_kinds, names
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
@@ -197,7 +197,7 @@ class TorchElastic(ElasticTrainingJob):
             "PET_MAX_RESTARTS": str(self.max_restarts),
         }
         env = [{"name": key, "value": value} for key, value in variables.items()]
-        pod = self._pod_template(item["template"], command=[*self._launcher, self._path])
+        pod = self._pod_template(item["template"], command=[*self._launcher, *literal([self._path])])
         pod = merge(pod, {"spec": {"subdomain": self.name, "containers": [{"name": "worker", "env": env}]}})
         counts = {
             job_kinds.REPLICAS: str(self.nodes),

@@ -9,6 +9,7 @@ from typing import Any
 
 from kitlib.errors import BadInput
 from kitlib.jobs.base import TrainingJob
+from kitlib.jobs.sources import literal
 from kitlib.k8s.manifests import Object, merge
 
 OTHER_JOBS = "use kit.PyTorchJob or kit.IndexedJob"
@@ -63,8 +64,8 @@ class TrainJob(TrainingJob):
             "numNodes": self.nodes,
             "numProcPerNode": self.processes_per_node,
             "image": self.image,
-            "command": [*item["spec"]["trainer"]["command"][:-1], self._path],
-            "args": self.args,
+            "command": [*item["spec"]["trainer"]["command"][:-1], *literal([self._path])],
+            "args": literal(self.args),
             "env": [*item["spec"]["trainer"]["env"], *self._environment],
             "resourcesPerNode": self._resources,
         }

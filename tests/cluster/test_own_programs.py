@@ -1,9 +1,14 @@
 """A learner's own programs and functions on a cluster: unchanged, measured, and their model fetched."""
 
+import json
+import subprocess
+import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import kitlib as kit
 from kitlib.errors import RunFailed
@@ -82,4 +87,102 @@ def test_a_functions_failure_on_a_cluster_names_the_learners_own_line(local_clus
             run.wait(timeout=240)
         assert f"line {line + 1}, in fail_on_one_rank" in error.value.detail
     finally:
+        run.delete()
+
+
+READS = """
+    import json, os
+    from pathlib import Path
+
+    def read(folder):
+        files = sorted(path for path in (folder / "数据").rglob("*") if path.is_file())
+        return [(str(path.relative_to(folder)), path.read_text(), path.stat().st_mode & 73) for path in files]
+
+    print(json.dumps([read(Path(".")), read(Path(__file__).parent)]), flush=True)
+"""
+STRANGE = [
+    *(
+        "\u00e9",
+        "e\u0301",
+        "训练.txt",
+        "测试.txt",
+        "a b.txt",
+        "a_b.txt",
+        "A",
+        "a",
+        ".hidden",
+        "-dash",
+        "'q\"",
+        "a\nb",
+    ),
+    *(
+        "$(HOME)",
+        "back\\slash",
+        "x" * 255,
+        "数" * 85,
+        "a..b",
+        "a:b",
+        "~",
+        "\u2028",
+        "empty folder/no",
+        "run.sh",
+    ),
+]
+
+
+def test_files_of_any_name_are_read_as_at_home(local_cluster, tmp_path):
+    (tmp_path / "数据" / "empty folder").mkdir(parents=True)
+    for name in STRANGE:
+        (tmp_path / "数据" / name).write_text(name)
+    (tmp_path / "数据" / "run.sh").chmod(0o755)
+    program = tmp_path / "$(HOSTNAME) 读.py"
+    program.write_bytes(b"\xef\xbb\xbf" + textwrap.dedent(READS).replace("\n", "\r\n").encode())
+    at_home = subprocess.run([sys.executable, program], cwd=tmp_path, capture_output=True, check=True).stdout
+    run = kit.launch(program, nodes=1, name="own-names", files=["数据"], cluster=local_cluster)
+    try:
+        run.wait(timeout=240)
+        assert json.loads(run.logs(rank=0)) == json.loads(at_home)
+    finally:
+        run.delete()
+
+
+SAYS = "import json, sys\nprint(json.dumps(sys.argv[1:]), flush=True)\n"
+TRAPS = [
+    "$(HOME)",
+    "$(RUN_ID)",
+    "$$(HOME)",
+    "$$",
+    "$HOME",
+    "`id`",
+    "'",
+    '"',
+    "\\",
+    "\n",
+    "--nnodes=9",
+    "--",
+    "-m",
+    "",
+]
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), max_size=20))
+@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+def test_a_program_gets_the_arguments_that_torchrun_and_python_give_it(local_cluster, tmp_path, words):
+    """Of three ways; torchrun itself replaces ``$$`` and ``${local_rank}``, at home as in a pod."""
+    program, words = tmp_path / "say.py", [*TRAPS, *words, "${local_rank}"]
+    program.write_text(SAYS)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", program, *words]
+    at_home = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    here = kit.launch(program, nodes=0, args=words)
+    by_torchrun = kit.IndexedJob(program, nodes=1, args=words, name="own-words")
+    container = {"name": "pytorch", "command": ["python", "/trainyard/trainer/say.py"]}
+    by_python = by_torchrun.patch({"spec": {"template": {"spec": {"containers": [container]}}}})
+    try:
+        assert json.loads(here.wait(timeout=120).logs(rank=0)) == at_home
+        for job, wanted in ((by_torchrun, at_home), (by_python, words)):
+            run = kit.launch(job, cluster=local_cluster, replace=True)
+            run.wait(timeout=240)
+            assert json.loads(run.logs(rank=0)) == wanted
+    finally:
+        here.delete()
         run.delete()

@@ -173,7 +173,7 @@ def test_an_image_and_a_secret_are_names(job_of, wrong):
         ),
         (["--lr", 0.1], ["--lr", "0.1"]),
         ((), []),
-        (["$(HOME)"], ["$$(HOME)"]),
+        (["$(HOME)"], ["$(HOME)"]),
     ],
 )
 def test_flags_are_given_as_a_dict_or_a_list(args, words):
@@ -214,7 +214,7 @@ def test_a_trainer_is_found_from_any_folder(monkeypatch, tmp_path):
     ("source", "words"),
     [
         (b"def f(:\n", "not valid Python"),
-        (b"\xff\xfe\x00", "no Python source"),
+        (b"\xff\xfe\x00", "not valid Python"),
         (b"x = '" + b"a" * 1024 * 1024 + b"'", "a ConfigMap carries at most"),
     ],
 )

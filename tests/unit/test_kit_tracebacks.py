@@ -205,7 +205,8 @@ PROGRAMS = {
         "",
     ),
     "thread before": (
-        "import threading as t\nt.Thread(target=int, args='x').start()\nraise OSError('no a')",
+        "from threading import Thread as T\nt = T(target=int, args='x')\nt.start()\nt.join()\n"
+        "raise OSError('no a')",
         "OSError: no a",
         "",
     ),

@@ -1,0 +1,214 @@
+"""What a ConfigMap carries: any name, any source that Python reads, arguments unchanged.
+
+A ConfigMap's volume is laid out as the kubelet does, from what its validation accepts.
+"""
+
+import base64
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kitlib as kit
+from kitlib.errors import BadInput
+from kitlib.jobs.sources import flags, literal, sources
+from localkube.kubelet.containers.environment import expand
+
+NAMES = [
+    *(
+        "\u00e9.txt",
+        "e\u0301.txt",
+        "训练.txt",
+        "测试.txt",
+        "a b.txt",
+        "a_b.txt",
+        "A.txt",
+        "a.txt",
+        ".hidden",
+        "-dash",
+        "'q\"",
+        "a\nb",
+    ),
+    *(
+        "$(id)",
+        "back\\slash",
+        "x" * 255,
+        "数" * 85,
+        "a..b",
+        "1..a",
+        "a:b",
+        "#",
+        "~",
+        "\u2028",
+        "%s",
+        "\x01",
+        "dir/é",
+        "dir/e",
+    ),
+]
+
+
+def launched(program, **options):
+    """The files of a job's volume by path, with their modes, and its mounts by path."""
+    job = kit.IndexedJob(program, name="mine", **options)
+    made = {item["kind"]: item for item in yaml.safe_load_all(job.manifest())}
+    assert list(made.values()) == job.objects
+    config_map, spec = made["ConfigMap"], made["Job"]["spec"]["template"]["spec"]
+    contents = {key: text.encode() for key, text in config_map["data"].items()}
+    contents |= {key: base64.b64decode(text) for key, text in config_map.get("binaryData", {}).items()}
+    assert all(re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", key) for key in contents)
+    volumes = {volume["name"]: volume.get("configMap") for volume in spec["volumes"]}
+    items = volumes["trainer"].get("items") or [{"key": key, "path": key} for key in contents]
+    assert len({item["path"] for item in items}) == len(items) == len(contents)
+    mounts = {mount["mountPath"]: mount for mount in spec["containers"][0]["volumeMounts"]}
+    for mount in mounts.values():
+        if mount["name"].startswith("file-"):
+            paths = [Path(item["path"]) for item in volumes[mount["name"]]["items"]]
+            assert paths and all(path.is_relative_to(mount["subPath"]) for path in paths)
+    return {item["path"]: (contents[item["key"]], item.get("mode")) for item in items}, mounts
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text("")
+    return path
+
+
+def test_any_name_arrives_as_that_name_with_its_own_content(program):
+    for name in NAMES:
+        path = program.parent / "数据" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    files, mounts = launched(program, files=["数据"])
+    assert {name: files[f"数据/{name}"] for name in NAMES} == {name: (name.encode(), None) for name in NAMES}
+    assert mounts["/workspace/数据"]["subPath"] == "数据"
+
+
+def test_files_are_named_by_any_path_and_keep_their_modes(program, monkeypatch):
+    for name, mode in {"run.sh": 0o755, "secret": 0o600, "~": 0o644, "empty": 0o444, "deep/x": 0o711}.items():
+        (program.parent / name).parent.mkdir(exist_ok=True)
+        (program.parent / name).write_bytes(b"\xff" if name == "run.sh" else b"")
+        (program.parent / name).chmod(mode)
+    monkeypatch.setenv("HOME", str(program.parent))
+    given = ["./run.sh", program.parent / "secret", "deep/../empty", "~/deep"]
+    files, mounts = launched(program, files=given)
+    assert files["run.sh"] == (b"\xff", 0o755)
+    assert {name: files[name][1] for name in ("secret", "empty", "deep/x")} == {
+        "secret": None,
+        "empty": None,
+        "deep/x": 0o755,
+    }
+    assert {"/workspace/run.sh", "/workspace/secret", "/workspace/empty", "/workspace/deep"} <= set(mounts)
+
+
+def test_links_are_followed_and_what_a_config_map_cannot_carry_is_named(program, tmp_path, caplog):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk" / "a").write_text("a")
+    (tmp_path / "data" / "empty").mkdir(parents=True)
+    (tmp_path / "data" / "disk").symlink_to("../disk")
+    (tmp_path / "data" / "gone").symlink_to("nowhere")
+    files, _ = launched(program, files=["data"])
+    assert files["data/disk/a"] == (b"a", None)
+    assert "'gone' leads nowhere" in caplog.text and "'empty' is an empty folder" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["a", "./a"], "named twice"),
+        (["data", "data/x"], "named twice"),
+        (["..a"], "two dots"),
+        (["\udcff"], "is UTF-8"),
+        (["many"], "2,002 files"),
+    ],
+)
+def test_what_cannot_be_carried_is_refused_before_the_launch(program, files, words):
+    for name in ("a", "data/x", "..a", "\udcff", *(f"many/{number}" for number in range(2001))):
+        (program.parent / name).parent.mkdir(exist_ok=True)
+        (program.parent / name).touch()
+    with pytest.raises(BadInput, match=words):
+        kit.IndexedJob(program, files=files)
+
+
+PROGRAMS = {
+    "bom": b"\xef\xbb\xbfprint(1)\n",
+    "latin-1": "# -*- coding: latin-1 -*-\nprint('é')\n".encode("latin-1"),
+    "gbk": "#!/usr/bin/env python\n# vim: set fileencoding=gbk :\nprint('训练')\n".encode("gbk"),
+    "carriage returns": b"x = '''a\r\nb'''\r\nprint(repr(x))\r\n",
+    "old macintosh": b"x = 1\rprint(x)\r",
+    "tabs and form feeds": b"if 1:\n\tprint(1)\n\x0c\nprint('\x0b')\n",
+    "future": b"from __future__ import annotations\nprint(1)\n",
+    "no newline": b"print(1) \t",
+    "null byte": b"print(1)\n\0",
+    "no utf-8": b"print('\xff')\n",
+    "unknown encoding": b"# coding: klingon\n",
+    "mixed": b"\xef\xbb\xbf# coding: latin-1\nprint(1)\n",
+    "unfinished": b"print(\n",
+}
+
+
+@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
+def test_what_python_runs_is_sent_byte_by_byte_and_nothing_else_is(program, source):
+    program.write_bytes(source)
+    if subprocess.run([sys.executable, program], capture_output=True, check=False).returncode:
+        with pytest.raises(BadInput, match="not valid Python"):
+            launched(program)
+    else:
+        assert launched(program)[0]["train.py"] == (source, None)
+
+
+def test_a_package_is_carried_whole_and_judged_where_it_is_imported(program):
+    files = {
+        "net/__init__.py": "from . import layers",
+        "net/layers.py": "from .deep.wide import x\nimport helper",
+        "net/deep/__init__.py": "",
+        "net/deep/wide.py": "x = 1",
+        "net/template.py": "print {{ name }}",
+        "net/old.py": "import other\n",
+        "helper.py": "",
+        "other.py": "print 'two'",
+    }
+    for name, text in files.items():
+        (program.parent / name).parent.mkdir(parents=True, exist_ok=True)
+        (program.parent / name).write_text(text)
+    program.write_text("import net")
+    assert set(sources(program)) == {"train.py", *files}
+    for name in ("net/__init__.py", "net/layers.py", "net/deep/__init__.py", "net/deep/wide.py", "helper.py"):
+        (program.parent / name).write_text("print 'two'")
+        with pytest.raises(BadInput, match=f"{name}, line 1"):
+            sources(program)
+        (program.parent / name).write_text(files[name])
+
+
+WORDS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), max_size=5)
+
+
+@given(WORDS)
+@settings(deadline=None)
+def test_a_container_gets_the_words_that_were_given(words):
+    given = flags([*words, "$(PATH)", "$$(PATH)", "$$", "$PATH", "--", "--nnodes=3", ""])
+    assert [expand(word, {"PATH": "/bin"}) for word in literal(given)] == given
+
+
+@pytest.mark.parametrize("word", ["a\0b", "\udcff"])
+def test_an_argument_that_no_container_can_get_is_refused(word):
+    with pytest.raises(BadInput, match="UTF-8 text"):
+        flags([word])
+
+
+def test_without_nodes_a_program_gets_what_torchrun_gives_it(tmp_path):
+    program = tmp_path / "say.py"
+    program.write_text("import sys, json\nprint(json.dumps(sys.argv[1:]))\n")
+    words = ["$(HOME)", "$HOME", "$$", "", "--", "a\nb", "--nnodes=3", "é", "'\"", "-x", "${local_rank}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", program, *words]
+    there = json.loads(subprocess.run(torchrun, capture_output=True, check=True).stdout)
+    run = kit.launch(program, nodes=0, args=words)
+    assert json.loads(run.wait(timeout=120).logs(rank=0)) == there
+    run.delete()
