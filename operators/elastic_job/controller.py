@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["kopf>=1.45", "urllib3>=2.8"]
+# dependencies = ["kopf>=1.45", "pyyaml", "urllib3>=2.8"]
 # ///
 """The controller of ElasticJobs: pods and Services for the workers, their rendezvous, and the job's status.
 
@@ -11,6 +11,9 @@ or too much is made or deleted: it does not matter which change was seen, or whe
 A worker that somebody else ended (preempted, evicted, deleted, its node gone) is made again, as often as it
 takes, and waits where there is no room; one that a signal ended is made again until ``backoffLimit``; one
 that failed by itself fails the job. What the workers say to each other is not here: ``trainers/elastic.py``.
+
+They meet at the etcd that the job names, or else at one of the job's own, beside it: torch's rendezvous knows
+no password, so that whoever reaches an etcd may change what is in it.
 """
 
 import logging
@@ -24,11 +27,14 @@ from pathlib import Path
 
 import kopf
 import urllib3
+import yaml
 
 GROUP, VERSION, PLURAL = "elastic.pytorch.org", "v1alpha1", "elasticjobs"
 CONTAINER = "elasticjob-worker"
 INDEX = "training.kubeflow.org/replica-index"
 JOB = "training.kubeflow.org/job-name"
+RENDEZVOUS = f"{GROUP}/rendezvous-of"  # of the etcd's pod
+ETCD, ETCD_PORT = Path(__file__).with_name("etcd.yaml"), 2379
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 SECONDS = 30
 CONNECTIONS = 16
@@ -68,6 +74,12 @@ def job_changed(namespace: str, name: str, **_: object) -> None:
 def pod_changed(namespace: str, labels: kopf.Labels, **_: object) -> None:
     """Look at the job of a pod that changed."""
     look(namespace, labels[JOB])
+
+
+@kopf.on.event("v1", "pods", labels={RENDEZVOUS: kopf.PRESENT})
+def etcd_changed(namespace: str, labels: kopf.Labels, **_: object) -> None:
+    """Look at the job of an etcd that changed."""
+    look(namespace, labels[RENDEZVOUS])
 
 
 def look(namespace: str, name: str) -> None:
@@ -143,6 +155,8 @@ def adjust(job: dict, pods: Iterable[dict]) -> None:
     if any(done(pod) for pod in pods):
         return  # the training has ended: a new worker would begin it again
     missing = sorted(set(range(wanted)) - there)
+    if missing and not etcd_ready(job, now):
+        return  # its next change is another event
     for index in missing:
         request("POST", f"/api/v1/namespaces/{namespace}/services", body=service(job, index))
     for index in missing:
@@ -153,11 +167,30 @@ def adjust(job: dict, pods: Iterable[dict]) -> None:
             raise
 
 
+def etcd_ready(job: dict, now: datetime) -> bool:
+    """Return whether workers can meet; make the job's own etcd where it names none, or has lost it."""
+    if job["spec"].get("rdzvEndpoint"):
+        return True
+    namespace, name = job["metadata"]["namespace"], etcd_name(job)
+    pod = request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+    if pod is None:
+        for item in etcd(job):
+            request("POST", f"/api/v1/namespaces/{namespace}/{item['kind'].lower()}s", body=item)
+        return False
+    end = leaving(pod)
+    if phase_of(pod) in ENDS or (end and (now - end).total_seconds() > OVERDUE_SECONDS):
+        delete(namespace, name, at_once=True, with_service=False)
+    every = pod.get("status", {}).get("conditions") or []
+    return end is None and any(each["type"] == "Ready" and each["status"] == "True" for each in every)
+
+
 def clean(job: dict, pods: Iterable[dict]) -> None:
     """Delete the pods of a job that is over, as its policy says: those that run, all, or none.
 
     Those that wait go in any case: they would begin when there is room.
     """
+    if not job["spec"].get("rdzvEndpoint"):
+        delete(job["metadata"]["namespace"], etcd_name(job))
     policy = job["spec"].get("cleanPodPolicy", "Running")
     for pod in pods:
         phase = phase_of(pod)
@@ -199,8 +232,8 @@ def worker_of(job: dict) -> dict:
     return job["spec"]["replicaSpecs"]["Worker"]
 
 
-def owned(job: dict, index: int) -> dict:
-    """Return the metadata of what is made for a worker."""
+def owned(job: dict, name: str, labels: dict[str, str]) -> dict:
+    """Return the metadata of what is made for a job."""
     meta = job["metadata"]
     owner = {
         "apiVersion": f"{GROUP}/{VERSION}",
@@ -211,16 +244,38 @@ def owned(job: dict, index: int) -> dict:
         "blockOwnerDeletion": True,
     }
     return {
-        "name": f"{meta['name']}-worker-{index}",
+        "name": name,
         "namespace": meta["namespace"],
-        "labels": {"group-name": GROUP, JOB: meta["name"], INDEX: str(index)},
+        "labels": labels,
         "ownerReferences": [owner],
     }
 
 
+def of_worker(job: dict, index: int) -> dict:
+    """Return the metadata of what is made for a worker."""
+    name = job["metadata"]["name"]
+    labels = {"group-name": GROUP, JOB: name, INDEX: str(index)}
+    return owned(job, f"{name}-worker-{index}", labels)
+
+
+def etcd_name(job: dict) -> str:
+    """Return the name of the job's own etcd, and of its Service."""
+    return f"{job['metadata']['name']}-etcd"
+
+
+def etcd(job: dict) -> list[dict]:
+    """Return the Service and the pod of the job's own etcd."""
+    name, labels = etcd_name(job), {RENDEZVOUS: job["metadata"]["name"]}
+    service, pod = yaml.safe_load_all(ETCD.read_text())
+    service["metadata"] = pod["metadata"] = owned(job, name, labels)
+    service["spec"]["selector"] = labels
+    pod["spec"]["containers"][0]["command"].append(f"--advertise-client-urls=http://{name}:{ETCD_PORT}")
+    return [service, pod]
+
+
 def service(job: dict, index: int) -> dict:
     """Return the headless Service by which the others find a worker: its hostname is a name in DNS."""
-    meta = owned(job, index)
+    meta = of_worker(job, index)
     ports = [{"name": "elasticjob-port", "port": 10291}]
     spec = {"clusterIP": "None", "selector": meta["labels"], "publishNotReadyAddresses": True, "ports": ports}
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
@@ -229,7 +284,7 @@ def service(job: dict, index: int) -> dict:
 def worker_pod(job: dict, index: int) -> dict:
     """Return a worker's pod: the template, with the rendezvous before the container's own arguments."""
     template = worker_of(job)["template"]
-    given, meta = template.get("metadata") or {}, owned(job, index)
+    given, meta = template.get("metadata") or {}, of_worker(job, index)
     meta["labels"] = (given.get("labels") or {}) | meta["labels"]
     meta["annotations"] = given.get("annotations") or {}
     containers = [
@@ -251,7 +306,7 @@ def rendezvous(job: dict) -> list[str]:
     fewest, most = spec.get("minReplicas") or replicas, spec.get("maxReplicas") or replicas
     return [
         "--rdzv_backend=etcd",
-        f"--rdzv_endpoint={spec['rdzvEndpoint']}",
+        f"--rdzv_endpoint={spec.get('rdzvEndpoint') or f'{etcd_name(job)}:{ETCD_PORT}'}",
         f"--rdzv_id={meta['name']}-{meta['uid'][:8]}",
         f"--nnodes={fewest}:{most}",
     ]

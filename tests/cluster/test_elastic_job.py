@@ -38,8 +38,8 @@ def plain(job, command):
 
 
 def named(seen, prefix):
-    """Return the pods whose names begin so, by name."""
-    return {name: pod for name, pod in seen.items() if name.startswith(prefix)}
+    """Return the pods whose names begin so, by name, without the etcd at which workers meet."""
+    return {name: pod for name, pod in seen.items() if name.startswith(prefix) and not name.endswith("-etcd")}
 
 
 def running(seen, prefix):

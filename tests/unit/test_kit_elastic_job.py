@@ -6,6 +6,7 @@ import pytest
 from elastic_job import controller
 
 import kitlib as kit
+from kitlib import config
 
 
 @pytest.fixture
@@ -40,13 +41,35 @@ def test_the_rendezvous_comes_before_the_containers_own_arguments(job):
     assert container["command"] == ["torchrun"]
     assert container["args"] == [
         "--rdzv_backend=etcd",
-        "--rdzv_endpoint=etcd-service.elastic-job:2379",
+        "--rdzv_endpoint=digits-etcd:2379",
         "--rdzv_id=digits-01234567",  # another one for each job, so that no state of an older one is met
         "--nnodes=2:2",
         "--nproc_per_node=3",
         "/trainyard/trainer/mine.py",
         "--epochs=1",
     ]
+
+
+def test_a_job_that_names_no_etcd_has_its_own_beside_its_workers(job, monkeypatch):
+    """Whoever reaches an etcd of rendezvous may change what is in it: no two namespaces share one."""
+    folder = config.manifests("operators", "elastic-job")
+    monkeypatch.setattr(controller, "ETCD", folder / "etcd.yaml")
+    made = {item["kind"]: item for item in controller.etcd(job)}
+    assert made["Pod"]["metadata"] == made["Service"]["metadata"]
+    meta = made["Pod"]["metadata"]
+    assert (meta["name"], meta["namespace"]) == ("digits-etcd", job["metadata"]["namespace"])
+    assert meta["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+    assert made["Service"]["spec"]["selector"] == meta["labels"]
+    (container,) = made["Pod"]["spec"]["containers"]
+    assert "--advertise-client-urls=http://digits-etcd:2379" in container["command"]
+    operator = "".join(path.read_text() for path in folder.glob("*.yaml") if path.name != "etcd.yaml")
+    assert "quay.io/coreos/etcd" not in operator
+
+
+def test_a_job_that_names_an_etcd_meets_there(job):
+    job["spec"]["rdzvEndpoint"] = "etcd-service:2379"
+    assert "--rdzv_endpoint=etcd-service:2379" in controller.rendezvous(job)
+    assert controller.etcd_ready(job, NOW)
 
 
 def test_a_worker_has_a_headless_service_of_its_name_and_belongs_to_its_job(job):
