@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
 from kitlib.display.progress import Progress
@@ -140,7 +140,7 @@ def send(
         with tarfile.open(fileobj=pipe, mode="w|", format=tarfile.GNU_FORMAT, bufsize=2**18) as stream:
             files = 0
             for entry in walk(source, skipped=skipped):
-                member = stream.gettarinfo(entry.source, arcname=posixpath.join(source.name, entry.path))
+                member = stream.gettarinfo(entry.source, arcname=str(PurePosixPath(source.name, entry.path)))
                 member.linkname = entry.link or member.linkname
                 files += not (member.isdir() or member.issym())
                 with entry.source.open("rb") if member.isreg() else contextlib.nullcontext() as content:

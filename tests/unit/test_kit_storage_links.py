@@ -165,7 +165,8 @@ def test_any_name_goes_there_and_comes_back(volume, tmp_path):
     assert tree(tmp_path / "back") == tree(folder) and len(tree(folder)) == len(STRANGE)
     assert len(copy.listing(copy.entries(volume, "strange"), empty="")) == len(STRANGE)
     download(volume, "strange/end\n", tmp_path / "end")
-    assert (tmp_path / "end").read_bytes() == b"end\n"
+    upload(volume, tmp_path / "end", "once\nmore")
+    assert (tmp_path / "end").read_bytes() == (volume.place / "once\nmore").read_bytes() == b"end\n"
 
 
 def test_images_are_counted_as_they_will_lie_there(volume, tmp_path):
