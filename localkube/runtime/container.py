@@ -28,6 +28,7 @@ from localkube.runtime.syscalls import (
     CLONE_NEWPID,
     filter_system_calls,
     limit_capabilities,
+    reset_reserved_signals,
     set_capabilities,
     set_dumpable,
     setns,
@@ -72,8 +73,6 @@ def create(
         with stage(writer, "sandbox"):
             fds = fds | _renumbered(spec)
             _leave_host(spec, fds, writer)
-            if not (pid and spec.process.terminal):  # a terminal makes its own
-                os.setsid()
             for name in ("net", "uts", "ipc"):
                 setns(fds[name])
             if "pid" in fds:
@@ -86,6 +85,8 @@ def create(
         if pid or forked:
             report_pid(writer, pid or forked)
         if not forked:
+            if not spec.process.terminal:  # a terminal makes its own
+                os.setsid()
             with stage(writer, "mount"):
                 enter_root(scratch)
             become(spec.process, fds, writer, main, seccomp=spec.linux.seccomp, own_mounts=True)
@@ -218,7 +219,6 @@ def become(
     """
     try:
         with stage(writer, "exec"):
-            os.umask(0o022)
             if "user" in fds:
                 setns(fds["user"])
                 _become_root()
@@ -241,10 +241,12 @@ def become(
                 filter_system_calls(base64.b64decode(seccomp))
             if "user" in fds:
                 _become_user(process.user)
-            if process.capabilities is not None and os.geteuid() == 0:
-                set_capabilities(process.capabilities)
+            if process.capabilities is not None:
+                # By itself the kernel takes them from who ceases to be root, or executes a program.
+                set_capabilities(process.capabilities if os.geteuid() == 0 else ())
             if main is None:
                 env = process.environment
+                reset_reserved_signals()
                 os.execve(program or find_program(process.args[0], env, process.cwd), process.args, env)
             set_dumpable(True)  # as after an exec: the process has nobody's secrets but the container's
         os.closerange(3, 1 << 20)

@@ -109,6 +109,7 @@ def launch(
     Args:
         main: Called in place of the command, when the caller has already loaded it.
     """
+    os.umask(0o022)  # whichever process this was forked from: mount points are made on the way
     with stage(writer, "sandbox"):
         spec = ContainerSpec.from_dict(request["spec"])
         pod = PlainPod(**request["plain"]) if request["plain"] else None

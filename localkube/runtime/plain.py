@@ -145,9 +145,9 @@ def _become(
     with stage(writer, "exec"):
         if main is None:
             program = _program(process, pod)
-            process = replace(process, cwd=pod.cwd)
         else:
             _enter_pod(pod.description)
+        process = replace(process, cwd=pod.cwd)
     become(process, fds, writer, main, program)
 
 

@@ -18,6 +18,7 @@ PROC_FLAGS = MS_NOSUID | MS_NODEV | MS_NOEXEC
 MNT_DETACH = 2
 FALLOC_FL_KEEP_SIZE = 1
 SYS_CLONE, SYS_PIVOT_ROOT, SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 56, 155, 428, 429, 442
+SYS_RT_SIGACTION, RESERVED_SIGNALS = 13, (32, 33)
 AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, MOVE_MOUNT_F_EMPTY_PATH = 1, os.O_CLOEXEC, 4
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
@@ -46,7 +47,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 # Calls that keep the interpreter's lock, as a fork has to.
 _with_lock, _python = ctypes.PyDLL(None, use_errno=True), ctypes.pythonapi
 if os.uname().machine == "aarch64":
-    SYS_CLONE, SYS_PIVOT_ROOT = 220, 41
+    SYS_CLONE, SYS_PIVOT_ROOT, SYS_RT_SIGACTION = 220, 41, 134
 
 
 def unshare(flags: int) -> None:
@@ -167,6 +168,13 @@ def set_file_ids(identity: int) -> None:
     else:
         _libc.setfsuid(0)
         _libc.setfsgid(0)
+
+
+def reset_reserved_signals() -> None:
+    """Give the C library's own signals their default action: what posix_spawn starts ignores them."""
+    action = bytes(32)  # the kernel's struct sigaction with SIG_DFL
+    for number in RESERVED_SIGNALS:
+        _check(_libc.syscall(SYS_RT_SIGACTION, number, action, None, 8), "rt_sigaction")
 
 
 def set_dumpable(dumpable: bool) -> None:

@@ -134,7 +134,12 @@ class RunningCluster:
 
 @contextmanager
 def running_cluster(
-    *shape: str, name: str = "lab", home: Path, enter: Enter | None = None, **options: Any
+    *shape: str,
+    name: str = "lab",
+    home: Path,
+    enter: Enter | None = None,
+    warm: bool = False,
+    **options: Any,
 ) -> Iterator[RunningCluster]:
     """Yield a new cluster; it is deleted whatever happens.
 
@@ -143,10 +148,12 @@ def running_cluster(
         name: The cluster's.
         home: Its XDG_STATE_HOME.
         enter: How a command becomes that of the cluster's user.
+        warm: With a forkserver.
         options: Of ``localkube``.
     """
+    shape = shape if warm else ("--no-warm", *shape)
     try:
-        made = localkube("create", name, "--no-warm", *shape, home=home, preexec_fn=enter, **options)
+        made = localkube("create", name, *shape, home=home, preexec_fn=enter, **options)
         cluster = RunningCluster(home, made, enter=enter)
         try:
             yield cluster

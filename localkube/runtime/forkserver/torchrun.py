@@ -75,10 +75,13 @@ def _be_middle(
     request: dict[str, Any], descriptors: list[int], sock: socket.socket, writer: int, state: Any
 ) -> None:
     """Fork the worker and end, which makes it torchrun's child."""
+    middle = os.getpid()
     worker = os.fork()
     if worker:
         os.write(writer, str(worker).encode())
         os._exit(0)
+    while os.getppid() == middle:
+        os.sched_yield()
     sock.detach()
     os.setsid()
     os.chdir(request["cwd"])
