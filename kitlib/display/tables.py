@@ -87,6 +87,11 @@ class Table:
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def plain(text: str) -> str:
+    """Remove the sequences that control a terminal, such as colours; other control characters stay."""
+    return _ANSI.sub("", text)
+
+
 def printable(text: str) -> str:
     """Remove the sequences that control a terminal; other control characters become escapes.
 
@@ -96,7 +101,7 @@ def printable(text: str) -> str:
         >>> printable("\\x1b[31mred\\x1b[0m bell\\x07")
         'red bell\\\\x07'
     """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), _ANSI.sub("", text))
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), plain(text))
 
 
 def facts(about: Mapping[str, object]) -> Table:

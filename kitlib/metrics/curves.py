@@ -79,6 +79,7 @@ class TrainingMetrics:
         self.accuracy: float | None = None
         self.world_size: int = 0
         self.synthetic: bool = False
+        self.validation: dict[int, dict[int, float]] = {}
         self.ended: set[int] = set()
         self._rows: dict[int, _Rows] = {}
         for each in sorted(events, key=lambda event: event.time):
@@ -114,6 +115,12 @@ class TrainingMetrics:
             return math.nan, math.nan
         first, last = np.mean(ends, axis=0)
         return float(first), float(last)
+
+    def validation_losses(self) -> list[tuple[int, float]]:
+        """List the steps of evaluations, and the mean over the ranks of the losses that they reported."""
+        return [
+            (step, float(np.mean([*losses.values()]))) for step, losses in sorted(self.validation.items())
+        ]
 
     def latest(self) -> list[tuple[int, int, float, float, float]]:
         """List rank, step, loss, smoothed loss and images a second of each rank, as last reported."""
@@ -160,6 +167,9 @@ class TrainingMetrics:
         epoch.seconds = max(epoch.seconds, seconds or 0.0)
 
     def _eval(self, event: Event) -> None:
+        loss, step = _number(event.fields.get("loss")), event.fields.get("step", self.last_step)
+        if loss is not None and is_number(step) and len(self.validation) < MOST_ROWS:
+            self.validation.setdefault(int(step), {})[event.rank] = loss
         accuracy = _number(event.fields.get("accuracy"))
         if accuracy is None:
             return

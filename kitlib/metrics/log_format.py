@@ -11,6 +11,7 @@ from typing import Any
 
 from kitlib.display.tables import printable
 from kitlib.metrics.events import is_number, parse_object
+from kitlib.metrics.text import shown
 
 MOST_ITEMS = 4  # of a list that is shown; a longer one is counted
 LONGEST = 500  # characters of a text in an event
@@ -46,7 +47,7 @@ def format_line(text: str, *, pod: str = "") -> str:
     """
     head, body = _split(text)
     if not body:
-        return _one_line(text.rstrip("\r").rpartition("\r")[2])  # what a terminal would show in the end
+        return _one_line("".join(shown(text)[-1:]))  # in the end
     words = _event(body, pod) if _is_event(body) else _pairs(body)
     return f"{_one_line(head)} {words}" if head else words
 

@@ -1,20 +1,67 @@
-"""Numbers in the output of a program that prints no JSON, found by a regular expression. Pure.
+"""Numbers in the output of a program that prints no JSON: losses, or what a regular expression finds. Pure.
 
-Each line that matches is a ``step`` event whose fields are the expression's named groups. The processes that
-share a pod, and its log, are one rank here.
+A loss of the training is a ``step`` event, a loss of the validation an ``eval`` event; what matches an
+expression is a ``step`` whose fields are its named groups. The processes that share a pod, and its log, are
+one rank here. `log_format` shows a line as it is read here.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 
-from kitlib.display.tables import parse_time
+from kitlib.display.tables import parse_time, plain
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput
 from kitlib.metrics.events import Event, parse_line
 
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|nan|inf"
-# As most programs print it: "loss: 0.31", "train_loss=3.1e-1"; but not "Test set: Average loss: 0.31".
-LOSS = rf"(?i)^(?!\W*(?:test|val|eval)).*?loss[\"']?\s*(?:is|[=: ])\s*(?P<loss>{_NUMBER})"
+_NUMBER = (
+    r"(?:[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?))"
+    r"(?!\.?\w)"
+)
+# "loss: 0.31", "Loss/val (mean) = 3.1e-1", "'loss': '0.31'", "loss tensor(0.31, device='cuda:0')"
+_PAIR = re.compile(
+    r"(?<![\w./@-])(?P<key>[a-z_][\w./@-]*(?![\w.])[\"']?(?:\s{0,4}[(\[][a-z ]+[)\]])?)"
+    r"\s{0,4}(?:is|was|of)?\s{0,4}[=:|]?\s{0,4}"
+    rf"[\"'$(\[]*(?:[a-z_][\w.]*\([\[(]*)?(?P<value>{_NUMBER})",
+    re.IGNORECASE,
+)
+_PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")  # of valLoss, val_loss, CrossEntropyLoss
+_TRAIN = {"train", "training", "trn"}
+_VALIDATION = {
+    "val",
+    "valid",
+    "validation",
+    "validate",
+    "validating",
+    "test",
+    "testing",
+    "eval",
+    "evaluation",
+    "dev",
+}
+_SCOPE = re.compile(rf"(?<![\w/.-])(?:{'|'.join(_TRAIN | _VALIDATION)})(?![\w/-]|\.\w)", re.IGNORECASE)
+_COUNTS = {"epoch", "ep", "step", "iter", "iteration", "it", "batch"}
+# Of a name: the loss itself and not a part of it, such as loss_cls.
+_WHOLE = {
+    "loss",
+    "total",
+    "avg",
+    "average",
+    "mean",
+    "running",
+    "batch",
+    "epoch",
+    "step",
+    "current",
+    *_TRAIN,
+    *_VALIDATION,
+}
+_NO_LOSS = {"scale", "scaler", "weight", "weights", "coef", "fn", "function"}
+_BEST = re.compile(r"\b(?:best|lowest|minimum)\s+(?:[a-z]+\s+)?$", re.IGNORECASE)
+_SPLITS = {"|": r"\s*\|\s*", "\t": r"\t", ",": r"\s*,\s*", "  ": r"\s{2,}", " ": r"\s+"}  # columns of a table
+MOST_PAIRS, LONGEST_HEAD = 64, 1000  # in a line that a pod may make as long as it likes
+LOSS, VALIDATION = "loss", "val_loss"
 
 
 def parse_text(logs: Mapping[int | str, Iterable[Line]], pattern: str | None = None) -> list[Event]:
@@ -24,7 +71,7 @@ def parse_text(logs: Mapping[int | str, Iterable[Line]], pattern: str | None = N
         logs: The lines of each rank.
         pattern: A regular expression with named groups: ``r"step (?P<step>\\d+) loss (?P<loss>\\S+)"``.
             Without a group ``step``, the matches of a rank are counted. By default the JSON lines; where
-            there are none, the number after the word loss.
+            there are none, the losses, by their names or their columns.
 
     Raises:
         BadInput: The pattern is no regular expression, or has no named group.
@@ -33,30 +80,141 @@ def parse_text(logs: Mapping[int | str, Iterable[Line]], pattern: str | None = N
         found = [event for lines in logs.values() for line in lines if (event := parse_line(line.text))]
         if found:
             return found
-    expression = _compiled(LOSS if pattern is None else pattern)
+    expression = None if pattern is None else _compiled(pattern)
     return [
         event
         for number, (rank, lines) in enumerate(logs.items())
-        for event in _matches(
+        for event in _events(
             lines, expression, rank=rank if isinstance(rank, int) else number, world=len(logs)
         )
     ]
 
 
-def _matches(lines: Iterable[Line], expression: re.Pattern[str], *, rank: int, world: int) -> Iterator[Event]:
-    found = ((line.time, match) for line in lines if (match := expression.search(line.text)))
-    for number, (time, match) in enumerate(found):
-        fields = {name: _value(text) for name, text in match.groupdict().items() if text is not None}
-        yield Event("step", parse_time(time).timestamp(), rank, world, {"step": number} | fields)
+def shown(text: str) -> list[str]:
+    """List what a terminal shows of a line, one after the other: a progress bar writes over itself.
+
+    Example:
+        >>> shown("1/2 loss 0.5\\r2/2 loss 0.25")
+        ['1/2 loss 0.5', '2/2 loss 0.25']
+    """
+    return [part for part in text.split("\r") if part.strip()]
+
+
+@dataclass
+class LossReader:
+    """Reads the losses in one process's output, a line after the other, since a table's head comes first.
+
+    Example:
+        >>> LossReader().read("epoch 3: train loss 0.25, val loss 0.5")
+        {'loss': 0.25, 'val_loss': 0.5}
+    """
+
+    _split: str = ""
+    _columns: list[str] = field(default_factory=list)
+
+    def read(self, text: str) -> dict[str, float]:
+        """Read the losses of training and validation from what `shown` lists."""
+        text = re.sub(" {3,}", "  ", re.sub("[│┃¦]", "|", text))
+        pairs = list(islice(_PAIR.finditer(text), MOST_PAIRS))
+        losses = (pair for pair in pairs if _is_loss(pair["key"]) and not _BEST.search(text, 0, pair.start()))
+        names = [(_kind(text, pair, pairs), pair["key"], pair["value"]) for pair in losses]
+        if not names:
+            names = [(_scope(name) or LOSS, name, value) for name, value in self._row(text)]
+        if any(pair["key"].startswith("train_runtime") for pair in pairs):  # Hugging Face's summary of it all
+            return {}
+        found = {kind: [each for each in names if each[0] == kind] for kind in (LOSS, VALIDATION)}
+        best = {
+            kind: next((each for each in some if _parts(each[1]) <= _WHOLE), some[0])
+            for kind, some in found.items()
+            if some
+        }
+        return {kind: _float(value) for kind, (_, _, value) in best.items()}
+
+    def _row(self, text: str) -> Iterator[tuple[str, str]]:
+        """Yield the losses of a table's row; a line of words with a loss among them is its head."""
+        cells = re.split(_SPLITS[self._split], text.strip().strip("|").strip()) if self._split else []
+        if self._columns and len(cells) >= len(self._columns) and re.match(r"\d", cells[0]):
+            named = zip(self._columns, cells, strict=False)
+            yield from (
+                (name, cell) for name, cell in named if _is_loss(name) and re.fullmatch(_NUMBER, cell, re.I)
+            )
+        elif (
+            len(text) < LONGEST_HEAD
+            and len(re.findall(r"\b[^\W\d]", text)) > 1
+            and not re.search(r"\b\d", text)
+        ):
+            self._split = next(split for split in _SPLITS if split in text.strip().strip("|"))
+            columns = re.split(_SPLITS[self._split], text.strip().strip("|").strip())
+            self._columns = columns if any(_is_loss(name) for name in columns) else []
+
+
+def _parts(name: str) -> set[str]:
+    """Split a name into its words: ``valLoss``, ``val_loss`` and ``valloss`` alike."""
+    words = {part.lower() for part in _PARTS.findall(name)}
+    joined = {word for word in words if word.endswith("loss") and word[:-4] in _WHOLE}
+    return words - joined | {part for word in joined for part in (word[:-4], "loss")}
+
+
+def _is_loss(name: str) -> bool:
+    parts = _parts(name)
+    return "loss" in parts and not parts & _NO_LOSS
+
+
+def _scope(name: str) -> str:
+    parts = _parts(name)
+    return VALIDATION if parts & _VALIDATION else LOSS if parts & _TRAIN else ""
+
+
+def _kind(text: str, loss: re.Match[str], pairs: Sequence[re.Match[str]]) -> str:
+    """Judge whose loss a number is: by its name, or else by the last word of the kind before it.
+
+    The word of another number is not meant: "val acc 0.9 loss 0.1" is of the training.
+    """
+    if scope := _scope(loss["key"]):
+        return scope
+    others = {pair.start() for pair in pairs if not _parts(pair["key"]) & {"loss", *_COUNTS}}
+    words = [
+        word for word in _SCOPE.finditer(text, 0, loss.start()) if not {word.start(), word.end() + 1} & others
+    ]
+    return VALIDATION if words and words[-1][0].lower() in _VALIDATION else LOSS
+
+
+def _events(
+    lines: Iterable[Line], expression: re.Pattern[str] | None, *, rank: int, world: int
+) -> Iterator[Event]:
+    reader, step, before = LossReader(), 0, dict[str, float]()
+    for line in lines:
+        time = parse_time(line.time).timestamp()
+        parts = shown(line.text)
+        for text in map(plain, parts):
+            if expression:
+                if match := expression.search(text):
+                    fields = {
+                        name: _value(value) for name, value in match.groupdict().items() if value is not None
+                    }
+                    yield Event("step", time, rank, world, {"step": step} | fields)
+                    step += 1
+                continue
+            losses = reader.read(text)
+            # A bar repeats what it has shown: at each of its steps, and in the next epoch.
+            bar = len(parts) > 1 or "%|" in text
+            new = {kind: loss for kind, loss in losses.items() if not bar or loss != before.get(kind)}
+            before |= losses
+            if LOSS in new:
+                yield Event("step", time, rank, world, {"step": step, "loss": new[LOSS]})
+                step += 1
+            if VALIDATION in new:
+                yield Event("eval", time, rank, world, {"step": max(0, step - 1), "loss": new[VALIDATION]})
 
 
 def _value(text: str) -> object:
-    for kind in (int, float):
-        try:
-            return kind(text.replace(",", ""))
-        except ValueError:
-            continue
-    return text
+    if re.fullmatch(r"[-+]?\d+", text.replace(",", "")):
+        return int(text.replace(",", ""))
+    return _float(text) if re.fullmatch(rf"{_NUMBER}%?", text, re.IGNORECASE) else text
+
+
+def _float(text: str) -> float:
+    return float(text.replace(",", "").rstrip("%"))
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -34,7 +34,8 @@ class Reports(ABC):
         Args:
             event: Only lines of this kind: ``step``, ``epoch``, ``eval`` …
             pattern: A regular expression with named groups, for a program that prints no JSON; each line
-                that matches is a ``step``. By default, of such a program, numbers after the word loss.
+                that matches is a ``step``. By default, of such a program, the losses: those of the training
+                are ``step`` events, those of the validation ``eval`` events.
             tensorboard: A folder here with event files of TensorBoard, to read instead.
 
         Returns:

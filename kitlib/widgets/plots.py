@@ -126,9 +126,10 @@ def plot_loss(events: Iterable[Event], *, title: str) -> Picture:
         return Picture(figure, "Loss: no steps were reported yet")
     first, last = training.first_and_last_loss()
     ranks, steps = len(training.ranks), training.last_step
-    return Picture(
-        figure, f"Loss of {ranks} ranks over {steps} steps: {first:.3g} at first, {last:.3g} at last"
-    )
+    words = f"Loss of {ranks} ranks over {steps} steps: {first:.3g} at first, {last:.3g} at last"
+    if validation := training.validation_losses():
+        words += f"; of the validation {validation[0][1]:.3g} and {validation[-1][1]:.3g}"
+    return Picture(figure, words)
 
 
 def plot_run(training: TrainingMetrics, *, title: str, words: str) -> Picture:
@@ -170,6 +171,9 @@ def _draw_loss(axes: Axes, training: TrainingMetrics, *, title: str, frame: Curv
         )
     if frame.ranks:
         axes.plot(frame.steps, frame.smooth, label="smoothed", color=THEME.main, linewidth=1.9)
+        if validation := training.validation_losses():
+            steps, losses = zip(*validation, strict=True)
+            axes.plot(steps, losses, "o--", label="validation", color=THEME.bad, linewidth=1.4, markersize=4)
         axes.legend(frameon=False, ncols=2 if few else 1, fontsize="small")
     else:
         axes.text(0.5, 0.5, "no steps were reported yet", ha="center", va="center", transform=axes.transAxes)

@@ -1,11 +1,19 @@
 """Numbers of programs that print no JSON: by the word loss, by a regular expression, from TensorBoard."""
 
+import io
+import tomllib
+from pathlib import Path
+
 import pytest
+from tqdm import tqdm
 
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput
+from kitlib.metrics.curves import TrainingMetrics
+from kitlib.metrics.log_format import format_line
 from kitlib.metrics.tensorboard import read_tensorboard
 from kitlib.metrics.text import parse_text
+from kitlib.widgets.plots import plot_loss
 
 
 def logs(*texts):
@@ -20,7 +28,6 @@ def logs(*texts):
         "step 3 | train_loss 2.5e-1 | lr 0.1",
         "[2020-04-14 02:46:28,535] [INFO] Loss is 0.25",
         "{'loss': 0.25, 'epoch': 1}",
-        "epoch 1 train loss: .25 val loss: 0.9",
     ],
 )
 def test_a_loss_is_found_as_most_programs_print_it(text):
@@ -29,7 +36,17 @@ def test_a_loss_is_found_as_most_programs_print_it(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["lossless: 3", "Test set: Average loss: 0.03", "val_loss: 0.3", "the loss fell"]
+    "text",
+    [
+        "lossless: 3",
+        "the loss fell",
+        "loss is infinite",
+        "loss_scale: 65536",
+        "best loss 0.1",
+        "loss: 3rd",
+        "{'train_runtime': 9.1, 'train_loss': 0.4, 'epoch': 3.0}",
+        "RuntimeError: Function NllLossBackward0 returned nan",
+    ],
 )
 def test_other_lines_with_that_word_are_no_steps(text):
     assert parse_text(logs(text)) == []
@@ -73,3 +90,94 @@ def test_scalars_of_tensorboard_are_read_by_its_own_reader(tmp_path):
     assert found[0].fields["Loss/test"] == 2.0
     with pytest.raises(BadInput, match="no event files"):
         read_tensorboard(tmp_path / "nowhere")
+
+
+ONE_LINE = {
+    "loss: tensor(0.25, device='cuda:0', grad_fn=<NllLossBackward0>)": (0.25, None),
+    "loss tensor([2.5e-01], requires_grad=True)": (0.25, None),
+    "loss=np.float64(0.25)": (0.25, None),
+    "\x1b[32mloss\x1b[0m:\t\x1b[1m0.25\x1b[0m": (0.25, None),
+    "step\t3\tloss\t0.25\tlr\t0.1": (0.25, None),
+    "Loss: 1,234.5": (1234.5, None),
+    "loss 12,345": (12345.0, None),
+    "LOSS = 2.5E-1": (0.25, None),
+    "loss: -.5": (-0.5, None),
+    "loss: nan": ("nan", None),
+    "loss -inf": (float("-inf"), None),
+    "loss: 25%, acc: 3%": (25.0, None),
+    "The loss is 0.25.": (0.25, None),
+    "loss was 0.25 at step 3": (0.25, None),
+    "epoch 1 train loss: .25 val loss: 0.9": (0.25, 0.9),
+    "Epoch 3, Validation Loss: 9.5": (None, 9.5),
+    "Test set: Average loss: 0.03, Accuracy: 97/100 (97%)": (None, 0.03),
+    "valid_loss=0.5 train_loss=0.25": (0.25, 0.5),
+    "Loss/val: 0.5 Loss/train: 0.25": (0.25, 0.5),
+    "valLoss 0.5 trainLoss 0.25": (0.25, 0.5),
+    "loss (train): 0.25, loss (val): 0.5": (0.25, 0.5),
+    "val acc: 0.9, loss: 0.25": (0.25, None),
+    "best_val_acc 0.9 loss 0.25": (0.25, None),
+    "Validation epoch 3 loss 0.5": (None, 0.5),
+    "reading /data/val/x.png, loss 0.25": (0.25, None),
+    "box_loss: 2 cls_loss: 1 loss: 0.25": (0.25, None),
+    "CrossEntropyLoss: 0.25": (0.25, None),
+    '{"epoch": 1, "loss": "0.25", "lr": "0.1"}': (0.25, None),
+    "│ val_loss │ 0.5 │": (None, 0.5),
+}
+
+
+def read(*texts):
+    """The curves of training and validation."""
+    events = parse_text(logs(*texts))
+    return tuple(
+        [event.fields["loss"] for event in events if event.event == kind] for kind in ("step", "eval")
+    )
+
+
+@pytest.mark.parametrize("text", ONE_LINE)
+def test_a_loss_is_read_however_it_is_written_and_whose_it_is(text):
+    train, validation = ONE_LINE[text]
+    wanted = [train] if train is not None else [], [validation] if validation is not None else []
+    assert read(text) == (wanted if train != "nan" else (pytest.approx([float("nan")], nan_ok=True), []))
+
+
+PROGRAMS = tomllib.loads(Path(__file__).with_name("log_formats.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_output_of_public_programs_is_two_curves(name):
+    training, validation = read("loading the data", *PROGRAMS[name], "done")
+    assert training == [2.5, 1.5]
+    assert set(validation) == (set() if name == "Ultralytics" else {1.75})  # which prints scores alone
+
+
+def test_a_progress_bar_is_a_curve_that_ends_where_its_log_ends():
+    written = io.StringIO()
+    bar = tqdm(range(20), mininterval=0, desc="fit", file=written)
+    for step in bar:
+        bar.set_postfix(loss=f"{2.0 / (step + 1):.4f}")
+    line = written.getvalue().rstrip("\n")
+    assert read(line)[0] == pytest.approx([2 / (step + 1) for step in range(20)], abs=1e-4)
+    assert "loss=0.1000" in format_line(line)
+
+
+def test_training_and_validation_of_one_log_are_two_curves():
+    lines = []
+    for epoch in range(3):
+        lines += [
+            f"Epoch {epoch}, Training Loss: {1 / (epoch + 1):.3f}",
+            f"Epoch {epoch}, Validation Loss: {epoch + 9:.3f}",
+        ]
+    found = parse_text(logs(*lines))
+    training = TrainingMetrics(found)
+    assert list(training.frame().loss[0]) == [1.0, 0.5, 0.333]
+    assert training.validation_losses() == [(0, 9.0), (1, 10.0), (2, 11.0)]
+    assert "of the validation 9 and 11" in repr(plot_loss(found, title="own"))
+
+
+@pytest.mark.parametrize(
+    "unit", ["loss", "loss ", " ", "a", "loss 1 ", "a ", "loss\t", "(", "a(", "1,000", "|", "loss[a", "\r"]
+)
+@pytest.mark.timeout(20)
+def test_a_line_of_any_length_is_read_at_once(unit):
+    """A pod must not occupy its reader: the time grows with the length of a line, not with its square."""
+    read("loss " + unit * (1_000_000 // len(unit)))
