@@ -14,6 +14,7 @@ from localkube.errors import LocalClusterError
 from localkube.paths import state_dir
 from localkube.runtime import syscalls
 from localkube.runtime.container_spec import LinuxIdMapping
+from localkube.runtime.mounts import closing
 from localkube.runtime.overlay import can_mount_layers
 from localkube.runtime.user_namespace import MANY_IDS, enter_user_namespace, new_user_namespace
 
@@ -196,7 +197,8 @@ def pod_users(place: Path) -> IdRanges:
         return IdRanges()
     source = os.open(place, os.O_PATH | os.O_CLOEXEC)
     try:
-        os.close(syscalls.open_idmapped_tree(source, made))
+        with closing(syscalls.clone_tree(source)) as tree:
+            syscalls.map_ids(tree, made)
     except OSError:
         return IdRanges(first, RANGE)
     finally:
@@ -290,6 +292,8 @@ def _try_namespaces(user: bool, writer: int) -> None:
             step = "mounting /proc"
             syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
             syscalls.mount("proc", "/proc", "proc", syscalls.PROC_FLAGS)
+            step = "mounting by descriptors, as Linux 5.2 and newer do,"
+            os.close(syscalls.new_mount("tmpfs", (), 0))
             os._exit(0)
         os.waitpid(child, 0)
     except OSError as error:

@@ -35,7 +35,7 @@ from localkube.kubelet.resources.eviction import EvictionManager
 from localkube.kubelet.resources.limits import Limits
 from localkube.kubelet.resources.pressure import Pressure, observe, parse_thresholds
 from localkube.kubelet.resources.stats import StatsProvider
-from localkube.kubelet.volumes.host_path import everywhere
+from localkube.kubelet.volumes.host_path import HiddenDirectories, everywhere
 from localkube.kubelet.volumes.object_cache import ObjectCache, watch_authorities
 from localkube.kubelet.volumes.volume_manager import VolumeManager
 from localkube.network.addresses import ClusterNetwork, LoopbackAddresses, NamespaceAddresses
@@ -151,10 +151,12 @@ def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: Ob
     """Create the parts that all pods use."""
     plain = config.plain
     addresses = LoopbackAddresses(plain.octet, low=plain.low) if plain else NamespaceAddresses()
-    hide = config.hide
-    if not plain:
-        mounts = Path("/proc/self/mountinfo").read_text()
-        hide = tuple(sorted({place for each in hide for place in everywhere(each, mounts)}))
+    mounts = "" if plain else Path("/proc/self/mountinfo").read_text()
+    hide = HiddenDirectories(
+        config.hide
+        if plain
+        else sorted({place for each in config.hide for place in everywhere(each, mounts)})
+    )
     ids = PodIds(config.ids, pods=config.pods)
 
     def kill(identity: str) -> None:
@@ -233,7 +235,7 @@ def _volumes(
     api: Api,
     objects: ObjectCache,
     *,
-    hide: tuple[str, ...],
+    hide: HiddenDirectories,
     ids: PodIds,
     images: ImageManager,
 ) -> VolumeManager:
@@ -244,7 +246,7 @@ def _volumes(
         tmpfs=config.tmpfs,
         claimed=config.volumes.resolve(),
         node_directories=config.node_directories,
-        private=hide,
+        hidden=hide,
         allocatable=lambda node: allocatable[node],
         objects=objects,
         ids=ids,

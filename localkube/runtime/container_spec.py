@@ -85,19 +85,20 @@ class MountSpec:
     Attributes:
         destination: The absolute path in the container.
         type: ``bind``, ``tmpfs``, or ``overlay`` for an image: then the source has its layers, and the
-            options are ``lowerdir=…``, as of overlayfs, and ``subpath=…`` for a part of the image.
+            options are ``lowerdir=…``, as of overlayfs.
         source: On the host, for a bind mount.
         options: Of mount(8): ``ro``, and ``rro`` for what is mounted below it as well; for tmpfs ``mode=…``
             and ``size=…``. With ``idmap`` the owners of the files of a bind mount are shifted by the
-            container's id mapping, where the file system can do it. Two are this runtime's own, for bind
-            mounts: with ``nosymlinks`` no component of the source may be a symlink, with ``masked`` the
-            container's masked paths are covered in the mount as well.
+            container's id mapping, where the file system can do it. One is this runtime's own, for bind
+            mounts: with ``masked`` the container's masked paths are covered in the mount as well.
+        subpaths: What is mounted, beneath the source: each beneath the one before, with no link out of it.
     """
 
     destination: str
     type: str = "bind"
     source: str = ""
     options: tuple[str, ...] = ()
+    subpaths: tuple[str, ...] = ()
 
     @property
     def readonly(self) -> bool:
@@ -141,6 +142,7 @@ class LinuxSpec:
         cgroups_path: The file in each hierarchy by which a process with one thread enters the container's
             group.
         masked_paths: Directories that are covered by empty ones.
+        masked_inodes: What each of them is, as ``device:inode``.
         seccomp: The filter of its system calls, a classic BPF program in base64; empty for none.
     """
 
@@ -150,6 +152,7 @@ class LinuxSpec:
     resources: LinuxResources = LinuxResources()
     cgroups_path: tuple[str, ...] = ()
     masked_paths: tuple[str, ...] = ()
+    masked_inodes: tuple[str, ...] = ()
     seccomp: str = ""
 
 

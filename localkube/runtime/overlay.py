@@ -10,6 +10,7 @@ from pathlib import Path
 
 from localkube.runtime import syscalls
 from localkube.runtime.container_spec import LinuxIdMapping
+from localkube.runtime.mounts import open_own
 from localkube.runtime.user_namespace import enter_user_namespace, new_user_namespace
 
 
@@ -42,10 +43,10 @@ def _mount(place: str, user_namespace: bool, shifted: LinuxIdMapping | None) -> 
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     layer = "layer"
     if shifted:
-        source = os.open(f"{place}/{layer}", os.O_PATH | os.O_CLOEXEC)
-        layer = "shifted"
-        tree = syscalls.open_idmapped_tree(source, new_user_namespace(shifted))
-        syscalls.move_mount(tree, f"{place}/{layer}")
+        source, layer = open_own(f"{place}/{layer}"), "shifted"
+        tree = syscalls.clone_tree(source)
+        syscalls.map_ids(tree, new_user_namespace(shifted))
+        syscalls.move_mount(tree, open_own(f"{place}/{layer}"))
     os.chdir(place)
     options = f"lowerdir={layer},upperdir=upper,workdir=work,userxattr"
     syscalls.mount("overlay", f"{place}/root", "overlay", syscalls.MS_NODEV, options)

@@ -19,8 +19,13 @@ MNT_DETACH = 2
 FALLOC_FL_KEEP_SIZE = 1
 SYS_CLONE, SYS_PIVOT_ROOT, SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 56, 155, 428, 429, 442
 SYS_RT_SIGACTION, RESERVED_SIGNALS = 13, (32, 33)
-AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
-OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC, MOVE_MOUNT_F_EMPTY_PATH = 1, os.O_CLOEXEC, 4
+SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT, SYS_OPENAT2 = 430, 431, 432, 437
+AT_EMPTY_PATH, AT_RECURSIVE = 0x1000, 0x8000
+OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
+# Both ends are descriptors.
+MOVE_MOUNT_EMPTY_PATHS = 0x04 | 0x40
+FS_CLOEXEC, FSCONFIG_SET_FLAG, FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 1, 0, 1, 6
+RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH, RESOLVE_IN_ROOT = 1, 2, 4, 8, 16
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
 MOUNT_ATTR_IDMAP = 0x100000
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
@@ -117,47 +122,79 @@ def reserve(descriptor: int, size: int) -> None:
         _check(done, "fallocate")
 
 
-def restrict_mount(target: str, attributes: int, *, recursive: bool = True) -> None:
-    """Set attributes of a mount, and of all below it; before Linux 5.12 of the mount itself alone."""
-    values = (ctypes.c_uint64 * 4)(attributes, 0, 0, 0)
-    flags = AT_RECURSIVE if recursive else 0
-    result = _libc.syscall(
-        SYS_MOUNT_SETATTR, AT_FDCWD, os.fsencode(target), flags, values, ctypes.sizeof(values)
-    )
-    if result and ctypes.get_errno() == errno.ENOSYS:
-        # The attributes of mount_setattr have the numbers of mount's flags.
-        mount(None, target, None, MS_REMOUNT | MS_BIND | attributes)
-    else:
-        _check(result, f"restrict the mount {target}")
+def openat2(directory: int, path: str, flags: int, resolve: int) -> int:
+    """Open a path from an open directory, resolved as the ``RESOLVE_…`` flags say.
+
+    Raises:
+        OSError: ENOSYS before Linux 5.6.
+    """
+    how = (ctypes.c_uint64 * 3)(flags, 0, resolve)
+    descriptor = _libc.syscall(SYS_OPENAT2, directory, os.fsencode(path), how, ctypes.sizeof(how))
+    if descriptor < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), path)
+    return descriptor
 
 
-def open_idmapped_tree(source: int, user_namespace: int) -> int:
-    """Clone the mounts at a directory or file; in the first, ids on the disk are those of the user namespace.
+def new_mount(kind: str, options: Iterable[str], attributes: int) -> int:
+    """Make a mount of a new file system; return a descriptor of it, for ``move_mount``.
 
     Args:
-        source: An open descriptor.
+        options: Of mount(8), such as ``mode=755``.
+    """
+    context = _libc.syscall(SYS_FSOPEN, os.fsencode(kind), FS_CLOEXEC)
+    _check(context < 0, f"fsopen {kind}")
+    try:
+        for option in options:
+            name, _, text = option.partition("=")
+            command, value = (FSCONFIG_SET_STRING, os.fsencode(text)) if text else (FSCONFIG_SET_FLAG, None)
+            _check(
+                _libc.syscall(SYS_FSCONFIG, context, command, os.fsencode(name), value, 0),
+                f"fsconfig {option}",
+            )
+        _check(_libc.syscall(SYS_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0), f"create {kind}")
+        made = _libc.syscall(SYS_FSMOUNT, context, FS_CLOEXEC, attributes)
+        _check(made < 0, f"fsmount {kind}")
+        return made
+    finally:
+        os.close(context)
 
-    Returns:
-        A descriptor for ``move_mount``.
+
+def clone_tree(source: int) -> int:
+    """Clone the mounts at an open directory or file; return a descriptor for ``move_mount``."""
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE
+    tree = _libc.syscall(SYS_OPEN_TREE, source, b"", flags)
+    _check(tree < 0, "open_tree")
+    return tree
+
+
+def restrict_mount(mount: int, attributes: int, *, recursive: bool = True) -> None:
+    """Set attributes of a mount, by its descriptor, and of all below it.
+
+    Raises:
+        OSError: ENOSYS before Linux 5.12.
+    """
+    _set_attributes(mount, attributes, 0, AT_RECURSIVE if recursive else 0)
+
+
+def map_ids(tree: int, user_namespace: int) -> None:
+    """Shift the ids of a mount that is nowhere attached: those on the disk are the user namespace's.
 
     Raises:
         OSError: The kernel (before Linux 5.12) or the file system cannot do it, or the caller may not.
     """
-    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE
-    tree = _libc.syscall(SYS_OPEN_TREE, source, b"", flags)
-    _check(tree < 0, "open_tree")
-    values = (ctypes.c_uint64 * 4)(MOUNT_ATTR_IDMAP, 0, 0, user_namespace)
-    result = _libc.syscall(SYS_MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, values, ctypes.sizeof(values))
-    if result:
-        os.close(tree)
-        _check(result, "map the ids of a mount")
-    return tree
+    _set_attributes(tree, MOUNT_ATTR_IDMAP, user_namespace, 0)
 
 
-def move_mount(tree: int, target: str) -> None:
-    """Attach a tree of mounts that is open."""
-    result = _libc.syscall(SYS_MOVE_MOUNT, tree, b"", AT_FDCWD, os.fsencode(target), MOVE_MOUNT_F_EMPTY_PATH)
-    _check(result, f"move_mount to {target}")
+def _set_attributes(mount: int, attributes: int, user_namespace: int, flags: int) -> None:
+    values = (ctypes.c_uint64 * 4)(attributes, 0, 0, user_namespace)
+    size = ctypes.sizeof(values)
+    _check(_libc.syscall(SYS_MOUNT_SETATTR, mount, b"", flags | AT_EMPTY_PATH, values, size), "mount_setattr")
+
+
+def move_mount(tree: int, target: int) -> None:
+    """Attach a tree of mounts to an open directory or file."""
+    _check(_libc.syscall(SYS_MOVE_MOUNT, tree, b"", target, b"", MOVE_MOUNT_EMPTY_PATHS), "move_mount")
 
 
 def set_file_ids(identity: int) -> None:

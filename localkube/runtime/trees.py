@@ -32,7 +32,7 @@ def remove_tree(path: Path) -> None:
             problems.append(error)
 
     with contextlib.suppress(FileNotFoundError):
-        for entry in _walk(path, unlock=True, failed=keep):
+        for entry in walk(path, unlock=True, failed=keep):
             _remove(entry, keep)
         try:
             os.rmdir(path)
@@ -56,13 +56,13 @@ def file_count(path: Path) -> int:
 
 def _stats(path: Path) -> Iterator[os.stat_result]:
     with contextlib.suppress(OSError):
-        for entry in _walk(path, unlock=False, failed=lambda error: None):
+        for entry in walk(path):
             with contextlib.suppress(OSError):
                 yield os.stat(entry.name, dir_fd=entry.directory, follow_symlinks=False)
 
 
 @dataclass(frozen=True)
-class _Entry:
+class Entry:
     """An entry of a directory that is open now."""
 
     directory: int
@@ -86,7 +86,9 @@ class _Level:
     entries: Iterator[tuple[str, bool]]
 
 
-def _walk(top: Path, *, unlock: bool, failed: Callable[[OSError], None]) -> Iterator[_Entry]:
+def walk(
+    top: Path, *, unlock: bool = False, failed: Callable[[OSError], None] = lambda error: None
+) -> Iterator[Entry]:
     """Yield each entry below ``top``, a directory after what is in it.
 
     The way back up is "..", which must be the directory of the way down.
@@ -103,7 +105,7 @@ def _walk(top: Path, *, unlock: bool, failed: Callable[[OSError], None]) -> Iter
     try:
         while True:
             name, is_directory = next(levels[-1].entries, ("", False))
-            entry = _Entry(here, name, is_directory, levels)
+            entry = Entry(here, name, is_directory, levels)
             if name and is_directory:
                 try:
                     below = _entered(name, here, unlock)
@@ -124,7 +126,7 @@ def _walk(top: Path, *, unlock: bool, failed: Callable[[OSError], None]) -> Iter
                 above = os.open("..", _DIRECTORY, dir_fd=here)
                 os.close(here)
                 here = above
-                entry = _Entry(here, done.name, True, levels)
+                entry = Entry(here, done.name, True, levels)
                 if _identity(here) != levels[-1].identity:
                     raise entry.failed(OSError(errno.ESTALE, "a directory was moved meanwhile"))
                 yield entry
@@ -167,7 +169,7 @@ def _identity(descriptor: int) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _remove(entry: _Entry, failed: Callable[[OSError], None]) -> None:
+def _remove(entry: Entry, failed: Callable[[OSError], None]) -> None:
     try:
         if entry.is_directory:
             os.rmdir(entry.name, dir_fd=entry.directory)

@@ -1,78 +1,286 @@
-"""A container exchanges directories of its volume for symlinks while another one is being mounted."""
+"""A container exchanges entries of its volume while another one is being mounted, at every step of that.
+
+Published cases: CVE-2017-1002101, 2021-25741 (subPath), 2021-30465, 2025-31133, 2025-52565 (mount points).
+"""
 
 import ctypes
-import errno
 import os
-import signal
+import shutil
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from localkube.kubelet.volumes.host_path import resolve_subpath
+from localkube.runtime import mounts, path_resolution, rootfs, syscalls
 from localkube.runtime.container_spec import MountSpec
-from localkube.runtime.rootfs import _mount_entry, _Root, mount_point
+from localkube.runtime.mounts import READ_ONLY, ContainerRoot, attach, clone, closing, open_own
+from localkube.runtime.path_resolution import opened
 
 from .network_namespace import in_network_namespace
 
-ROUNDS = 3000
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
+FILES = {module.__file__ for module in (mounts, path_resolution, rootfs, syscalls)}
 
 
 @pytest.fixture
-def volume(tmp_path):
-    volume = tmp_path / "volume"
-    (volume / "sub").mkdir(parents=True)
-    (volume / "sub" / "file").write_text("inside")
-    (tmp_path / "outside").mkdir()
-    (tmp_path / "outside" / "secret").write_text("outside")
+def home(tmp_path):
+    """Yield a directory with a volume, another container's root, and what neither may show."""
+    (tmp_path / "volume" / "sub" / "deep").mkdir(parents=True)
+    for name in ("sub/file", "sub/deep/file", "file"):
+        (tmp_path / "volume" / name).write_text("inside")
+    (tmp_path / "outside" / "deep").mkdir(parents=True)
+    for name in ("file", "deep/file", "secret"):
+        (tmp_path / "outside" / name).write_text("outside")
+    # To a directory, to a file, and by steps up.
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "absolute").symlink_to(tmp_path / "outside")
+    (tmp_path / "links" / "relative").symlink_to("../outside")
+    (tmp_path / "links" / "far").symlink_to("../" * 20 + str(tmp_path / "outside").lstrip("/"))
+    (tmp_path / "links" / "magic").symlink_to("/proc/self/cwd")
     (tmp_path / "root").mkdir()
-    return volume
+    return tmp_path
 
 
-def entry(source, *, target="/data"):
-    return MountSpec(target, source=str(source), options=("nosymlinks",))
+def exchange(one: Path, other: Path) -> None:
+    """Swap two entries in one step."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    names = os.fsencode(one), os.fsencode(other)
+    assert libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0
+
+
+class Steps:
+    """Counts the lines that the runtime executes, and does something before one of them."""
+
+    def __init__(self, at, act):
+        self.count, self._at, self._act = 0, at, act
+
+    def __call__(self, frame, event, argument):
+        if frame.f_code.co_filename not in FILES:
+            return None
+        if event == "line":
+            if self.count == self._at:
+                self._act()
+            self.count += 1
+        return self
+
+    def run(self, work):
+        sys.settrace(self)
+        try:
+            return work()
+        finally:
+            sys.settrace(None)
+
+
+def at_every_step(home, work, act, look, *, hidden=None):
+    """Do the work on a root once for each of its steps, with ``act`` before that one, and look at it.
+
+    Args:
+        hidden: A directory that the root hides.
+    """
+    clean = home / "clean"
+    shutil.copytree(home / "volume", clean, symlinks=True)
+    total, step, ended = 1, 0, set()
+    while step < total:
+        steps, root = Steps(step, act), root_of(home, hidden)
+        try:
+            steps.run(lambda root=root: work(root))
+            ended.add("mounted")
+        except OSError:
+            ended.add("refused")
+        total = max(total, steps.count)
+        look()
+        os.chdir("/")
+        while os.path.ismount(home / "root"):
+            syscalls.unmount(str(home / "root"))
+        shutil.rmtree(home / "volume")
+        shutil.rmtree(home / "other", ignore_errors=True)
+        shutil.copytree(clean, home / "volume", symlinks=True)
+        step += 1
+    assert total > 40
+    return ended
+
+
+def root_of(home, hidden=None):
+    """Make a container's root, as a mount of its own."""
+    places = ()
+    if hidden:
+        with opened(hidden) as place:
+            places = ((str(hidden), path_resolution.identity(place)),)
+    with closing(open_own(str(home / "root"))) as place:
+        tree = syscalls.new_mount("tmpfs", ("mode=755",), 0)
+        attach(tree, place)
+    return ContainerRoot(open_own(str(home / "root")), hidden=places)
+
+
+def mounted_files(home):
+    """Read all files that the container's root shows."""
+    return {path.read_text() for path in (home / "root").rglob("file") if path.is_file()}
+
+
+def touched(home):
+    """List what is in the place outside, and what is mounted there."""
+    names = sorted(str(path.relative_to(home / "outside")) for path in (home / "outside").rglob("*"))
+    outside = str(home / "outside")
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    return names, [line for line in mounts if line.split()[4].startswith(outside)]
+
+
+UNTOUCHED = (["deep", "deep/file", "file", "secret"], [])
+LINKS = ("absolute", "relative", "far", "magic")
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("subpath", ["sub", "sub/deep", "sub/file"])
+@in_network_namespace
+async def test_a_sub_path_whose_parts_are_exchanged_shows_nothing_of_the_machine(home, subpath, link):
+    entry = MountSpec("/data", source=str(home / "volume"), subpaths=(subpath,))
+
+    def look():
+        assert "outside" not in mounted_files(home)
+        assert touched(home) == UNTOUCHED
+
+    def work(root):
+        rootfs._mount_entry(entry, root)
+
+    ended = at_every_step(home, work, _exchanging(home, "sub", link), look)
+    assert ended == {"mounted", "refused"}
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("target", ["/volume/sub/deep", "/volume/sub/new/file", "/volume/sub/file"])
+@in_network_namespace
+async def test_a_mount_point_whose_parts_are_exchanged_is_in_the_volume_or_nowhere(home, target, link):
+    (home / "own").mkdir()
+    (home / "own" / "file").write_text("own")
+    source = home / "own" / "file" if target.endswith("file") else home / "own"
+
+    def work(root):
+        rootfs._mount_entry(MountSpec("/volume", source=str(home / "volume")), root)
+        rootfs._mount_entry(MountSpec(target, source=str(source)), root)
+        root.close(readonly=False)
+
+    def look():
+        assert touched(home) == UNTOUCHED
+        assert not [path for path in (home / "own").rglob("*") if path.name != "file"]
+
+    at_every_step(home, work, _exchanging(home, "sub", link), look)
+
+
+@pytest.mark.parametrize("link", LINKS)
+@in_network_namespace
+async def test_a_shadowed_directory_whose_entries_are_exchanged_shows_none_of_the_machines(home, link):
+    """The volume is read-only: the directory with the missing mount point is covered, entry by entry."""
+
+    def work(root):
+        readonly = MountSpec("/volume", source=str(home / "volume"), options=("ro",))
+        rootfs._mount_entry(readonly, root)
+        rootfs._mount_entry(MountSpec("/volume/new/mine", "tmpfs"), root)
+        root.close(readonly=False)
+
+    def look():
+        assert "outside" not in mounted_files(home)
+        assert touched(home) == UNTOUCHED
+        shown = str(home / "root" / "volume")
+        flags = {
+            fields[4]: set(fields[5].split(","))
+            for fields in map(str.split, Path("/proc/self/mountinfo").read_text().splitlines())
+            if fields[4].startswith(shown) and not fields[4].endswith("mine")
+        }
+        assert all({"ro", "nosuid", "nodev"} <= found for found in flags.values()), flags
+
+    at_every_step(home, work, _exchanging(home, "sub", link), look)
+
+
+def _exchanging(home, name, link):
+    return lambda: exchange(home / "volume" / name, _fresh(home, link))
+
+
+def _fresh(home, link):
+    """Return a new link: a run may leave the last one in the volume."""
+    path = home / "volume" / "..link"
+    path.symlink_to((home / "links" / link).readlink())
+    return path
+
+
+@pytest.mark.parametrize(
+    "subpath", ["..", "../..", "file/..", "etc/../../other", "up", "up/other", "etc/link/file"]
+)
+@pytest.mark.parametrize("lowerdir", ["lower", "upper:lower"])
+@in_network_namespace
+async def test_an_images_sub_path_leads_to_nothing_but_files_of_the_image(home, subpath, lowerdir):
+    store = home / "store"
+    for name in ("lower/etc", "upper", "other"):
+        (store / name).mkdir(parents=True)
+    (store / "lower" / "up").symlink_to("..")
+    (store / "lower" / "etc" / "link").symlink_to(home / "outside")
+    root = root_of(home)
+    (home / "root" / "proc").mkdir()
+    entry = MountSpec("/i", "overlay", str(store), ("ro", f"lowerdir={lowerdir}"), (subpath,))
+    with pytest.raises(OSError, match="leads out|symlink|No such file|Not a directory"):
+        rootfs._mount_entry(entry, root)
+    rootfs._mount_entry(replace(entry, subpaths=("etc",)), root)
+    assert [path.name for path in (home / "root" / "i").iterdir()] == ["link"]
 
 
 @in_network_namespace
-async def test_a_sub_path_is_mounted_as_it_was_checked(volume):
-    _mount_entry(entry(resolve_subpath(volume, "sub", create=False)), _Root(str(volume.parent / "root")))
-    assert (volume.parent / "root" / "data" / "file").read_text() == "inside"
+async def test_a_parent_of_hidden_directories_cannot_be_renamed_in_the_mount_of_one_above(home):
+    state = home / "volume" / "sub" / "deep"
+    with opened(str(state)) as hidden:
+        inode = path_resolution.identity(hidden)
+    root = ContainerRoot(open_own(str(home / "root")), hidden=((str(state), inode),))
+    rootfs._mount_entry(MountSpec("/all", source=str(home), options=("masked",)), root)
+    shown = home / "root" / "all"
+    assert list((shown / "volume/sub/deep").iterdir()) == []
+    for name in ("volume", "volume/sub", "volume/sub/deep"):
+        with pytest.raises(OSError, match="busy"):
+            (shown / name).rename((shown / name).with_name("other"))
+    (shown / "written").touch()
+    assert (home / "written").exists()
 
 
 @in_network_namespace
-async def test_a_sub_path_that_has_become_a_link_since_it_was_checked_is_refused(volume):
-    checked = resolve_subpath(volume, "sub/file", create=False)
-    (volume / "sub").rename(volume / "was")
-    (volume / "sub").symlink_to("../outside")
-    (volume.parent / "outside" / "file").write_text("outside")
-    with pytest.raises(OSError, match="become a symlink") as caught:
-        _mount_entry(entry(checked), _Root(str(volume.parent / "root")))
-    assert caught.value.errno == errno.ELOOP
-    assert not (volume.parent / "root" / "data").exists()
+async def test_hidden_directories_are_covered_or_nothing_is_mounted_while_a_parent_is_renamed(home):
+    def work(root):
+        try:
+            rootfs._mount_entry(MountSpec("/all", source=str(home), options=("masked",)), root)
+        except OSError:
+            syscalls.unmount(str(home / "root"))  # it goes with the process that has failed
+            raise
+
+    def rename():
+        (home / "volume").rename(home / "other")
+        (home / "volume" / "sub").mkdir(parents=True)
+
+    def look():
+        for name in ("volume/sub", "other/sub"):
+            place = home / "root" / "all" / name
+            assert not (place / "file").exists(), name
+
+    assert at_every_step(home, work, rename, look, hidden=home / "volume" / "sub") == {"mounted", "refused"}
 
 
-def test_nothing_is_made_outside_while_directories_and_links_change_places(volume):
-    """A mount point that is missing is made in the volume: there, or nowhere."""
-    outside = volume.parent / "outside"
-    (volume / "link").symlink_to(outside)
-    child = os.fork()
-    if child == 0:
-        exchange(volume)
-    try:
-        for number in range(ROUNDS):
-            try:
-                mount_point(str(volume), f"/sub/made-{number}", is_file=number % 2 == 0)
-            except OSError:
-                continue
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert [path.name for path in outside.iterdir()] == ["secret"]
+@in_network_namespace
+async def test_nothing_is_mounted_on_the_root_itself(home):
+    (home / "root" / "link").symlink_to("..")
+    for target in ("/", "/..", "/link", "/link/../."):
+        root = ContainerRoot(open_own(str(home / "root")))
+        with pytest.raises(OSError, match="on the root of a container"):
+            rootfs._mount_entry(MountSpec(target, source=str(home / "volume")), root)
 
 
-def exchange(volume: Path) -> None:
-    """Swap a directory and a link for ever, each swap in one step."""
-    libc = ctypes.CDLL(None)
-    names = [os.fsencode(volume / name) for name in ("sub", "link")]
-    while True:
-        libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE)
+@in_network_namespace
+async def test_a_mount_has_its_flags_before_it_is_attached(home):
+    (home / "target").mkdir()
+    seen = []
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_name == "move_mount" and event == "call":
+            tree = frame.f_locals["tree"]
+            seen.append(os.fstatvfs(tree).f_flag & READ_ONLY)
+
+    with closing(open_own(str(home / "target"))) as target:
+        sys.settrace(trace)
+        attach(clone(str(home / "volume")), target, (READ_ONLY, True))
+        sys.settrace(None)
+    assert seen == [READ_ONLY]

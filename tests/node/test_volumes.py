@@ -10,6 +10,7 @@ import stat
 import pytest
 
 from localkube.api_client import ApiError
+from localkube.kubelet.volumes import projected
 from localkube.kubelet.volumes.object_cache import ObjectCache, TokenManager
 from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError, VolumeManager, mounts
 from localkube.runtime.container_spec import MountSpec
@@ -299,15 +300,15 @@ def test_mounts_bind_outer_directories_first(tmp_path):
     }
     assert mounts(container, ready, environment={"RANK": "3"}) == [
         MountSpec("/data", source=str(tmp_path / "data"), options=("ro",)),
-        MountSpec("/data/runs", source=f"{tmp_path}/data/runs/3", options=("nosymlinks",)),
-        MountSpec("/etc/train.py", source=str(tmp_path / "train.py"), options=("ro", "rro", "nosymlinks")),
+        MountSpec("/data/runs", source=str(tmp_path / "data"), subpaths=("runs/3",)),
+        MountSpec("/etc/train.py", source=str(tmp_path), options=("ro", "rro"), subpaths=("train.py",)),
     ]
 
 
 @pytest.mark.parametrize(
     ("wish", "message"),
     [
-        ({"subPath": "trap/passwd"}, "leads out of the volume"),
+        ({"subPath": "trap/passwd"}, "leads out of its directory"),
         ({"subPathExpr": "$(UP)"}, "must be relative"),
     ],
 )
@@ -317,6 +318,23 @@ def test_a_sub_path_that_leads_out_stops_the_container(tmp_path, wish, message):
     with pytest.raises(VolumeError, match=message) as caught:
         mounts(container, {"v": MountedVolume(tmp_path)}, environment={"UP": "../.."})
     assert caught.value.reason == "CreateContainerConfigError"
+
+
+def test_a_sub_path_is_not_made_in_a_volume_that_is_read_only(tmp_path):
+    container = {"volumeMounts": [{"name": "data", "mountPath": "/x", "subPath": "mine/deep"}]}
+    with pytest.raises(VolumeError, match="No such file") as caught:
+        mounts(container, {"data": MountedVolume(tmp_path, read_only=True)})
+    assert caught.value.reason == "CreateContainerConfigError"
+    assert list(tmp_path.iterdir()) == []
+    mounts(container, {"data": MountedVolume(tmp_path)})
+    assert (tmp_path / "mine" / "deep").is_dir()
+
+
+@pytest.mark.parametrize("path", ["../token", "a/../../token", "/token", "..token"])
+def test_a_projected_file_is_not_written_outside_of_its_volume(tmp_path, path):
+    with pytest.raises(projected.PayloadError, match="leads out of the volume"):
+        projected.write_atomically(tmp_path / "volume", {path: projected.VolumeFile(b"x")})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_key_as_sub_path_is_not_made_a_directory(tmp_path):

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from localkube.kubelet.volumes.volume_manager import give_group
 from localkube.runtime.trees import disk_usage, remove_tree
 
 from .users import USERS, as_user, folder_of
@@ -25,6 +26,14 @@ def dig(top, *, depth=DEPTH, name=NAME):
     with os.fdopen(os.open("file", os.O_WRONLY | os.O_CREAT, 0o600, dir_fd=here), "wb") as file:
         file.write(b"x" * 2**20)
     os.close(here)
+
+
+def test_a_deep_directory_is_given_to_a_group_with_all_that_is_in_it(place, user):
+    as_user(user, lambda: dig(place, depth=5000, name="d"))
+    as_user(user, lambda: (place / "d" / "link").symlink_to("/etc/passwd"))
+    as_user(user, lambda: give_group(place, user))
+    for path in (place, place / "d" / "d" / "d"):
+        assert (path.stat().st_gid, path.stat().st_mode & 0o2070) == (user, 0o2070)
 
 
 @pytest.fixture(params=USERS)

@@ -4,45 +4,54 @@ import socket
 
 import pytest
 
-from localkube.kubelet.volumes.host_path import HostPathError, checked, places_of
+from localkube.kubelet.volumes.host_path import HiddenDirectories, HostPathError, check
 
 
 def test_what_may_be_created_is(tmp_path):
-    assert checked(str(tmp_path / "a" / "b"), "DirectoryOrCreate").is_dir()
-    assert checked(str(tmp_path / "file"), "FileOrCreate").is_file()
-    assert checked(str(tmp_path / "untyped"), "").is_dir()
+    for name, kind in (("a/b", "DirectoryOrCreate"), ("file", "FileOrCreate"), ("untyped", "")):
+        check(str(tmp_path / name), kind)
+    assert (tmp_path / "a" / "b").is_dir()
+    assert (tmp_path / "file").is_file()
+    assert (tmp_path / "untyped").is_dir()
 
 
 @pytest.mark.parametrize("kind", ["Directory", "File", "Socket", "CharDevice", "BlockDevice"])
 def test_what_must_exist_must(tmp_path, kind):
     with pytest.raises(HostPathError, match=f"type check failed: {tmp_path}/no is not a"):
-        checked(str(tmp_path / "no"), kind)
+        check(str(tmp_path / "no"), kind)
 
 
 def test_the_kind_must_be_right(tmp_path):
     (tmp_path / "file").touch()
     for kind in ("Directory", "DirectoryOrCreate"):
         with pytest.raises(HostPathError, match="is not a directory"):
-            checked(str(tmp_path / "file"), kind)
+            check(str(tmp_path / "file"), kind)
     with pytest.raises(HostPathError, match="is not a file"):
-        checked(str(tmp_path), "FileOrCreate")
+        check(str(tmp_path), "FileOrCreate")
     with pytest.raises(HostPathError, match="Palace is an invalid volume type"):
-        checked(str(tmp_path), "Palace")
+        check(str(tmp_path), "Palace")
 
 
 def test_sockets_and_devices_are_known(tmp_path):
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "s"))
-        assert checked(str(tmp_path / "s"), "Socket").is_socket()
-    assert checked("/dev/null", "CharDevice").is_char_device()
+        check(str(tmp_path / "s"), "Socket")
+    check("/dev/null", "CharDevice")
 
 
-def test_a_directory_is_found_wherever_its_file_system_is_mounted():
-    mounts = [
-        "1 0 8:1 / / rw - ext4 a rw",
-        "2 1 8:1 /home /mnt rw - ext4 a rw",
-        "3 1 8:2 / /other rw - ext4 b rw",
-        "4 1 8:1 /var /var rw - ext4 a rw",
-    ]
-    assert places_of("8:1", "/home/ada", "\n".join(mounts)) == ["/home/ada", "/mnt/ada"]
-    assert places_of("8:3", "/home/ada", "\n".join(mounts)) == []
+def test_a_directory_beneath_which_a_path_is_does_not_let_it_out_by_a_link(tmp_path):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "plugins").symlink_to("..")
+    with pytest.raises(OSError, match="leads out"):
+        check("plugins/made", "DirectoryOrCreate", beneath=tmp_path / "own")
+    assert not (tmp_path / "made").exists()
+
+
+def test_hidden_directories_are_found_where_they_are_now(tmp_path):
+    (tmp_path / "state" / "clusters").mkdir(parents=True)
+    hidden = HiddenDirectories([str(tmp_path / "state" / "clusters"), str(tmp_path / "none")])
+    (tmp_path / "state").rename(tmp_path / "other")
+    assert [path for path, _ in hidden.places()] == [str(tmp_path / "other" / "clusters")]
+    with pytest.raises(PermissionError, match="is not shown to pods"):
+        check(str(tmp_path / "other" / "clusters" / "made"), "", hidden=hidden)
+    assert not (tmp_path / "other" / "clusters" / "made").exists()

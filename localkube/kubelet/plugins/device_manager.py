@@ -136,7 +136,7 @@ class DeviceManager:
         from localkube.kubelet.plugins.messages_pb2 import Empty, ListAndWatchResponse
 
         before = self._resources.get(name)
-        plugin = PluginClient(self._directory.device_plugins / request.endpoint, service=SERVICE)
+        plugin = PluginClient(self._directory.device_plugins, request.endpoint, service=SERVICE)
         resource = _Resource(request.options, dict(before.devices) if before else {}, plugin)
         if before and before.followed:
             before.followed.cancel()

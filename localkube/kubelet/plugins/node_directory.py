@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from localkube.kubelet.volumes.host_path import check
+
 KUBELET = "/var/lib/kubelet"
 # Where plugins describe devices: https://github.com/cncf-tags/container-device-interface
 CDI = ("/var/run/cdi", "/run/cdi")
@@ -34,25 +36,28 @@ class NodeDirectory:
 
     def create(self) -> None:
         """Create the directories in which plugins expect to find sockets and volumes."""
+        self.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
         for name in ("device-plugins", "plugins", "plugins_registry", "pods"):
-            place = self.path / name
-            place.mkdir(parents=True, exist_ok=True)
-            place.chmod(0o755)
+            check(name, "DirectoryOrCreate", beneath=self.path)
 
     def is_mounted_by(self, pod: Mapping[str, Any]) -> bool:
         """Check whether a pod mounts it: it may have plugins."""
         paths = [(each.get("hostPath") or {}).get("path") for each in pod["spec"].get("volumes") or []]
         return any(path and self.resolve(path) for path in paths)
 
-    def resolve(self, place: str) -> Path | None:
+    def resolve(self, place: str) -> tuple[Path, str] | None:
         """Find where a path of the node is on this machine; None for those that all nodes share.
 
+        Returns:
+            A directory, and a path beneath it: pods may write there, and leave links.
+
         Example:
-            >>> str(NodeDirectory(Path("/cluster/node-0")).resolve("/var/lib/kubelet/device-plugins/"))
-            '/cluster/node-0/device-plugins'
+            >>> NodeDirectory(Path("/cluster/node-0")).resolve("/var/lib/kubelet/device-plugins/")
+            (PosixPath('/cluster/node-0'), 'device-plugins')
         """
         place = os.path.normpath(place)
         for root, own in ((KUBELET, self.path), *((each, self.cdi) for each in CDI)):
             if place == root or place.startswith(root + "/"):
-                return own / place[len(root) + 1 :]
+                return own, place[len(root) + 1 :]
         return None

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+from localkube.runtime.path_resolution import opened
+
 SECONDS = 10.0
 
 
@@ -16,16 +18,21 @@ class PluginClient:
     """Calls the methods of one service on a socket.
 
     Args:
-        socket: Of the plugin.
+        directory: In which plugins have their sockets.
+        endpoint: The plugin's, beneath it: no other socket of the machine is connected to.
         service: Its full name.
+
+    Raises:
+        OSError: It is not there.
     """
 
-    def __init__(self, socket: Path, *, service: str) -> None:
+    def __init__(self, directory: Path, endpoint: str, *, service: str) -> None:
         import grpc
 
         self._service, self._errors = service, grpc.aio.AioRpcError
-        self._directory = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        address = f"unix:/proc/self/fd/{self._directory}/{socket.name}"
+        with opened(directory, endpoint) as socket:
+            self._socket = os.dup(socket)
+        address = f"unix:/proc/self/fd/{self._socket}"
         # By default the authority is the escaped path, which servers in Go refuse.
         self._channel = grpc.aio.insecure_channel(address, options=[("grpc.default_authority", "localhost")])
 
@@ -64,7 +71,7 @@ class PluginClient:
 
     async def close(self) -> None:
         await self._channel.close()
-        os.close(self._directory)
+        os.close(self._socket)
 
 
 class PluginServer:

@@ -95,7 +95,7 @@ async def start_request(
         mounts=(
             *own(runtime, uid, layer),
             *_network_mounts(runtime, uid),
-            *mounts(container, volumes, environment=environment, private=runtime.hide),
+            *mounts(container, volumes, environment=environment, hidden=runtime.hide.identities),
             *_device_mounts(runtime, pool, grant),
             _termination_mount(runtime, uid, container, restart),
         ),
@@ -158,17 +158,18 @@ async def _devices(pool: NodePool, pod: Mapping[str, Any], container: Mapping[st
 def _device_mounts(runtime: Runtime, pool: NodePool, grant: DeviceGrant) -> Iterable[MountSpec]:
     """Make the mounts that a plugin asks for; it may have no more of the machine than a hostPath."""
     for destination, path, readonly in grant.mounts:
-        own = pool.directory.resolve(path)
+        root, *subpaths = pool.directory.resolve(path) or (path,)
         try:
-            place = host_path.checked(str(own or path), "")
-            if not own:
-                host_path.refuse_private(place, runtime.hide)
+            if subpaths:
+                host_path.check(subpaths[0], "", beneath=root)
+            else:
+                host_path.check(path, "", hidden=runtime.hide)
         except (OSError, host_path.HostPathError) as error:
             raise ConfigError(f"device mount {path}: {error}", reason="CreateContainerError") from error
         options = ["ro"] if readonly else []
         options += ["idmap"] if runtime.ids.idmap else []
-        options += [] if own else ["masked"]
-        yield MountSpec(destination, source=str(place), options=tuple(options))
+        options += [] if subpaths else ["masked"]
+        yield MountSpec(destination, "bind", str(root), tuple(options), tuple(subpaths))
 
 
 def _linux(
@@ -182,6 +183,7 @@ def _linux(
 ) -> LinuxSpec:
     first_core = pool.settings.first_core
     groups, cores = runtime.limits.apply(container, identity=identity, first_core=first_core, pod=pod)
+    hidden = runtime.hide.places()
     shares = target or pod["spec"].get("shareProcessNamespace") or "pid" in runtime.shared_with_node(pod)
     return LinuxSpec(
         namespaces=("mount",) if shares else ("mount", "pid"),
@@ -189,7 +191,8 @@ def _linux(
         devices=devices(),
         resources=LinuxResources(LinuxCpu(",".join(map(str, cores)))),
         cgroups_path=tuple(groups),
-        masked_paths=runtime.hide,
+        masked_paths=tuple(path for path, _ in hidden),
+        masked_inodes=tuple(f"{device}:{inode}" for _, (device, inode) in hidden),
         seccomp="" if (container.get("securityContext") or {}).get("privileged") else runtime.seccomp,
     )
 

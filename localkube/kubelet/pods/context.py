@@ -21,6 +21,7 @@ from localkube.kubelet.pods.starts import StartingPods
 from localkube.kubelet.probes.handlers import Handlers
 from localkube.kubelet.resources.limits import Limits
 from localkube.kubelet.resources.pressure import Pressure
+from localkube.kubelet.volumes.host_path import HiddenDirectories
 from localkube.kubelet.volumes.object_cache import ObjectCache
 from localkube.kubelet.volumes.volume_manager import VolumeManager
 from localkube.network.addresses import Addresses, ClusterNetwork, NamespaceAddresses
@@ -61,7 +62,7 @@ class Runtime:
     logs: LogFiles
     executions: Executions
     events: EventRecorder
-    hide: tuple[str, ...]
+    hide: HiddenDirectories
     pods: Path
     tmpfs: Path
     services: Informer

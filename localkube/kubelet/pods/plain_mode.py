@@ -18,6 +18,7 @@ from typing import Any
 from localkube.network.addresses import LoopbackAddresses
 from localkube.runtime.container import find_program
 from localkube.runtime.container_spec import SCRATCH, ContainerSpec, MountSpec, PlainPod
+from localkube.runtime.path_resolution import location, opened
 from localkube.runtime.plain import real_path
 
 NAME_SERVER, API_SERVER = "10.244.0.1", ("10.244.0.1", 6443)
@@ -130,7 +131,11 @@ def _paths(mounts: Iterable[MountSpec], directory: Path) -> dict[str, tuple[str,
     for number, mount in enumerate(mounts):
         target = os.path.normpath(mount.destination)
         if mount.type == "bind":
-            paths[target] = (mount.source, mount.readonly)
+            source = mount.source
+            if mount.subpaths:
+                with opened(source, *mount.subpaths) as place:
+                    source = location(place)
+            paths[target] = (source, mount.readonly)
         elif target != SHARED_MEMORY:
             made = directory / f"scratch-{number}"
             made.mkdir(mode=0o700, exist_ok=True)

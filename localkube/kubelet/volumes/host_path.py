@@ -1,19 +1,20 @@
-"""Checks of ``hostPath`` and ``subPath``.
+"""Directories of this machine in pods: the checks of ``hostPath``, and what no pod may see.
 
 A hostPath has its declared type, shows nothing of the clusters' own directory, and is accessed with the
-rights of the cluster's user. A subPath never leaves its volume. A container may have put symlinks into a
-volume, so a subPath is walked from open directories, without letting the kernel follow links: an absolute
-one, or ``..`` above the volume, is refused, whatever changes meanwhile.
+rights of the cluster's user. Paths are resolved by ``runtime/path_resolution.py``.
 
 Source: https://kubernetes.io/docs/concepts/storage/volumes/#hostpath-volume-types
 """
 
-import contextlib
+import errno
 import os
 import re
 import stat
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+
+from localkube.runtime.path_resolution import Identity, Maker, Resolution, identity, location, opened
 
 _CHECKS = {
     "Directory": (stat.S_ISDIR, "a directory"),
@@ -30,15 +31,20 @@ class HostPathError(Exception):
     """The path is not what the volume's type requires."""
 
 
-def refuse_private(path: str | Path, private: Iterable[str]) -> None:
-    """Refuse a path inside a directory that is hidden from pods.
+class HiddenDirectories:
+    """Directories that no pod may see, by device and inode: one of those above may be renamed meanwhile.
 
-    The mount checks again (``runtime/rootfs.py``), because links may change until then.
+    Args:
+        paths: Real ones. They stay open.
     """
-    real = os.path.realpath(path)
-    for directory in private:
-        if os.path.commonpath((real, directory)) == directory:
-            raise HostPathError(f"{path} belongs to the local cluster itself, and is not shown to pods")
+
+    def __init__(self, paths: Iterable[str] = ()) -> None:
+        self._open = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in paths if os.path.isdir(path)]
+        self.identities: frozenset[Identity] = frozenset(map(identity, self._open))
+
+    def places(self) -> list[tuple[str, Identity]]:
+        """List where they are now, and what each of them is."""
+        return [(location(directory), identity(directory)) for directory in self._open]
 
 
 def everywhere(directory: str, mountinfo: str) -> set[str]:
@@ -66,26 +72,6 @@ def everywhere(directory: str, mountinfo: str) -> set[str]:
     return found
 
 
-def places_of(device: str, inside: str, mountinfo: str) -> list[str]:
-    """Find the paths at which a directory of a file system may be seen.
-
-    Args:
-        device: Of the file system, as ``8:1``.
-        inside: The directory's path in the file system.
-        mountinfo: As for ``everywhere``.
-
-    Example:
-        >>> mounts = "1 0 8:1 / / rw - ext4 a rw\\n2 1 8:1 /home /mnt rw - ext4 a rw"
-        >>> places_of("8:1", "/home/ada", mounts)
-        ['/home/ada', '/mnt/ada']
-    """
-    found = []
-    for other, root, place in map(_mount, mountinfo.splitlines()):
-        if other == device and (rest := _below(inside, root)) is not None:
-            found.append(os.path.join(place, rest).rstrip("/") or "/")
-    return found
-
-
 def _mount(line: str) -> tuple[str, str, str]:
     """Read a mount's device, its root in the file system, and its place; with a space as an octal number."""
     fields = (
@@ -103,127 +89,62 @@ def _below(path: str, above: str) -> str | None:
     return path.removeprefix(above) if path.startswith(above) else None
 
 
-def checked(path: str, kind: str) -> Path:
+def check(
+    path: str, kind: str, *, beneath: Path | None = None, hidden: HiddenDirectories | None = None
+) -> None:
     """Check a path against its volume type, and create it where the type allows that.
 
     A path without a type that does not exist becomes a directory, as container engines do it.
 
+    Args:
+        beneath: The directory out of which no link may lead; otherwise links are the machine's.
+
     Raises:
         HostPathError: It is missing, or something else.
-        OSError: This user may not look there, or not create it.
+        OSError: This user may not look there, or not create it; or it is hidden.
     """
-    place = Path(path)
     if kind and kind not in _CHECKS:
         raise HostPathError(f"{kind} is an invalid volume type")
-    if not place.exists():
-        if kind in ("", "DirectoryOrCreate"):
-            place.mkdir(parents=True, exist_ok=True)
-            place.chmod(0o755)
-        elif kind == "FileOrCreate":
-            place.touch()
-            place.chmod(0o644)
-    if not kind:
-        return place
-    is_kind, words = _CHECKS[kind]
-    if not place.exists() or not is_kind(place.stat().st_mode):
+    make = None
+    if kind in ("", "DirectoryOrCreate", "FileOrCreate"):
+        make = maker(is_file=kind == "FileOrCreate")
+    avoided = hidden.identities if hidden else frozenset()
+    rules = Resolution(in_root=beneath is None, hidden=avoided, make=make)
+    try:
+        with opened(beneath or "/") as root:
+            place = rules.open(root, path)
+        mode = os.fstat(place).st_mode
+        os.close(place)
+    except FileNotFoundError:
+        mode = 0
+    is_kind, words = _CHECKS.get(kind, (bool, "there"))
+    if not is_kind(mode):
         raise HostPathError(f"hostPath type check failed: {path} is not {words}")
-    return place
 
 
-_NO_FOLLOW = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_LINKS = 40
-
-
-class SubPathError(Exception):
-    """The path leaves its volume, or cannot be created."""
-
-
-def resolve_subpath(root: Path, path: str, *, create: bool, owner: int = 0) -> Path:
-    """Resolve ``path`` inside ``root`` to a real path.
+def maker(*, owner: int = 0, is_file: bool = False) -> Maker:
+    """Return what makes the missing parts of a path: directories of mode 0755, and a file at the end of it.
 
     Args:
-        root: The volume's directory on the host.
-        path: Relative to it.
-        create: Make what is missing, as directories.
-        owner: Of these directories.
-
-    Raises:
-        SubPathError: It leads out of the volume, does not exist, or passes through a file.
+        owner: Of what is made.
     """
-    parts = path.split("/")
-    if path.startswith("/") or ".." in parts:
-        raise SubPathError(f"subPath {path!r} must be relative and must not contain '..'")
+    return partial(_make, owner=owner, is_file=is_file)
+
+
+def _make(directory: int, name: str, last: bool, *, owner: int, is_file: bool) -> int:
+    if is_file and not last:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+    if is_file:
+        os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=directory))
+    else:
+        os.mkdir(name, 0o755, dir_fd=directory)
+    # By its descriptor, because a container may have put a link there. The kubelet's umask is private.
+    made = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
-        with contextlib.closing(_Walk(root, path, create=create, owner=owner)) as walk:
-            walk.follow([part for part in parts if part not in ("", ".")])
-            return walk.place()
-    except OSError as error:
-        raise SubPathError(f"subPath {path!r}: {error.strerror}") from error
-
-
-class _Walk:
-    """A stack of open directories, with the volume's at the bottom."""
-
-    def __init__(self, root: Path, path: str, *, create: bool, owner: int) -> None:
-        self._owner = owner
-        self._path = path
-        self._create = create
-        self._links = 0
-        self._stack = [os.open(root, os.O_PATH | os.O_CLOEXEC)]
-
-    def follow(self, parts: list[str]) -> None:
-        pending = list(reversed(parts))
-        while pending:
-            part = pending.pop()
-            if part == "..":
-                if len(self._stack) == 1:
-                    raise self._outside()
-                os.close(self._stack.pop())
-            else:
-                link = self._step(part)
-                if link is not None:
-                    pending += reversed([step for step in link.split("/") if step not in ("", ".")])
-
-    def place(self) -> Path:
-        return Path(f"/proc/self/fd/{self._stack[-1]}").readlink()
-
-    def close(self) -> None:
-        for descriptor in self._stack:
-            os.close(descriptor)
-
-    def _step(self, part: str) -> str | None:
-        """Enter ``part``; return the target when it is a symlink."""
-        descriptor = self._open(part)
-        if not stat.S_ISLNK(os.fstat(descriptor).st_mode):
-            self._stack.append(descriptor)
-            return None
-        try:
-            link = os.readlink("", dir_fd=descriptor)
-        finally:
-            os.close(descriptor)
-        self._links += 1
-        if link.startswith("/") or self._links > _MOST_LINKS:
-            raise self._outside()
-        return link
-
-    def _open(self, part: str) -> int:
-        parent = self._stack[-1]
-        try:
-            return os.open(part, _NO_FOLLOW, dir_fd=parent)
-        except FileNotFoundError:
-            if not self._create:
-                raise
-        try:
-            os.mkdir(part, dir_fd=parent)
-        except FileExistsError:  # another container of the volume was faster
-            return os.open(part, _NO_FOLLOW, dir_fd=parent)
-        made = os.open(part, _NO_FOLLOW, dir_fd=parent)
-        # By its descriptor, because a container may have put a link there. The kubelet's umask is private.
-        if stat.S_ISDIR(os.fstat(made).st_mode):
-            os.chmod(f"/proc/self/fd/{made}", 0o755)
-            if self._owner:
-                os.chown(f"/proc/self/fd/{made}", self._owner, self._owner)
-        return made
-
-    def _outside(self) -> SubPathError:
-        return SubPathError(f"subPath {self._path!r} leads out of the volume by a symlink")
+        if not stat.S_ISLNK(os.fstat(made).st_mode):
+            os.chmod(f"/proc/self/fd/{made}", 0o644 if is_file else 0o755)
+            if owner:
+                os.chown(f"/proc/self/fd/{made}", owner, owner)
+    finally:
+        os.close(made)
+    return directory

@@ -74,7 +74,7 @@ def downward_files(source: Object, pod: Object, *, mode: int, allocatable: Mappi
             text = _field(item, pod, allocatable)
         except downward_api.FieldError as error:
             raise PayloadError(str(error)) from error
-        files[_checked(item["path"])] = VolumeFile(text.encode(), item.get("mode", mode))
+        files[item["path"]] = VolumeFile(text.encode(), item.get("mode", mode))
     return files
 
 
@@ -90,22 +90,21 @@ def _field(item: Object, pod: Object, allocatable: Mapping[str, str]) -> str:
 
 def _chosen(source: Object, data: dict[str, bytes], mode: int, complaint: str) -> Files:
     if not source.get("items"):
-        return {_checked(key): VolumeFile(content, mode) for key, content in data.items()}
+        return {key: VolumeFile(content, mode) for key, content in data.items()}
     files = {}
     for item in source["items"]:
         if item["key"] in data:
-            files[_checked(item["path"])] = VolumeFile(data[item["key"]], item.get("mode", mode))
+            files[item["path"]] = VolumeFile(data[item["key"]], item.get("mode", mode))
         elif not source.get("optional"):
             raise PayloadError(f"{complaint}: {item['key']}")
     return files
 
 
-def _checked(path: str) -> str:
+def _check(path: str) -> None:
     """Refuse paths that leave the volume; the API server checks them too."""
     parts = path.split("/")
     if path.startswith("/") or ".." in parts or parts[0].startswith("..") or not all(parts):
         raise PayloadError(f"the path {path!r} leads out of the volume")
-    return path
 
 
 DATA, NEXT = "..data", "..data_tmp"
@@ -121,8 +120,11 @@ def write_atomically(
         group: The id of their group, if it is not root's; their modes let it read.
 
     Raises:
+        PayloadError: A path leads out of it.
         OSError: The disk refuses.
     """
+    for path in files:
+        _check(path)
     directory.parent.mkdir(parents=True, exist_ok=True)
     _make_directory(directory)
     current = _current(directory)

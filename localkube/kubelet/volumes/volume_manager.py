@@ -8,9 +8,11 @@ Source: https://kubernetes.io/docs/concepts/storage/volumes/
 """
 
 import asyncio
+import contextlib
+import errno
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,12 +26,13 @@ from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.quantity import whole
 from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.volumes import host_path, projected
-from localkube.kubelet.volumes.host_path import SubPathError, resolve_subpath
+from localkube.kubelet.volumes.host_path import HiddenDirectories
 from localkube.kubelet.volumes.object_cache import ObjectCache, TokenManager
 from localkube.kubelet.volumes.persistent_volume import ClaimError, ClaimResolver
 from localkube.runtime import syscalls
 from localkube.runtime.container_spec import MountSpec
-from localkube.runtime.trees import remove_tree
+from localkube.runtime.path_resolution import Identity, Resolution, opened
+from localkube.runtime.trees import remove_tree, walk
 
 Object = Mapping[str, Any]
 KEPT_FRESH = ("configMap", "secret", "downwardAPI", "projected")
@@ -43,7 +46,7 @@ class MountedVolume:
     The content of a ``managed`` volume comes from the API, so nothing is created in it. A ``foreign`` one may
     be any directory of this machine, in which the clusters' own directory is hidden. ``owner`` is the id of
     the containers' root on the disk; with ``idmap`` it is shifted by the mount. An image has ``layers``, the
-    lowest first, in the directory ``source``.
+    lowest first, in the directory ``source``. With ``subpaths``, the volume is what is there beneath it.
     """
 
     source: Path
@@ -53,6 +56,7 @@ class MountedVolume:
     owner: int = 0
     idmap: bool = False
     layers: tuple[str, ...] = ()
+    subpaths: tuple[str, ...] = ()
 
 
 class VolumeError(Exception):
@@ -77,7 +81,7 @@ class VolumeManager:
         tmpfs: The same in memory, for what comes from the API: many small files, some of them secret.
         claimed: The directory of the volumes that this cluster made for claims.
         node_directories: A directory for each node, its /var/lib/kubelet.
-        private: Directories that no volume may show, as real paths.
+        hidden: Directories that no volume may show.
         allocatable: Returns what a node offers, by the node's name; for limits in downward API files.
         objects: Shared with others who read ConfigMaps and Secrets.
         ids: The users and groups of pods.
@@ -93,7 +97,7 @@ class VolumeManager:
         tmpfs: Path | None = None,
         claimed: Path | None = None,
         node_directories: Path = Path("/nonexistent"),  # noqa: B008
-        private: tuple[str, ...] = (),
+        hidden: HiddenDirectories | None = None,
         allocatable: Callable[[str], Mapping[str, str]] = lambda node: {},
         objects: ObjectCache | None = None,
         ids: PodIds | None = None,
@@ -102,7 +106,7 @@ class VolumeManager:
     ) -> None:
         self._pods = pods
         self._tmpfs = tmpfs or pods
-        self._claimed, self._private = claimed, private
+        self._claimed, self._hidden = claimed, hidden or HiddenDirectories()
         self._node_directories = node_directories
         self._allocatable = allocatable
         self._objects = objects or ObjectCache(api)
@@ -174,20 +178,20 @@ class VolumeManager:
         if kind == "emptyDir":
             return self._empty_dir(pod, spec)
         if kind == "hostPath":
-            path = spec["hostPath"]["path"]
+            path, kind = spec["hostPath"]["path"], spec["hostPath"].get("type") or ""
             node = NodeDirectory(self._node_directories / pod["spec"].get("nodeName", ""))
             if own := node.resolve(path):
                 node.create()
-                own = host_path.checked(str(own), spec["hostPath"].get("type") or "")
-                return MountedVolume(own, idmap=self._ids.idmap)
-            host_path.refuse_private(path, self._private)
-            place = host_path.checked(path, spec["hostPath"].get("type") or "")
-            return MountedVolume(place, foreign=True, idmap=self._ids.idmap)
+                root, below = own
+                host_path.check(below, kind, beneath=root)
+                return MountedVolume(root, subpaths=(below,), idmap=self._ids.idmap)
+            host_path.check(path, kind, hidden=self._hidden)
+            return MountedVolume(Path(path), foreign=True, idmap=self._ids.idmap)
         if kind in ("persistentVolumeClaim", "ephemeral"):
             claim = await self._claims.locate(pod, spec)
             foreign = self._claimed is None or self._claimed not in claim.path.resolve().parents
             if foreign:
-                host_path.refuse_private(claim.path, self._private)
+                host_path.check(str(claim.path), "", hidden=self._hidden)
             owner = 0 if self._ids.idmap else self._owner(pod)
             if owner and not foreign:
                 os.chown(claim.path, owner, owner)
@@ -309,19 +313,27 @@ def give_group(root: Path, group: int, *, root_decides: bool = False) -> None:
     status = root.stat()
     if root_decides and (status.st_gid, status.st_mode & 0o2070) == (group, 0o2070):
         return
-    for _, _, files, place in os.fwalk(root, follow_symlinks=False):
-        os.chown(place, -1, group)
-        os.fchmod(place, stat.S_IMODE(os.fstat(place).st_mode) | 0o2770)
-        for name in files:
-            # Another pod may exchange it meanwhile: what is open is what is changed.
-            found = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
-            try:
-                mode = os.fstat(found).st_mode
-                os.chown(name, -1, group, dir_fd=place, follow_symlinks=False)
-                if stat.S_ISREG(mode):
-                    os.chmod(f"/proc/self/fd/{found}", stat.S_IMODE(mode) | 0o660)
-            finally:
-                os.close(found)
+    for entry in walk(root):
+        with contextlib.suppress(FileNotFoundError):
+            _give(entry.name, entry.directory, group)
+    with opened(root) as top:
+        _give(".", top, group)
+
+
+def _give(name: str, directory: int, group: int) -> None:
+    """Give a file or directory to a group: what is open is changed, as another pod may exchange it."""
+    place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        mode = os.fstat(place).st_mode
+        if stat.S_ISLNK(mode):
+            os.chown(name, -1, group, dir_fd=directory, follow_symlinks=False)
+            return
+        os.chown(f"/proc/self/fd/{place}", -1, group)
+        if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+            added = 0o2770 if stat.S_ISDIR(mode) else 0o660
+            os.chmod(f"/proc/self/fd/{place}", stat.S_IMODE(mode) | added)
+    finally:
+        os.close(place)
 
 
 def _fs_group(pod: Object) -> int | None:
@@ -343,72 +355,61 @@ def mounts(
     volumes: Mapping[str, MountedVolume],
     *,
     environment: Mapping[str, str] | None = None,
-    private: tuple[str, ...] = (),
+    hidden: Set[Identity] = frozenset(),
 ) -> list[MountSpec]:
-    """Make the bind mounts of one container, outer directories first.
+    """Make the mounts of one container, outer directories first.
 
     Args:
         container: The v1.Container.
         volumes: From ``VolumeManager.prepare``.
         environment: The container's variables, for ``subPathExpr``.
-        private: Directories that are hidden in foreign volumes.
+        hidden: Directories that are hidden in foreign volumes.
 
     Raises:
         VolumeError: With the reason of a waiting container: a subPath that leads out of its volume, or that
-            is missing in a volume whose content comes from the API.
+            is missing in a volume in which nothing is made.
     """
     entries = []
     for wish in container.get("volumeMounts") or []:
         volume = volumes[wish["name"]]
         target = "/" + wish["mountPath"].strip("/")
-        if volume.layers:
-            entries.append(_image_mount(wish, volume, target, environment or {}))
-            continue
-        source = _mount_source(wish, volume, environment or {})
+        path = wish.get("subPath") or expand(wish.get("subPathExpr") or "", environment or {})
+        try:
+            subpaths = _subpaths(volume, path, hidden)
+        except OSError as error:
+            message = f'failed to prepare subPath for volumeMount "{wish["name"]}": subPath {path!r}: '
+            raise VolumeError(message + error.strerror, reason="CreateContainerConfigError") from error
         options = ["ro"] if volume.read_only or wish.get("readOnly") else []
+        if volume.layers:
+            options = ["ro", f"lowerdir={':'.join(reversed(volume.layers))}"]
+            entries.append(MountSpec(target, "overlay", str(volume.source), tuple(options), subpaths))
+            continue
         if volume.read_only or wish.get("recursiveReadOnly") in ("Enabled", "IfPossible"):
             options.append("rro")
-        if source != volume.source:
-            # A container may exchange a directory of its volume for a link between now and the mount.
-            options.append("nosymlinks")
         if volume.idmap:
             options.append("idmap")
-        if volume.foreign and private:
-            _refuse_private(source, private)
+        if volume.foreign and hidden:
             options.append("masked")
-        entries.append(MountSpec(target, source=str(source), options=tuple(options)))
+        entries.append(MountSpec(target, "bind", str(volume.source), tuple(options), subpaths))
     return sorted(entries, key=lambda entry: entry.destination.count("/"))
 
 
-def _image_mount(
-    wish: Object, volume: MountedVolume, target: str, environment: Mapping[str, str]
-) -> MountSpec:
-    below = wish.get("subPath") or expand(wish.get("subPathExpr") or "", environment)
-    options = ["ro", f"lowerdir={':'.join(reversed(volume.layers))}"]
-    return MountSpec(
-        target,
-        "overlay",
-        source=str(volume.source),
-        options=(*options, *([f"subpath={below}"] if below else [])),
-    )
+def _subpaths(volume: MountedVolume, path: str, hidden: Set[Identity]) -> tuple[str, ...]:
+    """Check a path in a volume, and make what is missing in one that may be written.
 
-
-def _refuse_private(source: Path, private: tuple[str, ...]) -> None:
-    try:
-        host_path.refuse_private(source, private)
-    except host_path.HostPathError as error:
-        raise VolumeError(str(error), reason="CreateContainerConfigError") from error
-
-
-def _mount_source(wish: Object, volume: MountedVolume, environment: Mapping[str, str]) -> Path:
-    path = wish.get("subPath") or expand(wish.get("subPathExpr") or "", environment)
+    The mount resolves it again, from the volume on, because a container may change it meanwhile.
+    """
     if not path:
-        return volume.source
-    try:
-        return resolve_subpath(volume.source, path, create=not volume.managed, owner=volume.owner)
-    except SubPathError as error:
-        message = f'failed to prepare subPath for volumeMount "{wish["name"]}": {error}'
-        raise VolumeError(message, reason="CreateContainerConfigError") from error
+        return volume.subpaths
+    if path.startswith("/") or ".." in path.split("/"):
+        raise OSError(errno.EINVAL, "it must be relative and must not contain '..'")
+    if not volume.layers:
+        makes = not (volume.managed or volume.read_only)
+        avoided = hidden if volume.foreign else frozenset()
+        rules = Resolution(hidden=avoided, make=host_path.maker(owner=volume.owner) if makes else None)
+        with opened(volume.source, *volume.subpaths, hidden=avoided) as root:
+            os.close(rules.open(root, path))
+    return (*volume.subpaths, path)
 
 
 def _kind(spec: Object) -> str:

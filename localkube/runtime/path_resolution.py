@@ -1,0 +1,209 @@
+"""Path resolution: turn a path that a pod can influence into an open descriptor, once.
+
+A container can exchange a directory of its volume for a symlink between any two system calls. So nothing
+that a pod has written in its specification, and nothing below a directory that it may write to, is opened,
+created or mounted by its name elsewhere: it is resolved here from an open directory, and from then on it is
+the descriptor. The kernel does it by openat2; what has to be made, and kernels without openat2 (before Linux
+5.6), are walked one name at a time, without following a link. Magic links, as in /proc/self/fd, are never
+followed. ``tests/unit/test_path_resolution.py`` finds who opens by a path instead. Standard library only.
+
+Source: https://man7.org/linux/man-pages/man2/openat2.2.html
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, field
+
+from localkube.runtime import syscalls
+
+# Imported on other systems too.
+O_PATH = getattr(os, "O_PATH", 0)
+HANDLE = O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+MOST_LINKS = 40
+# Refused by a kernel or a filter that does not know the call; a rename somewhere has disturbed the kernel.
+UNAVAILABLE = (errno.ENOSYS, errno.EPERM, errno.EAGAIN)
+# A device and an inode.
+Identity = tuple[int, int]
+# Makes a name in an open directory, a directory unless it is the last of its path and has to be a file.
+# Returns the directory where it is now, another one if that had to be covered.
+Maker = Callable[[int, str, bool], int]
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The rules for one path.
+
+    Attributes:
+        in_root: Links, and ``..``, stay in the root as after a chroot; otherwise one that leads out of it
+            is refused.
+        links: Follow links at all.
+        mounts: Pass into other mounts.
+        hidden: Directories that are not entered.
+        make: Makes what is missing.
+    """
+
+    in_root: bool = False
+    links: bool = True
+    mounts: bool = True
+    hidden: Set[Identity] = frozenset()
+    make: Maker | None = field(default=None, compare=False)
+
+    def open(self, root: int, path: str) -> int:
+        """Open a path from an open directory, as a handle (O_PATH).
+
+        Raises:
+            OSError: EXDEV, it leads out; ELOOP, a link where none may be; EACCES, it is hidden.
+        """
+        if not self.hidden:
+            try:
+                return syscalls.openat2(root, path.strip("/") or ".", O_PATH | os.O_CLOEXEC, self._flags())
+            except FileNotFoundError:
+                if self.make is None:
+                    raise
+            except OSError as error:
+                if error.errno not in UNAVAILABLE:
+                    raise _explained(error, path) from error
+        with contextlib.closing(_Walk(root, path, self)) as walk:
+            return walk.end()
+
+    def _flags(self) -> int:
+        scope = syscalls.RESOLVE_IN_ROOT if self.in_root else syscalls.RESOLVE_BENEATH
+        no_links = 0 if self.links else syscalls.RESOLVE_NO_SYMLINKS
+        no_mounts = 0 if self.mounts else syscalls.RESOLVE_NO_XDEV
+        return scope | syscalls.RESOLVE_NO_MAGICLINKS | no_links | no_mounts
+
+
+BENEATH, EXACT = Resolution(), Resolution(links=False)
+
+
+@contextlib.contextmanager
+def opened(
+    path: str | os.PathLike[str], *subpaths: str, hidden: Set[Identity] = frozenset()
+) -> Iterator[int]:
+    """Open a directory or file of the machine, or what is at paths that are each beneath the one before.
+
+    Args:
+        path: Its links are the machine's, and are followed.
+        hidden: Directories in which nothing is opened.
+    """
+    top = os.open("/", HANDLE)
+    try:
+        place = Resolution(in_root=True, hidden=hidden).open(top, os.fspath(path))
+    finally:
+        os.close(top)
+    try:
+        for subpath in subpaths:
+            above, place = place, Resolution(hidden=hidden).open(place, subpath)
+            os.close(above)
+        yield place
+    finally:
+        os.close(place)
+
+
+def location(descriptor: int) -> str:
+    """Read the path of an open directory or file as it is now: to be shown, or compared."""
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
+def identity(descriptor: int) -> Identity:
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+class _Walk:
+    """The directories from a root to a place below it, open."""
+
+    def __init__(self, root: int, path: str, rules: Resolution) -> None:
+        self._path, self._rules, self._links = path, rules, 0
+        self._mount = None if rules.mounts else _mount_of(root)
+        self._open = [os.dup(root)]
+
+    def end(self) -> int:
+        """Go to the end of the path, and return a descriptor of it."""
+        rest = _reversed(self._path)
+        while rest:
+            name = rest.pop()
+            if name == "..":
+                self._back()
+            elif (link := self._step(name, last=not rest)) is not None:
+                self._links += 1
+                if self._links > MOST_LINKS or not self._rules.links:
+                    raise _failed(errno.ELOOP, self._path)
+                if link.startswith("/"):
+                    self._restart()
+                rest += _reversed(link)
+        return self._open.pop()
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def _back(self) -> None:
+        if len(self._open) > 1:
+            os.close(self._open.pop())
+        elif not self._rules.in_root:
+            raise _failed(errno.EXDEV, self._path)
+
+    def _restart(self) -> None:
+        if not self._rules.in_root:
+            raise _failed(errno.EXDEV, self._path)
+        while len(self._open) > 1:
+            os.close(self._open.pop())
+
+    def _step(self, name: str, *, last: bool) -> str | None:
+        """Enter ``name``, made where it is missing; return where it leads if it is a link."""
+        try:
+            place = os.open(name, HANDLE, dir_fd=self._open[-1])
+        except FileNotFoundError:
+            if self._rules.make is None:
+                raise
+            self._make(name, last=last)
+            place = os.open(name, HANDLE, dir_fd=self._open[-1])
+        try:
+            if stat.S_ISLNK(os.fstat(place).st_mode):
+                return os.readlink("", dir_fd=place)
+            if self._mount is not None and _mount_of(place) != self._mount:
+                raise _failed(errno.EXDEV, self._path)
+            if identity(place) in self._rules.hidden:
+                raise OSError(errno.EACCES, HIDDEN, self._path)
+            self._open.append(place)
+            place = -1
+        finally:
+            if place >= 0:
+                os.close(place)
+        return None
+
+    def _make(self, name: str, *, last: bool) -> None:
+        with contextlib.suppress(FileExistsError):  # another container of the volume was faster
+            directory = self._rules.make(self._open[-1], name, last)
+            if directory != self._open[-1]:
+                os.close(self._open[-1])
+                self._open[-1] = directory
+
+
+HIDDEN = "it belongs to the local cluster itself, and is not shown to pods"
+_MEANINGS = {
+    errno.EXDEV: "the path leads out of its directory",
+    errno.ELOOP: "a part of the path is a symlink that cannot be followed",
+}
+
+
+def _failed(code: int, path: str) -> OSError:
+    return OSError(code, _MEANINGS[code], path)
+
+
+def _explained(error: OSError, path: str) -> OSError:
+    return OSError(error.errno, _MEANINGS.get(error.errno, os.strerror(error.errno)), path)
+
+
+def _reversed(path: str) -> list[str]:
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+
+
+def _mount_of(descriptor: int) -> str:
+    """Read the number of the mount that a descriptor is in."""
+    with open(f"/proc/self/fdinfo/{descriptor}") as file:
+        return next(line for line in file if line.startswith("mnt_id:"))
