@@ -260,7 +260,12 @@ async def test_a_host_path_is_checked(make_pod, volumes, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "source", [{"nfs": {"server": "files", "path": "/"}}, {"csi": {"driver": "efs.csi.aws.com"}}]
+    "source",
+    [
+        {"nfs": {"server": "files", "path": "/"}},
+        {"csi": {"driver": "efs.csi.aws.com"}},
+        {"gitRepo": {"repository": "r"}},
+    ],
 )
 async def test_what_needs_a_driver_is_refused_by_name(make_pod, volumes, source):
     pod = await make_pod({"name": "v"} | source)
