@@ -21,7 +21,6 @@ from kitlib.jobs.resources import GPU_COUNT, GPU_TOLERATION, NO_GPUS, NodeResour
 from kitlib.jobs.sources import (
     Remote,
     Sources,
-    check_size,
     data_of,
     flags,
     listed,
@@ -251,12 +250,9 @@ class TrainingJob(Job):
             fix = "put them on a volume, or beside a program that is a file here"
             raise BadInput("files lie beside a trainer that is a file", about=f"files={files!r}", fix=fix)
         if callable(trainer):
-            text = functions.program(trainer, args)
-            self.trainer: Path = Path(f"{trainer.__name__}.py")
+            self.sources: Sources = functions.carried(trainer, args)
+            self.trainer: Path = Path(next(iter(self.sources)))
             self.args: list[str] = []
-            self.sources: Sources = check_size(
-                {self.trainer.name: text}, about=f"function {self.trainer.stem}"
-            )
             return
         self.args = flags(args)
         self.trainer = Path(self.remote.name) if self.remote else config.find(trainer)

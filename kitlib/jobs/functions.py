@@ -1,8 +1,8 @@
 """A function of a notebook as a program: its source at its own line numbers, and a call with its arguments.
 
-Nothing of the notebook goes along but the source, so the function imports what it uses, and gets the rest as
-arguments, as in Kubeflow's `CustomTrainer`. The program has the function at the lines that it has in its cell
-or file, so a traceback names the learner's own lines.
+Nothing of the notebook goes along but the source and the modules beside it, so the function imports what it
+uses and gets the rest as arguments, as in Kubeflow's `CustomTrainer`. The program has the function at the
+lines that it has in its cell or file, so a traceback names the learner's own lines.
 https://sdk.kubeflow.org/en/latest/train/index.html
 """
 
@@ -12,13 +12,19 @@ import contextlib
 import inspect
 import os
 import symtable
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FunctionType
+from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any
 
 from kitlib.errors import BadInput
+from kitlib.jobs.sources import Sources, sources
 
-OWN = {*dir(builtins), "__name__", "__file__"}
+# IPython adds the latter to the builtins of a kernel.
+OWN = {*dir(builtins), "__file__", "__builtins__"} - {"display", "get_ipython", "__IPYTHON__", "_"}
+MAGIC = "get_ipython"  # what a magic and a shell command become
+SHADOWED = ("torch", "torchvision", "numpy")
 ALONE = {
     "RANK": "0",
     "LOCAL_RANK": "0",
@@ -58,8 +64,19 @@ def program(function: Callable[..., object], args: Mapping[str, Any] | Sequence[
     if lines[0][0].isspace():  # defined inside something: indented as it is, and texts in it stay the same
         head = "\n" * max(0, first - 2) + "if True:\n"
     source = head + "".join(lines).rstrip() + "\n"
-    _check_names(source, about=about)
+    _check_names(source, function, about=about)
     return f'{source}\nif __name__ == "__main__":\n    {function.__name__}(**{given!r})\n'
+
+
+def carried(function: Callable[..., object], args: Mapping[str, Any] | Sequence[object] | None) -> Sources:
+    """Read what is sent of a function: its program, and the modules beside the notebook that it imports.
+
+    Raises:
+        BadInput: As of `program`.
+    """
+    text = program(function, args)
+    path = Path.cwd() / f"{function.__name__}.py"
+    return sources(path, given={path: text})
 
 
 def arguments(
@@ -79,6 +96,11 @@ def arguments(
     except TypeError as error:
         about = f"{function.__name__}{inspect.signature(function)}, args={given!r}"
         raise BadInput(f"the function has other arguments: {error}", about=about, fix=fix) from error
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        what = "a call of this function runs nothing: it is async, or yields"
+        raise BadInput(
+            what, about=f"function {function.__name__}", fix="call it in a plain function, and send that"
+        )
     return given
 
 
@@ -88,9 +110,12 @@ def source_of(function: Callable[..., object]) -> tuple[list[str], int]:
     Raises:
         BadInput: It is no function that was defined with ``def``, or has no source.
     """
-    fix = "define it with def in a cell or in a file"
+    fix = "define it with def in a cell, without a %%magic, or in a file"
     if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
         raise BadInput("this is no function that can be sent", about=repr(function), fix=fix)
+    if function.__name__ in sys.stdlib_module_names or function.__name__ in SHADOWED:
+        what = f"a program of this name hides the module {function.__name__} from all that import it"
+        raise BadInput(what, about=f"function {function.__name__}", fix="give the function another name")
     try:
         return inspect.getsourcelines(function)
     except OSError as error:
@@ -121,25 +146,70 @@ def alone() -> Iterator[None]:
                 os.environ[name] = value
 
 
-def _check_names(source: str, *, about: str) -> None:
+def _check_names(source: str, function: Callable[..., object], *, about: str) -> None:
     """Raise BadInput for names that the function uses and nothing in it defines."""
-    top = symtable.symtable(source, about, "exec")
-    defined = {each.get_name() for each in top.get_symbols() if each.is_assigned() or each.is_imported()}
-    used = {
-        each.get_name()
-        for table in _tables(top)
-        for each in table.get_symbols()
-        if each.is_referenced() and (table is top or each.is_global())
-    }
-    if outside := sorted(used - defined - OWN):
+    try:
+        top = symtable.symtable(source, about, "exec")
+    except SyntaxError as error:  # nonlocal, of a function that another one encloses
+        fix = "define it at the top of a cell"
+        raise BadInput(f"the function does not stand alone: {error.msg}", about=about, fix=fix) from error
+    symbols = [(table, symbol) for table in _tables(top) for symbol in table.get_symbols()]
+    defined = {symbol.get_name() for table, symbol in symbols if table is top and _is_bound(symbol)}
+    first = {symbol.get_name() for table, symbol in symbols if table is top and symbol.is_referenced()}
+    used = {symbol.get_name() for _, symbol in symbols if symbol.is_referenced() and symbol.is_global()}
+    used |= _augmented(ast.parse(source))
+    inner = inspect.unwrap(function)
+    used |= {"__class__"} & set(inner.__code__.co_freevars)  # of super()
+    if outside := sorted((used | first) - defined - OWN):
+        known = inspect.getclosurevars(inner)
+        values = {**inner.__globals__, **known.nonlocals}
+        fixes = dict.fromkeys(_fix(name, values.get(name), before=name in first) for name in outside)
         raise BadInput(
             f"the function uses {', '.join(outside)} from outside, which is not sent with it",
             about=about,
-            fix="import inside the function, and pass values as arguments: args={…}",
+            fix="; ".join(fixes),
         )
+
+
+def _fix(name: str, value: object, *, before: bool) -> str:
+    """Say how a function does without a name of the notebook, by what the name is there."""
+    if name == MAGIC:
+        return "leave out magics (%…) and shell commands (!…): only a notebook has them"
+    if name == "display":
+        return "print what display would show"
+    if name == "__class__":
+        return "call no super() outside of a class"
+    if before:
+        return f"leave {name} out of decorators, defaults and annotations: they run before the function"
+    if isinstance(value, ModuleType):
+        module, _, last = value.__name__.rpartition(".")
+        words = f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
+        return f"inside the function: {f'from {module} import {name}' if module and last == name else words}"
+    if isinstance(value, type | FunctionType):
+        if (
+            value.__module__ not in ("__main__", "builtins")
+            and getattr(sys.modules.get(value.__module__), name, None) is value
+        ):
+            return f"inside the function: from {value.__module__} import {name}"
+        return f"define {name} inside the function, or in a module beside the notebook that it imports"
+    return f'pass {name} as an argument: args={{"{name}": …}}'
+
+
+def _augmented(tree: ast.Module) -> set[str]:
+    """List the global names to which something is added, and nothing assigned."""
+    nodes = list(ast.walk(tree))
+    augmented = [node.target for node in nodes if isinstance(node, ast.AugAssign)]
+    names = [node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    declared = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
+    assigned = {name.id for name in names if name not in augmented}
+    return {name.id for name in names if name in augmented} & declared - assigned
+
+
+def _is_bound(symbol: symtable.Symbol) -> bool:
+    return symbol.is_assigned() or symbol.is_imported()
 
 
 def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
     yield table
-    for each in table.get_children():
-        yield from _tables(each)
+    for child in table.get_children():
+        yield from _tables(child)

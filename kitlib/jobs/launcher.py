@@ -121,7 +121,7 @@ def launch_here(
             with functions.alone():
                 return program(**given)
         path = Path(f"{program.__name__}.py")
-        sources, words = {path.name: functions.program(program, args)}, []
+        sources, words = functions.carried(program, args), []
     else:
         path, sources, words = config.find(program), None, flags(args)
     processes = 1 if processes_per_node is None else processes_per_node

@@ -14,6 +14,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
 from kitlib.errors import BadInput
@@ -92,7 +93,12 @@ def remote(trainer: object, secret: str | None) -> Remote | None:
 Sources = dict[str, str | bytes]  # by path, relative to the trainer's folder
 
 
-def sources(*programs: Path, offered: Collection[Path] = (), files: Iterable[str] = ()) -> Sources:
+def sources(
+    *programs: Path,
+    offered: Collection[Path] = (),
+    files: Iterable[str] = (),
+    given: Mapping[Path, str] = MappingProxyType({}),
+) -> Sources:
     """Read these programs, and all that they import from beside them, by their path below their folder.
 
     A package is carried whole, but only what is imported from it must be valid Python.
@@ -101,6 +107,7 @@ def sources(*programs: Path, offered: Collection[Path] = (), files: Iterable[str
         programs: The trainer, and other programs that it needs.
         offered: Modules that may be imported from anywhere.
         files: Files and folders that the first program reads, as `listed` returns them.
+        given: Sources of programs that are no files.
 
     Raises:
         BadInput: One cannot be read or is no Python, or together they are too large for a ConfigMap.
@@ -113,7 +120,7 @@ def sources(*programs: Path, offered: Collection[Path] = (), files: Iterable[str
         name = path.relative_to(root).as_posix()
         if name in imported or (name in found and not needed):
             continue
-        content = found[name] = content_of(path)
+        content = found[name] = given.get(path) or content_of(path)
         imported |= {name} if needed else set()
         for module in _modules(content, PurePosixPath(name), about=str(path), needed=needed):
             waiting += _located(module, root, offered, needed=needed)

@@ -33,7 +33,7 @@ class LocalRun(Reports):
         program: Path of the program; or its file name, if there are sources.
         args: Its flags.
         processes: How many ranks.
-        sources: Files by their name, for a temporary folder; the program is one of them.
+        sources: Files by their path below a temporary folder; the program is one of them.
 
     Example:
         >>> run = kit.launch("train.py", nodes=0, processes_per_node=2)
@@ -48,13 +48,14 @@ class LocalRun(Reports):
         args: Sequence[str] = (),
         *,
         processes: int = 1,
-        sources: Mapping[str, str] | None = None,
+        sources: Mapping[str, str | bytes] | None = None,
     ) -> None:
         self.name, self.about = name, f'run "{name}" on this machine'
         self._folder = tempfile.TemporaryDirectory(prefix="trainyard-run-")
         here = Path(self._folder.name)
-        for file, text in (sources or {}).items():
-            (here / file).write_text(text, encoding="utf-8")
+        for name, content in (sources or {}).items():
+            (here / name).parent.mkdir(parents=True, exist_ok=True)
+            (here / name).write_bytes(content.encode() if isinstance(content, str) else content)
         torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         tee = ["--tee=3", f"--log-dir={here / 'logs'}"]  # names the rank in each line
         with (here / "output").open("wb") as output:

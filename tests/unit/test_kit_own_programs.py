@@ -1,7 +1,10 @@
 """Programs and functions of a learner's own: what is sent, what is refused, and what runs on this machine."""
 
 import base64
+import builtins
+import linecache
 import re
+import sys
 import textwrap
 from pathlib import Path
 
@@ -118,6 +121,103 @@ def test_names_from_outside_are_found_before_the_function_is_sent():
 
     with pytest.raises(BadInput, match="uses program, textwrap from outside"):
         kit.IndexedJob(train)
+
+
+CELLS = """
+import torch.nn as nn
+import numpy as np
+from pathlib import Path
+import os.path
+from functools import wraps
+RATE = 0.1
+helper = lambda: 1
+class Net(nn.Module): pass
+def other(): pass
+def timed(f):
+    @wraps(f)
+    def timing(*a): return f(*a)
+    return timing
+"""
+# What a cell may define: the names that are found, and the fix; nothing where it can be sent.
+FUNCTIONS = {
+    "def f(): return RATE": ("RATE", 'args={"RATE": …}'),
+    "def f(): return nn.Linear": ("nn", "inside the function: from torch import nn"),
+    "def f(): return np.ones(1)": ("np", "import numpy as np"),
+    "def f(): return Path('x')": ("Path", "from pathlib import Path"),
+    "def f(): return Net()": ("Net", "define Net inside the function, or in a module beside"),
+    "def f():\n    class Big(Net): pass": ("Net", "define Net"),
+    "def f(): return other()": ("other", "define other"),
+    "def f(): return helper()": ("helper", "define helper"),
+    "def f(): return [RATE * x for x in range(3)]": ("RATE", "args="),
+    "def f(): return (lambda: (lambda: RATE))": ("RATE", "args="),
+    "def f(rate=RATE): return rate": ("RATE", "leave RATE out of decorators, defaults"),
+    "def f(net: Net = None): return net": ("Net", "leave Net out"),
+    "@timed\ndef f(): pass": ("timed", "leave timed out"),
+    "def f():\n    def g(x=RATE): return x\n    return g": ("RATE", "args="),
+    "def f():\n    global RATE\n    RATE += 1": ("RATE", "args="),
+    "def f(): get_ipython().run_line_magic('time', '')": ("get_ipython", "leave out magics"),
+    "def f(): display(1)": ("display", "print what"),
+    "def f(): return super().x": ("__class__", "no super()"),
+    "def f(): return _": ("_", "args="),
+    "def outer():\n  n = 1\n  def f():\n    nonlocal n\n    n += 1\n  return f\nf = outer()": (
+        "nonlocal",
+        "top",
+    ),
+    "def outer():\n  n = 1\n  def f(): return n\n  return f\nf = outer()": ("n", "args="),
+    "async def f(): pass": ("async, or yields", "plain function"),
+    "def f(): yield 1": ("async, or yields", "plain function"),
+    "def json(): pass\nf = json": ("hides the module json", "another name"),
+    "def f():\n  import math as m\n  class A(m.B):\n    def g(self): return super().g()\n  return A": (
+        "",
+        "",
+    ),
+    "def f(n: int = 3, *a: str, **k) -> None: return [(z := y) for y in a], [w for w in k], z": ("", ""),
+    "def f():\n  try: import x\n  except ImportError as e: print(e, __file__, __name__, f)": ("", ""),
+    "def f():\n  global made\n  made = 1\n  made += 1\n  with open('x') as g: del g": ("", ""),
+}
+
+
+@pytest.mark.parametrize("cell", FUNCTIONS)
+def test_what_a_cell_has_and_a_pod_has_not_is_named_with_the_way_out(cell, tmp_path, monkeypatch):
+    names, fix = FUNCTIONS[cell]
+    (tmp_path / "cells.py").write_text(CELLS + cell)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(builtins, "display", print, raising=False)  # as in a kernel
+    monkeypatch.setattr(builtins, "get_ipython", print, raising=False)
+    monkeypatch.delitem(sys.modules, "cells", raising=False)
+    scope = dict.fromkeys(["__name__"], "__main__")
+    exec(compile(CELLS + cell, tmp_path / "cells.py", "exec"), scope)
+    linecache.checkcache()
+    if not names:
+        kit.IndexedJob(scope["f"])
+        return
+    with pytest.raises(BadInput, match=re.escape(names)) as error:
+        kit.IndexedJob(scope["f"])
+    assert fix in error.value.fix
+
+
+def test_modules_beside_the_notebook_that_a_function_imports_go_along(tmp_path, monkeypatch):
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "__init__.py").write_text("from . import layers")
+    (tmp_path / "net" / "layers.py").write_text("import settings\nWIDTH = settings.WIDTH")
+    (tmp_path / "settings.py").write_bytes("# coding: latin-1\nWIDTH = 4  # é\n".encode("latin-1"))
+    monkeypatch.chdir(tmp_path)
+
+    def train():
+        from net.layers import WIDTH
+
+        print("width", WIDTH)
+
+    assert set(kit.IndexedJob(train).sources) == {
+        "train.py",
+        "net/__init__.py",
+        "net/layers.py",
+        "settings.py",
+    }
+    run = kit.launch(train, nodes=0, processes_per_node=1)
+    run.wait(timeout=120)
+    assert run.logs(rank=0) == "width 4"
+    run.delete()
 
 
 @pytest.mark.parametrize(
