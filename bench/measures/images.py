@@ -167,9 +167,15 @@ def _registry(folder: Path) -> Iterator[str]:
     with subprocess.Popen(
         ["docker-registry", "serve", str(file)], stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
     ) as process:
+        # Pods pull from the loopback where its owner lists the registry.
+        config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        listed = config / "trainyard" / "certs.d" / address
+        listed.mkdir(parents=True)
         try:
+            (listed / "hosts.toml").write_text(f'server = "http://{address}"\n')
             yield address
         finally:
+            shutil.rmtree(listed)
             process.terminate()
 
 

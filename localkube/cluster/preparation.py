@@ -23,6 +23,7 @@ from localkube.host import HostInfo
 from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.resources.pressure import default_thresholds
 from localkube.network.addresses import ClusterNetwork, LoopbackAddresses, moved_ports
+from localkube.network.fair_shares import POD_NAMESPACES
 from localkube.paths import ClusterPaths, cache_dir, private_dir, state_dir, write_private
 
 # Set to "off", containers are held to their limits without control groups, as where there are none.
@@ -166,13 +167,22 @@ class ClusterFiles:
             "runtime": runtime,
             "certificates": self._certificates(nodes),
             "components": self._components(),
-            "gateway": None if plain else _gateway(self.control_plane, ClusterNetwork()),
+            "gateway": None if plain else self._gateway(ClusterNetwork()),
             "images": {"argv": self.control_plane.argv("images"), "env": registry_environment()}
             if self._pulls()
             else None,
             "token_webhook": None if plain else self._way_to_token_webhook(),
             "api": [self._on_loopback(ClusterNetwork().address), 6443],
         }
+
+    def _gateway(self, network: ClusterNetwork) -> list[str] | None:
+        if not self.control_plane.has("gateway"):
+            return None
+        addresses = ("--address", network.gateway, "--resolver", network.address)
+        subnet, pods = f"10.244.0.0/{network.prefix}", str(self.paths.root / POD_NAMESPACES)
+        return self.control_plane.argv(
+            "gateway", "--packet-fd", "{fd}", "--subnet", subnet, *addresses, "--pods", pods
+        )
 
     def _certificates(self, nodes: list[NodeSettings]) -> dict[str, Any]:
         """What ``controlplane/renewal.py`` issues again and again."""
@@ -318,12 +328,3 @@ def _homes() -> set[str]:
 def _closed(path: Path) -> Path | None:
     """Find the first directory above ``path`` that others may not enter."""
     return next((place for place in reversed(path.parents) if not place.stat().st_mode & stat.S_IXOTH), None)
-
-
-def _gateway(control_plane: ControlPlaneBinaries, network: ClusterNetwork) -> list[str] | None:
-    if not control_plane.has("gateway"):
-        return None
-    subnet = f"10.244.0.0/{network.prefix}"
-    return control_plane.argv(
-        "gateway", "--packet-fd", "{fd}", "--subnet", subnet, "--address", network.gateway
-    )

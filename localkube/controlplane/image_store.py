@@ -38,7 +38,7 @@ Event = Mapping[str, Any]
 
 
 def pull(reference: str, *, platform: str = "", report: Report) -> dict[str, Any]:
-    """Pull an image with the user's own Docker credentials.
+    """Pull an image with the user's own Docker credentials, also from a registry on this machine.
 
     Args:
         reference: Its name.
@@ -51,7 +51,7 @@ def pull(reference: str, *, platform: str = "", report: Report) -> dict[str, Any
     Raises:
         LocalClusterError: It cannot be pulled; the error says why.
     """
-    options = ["--platform", platform] if platform else []
+    options = ["--loopback", *(["--platform", platform] if platform else [])]
     progress = PullProgress(reference, report)
     (done,) = _run("pull", *options, reference, about=reference, progress=progress, report=report)
     return done["image"] | {"new": done["new"]}

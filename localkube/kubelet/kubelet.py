@@ -39,6 +39,7 @@ from localkube.kubelet.volumes.host_path import HiddenDirectories, everywhere
 from localkube.kubelet.volumes.object_cache import ObjectCache, watch_authorities
 from localkube.kubelet.volumes.volume_manager import VolumeManager
 from localkube.network.addresses import ClusterNetwork, LoopbackAddresses, NamespaceAddresses
+from localkube.network.fair_shares import POD_NAMESPACES, PodNamespaces
 from localkube.network.policy_enforcer import PolicyEnforcer
 from localkube.runtime import syscalls
 from localkube.runtime.client import RuntimeClient, short_name
@@ -201,6 +202,7 @@ def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: Ob
         ),
         pressure=_pressure(config),
         addresses=addresses,
+        namespaces=PodNamespaces(config.file.with_name(POD_NAMESPACES)),
         plain=PlainPods(addresses, Path(plain.preload)) if plain else None,
     )
 

@@ -20,6 +20,7 @@ from localkube.network.apiserver_endpoints import publish_api_server
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
 from localkube.network.egress_proxy import EgressProxy
+from localkube.network.fair_shares import RelayLimits
 from localkube.network.host_ports import HostPorts
 from localkube.network.node_listeners import NodePlace, NodeSockets
 from localkube.network.service_proxy import ServiceProxy
@@ -68,9 +69,12 @@ class NodeServices:
         slices = Informer(api, "/apis/discovery.k8s.io/v1/endpointslices")
         zone = Zone(services=services, slices=slices, pods=self._bound)
         upstreams = [(network.gateway, 53)] if config.egress else []
-        dns = await self._stack.enter_async_context(DnsServer(zone, upstreams=upstreams))
+        dns = await self._stack.enter_async_context(
+            DnsServer(zone, upstreams=upstreams, namespaces=runtime.namespaces)
+        )
         await dns.listen(*reach(network.address, 53))
         places = [NodePlace(node.name, node.address, node.pods, node.zone) for node in config.nodes]
+        limits = RelayLimits.of_process(runtime.namespaces)
         proxy = ServiceProxy(
             services=services,
             slices=slices,
@@ -79,6 +83,7 @@ class NodeServices:
             permits=runtime.policies.permits,
             place=reach,
             reach=reach,
+            limits=limits,
         )
         await self._stack.enter_async_context(proxy)
         ports = HostPorts(
@@ -88,6 +93,7 @@ class NodeServices:
             permits=runtime.policies.permits,
             reach=reach,
             plain=bool(config.plain),
+            limits=limits,
         )
         await self._stack.enter_async_context(ports)
         await self._stack.enter_async_context(self._server)

@@ -6,6 +6,7 @@ metrics. Errors are the kubelet's sentences in plain text, because kubectl shows
 
 import contextlib
 import logging
+import resource
 import socket
 import ssl
 import time
@@ -21,12 +22,14 @@ from localkube.kubelet.logs.log_reader import LogFiles, LogOptions, read_log
 from localkube.kubelet.pods.component_pods import read_component_log
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.resources.stats import may_read
+from localkube.network.fair_shares import Allowances, PodNamespaces, Shares
 
 log = logging.getLogger(__name__)
 
 API_SERVER = "kube-apiserver-kubelet-client"
 CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 NOT_YET = ("run", "checkpoint")
+MOST_STREAMS, LEAST_STREAMS, NEW_STREAMS = 2048, 128, 20
 NUMBERS = {"tail_lines": "tailLines", "limit_bytes": "limitBytes"}
 
 
@@ -59,7 +62,9 @@ class KubeletServer:
         self._tls.verify_mode = ssl.CERT_REQUIRED
         self._certificate = cert_file, key_file
         self._tls.load_cert_chain(*self._certificate)
-        app = web.Application(middlewares=[self._only_the_api_server])
+        self._streams = stream_shares()
+        self._starts = Allowances(PodNamespaces(), refill=NEW_STREAMS, burst=MOST_STREAMS / 2)
+        app = web.Application(middlewares=[self._only_the_api_server, self._fair])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         app.add_routes(routes)
@@ -103,6 +108,22 @@ class KubeletServer:
             return _refuse(403, f"Forbidden (user={name}, verb={request.method.lower()}, resource=nodes)")
         return await handler(request)
 
+    @web.middleware
+    async def _fair(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        """Refuse what one namespace begins or holds beyond its share: logs, exec, attach and port-forward."""
+        namespace = request.match_info.get("namespace")
+        if namespace is None:
+            return await handler(request)
+        holding = self._streams.take(namespace) if self._starts.spend(namespace, 1) else None
+        if holding is None:
+            most = f"at most {self._streams.of_client} at a time, and {NEW_STREAMS} new ones a second"
+            message = f"too many streams in namespace {namespace}: {most}"
+            return web.Response(status=429, text=message, headers={"Retry-After": "1"})
+        try:
+            return await handler(request)
+        finally:
+            self._streams.give(holding)
+
     async def _healthz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok")
 
@@ -143,6 +164,13 @@ class KubeletServer:
                     await answer.write(block)
             await answer.write_eof()
         return answer
+
+
+def stream_shares() -> Shares:
+    """Count streams by namespace; they may have an eighth of this process's descriptors, at two for each."""
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = max(LEAST_STREAMS, min(MOST_STREAMS, limit // 8))
+    return Shares(most, of_client=most // 4)
 
 
 def log_options(query: Mapping[str, str]) -> LogOptions:

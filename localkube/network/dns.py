@@ -2,18 +2,21 @@
 
 Answers to single names are cached as packets until the zone changes. Negative answers may not be cached
 (their SOA has TTL 0), because a training pod often looks up its peer before that exists. Foreign answers are
-not cached.
+not cached. A client that floods it is slow itself; the others are answered in turn.
 """
 
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Coroutine, Sequence
 
 from dnslib import AAAA, CNAME, EDNS0, PTR, QTYPE, RCODE, RR, SOA, SRV, TXT, A, DNSError, DNSRecord
 
 from localkube.network.dns_upstream import UpstreamResolver
 from localkube.network.dns_zone import ResourceRecord, Zone, ZoneAnswer
+from localkube.network.fair_datagrams import FairDatagrams
+from localkube.network.fair_shares import Allowances, PodNamespaces, Shares
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +24,10 @@ Reply = Callable[[bytes], None]
 TTL_SECONDS = 5
 LARGEST = 4096
 IDLE_SECONDS = 10
-REMEMBERED = 4096
+REMEMBERED, LARGEST_REMEMBERED = 4096, 300
+CONNECTIONS = 512
+# What a question to another name server takes of this process, about.
+FORWARDING_SECONDS = 0.0005
 CHAIN = 8
 DATA = {
     "A": A,
@@ -40,15 +46,24 @@ class DnsServer:
         zone: The cluster's names.
         upstreams: Addresses (host, port) of name servers for all other names, tried in this order. Without
             one such names get SERVFAIL at once.
+        namespaces: Of the pods that ask.
 
     Example:
         >>> async with DnsServer(zone, upstreams=[("10.244.255.254", 53)]) as server:
         ...     await server.listen("10.244.0.1", 53)
     """
 
-    def __init__(self, zone: Zone, *, upstreams: Sequence[tuple[str, int]] = ()) -> None:
-        self._zone = zone
-        self._upstream = UpstreamResolver(upstreams)
+    def __init__(
+        self,
+        zone: Zone,
+        *,
+        upstreams: Sequence[tuple[str, int]] = (),
+        namespaces: PodNamespaces | None = None,
+    ) -> None:
+        self._zone, self._namespaces = zone, namespaces or PodNamespaces()
+        self._upstream = UpstreamResolver(upstreams, namespaces=self._namespaces)
+        self._allowances = Allowances(self._namespaces)
+        self._connections = Shares(CONNECTIONS, self._namespaces)
         self._closers: list = []
         self._tasks: set[asyncio.Task] = set()
         self._remembered: dict[tuple[bool, bytes], bytes] = {}
@@ -73,16 +88,21 @@ class DnsServer:
         """
         if (host, port) in self._upstream.servers:
             raise ValueError(f"{host}:{port} is its own upstream")
-        server = await asyncio.start_server(self._stream, host, port)
+        server = await asyncio.start_server(self._stream, host, port, backlog=CONNECTIONS)
         self._closers.append(server)
         port = server.sockets[0].getsockname()[1]
-        loop = asyncio.get_running_loop()
-        transport, _ = await loop.create_datagram_endpoint(lambda: _Datagrams(self), local_addr=(host, port))
-        self._closers.append(transport)
+        self._closers.append(
+            FairDatagrams(
+                host,
+                port,
+                handle=lambda data, client, reply: self.serve(data, client[0], tcp=False, reply=reply),
+                allowances=self._allowances,
+            )
+        )
         return port
 
-    def serve(self, query: bytes, *, tcp: bool, reply: Reply) -> None:
-        """Answer one packet by ``reply(packet)``, at once or when the answer comes."""
+    def serve(self, query: bytes, client: str, *, tcp: bool, reply: Reply) -> None:
+        """Answer one packet of a client by ``reply(packet)``, at once or when the answer comes."""
         remembered = self._recall(query, tcp)
         if remembered is not None:
             reply(remembered)
@@ -97,15 +117,15 @@ class DnsServer:
             return
         if question.header.opcode or len(question.questions) != 1:
             reply(_failure(question, "NOTIMP" if question.header.opcode else "FORMERR"))
-        elif not self._zone.owns(_name(question.q.qname)):
-            self._later(self._forward(query, question, tcp, reply))
+        elif not self._zone.owns(_name(question.q.qname), self._namespaces.of(client)):
+            self._later(self._forward(query, question, client, tcp, reply))
         else:
             answer, outside, steady = self._answer(question)
             if outside:
-                self._later(self._complete(question, answer, outside, tcp, reply))
+                self._later(self._complete(question, answer, outside, client, tcp, reply))
                 return
             packet = _packed(question, answer, tcp)
-            if steady:
+            if steady and self._zone.owns(_name(question.q.qname)):  # for whoever asks
                 self._remember(query, tcp, packet)
             reply(packet)
 
@@ -114,14 +134,16 @@ class DnsServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _forward(self, query: bytes, question: DNSRecord, tcp: bool, reply: Reply) -> None:
-        reply(await self._upstream.ask(query, tcp=tcp) or _failure(question, "SERVFAIL"))
+    async def _forward(self, query: bytes, question: DNSRecord, client: str, tcp: bool, reply: Reply) -> None:
+        self._allowances.spend(client, FORWARDING_SECONDS)
+        reply(await self._upstream.ask(query, client=client, tcp=tcp) or _failure(question, "SERVFAIL"))
 
     async def _complete(
-        self, question: DNSRecord, answer: DNSRecord, outside: str, tcp: bool, reply: Reply
+        self, question: DNSRecord, answer: DNSRecord, outside: str, client: str, tcp: bool, reply: Reply
     ) -> None:
         """Add the records of an ExternalName."""
-        answer.add_answer(*await self._upstream.resolve(outside, QTYPE[question.q.qtype]))
+        kind = QTYPE[question.q.qtype]
+        answer.add_answer(*await self._upstream.resolve(outside, kind, client=client))
         reply(_packed(question, answer, tcp))
 
     def _answer(self, question: DNSRecord) -> tuple[DNSRecord, str, bool]:
@@ -171,42 +193,43 @@ class DnsServer:
         return rest and query[:2] + rest
 
     def _remember(self, query: bytes, tcp: bool, packet: bytes) -> None:
+        if len(query) > LARGEST_REMEMBERED:
+            return
         if len(self._remembered) >= REMEMBERED:
             self._remembered.clear()
         self._remembered[tcp, query[2:]] = packet[2:]
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client, *_ = writer.get_extra_info("peername") or ("",)
+        holding = self._connections.take(client)
+        if holding is None:
+            writer.transport.abort()
+            return
         try:
-            while True:
-                async with asyncio.timeout(IDLE_SECONDS):
-                    size = int.from_bytes(await reader.readexactly(2))
-                    query = await reader.readexactly(size)
-                done = asyncio.get_running_loop().create_future()
-                self.serve(query, tcp=True, reply=done.set_result)
-                async with asyncio.timeout(IDLE_SECONDS):
-                    packet = await done
-                    writer.write(len(packet).to_bytes(2) + packet)
-                    await writer.drain()
+            while await self._exchange(reader, writer, client):
+                pass
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             log.debug("a TCP client of the name server has left: %s", error or type(error).__name__)
         finally:
+            self._connections.give(holding)
             writer.close()
 
-
-class _Datagrams(asyncio.DatagramProtocol):
-    """The UDP side: one packet in, one packet out."""
-
-    def __init__(self, server: DnsServer) -> None:
-        self._server = server
-
-    def connection_made(self, transport: asyncio.DatagramTransport) -> None:
-        self._transport = transport
-
-    def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
-        self._server.serve(data, tcp=False, reply=lambda packet: self._transport.sendto(packet, address))
-
-    def error_received(self, error: OSError) -> None:
-        log.debug("a UDP client of the name server is unreachable: %s", error)
+    async def _exchange(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: str
+    ) -> bool:
+        """Answer one question of a connection; False if its client has asked too much."""
+        async with asyncio.timeout(IDLE_SECONDS):
+            size = int.from_bytes(await reader.readexactly(2))
+            query = await reader.readexactly(size)
+        done = asyncio.get_running_loop().create_future()
+        began = time.perf_counter()
+        self.serve(query, client, tcp=True, reply=done.set_result)
+        may_ask_more = self._allowances.spend(client, time.perf_counter() - began)
+        async with asyncio.timeout(IDLE_SECONDS):
+            packet = await done
+            writer.write(len(packet).to_bytes(2) + packet)
+            await writer.drain()
+        return may_ask_more
 
 
 def _name(label: object) -> str:

@@ -5,50 +5,68 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 
 from dnslib import RR, DNSError, DNSRecord
+
+from localkube.network.fair_shares import PodNamespaces, Shares
 
 log = logging.getLogger(__name__)
 
 PATIENT, HASTY = (1.0, 2.0), (0.3,)
 SULK_SECONDS = 10
-AT_ONCE = 256
+AT_ONCE, OF_NAMESPACE, WAITING = 256, 32, 8192
 
 
 class UpstreamResolver:
     """Asks name servers in turn.
 
-    After a question without an answer, those of the next ten seconds time out after 0.3 s, so that a host
-    without a network does not slow down every lookup.
+    After a question without an answer, those of the same namespace time out after 0.3 s for ten seconds, so
+    that a host without a network does not slow down every lookup.
     """
 
-    def __init__(self, servers: Sequence[tuple[str, int]]) -> None:
+    def __init__(
+        self, servers: Sequence[tuple[str, int]], *, namespaces: PodNamespaces | None = None
+    ) -> None:
         self.servers = tuple(servers)
+        self._namespaces = namespaces or PodNamespaces()
+        self._waiting = Shares(WAITING, self._namespaces)
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._failed_at = float("-inf")
+        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._failed_at: dict[str, float] = {}
 
-    async def ask(self, query: bytes, *, tcp: bool = False) -> bytes | None:
-        """Return the answer to a packet; None after about three seconds a server."""
-        waits = HASTY if time.monotonic() - self._failed_at < SULK_SECONDS else PATIENT
-        async with self._room:
+    async def ask(self, query: bytes, *, client: str, tcp: bool = False) -> bytes | None:
+        """Return the answer to a packet of a client; None after about three seconds a server."""
+        holding = self._waiting.take(client) if self.servers else None
+        if holding is None:
+            return None
+        try:
+            return await self._ask(query, self._namespaces.of(client), tcp)
+        finally:
+            self._waiting.give(holding)
+
+    async def _ask(self, query: bytes, namespace: str, tcp: bool) -> bytes | None:
+        room = self._rooms.setdefault(namespace, asyncio.Semaphore(OF_NAMESPACE))
+        async with room, self._room:
+            failed_at = self._failed_at.get(namespace, float("-inf"))
+            waits = HASTY if time.monotonic() - failed_at < SULK_SECONDS else PATIENT
             for seconds in waits:
                 for server in self.servers:
                     answer = await self._exchange(server, query, tcp, seconds)
                     if answer:
-                        self._failed_at = float("-inf")
+                        self._failed_at.pop(namespace, None)
                         return answer
-        if self.servers:
-            self._failed_at = time.monotonic()
+        self._failed_at[namespace] = time.monotonic()
         return None
 
-    async def resolve(self, name: str, kind: str) -> list[RR]:
+    async def resolve(self, name: str, kind: str, *, client: str) -> list[RR]:
         """Resolve a name; no records when there is no answer."""
         query = DNSRecord.question(name, kind).pack()
-        answer = await self.ask(query)
+        answer = await self.ask(query, client=client)
         try:
             parsed = DNSRecord.parse(answer) if answer else None
             if parsed and parsed.header.tc:
-                answer = await self.ask(query, tcp=True)
+                answer = await self.ask(query, client=client, tcp=True)
                 parsed = DNSRecord.parse(answer) if answer else None
         except DNSError as error:
             log.warning("an upstream name server sent an answer that cannot be read: %s", error)

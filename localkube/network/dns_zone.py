@@ -77,18 +77,19 @@ class Zone:
         slices.subscribe(self._changed)
         pods.subscribe(self._pod_changed)
 
-    def owns(self, name: str) -> bool:
+    def owns(self, name: str, namespace: str = "") -> bool:
         """Check whether ``name`` (lower case, no last dot) is answered here and never upstream.
 
-        Besides the zone these are the short forms ``<host>.<headless Service>`` and ``….svc``, which
+        Besides the zone these are the short forms ``….svc`` and ``<host>.<headless Service>``, which
         resolvers try after their search list: a rank that looks up a peer too early must be denied at once,
-        also on a host without a network.
+        also on a host without a network. The second are those of the asking pod's namespace alone: a Service
+        may be called ``org``.
         """
         labels = name.split(".")
         return (
             self._in_domain(name)
             or labels[-1] == "svc"
-            or (len(labels) == 2 and self._is_headless(labels[1]))
+            or (len(labels) == 2 and self._is_headless((namespace, labels[1])))
             or self._reverse(name) is not None
         )
 
@@ -117,9 +118,9 @@ class Zone:
     def _in_domain(self, name: str) -> bool:
         return name == self.domain or name.endswith("." + self.domain)
 
-    def _is_headless(self, name: str) -> bool:
-        services = self._services.store.items()
-        return any(key[1] == name and is_headless(item) for key, item in services)
+    def _is_headless(self, key: Key) -> bool:
+        service = self._services.store.get(key)
+        return service is not None and is_headless(service)
 
     def _service(self, name: str, kind: str, names: ServiceNames, host: tuple[str, ...]) -> ZoneAnswer:
         owner = ".".join(name.split(".")[len(host) :])

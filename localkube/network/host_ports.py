@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from localkube.api_client import Informer
+from localkube.network.fair_shares import RelayLimits
 from localkube.network.node_listeners import Front, NodeListeners, NodePlace, NodeSockets
 from localkube.network.relay import LISTENERS, Backend, Choose, Permits, permit_all
 from localkube.network.service_records import Key, Object, has_ended
@@ -20,6 +21,7 @@ class HostPorts:
         permits: Decides whether a client may connect to a pod by a protocol.
         reach: Maps a pod's (ip, port) to the address to connect to.
         plain: In plain mode a node has no loopback of its own, so that every host port is on its address.
+        limits: What one client, and one namespace, may have.
     """
 
     def __init__(
@@ -31,10 +33,11 @@ class HostPorts:
         permits: Permits = permit_all,
         reach: Callable[[str, int], Backend] = lambda ip, port: (ip, port),
         plain: bool = False,
+        limits: RelayLimits | None = None,
     ) -> None:
         self._nodes = {node.name: node.address for node in nodes}
         self._pods, self._permits, self._reach, self._plain = pods, permits, reach, plain
-        self._listeners = NodeListeners(sockets)
+        self._listeners = NodeListeners(sockets, limits or RelayLimits())
         self._served: dict[Key, dict[Front, Backend]] = {}
 
     async def __aenter__(self) -> "HostPorts":
@@ -53,7 +56,8 @@ class HostPorts:
         for front in [front for front in before if wanted.get(front) != before[front]]:
             self._listeners.stop(front)
         for front, backend in wanted.items():
-            self._listeners.serve(front, self._chooser(front, backend), about=f"pod {'/'.join(key)}")
+            chooser, about = self._chooser(front, backend), f"pod {'/'.join(key)}"
+            self._listeners.serve(front, chooser, namespace=key[0], about=about)
         self._served.pop(key, None)
         if wanted:
             self._served[key] = wanted

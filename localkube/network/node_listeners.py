@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from localkube.network.addresses import Addresses
+from localkube.network.fair_shares import RelayLimits
 from localkube.network.relay import LISTENERS, Backend, Choose, Listener, UdpListener, bound_to
 from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExited
 from localkube.tasks import start_task
@@ -69,22 +70,23 @@ class NodeSockets:
 class NodeListeners:
     """Listens on fronts of nodes until they are stopped, and tries again where that fails."""
 
-    def __init__(self, sockets: NodeSockets) -> None:
-        self._sockets = sockets
+    def __init__(self, sockets: NodeSockets, limits: RelayLimits) -> None:
+        self._sockets, self._limits = sockets, limits
         self._wanted: dict[Front, Choose] = {}
         self._listeners: dict[Front, Listener] = {}
         self._tasks: dict[Front, asyncio.Task] = {}
 
-    def serve(self, front: Front, choose: Choose, *, about: str) -> None:
+    def serve(self, front: Front, choose: Choose, *, namespace: str, about: str) -> None:
         """Listen on ``front`` from now on; harmless when repeated.
 
         Args:
             choose: See ``relay.TcpListener``.
+            namespace: Whose share of the listeners it counts for.
             about: For whom, for the log.
         """
         if front not in self._wanted:
             self._wanted[front] = choose
-            self._tasks[front] = start_task(self._open(front, about), name=f"listen for {about}")
+            self._tasks[front] = start_task(self._open(front, namespace, about), name=f"listen for {about}")
 
     def stop(self, front: Front) -> None:
         self._wanted.pop(front, None)
@@ -103,14 +105,24 @@ class NodeListeners:
         for front in list(self._wanted):
             self.stop(front)
 
-    async def _open(self, front: Front, about: str) -> None:
+    async def _open(self, front: Front, namespace: str, about: str) -> None:
         level = logging.WARNING
         while True:
             try:
-                bound = await self._sockets.bind(front.node, front.ip, front.port, front.protocol)
-                break
+                self._listeners[front] = await self._listen(front, namespace)
+                return
             except OSError as error:
                 log.log(level, "%s: cannot listen on %s:%d: %s", about, front.ip, front.port, error)
                 level = logging.DEBUG
             await asyncio.sleep(RETRY_SECONDS)
-        self._listeners[front] = LISTENERS[front.protocol](bound, self._wanted[front])
+
+    async def _listen(self, front: Front, namespace: str) -> Listener:
+        listeners = self._limits.listeners
+        holding = self._limits.take_listener(namespace)
+        try:
+            bound = await self._sockets.bind(front.node, front.ip, front.port, front.protocol)
+        except BaseException:
+            listeners.give(holding)
+            raise
+        listener = LISTENERS[front.protocol]
+        return listener(bound, self._wanted[front], self._limits.flows, lambda: listeners.give(holding))

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from localkube.network.accepting import PAUSE_SECONDS, RESET, reset
+from localkube.network.fair_shares import Holding, Shares
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,8 @@ Permits = Callable[[str, Backend, str], bool]
 
 CONNECT_SECONDS = 2.0
 BACKLOG = 1024
-BUFFER = 512 * 1024
+# Of one connection, and of all that a client has.
+BUFFER, LEAST_BUFFER, BUFFERS = 512 * 1024, 16 * 1024, 16 * 1024 * 1024
 FLOW_SECONDS = 60
 FLOWS = 4096
 LARGEST_DATAGRAM = 65536
@@ -39,10 +41,18 @@ class TcpListener:
     Args:
         bound: The socket to listen on.
         choose: Called with the client's IP address for each connection; the backends in the order to try.
+        flows: The flows of all listeners; what is beyond a client's share is reset.
+        closed: Called once it is closed.
     """
 
-    def __init__(self, bound: socket.socket, choose: Choose) -> None:
-        self._choose = choose
+    def __init__(
+        self,
+        bound: socket.socket,
+        choose: Choose,
+        flows: Shares | None = None,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._choose, self._flows, self._closed = choose, flows or Shares(FLOWS), closed
         self._loop = asyncio.get_running_loop()
         self._connecting: set[asyncio.Task] = set()
         self._socket = bound
@@ -55,6 +65,7 @@ class TcpListener:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()
+            self._closed()
 
     def _accept(self) -> None:
         while True:
@@ -67,8 +78,12 @@ class TcpListener:
                 if error.errno in EXHAUSTED:
                     self._pause()
                 return
+            holding = self._flows.take(address[0])
+            if holding is None:
+                reset(client)
+                continue
             client.setblocking(False)
-            task = self._loop.create_task(self._connect(client, address[0]))
+            task = self._loop.create_task(self._connect(client, holding))
             self._connecting.add(task)
             task.add_done_callback(self._connecting.discard)
 
@@ -81,23 +96,46 @@ class TcpListener:
         if self._socket.fileno() >= 0:
             self._loop.add_reader(self._socket, self._accept)
 
-    async def _connect(self, client: socket.socket, client_ip: str) -> None:
+    async def _connect(self, client: socket.socket, holding: Holding) -> None:
+        try:
+            halves = await self._halves(client, holding.client)
+        except BaseException:
+            self._flows.give(holding)
+            raise
+        if halves is None:
+            self._flows.give(holding)
+            return
+        near, far = halves
+        left = {near, far}
+
+        def gone(half: "_Half") -> None:
+            left.discard(half)
+            if not left:
+                self._flows.give(holding)
+
+        for half in halves:
+            half.gone.add_done_callback(lambda _, half=half: gone(half))
+        near.join(far)
+
+    async def _halves(self, client: socket.socket, client_ip: str) -> "tuple[_Half, _Half] | None":
+        """Connect a client to the first backend that accepts it, or reset it."""
+        buffer = max(LEAST_BUFFER, min(BUFFER, BUFFERS // self._flows.held(client_ip)))
         for host, port in self._choose(client_ip):
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
-                    _, far = await self._loop.create_connection(_Half, host, port)
+                    _, far = await self._loop.create_connection(lambda: _Half(buffer), host, port)
             except (OSError, TimeoutError) as error:
                 log.debug("endpoint %s:%d: %s", host, port, error or type(error).__name__)
                 continue
             try:
-                _, near = await self._loop.connect_accepted_socket(_Half, client)
+                _, near = await self._loop.connect_accepted_socket(lambda: _Half(buffer), client)
             except OSError:
                 far.transport.abort()
                 client.close()
-                return
-            near.join(far)
-            return
+                return None
+            return near, far
         reset(client)
+        return None
 
 
 async def carry(near: socket.socket, far: socket.socket) -> None:
@@ -124,9 +162,10 @@ async def carry(near: socket.socket, far: socket.socket) -> None:
 
 
 class _Half(asyncio.Protocol):
-    """One connection of a relay."""
+    """One connection of a relay, which holds ``buffer`` bytes for a slow reader."""
 
-    def __init__(self) -> None:
+    def __init__(self, buffer: int = BUFFER) -> None:
+        self._buffer = buffer
         self.transport: asyncio.Transport | None = None
         self.gone = asyncio.get_running_loop().create_future()
         self._peer: _Half | None = None
@@ -151,7 +190,7 @@ class _Half(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         self.transport = transport
-        transport.set_write_buffer_limits(high=BUFFER)
+        transport.set_write_buffer_limits(high=self._buffer)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         transport.pause_reading()
 
@@ -200,10 +239,18 @@ class UdpListener:
     Args:
         bound: The socket to receive from.
         choose: As for ``TcpListener``; called again when a client's backend is no longer among them.
+        flows: The flows of all listeners; a client that has its share loses its oldest flow for a new one.
+        closed: Called once it is closed.
     """
 
-    def __init__(self, bound: socket.socket, choose: Choose) -> None:
-        self._choose = choose
+    def __init__(
+        self,
+        bound: socket.socket,
+        choose: Choose,
+        flows: Shares | None = None,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._choose, self._shares, self._closed = choose, flows or Shares(FLOWS), closed
         self._loop = asyncio.get_running_loop()
         self._flows: dict[Backend, _Flow] = {}
         self._sweeper: asyncio.TimerHandle | None = None
@@ -219,6 +266,7 @@ class UdpListener:
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()
+            self._closed()
 
     def forget(self, backends: Iterable[Backend]) -> None:
         """End the flows to other backends than these."""
@@ -240,9 +288,14 @@ class UdpListener:
         backend = next(iter(self._choose(client[0])), None)
         if backend is None:
             return None
-        if len(self._flows) >= FLOWS:
-            self._end(next(iter(self._flows)))
-        flow = self._flows[client] = _Flow(backend)
+        holding = self._shares.take(client[0], evict=lambda: self._end(client))
+        if holding is None:
+            return None
+        try:
+            flow = self._flows[client] = _Flow(backend, holding)
+        except OSError:
+            self._shares.give(holding)
+            raise
         self._loop.add_reader(flow.socket, self._return, client, flow)
         if not self._sweeper:
             self._sweeper = self._loop.call_later(FLOW_SECONDS / 2, self._sweep)
@@ -263,6 +316,7 @@ class UdpListener:
         if flow:
             self._loop.remove_reader(flow.socket)
             flow.socket.close()
+            self._shares.give(flow.holding)
 
     def _sweep(self) -> None:
         oldest = time.monotonic() - FLOW_SECONDS
@@ -274,11 +328,16 @@ class UdpListener:
 class _Flow:
     """One client's socket to its backend."""
 
-    def __init__(self, backend: Backend) -> None:
-        self.backend = backend
+    def __init__(self, backend: Backend, holding: Holding) -> None:
+        self.backend, self.holding = backend, holding
         self.used = 0.0
-        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self.socket.connect(backend)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            self.socket.setblocking(False)
+            self.socket.connect(backend)
+        except OSError:
+            self.socket.close()
+            raise
 
 
 LISTENERS = {"TCP": TcpListener, "UDP": UdpListener}

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from localkube.api_client import Informer
+from localkube.network.fair_shares import RelayLimits
 from localkube.network.node_listeners import Front, NodeListeners, NodePlace, NodeSockets
 from localkube.network.relay import (
     LISTENERS,
@@ -142,6 +143,7 @@ class ServiceProxy:
         permits: Decides whether a client may connect to an endpoint by a protocol.
         place: In plain mode, maps a Service's (ip, port) to the address to listen on,
         reach: and an endpoint's to the one to connect to.
+        limits: What one client, and one namespace, may have.
     """
 
     def __init__(
@@ -154,11 +156,13 @@ class ServiceProxy:
         permits: Permits = permit_all,
         place: Callable[[str, int], Backend] = lambda ip, port: (ip, port),
         reach: Callable[[str, int], Backend] = lambda ip, port: (ip, port),
+        limits: RelayLimits | None = None,
     ) -> None:
+        self._limits = limits or RelayLimits()
         self._services, self._slices = services, slices
         self._place, self._reach, self._permits = place, reach, permits
         self._nodes = tuple(nodes) if sockets else ()
-        self._on_nodes = NodeListeners(sockets) if sockets else None
+        self._on_nodes = NodeListeners(sockets, self._limits) if sockets else None
         self._fronts: dict[Key, dict[Front, Balancer]] = {}
         self._listeners: dict[Front, Listener] = {}
         self._changed: set[Key] = set()
@@ -229,14 +233,14 @@ class ServiceProxy:
         if not balancer.backends:
             self._stop(front)
         elif front.node:
-            self._on_nodes.serve(front, self._chooser(front, balancer), about=f"Service {'/'.join(key)}")
+            chooser, about = self._chooser(front, balancer), f"Service {'/'.join(key)}"
+            self._on_nodes.serve(front, chooser, namespace=key[0], about=about)
             self._on_nodes.forget(front, balancer.backends)
         elif isinstance(listener, UdpListener):
             listener.forget(balancer.backends)
         elif listener is None:
             try:
-                bound = bind(front.protocol, self._place(front.ip, front.port))
-                self._listeners[front] = LISTENERS[front.protocol](bound, self._chooser(front, balancer))
+                self._listeners[front] = self._listen(front, self._chooser(front, balancer), key[0])
                 self._failed.discard(front)
             except OSError as error:
                 level, at = (
@@ -246,6 +250,16 @@ class ServiceProxy:
                 log.log(level, "Service %s/%s: cannot listen on %s:%d: %s", *key, *at, error.strerror)
                 self._failed.add(front)
                 self._loop.call_later(RETRY_SECONDS, self._mark, key)
+
+    def _listen(self, front: Front, choose: Choose, namespace: str) -> Listener:
+        limits = self._limits
+        holding = limits.take_listener(namespace)
+        try:
+            bound = bind(front.protocol, self._place(front.ip, front.port))
+        except OSError:
+            limits.listeners.give(holding)
+            raise
+        return LISTENERS[front.protocol](bound, choose, limits.flows, lambda: limits.listeners.give(holding))
 
     def _chooser(self, front: Front, balancer: Balancer) -> Choose:
         return lambda client: (

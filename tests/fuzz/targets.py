@@ -116,7 +116,7 @@ def names(data: bytes) -> None:
     async def ask() -> None:
         zone = Zone(services=FakeInformer(), slices=FakeInformer(), pods=FakeInformer())
         async with DnsServer(zone) as server:
-            server.serve(data, tcp=bool(data[:1] > b"\x80"), reply=replies.append)
+            server.serve(data, "10.244.1.2", tcp=bool(data[:1] > b"\x80"), reply=replies.append)
             await asyncio.sleep(0)
 
     _run(ask())

@@ -50,9 +50,22 @@ def localkube(
         Refused: It answered with an error.
     """
     command = [sys.executable, "-m", "localkube", *arguments]
-    environment = {**os.environ, "XDG_STATE_HOME": str(home), "PYTHONPATH": str(REPOSITORY), **(env or {})}
+    own = {"XDG_STATE_HOME": str(home), "XDG_CONFIG_HOME": str(config_of(home))}
+    environment = {**os.environ, **own, "PYTHONPATH": str(REPOSITORY), **(env or {})}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)
     return answer(done.stdout, done.stderr)
+
+
+def config_of(home: Path) -> Path:
+    """The XDG_CONFIG_HOME of the clusters whose state is in ``home``."""
+    return home / "config"
+
+
+def list_registry(home: Path, address: str) -> None:
+    """List a registry of the loopback for the clusters in ``home``: pods may then pull from it."""
+    folder = config_of(home) / "trainyard" / "certs.d" / address
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "hosts.toml").write_text(f'server = "http://{address}"\n')
 
 
 def answer(output: str, errors: str) -> dict[str, Any]:

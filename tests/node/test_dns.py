@@ -11,6 +11,7 @@ from dnslib import EDNS0, QTYPE, RCODE, RR, A, DNSRecord
 
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
+from localkube.network.fair_shares import PodNamespaces
 
 from .fake_informer import FakeInformer, endpoint, service, slice_of
 from .network_namespace import in_network_namespace, mount
@@ -191,7 +192,10 @@ async def test_the_system_s_resolver_finds_short_names_as_in_a_pod(tmp_path):
         out, errors = await asyncio.wait_for(process.communicate(), 20)
         return json.loads(out) if out else errors.decode().splitlines()[-1]
 
-    async with DnsServer(Site().zone, upstreams=[("10.244.255.254", 53)]) as server:
+    namespaces = PodNamespaces()
+    namespaces.add("10.244.0.1", "default")
+    upstreams = [("10.244.255.254", 53)]
+    async with DnsServer(Site().zone, upstreams=upstreams, namespaces=namespaces) as server:
         await server.listen("10.244.0.1", 53)
         for name in ("web", "web.default", "web.default.svc", WEB):
             assert await look_up(name) == ["10.96.0.20"]

@@ -221,9 +221,10 @@ def pod(play):
 
 
 @contextlib.contextmanager
-def gateway(descriptor, **options):
+def gateway(descriptor, *arguments, **options):
     control_plane = binaries.obtain(report=lambda text: None)
     command = control_plane.argv("gateway", "--packet-fd", str(descriptor), "--refuse", "10.96.0.0/16")
+    command += arguments
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True, pass_fds=[descriptor], **options
     ) as process:

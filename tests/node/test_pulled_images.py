@@ -10,7 +10,7 @@ import pytest
 
 from ..unit.image_registry import serve
 from ..unit.oci_images import entry, folder, image, layer, link
-from .clusters import Pods, container, pod, running_cluster, state, state_home
+from .clusters import Pods, container, list_registry, pod, running_cluster, state, state_home
 from .unprivileged import SUBORDINATE, enter_as_nobody, nobodys, with_subordinate_ids
 
 BUSYBOX = Path("/bin/busybox")
@@ -54,8 +54,9 @@ def base() -> bytes:
 
 
 @pytest.fixture(scope="module")
-def registry():
+def registry(cluster):
     with serve() as running:
+        list_registry(cluster.home, running.address)
         running.add("system:1", image(base(), config={"Env": ["PATH=/bin", "FROM=image"], "Cmd": ["id"]}))
         upper = layer(entry("home/web/note", b"upper\n", uid=101, gid=102), entry("etc/.wh.group", b""))
         config = {"User": "web", "WorkingDir": "/home/web", "StopSignal": "SIGUSR1", "Env": ["PATH=/bin"]}
@@ -226,7 +227,8 @@ def test_an_image_that_cannot_be_had_backs_off_in_the_kubelet_s_words(pods, regi
     pods.until(bad, lambda seen: state(seen).get("waiting", {}).get("reason") == "InvalidImageName")
 
 
-def test_where_no_registry_answers_the_host_s_files_stand_in(pods):
+def test_where_no_registry_answers_the_host_s_files_stand_in(cluster, pods):
+    list_registry(cluster.home, "127.0.0.1:1")
     made = pods.running(pod(main={"image": "127.0.0.1:1/nobody/answers", **SLEEP}))
     event = pods.wait_for_event(made["metadata"]["name"], "Pulled", "is not pulled")
     assert "stands in for it" in event["message"]
@@ -247,6 +249,7 @@ def test_an_image_in_use_is_not_pruned(cluster, pods, registry):
 @pytest.mark.skipif(os.getuid() != 0, reason="root makes the cluster of another user")
 def test_a_user_with_one_id_runs_images_as_the_users_that_they_name(registry):
     with state_home(Path("/tmp")) as home:
+        list_registry(home, registry.address)
         os.chown(home, 65534, 65534)
         enter = enter_as_nobody(home)
         with running_cluster(home=home, enter=enter, **nobodys(home)) as cluster, Pods(cluster) as pods:
@@ -266,6 +269,7 @@ def test_a_user_with_one_id_runs_images_as_the_users_that_they_name(registry):
 )
 def test_a_user_with_subordinate_ids_has_all_users_of_an_image(registry):
     with state_home(Path("/tmp")) as home:
+        list_registry(home, registry.address)
         os.chown(home, 65534, 65534)
         enter = with_subordinate_ids(home, enter_as_nobody(home))
         with running_cluster(home=home, enter=enter, **nobodys(home)) as cluster, Pods(cluster) as pods:

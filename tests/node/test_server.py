@@ -7,8 +7,9 @@ import ssl
 import aiohttp
 import pytest
 
+from localkube.kubelet import server as kubelet_server
 from localkube.kubelet.logs.log_reader import LogFiles
-from localkube.kubelet.server import KubeletServer
+from localkube.kubelet.server import KubeletServer, stream_shares
 
 from .tls import Authority
 
@@ -96,6 +97,32 @@ LOGS = "/containerLogs/default/train/trainer"
 async def test_a_container_that_has_not_started_is_said_to_wait(server, client):
     expected = b'container "trainer" in pod "train" is waiting to start: ContainerCreating'
     assert await answer(client, server + LOGS) == (400, expected)
+
+
+@pytest.fixture
+def few_streams(monkeypatch):
+    monkeypatch.setattr(kubelet_server, "MOST_STREAMS", 128)
+    monkeypatch.setattr(kubelet_server, "NEW_STREAMS", 1000)
+
+
+@pytest.mark.timeout(60)
+async def test_what_one_namespace_follows_leaves_logs_to_the_others(few_streams, server, client, view, files):
+    """A follower of its own log; the others' pods are unknown here, and the answer is about them."""
+    path = view.started(1)
+    path.parent.mkdir()
+    files.open(path)
+    async with contextlib.AsyncExitStack() as followed:
+        statuses = []
+        while 429 not in statuses:
+            response = await followed.enter_async_context(
+                client.get(server + LOGS, params={"follow": "true"})
+            )
+            statuses.append(response.status)
+        assert len(statuses) == stream_shares().of_client + 1
+        assert "too many streams in namespace default" in await response.text()
+        assert (await answer(client, server + "/containerLogs/other/train/trainer"))[0] == 404
+    await eventually(lambda: not files._followers)
+    assert (await answer(client, server + LOGS))[0] == 200
 
 
 async def test_an_unknown_pod_or_container_is_not_found(server, client):

@@ -4,16 +4,19 @@ The gateway runs in a network namespace that plays the world: it has the address
 """
 
 import os
+import resource
 import select
 import socket
 import subprocess
+import tempfile
 
 import pytest
+from dnslib import QTYPE, DNSRecord
 
 from localkube.runtime.syscalls import die_with_parent
 
-from ..node.network_namespace import enter_network_namespace
-from ..node.test_gateway import gateway, pod
+from ..node.network_namespace import enter_network_namespace, mount
+from ..node.test_gateway import GATEWAY, POD, gateway, pod
 
 METADATA = {
     "most clouds": "169.254.169.254",
@@ -24,8 +27,10 @@ METADATA = {
     "Azure": "168.63.129.16",
     "Oracle": "192.0.0.192",
 }
-WORLD, ECHO, SECOND = "203.0.113.9", 9000, "10.244.1.6"
+WORLD, ECHO, SECOND, OTHER = "203.0.113.9", 9000, "10.244.1.6", "10.244.1.7"
 OF_POD, TRIED, PATIENCE = 256, 300, 3
+# Nobody is on that link, and nobody says so: a connection waits until it is given up.
+SILENT, DIALS_OF_POD, DIALS_OF_NAMESPACE, DIALLED = "198.51.100.9", 128, 256, 1200
 
 
 def world():
@@ -33,6 +38,18 @@ def world():
     enter_network_namespace()
     for address in (WORLD, *METADATA.values()):
         subprocess.run(["ip", "address", "add", f"{address}/32", "dev", "lo"], check=True)
+    for line in (
+        "link add silent type veth peer name nobody",
+        "link set nobody up",
+        "link set silent up",
+        f"address add {SILENT}1/24 dev silent",
+        f"neighbour add {SILENT} lladdr 02:00:00:00:00:09 dev silent",
+    ):
+        subprocess.run(["ip", *line.split()], check=True)
+    with tempfile.NamedTemporaryFile("w", prefix="resolv-") as file:
+        file.write(f"nameserver {SILENT}\n")
+        file.flush()
+        mount("--bind", file.name, os.path.realpath("/etc/resolv.conf"))
     streams = socket.create_server(("0.0.0.0", 80))
     datagrams = socket.socket(type=socket.SOCK_DGRAM)
     datagrams.bind(("0.0.0.0", ECHO))
@@ -48,9 +65,9 @@ def world():
             datagrams.sendto(*datagrams.recvfrom(100))
 
 
-def reached(address):
+def reached(address, *, source="", timeout=20):
     try:
-        with socket.create_connection((address, 80), timeout=20) as connection:
+        with socket.create_connection((address, 80), timeout, (source, 0)) as connection:
             return connection.recv(1) == b""
     except OSError:
         return False
@@ -81,8 +98,50 @@ def flood():
     return {"heard": heard, "other": echoes(other), "again": echoes(many[:1])}
 
 
-def seen_by(play):
-    with pod(play) as (descriptor, result), gateway(descriptor, preexec_fn=world):
+def dial(address):
+    """Begin connections to nobody, and count those that are not refused."""
+    made = [socket.socket() for _ in range(DIALLED)]
+    poll = select.poll()
+    for connection in made:
+        connection.setblocking(False)
+        connection.bind((address, 0))
+        connection.connect_ex((SILENT, 80))
+        poll.register(connection, select.POLLOUT)
+    refused = set()
+    while ready := poll.poll(1000 * PATIENCE):
+        for number, _ in ready:
+            poll.unregister(number)
+            refused.add(number)
+    return made, DIALLED - len(refused)
+
+
+def dial_without_end():
+    for address in (SECOND, OTHER):
+        subprocess.run(["ip", "address", "add", f"{address}/16", "dev", "pod0"], check=True)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+    kept, first = dial(POD)
+    kept_too, second = dial(SECOND)
+    return {
+        "of a pod": first,
+        "of both": first + second,
+        "other": reached(WORLD, source=OTHER, timeout=PATIENCE),
+    }
+
+
+def ask_without_end():
+    """Ask the gateway's own DNS for what nobody answers, and then, as another pod, for an address."""
+    subprocess.run(["ip", "address", "add", f"{OTHER}/16", "dev", "pod0"], check=True)
+    for sender in opened(TRIED, POD):
+        for kind in (QTYPE.TXT, QTYPE.MX):
+            sender.sendto(DNSRecord.question("silent.example", QTYPE[kind]).pack(), (GATEWAY, 53))
+    (other,) = opened(1, OTHER)
+    other.settimeout(PATIENCE)
+    other.sendto(DNSRecord.question("localhost").pack(), (GATEWAY, 53))
+    return {"address": str(DNSRecord.parse(other.recv(512)).a.rdata)}
+
+
+def seen_by(play, *arguments):
+    with pod(play) as (descriptor, result), gateway(descriptor, *arguments, preexec_fn=world):
         return result()
 
 
@@ -96,3 +155,16 @@ def test_no_metadata_service_of_any_cloud_is_reached_and_the_world_is():
 def test_a_pod_holds_a_share_of_the_datagram_flows_and_another_pod_gets_its_own():
     seen = seen_by(flood)
     assert seen == {"heard": OF_POD, "other": 1, "again": 1}
+
+
+@pytest.mark.timeout(300)
+def test_a_pod_and_a_namespace_hold_their_shares_of_dials_and_another_one_gets_out(tmp_path):
+    pods = tmp_path / "pods"
+    pods.write_text(f"{POD} ada\n{SECOND} ada\n{OTHER} bob\n")
+    seen = seen_by(dial_without_end, "--pods", str(pods))
+    assert seen == {"of a pod": DIALS_OF_POD, "of both": DIALS_OF_NAMESPACE, "other": True}
+
+
+@pytest.mark.timeout(300)
+def test_a_pod_s_questions_leave_the_gateway_s_dns_to_others():
+    assert seen_by(ask_without_end) == {"address": "127.0.0.1"}

@@ -187,8 +187,9 @@ class Said:
         return self.last("failed")["message"]
 
 
-def command(store: Path, verb: str, *arguments: str) -> list[str]:
-    return [program(), verb, "--store", str(store), *arguments]
+def command(store: Path, verb: str, *arguments: str, for_pod: bool = False) -> list[str]:
+    options = ["--loopback"] if verb == "pull" and not for_pod else []
+    return [program(), verb, "--store", str(store), *options, *arguments]
 
 
 def said(done: subprocess.CompletedProcess) -> Said:
@@ -204,10 +205,16 @@ def images(
     seconds: float = 120,
     prefix: Sequence[str] = (),
     enter: Callable[[], None] | None = None,
+    for_pod: bool = False,
 ) -> Said:
-    """Run a command of the store to its end; ``auths`` are parsed Secrets of registries."""
+    """Run a command of the store to its end.
+
+    Args:
+        auths: Parsed Secrets of registries.
+        for_pod: A pull is not the machine's owner's, who may name a registry on the loopback.
+    """
     done = subprocess.run(
-        [*prefix, *command(store, verb, *arguments)],
+        [*prefix, *command(store, verb, *arguments, for_pod=for_pod)],
         input=json.dumps({"auths": list(auths)}),
         capture_output=True,
         text=True,

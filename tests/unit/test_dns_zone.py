@@ -176,10 +176,20 @@ def test_foreign_names_are_not_the_zone_s(zone):
 
 def test_short_names_of_peers_are_denied_here_rather_than_asked_outside(zone):
     for name in ("ddp-0.ddp", "web.default.svc", "default.svc"):
-        assert zone.owns(name)
+        assert zone.owns(name, "default")
         assert values(zone, name) is None
     for name in ("ddp", "example.web", "ddp-0.ddp.org"):
-        assert not zone.owns(name)
+        assert not zone.owns(name, "default")
+
+
+@pytest.mark.parametrize("top", ["org", "com", "net"])
+def test_a_service_with_the_name_of_a_top_level_domain_hides_that_from_its_own_namespace_alone(
+    zone, services, top
+):
+    services.put(service(top, namespace="ada"))
+    assert zone.owns(f"example.{top}", "ada")
+    assert not zone.owns(f"example.{top}", "bob")
+    assert not zone.owns(f"example.{top}")
 
 
 def test_the_zone_tells_its_schema(zone):

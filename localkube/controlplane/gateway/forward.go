@@ -6,7 +6,6 @@ import (
 	"log"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,13 +16,16 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"trainyard/controlplane/outbound"
 )
 
 const (
 	dialTimeout   = 15 * time.Second
 	idleDatagrams = 60 * time.Second
 	silence       = 60 * time.Second
-	maxDialing    = 1024
+	// What is more is refused by the counts; the forwarder itself would drop it silently, whosever it is.
+	maxRequests = 65536
 )
 
 // prefixes is a flag that may be repeated.
@@ -41,22 +43,13 @@ func (p *prefixes) Set(text string) error {
 	return nil
 }
 
-// metadata lists the services outside of the link-local range that hand out a cloud machine's credentials: those of
-// Alibaba, Azure and Oracle's older regions. Those of IPv6 are out of reach, as the gateway carries IPv4 alone.
-var metadata = prefixes{
-	netip.MustParsePrefix("100.100.100.200/32"),
-	netip.MustParsePrefix("168.63.129.16/32"),
-	netip.MustParsePrefix("192.0.0.192/32"),
-}
-
-// destination returns where a pod's packet may be carried; not to the host's loopback (0.0.0.0 is one of its
-// names), not to a metadata service, link-local (169.254.0.0/16) or other, and not back into the site.
+// destination returns where a pod's packet may be carried; nowhere that outbound forbids, and not back into the site.
 func (p prefixes) destination(id stack.TransportEndpointID) (netip.AddrPort, bool) {
 	address := netip.AddrFrom4(id.LocalAddress.As4())
-	if address.IsLoopback() || !address.IsGlobalUnicast() || address.As4()[0] == 0 {
+	if !outbound.Permitted(address) {
 		return netip.AddrPort{}, false
 	}
-	for _, prefix := range slices.Concat(p, metadata) {
+	for _, prefix := range p {
 		if prefix.Contains(address) {
 			return netip.AddrPort{}, false
 		}
@@ -65,17 +58,25 @@ func (p prefixes) destination(id stack.TransportEndpointID) (netip.AddrPort, boo
 }
 
 // forwardTCP connects first and accepts then, so that a pod sees a refused connection as refused.
-func forwardTCP(network *stack.Stack, refused prefixes) *tcp.Forwarder {
-	carried := newFlows(maxStreams, maxStreamsOfPod)
-	return tcp.NewForwarder(network, 0, maxDialing, func(request *tcp.ForwarderRequest) {
+func forwardTCP(network *stack.Stack, refused prefixes, known *namespaces) *tcp.Forwarder {
+	dialing, carried := newFlows(dials, known), newFlows(streams, known)
+	return tcp.NewForwarder(network, 0, maxRequests, func(request *tcp.ForwarderRequest) {
 		to, ok := refused.destination(request.ID())
 		pod := request.ID().RemoteAddress
-		if !ok || !carried.take(pod) {
+		if !ok {
 			request.Complete(true)
 			return
 		}
-		defer carried.give(pod)
+		endDial, mayDial := dialing.take(pod)
+		end, may := carried.take(pod)
+		defer end()
+		if !mayDial || !may {
+			endDial()
+			request.Complete(true)
+			return
+		}
 		outside, err := net.DialTimeout("tcp4", to.String(), dialTimeout)
+		endDial()
 		if err != nil {
 			request.Complete(true)
 			return
@@ -119,30 +120,33 @@ func relay(inside, outside streamConn) {
 	both.Wait()
 }
 
-func forwardUDP(network *stack.Stack, refused prefixes) *udp.Forwarder {
-	carried := newFlows(maxDatagrams, maxDatagramsOfPod)
+func forwardUDP(network *stack.Stack, refused prefixes, known *namespaces) *udp.Forwarder {
+	carried := newFlows(datagramFlows, known)
 	return udp.NewForwarder(network, func(request *udp.ForwarderRequest) {
 		to, ok := refused.destination(request.ID())
-		pod := request.ID().RemoteAddress
-		if !ok || !carried.take(pod) {
+		if !ok {
+			return
+		}
+		end, may := carried.take(request.ID().RemoteAddress)
+		if !may {
 			return
 		}
 		var queue waiter.Queue
 		endpoint, failure := request.CreateEndpoint(&queue)
 		if failure != nil {
-			carried.give(pod)
+			end()
 			log.Printf("UDP to %v: %v", to, failure)
 			return
 		}
 		inside := gonet.NewUDPConn(&queue, endpoint)
 		outside, err := net.DialUDP("udp4", nil, net.UDPAddrFromAddrPort(to))
 		if err != nil {
-			carried.give(pod)
+			end()
 			_ = inside.Close()
 			return
 		}
 		go func() {
-			defer carried.give(pod)
+			defer end()
 			var both sync.WaitGroup
 			both.Go(func() { datagrams(inside, outside) })
 			both.Go(func() { datagrams(outside, inside) })

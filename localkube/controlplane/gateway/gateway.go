@@ -37,6 +37,9 @@ type settings struct {
 	address netip.Addr
 	mac     net.HardwareAddr
 	refused prefixes
+	// pods is the file with the pods' namespaces; resolver is the cluster's own DNS.
+	pods     string
+	resolver netip.Addr
 }
 
 // Main runs the gateway until the link, the parent process or standard input is gone.
@@ -68,6 +71,8 @@ func parse(arguments []string) (settings, error) {
 		return err
 	})
 	flags.Var(&s.refused, "refuse", "destinations to refuse, as a prefix; may be repeated")
+	flags.StringVar(&s.pods, "pods", "", "file with the address and the namespace of each pod")
+	flags.TextVar(&s.resolver, "resolver", netip.MustParseAddr("10.244.0.1"), "address of the cluster's own DNS server")
 	if err := flags.Parse(arguments); err != nil {
 		return s, err
 	}
@@ -96,9 +101,10 @@ func serve(s settings) error {
 	if err != nil {
 		return err
 	}
-	network.SetTransportProtocolHandler(tcp.ProtocolNumber, forwardTCP(network, s.refused).HandlePacket)
-	network.SetTransportProtocolHandler(udp.ProtocolNumber, forwardUDP(network, s.refused).HandlePacket)
-	if err := serveNames(network, s.address); err != nil {
+	known := &namespaces{path: s.pods}
+	network.SetTransportProtocolHandler(tcp.ProtocolNumber, forwardTCP(network, s.refused, known).HandlePacket)
+	network.SetTransportProtocolHandler(udp.ProtocolNumber, forwardUDP(network, s.refused, known).HandlePacket)
+	if err := serveNames(network, s, known); err != nil {
 		return fmt.Errorf("DNS on %v: %w", s.address, err)
 	}
 	log.Printf("ready: %v for %v", s.address, s.subnet)

@@ -21,17 +21,16 @@ import (
 )
 
 const (
-	namePort     = 53
-	nameTTL      = 30
-	nameTimeout  = 8 * time.Second
-	maxQuestions = 128
-	maxDatagram  = 512
+	namePort    = 53
+	nameTTL     = 30
+	nameTimeout = 8 * time.Second
+	maxDatagram = 512
 )
 
 // serveNames answers DNS at the gateway's address. Addresses of names come from the host's own resolver, which knows
 // /etc/hosts and the search of its name servers; questions of other types go to those servers as they are.
-func serveNames(network *stack.Stack, address netip.Addr) error {
-	at := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFrom4(address.As4()), Port: namePort}
+func serveNames(network *stack.Stack, s settings, known *namespaces) error {
+	at := tcpip.FullAddress{NIC: nic, Addr: tcpip.AddrFrom4(s.address.As4()), Port: namePort}
 	packets, err := gonet.DialUDP(network, &at, nil, ipv4.ProtocolNumber)
 	if err != nil {
 		return err
@@ -40,13 +39,36 @@ func serveNames(network *stack.Stack, address netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	go servePackets(packets)
-	go serveStreams(listener)
+	go servePackets(packets, newAsking(s, known))
+	go serveStreams(listener, newAsking(s, known))
 	return nil
 }
 
-func servePackets(packets net.PacketConn) {
-	slots := make(chan struct{}, maxQuestions)
+// asking counts questions that wait for an answer; the cluster's own DNS, which asks for all pods, has a count apart.
+type asking struct {
+	resolver tcpip.Address
+	own      *flows
+	pods     *flows
+}
+
+func newAsking(s settings, known *namespaces) asking {
+	resolver := s.resolver.As4()
+	return asking{tcpip.AddrFrom4(resolver), newFlows(ofResolver, known), newFlows(questions, known)}
+}
+
+func (a asking) take(from net.Addr) (func(), bool) {
+	client, err := netip.ParseAddrPort(from.String())
+	if err != nil || !client.Addr().Unmap().Is4() {
+		return func() {}, false
+	}
+	address := tcpip.AddrFrom4(client.Addr().Unmap().As4())
+	if address == a.resolver {
+		return a.own.take(address)
+	}
+	return a.pods.take(address)
+}
+
+func servePackets(packets net.PacketConn, counted asking) {
 	buffer := make([]byte, 4096)
 	for {
 		n, from, err := packets.ReadFrom(buffer)
@@ -54,10 +76,13 @@ func servePackets(packets net.PacketConn) {
 			log.Println("DNS over UDP ended:", err)
 			return
 		}
+		end, may := counted.take(from)
+		if !may {
+			continue // the client asks again
+		}
 		question := append([]byte(nil), buffer[:n]...)
-		slots <- struct{}{}
 		go func() {
-			defer func() { <-slots }()
+			defer end()
 			if reply := answer(question, maxDatagram); reply != nil {
 				_, _ = packets.WriteTo(reply, from)
 			}
@@ -65,17 +90,20 @@ func servePackets(packets net.PacketConn) {
 	}
 }
 
-func serveStreams(listener net.Listener) {
-	slots := make(chan struct{}, maxQuestions)
+func serveStreams(listener net.Listener, counted asking) {
 	for {
 		connection, err := listener.Accept()
 		if err != nil {
 			log.Println("DNS over TCP ended:", err)
 			return
 		}
-		slots <- struct{}{}
+		end, may := counted.take(connection.RemoteAddr())
+		if !may {
+			_ = connection.Close()
+			continue
+		}
 		go func() {
-			defer func() { <-slots }()
+			defer end()
 			serveStream(connection)
 		}()
 	}

@@ -34,7 +34,7 @@ type candidate struct {
 func (s *store) add(ctx context.Context, w *worker, image candidate, platform string, names, digests []string) (*Record, error) {
 	manifest, err := v1.ParseManifest(bytes.NewReader(image.manifest))
 	if err != nil {
-		return nil, fail(fromRegistry, "the manifest %s cannot be read: %w", image.digest, err)
+		return nil, fail(fromRegistry, "the manifest %s cannot be read as JSON", image.digest)
 	}
 	fetch := image.fetch
 	if fetch == nil {
@@ -141,7 +141,7 @@ func (s *store) readConfig(digest v1.Hash) (*v1.ConfigFile, error) {
 	defer file.Close()
 	config, err := v1.ParseConfigFile(file)
 	if err != nil {
-		return nil, fail(fromRegistry, "the config %s cannot be read: %w", digest, err)
+		return nil, fail(fromRegistry, "the config %s cannot be read as JSON", digest)
 	}
 	return config, nil
 }
@@ -206,7 +206,8 @@ func (s *store) unpack(ctx context.Context, w *worker, blob, diffID v1.Hash) (st
 	if found := s.layer(diffID); found != "" {
 		return found, nil, nil
 	}
-	lockName := s.path("work", "unpack-"+diffID.Hex)
+	// Another blob may only say that it has this content, and be slow to unpack.
+	lockName := s.path("work", "unpack-"+diffID.Hex+"-"+blob.Hex[:12])
 	held, err := flock(ctx, lockName, unix.LOCK_EX, nil)
 	if err != nil {
 		return "", nil, err

@@ -20,7 +20,6 @@ import (
 
 const (
 	downloads    = 3 // at once
-	idleTimeout  = 20 * time.Second
 	blobAttempts = 6 // without a byte more
 	spaceEvery   = 16 << 20
 )
@@ -32,7 +31,9 @@ func (s *store) download(ctx context.Context, from []*endpoint, blob v1.Descript
 		report(blob.Size)
 		return nil
 	}
-	path := s.path("work", blob.Digest.Algorithm+"-"+blob.Digest.Hex)
+	// Another registry may be slow with the same blob.
+	registry, _, _ := v1.SHA256(strings.NewReader(from[0].image.registry()))
+	path := s.path("work", blob.Digest.Algorithm+"-"+blob.Digest.Hex+"-"+registry.Hex[:12])
 	part, err := flock(ctx, path, unix.LOCK_EX, func() {
 		if found, err := os.Stat(path); err == nil {
 			report(found.Size())
@@ -95,7 +96,7 @@ func (s *store) complete(ctx context.Context, from []*endpoint, blob v1.Descript
 		if seekErr != nil {
 			return false, seekErr
 		}
-		if now > have {
+		if now-have >= leastProgress {
 			tried = 0
 		}
 		have = now
@@ -103,7 +104,7 @@ func (s *store) complete(ctx context.Context, from []*endpoint, blob v1.Descript
 			continue
 		}
 		var status *transport.Error
-		final := ctx.Err() != nil || reasonOf(err) == diskFull ||
+		final := ctx.Err() != nil || reasonOf(err) == diskFull || errors.Is(err, errSlow) ||
 			errors.As(err, &status) && !passing(status.StatusCode) && tried >= 2*(len(from)-1)
 		if tried++; final || tried >= blobAttempts*len(from) {
 			if ctx.Err() != nil {
@@ -121,8 +122,6 @@ func (s *store) complete(ctx context.Context, from []*endpoint, blob v1.Descript
 
 // more asks for what is missing, and appends what comes.
 func (s *store) more(ctx context.Context, from *endpoint, blob v1.Descriptor, part *os.File, have int64, report func(int64)) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	header := http.Header{}
 	if have > 0 {
 		header.Set("Range", fmt.Sprintf("bytes=%d-", have))
@@ -150,16 +149,12 @@ func (s *store) more(ctx context.Context, from *endpoint, blob v1.Descriptor, pa
 	if _, err := part.Seek(start, io.SeekStart); err != nil {
 		return err
 	}
-	// A connection without a byte for some time is given up.
-	watch := time.AfterFunc(idleTimeout, cancel)
-	defer watch.Stop()
 	written, checked := start, start
 	body := io.LimitReader(response.Body, blob.Size-start)
 	buffer := make([]byte, 1<<20)
 	for {
 		n, err := body.Read(buffer)
 		if n > 0 {
-			watch.Reset(idleTimeout)
 			if _, err := part.Write(buffer[:n]); err != nil {
 				return err
 			}

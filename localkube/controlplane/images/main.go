@@ -20,7 +20,9 @@ import (
 
 const usage = `usage: images COMMAND [--store DIR] [ARGUMENT…]
 
-  pull [--platform linux/amd64] REFERENCE   credentials on standard input: {"auths": [.dockerconfigjson, …]}
+  pull [--platform linux/amd64] [--loopback] REFERENCE
+                                            credentials on standard input: {"auths": [.dockerconfigjson, …]};
+                                            with --loopback the registry may be on this machine
   load [--platform linux/amd64] FILE        of docker save, an OCI layout as a tar or a folder; - is standard input
   save -o FILE REFERENCE…
   list
@@ -36,6 +38,7 @@ type command struct {
 	folder   string
 	platform string
 	output   string
+	loopback bool
 	all      bool
 	target   int64
 	minAge   time.Duration
@@ -114,7 +117,10 @@ func run(ctx context.Context, verb string, arguments []string) error {
 	c.flags.Usage = func() {}
 	c.flags.StringVar(&c.folder, "store", defaultStore(), "")
 	switch verb {
-	case "pull", "load":
+	case "pull":
+		c.flags.BoolVar(&c.loopback, "loopback", false, "")
+		fallthrough
+	case "load":
 		c.flags.StringVar(&c.platform, "platform", "linux/"+runtime.GOARCH, "")
 	case "save":
 		c.flags.StringVar(&c.output, "o", "", "")
@@ -157,7 +163,7 @@ func runPull(ctx context.Context, s *store, c *command, arguments []string) erro
 			return err
 		}
 	}
-	record, fresh, err := s.pull(ctx, image, c.platform, given, &progress{say: say})
+	record, fresh, err := s.pull(ctx, image, c.platform, given, c.loopback, &progress{say: say})
 	if err != nil {
 		return err
 	}

@@ -17,13 +17,13 @@ import (
 const reportEvery = 250 * time.Millisecond
 
 // pull brings an image into the store, and reports whether anything has changed.
-func (s *store) pull(ctx context.Context, image imageName, platform string, given *secrets, report *progress) (*Record, bool, error) {
+func (s *store) pull(ctx context.Context, image imageName, platform string, given *secrets, mayBeHere bool, report *progress) (*Record, bool, error) {
 	held, err := s.share(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	defer held.Close()
-	from, err := openRegistry(ctx, image, given)
+	from, err := openRegistry(ctx, image, given, mayBeHere)
 	if err != nil {
 		return nil, false, err
 	}
@@ -83,7 +83,7 @@ func (s *store) fetchManifest(ctx context.Context, from []*endpoint, digest v1.H
 		Config    json.RawMessage   `json:"config"`
 	}
 	if err := json.Unmarshal(content, &stated); err != nil {
-		return candidate{}, fail(fromRegistry, "the manifest %s cannot be read: %w", digest, err)
+		return candidate{}, fail(fromRegistry, "the manifest %s cannot be read as JSON", digest)
 	}
 	if stated.MediaType != "" {
 		media = stated.MediaType
@@ -95,7 +95,7 @@ func (s *store) fetchManifest(ctx context.Context, from []*endpoint, digest v1.H
 		}
 		index, err := v1.ParseIndexManifest(bytes.NewReader(content))
 		if err != nil {
-			return candidate{}, fail(fromRegistry, "the index %s cannot be read: %w", digest, err)
+			return candidate{}, fail(fromRegistry, "the index %s cannot be read as JSON", digest)
 		}
 		best, err := choose(index, platform)
 		if err != nil {

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -59,15 +57,22 @@ type endpoint struct {
 
 // openRegistry reads containerd's hosts.toml of the image's registry, if there is one.
 // Source: https://github.com/containerd/containerd/blob/main/docs/hosts.md
-func openRegistry(ctx context.Context, image imageName, given *secrets) (*registry, error) {
-	options := config.HostOptions{}
+//
+// Pods may name any registry, and the machine's owner may with mayBeHere name one on this machine.
+func openRegistry(ctx context.Context, image imageName, given *secrets, mayBeHere bool) (*registry, error) {
+	dialing := newDialer()
+	options := config.HostOptions{UpdateClient: dialing.use}
 	if folder := certsFolder(); folder != "" {
 		options.HostDir = config.HostDirFromRoot(folder)
+		if of, err := options.HostDir(image.registry()); err == nil && filepath.Base(of) != "_default" {
+			mayBeHere = true
+		}
 	}
 	hosts, err := config.ConfigureHosts(ctx, options)(image.registry())
 	if err != nil {
 		return nil, fail(fromRegistry, "failed to resolve reference %q: %w", image, err)
 	}
+	dialing.list(hosts, image.registry(), mayBeHere)
 	found := &registry{image: image}
 	for _, host := range hosts {
 		if !host.Capabilities.Has(docker.HostCapabilityPull) {
@@ -77,7 +82,8 @@ func openRegistry(ctx context.Context, image imageName, given *secrets) (*regist
 			return nil, fail(fromRegistry, "failed to resolve reference %q: %w", image, plainError(host.Host))
 		}
 		found.endpoints = append(found.endpoints, &endpoint{
-			image: image, host: host, secrets: given, base: newGuard(host, image.registry()),
+			image: image, host: host, secrets: given,
+			base: &guard{inner: host.Client.Transport, dialing: dialing, host: host, registry: image.registry()},
 		})
 	}
 	if len(found.endpoints) == 0 {
@@ -98,65 +104,30 @@ func certsFolder() string {
 	return filepath.Join(base, "trainyard", "certs.d")
 }
 
-func loopback(host string) bool {
-	if bare, _, err := net.SplitHostPort(host); err == nil {
-		host = bare
-	}
-	host = strings.Trim(host, "[]")
-	if address := net.ParseIP(host); address != nil {
-		return address.IsLoopback()
-	}
-	return strings.EqualFold(host, "localhost")
-}
-
-func plainError(host string) error {
-	return fmt.Errorf("plain HTTP is for loopback addresses only, and %s is none: serve it by HTTPS", host)
-}
-
-// guard is the lowest transport: it keeps plain HTTP on this machine, puts requests below the host's path, and
-// remembers whether anything has answered.
+// guard is the lowest transport: it refuses what the dialer does, puts requests below the host's path, and remembers
+// whether anything has answered.
 type guard struct {
 	inner    http.RoundTripper
+	dialing  *dialer
 	host     docker.RegistryHost
 	registry string
 
 	mutex    sync.Mutex
 	answered bool
-	dialing  error
+	failed   error
 }
 
 var errProxy = errors.New("the proxy refused")
 
-func newGuard(host docker.RegistryHost, registry string) *guard {
-	inner := http.RoundTripper(http.DefaultTransport)
-	if host.Client != nil && host.Client.Transport != nil {
-		inner = host.Client.Transport
-	}
-	if plain, ok := inner.(*http.Transport); ok {
-		mine := plain.Clone()
-		mine.DialContext = (&net.Dialer{Timeout: connectTimeout, KeepAlive: 30 * time.Second}).DialContext
-		mine.ResponseHeaderTimeout = answerTimeout
-		mine.MaxIdleConnsPerHost = downloads
-		mine.OnProxyConnectResponse = func(_ context.Context, proxy *url.URL, _ *http.Request, response *http.Response) error {
-			if response.StatusCode != http.StatusOK {
-				return fmt.Errorf("%w: %s says %s", errProxy, proxy.Host, response.Status)
-			}
-			return nil
-		}
-		inner = mine
-	}
-	return &guard{inner: inner, host: host, registry: registry}
-}
-
 func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
-	if request.URL.Scheme == "http" && !loopback(request.URL.Host) {
-		return nil, plainError(request.URL.Host)
+	if err := g.dialing.check(request.Context(), request.URL); err != nil {
+		return nil, err
 	}
 	if rest, ours := strings.CutPrefix(request.URL.Path, "/v2/"); ours && request.URL.Host == g.host.Host {
 		request = request.Clone(request.Context())
 		request.URL.Path = strings.TrimSuffix(g.host.Path, "/") + "/" + rest
 		request.URL.RawPath = ""
-		if g.host.Host != g.registry && !(g.registry == "docker.io" && g.host.Host == "registry-1.docker.io") {
+		if isMirror(g.host.Host, g.registry) {
 			query := request.URL.Query()
 			query.Set("ns", g.registry) // by which a mirror of several registries knows whose image is meant
 			request.URL.RawQuery = query.Encode()
@@ -166,6 +137,9 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 		}
 	}
 	response, err := g.inner.RoundTrip(request)
+	if err == nil {
+		response.Body = pace(response.Body)
+	}
 	if err == nil && (response.StatusCode >= 300 || request.URL.Host == g.host.Host && !strings.Contains(request.URL.Path, "/blobs/")) {
 		// Errors, manifests and tokens are read as a whole.
 		response.Body = struct {
@@ -178,7 +152,7 @@ func (g *guard) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err == nil {
 		g.answered = true
 	} else if nobody(err) {
-		g.dialing = err
+		g.failed = err
 	} else if request.Context().Err() == nil {
 		g.answered = true
 	}
@@ -192,7 +166,7 @@ func (g *guard) silent() error {
 	if g.answered {
 		return nil
 	}
-	return g.dialing
+	return g.failed
 }
 
 // nobody tells an error of connecting from what a server did.
@@ -345,7 +319,7 @@ func (e *endpoint) persist(ctx context.Context, client *http.Client, method, pat
 					again = time.Duration(max(seconds, 0)) * time.Second
 				}
 			}
-		} else if nobody(err) || strings.Contains(err.Error(), "x509") || strings.Contains(err.Error(), "plain HTTP") {
+		} else if nobody(err) || errors.Is(err, errRefused) || errors.Is(err, errPlain) || strings.Contains(err.Error(), "x509") {
 			return nil, err
 		}
 		if waited += again; attempt == attempts || waited > longestPause || pause(ctx, again) != nil {
@@ -428,7 +402,7 @@ func (e *endpoint) manifest(ctx context.Context, object string) ([]byte, types.M
 		if len(content) > mostManifest {
 			return nil, "", fail(fromRegistry, "the manifest %s has more than %d MB", object, mostManifest>>20)
 		}
-		if err == nil || attempt == attempts || ctx.Err() != nil {
+		if err == nil || attempt == attempts || ctx.Err() != nil || errors.Is(err, errSlow) {
 			return content, types.MediaType(strings.TrimSpace(strings.Split(response.Header.Get("Content-Type"), ";")[0])), err
 		}
 	}
@@ -440,21 +414,23 @@ func (e *endpoint) explain(err error) error {
 	if errors.As(err, &known) {
 		return err
 	}
-	if silent := e.base.silent(); silent != nil {
-		return fail(unreachable, "failed to do request: %w", err)
+	// What a server has said may be another's secret, and a pod's events are no place for it.
+	said := withoutContent(err)
+	if silent := e.base.silent(); silent != nil && !errors.Is(err, errRefused) {
+		return fail(unreachable, "failed to do request: %w", said)
 	}
 	var status *transport.Error
 	if !errors.As(err, &status) {
-		return fail(fromRegistry, "failed to do request: %w", err)
+		return fail(fromRegistry, "failed to do request: %w", said)
 	}
 	switch status.StatusCode {
 	case http.StatusUnauthorized, http.StatusForbidden:
 		return fail(unauthorized,
-			"pull access denied, repository does not exist or may require authorization: authorization failed: %w", err)
+			"pull access denied, repository does not exist or may require authorization: authorization failed: %w", said)
 	case http.StatusNotFound:
 		return fail(notFound, "%s: not found", e.image)
 	case http.StatusTooManyRequests:
-		return fail(rateLimited, "unexpected status: 429 Too Many Requests: %w", err)
+		return fail(rateLimited, "unexpected status: 429 Too Many Requests: %w", said)
 	}
-	return fail(fromRegistry, "unexpected status: %d %s: %w", status.StatusCode, http.StatusText(status.StatusCode), err)
+	return fail(fromRegistry, "unexpected status: %d %s: %w", status.StatusCode, http.StatusText(status.StatusCode), said)
 }

@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from localkube.kubelet.containers.environment import ConfigError
 from localkube.kubelet.events import EventRecorder
@@ -52,7 +53,9 @@ FIRST_BACK_OFF_SECONDS, LONGEST_BACK_OFF_SECONDS = 10.0, 300.0
 # How long a registry that did not answer is not asked again for images that have a stand-in; twice as long
 # each time, because the next container waits for as long as a connection may take.
 UNREACHABLE_SECONDS, LONGEST_UNREACHABLE_SECONDS = 60.0, 1800.0
-PULLS_AT_ONCE = 3
+# Of a namespace, and of all: a pull by a slow registry takes its place for as long as it goes on.
+PULLS_OF_NAMESPACE, PULLS_AT_ONCE, PULL_SECONDS = 3, 24, 1800.0
+REMEMBERED_REGISTRIES = 1024
 # The kubelet's imageGCHighThresholdPercent and imageGCLowThresholdPercent, and how often it looks.
 HIGH_SHARE, LOW_SHARE, GARBAGE_SECONDS = 0.85, 0.80, 300.0
 LINE_BYTES = 16 << 20
@@ -159,7 +162,8 @@ class ImageManager:
         self._overlay = overlay
         self._back_offs: dict[tuple[str, str], _BackOff] = {}
         self._unreachable: dict[str, _BackOff] = {}
-        self._pulling: dict[tuple[str, str], asyncio.Lock] = {}
+        self._pulling: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
+        self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._room = asyncio.Semaphore(PULLS_AT_ONCE)
 
     async def get(self, pod: Object, container: Object, *, used_by: Path) -> ResolvedImage:
@@ -266,6 +270,8 @@ class ImageManager:
             record = await self._pull(pod, container, name)
         except PullError as error:
             if fall_back and error.reason == "unreachable":
+                while len(self._unreachable) >= REMEMBERED_REGISTRIES:
+                    del self._unreachable[next(iter(self._unreachable))]
                 self._unreachable[host] = _BackOff.after(
                     silence, f"{host} does not answer", UNREACHABLE_SECONDS, LONGEST_UNREACHABLE_SECONDS
                 )
@@ -284,19 +290,28 @@ class ImageManager:
         return record
 
     async def _pull(self, pod: Object, container: Object, name: str) -> dict[str, Any]:
-        auths = await self._credentials(pod)
+        auths, namespace = await self._credentials(pod), pod["metadata"]["namespace"]
         began = time.monotonic()
-        lock = self._pulling.setdefault((name, json.dumps(auths)), asyncio.Lock())
+        lock = self._pulling.setdefault((namespace, name, json.dumps(auths)), asyncio.Lock())
+        room = self._rooms.setdefault(namespace, asyncio.Semaphore(PULLS_OF_NAMESPACE))
         self._record(pod, container, "Pulling", f'Pulling image "{container["image"]}"')
-        async with lock, self._room:
+        async with lock, room, self._room:
             started = time.monotonic()
-            record = await self._service.pull(name, auths)
+            record = await self._pull_in_time(name, auths)
         now = time.monotonic()
         took = f"in {_seconds(now - started)} ({_seconds(now - began)} including waiting)"
         size = f"Image size: {record['size']} bytes."
         message = f'Successfully pulled image "{container["image"]}" {took}. {size}'
         self._record(pod, container, "Pulled", message)
         return record
+
+    async def _pull_in_time(self, name: str, auths: Sequence[Object]) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(PULL_SECONDS):
+                return await self._service.pull(name, auths)
+        except TimeoutError as error:
+            message = f"not pulled within {PULL_SECONDS / 60:.0f} minutes; another attempt goes on from there"
+            raise PullError("deadline", message) from error
 
     async def _credentials(self, pod: Object) -> list[dict[str, Any]]:
         """The pod's ``imagePullSecrets``, as contents of ``.docker/config.json``."""

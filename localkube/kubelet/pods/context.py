@@ -25,6 +25,7 @@ from localkube.kubelet.volumes.host_path import HiddenDirectories
 from localkube.kubelet.volumes.object_cache import ObjectCache
 from localkube.kubelet.volumes.volume_manager import VolumeManager
 from localkube.network.addresses import Addresses, ClusterNetwork, NamespaceAddresses
+from localkube.network.fair_shares import PodNamespaces
 from localkube.network.policy_enforcer import PolicyEnforcer
 from localkube.runtime.client import RuntimeClient
 from localkube.runtime.trees import remove_tree
@@ -50,6 +51,7 @@ class Runtime:
         pods: The directory of the pods' files.
         node_directories: A directory for each node, its /var/lib/kubelet.
         tmpfs: The same in memory, for what comes from the API. No pod may write there: it is all pods'.
+        namespaces: Those of the pods' addresses, for what all of them share.
         plain: In plain mode.
         forkserver: Let the forkserver start the containers that it can.
     """
@@ -82,6 +84,7 @@ class Runtime:
     limits: Limits = field(default_factory=Limits)
     pressure: Pressure = field(default_factory=Pressure)
     policies: PolicyEnforcer | None = None
+    namespaces: PodNamespaces = field(default_factory=PodNamespaces)
     version: str = ""
 
     @cached_property

@@ -363,6 +363,8 @@ class PodWorker:
                 self.address = self.pool.settings.address
             else:
                 self.address = self.pool.address(self.uid, wanted=self.address)
+                seen, _ = self.runtime.addresses.reach(self.address, 0)
+                self.runtime.namespaces.add(seen, self.pod["metadata"]["namespace"])
             name, full = network_files.hostname(self.pod, node=self.pool.settings.name)
             if self.pool.directory.is_mounted_by(self.pod):
                 await self.pool.devices.open()
