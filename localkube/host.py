@@ -1,5 +1,6 @@
 """The resources of this machine: cores, memory, disk, GPUs, and whether namespaces are allowed."""
 
+import errno
 import os
 import platform
 import pwd
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.errors import LocalClusterError
-from localkube.paths import state_dir
+from localkube.paths import cache_dir, existing, full_disk, state_dir
 from localkube.runtime import syscalls
 from localkube.runtime.container_spec import LinuxIdMapping
 from localkube.runtime.mounts import closing
@@ -71,6 +72,7 @@ class IdRanges:
 class HostInfo:
     """The machine's properties; ``memory`` and ``disk_free`` in bytes.
 
+    ``disk_problem`` tells why no cluster can be stored here, if so.
     ``overlay`` tells whether the layers of images can be mounted; they are copied otherwise.
     """
 
@@ -80,6 +82,7 @@ class HostInfo:
     memory: int
     disk_free: int
     disk_path: str
+    disk_problem: str
     gpus: tuple[Gpu, ...]
     namespaces: Namespaces
     pod_users: IdRanges
@@ -96,9 +99,7 @@ class HostInfo:
 
 def inspect_host() -> HostInfo:
     """Inspect this machine; takes milliseconds, more where there are GPUs."""
-    place = state_dir()
-    while not place.exists():
-        place = place.parent
+    place = existing(state_dir())
     separation, users = namespaces(), pod_users(place)
     return HostInfo(
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -107,11 +108,21 @@ def inspect_host() -> HostInfo:
         memory=memory(),
         disk_free=shutil.disk_usage(place).free,
         disk_path=str(place),
+        disk_problem=disk_problem(),
         gpus=gpus(),
         namespaces=separation,
         pod_users=users,
         overlay=separation.allowed and _overlay(place, separation, users),
     )
+
+
+def disk_problem() -> str:
+    """Describe why the disk cannot store a cluster: it is full, or cannot be written; else empty."""
+    for folder in (existing(state_dir()), existing(cache_dir())):
+        if not os.access(folder, os.W_OK | os.X_OK):
+            closed = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+            return f"cannot write to {folder}: {os.strerror(closed)}"
+    return full_disk(state_dir())
 
 
 def _overlay(place: Path, separation: Namespaces, users: IdRanges) -> bool:

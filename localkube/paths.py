@@ -7,12 +7,14 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from localkube.errors import LocalClusterError, Skipped
 
 APPLICATION = "trainyard"
+LEAST_FREE_BYTES = 200 << 20  # etcd writes logs of 64 MB, and allocates one ahead
 # The Python package of built programs that ``make wheel`` makes (``tools/wheel.py``).
 PACKAGE, CONTENTS = "trainyard_controlplane", "contents.json"
 _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
@@ -64,8 +66,28 @@ def write_private(path: Path, content: str | bytes) -> None:
 
 def unwritable(path: Path, error: OSError) -> LocalClusterError:
     """Create the error for a ``path`` that cannot be written."""
+    return no_room(path, full_disk(path) or f"cannot write: {error.strerror}")
+
+
+def existing(place: Path) -> Path:
+    """Find the nearest folder above a path that exists."""
+    while not os.path.exists(place):  # False, too, where it cannot be looked at
+        place = place.parent
+    return place
+
+
+def full_disk(place: Path) -> str:
+    """Describe why a cluster has no room on the disk of a path; empty if it has."""
+    total, _, free = shutil.disk_usage(existing(place))
+    if not total or free >= LEAST_FREE_BYTES:  # /proc has no size
+        return ""
+    return f"the disk is full: {free / 2**20:.3g} MiB free, and a cluster needs {LEAST_FREE_BYTES >> 20} MiB"
+
+
+def no_room(path: Path, what: str) -> LocalClusterError:
+    """Create the error for a ``path`` whose disk is full or closed."""
     return LocalClusterError(
-        f"cannot write: {error.strerror}",
+        what,
         about=str(path),
         fix="free space there, or point XDG_STATE_HOME and XDG_CACHE_HOME at a directory that you can write",
     )

@@ -108,7 +108,7 @@ def doctor() -> Table:
         (
             "disk",
             f"{format_bytes(disk)} free in {found['disk_path']}",
-            "too little" if disk < LITTLE_DISK else "",
+            found["disk_problem"] or ("too little" if disk < LITTLE_DISK else ""),
         ),
         (
             "gpus",

@@ -13,6 +13,7 @@ from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExist
 from kitlib.jobs import functions
 from kitlib.jobs.base import MAX_PROCESSES, Job
 from kitlib.jobs.indexed_job import IndexedJob
+from kitlib.jobs.resources import check_room
 from kitlib.jobs.sources import flags
 from kitlib.k8s import names, pods
 from kitlib.k8s.api_errors import launch_rejected
@@ -32,7 +33,7 @@ NOTICED_SECONDS = 10
 
 
 @overload
-def launch(job: Job, *, cluster: Cluster | str = ..., replace: bool = ...) -> Run: ...
+def launch(job: Job, *, cluster: Cluster | str = ..., replace: bool = ..., must_fit: bool = ...) -> Run: ...
 
 
 @overload
@@ -41,6 +42,7 @@ def launch(
     *,
     cluster: Cluster | str = ...,
     replace: bool = ...,
+    must_fit: bool = ...,
     **options: Any,
 ) -> Run | LocalRun | Any: ...
 
@@ -50,6 +52,7 @@ def launch(
     *,
     cluster: Cluster | str = config.DEFAULT_CLUSTER,
     replace: bool = False,
+    must_fit: bool = False,
     **options: Any,
 ) -> Run | LocalRun | Any:
     """Create a job's objects in a cluster and return the run.
@@ -62,6 +65,8 @@ def launch(
         job: The job; or the path of a program, or a function, with the arguments of an `IndexedJob`.
         cluster: The cluster, or its name.
         replace: Delete an earlier run of this name first, and wait until its pods are gone.
+        must_fit: Refuse pods that are larger than every node of a local cluster; by default they are created,
+            with a warning, and wait.
         options: Arguments of an `IndexedJob`: ``nodes=4, args={"epochs": 2}``.
 
     Returns:
@@ -96,6 +101,12 @@ def launch(
     _check_claims_and_secrets(kube, job, about=run.about)
     if missing := missing_tag(job.image):
         log.warning("%s: %s", run.about, missing)
+    try:
+        check_room(objects, cluster, about=run.about)
+    except BadInput as error:
+        if must_fit and cluster.provider == "local":  # elsewhere an autoscaler may add such a node
+            raise
+        log.warning("%s; its pods wait until there is such a node. %s", error.what, error.fix)
     for each in job.priorities:
         ensure_priority_class(kube, each)
     try:

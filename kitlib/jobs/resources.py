@@ -5,21 +5,29 @@ with CUDA ask the NVIDIA container runtime for all GPUs of a node, unless NVIDIA
 https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
 """
 
+import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kitlib.clusters import Cluster
 from kitlib.clusters.nodes import GPU, is_ready, list_nodes
-from kitlib.errors import Rejected
+from kitlib.errors import BadInput, Rejected
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import parse_quantity
+from kitlib.k8s.quantities import format_bytes, parse_quantity
 
 NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 GPU_COUNT = "TRAINYARD_GPUS"  # with it a trainer can say that torch sees fewer GPUs than its pod requested
 NOT_READY = "node.kubernetes.io/not-ready"
+STATES = ("not-ready", "unreachable", "unschedulable", "memory-pressure", "disk-pressure", "pid-pressure")
+TRANSIENT = [{"key": f"node.kubernetes.io/{state}", "operator": "Exists"} for state in STATES]
+RESOURCES: Mapping[str, tuple[str, str, Callable[[float], str]]] = {
+    GPU: ("gpus", "GPUs", "{:g}".format),
+    "cpu": ("cpu", "cores", "{:g}".format),
+    "memory": ("memory", "of memory", format_bytes),
+}
 GPU_TOLERATION = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
 
 log: logging.Logger = logging.getLogger(__name__)
@@ -86,6 +94,60 @@ class NodeResources:
             return str(processes)
         share = max(self.cores) / math.ceil(pods / len(self.cores))
         return f"{int(1000 * share)}m" if share > processes else str(processes)
+
+
+def check_room(job_objects: Sequence[Object], cluster: Cluster, *, about: str) -> None:
+    """Check that a node of the cluster, as large as it is, has what a pod requests; other pods do not count.
+
+    Nodes that are off, cordoned or under pressure count, and GPUs of a cloud's nodes that are not there yet.
+
+    Raises:
+        BadInput: None has: the pods would wait until there is a larger node.
+    """
+    every = _allowed(lambda: list_nodes(cluster.kube)) or []
+    for spec in _pod_specs(list(job_objects)):
+        nodes = [node for node in every if _tolerated(node, [*spec.get("tolerations", ()), *TRANSIENT])]
+        for resource, (keyword, title, show) in RESOURCES.items():
+            wanted = sum(_requested(container, resource) for container in spec["containers"])
+            largest = max((_allocatable(node, resource) for node in nodes), default=0.0)
+            if resource == GPU:
+                largest = max(largest, *cluster.training_gpus(), 0)
+            if nodes and wanted > largest:
+                what = f"a pod requests {show(wanted)} {title}, and the largest of {len(every)} nodes has "
+                fix = f"{keyword}= at most that, or nodes that have it"
+                if cluster.provider == "local" and resource == GPU:
+                    again = (
+                        f'kit.create_cluster("local", name="{cluster.name}", gpus={wanted:g}, recreate=True)'
+                    )
+                    fix = f"gpus={largest:g}, or nodes that declare them: {again}"
+                raise BadInput(f"{what}{show(largest)}", about=about, fix=fix)
+
+
+def _pod_specs(part: object) -> Iterator[Object]:
+    """Find the specs of pods in objects of whatever kind, and what a TrainJob has in their stead."""
+    if isinstance(part, list):
+        for item in part:
+            yield from _pod_specs(item)
+    elif isinstance(part, Mapping):
+        if "containers" in part:
+            yield dict(part)
+            return
+        if part.get("kind") == "ConfigMap":  # parameter servers: their master creates these pods
+            data = part.get("data") or {}
+            part = {name: json.loads(data[name]) for name in ("ps.json", "worker.json") if name in data}
+        if "resourcesPerNode" in part:
+            yield {
+                "containers": [{"resources": part["resourcesPerNode"]}],
+                "tolerations": [{"operator": "Exists"}],
+            }
+        for item in part.values():
+            yield from _pod_specs(item)
+
+
+def _requested(container: Object, resource: str) -> float:
+    resources = container.get("resources") or {}
+    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
+    return parse_quantity(requests.get(resource, limits.get(resource, 0)))
 
 
 def _allowed(read: Callable[[], list[Object]]) -> list[Object] | None:

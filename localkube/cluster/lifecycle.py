@@ -30,7 +30,7 @@ from localkube.controlplane import binaries, etcd_snapshot, progress_deadline
 from localkube.errors import LocalClusterError
 from localkube.lock import Report, lock_path, locked, nobody
 from localkube.network.addresses import choose_octet
-from localkube.paths import ClusterPaths, private_dir, unwritable
+from localkube.paths import ClusterPaths, no_room, private_dir, unwritable
 from localkube.runtime import preload
 from localkube.runtime.trees import remove_tree
 from localkube.runtime.user_namespace import enter_user_namespace
@@ -60,6 +60,8 @@ def create(
     """
     check_name(name)
     paths = ClusterPaths(name)
+    if not paths.root.exists() and (problem := host.disk_problem()):
+        raise no_room(paths.root.parent, problem)
     private_dir(paths.root.parent)
     with locked(paths, report) as report:
         now = status(name)

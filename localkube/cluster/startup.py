@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable
@@ -24,13 +23,13 @@ from localkube.controlplane.progress_deadline import (
     machine_load,
 )
 from localkube.errors import LocalClusterError
+from localkube.host import disk_problem
 from localkube.kubelet.resources.proc_usage import ProcessTable
 from localkube.paths import ClusterPaths
 
 POLL_SECONDS = 0.02
 LOOK_SECONDS = 0.5
 REPORT_SECONDS = 5.0
-LEAST_FREE_BYTES = 1 << 20
 # What a cluster cannot do without; the scheduler and the others are not waited for.
 NOT_READY_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 NEEDED = ("supervisor", "etcd", "kube-apiserver", "kube-controller-manager", "kubelet")
@@ -148,8 +147,8 @@ class Startup:
         part = stall.part or self._part
         what = f"the cluster did not start: {self._state}; {stall.reason} ({machine_load()})"
         fix = f"look at the lines of {part} above, and at `kit doctor`; then create it again"
-        if shutil.disk_usage(self._paths.root).free < LEAST_FREE_BYTES:
-            what, fix = f"{what}; the disk is full", f"free space in {self._paths.root.parent}, and try again"
+        if problem := disk_problem():
+            what, fix = f"{problem}; {what}", f"free space in {self._paths.root.parent}, and try again"
         return LocalClusterError(f"{what}\n{log_tail(self._paths, part)}", about=self._paths.name, fix=fix)
 
 

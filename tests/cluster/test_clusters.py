@@ -147,7 +147,7 @@ def test_a_full_disk_is_named_with_the_remedy(tmp_path):
         check=False,
     )
     assert done.returncode == 1
-    assert "No space left" in done.stderr
+    assert "the disk is full: 0.195 MiB free, and a cluster needs 200 MiB" in done.stderr
     assert "XDG_STATE_HOME" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -5,6 +5,7 @@ Where the circumstances are this process's own, the verbs are called in it: a pr
 """
 
 import os
+import re
 import signal
 import socket
 
@@ -93,16 +94,11 @@ def test_a_port_that_is_taken_is_named(call, tmp_path):
 
 
 def test_a_read_only_home_is_named(tmp_path):
-    error = refused(
-        localkube,
-        "create",
-        "lab",
-        *SMALL,
-        home=tmp_path,
-        preexec_fn=restrictions.disk(tmp_path, read_only=True),
-    )
+    enter = restrictions.disk(tmp_path, read_only=True)
+    error = refused(localkube, "create", "lab", *SMALL, home=tmp_path, preexec_fn=enter)
     assert str(tmp_path) in error["about"]
     assert "Read-only" in error["what"]
+    assert "Read-only" in localkube("doctor", home=tmp_path, preexec_fn=enter)["disk_problem"]
     assert "XDG_STATE_HOME" in error["fix"]
 
 
@@ -114,12 +110,14 @@ def test_a_home_of_somebody_else_is_named(call, tmp_path):
     assert "XDG_STATE_HOME" in error["fix"]
 
 
-@pytest.mark.parametrize("size", ["16k", "200k"])
-def test_a_full_disk_is_named(tmp_path, size):
-    error = refused(
-        localkube, "create", "lab", *SMALL, home=tmp_path, preexec_fn=restrictions.disk(tmp_path, size=size)
+@pytest.mark.parametrize("size", ["16k", "200k", "12m"])
+def test_a_full_disk_is_named_at_once_with_the_figures_of_doctor(tmp_path, size):
+    enter = restrictions.disk(tmp_path, size=size)
+    error = refused(localkube, "create", "lab", *SMALL, home=tmp_path, preexec_fn=enter)
+    assert re.fullmatch("the disk is full: [0-9.]+ MiB free, and a cluster needs 200 MiB", error["what"])
+    assert localkube("doctor", home=tmp_path, preexec_fn=enter)["disk_problem"].startswith(
+        "the disk is full: "
     )
-    assert "No space left" in error["what"] or "no space left" in error["what"]
     assert str(tmp_path) in error["about"]
     assert "free space" in error["fix"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from localkube.controlplane.disk_reserve import DiskReserve
 
-from ..node.clusters import Pods, eventually, pod, python, running_cluster, state_home
+from ..node.clusters import Pods, Refused, eventually, pod, python, running_cluster, state_home
 
 # As long as it can, and as fast.
 FILL = """
@@ -85,3 +85,18 @@ def test_etcd_stores_objects_when_a_pod_has_filled_the_disk(small_disk):
         cluster.core.delete_namespaced_pod(name, "default", grace_period_seconds=0)
         eventually(kept.exists)
         assert pods.output(pod("echo works")) == "works\n"
+
+
+@by_root
+@pytest.mark.slow
+def test_a_stopped_cluster_whose_disk_has_filled_says_so_when_it_is_started(small_disk):
+    with state_home(small_disk) as home, running_cluster("--nodes", "1", home=home) as cluster:
+        cluster.localkube("stop")
+        for kept in cluster.root.glob("*.reserve"):
+            kept.unlink()
+        fill(small_disk / "all", but=0)
+        with pytest.raises(Refused) as caught:
+            cluster.localkube("start")
+        (small_disk / "all").unlink()
+    assert "the disk is full: " in caught.value.error["what"]
+    assert "and a cluster needs 200 MiB" in caught.value.error["what"]

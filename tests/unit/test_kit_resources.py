@@ -7,17 +7,17 @@ from types import SimpleNamespace
 import pytest
 
 import kitlib as kit
-from kitlib.errors import Rejected
-from kitlib.jobs.resources import NodeResources
+from kitlib.errors import BadInput, Rejected
+from kitlib.jobs.resources import NodeResources, check_room
 
 DIGITS, SERVED = "trainers/digits_ddp.py", "trainers/mnist_parameter_server.py"
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 WAYS = (kit.IndexedJob, kit.PyTorchJob, kit.TrainJob, kit.ElasticJob, kit.TorchElastic, kit.ParameterServer)
 
 
-def node(cpu="4", gpus="0", *, taints=(), ready="True", **spec):
+def node(cpu="4", gpus="0", memory="16Gi", *, taints=(), ready="True", **spec):
     conditions = [{"type": "Ready", "status": ready}]
-    allocatable = {"cpu": cpu, "nvidia.com/gpu": gpus}
+    allocatable = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": gpus}
     return {
         "metadata": {"name": "n"},
         "spec": {"taints": list(taints), **spec},
@@ -41,6 +41,8 @@ class Api:
 
 def cluster(*nodes, quotas=(), planned=(), listed=True):
     return SimpleNamespace(
+        name="lab",
+        provider="local",
         kube=Api(nodes if listed else None, quotas),
         pod_additions=lambda *, gpus=0: {},
         pod_annotations=lambda claims: {},
@@ -174,3 +176,46 @@ def test_jobs_that_never_have_gpus_see_none():
 def test_gpus_of_nodes_that_an_autoscaler_would_add_count():
     found = NodeResources.read(cluster(node(), node(gpus="1"), planned=(1, 1)))
     assert (found.gpus_of_each(2), found.gpus_of_each(3)) == (1, 0)
+
+
+OFF = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("given", "there", "words"),
+    [
+        ({"gpus": 4}, [node()] * 2, "requests 4 GPUs, and the largest of 2 nodes has 0"),
+        ({"gpus": 4}, [node(gpus="2")], "requests 4 GPUs, and the largest of 1 nodes has 2"),
+        ({"gpus": 4}, [node(gpus="4", taints=[TAINT])], None),
+        ({"gpus": 4}, [node(gpus="4", taints=[OFF], unschedulable=True)], None),
+        (
+            {"cpu": 1000},
+            [node(), node(cpu="7500m")],
+            "requests 1000 cores, and the largest of 2 nodes has 7.5",
+        ),
+        (
+            {"memory": "9Gi"},
+            [node(memory="8Gi")],
+            "requests 9 GiB of memory, and the largest of 1 nodes has 8 GiB",
+        ),
+        ({"memory": "7Gi", "cpu": 2}, [node(memory="8Gi")], None),
+    ],
+)
+def test_pods_that_are_larger_than_every_node_are_found_for_every_kind_of_job(way, given, there, words):
+    if way is kit.ParameterServer and "gpus" not in given:
+        pytest.skip("its servers have requests of their own")
+    place = cluster(*there)
+    objects = job_of(way, **given).on(place).objects
+    if words is None:
+        check_room(objects, place, about="run")
+        return
+    with pytest.raises(BadInput, match=words):
+        check_room(objects, place, about="run")
+
+
+def test_gpus_of_nodes_that_an_autoscaler_brings_count_and_who_may_not_list_nodes_is_not_refused():
+    planned = cluster(node(), planned=(4, 4))
+    check_room(job_of(kit.IndexedJob, gpus=4).on(planned).objects, planned, about="run")
+    hidden = cluster(node(), listed=False)
+    check_room(job_of(kit.IndexedJob, gpus=4).on(hidden).objects, hidden, about="run")
