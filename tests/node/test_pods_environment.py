@@ -45,6 +45,102 @@ def test_variables_refer_to_earlier_ones_in_values_commands_and_arguments(pods):
     assert {"URL=tcp://rank-0:29500", "LITERAL=$(HOST)", "EARLY=$(LATE)"} <= set(lines)
 
 
+def test_what_the_manifest_does_not_declare_is_left_as_it_is(pods):
+    words = "$(HOSTNAME) $(HOME) $(PATH) $(NONE) $$(PATH) $(KUBERNETES_SERVICE_HOST) $(SET"
+    env = [{"name": "SET", "value": "$(HOME)"}, {"name": "PATH_OF_DATA", "value": "$(SET)/$(PATH)"}]
+    main = {"command": ["echo"], "args": [words, "$(SET)", "$(PATH_OF_DATA)"], "env": env}
+    said = "$(HOSTNAME) $(HOME) $(PATH) $(NONE) $(PATH) 10.96.0.1 $(SET $(HOME) $(HOME)/$(PATH)\n"
+    assert pods.output(pod(main=main)) == said
+
+
+def test_hooks_are_not_expanded_and_probes_know_literal_values_alone(pods, settings):
+    write = 'echo $1 > /tmp/said; test "$1" = "$2"'
+    env = [
+        {"name": "SET", "value": "1"},
+        {"name": "MAP", "valueFrom": {"configMapKeyRef": {"name": settings, "key": "EPOCHS"}}},
+    ]
+    probe = ["sh", "-c", write, "sh", "$(SET)$(MAP)$(HOME)", "1$$(HOME)"]
+    hook = ["sh", "-c", write, "sh", "$(SET)", "$" + "(SET)"]
+    main = {
+        "env": env,
+        "readinessProbe": {"exec": {"command": probe}, "periodSeconds": 1},
+        "lifecycle": {"postStart": {"exec": {"command": hook}}},
+    }
+    pods.running(pod("sleep 600", main=main))
+
+
+MISSING = [
+    ("$(HOSTNAME)", "missing value for HOSTNAME"),
+    ("runs/$(NONE)/$(EMPTY)/$(AS)", "missing value for EMPTY, NONE"),
+    ("$(UP)", "unable to provision SubPath `../x`: must not contain '..'"),
+    ("$(ROOT)", "error SubPath `/x` must not be an absolute path"),
+]
+
+
+@pytest.mark.parametrize(("expression", "message"), MISSING)
+def test_a_path_in_a_volume_without_its_variables_is_refused(pods, expression, message):
+    values = {"EMPTY": "", "UP": "../x", "ROOT": "/x", "AS": "user"}
+    main = {
+        "env": [{"name": name, "value": value} for name, value in values.items()],
+        "volumeMounts": [{"name": "v", "mountPath": "/out", "subPathExpr": expression}],
+    }
+    name = pods.create(pod("ls /out", main=main, volumes=[{"name": "v", "emptyDir": {}}]))
+    waiting = pods.until(name, lambda pod: state(pod).get("waiting", {}).get("message"))
+    assert state(waiting)["waiting"] == {"reason": "CreateContainerConfigError", "message": message}
+    pods.wait_for_event(name, "Failed", f"Error: {message}")
+
+
+def from_file(name, **reference):
+    file = {"volumeName": "made", "path": "run.env", "key": name} | reference
+    return {"name": name, "valueFrom": {"fileKeyRef": file}}
+
+
+def with_files(script, *env, main="env", **spec):
+    """Return a pod whose init container writes files of variables."""
+    mounts = [{"name": "made", "mountPath": "/made"}]
+    plan = {"name": "plan", "image": "busybox", "command": ["sh", "-c", script], "volumeMounts": mounts}
+    volumes = [{"name": "made", "emptyDir": {}}]
+    return pod(main, main={"env": list(env)}, initContainers=[plan], volumes=volumes, **spec)
+
+
+def test_variables_come_from_files_that_an_init_container_wrote(pods):
+    script = """
+        mkdir /made/deep; echo "WORLD='2'" > /made/run.env
+        printf "TEXT='a b\nc # d' # e" > /made/deep/other.env
+        ln -s deep/other.env /made/link.env
+    """
+    env = [
+        from_file("WORLD"),
+        from_file("TEXT", path="deep/other.env"),
+        from_file("LINKED", path="link.env", key="TEXT"),
+        from_file("NOBODY", optional=True),
+        {"name": "SIZE", "value": "$(WORLD) nodes"},
+    ]
+    show = (
+        "import os; print([os.environ.get(name) for name in ('WORLD', 'TEXT', 'LINKED', 'NOBODY', 'SIZE')])"
+    )
+    made = with_files(script, *env)
+    made["spec"]["containers"][0] |= python(show)
+    assert pods.output(made) == "['2', 'a b\\nc # d', 'a b\\nc # d', None, '2 nodes']\n"
+
+
+BROKEN = [
+    ("echo \"OTHER='1'\" > /made/run.env", 'environment variable key "WORLD" not found in file "run.env"'),
+    ("echo WORLD=1 > /made/run.env", "couldn't parse env file"),
+    ("true", "couldn't parse env file"),
+    ("mkfifo /made/run.env", "couldn't parse env file"),
+    ("ln -s ../../../../../../../../etc/os-release /made/run.env", "couldn't parse env file"),
+    ("truncate -s 2G /made/run.env", "couldn't parse env file"),
+]
+
+
+@pytest.mark.parametrize(("script", "message"), BROKEN)
+def test_a_container_whose_file_has_no_value_waits_for_it(pods, script, message):
+    name = pods.create(with_files(script, from_file("WORLD")))
+    waiting = pods.until(name, lambda pod: state(pod).get("waiting", {}).get("message"))
+    assert state(waiting)["waiting"] == {"reason": "CreateContainerConfigError", "message": message}
+
+
 def test_config_maps_and_secrets_become_variables(pods, settings):
     env_from = [
         {"configMapRef": {"name": settings}, "prefix": "TRAIN_"},

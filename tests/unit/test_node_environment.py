@@ -33,7 +33,7 @@ def pod(container, **spec):
 
 def environment(container, **given_):
     container = {"name": "main", **container}
-    inputs = {"configmaps": {}, "secrets": {}, "service_env": {}, "base": {}, "node": NODE} | given_
+    inputs = {"configmaps": {}, "secrets": {}, "service_env": {}, "node": NODE} | given_
     return container_environment(container, pod(container), **inputs)
 
 
@@ -76,13 +76,12 @@ def test_a_value_refers_to_what_was_declared_before_it():
             ]
         },
         service_env={"HOST": "10.96.0.1"},
-        base={"HOME": "/root"},
     )
     assert result["EARLY"] == "$(LATE)"
     assert result["BOTH"] == "2-10.96.0.1-$(HOME)"
 
 
-def test_env_wins_over_env_from_over_services_over_the_image():
+def test_env_wins_over_env_from_over_services():
     result = environment(
         {
             "envFrom": [{"configMapRef": {"name": "one"}}, {"prefix": "P_", "secretRef": {"name": "two"}}],
@@ -91,7 +90,6 @@ def test_env_wins_over_env_from_over_services_over_the_image():
         configmaps={"one": {"data": {"A": "map", "B": "map", "C": "map", "a.b-c": "dotted"}}},
         secrets={"two": {"data": {"C": base64.b64encode(b"secret").decode()}}},
         service_env={"B": "service", "S": "service"},
-        base={"A": "image", "S": "image", "PATH": "/bin"},
     )
     assert result == {
         "A": "env",
@@ -100,7 +98,6 @@ def test_env_wins_over_env_from_over_services_over_the_image():
         "P_C": "secret",
         "a.b-c": "dotted",
         "S": "service",
-        "PATH": "/bin",
         "EMPTY": "",
     }
 

@@ -2,7 +2,8 @@
 
 Pure: the caller fetches what ``references`` names and hands it in. The rules are those of the kubelet of
 Kubernetes 1.36: https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-environment-variables/
-Variables that the kit adds of its own (threads, GPUs) are not here: they come in as ``base``.
+Not here: what the image, the runtime and the kit set by themselves (PATH, HOSTNAME, threads, GPUs), to which
+no manifest can refer.
 """
 
 import base64
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from localkube.kubelet.containers import downward_api
+from localkube.kubelet.containers.env_file import EnvFileError, parse_env_file
 from localkube.kubelet.status.container_state import containers
 
 _REFERENCE = re.compile(r"\$(?:(?P<escape>\$)|\((?P<name>[^)]*)\))")
@@ -36,7 +38,7 @@ class ConfigError(Exception):
 def expand(text: str, variables: Mapping[str, str]) -> str:
     """Replace ``$(NAME)`` by its value; ``$$`` is a dollar, and an unknown name stays as it is.
 
-    Used for ``value``, ``command``, ``args`` and ``subPathExpr``.
+    Used for ``value``, ``command`` and ``args``.
 
     Example:
         >>> expand("$(A) $$(A) $(B) $A", {"A": "1"})
@@ -45,6 +47,31 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
     return _REFERENCE.sub(
         lambda match: "$" if match["escape"] else variables.get(match["name"], match[0]), text
     )
+
+
+def subpath(mount: Object, variables: Mapping[str, str]) -> str:
+    """Find the path inside its volume that a mount has by ``subPath`` or ``subPathExpr``.
+
+    Raises:
+        ConfigError: A variable of the expression has no value, or the path leaves the volume.
+    """
+    path = mount.get("subPath") or ""
+    if expression := mount.get("subPathExpr"):
+        names = {match["name"] for match in _REFERENCE.finditer(expression) if not match["escape"]}
+        if missing := sorted(name for name in names if not variables.get(name)):
+            raise ConfigError(f"missing value for {', '.join(missing)}")
+        path = expand(expression, variables)
+    if path.startswith("/"):
+        raise ConfigError(f"error SubPath `{path}` must not be an absolute path")
+    if ".." in path.split("/"):
+        raise ConfigError(f"unable to provision SubPath `{path}`: must not contain '..'")
+    return path
+
+
+def env_files(container: Object) -> set[tuple[str, str]]:
+    """Collect the files, by volume and path, in which the container's ``env`` looks for values."""
+    sources = [(variable.get("valueFrom") or {}).get("fileKeyRef") for variable in container.get("env") or []]
+    return {(source["volumeName"], source["path"]) for source in sources if source}
 
 
 def references(pod: Object) -> tuple[set[str], set[str]]:
@@ -86,20 +113,20 @@ def container_environment(
     configmaps: Mapping[str, Object],
     secrets: Mapping[str, Object],
     service_env: Mapping[str, str],
-    base: Mapping[str, str],
+    files: Mapping[tuple[str, str], bytes] | None = None,
     pod_ips: Sequence[str] = (),
     host_ips: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Build the environment of one container.
+    """Build the variables that the pod gives to one container; ``$(NAME)`` refers to them alone.
 
-    Later wins: ``base``, ``service_env``, ``envFrom`` in order, ``env`` in order. A value may refer to
-    variables of ``envFrom``, to those declared before it, and to those of services, not to ``base``.
+    Later wins: ``service_env``, ``envFrom`` in order, ``env`` in order. A value may refer to
+    variables of ``envFrom``, to those declared before it, and to those of services.
 
     Args:
         node: The v1.Node, whose ``status.allocatable`` stands for limits that are not set.
         configmaps: The ConfigMaps of the pod's namespace that exist, by name (see ``references``).
         secrets: The same for Secrets, with ``data`` in base64 as the API gives it.
-        base: What the image, or the kit, sets by itself: PATH, HOSTNAME, …
+        files: The content of those of ``env_files`` that can be read.
         pod_ips: The pod's addresses, when ``pod.status`` does not have them yet.
         host_ips: The node's addresses, when ``pod.status`` does not have them yet.
 
@@ -114,14 +141,14 @@ def container_environment(
         if variable.get("value"):
             value = expand(variable["value"], scope)
         elif variable.get("valueFrom"):
-            sources = _Sources(container, pod, node, configmaps, secrets, pod_ips, host_ips)
+            sources = _Sources(container, pod, node, configmaps, secrets, files or {}, pod_ips, host_ips)
             value = sources.value(variable["valueFrom"])
             if value is None:
                 continue
         else:
             value = ""
         scope[variable["name"]] = declared[variable["name"]] = value
-    result = dict(base) | dict(service_env) | declared
+    result = dict(service_env) | declared
     for name, value in result.items():
         if "\0" in value or "\0" in name or "=" in name or not name:
             raise ConfigError(
@@ -139,6 +166,7 @@ class _Sources:
     node: Object
     configmaps: Mapping[str, Object]
     secrets: Mapping[str, Object]
+    files: Mapping[tuple[str, str], bytes]
     pod_ips: Sequence[str]
     host_ips: Sequence[str]
 
@@ -157,6 +185,8 @@ class _Sources:
             return self._key(source["configMapKeyRef"], self.configmaps, "configmap", "ConfigMap")
         if "secretKeyRef" in source:
             return self._key(source["secretKeyRef"], self.secrets, "secret", "Secret")
+        if "fileKeyRef" in source:
+            return self._file(source["fileKeyRef"])
         raise ConfigError(f"a variable's value cannot come from {', '.join(source) or 'nothing'} here")
 
     def _resource(self, reference: Object) -> str:
@@ -165,6 +195,19 @@ class _Sources:
         allocatable = (self.node.get("status") or {}).get("allocatable") or {}
         return downward_api.resource_field(
             container, reference["resource"], reference.get("divisor"), allocatable
+        )
+
+    def _file(self, reference: Object) -> str | None:
+        """Read a value from a file; like the kubelet, do not say what else is in there."""
+        try:
+            text = self.files[reference["volumeName"], reference["path"]]
+            value = parse_env_file(text, reference["key"])
+        except (KeyError, EnvFileError) as error:
+            raise ConfigError("couldn't parse env file") from error
+        if value or reference.get("optional"):
+            return value or None
+        raise ConfigError(
+            f'environment variable key "{reference["key"]}" not found in file "{reference["path"]}"'
         )
 
     def _key(self, reference: Object, objects: Mapping[str, Object], word: str, kind: str) -> str | None:

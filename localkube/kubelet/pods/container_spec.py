@@ -4,6 +4,8 @@ Everything that a container's start depends on comes together in ``start_request
 (``runtime/container.py``).
 """
 
+import asyncio
+import contextlib
 import math
 import os
 import stat
@@ -17,6 +19,7 @@ from localkube.kubelet.containers import security_context
 from localkube.kubelet.containers.environment import (
     ConfigError,
     container_environment,
+    env_files,
     expand,
     references,
     service_environment,
@@ -43,6 +46,7 @@ from localkube.runtime.container_spec import (
     UserSpec,
 )
 from localkube.runtime.forkserver.command import ForkPlan, cold_command, plan
+from localkube.runtime.path_resolution import Resolution, opened
 
 WARM_ANNOTATION = "trainyard/warm-start"
 TERMINATION_PATH = "/dev/termination-log"
@@ -51,6 +55,7 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "dri", "i
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOME = "/tmp"
+ENV_FILE_BYTES = 1 << 20
 
 
 async def start_request(
@@ -82,10 +87,14 @@ async def start_request(
     image = await runtime.images.get(pod, container, used_by=layer)
     grant = await _devices(pool, pod, container)
     user = _user(runtime, pod, container, image)
-    environment = await _environment(runtime, pod, container, pool, address, hostname, image, user)
-    environment = {**grant.env, **environment}
+    declared = grant.env | await _declared(runtime, pod, container, pool, address, volumes)
+    environment = _base_environment(pod, container, pool, hostname, image, user) | declared
     process, fork_plan = _warm_start(
-        runtime, pod, container, image, process=_process(container, image, environment, user)
+        runtime,
+        pod,
+        container,
+        image,
+        process=_process(_expanded(container, declared), image, environment, user),
     )
     plain = None
     own = _image_mounts if image.layers else _host_mounts
@@ -95,7 +104,7 @@ async def start_request(
         mounts=(
             *own(runtime, uid, layer),
             *_network_mounts(runtime, uid),
-            *mounts(container, volumes, environment=environment, hidden=runtime.hide.identities),
+            *mounts(container, volumes, environment=declared, hidden=runtime.hide.identities),
             *_device_mounts(runtime, pool, grant),
             _termination_mount(runtime, uid, container, restart),
         ),
@@ -207,7 +216,7 @@ def _process(
     if argv is None:
         raise ConfigError("no command specified", reason="CreateContainerError")
     return ProcessSpec(
-        args=tuple(expand(word, environment) for word in argv),
+        args=tuple(argv),
         env=tuple(f"{name}={value}" for name, value in environment.items()),
         cwd=container.get("workingDir") or image.directory,
         terminal=bool(container.get("tty")),
@@ -216,6 +225,15 @@ def _process(
         # The host's own files give privileges to nobody in a container.
         no_new_privileges=not image.layers or security_context.no_new_privileges(container),
     )
+
+
+def _expanded(container: Mapping[str, Any], declared: Mapping[str, str]) -> dict[str, Any]:
+    """Expand command and arguments; those of an image stay as they are."""
+    words = {name: container.get(name) for name in ("command", "args")}
+    return {
+        **container,
+        **{name: [expand(word, declared) for word in line or ()] for name, line in words.items()},
+    }
 
 
 def _root(
@@ -234,28 +252,17 @@ def _root(
     return RootSpec(str(image.store), readonly, image.layers, str(layer))
 
 
-async def _environment(
+async def _declared(
     runtime: Runtime,
     pod: Mapping[str, Any],
     container: Mapping[str, Any],
     pool: NodePool,
     address: str,
-    hostname: str,
-    image: ResolvedImage,
-    user: UserSpec,
+    volumes: Mapping[str, MountedVolume],
 ) -> dict[str, str]:
+    """Build the variables that the pod declares, and those of Services."""
     namespace, settings = pod["metadata"]["namespace"], pool.settings
     configmaps, secrets = references(pod)
-    if image.layers:
-        base = {"HOME": security_context.home(user.uid, image.read)}
-    else:
-        base = _host_environment(container, settings.cpus, image)
-    base |= {
-        "HOSTNAME": hostname,
-        **({"TERM": "xterm"} if container.get("tty") else {}),
-        **(image.env or {}),
-        **_gpus(pod, container, pool),
-    }
     node = {"status": {"allocatable": settings.allocatable()}}
     return container_environment(
         container,
@@ -264,10 +271,46 @@ async def _environment(
         configmaps=await _existing(runtime.objects.configmap, namespace, configmaps),
         secrets=await _existing(runtime.objects.secret, namespace, secrets),
         service_env=service_environment(pod, list(runtime.services.store.values())),
-        base=base,
+        files=await asyncio.to_thread(_read_env_files, container, volumes),
         pod_ips=[address],
         host_ips=[settings.address],
     )
+
+
+def _read_env_files(
+    container: Mapping[str, Any], volumes: Mapping[str, MountedVolume]
+) -> dict[tuple[str, str], bytes]:
+    """Read files of variables, as far as each can be read; a pod may have put anything there."""
+    found = {}
+    for volume, path in env_files(container):
+        with contextlib.suppress(OSError), opened(volumes[volume].source) as root:
+            place = Resolution(in_root=True).open(root, path)
+            try:
+                file = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            finally:
+                os.close(place)
+            with os.fdopen(file, "rb") as stream:
+                status = os.fstat(file)
+                if stat.S_ISREG(status.st_mode) and status.st_size <= ENV_FILE_BYTES:
+                    found[volume, path] = stream.read(ENV_FILE_BYTES)
+    return found
+
+
+def _base_environment(
+    pod: Mapping[str, Any],
+    container: Mapping[str, Any],
+    pool: NodePool,
+    hostname: str,
+    image: ResolvedImage,
+    user: UserSpec,
+) -> dict[str, str]:
+    """The variables of the image and of the runtime."""
+    if image.layers:
+        base = {"HOME": security_context.home(user.uid, image.read)}
+    else:
+        base = _host_environment(container, pool.settings.cpus, image)
+    terminal = {"TERM": "xterm"} if container.get("tty") else {}
+    return base | {"HOSTNAME": hostname} | terminal | dict(image.env or {}) | _gpus(pod, container, pool)
 
 
 def _host_environment(container: Mapping[str, Any], node_cpus: float, image: ResolvedImage) -> dict[str, str]:

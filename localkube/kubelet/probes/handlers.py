@@ -66,7 +66,10 @@ class Handlers:
         if not target.address:  # no address would mean this process's own
             raise HandlerError("the pod has no address")
         if action.get("exec"):
-            return await self._exec(action["exec"].get("command") or [], target, timeout)
+            # Only what stands in the manifest is known to the kubelet's expansion here.
+            static = {entry["name"]: entry.get("value") or "" for entry in target.container.get("env") or []}
+            command = [expand(word, static) for word in action["exec"].get("command") or []]
+            return await self._exec(command, target, timeout)
         if action.get("httpGet"):
             return await self._http_probe(action["httpGet"], target, timeout)
         if action.get("tcpSocket"):
@@ -84,6 +87,7 @@ class Handlers:
             HandlerError: It failed.
         """
         if action.get("exec"):
+            # As in the kubelet, its command is not expanded.
             result = await self._exec(action["exec"].get("command") or [], target, None)
         elif action.get("httpGet"):
             # Any response counts as success.
@@ -98,12 +102,12 @@ class Handlers:
             raise HandlerError(result.output)
 
     async def _exec(self, command: list[str], target: ProbeTarget, timeout: float | None) -> ProbeResult:
-        static = {e["name"]: e["value"] for e in target.container.get("env") or [] if e.get("value")}
-        argv = [expand(word, static) for word in command]
         try:
-            code, output = await self._execute(target.identity, argv, timeout)
+            code, output = await self._execute(target.identity, command, timeout)
         except TimeoutError:
-            return ProbeResult(False, f'command timed out: "{" ".join(argv)}" timed out after {timeout:g}s')
+            return ProbeResult(
+                False, f'command timed out: "{" ".join(command)}" timed out after {timeout:g}s'
+            )
         except RuntimeCallError as error:
             raise HandlerError(error.message) from error
         return ProbeResult(code == 0, output[:OUTPUT_BYTES].decode(errors="replace"))

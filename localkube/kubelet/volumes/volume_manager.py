@@ -9,7 +9,6 @@ Source: https://kubernetes.io/docs/concepts/storage/volumes/
 
 import asyncio
 import contextlib
-import errno
 import os
 import stat
 from collections.abc import Callable, Mapping, Set
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, ApiError
-from localkube.kubelet.containers.environment import ConfigError, expand
+from localkube.kubelet.containers.environment import ConfigError, subpath
 from localkube.kubelet.containers.security_context import effective, refuse_foreign_ids
 from localkube.kubelet.images.image_manager import ImageManager
 from localkube.kubelet.plugins.node_directory import NodeDirectory
@@ -362,10 +361,11 @@ def mounts(
     Args:
         container: The v1.Container.
         volumes: From ``VolumeManager.prepare``.
-        environment: The container's variables, for ``subPathExpr``.
+        environment: The variables that the pod declares for it, for ``subPathExpr``.
         hidden: Directories that are hidden in foreign volumes.
 
     Raises:
+        ConfigError: A path in a volume has a variable without a value, or is no path below it.
         VolumeError: With the reason of a waiting container: a subPath that leads out of its volume, or that
             is missing in a volume in which nothing is made.
     """
@@ -373,7 +373,7 @@ def mounts(
     for wish in container.get("volumeMounts") or []:
         volume = volumes[wish["name"]]
         target = "/" + wish["mountPath"].strip("/")
-        path = wish.get("subPath") or expand(wish.get("subPathExpr") or "", environment or {})
+        path = subpath(wish, environment or {})
         try:
             subpaths = _subpaths(volume, path, hidden)
         except OSError as error:
@@ -401,8 +401,6 @@ def _subpaths(volume: MountedVolume, path: str, hidden: Set[Identity]) -> tuple[
     """
     if not path:
         return volume.subpaths
-    if path.startswith("/") or ".." in path.split("/"):
-        raise OSError(errno.EINVAL, "it must be relative and must not contain '..'")
     if not volume.layers:
         makes = not (volume.managed or volume.read_only)
         avoided = hidden if volume.foreign else frozenset()
