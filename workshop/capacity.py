@@ -25,6 +25,10 @@ KINDS = ("cpu", "memory", GPU)
 POOL, TRAINING = "trainyard/pool", ("train", "training")  # of the kit's clusters at clouds
 # Amazon's agent is there on every cluster, and does it only when it is told to.
 AMAZON, AMAZON_AGENT, AMAZON_WORD = "aws-node", "aws-eks-nodeagent", "--enable-network-policy=true"
+PLAIN = (
+    "a cluster in plain mode is for one person: pods are processes of its user, and each attendee can read "
+    "and change what all others have, and this user's files"
+)
 ENFORCERS = {
     "calico-node": "Calico",
     "canal": "Calico",
@@ -160,10 +164,9 @@ def ensure(
 def network(on: Cluster) -> tuple[str, str]:
     """Describe whether attendees are kept out of each other's pods."""
     if isinstance(on, LocalCluster):
-        return (
-            "pods of others are kept out",
-            "by the local cluster, where the kernel has nf_tables; not in plain mode",
-        )
+        if on.is_plain:
+            return ("open", PLAIN)
+        return ("pods of others are kept out", "by the local cluster, where the kernel has nf_tables")
     try:
         who = enforcer(on.kube.within("").get_all("DaemonSet"))
     except Rejected as error:

@@ -4,6 +4,7 @@ Everything is found by its label, so a fresh kernel on another machine can list,
 attendee has in the cluster is in `attendees`.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, fields
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kitlib import config
 from kitlib.clusters import Cluster, connect
 from kitlib.clusters.cleanup import delete_kubeconfigs
+from kitlib.clusters.local import LocalCluster
 from kitlib.display.progress import progress, shown_elsewhere
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, Interrupted, Rejected
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 MOST, AT_ONCE = 500, 8
+log = logging.getLogger("trainyard")
 
 
 @dataclass(frozen=True)
@@ -240,6 +243,8 @@ def _add_all(
     staged: Staged | None,
     jupyter: Jupyter | None,
 ) -> list[Attendee]:
+    if isinstance(on, LocalCluster) and on.is_plain:
+        log.warning('cluster "%s": %s', on.name, capacity.PLAIN)
     attendees.apply_policy(on.kube)
 
     def make(name: str) -> Attendee:

@@ -164,6 +164,11 @@ class LocalCluster(Cluster):
         """The cluster's own file; no other is ever written."""
         return Path(self._known("kubeconfig"))
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether pods are processes of this user, isolated from nothing: a cluster for one person."""
+        return bool(self._known("mode") == "plain")
+
     def kubectl_command(self) -> list[str]:
         """The kubectl of the control plane."""
         return list(self._known("kubectl"))
@@ -187,7 +192,7 @@ class LocalCluster(Cluster):
 
     def load_images(self, archive: Path) -> bool:
         """Put the images of an archive into this machine's store, from which its clusters run."""
-        if self._known("mode") == "plain":
+        if self.is_plain:
             return False
         load_images(str(archive))
         return True

@@ -9,11 +9,12 @@ import pytest
 
 import kitlib as kit
 from clouds.price_table import describe_price
+from kitlib.clusters import LocalCluster
 from kitlib.display.progress import Progress
 from kitlib.display.tables import Table
-from kitlib.errors import BadInput
+from kitlib.errors import BadInput, Rejected
 from kitlib.storage.persistent_volume import read_only
-from workshop import capacity, rehearsal
+from workshop import attendees, capacity, rehearsal, staging
 from workshop.attendees import Attendee, Quota, write_handout
 from workshop.jupyter import token_of
 
@@ -181,6 +182,23 @@ def test_a_secret_whose_attendee_has_spoiled_the_token_gets_another(data):
     assert token_of(kube) == ""
     whole = base64.b64encode(b"x_-9" * 8).decode()
     assert token_of(SimpleNamespace(find=lambda kind, name: {"data": {"token": whole}})) == "x_-9" * 8
+
+
+def test_a_cluster_in_plain_mode_is_said_to_be_for_one_person(monkeypatch, caplog):
+    monkeypatch.setattr(LocalCluster, "is_plain", True)
+    cluster = LocalCluster("lab")
+    where, why = capacity.network(cluster)
+    assert (where, "for one person" in why) == ("open", True)
+
+    def refuse(kube):
+        raise Rejected("enough", about="", fix="", status=403)
+
+    monkeypatch.setattr(LocalCluster, "kube", None)
+    monkeypatch.setattr(attendees, "apply_policy", refuse)
+    monkeypatch.setattr(staging, "staged", lambda on: None)
+    with pytest.raises(Rejected, match="enough"):
+        kit.workshop.add("ada", cluster=cluster)
+    assert "for one person" in caplog.text
 
 
 def machine(provider, kind, **labels):
