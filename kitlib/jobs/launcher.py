@@ -153,12 +153,20 @@ def _create_all(kube: Kube, job: Job, objects: Sequence[Object], *, about: str, 
     for index, item in enumerate(objects):
         if dry_run and item.get("spec", {}).get("serviceAccountName"):
             continue  # no pod is accepted before its ServiceAccount exists; its Job is checked
+        if dry_run and index and _are_alike(objects[index - 1], item):
+            continue  # thirty workers are checked by the first
         try:
             _create(kube, item, job.name, main=item is objects[-1], dry_run=dry_run)
             if not dry_run and _adopts(objects[-1], item):
                 _wait_until_noticed(kube, item, about=about)
         except Rejected as error:
             raise _launch_error(error, job, objects, index, cluster=kube.cluster) from error
+
+
+def _are_alike(one: Object, other: Object) -> bool:
+    """Tell whether two pods differ in their names alone."""
+    specs = [{**pod["spec"], "hostname": ""} for pod in (one, other) if pod["kind"] == "Pod"]
+    return len(specs) == 2 and specs[0] == specs[1]
 
 
 def _adopts(main: Object, item: Object) -> bool:
@@ -185,17 +193,19 @@ def _launch_error(
 
 def _create(kube: Kube, item: Object, run: str, *, main: bool, dry_run: bool) -> None:
     """Create an object; one that is not the main object may replace what an earlier run left behind."""
-    old = None if main else kube.find(item["kind"], item["metadata"]["name"])
-    if old is not None:
-        if (old["metadata"].get("labels") or {}).get(names.RUN) != run:
-            about = f'{title(old)} in cluster "{kube.cluster}"'
-            raise RunExists(
-                "something else has the name of this run", about=about, fix="give it another name="
-            )
-        if dry_run:
-            return
+    try:
+        kube.create(item, dry_run=dry_run)
+        return
+    except Rejected as error:
+        if main or error.status != 409:
+            raise
+    old = kube.find(item["kind"], item["metadata"]["name"]) or {"metadata": {}}
+    if (old["metadata"].get("labels") or {}).get(names.RUN) != run:
+        about = f'{title(item)} in cluster "{kube.cluster}"'
+        raise RunExists("something else has the name of this run", about=about, fix="give it another name=")
+    if not dry_run:
         kube.delete(item["kind"], item["metadata"]["name"])
-    kube.create(item, dry_run=dry_run)
+        kube.create(item)
 
 
 def _wait_until_noticed(kube: Kube, pod: Object, *, about: str) -> None:

@@ -1,5 +1,6 @@
 """Clusters, as a user has them: made, found, broken, deleted."""
 
+import contextlib
 import os
 import secrets
 import signal
@@ -61,6 +62,43 @@ def test_kubectl_answers_in_a_cell_and_its_errors_are_shown(local_cluster):
 def test_a_port_is_forwarded_to_what_is_there(local_cluster):
     with pytest.raises(CommandFailed, match="not found"), local_cluster.port_forward("service/nothing", 80):
         pass
+
+
+SERVER = """
+import socket, struct, threading
+def serve(port, reset):
+    server = socket.create_server(("127.0.0.1", port))
+    while True:
+        client, _ = server.accept()
+        received = client.recv(100)
+        if reset:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        else:
+            client.sendall(received)
+        client.close()
+threading.Thread(target=serve, args=(8001, True)).start()
+serve(8000, False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("port", [8000, 8001], ids=["answers", "resets"])
+def test_a_forwarded_port_outlives_thousands_of_connections(local_cluster, port):
+    container = {"name": "c", "image": "pytorch/pytorch", "command": ["python", "-uc", SERVER]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"serves-{port}"}}
+    local_cluster.kube.create(pod | {"spec": {"containers": [container]}})
+    local_cluster.kubectl(f"wait --for=condition=Ready pod/serves-{port} --timeout=120s")
+    with local_cluster.port_forward(f"pod/serves-{port}", port) as address:
+        host, number = address.split(":")
+        for _ in range(2_500):
+            with (
+                socket.create_connection((host, int(number)), 60) as client,
+                contextlib.suppress(ConnectionError),
+            ):
+                client.sendall(b"hi")
+                received = client.recv(100)
+                assert received == (b"hi" if port == 8000 else b"")
+    local_cluster.kube.delete("Pod", f"serves-{port}")
 
 
 def test_the_same_verbs_work_in_a_terminal(local_cluster):
