@@ -48,6 +48,7 @@ from torch.distributed.elastic.rendezvous.utils import (
     _parse_rendezvous_config,
     parse_rendezvous_endpoint,
 )
+from torch.distributed.elastic.utils import macros
 
 gc.enable()
 
@@ -255,7 +256,8 @@ class Launcher:
             os.environ["ELASTIC_RENDEZVOUS"] = self._settings.to_json()
         if options.nproc_per_node > 1 and "OMP_NUM_THREADS" not in os.environ:
             torch.set_num_threads(1)  # as torchrun does: the workers share the cores
-        sys.argv = [options.trainer, *options.arguments]
+        # As torchrun does, which replaces ${local_rank} and $$.
+        sys.argv = [options.trainer, *macros.substitute(options.arguments, str(child.local_rank))]
         sys.path.insert(0, str(Path(options.trainer).resolve().parent))  # keep this file's own folder as well
         runpy.run_path(options.trainer, run_name="__main__")
 

@@ -144,3 +144,14 @@ elastic.run(train, state)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert [each["value"] for each in events if each["event"] == "sum"] == [3.0, 3.0]
+
+
+def test_a_trainer_gets_the_arguments_that_torchrun_gives_it(tmp_path):
+    (tmp_path / "say.py").write_text("import json, sys\nprint(json.dumps(sys.argv[1:]))\n")
+    words = ["$(HOME)", "$$", "$HOME", "${local_rank}", "", "--", "--nnodes=3", "a\nb", "'\"", "-m", "é", "$"]
+    starts = (["-m", "torch.distributed.run", "--standalone"], [str(LAUNCHER)])
+    commands = ([sys.executable, *start, "say.py", *words] for start in starts)
+    torchrun, own = (
+        subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout for command in commands
+    )
+    assert own == torchrun
