@@ -1,4 +1,4 @@
-// Renders docs/diagrams/*.d2 as docs/images/*.svg, light and dark in one file: `make diagrams`.
+// Renders docs/diagrams/*.d2 as docs/images/*.svg, light and dark in one file: `tools/dev.py diagrams`.
 // Each picture names the SHA-256 of its source, by which tests/unit/test_diagrams.py knows that it is current.
 import { createHash } from "node:crypto";
 import { readFileSync, readdirSync, writeFileSync } from "node:fs";

@@ -6,7 +6,7 @@ place of 3: its own index is tried first; ``TRAINYARD_TORCH=default`` or ``cpu``
 
     .venv/bin/python tools/install_packages.py --extras clouds,workshop,dev
 
-``--newest`` installs the newest releases within the ranges of pyproject.toml instead, for ``make newest``.
+``--newest`` installs the newest releases within the ranges of pyproject.toml, for ``tools/dev.py newest``.
 """
 
 import argparse

@@ -4,6 +4,7 @@ Run with the interpreter of an environment in which the tests pass: ``.venv/bin/
 The file holds versions alone, no addresses and no hashes, so that any mirror serves it.
 """
 
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable
@@ -62,7 +63,37 @@ def optional(target: Path) -> dict[str, str]:
     return {name: installed.get(name) or had[name] for name in names}
 
 
+def compare(python: str) -> str:
+    """Return the pins that another environment has newer, and what no range of ours lets into it.
+
+    Args:
+        python: The interpreter of that environment.
+    """
+    uv = [str(Path(sys.executable).with_name("uv")), "pip"]
+    listed = {
+        command: subprocess.run(
+            [*uv, *command.split(), "--python", python], capture_output=True, text=True, check=True
+        ).stdout
+        for command in ("freeze", "list --outdated")
+    }
+    text = (ROOT / "constraints.txt").read_text()
+    pins = dict(line.split("==") for line in text.splitlines() if not line.startswith("#"))
+    versions = dict(line.split("==") for line in listed["freeze"].splitlines() if "==" in line)
+    news = [
+        f"{name}: {pins[name]} -> {version}\n"
+        for name, version in versions.items()
+        if pins.get(name, version) != version
+    ]
+    return "".join(news) + listed["list --outdated"]
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--compare"]:
+        report = ROOT / "reports" / "newest.txt"
+        report.parent.mkdir(exist_ok=True)
+        report.write_text(compare(sys.argv[2]))
+        sys.stdout.write(report.read_text())
+        sys.exit()
     if "+" in metadata.version("torch"):
         sys.exit(
             f"torch here is {metadata.version('torch')}, without the packages that the default build needs: "

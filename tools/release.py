@@ -1,7 +1,7 @@
 """Build what a release publishes into dist/, the same bytes from the same commit, and say what is missing.
 
     .venv/bin/python tools/release.py                       # make release
-    .venv/bin/python tools/release.py --compare dist        # make reproduce: build it again, compare
+    .venv/bin/python tools/release.py --compare dist        # tools/dev.py reproduce: build it again, compare
 
 Everything is built from the files of the last commit, in a folder of its own, with a cache of its own: a
 release never holds a program that was compiled earlier, by another Go. What is not here: attestations and the
@@ -141,7 +141,7 @@ def site(build: Build) -> None:
     ]
     if missing:
         raise CannotHere(f"reports/ lacks {len(missing)} executed notebooks: `make run`")
-    build.run("make", "--no-print-directory", "site", cwd=ROOT)
+    build.run(sys.executable, "tools/dev.py", "site", cwd=ROOT)
     with tarfile.open(build.output / f"trainyard-site-{build.version}.tar.gz", "w:gz") as archive:
         archive.add(ROOT / "build" / "site", arcname="site")
 
@@ -153,7 +153,7 @@ def image(build: Build) -> None:
         or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode
     ):
         raise CannotHere("no container engine runs")
-    build.run("make", "--no-print-directory", "image")
+    build.run(sys.executable, "tools/dev.py", "image")
 
 
 def attestation(build: Build) -> None:

@@ -1,11 +1,11 @@
 """Disturb an elastic run at random, and prove that nothing of its training was lost or done twice.
 
-``make soak-elastic`` makes a local cluster, trains by ``trainers/digits_elastic.py``, and for ten minutes
+``tools/dev.py soak-elastic`` makes a local cluster, trains by ``trainers/digits_elastic.py``, and in ten minutes
 kills and stops processes, cuts nodes off, switches them off, and scales; each undone after a while. When the
 run has come to its end, every step must have counted its samples, as many as there are in all its epochs, and
 each loss must be that of a run that nobody disturbed, to 1e-9.
 
-What is done, and when, depends on the seed alone: ``make soak-elastic SEED=7``, or
+What is done, and when, depends on the seed alone: ``tools/dev.py soak-elastic SEED=7``, or
 ``.venv/bin/python tools/soak_elastic.py --seed 7 --events 200 --seconds 600``. It is printed as JSON, a line
 each, with what came of it. The node of the rendezvous store stays on: losing that is another lesson.
 """
@@ -271,7 +271,7 @@ def main(argv: list[str] | None = None) -> int:
     def say(what: dict) -> None:
         print(json.dumps(what), flush=True)
 
-    say({"seed": seed, "again": f"make soak-elastic SEED={seed}"})
+    say({"seed": seed, "again": f"tools/dev.py soak-elastic SEED={seed}"})
     with own_cluster() as cluster:
         verdict = soak(cluster, seed=seed, events=options.events, seconds=options.seconds, say=say)
     say(verdict)

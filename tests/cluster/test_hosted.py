@@ -1,7 +1,7 @@
 """A notebook alone in a container that looks like Colab's: without privileges, with packages of its own.
 
 Its third cell installs the kit from wheels, and nothing that was there may change. The environment's releases
-are those that Colab had with torch 2.8; ``make test-hosted`` makes it once, in build/hosted.
+are those that Colab had with torch 2.8; ``tools/dev.py test-hosted`` makes it once, in build/hosted.
 """
 
 import json

@@ -8,6 +8,7 @@ import tomllib
 from pathlib import Path
 
 import click
+import dev
 import pytest
 import yaml
 
@@ -27,7 +28,7 @@ def devcontainer():
 
 
 def targets():
-    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    return set(dev.make_targets())
 
 
 def make_targets(text, *, before="^"):

@@ -30,7 +30,7 @@ def go_modules():
 
 
 def npm_packages():
-    return set(re.findall(r"npm install .* (@?[\w/.-]+)@[\d.]+", (ROOT / "Makefile").read_text()))
+    return set(re.findall(r'"(@[\w/.-]+)@[\d.]+"', (ROOT / "tools" / "dev.py").read_text()))
 
 
 def test_every_direct_dependency_has_one_line_and_every_line_a_dependency():

@@ -15,7 +15,7 @@ PAGES = [*(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]
 def test_a_picture_was_made_from_the_present_text(source):
     picture = ROOT / "docs" / "images" / f"{source.stem}.svg"
     hashed = hashlib.sha256(source.read_bytes()).hexdigest()
-    assert f"<!-- source: {hashed} -->" in picture.read_text(encoding="utf-8"), "make diagrams"
+    assert f"<!-- source: {hashed} -->" in picture.read_text(encoding="utf-8"), "tools/dev.py diagrams"
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda each: each.stem)

@@ -77,7 +77,7 @@ def test_constraints_cover_what_is_installed_for_the_requirements():
     pin = runpy.run_path(str(ROOT / "tools" / "pin.py"))
     wanted = pin["closure"](requirements().values())
     pins = constraints()
-    assert set(wanted) <= set(pins), "run `make pins`"
+    assert set(wanted) <= set(pins), "run `tools/dev.py pins`"
 
 
 @pytest.mark.parametrize(("machine", "wanted"), [("x86_64", True), ("aarch64", False)])

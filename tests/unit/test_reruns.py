@@ -46,10 +46,9 @@ def test_lucky_and_last_of_all(cluster):
 
 @pytest.fixture
 def command():
-    """Return the command of `make test-quick`, for one worker, less the folder of the tests."""
-    make = ["make", "--no-print-directory", "--dry-run", "test-quick", "WORKERS=1"]
-    make.append(f"BIN={Path(sys.executable).parent}")
-    printed = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    """Return the command of `tools/dev.py test-quick`, for one worker, less the folder of the tests."""
+    task = [sys.executable, "tools/dev.py", "test-quick", "WORKERS=1", "DRY_RUN=1", f"VENV={sys.prefix}"]
+    printed = subprocess.run(task, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     *command, folder = shlex.split(printed)
     assert folder == "tests"
     return command

@@ -2,6 +2,8 @@
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -12,6 +14,8 @@ import yaml
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))  # as it is for a program that lies there
 import check_ci
+import dev
+import run_notebooks
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -42,19 +46,70 @@ def commands(workflow):
                 yield from {line.replace("${{ matrix.target }}", target) for target in targets}
 
 
-def make_targets():
-    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+def printed(*words):
+    """Return the last command of what make would run."""
+    make = ["make", "--no-print-directory", *words, "DRY_RUN=1"]
+    done = subprocess.run(make, cwd=ROOT, capture_output=True, text=True, check=True)
+    return shlex.split(done.stdout.splitlines()[-1])
 
 
 def test_make_passes_on_options_that_somebody_has_set_and_none_of_its_own():
-    def printed(*options):
-        done = subprocess.run(
-            ["make", "-n", "conformance", *options], cwd=ROOT, capture_output=True, text=True
-        )
-        return done.stdout.partition("tests.conformance")[2].replace("\\", " ").split()
+    conformance = [".venv/bin/python", "-m", "tests.conformance"]
+    assert printed("conformance") == conformance  # make itself has AS, the assembler
+    assert printed("conformance", "AS=learner", "FOCUS=a b's") == [
+        *conformance,
+        "--focus=a b's",
+        "--as=learner",
+    ]
 
-    assert printed() == []  # make itself has AS, the assembler
-    assert printed("AS=learner", "FOCUS=a") == ["--focus", "'a'", "--as", "'learner'"]
+
+def test_a_path_with_a_space_stays_one_word():
+    setup = printed("setup", "VENV=/tmp/an environment", "WHEEL=README.md")
+    assert setup[1:] == ["tools/setup.py", "--venv=/tmp/an environment", "--wheel=README.md"]
+
+
+def test_every_word_of_run_is_an_option_of_the_program_that_runs_notebooks():
+    words = [f"{name}=1" for name in dev.RUN.split() if not name.startswith(("MIN", "PROFILE"))]
+    given = printed("run", *words, "MIN_ALLREDUCE=100", "OPTIONS=region=a confirm=true", "NOTEBOOKS=01 02")
+    options = run_notebooks.read_arguments(given[given.index("--output=reports") :])
+    assert (options.notebooks, options.option) == (["01", "02"], ["region=a", "confirm=true"])
+    assert options.thresholds[0].least == 100
+    documented = set(re.findall(r"`([A-Z_]{4,})`", (ROOT / "docs" / "smoke-test.md").read_text()))
+    assert documented - {"PATH"} <= {*dev.TASKS["run"].words, *dev.COMMON}
+
+
+def test_the_makefile_names_tasks_and_decides_nothing():
+    targets = dev.make_targets()
+    assert len(targets) <= 15 and set(targets) <= set(dev.TASKS)
+    macros = re.findall(r"\$\((?!PYTHON|TARGETS|shell for python)\w+", (ROOT / "Makefile").read_text())
+    assert macros == []
+
+
+def test_each_task_is_in_the_help_with_its_words():
+    help_text = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = set(re.findall(r"^  ([a-z-]+) ", help_text, flags=re.MULTILINE))
+    assert listed == set(dev.TASKS)
+
+
+def test_a_task_refuses_a_word_that_it_does_not_read(capsys):
+    assert dev.main(["soak-elastic", "HOURS=2"]) == 2
+    assert "soak-elastic does not know 'HOURS=2'; its words: SEED" in capsys.readouterr().err
+
+
+def test_tasks_side_by_side_are_all_run_and_what_failed_is_named(capsys):
+    called = []
+
+    class Failing(dev.Commands):
+        def run(self, *command, **environment):
+            called.append(command)
+            raise dev.TaskError("broken")
+
+        def setup(self, *command, packages=False):
+            called.append(("setup",))
+
+    with pytest.raises(dev.TaskError, match="failed: lint test-plain"):
+        dev.run_each(Failing({}), "lint", "test-plain")
+    assert len(called) == 3
 
 
 def folders_of_tests():
@@ -68,8 +123,8 @@ def test_a_workflow_runs_targets_of_make_and_parts_of_ci_run_that_exist(workflow
             assert name in PARTS, command
             assert name != "tests" or set(arguments) <= folders_of_tests(), command
         else:
-            assert program == "make", f"neither a target of make nor a part of .ci/run: {command}"
-            assert name in make_targets(), command
+            known = {"make": dev.make_targets(), "tools/dev.py": dev.TASKS}
+            assert name in known[program], f"neither a task nor a part of .ci/run: {command}"
 
 
 def test_the_jobs_of_ci_run_every_folder_of_tests_once():
@@ -178,9 +233,11 @@ def ci_run(tmp_path):
     called = {"make": make} | dict.fromkeys(("docker", "dockerd", "docker-registry", "newuidmap"), shell)
     called |= dict.fromkeys(("apt-get", "sysctl", "sudo"), shell)
     called["df"] = shell + 'case "$*" in */dev/shm*) echo 24 ;; *) echo " $FREE" ;; esac\n'
-    for name, text in called.items():
-        (programs / name).write_text(text)
-        (programs / name).chmod(0o755)
+    (tmp_path / "tools").mkdir()
+    for path, text in {programs / name: text for name, text in called.items()}.items():
+        path.write_text(text)
+        path.chmod(0o755)
+    shutil.copy(programs / "make", tmp_path / "tools" / "dev.py")
     python = tmp_path / ".venv" / "bin" / "python"
     python.write_text(shell + "echo looking for a browser\necho /usr/bin/browser\n")
     python.chmod(0o755)

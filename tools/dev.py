@@ -1,0 +1,424 @@
+#!/usr/bin/env python3
+"""Run a developer's task: what each target of the Makefile stands for, and what is wanted less often.
+
+    python3 tools/dev.py --help
+    python3 tools/dev.py test-slow WORKERS=2
+
+Any Python from 3.11 on will do, with nothing installed: a task begins by setting up the environment. A task's
+words are read from the environment, too, where `make run PROVIDER=eks` leaves them. With ``DRY_RUN=1`` the
+commands are printed instead. What a command does, and its further options, are matters of that command.
+"""
+
+import os
+import platform
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dev_commands import ROOT, Commands, TaskError
+
+COMMON = ("VENV", "BUNDLE", "WHEEL", "DRY_RUN")
+MARP = "@marp-team/marp-cli@4.5.1"
+D2 = "@terrastruct/d2@0.1.33"
+# Of run_notebooks.py, each an option of that name.
+RUN = "PROFILE MIRROR NODES IMAGE LANES TIME_LIMIT MIN_ACCURACY MIN_IMAGES_PER_S MIN_ALLREDUCE"
+RUN += " STORAGE_CLASS TOLERATIONS"
+EXISTING = "KUBECONFIG CONTEXT NAMESPACE"
+# What a pod is promised in either mode; what plain mode does not promise has the marker "namespaces".
+IN_BOTH_MODES = (
+    "pods_* streams_* workloads* lifecycle machines metrics names_and_services_live probes scheduling"
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task: its function, whose docstring is its help, and the words that it reads."""
+
+    function: Callable[[Commands], None]
+    words: tuple[str, ...]
+
+
+TASKS: dict[str, Task] = {}
+
+
+def run_each(commands: Commands, *tasks: str) -> None:
+    """Run every task, whatever became of those before it.
+
+    Raises:
+        TaskError: Some failed; it names them.
+    """
+    failed = []
+    for name in tasks:
+        try:
+            TASKS[name].function(commands)
+        except TaskError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+            failed.append(name)
+    if failed:
+        raise TaskError(f"failed: {' '.join(failed)}")
+
+
+def task(words: str = "") -> Callable[[Callable[[Commands], None]], Callable[[Commands], None]]:
+    """Make a function a task of its name, with hyphens."""
+
+    def add(function: Callable[[Commands], None]) -> Callable[[Commands], None]:
+        TASKS[function.__name__.replace("_", "-")] = Task(function, tuple(words.split()))
+        return function
+
+    return add
+
+
+def make_targets() -> list[str]:
+    """Return the tasks that are targets of the Makefile as well."""
+    (targets,) = re.findall(r"^TARGETS = (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return targets.split()
+
+
+@task()
+def help(commands: Commands) -> None:
+    """List the tasks."""
+    targets = make_targets()
+    for title, names in (
+        ("make", targets),
+        ("python3 tools/dev.py", [name for name in TASKS if name not in targets]),
+    ):
+        print(f"{title} ...")
+        for name in names:
+            summary = " ".join((TASKS[name].function.__doc__ or "").split())
+            words = "".join(f" {word}=" for word in TASKS[name].words)
+            print(f"  {name:<16} {summary}" + (f"\n{'':<19}{words.strip()}" if words else ""))
+    print("VENV=FOLDER and DRY_RUN=1 are for every task; BUNDLE=FILE and WHEEL=FILE for what sets up.")
+
+
+@task()
+def setup(commands: Commands) -> None:
+    """Make the environment, obtain Kubernetes and operators; BUNDLE=FILE needs no network."""
+    commands.setup()
+
+
+@task(f"PROVIDER OPTIONS NOTEBOOKS {EXISTING} PARAMETERS {RUN}")
+def run(commands: Commands) -> None:
+    """Run the notebooks on a local cluster, or PROVIDER=existing, eks, gke; leaves reports/index.html."""
+    provider = commands.word("PROVIDER", "local")
+    options = [f"--provider={provider}", *commands.flags(RUN)]
+    options += [f"--parameter={parameter}" for parameter in commands.many("PARAMETERS")]
+    # A cluster at a cloud costs money: its price is shown and asked for, unless OPTIONS says confirm=true.
+    options += [f"--option={option}" for option in commands.many("OPTIONS")]
+    options += commands.flags(EXISTING) if provider == "existing" else []
+    program = [commands.python, "tools/run_notebooks.py", "--output=reports"]
+    commands.setup(*program, *options, *commands.many("NOTEBOOKS"))
+
+
+@task()
+def lab(commands: Commands) -> None:
+    """Open JupyterLab on the notebooks, while Kubernetes may still be built in the background."""
+    commands.setup(commands.bin / "jupyter", "lab", "--notebook-dir", "notebooks")
+
+
+@task()
+def browser(commands: Commands) -> None:
+    """Obtain a browser for the tests: playwright's, or on Debian, as root, the system's."""
+    commands.setup()
+    commands.module("tools/browser.py", "--install")
+
+
+@task()
+def lint(commands: Commands) -> None:
+    """Run the hooks of .pre-commit-config.yaml on all files: style, types, imports, notebooks, templates."""
+    commands.setup(packages=True)
+    commands.run(commands.bin / "pre-commit", "run", "--all-files")
+
+
+@task("WORKERS TESTS")
+def test(commands: Commands) -> None:
+    """Lint, then run the unit, node, cluster, notebook and browser tests, but for the slow ones."""
+    browser(commands)
+    run_each(commands, "lint", "test-quick")
+
+
+@task("WORKERS TESTS")
+def test_quick(commands: Commands) -> None:
+    """Run the tests of `make test` in an environment that is set up; TESTS="tests/unit tests/node"."""
+    commands.side_by_side("not slow", *commands.many("TESTS", "tests"))
+
+
+@task("WORKERS")
+def test_slow(commands: Commands) -> None:
+    """Run the tests that `make test` leaves out, but for those that take minutes."""
+    browser(commands)
+    commands.side_by_side("slow and not long", "tests")
+
+
+@task("WORKERS")
+def test_all(commands: Commands) -> None:
+    """Run every test, those that take minutes as well; those of pods in plain mode, too."""
+    browser(commands)
+    run_each(commands, "lint", "test-each", "test-plain")
+
+
+@task()
+def test_each(commands: Commands) -> None:
+    """Run every test, one after the other, in an environment that is set up."""
+    commands.pytest("tests")
+
+
+@task("WORKERS")
+def test_plain(commands: Commands) -> None:
+    """Run the tests of pods in plain mode, in an environment that is set up."""
+    paths = [
+        path for name in IN_BOTH_MODES.split() for path in sorted(ROOT.glob(f"tests/node/test_{name}.py"))
+    ]
+    names = [str(path.relative_to(ROOT)) for path in paths]
+    commands.side_by_side("not slow", *names, TRAINYARD_MODE="plain")
+
+
+@task("WHEELS")
+def test_wheel(commands: Commands) -> None:
+    """Install the kit from a folder of wheels (3 GB, WHEELS=), offline; quickstart, course, notebooks."""
+    commands.setup()
+    wheels = commands.word("WHEELS")
+    commands.pytest("tests/cluster/test_wheels.py", **({"TRAINYARD_WHEELS": wheels} if wheels else {}))
+
+
+@task()
+def test_hosted(commands: Commands) -> None:
+    """Run notebooks that set themselves up in a container without privileges, with its packages (9 GB)."""
+    commands.setup()
+    commands.install("setuptools", "ziglang")
+    commands.pytest("tests/cluster/test_hosted.py")
+
+
+@task("COURSES")
+def test_clouds(commands: Commands) -> None:
+    """Run the clouds' tests that `make test` leaves out, and the whole course on each simulated cloud."""
+    commands.setup()
+    run_each(commands, "lint", "test-clouds-slow", "test-courses")
+
+
+@task()
+def test_clouds_slow(commands: Commands) -> None:
+    """Run the clouds' slow tests, in an environment that is set up."""
+    commands.side_by_side("slow and not long", "tests/cloud", workers="2")
+
+
+@task("COURSES")
+def test_courses(commands: Commands) -> None:
+    """Run the course on each simulated cloud in turn, as each wants the machine, or on COURSES=FILES."""
+    commands.setup()
+    files = sorted(path.relative_to(ROOT) for path in ROOT.glob("tests/cloud/test_notebooks_on_*.py"))
+    courses = commands.many("COURSES") or [str(path) for path in files]
+    commands.pytest("-m", "slow", "-s", *courses)
+
+
+@task("HOURS SEED CREATE")
+def soak(commands: Commands) -> None:
+    """Disturb a cluster of thirty attendees for an hour; SEED=N does the same again; CREATE=200 clusters."""
+    commands.setup()
+    commands.module("tools/soak_cluster.py", *commands.flags("HOURS SEED CREATE"))
+
+
+@task("SEED")
+def soak_elastic(commands: Commands) -> None:
+    """Disturb an elastic run for ten minutes, at random; SEED=N does the same again."""
+    commands.setup()
+    commands.module("tools/soak_elastic.py", *commands.flags("SEED"))
+
+
+@task("TARGET SECONDS")
+def fuzz(commands: Commands) -> None:
+    """Fuzz what takes bytes from pods and users: TARGET= of tests/fuzz, or all; SECONDS= each, or 60."""
+    commands.setup()
+    commands.install("--target", "build/fuzz", "atheris")
+    program = [commands.python, "-m", "tests.fuzz", commands.word("SECONDS", "60")]
+    commands.run("nice", "-n", "19", *program, *commands.many("TARGET"), PYTHONPATH="build/fuzz")
+
+
+@task("FOCUS SUITE AS PROCESSES")
+def conformance(commands: Commands) -> None:
+    """Run Kubernetes' conformance suite on a local cluster.
+
+    FOCUS=REGEX, SUITE=NodeConformance or sigs, AS=USER, PROCESSES=N.
+    """
+    commands.setup()
+    commands.module("-m", "tests.conformance", *commands.flags("FOCUS SUITE AS PROCESSES"))
+
+
+@task("NOTEBOOKS")
+def test_kubelet(commands: Commands) -> None:
+    """Run notebooks on a node of containerd, runc and Kubernetes' own kubelet, as root; NOTEBOOKS="01 05"."""
+    commands.setup()
+    commands.module("-m", "tests.kubelet", *commands.many("NOTEBOOKS"))
+
+
+@task()
+def bench(commands: Commands) -> None:
+    """Measure this kit beside its peers, in one run."""
+    commands.setup()
+    commands.module("-m", "bench")
+
+
+@task("BASE")
+def site(commands: Commands) -> None:
+    """Build this version's web site in build/site, of README, executed notebooks and docs; BASE=/path/."""
+    commands.setup()
+    commands.install("myst-nb", "sphinx", "sphinx-book-theme", to="build/site-environment")
+    commands.run("build/site-environment/bin/python", "tools/build_site.py", *commands.flags("BASE"))
+
+
+@task("WORKERS")
+def newest(commands: Commands) -> None:
+    """Try the newest releases of all dependencies: unit tests, a cluster; leaves reports/newest.txt."""
+    commands.setup()
+    uv, python = commands.bin / "uv", "build/newest/bin/python"
+    environment = ["venv", "--quiet", "--clear", "--seed", "--python", commands.python, "build/newest"]
+    commands.run(uv, *environment)
+    commands.run(uv, "pip", "install", "--quiet", "--python", python, "uv")
+    commands.run(python, "tools/install_packages.py", "--newest")
+    commands.module("tools/pin.py", "--compare", python)
+    # Not what compares with the pins, nor with the names that programs declare.
+    tests = ["tests/unit", "tests/cluster/test_runs.py", "--ignore=tests/unit/test_environment.py"]
+    deselect = "tests/unit/test_trainer_image.py::test_the_image_has_what_the_programs_declare"
+    spread = ["-n", commands.word("WORKERS", "4"), "--dist", "loadfile", "-m", "not slow"]
+    commands.run(python, "-m", "pytest", *spread, *tests, f"--deselect={deselect}")
+
+
+@task()
+def types(commands: Commands) -> None:
+    """Measure by pyright how much of kitlib's public API has types."""
+    commands.install("pyright[nodejs]", to="build/types-environment")
+    pyright = ["build/types-environment/bin/pyright", "--pythonpath", commands.python]
+    try:
+        commands.run(*pyright, "--verifytypes", "kitlib", "--ignoreexternal", PYTHONPATH=".")
+    except TaskError as error:  # it is a measurement: less than all is no failure
+        print(error)
+
+
+def _npm(commands: Commands, package: str) -> None:
+    options = ["--silent", "--no-save", "--no-package-lock", "--prefix", "build"]
+    commands.run("npm", "install", *options, package)
+
+
+@task()
+def slides(commands: Commands) -> None:
+    """Make build/slides.html of docs/slides.md; needs Node.js."""
+    _npm(commands, MARP)
+    shutil.copytree(ROOT / "docs" / "images", ROOT / "build" / "images", dirs_exist_ok=True)
+    commands.run("build/node_modules/.bin/marp", "docs/slides.md", "--output", "build/slides.html")
+
+
+@task()
+def diagrams(commands: Commands) -> None:
+    """Render docs/diagrams as pictures; needs Node.js."""
+    _npm(commands, D2)
+    commands.run("cp", "tools/diagrams.mjs", "build/")
+    commands.run("node", "build/diagrams.mjs")
+
+
+@task("ARCH")
+def wheel(commands: Commands) -> None:
+    """Make the control plane a Python package for machines without Go, in dist/; ARCH="amd64 arm64"."""
+    commands.setup()
+    commands.install("setuptools", "ziglang")
+    commands.module("tools/wheel.py", "--output=dist", *commands.many("ARCH"))
+
+
+@task("PARTS NEED TAG")
+def release(commands: Commands) -> None:
+    """Make what a release publishes, in dist/, and name what is missing here; PARTS=, NEED=, TAG=."""
+    commands.setup(packages=True)
+    commands.install("setuptools", "ziglang")
+    parts = [f"--part={part}" for part in commands.many("PARTS")]
+    needs = [f"--need={part}" for part in commands.many("NEED")]
+    commands.module("tools/release.py", *commands.flags("TAG"), *parts, *needs)
+
+
+@task()
+def reproduce(commands: Commands) -> None:
+    """Build the wheels of dist/ again, compiling everything, and compare: ten minutes on two cores."""
+    commands.setup(packages=True)
+    commands.install("setuptools", "ziglang")
+    commands.module("tools/release.py", "--compare=dist")
+
+
+def _architecture() -> str:
+    return {"aarch64": "arm64", "x86_64": "amd64"}.get(platform.machine(), platform.machine())
+
+
+def _tag(commands: Commands, architecture: str = "") -> str:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    name = commands.word("IMAGE").lower()
+    if not name:
+        raise TaskError("which image? IMAGE=registry/owner/name")
+    return f"{name}:{version}" + (f"-{architecture}" if architecture else "")
+
+
+@task()
+def image(commands: Commands) -> None:
+    """Build the trainers' image for this architecture; needs Docker."""
+    base = []
+    if _architecture() == "arm64":  # PyTorch publishes none
+        commands.run("docker", "build", "--tag", "trainyard/torch:arm64", "images/torch-arm64")
+        base = ["--build-arg", "BASE=trainyard/torch:arm64"]
+    tag = f"trainyard/trainer:{_architecture()}"
+    commands.run("docker", "build", "--file", "images/trainer/Dockerfile", *base, "--tag", tag, ".")
+
+
+@task("IMAGE")
+def image_push(commands: Commands) -> None:
+    """Push the image of this architecture as IMAGE=registry/owner/name."""
+    tag = _tag(commands, _architecture())
+    commands.run("docker", "tag", f"trainyard/trainer:{_architecture()}", tag)
+    commands.run("docker", "push", tag)
+
+
+@task("IMAGE")
+def image_index(commands: Commands) -> None:
+    """Put the pushed images of both architectures together as one, IMAGE=registry/owner/name."""
+    images = [_tag(commands, architecture) for architecture in ("amd64", "arm64")]
+    commands.run("docker", "buildx", "imagetools", "create", "--tag", _tag(commands), *images)
+
+
+@task()
+def pins(commands: Commands) -> None:
+    """Write constraints.txt anew from the environment."""
+    commands.setup()
+    commands.module("tools/pin.py")
+
+
+@task()
+def clean(commands: Commands) -> None:
+    """Delete the environment, the reports and the caches of tools; clusters and the control plane stay."""
+    names = ("reports", "build", "dist", ".pytest_cache", ".ruff_cache", ".import_linter_cache")
+    commands.run("rm", "-rf", commands.bin.parent, *names, *(path.name for path in ROOT.glob("*.egg-info")))
+
+
+def main(arguments: list[str]) -> int:
+    """Run the task that is asked for, with its words."""
+    name, *given = arguments or ["help"]
+    name = "help" if name in ("-h", "--help") else name
+    if name not in TASKS:
+        print(f"There is no task {name!r}: {' '.join(TASKS)}", file=sys.stderr)
+        return 2
+    known = (*TASKS[name].words, *COMMON)
+    words = {word: os.environ[word] for word in known if word in os.environ}
+    for argument in given:
+        word, equals, value = argument.partition("=")
+        if not equals or word not in known:
+            print(f"{name} does not know {argument!r}; its words: {' '.join(known)}", file=sys.stderr)
+            return 2
+        words[word] = value
+    try:
+        TASKS[name].function(Commands(words))
+    except TaskError as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

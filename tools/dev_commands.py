@@ -1,0 +1,110 @@
+"""The commands of a developer's task (``dev.py``): run one after the other, or printed.
+
+What any task needs is here: the environment's programs, its set-up, pytest, pinned packages. Which tasks
+there are, and what each runs, is in ``dev.py``.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class TaskError(Exception):
+    """Say which command or task failed."""
+
+
+class Commands:
+    """The commands of a task, with its words: run one after the other, or printed."""
+
+    def __init__(self, words: Mapping[str, str]) -> None:
+        self.words = words
+        self.bin = Path(words.get("VENV") or ".venv") / "bin"
+        self.python = self.bin / "python"
+        # Where a shell or an image forbids bytecode, each of hundreds of processes would compile its imports.
+        self.environment = {
+            key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"
+        }
+
+    def word(self, name: str, default: str = "") -> str:
+        """Return a word's value, the default if it is unset or empty."""
+        return self.words.get(name) or default
+
+    def many(self, name: str, default: str = "") -> list[str]:
+        """Return the values of a word that takes several."""
+        return self.word(name, default).split()
+
+    def flags(self, names: str) -> list[str]:
+        """Return an option for each of these words that is set: TIME_LIMIT=30m is --time-limit=30m."""
+        return [
+            f"--{name.lower().replace('_', '-')}={self.words[name]}"
+            for name in names.split()
+            if self.word(name)
+        ]
+
+    def run(self, *command: str | Path, **environment: str) -> None:
+        """Run a command in the repository's root.
+
+        Raises:
+            TaskError: It failed.
+        """
+        words = [str(word) for word in command]
+        if self.word("DRY_RUN"):
+            print(shlex.join([*(f"{name}={value}" for name, value in environment.items()), *words]))
+            return
+        try:
+            process = subprocess.Popen(words, cwd=ROOT, env=self.environment | environment)
+        except FileNotFoundError:
+            raise TaskError(f"there is no {words[0]}: install it, or `make setup`") from None
+        interrupted = False
+        while process.returncode is None:
+            try:
+                process.wait()
+            except KeyboardInterrupt:  # the command has it from the terminal as well, and tidies up
+                interrupted = True
+        if interrupted:
+            raise KeyboardInterrupt
+        if process.returncode:
+            raise TaskError(f"{shlex.join(words[:4])} ended with {process.returncode}")
+
+    def setup(self, *command: str | Path, packages: bool = False) -> None:
+        """Set up what is missing; then run the command, while Kubernetes may still be built beside it."""
+        bundle = self.word("BUNDLE")
+        if bundle:
+            self.run(sys.executable, "-m", "localkube.bundles", "use", bundle)
+        wheel = self.word("WHEEL")
+        wheels = [wheel] if Path(ROOT, wheel).is_file() else wheel.split()
+        more = [*(f"--wheel={path}" for path in wheels), *(["--packages"] if packages else [])]
+        start = [sys.executable, "tools/setup.py", f"--venv={self.bin.parent}"]
+        self.run(*start, *more, *(["--", *command] if command else []))
+
+    def module(self, *words: str | Path) -> None:
+        """Run Python of the environment."""
+        self.run(self.python, *words)
+
+    def pytest(self, *words: str, **environment: str) -> None:
+        """Run tests one after the other."""
+        self.run(self.python, "-m", "pytest", *words, **environment)
+
+    def side_by_side(self, marker: str, *paths: str, workers: str = "", **environment: str) -> None:
+        """Run tests several files at a time, as most wait rather than compute; each worker has its clusters.
+
+        A test that failed is run once more, against machines that stall; the summary names it, as a defect.
+        Files begin in the order of tests/conftest.py: what takes longest first, and unit tests fill the gaps.
+        """
+        spread = ["--reruns", "1", "-raR", "--dist", "loadfile", "--no-loadscope-reorder"]
+        workers = workers or self.word("WORKERS", "4")
+        self.pytest(*spread, "-n", workers, "-m", marker, *paths, **environment)
+
+    def install(self, *packages: str, to: str = "") -> None:
+        """Install pinned packages into the environment, or into another one below build/."""
+        python = self.python
+        if to:
+            self.run(self.bin / "uv", "venv", "--quiet", "--allow-existing", "--python", self.python, to)
+            python = Path(to, "bin", "python")
+        uv = [self.bin / "uv", "pip", "install", "--quiet", "--python", python]
+        self.run(*uv, "-c", "constraints.txt", *packages)
