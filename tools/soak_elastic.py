@@ -1,6 +1,6 @@
 """Disturb an elastic run at random, and prove that nothing of its training was lost or done twice.
 
-``tools/dev.py soak-elastic`` makes a local cluster, trains by ``trainers/digits_elastic.py``, and in ten minutes
+``dev.py soak-elastic`` makes a local cluster, trains by ``trainers/digits_elastic.py``, and for ten minutes
 kills and stops processes, cuts nodes off, switches them off, and scales; each undone after a while. When the
 run has come to its end, every step must have counted its samples, as many as there are in all its epochs, and
 each loss must be that of a run that nobody disturbed, to 1e-9.

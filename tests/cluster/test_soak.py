@@ -1,4 +1,4 @@
-"""Ten random disturbances of an elastic run in a minute; `tools/dev.py soak-elastic` does two hundred in ten."""
+"""Ten random disturbances of an elastic run in a minute; `dev.py soak-elastic` does two hundred in ten."""
 
 import importlib.util
 from pathlib import Path

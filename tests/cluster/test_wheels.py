@@ -1,7 +1,7 @@
 """``pip install trainyard`` in an empty environment, from a folder of wheels and without a network.
 
-``tools/dev.py test-wheel`` downloads the folder into build/wheels, as constraints.txt pins it; TRAINYARD_WHEELS names
-another one. The wheels of the kit and of its control plane are made anew each time.
+``tools/dev.py test-wheel`` downloads the folder into build/wheels, as constraints.txt pins it; the variable
+TRAINYARD_WHEELS names another one. The wheels of the kit and of its control plane are made anew each time.
 """
 
 import os
