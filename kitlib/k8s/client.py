@@ -35,6 +35,8 @@ API_VERSIONS = {
     "ElasticJob": "elastic.pytorch.org/v1alpha1",
     "Deployment": "apps/v1",
     "DaemonSet": "apps/v1",
+    "StatefulSet": "apps/v1",
+    "APIService": "apiregistration.k8s.io/v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
     "Role": "rbac.authorization.k8s.io/v1",
     "RoleBinding": "rbac.authorization.k8s.io/v1",

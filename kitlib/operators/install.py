@@ -8,7 +8,8 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from kitlib import config
@@ -114,7 +115,7 @@ def _install(cluster: Cluster, part: OperatorPart, report: Report) -> None:
             _gather(cluster, part, folder, report)
             report(f"applying the manifests of {part.name} {part.version}")
             _apply(cluster, folder)
-        _wait(cluster.kube.within(namespace), part, report)
+        _wait(cluster.kube.within(namespace), part, report, ours=there is None or ours)
         if folder.exists():
             if part.then:
                 _apply(cluster, folder / "then")
@@ -144,15 +145,21 @@ def _mark(kube: Kube, workload: Object, part: OperatorPart) -> None:
     kube.apply({"apiVersion": workload.get("apiVersion", "apps/v1"), "kind": kind, "metadata": meta})
 
 
-def _wait(kube: Kube, part: OperatorPart, report: Report) -> None:
-    """Wait until the part's pods are ready, and then until its webhooks answer."""
+def _wait(kube: Kube, part: OperatorPart, report: Report, *, ours: bool) -> None:
+    """Wait until the part's workloads are available and its kinds are served, then until its webhooks answer.
+
+    Args:
+        ours: Its objects have the kit's label; of somebody else's only the workload is known.
+    """
     kind, namespace, name = part.workload
     about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'
     resume = f'install("{part.name}") again; cluster.kubectl("describe pods -n {namespace}") tells more'
+    label, own = f"{OPERATOR}={part.name}", f"metadata.name={name},metadata.namespace={namespace}"
+    watched = [WatchSpec(each, labels=label) for each in IS_READY] if ours else [WatchSpec(kind, fields=own)]
     wait(
-        watch_objects(kube, WatchSpec(kind, fields=f"metadata.name={name}"), WatchSpec("Pod")),
-        until=lambda seen: name in seen[kind] and _available(seen[kind][name]),
-        what=f"the pods of {part.name}",
+        watch_objects(kube.within(""), *watched, WatchSpec("Pod", fields=f"metadata.namespace={namespace}")),
+        until=lambda seen: f"{namespace}/{name}" in seen[kind] and not _not_ready(seen),
+        what=f"all of {part.name}",
         about=about,
         resume=resume,
         describe=lambda seen: _holdup(seen, part),
@@ -181,10 +188,33 @@ def _available(workload: Object) -> bool:
     return status.get("availableReplicas", 0) >= workload["spec"]["replicas"]
 
 
+def _has_condition(item: Object, condition: str) -> bool:
+    held = (item.get("status") or {}).get("conditions") or []
+    return any(each["type"] == condition and each["status"] == "True" for each in held)
+
+
+# What an operator's jobs need of it, and when that is there.
+IS_READY: Mapping[str, Callable[[Object], bool]] = {
+    **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet"), _available),
+    "CustomResourceDefinition": partial(_has_condition, condition="Established"),
+    "APIService": partial(_has_condition, condition="Available"),
+}
+
+
+def _not_ready(seen: Snapshot) -> list[str]:
+    """Name the objects that are not ready yet."""
+    return [
+        f"{kind} {item['metadata']['name']}"
+        for kind, is_ready in IS_READY.items()
+        for item in seen.get(kind, {}).values()
+        if not is_ready(item)
+    ]
+
+
 def _holdup(seen: Snapshot, part: OperatorPart) -> str:
-    mine = [each for name, each in seen["Pod"].items() if name.startswith(part.workload[2])]
-    reasons = sorted({words for each in mine if (words := pods.why(each))})
-    return "; ".join(reasons) or f"the pods of {part.name} start"
+    items = [item for name, item in seen["Pod"].items() if name.startswith("/".join(part.workload[1:]))]
+    reasons = sorted({words for item in items if (words := pods.why(item))})
+    return "; ".join(reasons) or f"not ready yet: {', '.join(_not_ready(seen)) or part.workload[2]}"
 
 
 def _answers(kube: Kube, probe: Object) -> Iterator[str]:

@@ -30,6 +30,13 @@ dist.all_reduce(total)
 sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()} sum {int(total)}\\n")
 dist.destroy_process_group()
 """
+# Ready long after the controller of ElasticJobs.
+READY_LATE = {
+    "name": "main",
+    "image": "busybox",
+    "command": ["sleep", "600"],
+    "readinessProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 20},
+}
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +60,28 @@ def test_a_kind_that_is_not_there_names_the_operator_that_brings_it(launch, writ
 def test_what_a_local_cluster_brings_is_not_installed(local_cluster):
     assert not len(kit.install("metrics-server", cluster=local_cluster))
     assert not len(kit.install("nvidia-device-plugin", cluster=local_cluster))
+
+
+def test_an_operator_is_installed_when_all_of_its_workloads_are_ready(local_cluster):
+    slow = {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {
+            "name": "slow",
+            "labels": {"trainyard/operator": "elastic-job", "trainyard/kit": "true"},
+        },
+        "spec": {
+            "selector": {"matchLabels": {"app": "slow"}},
+            "template": {"metadata": {"labels": {"app": "slow"}}, "spec": {"containers": [READY_LATE]}},
+        },
+    }
+    local_cluster.kube.create(slow)
+    try:
+        kit.install("elastic-job", cluster=local_cluster)
+        assert local_cluster.kube.get("StatefulSet", "slow")["status"].get("availableReplicas") == 1
+    finally:
+        local_cluster.kubectl("delete statefulset slow")
+        kit.uninstall("elastic-job", cluster=local_cluster)
 
 
 def test_a_pytorch_job_trains_with_two_processes_in_each_of_its_pods(
