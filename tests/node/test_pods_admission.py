@@ -10,8 +10,15 @@ def sysctls(**values):
 
 
 def refused(pods, manifest):
-    status = pods.finish(manifest)["status"]
+    """Return reason and message of a pod that its node rejects, of which the kubelet reports nothing more."""
+    made = pods.finish(manifest)
+    status = made["status"]
+    by_others = {"conditions", "qosClass", "observedGeneration"}
+    assert set(status) - by_others == {"phase", "reason", "message", "startTime"}, status
+    assert {condition["type"] for condition in status.get("conditions", [])} <= {"PodScheduled"}
     assert status["phase"] == "Failed"
+    shown = pods.cluster.kubectl("get", "pod", made["metadata"]["name"], "--no-headers").split()[2]
+    assert shown == status["reason"]
     return status["reason"], status["message"]
 
 

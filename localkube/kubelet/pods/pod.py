@@ -34,6 +34,7 @@ from localkube.kubelet.status.pod_status import (
     NODE_SHUTDOWN,
     TERMINAL,
     pod_status,
+    rejected_status,
 )
 from localkube.kubelet.status.restart_policy import removed_to_restart
 from localkube.kubelet.status.unsupported_fields import unsupported_fields, unsupported_fields_in_plain_mode
@@ -88,7 +89,9 @@ class PodWorker:
         self._task: asyncio.Task | None = None
         self._background: set[asyncio.Task] = set()
         self._deleting: float | None = None
-        reported = pod.get("status", {}).get("startTime")
+        before = pod.get("status") or {}
+        self._rejected = before.get("phase") in TERMINAL and "containerStatuses" not in before
+        reported = before.get("startTime")
         self._is_new = not reported
         self._start_time = datetime.fromisoformat(reported).timestamp() if reported else time.time()
 
@@ -221,6 +224,7 @@ class PodWorker:
             if self._is_new and (refused := await self._refusal()):
                 reason, message = refused
                 self.event(reason, message, warning=True)
+                self._rejected = True
                 self._override = ("Failed", reason, f"Pod was rejected: {message}")
             elif self.pod.get("status", {}).get("phase") not in TERMINAL:
                 deadline = self.in_background(self._watch_deadline())
@@ -461,6 +465,8 @@ class PodWorker:
     # Its status.
 
     def _status(self) -> dict[str, Any]:
+        if self._rejected:
+            return rejected_status(self.pod, override=self._override, start_time=self._start_time)
         return pod_status(
             self.pod,
             records=self.records,

@@ -106,6 +106,25 @@ def pod_status(
     )
 
 
+def rejected_status(
+    pod: Object, *, override: tuple[str, str, str] | None, start_time: float
+) -> dict[str, Any]:
+    """Compute the v1.PodStatus of a pod that its node does not admit: nothing of it was ever made.
+
+    Source: rejectPod in pkg/kubelet/kubelet.go
+    """
+    before = pod.get("status") or {}
+    phase, reason, message = _outcome(pod, {}, True, override)
+    return _present(
+        phase=phase,
+        reason=reason,
+        message=message,
+        startTime=before.get("startTime") or timestamp(start_time),
+        qosClass=before.get("qosClass"),
+        observedGeneration=pod["metadata"].get("generation"),
+    )
+
+
 def _add_health(statuses: Sequence[dict[str, Any]], devices: Mapping[str, Sequence[Object]]) -> None:
     for each in statuses:
         if devices.get(each["name"]):
