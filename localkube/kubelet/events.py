@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from localkube.kubelet.nodes.node import rfc3339
 
 log = logging.getLogger(__name__)
 
-QUEUE = 5000
+QUEUE, QUEUE_OF_NAMESPACE = 5000, 1250
 REMEMBERED = 4096  # as many as the kubelet does
 BURST, PER_SECOND = 25, 12.5  # a quarter of what a kubelet may: its machine has other things to do
 SETTLE_SECONDS = 0.05
@@ -41,13 +42,16 @@ class RateLimiter:
 class EventRecorder:
     """A queue of Events; a repeated Event raises the count of the first.
 
+    Namespaces take turns, since one pod can cause thousands.
+
     Args:
         give_way: Waits a moment for what is more urgent.
     """
 
     def __init__(self, api: Api, *, give_way: Callable[[], Awaitable[None]] | None = None) -> None:
         self._api, self._give_way = api, give_way
-        self._queue: asyncio.Queue[tuple[dict[str, Any], tuple]] = asyncio.Queue(QUEUE)
+        self._queues: dict[str, deque[tuple[dict[str, Any], tuple]]] = {}
+        self._waiting = asyncio.Event()
         self._seen: dict[tuple, tuple[str, int]] = {}
         self._numbers = itertools.count()
 
@@ -86,10 +90,13 @@ class EventRecorder:
             "lastTimestamp": now,
             "count": 1,
         }
-        if self._queue.full():
+        queue = self._queues.get(namespace) or deque()
+        if len(queue) >= QUEUE_OF_NAMESPACE or self._size() >= QUEUE:
             log.warning("event dropped: %s %s", meta["name"], reason)
             return
-        self._queue.put_nowait((body, key))
+        queue.append((body, key))
+        self._queues[namespace] = queue
+        self._waiting.set()
 
     def forget(self, uid: str) -> None:
         for key in [key for key in self._seen if key[0] == uid]:
@@ -99,16 +106,31 @@ class EventRecorder:
         """Post queued Events, for ever."""
         pace = RateLimiter(BURST, PER_SECOND)
         while True:
-            body, key = await self._queue.get()
+            await self._waiting.wait()
+            body, key = self._next()
             # The pod's status goes first.
-            await asyncio.sleep(max(pace.wait(), SETTLE_SECONDS if self._queue.empty() else 0))
-            if self._give_way and self._queue.qsize() < BURST:
+            await asyncio.sleep(max(pace.wait(), 0 if self._queues else SETTLE_SECONDS))
+            if self._give_way and self._size() < BURST:
                 await self._give_way()
             try:
                 await self._post(body, key)
             except ApiError as error:
                 # A namespace that is being deleted refuses events; nothing is lost that anybody could read.
                 log.debug("event %s: %s", body["reason"], error)
+
+    def _next(self) -> tuple[dict[str, Any], tuple]:
+        """Take the oldest Event of the namespace whose turn it is."""
+        namespace = next(iter(self._queues))
+        queue = self._queues.pop(namespace)
+        item = queue.popleft()
+        if queue:
+            self._queues[namespace] = queue
+        if not self._queues:
+            self._waiting.clear()
+        return item
+
+    def _size(self) -> int:
+        return sum(map(len, self._queues.values()))
 
     async def _post(self, body: dict[str, Any], key: tuple) -> None:
         path = f"/api/v1/namespaces/{body['metadata']['namespace']}/events"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from dnslib import QTYPE, RR, A, DNSRecord
 
+from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.images import image_manager
 from localkube.kubelet.images.image_manager import ImageManager
 from localkube.network.dns import DnsServer
@@ -351,3 +352,32 @@ async def test_a_pull_has_a_deadline(manager, monkeypatch):
     monkeypatch.setattr(image_manager, "PULL_SECONDS", 0.01)
     with pytest.raises(image_manager.PullError, match="not pulled within"):
         await pull(manager, "ada", "drip.example/a")
+
+
+# Events.
+
+
+class Posted:
+    """An API server that keeps the namespaces of the Events that it is sent, in their order."""
+
+    def __init__(self):
+        self.namespaces = []
+        self.of_bob = asyncio.Event()
+
+    async def post(self, path, body):
+        self.namespaces.append(body["metadata"]["namespace"])
+        if self.namespaces[-1] == "bob":
+            self.of_bob.set()
+
+
+async def test_a_pod_with_thousands_of_events_delays_nobody_else_s():
+    server = Posted()
+    events = EventRecorder(server)
+    for number in range(2000):
+        events.record(pod_of("ada", "image")[0], "Unhealthy", f"probe {number}")
+    events.record(pod_of("bob", "image")[0], "Pulled", "an image")
+    posting = asyncio.create_task(events.run())
+    async with asyncio.timeout(PATIENCE):
+        await server.of_bob.wait()
+    assert server.namespaces.index("bob") == 1
+    posting.cancel()
