@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 from typing import Any
 
 from kitlib.config import ROOT
@@ -38,14 +39,9 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> A
     command = [sys.executable, "-m", "localkube", *arguments]
     with (
         tempfile.TemporaryFile("w+", errors="replace") as errors,  # a pipe fills up, and stops the program
+        # A Ctrl-C comes to us alone, and is passed on below.
         subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            cwd=ROOT,
-            start_new_session=True,  # a Ctrl-C comes to us alone, and is passed on below
+            command, stdin=DEVNULL, stdout=PIPE, stderr=errors, text=True, cwd=ROOT, start_new_session=True
         ) as process,
     ):
         assert process.stdout, "it is a pipe"

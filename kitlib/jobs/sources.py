@@ -9,7 +9,6 @@ import ast
 import base64
 import logging
 import os
-import posixpath
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ log: logging.Logger = logging.getLogger(__name__)
 CONFIG_MAP_BYTES = 1024 * 1024 - 4096  # etcd's limit, less what the object itself needs
 MAX_FILES = 2000  # each is named in the pods' manifest, which has the same limit
 _PLAIN = re.compile(r"[-_a-zA-Z0-9]([-._a-zA-Z0-9]*[-_a-zA-Z0-9])?")
-_CACHE = {"__pycache__"}
 _URL = re.compile(r"([a-z0-9]+)://([^/]*)/(.*)")
 VOLUME = "volume"
 _BUCKETS = ("s3", "gs")
@@ -125,7 +123,7 @@ def sources(
         for module in _modules(content, PurePosixPath(name), about=str(path), needed=needed):
             waiting += _located(module, root, offered, needed=needed)
     folder = programs[0].parent
-    for name, path in files_below(folder, files):
+    for name, path in _files_below(folder, files, skipped=[]):
         content = content_of(path)
         if found.setdefault(name, content) != content:
             fix = "rename one of them"
@@ -139,28 +137,29 @@ def check_size(found: Sources, *, about: str) -> Sources:
     Raises:
         BadInput: They are too large or too many, or a path is not allowed.
     """
-    sizes = {
-        name: len(content.encode() if isinstance(content, str) else content)
-        for name, content in found.items()
-    }
+    lengths = (len(content.encode() if isinstance(content, str) else content) for content in found.values())
+    _check_sizes(dict(zip(found, lengths, strict=True)), about=about)
+    return found
+
+
+def _check_sizes(sizes: Mapping[str, int], *, about: str) -> None:
     fix = (
         'put data on a volume: volume.upload("data"), and volumes={"/data": volume} for the job; '
         "or all of it into an image"
     )
-    if sum(sizes.values()) > CONFIG_MAP_BYTES or len(found) > MAX_FILES:
+    if sum(sizes.values()) > CONFIG_MAP_BYTES or len(sizes) > MAX_FILES:
         largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
         raise BadInput(
-            f"the trainer and its files are {len(found):,} files of {sum(sizes.values()):,} bytes, and "
+            f"the trainer and its files are {len(sizes):,} files of {sum(sizes.values()):,} bytes, and "
             f"a ConfigMap carries at most {MAX_FILES:,} of {CONFIG_MAP_BYTES:,}; the largest: "
             + ", ".join(f"{name} {sizes[name]:,}" for name in largest),
             about=about,
             fix=fix,
         )
-    for path in found:  # what Kubernetes refuses in a ConfigMap's items
+    for path in sizes:  # what Kubernetes refuses in a ConfigMap's items
         if path.startswith("..") or _lone(path):
             what = "the name of a file in a ConfigMap is UTF-8, and does not begin with two dots"
             raise BadInput(what, about=f"{about}: {path!r}", fix=f"rename it, or {fix}")
-    return found
 
 
 def data_of(found: Sources) -> Object:
@@ -235,38 +234,37 @@ def listed(program: Path, files: Iterable[str | Path]) -> list[str]:
 
 
 def modes(program: Path, files: Iterable[str]) -> dict[str, int]:
-    """Read the permissions of files that are not 0644; in pods every user may read them, as on a volume."""
-    found = {path: file.stat().st_mode & 0o777 | 0o644 for path, file in files_below(program.parent, files)}
-    return {path: mode for path, mode in found.items() if mode != 0o644}
+    """Read the permissions of files that are not 0644; in pods every user may read them, as on a volume.
 
+    What a ConfigMap cannot carry is logged: empty folders, and links that lead nowhere.
 
-def files_below(folder: Path, names: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """Walk files and folders: yield the path in the pods and here of each file.
-
-    A ConfigMap has neither links nor empty folders: links are followed, and what is left out is logged.
+    Raises:
+        BadInput: They are too large for a ConfigMap, or a name is not allowed.
     """
+    skipped: list[str] = []
+    found = {name: path.stat() for name, path in _files_below(program.parent, files, skipped=skipped)}
+    _check_sizes({name: status.st_size for name, status in found.items()}, about=f"trainer {program}")
+    if skipped:
+        log.warning("a ConfigMap carries files alone, so this is left out: %s", "; ".join(skipped))
+    permissions = {name: status.st_mode & 0o777 | 0o644 for name, status in found.items()}
+    return {name: mode for name, mode in permissions.items() if mode != 0o644}
+
+
+def _files_below(folder: Path, names: Iterable[str], *, skipped: list[str]) -> Iterator[tuple[str, Path]]:
+    """Walk files and folders: yield the path in the pods and here of each file; links are followed."""
     for name in names:
-        skipped: list[str] = []
-        entries = [
-            entry
-            for entry in walk(folder / name, skipped=skipped, links=False)
-            if not _CACHE & {*Path(entry.path).parts}
-        ]
-        files = [
-            (posixpath.normpath(f"{name}/{entry.path}"), entry.source)
-            for entry in entries
-            if entry.source.is_file()
-        ]
-        full = {parent for path, _ in files for parent in PurePosixPath(path).parents}
-        empty = [
-            entry.path
-            for entry in entries
-            if entry.source.is_dir() and PurePosixPath(name, entry.path) not in full
-        ]
-        skipped += [f"{path or name!r} is an empty folder" for path in empty]
-        if skipped:
-            log.warning("of %s is left out, as a ConfigMap carries files alone: %s", name, "; ".join(skipped))
-        yield from files
+        parents: set[PurePosixPath] = set()
+        folders = []
+        for entry in walk(folder / name, skipped=skipped, links=False):
+            path = PurePosixPath(name, entry.path)
+            if "__pycache__" in path.parts:
+                continue
+            if entry.source.is_dir():
+                folders.append(path)
+            else:
+                parents.update(path.parents)
+                yield path.as_posix(), entry.source
+        skipped += [f"{str(path)!r} is an empty folder" for path in folders if path not in parents]
 
 
 def _overlap(one: str, other: str) -> bool:

@@ -141,7 +141,7 @@ def test_files_of_any_name_are_read_as_at_home(local_cluster, tmp_path):
     run = kit.launch(program, nodes=1, name="own-names", files=["数据"], cluster=local_cluster)
     try:
         run.wait(timeout=240)
-        assert json.loads(run.logs(rank=0)) == json.loads(at_home)
+        assert json.loads(run.logs(rank=0).splitlines()[-1]) == json.loads(at_home)
     finally:
         run.delete()
 
@@ -178,11 +178,11 @@ def test_a_program_gets_the_arguments_that_torchrun_and_python_give_it(local_clu
     container = {"name": "pytorch", "command": ["python", "/trainyard/trainer/say.py"]}
     by_python = by_torchrun.patch({"spec": {"template": {"spec": {"containers": [container]}}}})
     try:
-        assert json.loads(here.wait(timeout=120).logs(rank=0)) == at_home
+        assert json.loads(here.wait(timeout=120).logs(rank=0).splitlines()[-1]) == at_home
         for job, wanted in ((by_torchrun, at_home), (by_python, words)):
             run = kit.launch(job, cluster=local_cluster, replace=True)
             run.wait(timeout=240)
-            assert json.loads(run.logs(rank=0)) == wanted
+            assert json.loads(run.logs(rank=0).splitlines()[-1]) == wanted
     finally:
         here.delete()
         run.delete()

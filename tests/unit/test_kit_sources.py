@@ -5,6 +5,7 @@ A ConfigMap's volume is laid out as the kubelet does, from what its validation a
 
 import base64
 import json
+import os
 import re
 import subprocess
 import sys
@@ -116,7 +117,8 @@ def test_links_are_followed_and_what_a_config_map_cannot_carry_is_named(program,
     (tmp_path / "data" / "gone").symlink_to("nowhere")
     files, _ = launched(program, files=["data"])
     assert files["data/disk/a"] == (b"a", None)
-    assert "'gone' leads nowhere" in caplog.text and "'empty' is an empty folder" in caplog.text
+    assert "'gone' leads nowhere; 'data/empty' is an empty folder" in caplog.text
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize(
@@ -126,13 +128,15 @@ def test_links_are_followed_and_what_a_config_map_cannot_carry_is_named(program,
         (["data", "data/x"], "named twice"),
         (["..a"], "two dots"),
         (["\udcff"], "is UTF-8"),
-        (["many"], "2,002 files"),
+        (["many"], "2,001 files"),
+        (["large"], "1,099,511,627,776 bytes"),  # and it is not read before
     ],
 )
 def test_what_cannot_be_carried_is_refused_before_the_launch(program, files, words):
-    for name in ("a", "data/x", "..a", "\udcff", *(f"many/{number}" for number in range(2001))):
+    for name in ("a", "data/x", "..a", "large", "\udcff", *(f"many/{number}" for number in range(2001))):
         (program.parent / name).parent.mkdir(exist_ok=True)
         (program.parent / name).touch()
+    os.truncate(program.parent / "large", 2**40)
     with pytest.raises(BadInput, match=words):
         kit.IndexedJob(program, files=files)
 
