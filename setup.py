@@ -10,12 +10,14 @@ import os
 from setuptools import find_packages, setup
 from setuptools.command.egg_info import egg_info
 
-PACKAGES = ("kitlib*", "clouds*", "workshop*", "exercises*", "localkube*", "trainyard")
+PACKAGES = ("kitlib*", "localkube*", "trainyard_kit*")
 FOLDERS = {
     f"kitlib.data.{name}": name
-    for name in ("datasets", "docs", "images", "manifests", "notebooks", "operators", "trainers")
+    for name in ("docs", "images", "manifests", "notebooks", "programs", "trainers")
 }
-CONTROL_PLANE = "trainyard-controlplane=={}; sys_platform == 'linux' and platform_machine in 'x86_64 aarch64'"
+CONTROL_PLANE = (
+    "trainyard-kit-controlplane=={}; sys_platform == 'linux' and platform_machine in 'x86_64 aarch64'"
+)
 
 
 class Metadata(egg_info):

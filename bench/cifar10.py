@@ -1,7 +1,7 @@
 """Images in CIFAR-10's format for the measures, and the two programs that train on them.
 
-The images are the stand-ins that ``datasets/prepare_dataset.py`` draws; how fast training is does not depend
-on what they show.
+The images are the stand-ins that ``programs/dataset/prepare_dataset.py`` draws; how fast training is does
+not depend on what they show.
 """
 
 import subprocess
@@ -16,7 +16,7 @@ from bench.peers import cifar10_plain
 from kitlib import config
 
 TRAINER = "trainers/cifar10_ddp.py"
-PREPARE = "datasets/prepare_dataset.py"
+PREPARE = "programs/dataset/prepare_dataset.py"
 IMAGES = 25_600
 DRAW_SECONDS = 600
 

@@ -8,8 +8,8 @@
     >>> cluster.delete()
 
 These are all the names that notebooks need. ``kit.check``, ``kit.list_resources``,
-``kit.delete_resources`` and ``kit.workshop`` belong to the packages ``exercises``, ``clouds`` and
-``workshop``, which are loaded when first used.
+``kit.delete_resources`` and ``kit.workshop`` belong to the package ``trainyard_kit``, which is loaded when
+one of them is first used.
 """
 
 from typing import Any
@@ -72,10 +72,11 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in plugins.API:
+    added = plugins.entries("kitlib.names")
+    if name not in added:
         raise AttributeError(f"module 'kitlib' has no attribute {name!r}")
-    return plugins.load(plugins.API[name])
+    return plugins.load(added[name])
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *plugins.API})
+    return sorted({*globals(), *plugins.entries("kitlib.names")})

@@ -1,4 +1,4 @@
-"""``python -m localkube VERB``: the local cluster for programs; people use ``kit cluster VERB``.
+"""``python -m localkube VERB``: the local cluster for programs; people use ``trainyard cluster VERB``.
 
 Answers are JSON lines on standard output: ``{"progress": …}`` while something goes on, at the end one
 ``{"result": …}``, or ``{"error": {"what", "about", "fix"}}`` with exit status 1.
@@ -179,7 +179,9 @@ def _pair(label: str) -> tuple[str, str]:
 def _kubeconfig(options: argparse.Namespace) -> None:
     path = ClusterPaths(options.name).kubeconfig
     if not path.exists():
-        raise LocalClusterError("there is no such cluster", about=options.name, fix="see `kit cluster list`")
+        raise LocalClusterError(
+            "there is no such cluster", about=options.name, fix="see `trainyard cluster list`"
+        )
     sys.stdout.write(path.read_text())
 
 

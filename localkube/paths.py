@@ -16,7 +16,7 @@ from localkube.errors import LocalClusterError, Skipped
 APPLICATION = "trainyard"
 LEAST_FREE_BYTES = 200 << 20  # etcd writes logs of 64 MB, and allocates one ahead
 # The Python package of built programs that ``make wheel`` makes (``tools/wheel.py``).
-PACKAGE, CONTENTS = "trainyard_controlplane", "contents.json"
+PACKAGE, CONTENTS = "trainyard_kit_controlplane", "contents.json"
 _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
@@ -100,7 +100,7 @@ def target() -> tuple[str, str]:
 
 
 def packaged_program(program: str, fingerprint: str) -> Path:
-    """Find a program in the Python package ``trainyard-controlplane``.
+    """Find a program in the Python package ``trainyard-kit-controlplane``.
 
     Args:
         program: Its file's name.
@@ -111,17 +111,17 @@ def packaged_program(program: str, fingerprint: str) -> Path:
     """
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or not spec.origin:
-        raise Skipped("the Python package trainyard-controlplane is not installed")
+        raise Skipped("the Python package trainyard-kit-controlplane is not installed")
     folder = Path(spec.origin).parent / "binaries"
     try:
         contents = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Skipped(f"{folder / CONTENTS} cannot be read: {error}") from error
     if program not in contents:
-        raise Skipped(f"the package trainyard-controlplane has no {program}")
+        raise Skipped(f"the package trainyard-kit-controlplane has no {program}")
     if contents[program] != fingerprint:
         raise Skipped(
-            f"{program} of the package trainyard-controlplane was built from other sources "
+            f"{program} of the package trainyard-kit-controlplane was built from other sources "
             f"({contents[program]}) than these ({fingerprint}): install the wheel of this version"
         )
     if not os.access(folder / program, os.X_OK):

@@ -25,13 +25,13 @@ PAGES = (
     "README.md",
     "docs/*.md",
     "localkube/README.md",
-    "workshop/README.md",
+    "trainyard_kit/workshop/README.md",
     "notebooks/*.ipynb",
 )
 CHAPTERS = (
     ("The course", ("notebooks/*.ipynb",)),
     ("Background", ("docs/glossary.md", "docs/trainers.md", "docs/datasets.md", "docs/elastic.md")),
-    ("Teaching", ("docs/instructors-guide.md", "docs/walk-throughs.md", "workshop/README.md")),
+    ("Teaching", ("docs/instructors-guide.md", "docs/walk-throughs.md", "trainyard_kit/workshop/README.md")),
 )
 # A link in Markdown whose target is a file or folder of the repository.
 LINK = re.compile(r"\[([^\]\n]+)\]\(((?![a-z]+:|#)[^)\s#]+)(#[^)\s]*)?\)")

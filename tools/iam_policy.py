@@ -1,4 +1,4 @@
-"""Derive the IAM policies of EKS clusters, and write them to clouds/eks/policy.json and docs/eks.md.
+"""Derive the IAM policies of EKS clusters, and write them to policy.json and docs/eks.md.
 
 ``stack`` is what CloudFormation needs to create, update and delete the templates' resources: AWS's own
 resource schemas, which cfn-lint brings, list the permissions of each type. ``user`` is what the driver itself
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER, PAGE = ROOT / "clouds" / "eks", ROOT / "docs" / "eks.md"
+FOLDER, PAGE = ROOT / "trainyard_kit" / "clouds" / "eks", ROOT / "docs" / "eks.md"
 BLOCK = re.compile(r"(?<=<!-- policy of users -->\n).*?(?=<!-- end -->)", re.DOTALL)
 ROLES = "arn:aws:iam::*:role/trainyard/*"
 REGION = "us-east-1"

@@ -92,7 +92,7 @@ def build_kit(build: Build) -> None:
         sys.executable,
     ]
     build.run(*uv, "--no-create-gitignore", "--out-dir", build.output, build.source, TRAINYARD_RELEASE="1")
-    (source,) = build.output.glob("trainyard-*.tar.gz")
+    (source,) = build.output.glob("trainyard_kit-*.tar.gz")
     undate(source, int(build.environment["SOURCE_DATE_EPOCH"]))
 
 
@@ -128,7 +128,7 @@ def bundle(build: Build) -> None:
     obtain = [sys.executable, "-m", "localkube.controlplane", "--operators"]
     build.run(*obtain, TRAINYARD_CONTROLPLANE="build")
     goal = build.output / f"trainyard-bundle-{build.version}-linux-{os.uname().machine}.tar.gz"
-    kit = [sys.executable, "-c", "from kitlib.cli.main import main; main()"]
+    kit = [sys.executable, "-c", "from trainyard_kit.cli.main import main; main()"]
     build.run(*kit, "bundle", "create", "--without-wheels", goal, TRAINYARD_CONTROLPLANE="cache")
 
 

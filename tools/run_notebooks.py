@@ -25,9 +25,9 @@ from smoke.stopping import Stopping
 from smoke.timeline import take_setup
 
 from kitlib import config
-from kitlib.cli.options import options_of
 from kitlib.errors import KitError
 from kitlib.k8s import names
+from trainyard_kit.cli.options import options_of
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"

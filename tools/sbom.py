@@ -44,7 +44,7 @@ def write(wheel: Path, output: Path, *, source: Path, scratch: Path, environment
 
 
 def python_packages(source: Path, scratch: Path, environment: Mapping[str, str]) -> dict:
-    """Return the bill of what ``pip install trainyard[clouds,workshop]`` brings along, with its pins."""
+    """Return the bill of what ``pip install trainyard-kit[clouds,workshop]`` brings along, with its pins."""
     uv = Path(sys.executable).with_name("uv")
     pins, bill = scratch / "requirements.txt", scratch / "packages.json"
     resolve = [
@@ -67,7 +67,7 @@ def python_packages(source: Path, scratch: Path, environment: Mapping[str, str])
     ]
     _run([uv, *engine, "requirements", *options, pins], source, environment)
     document = json.loads(bill.read_text())
-    name, version = "trainyard-controlplane", document["metadata"]["component"]["version"]
+    name, version = "trainyard-kit-controlplane", document["metadata"]["component"]["version"]
     reference = f"pkg:pypi/{name}@{version}"  # released beside it, so resolved by nobody
     component = {"type": "application", "name": name, "version": version, "purl": reference}
     document["components"].append({"bom-ref": reference, **component})

@@ -23,8 +23,8 @@ FETCH = TRAINERS / "fetch_trainer.py"  # no trainer: it brings one
 # Other programs that run in pods of this image, or can.
 OTHERS = (
     FETCH,
-    ROOT / "datasets" / "prepare_dataset.py",
-    ROOT / "operators" / "elastic_job" / "controller.py",
+    ROOT / "programs" / "dataset" / "prepare_dataset.py",
+    ROOT / "programs" / "elastic_job" / "controller.py",
     ROOT / "notebooks" / "scripts" / "train.py",
 )
 REQUIREMENTS = ROOT / "images" / "trainer" / "requirements.txt"

@@ -1,4 +1,4 @@
-"""Make the wheels of trainyard-controlplane: Kubernetes and operators as a package, for machines without Go.
+"""Make the wheels of trainyard-kit-controlplane: Kubernetes and operators, for machines without Go.
 
     .venv/bin/python tools/wheel.py --output dist amd64 arm64
 
@@ -128,7 +128,7 @@ def _architecture(text: str) -> str:
 
 def parse(arguments: Iterable[str] | None = None) -> argparse.Namespace:
     """Parse the command line: the architectures, none for all of them, and the folder of the wheels."""
-    parser = argparse.ArgumentParser(description="Make the wheels of trainyard-controlplane.")
+    parser = argparse.ArgumentParser(description="Make the wheels of trainyard-kit-controlplane.")
     parser.add_argument("architecture", nargs="*", type=_architecture, help="default: all")
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
     return parser.parse_args(arguments)

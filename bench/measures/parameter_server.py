@@ -27,7 +27,7 @@ BATCH, EPOCHS = 128, 3
 IMAGES, QUICK_IMAGES = 12_800, 2560
 RUN_SECONDS = 900
 LIMIT = Limit(1.0, at="least")
-PREPARE = "datasets/prepare_dataset.py"
+PREPARE = "programs/dataset/prepare_dataset.py"
 MODEL = Path(__file__).parents[1] / "cifar10_records.py"
 
 

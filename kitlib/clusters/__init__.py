@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kitlib import config
+from kitlib.clusters import plugins
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.checks import Report
 from kitlib.clusters.cleanup import delete_all
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.clusters.local import LocalCluster, not_found
-from kitlib.clusters.plugins import PROVIDERS, load
 from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed
+
+BUILT_IN: dict[str, type[Cluster]] = {"local": LocalCluster, "existing": ExistingCluster}
 
 
 def create_cluster(
@@ -53,7 +55,7 @@ def create_cluster(
         >>> cluster.nodes()
     """
     shape = Shape(nodes=nodes, cpus=cpus, memory=memory, gpus=gpus, options=options)
-    return _class(provider).create(name, shape, recreate=recreate)
+    return provider_class(provider).create(name, shape, recreate=recreate)
 
 
 def preflight(provider: str, *, name: str = DEFAULT_CLUSTER, nodes: int = 4, **options: object) -> Report:
@@ -73,7 +75,7 @@ def preflight(provider: str, *, name: str = DEFAULT_CLUSTER, nodes: int = 4, **o
     Example:
         >>> preflight("eks", region="us-west-2", instance_type="g4dn.xlarge", nodes=2)
     """
-    return _class(provider).preflight(name, Shape(nodes=nodes, options=options))
+    return provider_class(provider).preflight(name, Shape(nodes=nodes, options=options))
 
 
 def connect(
@@ -120,9 +122,9 @@ def credentials(*, environment: Mapping[str, str] | None = None, home: Path | No
     """
     given = dict(os.environ if environment is None else environment), home or Path.home()
     rows = []
-    for provider in PROVIDERS:
+    for provider in _providers():
         try:
-            rows.append((provider, *_class(provider).credentials(*given)))
+            rows.append((provider, *provider_class(provider).credentials(*given)))
         except ProviderFailed as error:  # the clouds are not installed
             rows.append((provider, error.what, error.fix))
     return Table(("provider", "would use", "next"), rows)
@@ -143,9 +145,9 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
         raise BadInput(
             f"only a provider knows a {', '.join(where)}",
             about=f'cluster "{name}"',
-            fix=f"say which: provider={' or '.join(map(repr, PROVIDERS))}",
+            fix=f"say which: provider={' or '.join(map(repr, _providers()))}",
         )
-    asked = [_class(each) for each in (_used() if provider is None else [provider])]
+    asked = [provider_class(each) for each in (_used() if provider is None else [provider])]
     for each in asked:
         known = set(inspect.signature(each.find).parameters) - {"name"}
         if unknown := sorted(set(where) - known):
@@ -161,7 +163,7 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
 
 def list_clusters() -> Table:
     """List the clusters of every provider."""
-    rows = [row for provider in _used() for row in _class(provider).existing()]
+    rows = [row for provider in _used() for row in provider_class(provider).existing()]
     columns = ("cluster", "provider", "state", "nodes", "version", "why")
     return Table(columns, [[row[column] for column in columns] for row in rows], empty="no clusters")
 
@@ -175,24 +177,40 @@ def clean_up(cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
     return delete_all((connect(cluster) if isinstance(cluster, str) else cluster).kube)
 
 
-def _class(provider: str) -> type[Cluster]:
-    if provider not in PROVIDERS:
+def provider_class(provider: str) -> type[Cluster]:
+    """Load the class of a provider.
+
+    Raises:
+        BadInput: There is no such provider.
+        ProviderFailed: A Python package that it needs is not installed.
+    """
+    if provider in BUILT_IN:
+        return BUILT_IN[provider]
+    if provider not in _providers():
         raise BadInput(
             f"there is no provider {provider!r}",
             about=f"provider={provider!r}",
-            fix=f"those that there are: {', '.join(PROVIDERS)}",
+            fix=f"those that there are: {', '.join(_providers())}",
         )
-    return load(PROVIDERS[provider])
+    found: type[Cluster] = plugins.load(plugins.entries("kitlib.providers")[provider])
+    return found
+
+
+def _providers() -> list[str]:
+    return [*BUILT_IN, *sorted(plugins.entries("kitlib.providers"))]
 
 
 def _used() -> list[str]:
     """Providers that may have a cluster: those on this machine, and clouds that it has used."""
-    here = ("local", "existing")
-    return [each for each in PROVIDERS if each in here or (config.state_folder() / each).is_dir()]
+    return [
+        provider
+        for provider in _providers()
+        if provider in BUILT_IN or (config.state_folder() / provider).is_dir()
+    ]
 
 
 def _not_there(name: str, provider: str) -> ClusterNotFound:
-    known = [str(each["cluster"]) for each in _class(provider).existing()]
+    known = [str(each["cluster"]) for each in provider_class(provider).existing()]
     return ClusterNotFound(
         f"{provider} has no such cluster of the kit's there",
         about=f'cluster "{name}"',
@@ -202,7 +220,6 @@ def _not_there(name: str, provider: str) -> ClusterNotFound:
 
 
 __all__ = [
-    "PROVIDERS",
     "Cluster",
     "LocalCluster",
     "clean_up",
@@ -212,4 +229,5 @@ __all__ = [
     "find",
     "list_clusters",
     "preflight",
+    "provider_class",
 ]

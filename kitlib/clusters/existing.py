@@ -9,10 +9,9 @@ from pathlib import Path
 import yaml
 
 from kitlib import config
-from kitlib.clusters import cleanup
+from kitlib.clusters import cleanup, plugins
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.kubectl import find_kubectl
-from kitlib.clusters.plugins import ON_CONNECT, is_installed, load
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
 from kitlib.k8s import names
 from kitlib.k8s.api_errors import unreached
@@ -190,5 +189,5 @@ def _memory(name: str) -> Path:
 
 def _announce(kube: Kube) -> None:
     """Call what other packages do when a kubeconfig has been connected to; those not installed do nothing."""
-    for name in filter(is_installed, ON_CONNECT):
-        load(name)(kube)
+    for entry in filter(plugins.is_installed, plugins.entries("kitlib.connected").values()):
+        plugins.load(entry)(kube)

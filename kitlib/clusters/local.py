@@ -227,7 +227,7 @@ class LocalCluster(Cluster):
 def broken(name: str, status: dict[str, Any]) -> ClusterBroken:
     """Build the error for a cluster that cannot be used."""
     if status["state"] == "stopped":
-        fix = f'kit.connect("{name}", start=True), or in a terminal: kit cluster start {name}'
+        fix = f'kit.connect("{name}", start=True), or in a terminal: trainyard cluster start {name}'
     else:
         shape = f'name="{name}", nodes={status.get("nodes", 4)}'
         fix = f'kit.create_cluster("local", {shape}, recreate=True) makes it anew'

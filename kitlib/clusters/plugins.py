@@ -1,65 +1,51 @@
-"""The parts of Trainyard that kitlib loads by name when they are first used, and never imports itself.
+"""What kitlib finds by entry points: providers of clusters, and names that other packages add to ``kit``.
 
-``clouds`` and ``workshop`` need extras of the distribution, which somebody who stays local does not install;
-``exercises`` belongs to the notebooks.
-Each entry is an import string, ``package.module:attribute``; an attribute of "" is the module itself.
+An installed distribution names them in its metadata, as with pytest's and Jupyter's plug-ins, so kitlib
+imports none of them. The groups, and what an entry point of each loads:
+
+=====================  =================================================================
+``kitlib.providers``   the class of a further provider: a `kitlib.clusters.base.Cluster`
+``kitlib.names``       an attribute of ``kit``, as in ``kit.workshop``
+``kitlib.connected``   a function that is called with the API client of a connected cluster
+=====================  =================================================================
+
+Source: https://packaging.python.org/en/latest/specifications/entry-points/
 """
 
-import importlib
+import functools
 import importlib.util
+from importlib import metadata
 from typing import Any
 
 from kitlib.errors import ProviderFailed
 
-# The class of each provider: a kitlib.clusters.base.Cluster.
-PROVIDERS = {
-    "local": "kitlib.clusters.local:LocalCluster",
-    "existing": "kitlib.clusters.existing:ExistingCluster",
-    "eks": "clouds.eks.cluster:EksCluster",
-    "gke": "clouds.gke.cluster:GkeCluster",
-}
-# Reads a template by which a provider creates clusters.
-TEMPLATES = {"eks": "clouds.eks.stacks:template"}
-# Names of `kit`, as in kit.workshop.
-API = {
-    "check": "exercises:check",
-    "delete_resources": "clouds.resources:delete_resources",
-    "list_resources": "clouds.resources:list_resources",
-    "workshop": "workshop:",
-}
-# Commands of `kit` in a terminal.
-COMMANDS = {
-    "extend": "clouds.cli:extend",
-    "record": "clouds.cli:record_command",
-    "reset": "workshop.cli:reset",
-    "resources": "clouds.cli:resources",
-    "workshop": "workshop.cli:workshop",
-}
-# Describes what the nodes of a cluster cost.
-PRICE = "clouds.price_table:describe_price"
-# Called with the API client when a kubeconfig has been connected to.
-ON_CONNECT = ("workshop.progress_reporter:follow",)
+# Of the distribution's extras, which somebody who stays local does not install.
+EXTRAS = {"trainyard_kit.clouds": "clouds", "trainyard_kit.workshop": "workshop"}
 
 
-def load(name: str) -> Any:
-    """Import what an import string names.
+@functools.cache
+def entries(group: str) -> dict[str, metadata.EntryPoint]:
+    """Read the entry points of a group, by their names."""
+    return {entry.name: entry for entry in metadata.entry_points(group=group)}
+
+
+def load(entry: metadata.EntryPoint) -> Any:
+    """Import what an entry point names.
 
     Raises:
         ProviderFailed: Its package, or one that it needs, is not installed.
     """
-    module, _, attribute = name.partition(":")
     try:
-        loaded = importlib.import_module(module)
+        return entry.load()
     except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
+        extra = EXTRAS.get(".".join(entry.module.split(".")[:2]))
         raise ProviderFailed(
             f"the Python package {error.name} is not installed",
-            about=name.rstrip(":"),
-            fix="make setup" if package == "exercises" else f"pip install 'trainyard[{package}]'",
+            about=entry.value,
+            fix=f"install trainyard-kit with its extra [{extra}]" if extra else "make setup",
         ) from error
-    return getattr(loaded, attribute) if attribute else loaded
 
 
-def is_installed(name: str) -> bool:
-    """Whether the package of an import string can be found, without loading it."""
-    return importlib.util.find_spec(name.partition(":")[0].partition(".")[0]) is not None
+def is_installed(entry: metadata.EntryPoint) -> bool:
+    """Whether the package of an entry point can be found, without loading it."""
+    return importlib.util.find_spec(entry.module.partition(".")[0]) is not None

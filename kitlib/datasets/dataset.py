@@ -166,7 +166,7 @@ class DatasetJob(Job):
         (program,) = manifests.read(config.manifests("dataset", "configmap.yaml"))
         (job,) = manifests.read(config.manifests("dataset", "job.yaml"))
         (container,) = job["spec"]["template"]["spec"]["containers"]
-        folder = config.DATA / "datasets"
+        folder = config.DATA / "programs" / "dataset"
         program["data"] = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
         pod = {
             "containers": [merge(container, self._container(container["env"]))],

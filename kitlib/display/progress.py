@@ -1,7 +1,7 @@
 """The progress of a wait: one line that changes, in a terminal or in a notebook, else the log.
 
-A script without a terminal gets a record of the logger ``trainyard`` for each change, which `kit` writes to
-stderr. Live charts and tables are in `kitlib.widgets`.
+A script without a terminal gets a record of the logger ``trainyard`` for each change, which the command
+writes to stderr. Live charts and tables are in `kitlib.widgets`.
 """
 
 import logging

@@ -372,7 +372,7 @@ class Kube:
                 raise Rejected(
                     f"the token in the kubeconfig has expired, at {since}",
                     about=f'{self.kubeconfig}, for cluster "{self.cluster}"',
-                    fix="ask whoever gave you the kubeconfig for a new one: kit workshop add makes it",
+                    fix="ask whoever gave you the kubeconfig for a new one: trainyard workshop add makes it",
                     status=401,
                     reason="Unauthorized",
                 )
@@ -394,7 +394,7 @@ class Kube:
 
 
 def _load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str | None]:
-    from kubernetes import config  # half a second, and not needed for `kit --help`
+    from kubernetes import config  # half a second, and not needed for `trainyard --help`
     from kubernetes.config.config_exception import ConfigException
 
     try:

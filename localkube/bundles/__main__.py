@@ -1,4 +1,4 @@
-"""``python -m localkube.bundles use FILE``: for machines without anything installed; else ``kit bundle``."""
+"""``python -m localkube.bundles use FILE``: where nothing is installed; else ``trainyard bundle``."""
 
 import argparse
 import sys

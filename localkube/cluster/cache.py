@@ -73,7 +73,7 @@ def clear(what: str | None) -> list[CacheEntry]:
         raise LocalClusterError(
             "nothing of this kind is in the cache",
             about=what,
-            fix=f"what there is: {', '.join(kinds) or 'nothing'}; clusters go by: kit cluster delete",
+            fix=f"what there is: {', '.join(kinds) or 'nothing'}; clusters go by: trainyard cluster delete",
         )
     going = [each for each in everything if not each.used]
     if what is not None:

@@ -166,7 +166,9 @@ def request(name: str, message: dict[str, Any]) -> Any:
     now = status(name)
     if now["state"] != "running":
         raise LocalClusterError(
-            f"the cluster is {now['state']}: {now['reason']}", about=name, fix=f"kit cluster start {name}"
+            f"the cluster is {now['state']}: {now['reason']}",
+            about=name,
+            fix=f"trainyard cluster start {name}",
         )
     with _connected(paths) as sock:
         sock.sendall(json.dumps(message).encode() + b"\n")

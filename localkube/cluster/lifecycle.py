@@ -71,7 +71,7 @@ def create(
             raise LocalClusterError(
                 f"the cluster does not answer: {now['reason']}",
                 about=name,
-                fix=f"delete it (kit cluster delete {name}) and create it again",
+                fix=f"delete it (trainyard cluster delete {name}) and create it again",
             )
         return _start(paths, wanted, report, progress_seconds, fresh=now["state"] == "absent")
 
@@ -87,13 +87,15 @@ def start(
     paths = ClusterPaths(name)
     now = status(name)
     if now["state"] == "absent":
-        raise LocalClusterError("there is no such cluster", about=name, fix=f"kit cluster create {name}")
+        raise LocalClusterError(
+            "there is no such cluster", about=name, fix=f"trainyard cluster create {name}"
+        )
     shape = read_record(paths).get("shape")
     if shape is None:
         raise LocalClusterError(
             f"nothing says which shape it had: {now['reason']}",
             about=name,
-            fix=f"delete it (kit cluster delete {name}) and create it again",
+            fix=f"delete it (trainyard cluster delete {name}) and create it again",
         )
     return create(name, wanted=ClusterSpec(**shape), report=report, progress_seconds=progress_seconds)
 
@@ -108,7 +110,9 @@ def scale(name: str, nodes: int, *, report: Report) -> dict[str, Any]:
     now = status(name)
     shape = read_record(paths).get("shape")
     if shape is None:
-        raise LocalClusterError("there is no such cluster", about=name, fix=f"kit cluster create {name}")
+        raise LocalClusterError(
+            "there is no such cluster", about=name, fix=f"trainyard cluster create {name}"
+        )
     wanted = ClusterSpec(**shape | {"nodes": nodes})
     if now["state"] == "running" and shape["nodes"] == nodes:
         return _whole(paths, now)
@@ -123,7 +127,7 @@ def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
     paths = ClusterPaths(name)
     now = status(name)
     if now["state"] == "absent":
-        raise LocalClusterError("there is no such cluster", about=name, fix="see `kit cluster list`")
+        raise LocalClusterError("there is no such cluster", about=name, fix="see `trainyard cluster list`")
     with locked(paths, report):
         end_processes(paths)
         note_stop(paths)
@@ -277,7 +281,7 @@ def _same(now: dict[str, Any], wanted: ClusterSpec) -> dict[str, Any]:
         raise LocalClusterError(
             f"a cluster of this name runs already, with {had}",
             about=now["name"],
-            fix=f"ask for the same, choose another name, or delete it: kit cluster delete {now['name']}",
+            fix=f"ask for the same, take another name, or delete it: trainyard cluster delete {now['name']}",
         )
     return now
 

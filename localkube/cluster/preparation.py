@@ -34,8 +34,17 @@ EGRESS_SOCKET = "egress.sock"
 # On the cluster's loopback; the supervisor relays it to the token webhook on the host.
 TOKEN_WEBHOOK_PORT = 6444
 # What pods need of the kit where its folder is a home, which has more.
-KIT = ("clouds", "datasets", "docs", "images", "kitlib", "localkube", "manifests", "notebooks", "operators")
-KIT = (*KIT, "trainers", "workshop")
+KIT = (
+    "docs",
+    "images",
+    "kitlib",
+    "localkube",
+    "manifests",
+    "notebooks",
+    "programs",
+    "trainers",
+    "trainyard_kit",
+)
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/etc/")
 # The kubelet trusts its cluster's authority alone: reading the machine's takes aiohttp a sixth of a second.
 KUBELET_ENVIRONMENT = {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null", "MALLOC_ARENA_MAX": "1"}

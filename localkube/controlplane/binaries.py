@@ -31,7 +31,7 @@ ORDER = ("path", "package", "cache", "download", "build")
 FORCE = "TRAINYARD_CONTROLPLANE"
 LINKED = build.PROGRAM
 REMEDIES = (
-    "pip install trainyard-controlplane; or allow access to the release server (or name a mirror in "
+    "pip install trainyard-kit-controlplane; or allow access to the release server (or name a mirror in "
     f"TRAINYARD_KUBERNETES_URL and TRAINYARD_ETCD_URL), or install Go {build.go_version()} or newer, "
     "or install conda-forge's kubernetes-server, kubernetes-client and etcd, then try again"
 )

@@ -94,7 +94,7 @@ def _obtain(recipe: Recipe, report: Report) -> None:
         raise LocalClusterError(
             f"the program cannot be obtained: {reason}",
             about=f"{recipe.name} {recipe.version}",
-            fix=f"where there is a network, run `{recipe.remedy}`, and carry it over with `kit bundle`",
+            fix=f"where there is a network, run `{recipe.remedy}`, and carry it over with `trainyard bundle`",
         ) from reason
 
 

@@ -98,7 +98,7 @@ class Recipe:
     @property
     def remedy(self) -> str:
         """The command that obtains it."""
-        return f"kit images get {self.name}"
+        return f"trainyard images get {self.name}"
 
 
 RECIPES = {

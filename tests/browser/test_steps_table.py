@@ -4,7 +4,7 @@ import pytest
 
 from .pages import menu, open_notebook, until, write_notebook
 
-WORK = """from clouds.steps import Phase, Steps
+WORK = """from trainyard_kit.clouds.steps import Phase, Steps
 with Steps('cluster "lab"') as steps:
     for name, seconds in {"network": 2, "cluster": 540, "nodes": 180}.items():
         steps.update(name, Phase.WAITS, usual=seconds)

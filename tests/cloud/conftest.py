@@ -4,7 +4,7 @@ in this process, a new one for each.
 
 import pytest
 
-from clouds.gke.cluster import GkeCluster
+from trainyard_kit.clouds.gke.cluster import GkeCluster
 
 from .aws import FakeAws
 from .google.fake import PROJECT, FakeGoogle

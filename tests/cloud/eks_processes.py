@@ -6,10 +6,10 @@ No Kubernetes is behind it: what is done inside a cluster is in `test_eks_provid
 import random
 from collections.abc import Callable
 
-from clouds import cluster as shared
-from clouds.eks.cluster import EksCluster
-from clouds.eks.session import AwsSession
 from kitlib.clusters.base import Shape
+from trainyard_kit.clouds import cluster as shared
+from trainyard_kit.clouds.eks.cluster import EksCluster
+from trainyard_kit.clouds.eks.session import AwsSession
 
 from .aws import FakeAws
 from .crash_injection import ProcessLife

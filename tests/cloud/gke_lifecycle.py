@@ -7,10 +7,10 @@ import random
 import time
 from collections.abc import Callable
 
-from clouds import cluster as shared
-from clouds.gke.cluster import GkeCluster
-from clouds.gke.session import GcpSession
 from kitlib.clusters.base import Shape
+from trainyard_kit.clouds import cluster as shared
+from trainyard_kit.clouds.gke.cluster import GkeCluster
+from trainyard_kit.clouds.gke.session import GcpSession
 
 from .crash_injection import ProcessLife
 from .google.api_errors import ApiError, OperationFailure

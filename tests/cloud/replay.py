@@ -1,4 +1,4 @@
-"""Playing back what ``kit record`` wrote: servers that answer as the clouds did, operation by operation."""
+"""Play back what ``trainyard record`` wrote: servers that answer as the clouds did."""
 
 import contextlib
 import http.server
@@ -27,7 +27,7 @@ class Replay(contextlib.ExitStack):
     to all of its operation, one after the other; the last answer is repeated.
 
     Args:
-        file: What ``kit record`` wrote.
+        file: What ``trainyard record`` wrote.
 
     Attributes:
         environment: Variables that lead the kit here.

@@ -6,14 +6,12 @@ from pathlib import Path
 import boto3
 import pytest
 
-import clouds.eks
-from clouds import resources
-from clouds.eks import delete
-from clouds.eks.cluster import EksCluster
-from clouds.eks.session import AwsSession
-from clouds.spec import Machines
-from kitlib.clusters import plugins
 from kitlib.errors import BadInput, ClusterNotFound, KitError, ProviderFailed
+from trainyard_kit.clouds import eks, resources
+from trainyard_kit.clouds.eks import delete
+from trainyard_kit.clouds.eks.cluster import EksCluster
+from trainyard_kit.clouds.eks.session import AwsSession
+from trainyard_kit.clouds.spec import Machines
 
 from .aws.network import plant
 from .eks_processes import NAME, REGION, STOCKOUT, EksProcesses
@@ -25,7 +23,6 @@ HOUR = 3600
 
 @pytest.fixture
 def user(aws, state_home, monkeypatch):
-    monkeypatch.setitem(plugins.PROVIDERS, "eks", "clouds.eks.cluster:EksCluster")
     monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
     return EksProcesses(aws, monkeypatch.setattr)
 
@@ -117,7 +114,7 @@ def test_where_a_zone_has_no_machines_the_other_is_tried_if_the_user_agrees(aws,
     assert subnet["AvailabilityZone"] == "us-west-2b"
     user.delete()
     aws.break_("Nodegroup", "train", *STOCKOUT)
-    monkeypatch.setattr("clouds.confirmation.confirm_cost", lambda *_, **__: None)
+    monkeypatch.setattr("trainyard_kit.clouds.confirmation.confirm_cost", lambda *_, **__: None)
     with pytest.raises(ProviderFailed, match="sufficient m5.xlarge capacity") as told:
         user.create(confirm=False)
     assert "us-west-2b" in told.value.fix
@@ -230,7 +227,7 @@ def test_what_has_the_name_and_is_not_the_kits_is_refused_and_stays(aws, user, w
 
 
 def test_a_cluster_that_an_administrator_deployed_without_the_kit_is_found_and_deleted(aws, user):
-    stacks, folder = boto3.client("cloudformation"), Path(clouds.eks.__file__).parent
+    stacks, folder = boto3.client("cloudformation"), Path(eks.__file__).parent
     tags = [{"Key": "trainyard:kit", "Value": "true"}, {"Key": "trainyard:cluster", "Value": NAME}]
     cluster = {"ClusterName": NAME, "AdminArn": "arn:aws:iam::123456789012:user/ada"}
     cluster |= {"ZoneOne": f"{REGION}a", "ZoneTwo": f"{REGION}b"}

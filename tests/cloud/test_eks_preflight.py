@@ -4,13 +4,13 @@ import boto3
 import pytest
 from botocore import exceptions as boto
 
-from clouds.eks.access import check_principal
-from clouds.eks.client_errors import AwsError, to_error
-from clouds.eks.cluster import EksCluster
-from clouds.eks.session import AwsSession
 from kitlib.clusters.base import Shape
 from kitlib.clusters.checks import Level
 from kitlib.errors import BadInput, KitError
+from trainyard_kit.clouds.eks.access import check_principal
+from trainyard_kit.clouds.eks.client_errors import AwsError, to_error
+from trainyard_kit.clouds.eks.cluster import EksCluster
+from trainyard_kit.clouds.eks.session import AwsSession
 
 from .eks_processes import OPTIONS, EksProcesses
 

@@ -8,12 +8,12 @@ import subprocess
 import pytest
 import yaml
 
-import workshop
-from clouds.eks.cluster import EksCluster
-from clouds.eks.session import AwsSession
-from clouds.eks.token import PREFIX, token
 from kitlib import clusters
 from kitlib.errors import BadInput, ClusterNotFound
+from trainyard_kit import workshop
+from trainyard_kit.clouds.eks.cluster import EksCluster
+from trainyard_kit.clouds.eks.session import AwsSession
+from trainyard_kit.clouds.eks.token import PREFIX, token
 
 from .aws.machines import files_of, nodes_of
 from .aws.server import Backing

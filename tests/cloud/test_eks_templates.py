@@ -12,10 +12,10 @@ from cfnlint import api
 from cfnlint.decode.cfn_yaml import loads
 from click.testing import CliRunner
 
-from kitlib.cli.main import main
+from trainyard_kit.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-FOLDER = ROOT / "clouds" / "eks"
+FOLDER = ROOT / "trainyard_kit" / "clouds" / "eks"
 TEMPLATES = ("cluster.yaml", "nodes.yaml")
 REGIONS = ["us-east-1", "us-west-2", "eu-central-1", "ap-southeast-2", "sa-east-1", "us-gov-west-1"]
 

@@ -7,9 +7,9 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-import clouds.eks
+from trainyard_kit.clouds import eks
 
-TEMPLATES = Path(clouds.eks.__file__).parent
+TEMPLATES = Path(eks.__file__).parent
 CLUSTER = {"ClusterName": "lab", "AdminArn": "arn:aws:iam::123456789012:user/ada"}
 CLUSTER |= {"ZoneOne": "us-west-2a", "ZoneTwo": "us-west-2b"}
 POOL = {"ClusterName": "lab", "Pool": "system", "InstanceTypes": "m5.large", "Nodes": "1", "MaxNodes": "2"}

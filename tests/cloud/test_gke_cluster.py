@@ -6,11 +6,11 @@ from inspect import signature
 
 import pytest
 
-from clouds.gke.cluster import GkeCluster
-from clouds.gke.session import GcpSession
 from kitlib import config
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.errors import ClusterNotFound
+from trainyard_kit.clouds.gke.cluster import GkeCluster
+from trainyard_kit.clouds.gke.session import GcpSession
 
 from .backing_cluster import BackingCluster
 from .gke_lifecycle import OPTIONS, ZONE

@@ -13,14 +13,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from clouds.gke.client_errors import ErrorReason, GcpError, translate
-from clouds.gke.cluster import GkeCluster
-from clouds.gke.create import create
-from clouds.gke.session import GcpSession
-from clouds.gke.token import access_token
-from clouds.steps import Steps
 from kitlib.clusters.base import Shape
 from kitlib.errors import BadInput, PreflightFailed
+from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError, translate
+from trainyard_kit.clouds.gke.cluster import GkeCluster
+from trainyard_kit.clouds.gke.create import create
+from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.gke.token import access_token
+from trainyard_kit.clouds.steps import Steps
 
 from .google.api_errors import stockout
 from .google.fake import PROJECT

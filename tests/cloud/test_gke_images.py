@@ -5,8 +5,8 @@ import re
 import pytest
 
 import kitlib as kit
-from clouds.gke.client_errors import ErrorReason, GcpError
 from kitlib.errors import CommandFailed, Interrupted
+from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
 
 from .gke_lifecycle import GkeProcesses
 from .google.api_errors import LineCut, OperationFailure, permission_denied

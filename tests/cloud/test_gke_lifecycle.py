@@ -7,12 +7,12 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Client
 
-from clouds import resources
-from clouds.gke.client_errors import ErrorReason, GcpError
-from clouds.gke.cluster import GkeCluster
-from clouds.gke.session import GcpSession
 from kitlib.clusters.base import Shape
 from kitlib.errors import BadInput, ClusterNotFound, KitError, PreflightFailed, ProviderFailed
+from trainyard_kit.clouds import resources
+from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
+from trainyard_kit.clouds.gke.cluster import GkeCluster
+from trainyard_kit.clouds.gke.session import GcpSession
 
 from .gke_lifecycle import NAME, OPTIONS, ZONE, GkeProcesses
 from .google.api_errors import ApiError, stockout

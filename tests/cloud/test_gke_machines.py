@@ -2,10 +2,10 @@
 
 import pytest
 
-from clouds.gke.cluster import GkeCluster
-from clouds.gke.machines import choose, disk_type
 from kitlib.clusters.base import Shape
 from kitlib.errors import BadInput
+from trainyard_kit.clouds.gke.cluster import GkeCluster
+from trainyard_kit.clouds.gke.machines import choose, disk_type
 
 ZONE = {"zone": "us-central1-c", "project": "p"}
 

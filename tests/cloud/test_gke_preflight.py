@@ -4,13 +4,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from clouds.gke import preflight
-from clouds.gke.client_errors import role_for
-from clouds.gke.machines import GkePlan, choose
-from clouds.gke.session import GcpSession
-from clouds.tags import Tags
 from kitlib.clusters.checks import Level
 from kitlib.errors import PreflightFailed
+from trainyard_kit.clouds.gke import preflight
+from trainyard_kit.clouds.gke.client_errors import role_for
+from trainyard_kit.clouds.gke.machines import GkePlan, choose
+from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.tags import Tags
 
 from .google.fake import PROJECT
 

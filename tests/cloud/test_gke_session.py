@@ -8,12 +8,12 @@ import subprocess
 
 import pytest
 
-from clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error
-from clouds.gke.cluster import GkeCluster
-from clouds.gke.session import GcpSession
-from clouds.spec import ClusterInfo
-from clouds.tags import Tags
 from kitlib.errors import BadInput
+from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error
+from trainyard_kit.clouds.gke.cluster import GkeCluster
+from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.spec import ClusterInfo
+from trainyard_kit.clouds.tags import Tags
 
 from .google.api_errors import permission_denied, service_disabled, stockout
 from .google.fake import NUMBER, PROJECT

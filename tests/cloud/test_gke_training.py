@@ -14,8 +14,8 @@ from google.cloud import storage
 from sklearn.datasets import load_digits
 
 import kitlib as kit
-from clouds.gke.cluster import GkeCluster
 from kitlib.clusters.base import Shape
+from trainyard_kit.clouds.gke.cluster import GkeCluster
 
 from .backing_cluster import BackingCluster
 from .gke_lifecycle import OPTIONS

@@ -3,13 +3,13 @@
 import pytest
 
 import kitlib as kit
-from clouds.gke.cluster import GkeCluster
-from clouds.gke.session import GcpSession
 from kitlib.datasets.dataset import DatasetJob
 from kitlib.errors import BadInput
 from kitlib.storage import Volume, pvc
 from kitlib.storage.helper_pod import HelperPod
 from kitlib.storage.persistent_volume import gcs_fuse_source, share
+from trainyard_kit.clouds.gke.cluster import GkeCluster
+from trainyard_kit.clouds.gke.session import GcpSession
 
 from .google.fake import PROJECT
 

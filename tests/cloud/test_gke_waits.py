@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from clouds.gke.client_errors import ErrorReason, GcpError
-from clouds.gke.operations import BUSY_SECONDS, NEW_ACCOUNT_SECONDS, Operations
-from clouds.gke.session import GcpSession
-from clouds.steps import Steps
+from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
+from trainyard_kit.clouds.gke.operations import BUSY_SECONDS, NEW_ACCOUNT_SECONDS, Operations
+from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.steps import Steps
 
 from .gke_lifecycle import NAME, ZONE, GkeProcesses
 from .google.api_errors import ApiError, permission_denied, stockout

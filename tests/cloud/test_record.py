@@ -1,4 +1,4 @@
-"""``kit record``: what a cloud was asked and answered, without secrets, and played back without the cloud."""
+"""``trainyard record``: requests and answers of a cloud, without secrets, played back without the cloud."""
 
 import base64
 import json
@@ -15,13 +15,13 @@ from botocore.exceptions import ClientError
 from click.testing import CliRunner
 from google.cloud import container_v1
 
-from clouds import record
-from clouds.eks.cluster import EksCluster
-from clouds.eks.session import AwsSession
-from clouds.gke.cluster import GkeCluster
-from clouds.gke.session import GcpSession
-from kitlib.cli.main import main
 from kitlib.clusters.base import Shape
+from trainyard_kit.cli.main import main
+from trainyard_kit.clouds import record
+from trainyard_kit.clouds.eks.cluster import EksCluster
+from trainyard_kit.clouds.eks.session import AwsSession
+from trainyard_kit.clouds.gke.cluster import GkeCluster
+from trainyard_kit.clouds.gke.session import GcpSession
 
 from ..unit.made_up_cloud import SimulatedClock
 from .gke_lifecycle import GkeProcesses
@@ -127,7 +127,9 @@ def test_a_life_at_google_is_played_back_without_it(google, file, monkeypatch):
 def test_the_whole_life_of_a_gke_cluster_is_played_back_without_google(google, file, monkeypatch, state_home):
     google.backing("https://127.0.0.1:6443", "Q0E=")
     processes, until = GkeProcesses(google, monkeypatch.setattr), datetime.now(UTC) + timedelta(hours=4)
-    monkeypatch.setattr("clouds.gke.cluster.until_of", lambda hours: until)  # both lives ask for the same end
+    monkeypatch.setattr(
+        "trainyard_kit.clouds.gke.cluster.until_of", lambda hours: until
+    )  # both lives ask for the same end
 
     def life(project):
         cluster = processes.create(project=project)
@@ -149,10 +151,12 @@ def test_the_whole_life_of_a_gke_cluster_is_played_back_without_google(google, f
 @pytest.mark.slow
 def test_the_whole_life_of_an_eks_cluster_is_played_back_without_aws(aws, file, monkeypatch, state_home):
     until = datetime.now(UTC) + timedelta(hours=4)
-    monkeypatch.setattr("clouds.eks.cluster.until_of", lambda hours: until)  # both lives ask for the same end
+    monkeypatch.setattr(
+        "trainyard_kit.clouds.eks.cluster.until_of", lambda hours: until
+    )  # both lives ask for the same end
     monkeypatch.setattr(EksCluster, "clock", aws.clock)
     monkeypatch.setattr(EksCluster, "_install_addons", lambda cluster, plan: None)
-    monkeypatch.setattr("clouds.cluster.release", lambda kube, about: None)
+    monkeypatch.setattr("trainyard_kit.clouds.cluster.release", lambda kube, about: None)
 
     def life():
         options = {"region": "us-west-2", "instance_type": "m5.xlarge", "confirm": True}
@@ -237,7 +241,9 @@ def test_without_the_variable_nothing_is_wrapped(monkeypatch):
 
 def test_a_command_is_run_with_the_recording_and_its_exit_status_is_kept(tmp_path):
     file = tmp_path / "new.jsonl"
-    code = "import os, sys; from clouds import record; record._write(words='hello'); sys.exit(3)"
+    code = (
+        "import os, sys; from trainyard_kit.clouds import record; record._write(words='hello'); sys.exit(3)"
+    )
     done = CliRunner().invoke(main, ["record", str(file), "--", sys.executable, "-c", code])
     assert done.exit_code == 3 and "1 requests are in" in done.stderr
     assert entries(file)[0]["words"] == "hello"

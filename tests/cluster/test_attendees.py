@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib.cli import main as cli
 from kitlib.errors import BadInput, CommandFailed, Rejected
+from trainyard_kit.cli import main as cli
 
 pytestmark = pytest.mark.cluster
 

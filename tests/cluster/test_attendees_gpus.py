@@ -6,8 +6,8 @@ import pytest
 
 import kitlib as kit
 from kitlib.errors import Rejected
-from workshop import capacity
-from workshop.attendees import Quota
+from trainyard_kit.workshop import capacity
+from trainyard_kit.workshop.attendees import Quota
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long]
 TAINT = "nvidia.com/gpu=present:NoSchedule"  # as EKS and GKE have it on nodes with GPUs

@@ -14,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib.cli import main as cli
 from kitlib.errors import BadInput, ClusterBroken, CommandFailed, ProviderFailed
+from trainyard_kit.cli import main as cli
 
 SMALL = {"nodes": 1, "warm": False}
 
@@ -175,7 +175,8 @@ def test_a_home_that_cannot_be_written_is_named_with_the_remedy(monkeypatch):
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="mounts a small disk, which only root may")
 def test_a_full_disk_is_named_with_the_remedy(tmp_path):
-    script = 'mount -t tmpfs -o size=200k none "$0" && exec "$1" -m kitlib.cli cluster create full --nodes 1'
+    create = "trainyard_kit.cli cluster create full --nodes 1"
+    script = f'mount -t tmpfs -o size=200k none "$0" && exec "$1" -m {create}'
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", script, str(tmp_path), sys.executable],
         env=os.environ | {"XDG_STATE_HOME": str(tmp_path)},

@@ -17,7 +17,7 @@ from . import kit_wheel
 
 ROOT = Path(__file__).parents[2]
 SITE = Path(sysconfig.get_path("purelib"))
-# What `trainyard[clouds]` installs.
+# What `trainyard-kit[clouds]` installs.
 SDKS = ("boto3", "botocore", "s3transfer", "googleapiclient", "google_auth_httplib2", "httplib2")
 QUICK_START = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[
     1
@@ -122,7 +122,7 @@ for provider in ("eks", "gke"):
         print(error)
 """
     said = run(python, program, tmp_path / "empty")
-    assert said.count("pip install 'trainyard[clouds]'") == 2
+    assert said.count("pip install 'trainyard-kit[clouds]'") == 2
 
 
 def test_the_quick_start_of_the_readme_runs_in_an_installed_environment(python, tmp_path):

@@ -12,7 +12,7 @@ import pytest
 import kitlib as kit
 
 # kubectl of the kit in the stead of one on PATH; the rest is the walk-through's own text.
-KUBECTL = 'kubectl() { kit kubectl "$@"; }\n'
+KUBECTL = 'kubectl() { trainyard kubectl "$@"; }\n'
 TRAIN = r"""
 elasticdl train \
   --image_name=gcr.io/${PROJECT_ID}/elasticdl:mnist \

@@ -15,8 +15,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
-import trainyard
 from localkube.paths import target
+from trainyard_kit import hosted
 
 from . import kit_wheel, machine_image
 
@@ -83,8 +83,8 @@ def environment():
         kept = HOSTED / "constraints.txt"
         kept.write_text("".join(f"{name}=={version}\n" for name, version in installed(python).items()))
         needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-        there = {trainyard.canonical(name): version for name, version in installed(python).items()}
-        lacking = trainyard.missing(needed, there)
+        there = {hosted.canonical(name): version for name, version in installed(python).items()}
+        lacking = hosted.missing(needed, there)
         call(python, "-m", "pip", "wheel", "-c", kept, "-w", wheels, *lacking)
         (HOSTED / "complete").touch()
     for old in wheels.glob("trainyard*"):
@@ -111,7 +111,9 @@ def execute(environment):
         mounts = [f"{copy}:{environment}", f"{content}:/content", f"{HOSTED / 'wheels'}:/wheels:ro"]
         mounts += [f"{sys.base_prefix}:{sys.base_prefix}:ro"]
         given = ["HOME=/root", f"PATH={environment}/bin:/usr/bin:/bin"]
-        given += ["PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels"]
+        given += ["PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels", "COLAB_RELEASE_TAG=release-colab"]
+        for wheel in (HOSTED / "wheels").glob("trainyard_kit*.whl"):
+            shutil.copy(wheel, content)  # where the cell looks while no repository is set
         words = ["--user", "0", "--network", "none", "--workdir", "/content", *SMALL]
         words += [word for each in mounts for word in ("--volume", each)]
         words += [word for each in given for word in ("--env", each)]
@@ -143,7 +145,7 @@ def test_a_notebook_sets_itself_up_and_changes_nothing_that_was_there(
     notebook, after = execute(name, **parameters)
     said = text_of(notebook)
     assert before <= after, f"changed: {before - after}"
-    assert any(each.startswith("trainyard_controlplane-") for each in after)
+    assert any(each.startswith("trainyard_kit_controlplane-") for each in after)
     assert "torch 2.8.0" in said and "Mode: plain." in said and "Namespaces are refused" in said
     assert "Limited: protobuf 5.29.5 stays" in said
     assert shown in said

@@ -1,4 +1,4 @@
-"""``kit quickstart`` in a terminal, as on somebody's first day: seen to its end, broken off, kept."""
+"""``trainyard quickstart`` in a terminal, as on somebody's first day: seen to its end, broken off, kept."""
 
 import os
 import re
@@ -14,7 +14,7 @@ from kitlib import clusters
 
 from ..node.terminals import Terminal
 
-KIT = [sys.executable, "-m", "kitlib.cli"]
+KIT = [sys.executable, "-m", "trainyard_kit.cli"]
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_script_gets_lines_and_a_cluster_that_is_kept_can_be_used(name):
     done = quickstart(name, "--keep", "--nodes", "1")
     assert done.returncode == 0, done.stderr
     assert "[rank 0] epoch" in done.stdout and "\x1b" not in done.stdout + done.stderr
-    assert f"kit cluster delete {name}" in done.stdout
+    assert f"trainyard cluster delete {name}" in done.stdout
     assert kit.connect(name).run("digits").status.phase == "Succeeded"
     refused = quickstart(name)
     assert refused.returncode == 1
@@ -70,5 +70,5 @@ def test_without_a_control_plane_it_says_what_to_install(name, tmp_path):
     done = quickstart(name, **nowhere)
     assert done.returncode == 1
     assert re.search("no control plane could be obtained", done.stderr)
-    assert "pip install trainyard-controlplane" in done.stderr
+    assert "pip install trainyard-kit-controlplane" in done.stderr
     assert clusters.find(name) is None

@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit_api
-import workshop
-from kitlib.cli import main
 from kitlib.errors import VolumeInUse
+from trainyard_kit import workshop
+from trainyard_kit.cli import main
 
 pytestmark = pytest.mark.cluster
 

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib.cli import main
 from kitlib.errors import BadInput, Interrupted, LaunchRejected, RunExists, RunNotFound, WaitTimeout
+from trainyard_kit.cli import main
 
 from .ranks import until
 

@@ -152,7 +152,11 @@ def test_no_secret_is_in_what_the_kit_prints(cluster, hidden, verb):
     if verb[1:] == ["status"]:
         words = [*verb, cluster.name]
     done = subprocess.run(
-        [sys.executable, "-m", "kitlib.cli", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "trainyard_kit.cli", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout, done.stderr
     assert shown({"out": done.stdout, "err": done.stderr}, hidden) == []

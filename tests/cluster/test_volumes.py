@@ -11,12 +11,12 @@ from click.testing import CliRunner
 
 import kitlib as kit
 from kitlib import config
-from kitlib.cli import main
 from kitlib.clusters import cleanup
 from kitlib.errors import BadInput, FileMissing, Interrupted, TransferFailed, VolumeInUse, VolumeNotFound
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.storage.helper_pod import HelperPod
+from trainyard_kit.cli import main
 
 pytestmark = pytest.mark.cluster
 

@@ -1,4 +1,4 @@
-"""``pip install trainyard`` in an empty environment, from a folder of wheels and without a network.
+"""``pip install trainyard-kit`` in an empty environment, from a folder of wheels and without a network.
 
 ``tools/dev.py test-wheel`` downloads the folder into build/wheels, as constraints.txt pins it; the variable
 TRAINYARD_WHEELS names another one. The wheels of the kit and of its control plane are made anew each time.
@@ -21,7 +21,7 @@ from . import kit_wheel
 
 ROOT = Path(__file__).parents[2]
 WHEELS = Path(os.environ.get("TRAINYARD_WHEELS", ROOT / "build" / "wheels"))
-OURS = ("trainyard", "trainyard-controlplane")
+OURS = ("trainyard", "trainyard-kit-controlplane")
 NOTEBOOKS = ("00_start", "01_create_a_cluster", "05_indexed_job")
 OTHERS = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 
@@ -69,7 +69,7 @@ def as_user(user):
 
 @pytest.fixture(scope="module")
 def environment(wheels):
-    """A new environment with ``trainyard[workshop]``, readable by everybody; its bin folder."""
+    """A new environment with ``trainyard-kit[workshop]``, readable by everybody; its bin folder."""
     folder = ROOT / ".pytest_cache" / "wheels-environment"
     uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--python", folder / "bin" / "python"]
     shutil.rmtree(folder, ignore_errors=True)
@@ -77,7 +77,7 @@ def environment(wheels):
     offline = ["--quiet", "--no-index", "--find-links", wheels]
     # uv's cache goes by name and version, which a wheel that is made anew keeps.
     offline += [word for name in OURS for word in ("--refresh-package", name)]
-    subprocess.run([*uv, *offline, "trainyard[workshop]"], check=True)
+    subprocess.run([*uv, *offline, "trainyard-kit[workshop]"], check=True)
     yield folder / "bin"
     shutil.rmtree(folder)
 
@@ -119,7 +119,7 @@ def test_what_is_installed_is_in_the_wheels_that_were_just_made(wheels, environm
 
 def test_the_kit_brings_its_control_plane_and_all_that_it_needs(environment):
     pip("check", python=environment / "python")
-    assert "trainyard-controlplane" in pip("list", python=environment / "python")
+    assert "trainyard-kit-controlplane" in pip("list", python=environment / "python")
 
 
 def test_the_quick_start_trains_from_wheels_alone(run):

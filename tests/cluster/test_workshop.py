@@ -15,10 +15,10 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
 import kitlib as kit
-from kitlib.cli import main
 from kitlib.errors import Rejected
 from kitlib.k8s.wait import wait
-from workshop.jupyter import token_of
+from trainyard_kit.cli import main
+from trainyard_kit.workshop.jupyter import token_of
 
 pytestmark = pytest.mark.cluster
 SERVICE = {"name": "jupyter", "port": {"name": "http"}}

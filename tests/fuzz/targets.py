@@ -137,7 +137,7 @@ def reports(data: bytes) -> None:
 
 
 def archive(data: bytes) -> None:
-    sys.path.insert(0, str(REPOSITORY / "datasets"))
+    sys.path.insert(0, str(REPOSITORY / "programs" / "dataset"))
     from say import Trouble
     from unpack import unpack
 

@@ -1,4 +1,4 @@
-"""``kit images``: what a user types, and what they read."""
+"""``trainyard images``: what a user types, and what they read."""
 
 import os
 import re
@@ -24,12 +24,12 @@ def registry():
 
 @pytest.fixture
 def kit(tmp_path):
-    """Run ``kit images`` with a store of its own; returns its status, output and errors."""
+    """Run ``trainyard images`` with a store of its own; returns its status, output and errors."""
     binaries.obtain(report=print)
     env = os.environ | {"XDG_STATE_HOME": str(tmp_path), "DOCKER_CONFIG": str(tmp_path)}
 
     def run(*arguments: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "kitlib.cli", "images", *arguments]
+        command = [sys.executable, "-m", "trainyard_kit.cli", "images", *arguments]
         return subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=120)
 
     return run
@@ -61,5 +61,5 @@ def test_an_error_says_what_to_do(kit, registry):
     assert missing.returncode == 1
     assert "not found" in missing.stderr and "check its name and tag" in missing.stderr
     assert "Traceback" not in missing.stderr
-    assert "kit images load FILE" in kit("pull", "127.0.0.1:1/x").stderr
+    assert "trainyard images load FILE" in kit("pull", "127.0.0.1:1/x").stderr
     assert "docker save" in kit("load", "/etc/hosts").stderr

@@ -100,7 +100,7 @@ def _size(terminal: Terminal) -> str:
 
 
 def test_kit_kubectl_passes_a_terminal_on(cluster, target):
-    kit = [sys.executable, "-m", "kitlib.cli", "kubectl", "-c", cluster.name]
+    kit = [sys.executable, "-m", "trainyard_kit.cli", "kubectl", "-c", cluster.name]
     environment = {"XDG_STATE_HOME": str(cluster.home), "PYTHONPATH": str(REPOSITORY)}
     settings = [f"{name}={value}" for name, value in environment.items()]
     with Terminal(["env", *settings, *kit, "exec", "-it", target, "--", "sh"]) as terminal:

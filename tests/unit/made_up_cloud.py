@@ -3,14 +3,22 @@
 import base64
 from dataclasses import dataclass, replace
 
-from clouds.clock import Clock
-from clouds.cluster import CloudCluster, exec_kubeconfig
-from clouds.cluster_store import ClusterStore
-from clouds.spec import COMMON_OPTIONS, CloudResource, CloudSpec, ClusterInfo, Machines, until_of
-from clouds.tags import Tags
+from kitlib.clusters import plugins
 from kitlib.clusters.checks import Probe, failed, ok, run
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, ProviderFailed
+from trainyard_kit.clouds.clock import Clock
+from trainyard_kit.clouds.cluster import CloudCluster, exec_kubeconfig
+from trainyard_kit.clouds.cluster_store import ClusterStore
+from trainyard_kit.clouds.spec import (
+    COMMON_OPTIONS,
+    CloudResource,
+    CloudSpec,
+    ClusterInfo,
+    Machines,
+    until_of,
+)
+from trainyard_kit.clouds.tags import Tags
 
 NOWHERE = "https://127.0.0.1:9"  # nobody answers
 PARTS = {"network": 20, "cluster": 540, "nodes": 180}  # seconds that each takes
@@ -199,3 +207,9 @@ class MoonCluster(CloudCluster):
 def tags(name="lab", expires=None):
     """Tags of the test's user."""
     return Tags(name, "ada", "course", expires)
+
+
+def provide(monkeypatch, **classes):
+    """Let these be the providers that entry points name."""
+    monkeypatch.setattr(plugins, "entries", lambda group: classes if group == "kitlib.providers" else {})
+    monkeypatch.setattr(plugins, "load", lambda entry: entry)

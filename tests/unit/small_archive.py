@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .small_data import write_cifar10
 
-DATASETS = Path(__file__).parents[2] / "datasets"
+DATASETS = Path(__file__).parents[2] / "programs" / "dataset"
 NAME = "cifar-10-python.tar.gz"
 PATH = f"/{NAME}"
 # The real file's size and checksum, as they stand in sources.py.

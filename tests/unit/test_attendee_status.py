@@ -10,9 +10,9 @@ import pytest
 from kitlib.errors import ClusterUnreachable, KitError, Rejected
 from kitlib.k8s import pods as pod_table
 from kitlib.widgets.widget import LiveView
-from workshop import attendee_status, progress_reporter
-from workshop.progress_reporter import NotebookPosition, ProgressReporter, locate
-from workshop.widget import WorkshopWatch, shares
+from trainyard_kit.workshop import attendee_status, progress_reporter
+from trainyard_kit.workshop.progress_reporter import NotebookPosition, ProgressReporter, locate
+from trainyard_kit.workshop.widget import WorkshopWatch, shares
 
 EVIL = "\x1b[2J\u202e<script>alert(1)</script>\n"
 COURSE = {

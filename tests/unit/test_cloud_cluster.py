@@ -28,7 +28,9 @@ def account(monkeypatch, tmp_path):
     there = Account()
     monkeypatch.setattr(MoonCluster, "account", there, raising=False)
     monkeypatch.setattr(MoonCluster, "clock", there.clock)
-    monkeypatch.setattr("clouds.cluster.release", lambda kube, about: there.calls.append(("release", about)))
+    monkeypatch.setattr(
+        "trainyard_kit.clouds.cluster.release", lambda kube, about: there.calls.append(("release", about))
+    )
     return there
 
 

@@ -6,8 +6,10 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from clouds import confirmation
-from clouds.price_table import (
+from kitlib import config
+from kitlib.errors import BadInput, NotConfirmed
+from trainyard_kit.clouds import confirmation
+from trainyard_kit.clouds.price_table import (
     HOURS_A_MONTH,
     Estimate,
     Price,
@@ -17,10 +19,8 @@ from clouds.price_table import (
     machine_prices,
     price_table,
 )
-from clouds.spec import CloudSpec, Machines
-from clouds.tags import Tags
-from kitlib import config
-from kitlib.errors import BadInput, NotConfirmed
+from trainyard_kit.clouds.spec import CloudSpec, Machines
+from trainyard_kit.clouds.tags import Tags
 
 ESTIMATE = Estimate(
     'cluster "lab" in us-west-2',
@@ -161,7 +161,7 @@ def test_the_page_on_prices_says_what_the_table_says():
 @pytest.mark.parametrize("cloud", ["amazon", "google"])
 def test_the_table_of_prices_is_not_older_than_a_year(cloud):
     table = price_table(cloud)
-    what_to_do = f"open {table.url}, correct clouds/prices.toml and docs/prices.md, and set today's date"
+    what_to_do = f"open {table.url}, correct prices.toml and docs/prices.md, and set today's date"
     assert date.today() - table.date < timedelta(days=365), what_to_do
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from clouds import resources
-from clouds.resources import Place
-from clouds.spec import ClusterInfo, Machines
 from kitlib.errors import BadInput, KitError, NotConfirmed, ProviderFailed
+from trainyard_kit.clouds import resources
+from trainyard_kit.clouds.resources import Place
+from trainyard_kit.clouds.spec import ClusterInfo, Machines
 
-from .made_up_cloud import PARTS, Account, MoonCluster, tags
+from .made_up_cloud import PARTS, Account, MoonCluster, provide, tags
 
 
 class Mute(MoonCluster):
@@ -26,8 +26,7 @@ def account(monkeypatch):
     there = Account()
     monkeypatch.setattr(MoonCluster, "account", there, raising=False)
     monkeypatch.setattr(MoonCluster, "clock", there.clock)
-    providers = dict.fromkeys(("eks", "gke"), "tests.unit.made_up_cloud:MoonCluster")
-    monkeypatch.setattr(resources, "PROVIDERS", providers)
+    provide(monkeypatch, eks=MoonCluster, gke=MoonCluster)
     for name in ("lab", "other"):
         there.things |= {(name, part): "active" for part in PARTS}
         there.described[name] = ClusterInfo(tags(name), Machines("m5.xlarge", 2), where="moon-1")

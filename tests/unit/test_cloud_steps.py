@@ -7,9 +7,9 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from clouds.steps import Phase, Steps, duration
 from kitlib.display.progress import shown_elsewhere
 from kitlib.errors import ProviderFailed
+from trainyard_kit.clouds.steps import Phase, Steps, duration
 
 from .made_up_cloud import SimulatedClock
 
@@ -98,7 +98,7 @@ def test_durations_are_in_minutes_from_one_minute_on(seconds, said):
 
 def test_an_executed_notebook_keeps_the_last_table_as_one_output():
     source = """
-from clouds.steps import Phase, Steps
+from trainyard_kit.clouds.steps import Phase, Steps
 from tests.unit.made_up_cloud import SimulatedClock
 with Steps("cluster lab", SimulatedClock()) as steps:
     steps.update("cluster", Phase.WAITS, usual=540)

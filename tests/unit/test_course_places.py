@@ -12,7 +12,7 @@ import dev
 import pytest
 import yaml
 
-from kitlib.cli.main import main
+from trainyard_kit.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "instructors-guide.md").read_text(encoding="utf-8")

@@ -11,8 +11,8 @@ import yaml
 from click.testing import CliRunner
 
 from kitlib import clusters, config
-from kitlib.cli.elasticdl import main
-from kitlib.cli.elasticdl_flags import UNAVAILABLE
+from trainyard_kit.cli.elasticdl import main
+from trainyard_kit.cli.elasticdl_flags import UNAVAILABLE
 
 from .cloud_like import CloudLike
 from .container_registry import serve_registry
@@ -143,7 +143,7 @@ def test_a_flag_of_elasticdl_that_is_not_available_is_named_as_such(elasticdl, n
         ({"use_async": "True", "grads_to_wait": 2}, "asynchronous training applies each gradient at once"),
         ({"grads_to_wait": 3}, "more gradients are waited for than workers compute"),
         ({"evaluation_steps": 5}, "nothing to evaluate with"),
-        ({"distribution_strategy": "AllreduceStrategy"}, "kit launch"),
+        ({"distribution_strategy": "AllreduceStrategy"}, "trainyard launch"),
         ({"restart_policy": "Always"}, "is not restarted in its pod"),
         ({"num_workers": 0}, r"--num_workers.*0 is not in the range"),
         ({"worker_pod_priority": "high=0.5"}, "a share of the workers"),

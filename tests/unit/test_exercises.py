@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import exercises
 import kitlib as kit
-from exercises.checklist import Checklist, definitions
 from kitlib.errors import BadInput
+from trainyard_kit import exercises
+from trainyard_kit.exercises.checklist import Checklist, definitions
 
 ROOT = Path(__file__).parents[2]
 AMDAHL = "def amdahl(share, workers):\n    return {}"
@@ -233,7 +233,7 @@ def dockerfile(instruction, *, before="COPY trainers/"):
     ],
 )
 def test_a_wrong_instruction_is_told_what_to_do(answer, check, advice, monkeypatch):
-    monkeypatch.setattr("exercises.checks.dockerfile.SECONDS", 1)
+    monkeypatch.setattr("trainyard_kit.exercises.checks.dockerfile.SECONDS", 1)
     found = kit.check("03", dockerfile=answer)
     assert any(check in row.name and advice in row.advice for row in found if row.right is False), found
 
@@ -338,7 +338,7 @@ def functions(path):
 def test_the_program_with_todos_is_that_of_one_process():
     ours, theirs = (
         functions(ROOT / "trainers" / "digits_single.py"),
-        functions(ROOT / "exercises" / "digits_todo.py"),
+        functions(ROOT / "trainyard_kit" / "exercises" / "digits_todo.py"),
     )
     assert {name for name in ours if ours[name] != theirs.get(name)} == {"emit", "main"}
 
@@ -355,7 +355,7 @@ TODO = {
 def filled(**changes):
     """Fill in the TODOs of the program, some of them otherwise."""
     lines = []
-    for line in (ROOT / "exercises" / "digits_todo.py").read_text().splitlines():
+    for line in (ROOT / "trainyard_kit" / "exercises" / "digits_todo.py").read_text().splitlines():
         todo = next((number for number in TODO if f"# TODO {number}" in line), None)
         if todo is None and not line.startswith("    loader = "):
             lines.append(line)
@@ -405,7 +405,7 @@ def test_the_program_is_trained_on_two_ranks(name, tmp_path):
 
 
 def test_a_program_without_changes_is_not_run():
-    first, *others = kit.check("05", program=ROOT / "exercises" / "digits_todo.py")
+    first, *others = kit.check("05", program=ROOT / "trainyard_kit" / "exercises" / "digits_todo.py")
     assert "as it was" in first.advice
     assert not any(row.right for row in others)
 

@@ -1,18 +1,18 @@
-"""What `trainyard.prepare` installs in a hosted notebook, what it keeps, and what it says."""
+"""What `hosted.prepare` installs in a hosted notebook, what it keeps, and what it says."""
 
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-import trainyard
+from trainyard_kit import hosted
 
 ROOT = Path(__file__).parents[2]
 HAS = {"torch": "2.8.0+cu126", "numpy": "2.0.2", "protobuf": "5.29.5", "grpcio": "1.85.1"}
 
 
 def test_what_is_there_is_not_installed_however_old_it_is():
-    wanted = trainyard.missing(["Torch>=2.15", "numpy>=2.4", "kopf>=1.45", "jupyterlab>=4.6"], HAS)
+    wanted = hosted.missing(["Torch>=2.15", "numpy>=2.4", "kopf>=1.45", "jupyterlab>=4.6"], HAS)
     assert wanted == ["kopf"]
 
 
@@ -20,16 +20,16 @@ def test_what_is_there_is_not_installed_however_old_it_is():
     ("requirement", "asked"),
     [
         ("kubernetes<37,>=36", "kubernetes<37"),
-        ("trainyard-controlplane==0.1.0; sys_platform == 'linux'", "trainyard-controlplane==0.1.0"),
+        ("trainyard-kit-controlplane==0.1.0; sys_platform == 'linux'", "trainyard-kit-controlplane==0.1.0"),
         ("backports.tarfile >= 1.2", "backports.tarfile"),
     ],
 )
 def test_of_what_is_missing_the_upper_bounds_stay(requirement, asked):
-    assert trainyard.missing([requirement], HAS) == [asked]
+    assert hosted.missing([requirement], HAS) == [asked]
 
 
 def test_extras_are_left_out():
-    assert trainyard.missing(['boto3>=1.44; extra == "clouds"'], HAS) == []
+    assert hosted.missing(['boto3>=1.44; extra == "clouds"'], HAS) == []
 
 
 def test_pip_is_told_to_keep_every_version_that_it_can_read(monkeypatch, tmp_path):
@@ -40,21 +40,21 @@ def test_pip_is_told_to_keep_every_version_that_it_can_read(monkeypatch, tmp_pat
         told.append(Path(words[words.index("-c") + 1]).read_text().splitlines())
         return iter(["Collecting kopf"])
 
-    monkeypatch.setattr(trainyard, "_lines", pip)
-    trainyard._install(["kopf"], HAS | {"python-apt": "2.4.0-ubuntu4"})
+    monkeypatch.setattr(hosted, "_lines", pip)
+    hosted._install(["kopf"], HAS | {"python-apt": "2.4.0-ubuntu4"})
     assert told == [["torch==2.8.0+cu126", "numpy==2.0.2", "protobuf==5.29.5", "grpcio==1.85.1"]]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_package_that_is_too_old_for_a_notebook_is_named():
-    (said,) = trainyard._limits(HAS)
+    (said,) = hosted._limits(HAS)
     assert said.startswith("Limited: protobuf 5.29.5 stays, and notebook 10")
 
 
 def test_where_all_is_there_it_only_reports(monkeypatch, capsys):
     monkeypatch.chdir(ROOT / "notebooks")
     monkeypatch.setattr(metadata, "requires", lambda name: ["click>=8.2"])
-    assert trainyard.prepare() == ROOT / "notebooks"
+    assert hosted.prepare() == ROOT / "notebooks"
     said = capsys.readouterr().out
     assert "0 packages installed" in said and "Mode: " in said and "torch 2." in said
 
@@ -62,11 +62,11 @@ def test_where_all_is_there_it_only_reports(monkeypatch, capsys):
 def test_a_notebook_that_is_alone_gets_the_course(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(metadata, "requires", lambda name: [])
-    folder = trainyard.prepare()
+    folder = hosted.prepare()
     assert (folder / "00_start.ipynb").is_file() and (folder / "../trainers/digits_ddp.py").is_file()
-    assert trainyard.prepare() == folder, "a second run finds it"
+    assert hosted.prepare() == folder, "a second run finds it"
 
 
 def test_a_program_that_fails_is_quoted():
     with pytest.raises(RuntimeError, match="No module named trainyard_nothing"):
-        list(trainyard._lines("trainyard_nothing"))
+        list(hosted._lines("trainyard_nothing"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from workshop.notebook_reset import BY_KUBECTL, ORDER
+from trainyard_kit.workshop.notebook_reset import BY_KUBECTL, ORDER
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 COURSE = (
@@ -214,13 +214,13 @@ def test_nothing_is_installed_or_pasted(notebook, number):
 
 
 def test_it_lists_what_it_makes_so_that_it_can_be_undone(notebook, number):
-    """``kit reset NN`` deletes what the metadata ``trainyard.makes`` lists: ``run/digits``, ``pod/hello`` …
+    """``trainyard reset NN`` deletes what the metadata ``trainyard.makes`` lists: ``run/digits`` …
 
     What is made by kubectl has the label ``trainyard/notebook=NN``: by it the kit knows it.
     """
     kinds = {made.partition("/")[0] for made in notebook.metadata.trainyard.makes}
     assert all(re.fullmatch(r"[a-z]+/[a-z0-9.-]+", made) for made in notebook.metadata.trainyard.makes)
-    assert kinds <= set(ORDER), f"kit reset knows {', '.join(ORDER)}"
+    assert kinds <= set(ORDER), f"trainyard reset knows {', '.join(ORDER)}"
     if kinds & set(BY_KUBECTL):
         assert re.search(rf"trainyard/notebook['\"]?[=:\]]+ ?['\"]?{number}", "\n".join(sources(notebook)))
 

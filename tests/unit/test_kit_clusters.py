@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 import kitlib as kit
 from kitlib import clusters
-from kitlib.cli import main
 from kitlib.clusters import ExistingCluster, LocalCluster, cleanup, existing, local, machine
 from kitlib.clusters.kubectl import forward_port
 from kitlib.errors import BadInput, ClusterUnreachable, CommandFailed, ProviderFailed
 from kitlib.k8s.client import Kube
+from trainyard_kit.cli import main
 
 KUBECONFIG = """
 apiVersion: v1

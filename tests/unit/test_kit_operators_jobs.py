@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 import kitlib as kit
-from clouds.cluster import CloudCluster
 from kitlib.clusters import Cluster
 from kitlib.errors import KitError
+from trainyard_kit.clouds.cluster import CloudCluster
 
 
 @pytest.fixture

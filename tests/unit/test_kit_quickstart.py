@@ -1,4 +1,4 @@
-"""What ``kit quickstart`` draws, and what ``kit course`` copies and leaves alone."""
+"""What ``trainyard quickstart`` draws, and what ``trainyard course`` copies and leaves alone."""
 
 import re
 from pathlib import Path
@@ -7,11 +7,11 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 
-from kitlib.cli.course import copy_course
-from kitlib.cli.main import main
-from kitlib.cli.quickstart import HEIGHT, WIDTH, LossPrinter, chart
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput
+from trainyard_kit.cli.course import copy_course
+from trainyard_kit.cli.main import main
+from trainyard_kit.cli.quickstart import HEIGHT, WIDTH, LossPrinter, chart
 
 
 def columns(drawn):

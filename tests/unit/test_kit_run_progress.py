@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kitlib.cli.follow import LinePrinter
 from kitlib.display.tracebacks import Line
 from kitlib.metrics import events as metrics
 from kitlib.metrics.run_progress import RunProgress
+from trainyard_kit.cli.follow import LinePrinter
 
 
 def line(event, rank=0, world_size=2, **fields):

@@ -152,7 +152,7 @@ def test_the_error_is_the_one_that_a_person_looks_for(name):
     assert found.rank == (1 if name in ("torchrun", "torchrun_signal") else 0)
 
 
-@pytest.mark.parametrize("name", set(RECORDED) - {"torchrun", "torchrun_record", "torchrun_plain"})
+@pytest.mark.parametrize("name", sorted(set(RECORDED) - {"torchrun", "torchrun_record", "torchrun_plain"}))
 def test_the_end_of_a_log_is_enough(name):
     """A kubelet keeps the last 2048 bytes of it."""
     text = (Path(__file__).parent / "tracebacks" / f"{name}.log").read_text()

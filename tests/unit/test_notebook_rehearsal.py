@@ -5,9 +5,9 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from kitlib.cli.main import main
 from kitlib.errors import BadInput
-from workshop import notebook_rehearsal
+from trainyard_kit.cli.main import main
+from trainyard_kit.workshop import notebook_rehearsal
 
 PLACE = {"cores": 2}
 

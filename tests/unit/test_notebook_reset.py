@@ -2,9 +2,9 @@
 
 import pytest
 
-import workshop
 from kitlib.errors import BadInput
-from workshop import notebook_reset
+from trainyard_kit import workshop
+from trainyard_kit.workshop import notebook_reset
 
 MADE = {"02": ["volume/shared", "pod/writer"], "05": ["run/digits"], "06": ["run/cifar", "volume/shared"]}
 

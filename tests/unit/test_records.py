@@ -20,7 +20,12 @@ def prepare(tmp_path):
     """Run the program on a volume of this test; return what it said last, and its status."""
 
     def run(name, *flags):
-        command = [sys.executable, str(ROOT / "datasets" / "prepare_dataset.py"), name, f"--root={tmp_path}"]
+        command = [
+            sys.executable,
+            str(ROOT / "programs" / "dataset" / "prepare_dataset.py"),
+            name,
+            f"--root={tmp_path}",
+        ]
         done = subprocess.run([*command, *flags], capture_output=True, text=True, check=False)
         return json.loads(done.stdout.splitlines()[-1]), done.returncode
 

@@ -91,7 +91,7 @@ def test_the_wheel_requires_the_control_plane_of_its_version(kit):
     _, version, *_ = wheel.stem.split("-")
     with zipfile.ZipFile(wheel) as archive:
         about = archive.read(f"trainyard-{version}.dist-info/METADATA").decode()
-    assert f"Requires-Dist: trainyard-controlplane=={version};" in about
+    assert f"Requires-Dist: trainyard-kit-controlplane=={version};" in about
 
 
 def test_a_difference_names_the_file_and_the_members_of_a_wheel(tmp_path):

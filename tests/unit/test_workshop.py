@@ -8,15 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 import kitlib as kit
-from clouds.price_table import describe_price
 from kitlib.clusters import LocalCluster
 from kitlib.display.progress import Progress
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, Rejected
 from kitlib.storage.persistent_volume import read_only
-from workshop import attendees, capacity, rehearsal, staging
-from workshop.attendees import Attendee, Quota, write_handout
-from workshop.jupyter import token_of
+from trainyard_kit.clouds.price_table import describe_price
+from trainyard_kit.workshop import attendees, capacity, rehearsal, staging
+from trainyard_kit.workshop.attendees import Attendee, Quota, write_handout
+from trainyard_kit.workshop.jupyter import token_of
 
 
 def node(cpu="4", memory="16Gi", gpus="0", ready="True"):

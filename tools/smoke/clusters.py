@@ -27,8 +27,8 @@ from kitlib.runs.run import Run
 from kitlib.runs.status import list_known
 from kitlib.storage import pvc
 from smoke.stopping import Stopping
-from workshop.attendees import remaining
-from workshop.rehearsal import pull
+from trainyard_kit.workshop.attendees import remaining
+from trainyard_kit.workshop.rehearsal import pull
 
 LOCK = "trainyard-run"  # a ConfigMap in a namespace that was given: two runs in one would meet
 KINDS_BY_KUBECTL = ("Deployment", "Job", "Pod", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim")

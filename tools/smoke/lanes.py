@@ -203,7 +203,7 @@ class Lanes:
             print(f"{notebook.label}  waiting for {names}", flush=True)
             with wait(WAITING, names, lane=lane.number):
                 # Where that fails, the notebook does, and says why.
-                self._python("-m", "kitlib.cli", "images", "get", *notebook.programs)
+                self._python("-m", "trainyard_kit.cli", "images", "get", *notebook.programs)
 
     def _obtain_control_plane(self, notebook: Planned) -> None:
         try:

@@ -3,8 +3,8 @@
 A notebook works alone. But where it uses what an earlier one left (a dataset, a model), it runs after that
 one on the same cluster; and what takes longest begins first. A notebook's ``metadata.trainyard`` has:
 
-- ``needs``: ``cluster``, and the programs of images that have to be on this machine, as ``kit images get``
-  calls them; without this key a cluster, and nothing else.
+- ``needs``: ``cluster``, and the programs of images that have to be on this machine, as ``images get`` calls
+  them; without this key a cluster, and nothing else.
 - ``after``: the names of notebooks after which it runs, on their cluster, where they are in the same run.
 - ``last``: whether it begins when nothing else is left to begin.
 - ``seconds``: about how long it takes on two cores.

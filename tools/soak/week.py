@@ -9,7 +9,6 @@ from pathlib import Path
 import psutil
 
 import kitlib as kit
-import workshop
 from kitlib.errors import KitError
 from soak import memory
 from soak.attendee import Attendee, Broken, wait_until_done
@@ -18,6 +17,7 @@ from soak.ledger import Ledger
 from soak.memory import Sampler
 from soak.plan import UNDO, Disturbance
 from soak.resources import ResourceCounts, processes, size_of, words_of
+from trainyard_kit import workshop
 
 AT_ONCE = 32
 # Of kubelet and supervisor, in which they have made what they make once; a short soak shows figures alone.

@@ -1,7 +1,7 @@
 """Read ranges of records from disk: an array of raw bytes in NumPy's format, memory-mapped.
 
-``datasets/records.py`` writes them and defines their content: the label in one byte, then the pixels. A task
-of the master is a range ``[start, end)``, and a worker reads only that range. The model file's
+``programs/dataset/records.py`` writes them and defines their content: a byte for the label, then the pixels.
+A task of the master is a range ``[start, end)``, and a worker reads only that range. The model file's
 ``dataset(record)`` interprets a record.
 """
 

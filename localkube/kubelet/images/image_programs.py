@@ -80,7 +80,7 @@ class Programs:
         if not argv:
             raise ProgramNotFound(
                 f"this control plane has no {name}: delete the cluster, run "
-                "`TRAINYARD_CONTROLPLANE=build kit cluster create NAME`"
+                "`TRAINYARD_CONTROLPLANE=build trainyard cluster create NAME`"
             )
         return Program(argv, _named(name, argv), origin="the control plane")
 

@@ -65,7 +65,7 @@ class NodeFaults:
                 raise LocalClusterError(
                     error.message,
                     about=f"{verb} {name}",
-                    fix="stop it instead, or use a machine that allows namespaces: kit doctor",
+                    fix="stop it instead, or use a machine that allows namespaces: trainyard doctor",
                 ) from error
             except OSError as error:
                 raise unwritable(self._states.path, error) from error

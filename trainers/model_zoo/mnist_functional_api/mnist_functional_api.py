@@ -2,8 +2,8 @@
 
     elasticdl train --model_zoo=model_zoo --model_def=mnist_functional_api.mnist_functional_api.custom_model …
 
-A record is a byte for the label and 28 x 28 bytes for the pixels, as `datasets/records.py` writes them. The
-network is that of ElasticDL's own example: two convolutions, batch normalisation, pooling, dropout and a
+A record is a byte for the label and 28 x 28 bytes for the pixels, as `programs/dataset/records.py` writes.
+The network is that of ElasticDL's own example: two convolutions, batch normalisation, pooling, dropout and a
 linear layer.
 """
 

@@ -1,1 +1,0 @@
-"""``kit``: the library's verbs for a terminal."""

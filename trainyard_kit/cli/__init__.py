@@ -1,0 +1,1 @@
+"""``trainyard``: the library's verbs for a terminal."""

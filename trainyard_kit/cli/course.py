@@ -1,0 +1,68 @@
+"""``trainyard course DIR``: the notebooks, and all files that they show, in a folder of the learner's own.
+
+Notebooks link to files beside their folder, as ``../trainers/digits_ddp.py``; so the folder has the same tree
+as the repository. What the learner has changed there is never overwritten.
+"""
+
+import filecmp
+import shutil
+from pathlib import Path
+
+import click
+
+from kitlib import config
+from kitlib.errors import BadInput
+
+FOLDERS = ("notebooks", "docs", "trainers", "programs", "manifests", "images")
+FILES = (
+    "trainyard_kit/clouds/eks/cluster.yaml",
+    "trainyard_kit/exercises/digits_todo.py",
+)  # of the packages, where notebooks show them
+IGNORED = {"__pycache__", ".ipynb_checkpoints"}
+MOST_NAMED = 5
+
+
+def copy_course(folder: Path) -> list[Path]:
+    """Copy the course into a folder, which may have a part of it already.
+
+    Returns:
+        The files that were written, relative to the folder; none if all were there.
+
+    Raises:
+        BadInput: Files there differ from the course's; nothing was written.
+    """
+    sources = {
+        path.relative_to(config.DATA): path
+        for name in FOLDERS
+        for path in sorted((config.DATA / name).rglob("*"))
+        if path.is_file() and not IGNORED & set(path.parts)
+    }
+    sources |= {Path(name): config.ROOT / name for name in FILES}
+    there = {name for name in sources if (folder / name).exists()}
+    changed = [name for name in there if not filecmp.cmp(sources[name], folder / name, shallow=False)]
+    if changed:
+        named = ", ".join(map(str, sorted(changed)[:MOST_NAMED]))
+        more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
+        raise BadInput(
+            f"these files differ from the course's, and would be overwritten: {named}{more}",
+            about=str(folder),
+            fix="choose another folder, or move them away; nothing was written",
+        )
+    missing = sorted(sources.keys() - there)
+    for name in missing:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(sources[name], folder / name)
+    return missing
+
+
+@click.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+def course(folder: Path) -> None:
+    """Copy the notebooks, and the files that they show, into FOLDER.
+
+    Files that you changed there are never overwritten.
+    """
+    written = copy_course(folder)
+    click.echo(f"{len(written)} files were copied to {folder}" if written else f"{folder} is complete")
+    # JupyterLab's folder is the course's, not that of the notebooks: they show pictures beside theirs.
+    click.echo(f"To begin: jupyter lab {folder}, and open notebooks/00_start.ipynb", err=True)

@@ -1,0 +1,208 @@
+"""The flags of ``elasticdl``, their values, and those of ElasticDL that are not available: `UNAVAILABLE`."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kitlib.errors import BadInput
+from trainyard_kit.cli.options import CLUSTER
+
+Flag = Callable[[Callable[..., None]], Callable[..., None]]
+ROLES = ("master", "ps", "worker")
+KINDS = {"cpu": "cpu", "memory": "memory", "disk": "ephemeral-storage", "gpu": "gpu"}
+REQUESTS = {"master": "cpu=0.1,memory=1024Mi", "ps": "cpu=1,memory=4096Mi", "worker": "cpu=1,memory=4096Mi"}
+LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
+STRATEGY = "ParameterServerStrategy"
+UNAVAILABLE = {  # of ElasticDL's flags: what to do instead
+    "aux_params": "leave it out",
+    "callbacks": "leave it out; what callbacks do in ElasticDL belongs in loss() or feed()",
+    "cluster_spec": "--yaml=FILE writes the manifest: edit it, and apply it with kubectl",
+    "cluster_spec_json": "--yaml=FILE writes the manifest: edit it, and apply it with kubectl",
+    "custom_data_reader": "leave it out; feed() gets the records of a dataset of the kit",
+    "data_reader_params": "leave it out; feed() gets the records of a dataset of the kit",
+    "dataset_fn": "--feed is its later name",
+    "docker_base_url": "set DOCKER_HOST",
+    "docker_image_repository": "--image_name has the registry",
+    "docker_tlscert": "set DOCKER_CERT_PATH",
+    "docker_tlskey": "set DOCKER_CERT_PATH",
+    "force_use_kube_config_file": "--cluster names the cluster; trainyard cluster list shows them",
+    "get_model_steps": "leave it out; every response to a gradient has the newest parameters",
+    "image_base": "elasticdl zoo init --base_image, and zoo build",
+    "keep_checkpoint_max": "leave it out; each server keeps its two newest checkpoints",
+    "local_pkg_dir": "COPY the wheels in the Dockerfile, and install them there",
+    "log_file_path": "trainyard kubectl logs POD > FILE",
+    "lr_staleness_modulation": "leave it out; a lower learning rate in optimizer() does the same",
+    "model_params": "leave it out; custom_model() has default values",
+    "namespace": "--cluster names the cluster, whose kubeconfig has the namespace",
+    "records_per_task": "--num_minibatches_per_task",
+    "tensorboard_log_dir": "leave it out; run.watch() in a notebook draws the curves",
+}
+
+
+class Command(click.Command):
+    """A command that explains the flags that it does not have."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = error.option_name.lstrip("-")
+            about = f"{ctx.command_path} {error.option_name}"
+            if name in UNAVAILABLE:
+                what = f"ElasticDL's flag --{name} is not available here"
+                raise BadInput(what, about=about, fix=UNAVAILABLE[name]) from error
+            close = f"perhaps {', '.join(error.possibilities)}; " if error.possibilities else ""
+            fix = f"{close}{ctx.command_path} --help lists the flags"
+            raise BadInput("there is no such flag", about=about, fix=fix) from error
+
+
+def combine(*options: Flag) -> Flag:
+    """Combine options to one decorator."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return add
+
+
+def number_flag(name: str, default: int, help: str, *, least: int = 1) -> Flag:
+    return click.option(
+        f"--{name}", type=click.IntRange(min=least), default=default, show_default=True, help=help
+    )
+
+
+def text_flag(name: str, help: str, default: str = "") -> Flag:
+    return click.option(f"--{name}", default=default, show_default=bool(default), help=help)
+
+
+def choice_flag(name: str, choices: list[str], default: str, help: str) -> Flag:
+    kind = click.Choice(choices, case_sensitive=name != "log_level")
+    return click.option(f"--{name}", type=kind, default=default, show_default=True, help=help)
+
+
+COMMON = combine(
+    click.option("--job_name", required=True, help="Name of the job; pods are elasticdl-NAME-master …"),
+    click.option("--model_zoo", required=True, help="Folder of the model zoo: here, or in the image."),
+    click.option("--model_def", required=True, help="package.module.function of the model, in the zoo."),
+    text_flag("image_name", "Image of all pods; by default the cluster's own."),
+    text_flag("volume", 'What pods mount: "mount_path=/data,claim_name=CLAIM", several with ";".'),
+    text_flag("loss", "Name of the loss function.", "loss"),
+    text_flag("optimizer", "Name of the optimizer's function.", "optimizer"),
+    text_flag("feed", "Name of the function that makes examples of records.", "feed"),
+    text_flag("eval_metrics_fn", "Name of the function that returns the metrics.", "eval_metrics_fn"),
+    number_flag("minibatch_size", 64, "Records in a minibatch."),
+    number_flag("num_minibatches_per_task", 8, "Minibatches in a task, which a worker gets at a time."),
+    number_flag("num_workers", 2, "Number of workers."),
+    number_flag("num_ps_pods", 1, "Number of parameter servers."),
+    *(
+        text_flag(f"{role}_resource_request", "Requests of each, such as cpu=1,memory=1024Mi.", default)
+        for role, default in REQUESTS.items()
+    ),
+    *(text_flag(f"{role}_resource_limit", "Limits of each; by default its requests.") for role in ROLES),
+    *(text_flag(f"{role}_pod_priority", "PriorityClass: high, low, or one of your own.") for role in ROLES),
+    choice_flag("image_pull_policy", ["Always", "IfNotPresent", "Never"], "Always", "Of the image."),
+    choice_flag("restart_policy", ["Never", "OnFailure", "Always"], "Never", "Lost pods are replaced."),
+    choice_flag("log_level", LEVELS, "INFO", "Of the log; INFO shows losses and evaluations."),
+    choice_flag("distribution_strategy", [STRATEGY, "AllreduceStrategy", "Local"], STRATEGY, "How to train."),
+    text_flag("envs", "Variables of all pods: KEY=VALUE,KEY=VALUE"),
+    text_flag("yaml", "Write the manifest to this file, and submit nothing."),
+    CLUSTER,
+)
+INIT = "A model file, or a folder with model.pt or checkpoints, to begin with."
+
+
+def check_strategy(given: Mapping[str, Any]) -> None:
+    if given["distribution_strategy"] != STRATEGY:
+        raise BadInput(
+            "the other strategies of ElasticDL are other jobs of the kit",
+            about=f"--distribution_strategy={given['distribution_strategy']}",
+            fix=f"--distribution_strategy={STRATEGY}; trainyard launch TRAINER trains with all-reduce",
+        )
+    if given["restart_policy"] != "Never":
+        raise BadInput(
+            "a container is not restarted in its pod: the master replaces pods, and its Job the master",
+            about=f"--restart_policy={given['restart_policy']}",
+            fix="leave it out",
+        )
+
+
+def _pairs(text: str, *, flag: str, example: str, known: Mapping[str, str]) -> dict[str, str]:
+    """Parse ``key=value,key=value``."""
+    found = {}
+    for each in filter(None, text.split(",")):
+        key, equals, value = (part.strip() for part in each.partition("="))
+        if not equals or not value or key not in known:
+            what = f"{key or each} is none of {', '.join(known)}" if equals else "this is no key=value"
+            raise BadInput(what, about=f'--{flag}="{text}"', fix=f'--{flag}="{example}"')
+        found[known[key]] = value
+    return found
+
+
+def parse_resources(given: Mapping[str, Any], flag: str) -> dict[str, str]:
+    found = _pairs(given[flag], flag=flag, example="cpu=1,memory=1024Mi", known=KINDS)
+    gpu = found.get("gpu", "0")
+    if not gpu.isdigit() or ("gpu" in found and not flag.startswith("worker")):
+        about = f'--{flag}="{given[flag]}"'
+        raise BadInput("only workers have GPUs, a whole number", about=about, fix="leave gpu out")
+    return found
+
+
+def parse_volumes(text: str) -> dict[str, str]:
+    example = "mount_path=/data,claim_name=fileserver-claim"
+    if not text:
+        fix = f'--volume="{example}"; trainyard volume list shows the claims'
+        raise BadInput("the data, and the state of the job, need a volume", about="--volume", fix=fix)
+    known = {name: name for name in ("mount_path", "claim_name", "host_path", "type")}
+    found = {}
+    for each in filter(None, text.split(";")):
+        one = _pairs(each, flag="volume", example=example, known=known)
+        if "host_path" in one:
+            fix = f'put the files on a volume (trainyard volume upload), and --volume="{example}"'
+            raise BadInput("a folder of the nodes is not mounted", about=f'--volume="{text}"', fix=fix)
+        if set(one) != {"mount_path", "claim_name"}:
+            fix = f'--volume="{example}"'
+            raise BadInput("a volume has a mount_path and a claim_name", about=f'--volume="{each}"', fix=fix)
+        found[one["mount_path"]] = one["claim_name"]
+    return found
+
+
+def check_path(flag: str, path: str, volumes: Mapping[str, str]) -> None:
+    """Raise BadInput for a path that is on none of the volumes: pods would not find it, or lose it."""
+    parts = Path(path).parts
+    if path and not any(parts[: len(Path(each).parts)] == Path(each).parts for each in volumes):
+        mounted = ", ".join(volumes)
+        raise BadInput(
+            "this path is on no volume",
+            about=f"--{flag}={path}; volumes are mounted at {mounted}",
+            fix=f"name a path below {mounted}, or mount another volume there with --volume",
+        )
+
+
+def parse_priorities(given: Mapping[str, Any]) -> dict[str, str]:
+    found = {role: given[f"{role}_pod_priority"] for role in ROLES if given[f"{role}_pod_priority"]}
+    for role, name in found.items():
+        if "=" in name:
+            raise BadInput(
+                "a share of the workers cannot have another priority",
+                about=f"--{role}_pod_priority={name}",
+                fix=f"--{role}_pod_priority=low: all of them",
+            )
+    return found
+
+
+def parse_environment(text: str) -> dict[str, str]:
+    """Parse ``KEY=VALUE,KEY=VALUE``, whose values may have commas."""
+    found = {}
+    for each in filter(None, re.split(r",(?=[A-Za-z_]\w*=)", text)):
+        key, equals, value = each.partition("=")
+        if not equals or not key.isidentifier():
+            raise BadInput(
+                "this is no variable", about=f'--envs="{text}"', fix='--envs="KEY=VALUE,KEY=VALUE"'
+            )
+        found[key] = value
+    return found

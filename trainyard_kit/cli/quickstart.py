@@ -1,0 +1,134 @@
+"""``trainyard quickstart``: create a cluster, train on its nodes, draw the loss, and leave nothing behind."""
+
+import math
+import signal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from kitlib import clusters
+from kitlib.display.tracebacks import Line
+from kitlib.errors import BadInput, Interrupted
+from kitlib.metrics import events
+from kitlib.metrics.log_format import number
+from kitlib.runs.run import Run
+from trainyard_kit.cli.follow import BarPrinter, follow
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+RUN = "digits"
+WIDTH, HEIGHT = 60, 8  # of the picture, in characters
+BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*%@"
+
+
+def chart(values: Iterable[float], *, blocks: str = BLOCKS) -> str:
+    """Draw values as columns of text from zero up, at most `WIDTH` of them, with the largest at the axis.
+
+    Args:
+        values: Finite ones; neighbours are averaged where there are too many.
+        blocks: Nine characters, from an empty one to a full one.
+
+    Example:
+        >>> chart([8.0, 4.0, 1.0]).splitlines()[-1]
+        '       0 |███'
+    """
+    every = list(values)
+    wide = max(1, -(-len(every) // WIDTH))
+    columns = [
+        sum(part) / len(part) for start in range(0, len(every), wide) if (part := every[start:][:wide])
+    ]
+    top = max([0.0, *columns]) or 1.0
+    rows = []
+    for row in reversed(range(HEIGHT)):
+        label = number(top) if row == HEIGHT - 1 else "" if row else "0"
+        heights = (math.ceil(each / top * HEIGHT * 8) - row * 8 for each in columns)
+        rows.append(f"{label:>8} |" + "".join(blocks[min(max(each, 0), 8)] for each in heights))
+    return "\n".join(rows)
+
+
+class LossPrinter(BarPrinter):
+    """Draws the loss above the progress bar, each step's mean over the ranks; prints the other lines."""
+
+    def __init__(self, name: str) -> None:
+        self.losses: dict[int, list[float]] = {}
+        self.blocks: str = BLOCKS
+        super().__init__(name, only=None)
+        self.blocks = ASCII if self.bar.console.options.ascii_only else BLOCKS
+
+    def show(self, rank: int | str, line: Line) -> None:
+        event = events.parse_line(line.text)
+        if event is None or event.event != "step":
+            super().show(rank, line)
+            return
+        step, loss = event.fields.get("step"), event.fields.get("loss")
+        if events.is_number(step) and events.is_number(loss) and math.isfinite(loss):
+            self.losses.setdefault(int(step), []).append(float(loss))
+
+    def above(self) -> "list[RenderableType]":
+        from rich.text import Text
+
+        means = [sum(each) / len(each) for _, each in sorted(self.losses.copy().items())]
+        return [Text(f"    loss\n{chart(means, blocks=self.blocks)}")] if means else []
+
+
+@click.command()
+@click.option("--nodes", default=2, show_default=True, help="How many workers, each on a node of its own.")
+@click.option("--name", default="quickstart", show_default=True, help="Of the cluster.")
+@click.option("--keep", is_flag=True, help="Leave the cluster, to look around in it.")
+def quickstart(nodes: int, name: str, keep: bool) -> None:
+    """Create a local cluster, train a small model on it, show the loss, and delete the cluster.
+
+    It is deleted after an error and after Ctrl-C as well.
+    """
+    from kitlib import jobs
+
+    if clusters.find(name, provider="local") is not None:
+        raise BadInput(
+            "there is a cluster of this name already",
+            about=f'cluster "{name}"',
+            fix=f"trainyard cluster delete {name}; or take another name: trainyard quickstart --name NAME",
+        )
+    for each in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal, too, leaves nothing behind
+        signal.signal(each, signal.default_int_handler)
+    try:
+        cluster = clusters.create_cluster("local", name=name, nodes=nodes)
+        run = jobs.launch(jobs.IndexedJob("trainers/digits_ddp.py", name=RUN, nodes=nodes), cluster=cluster)
+        follow(run, printer=LossPrinter)
+        _show_result(run)
+    except KeyboardInterrupt as error:
+        fix = f"trainyard quickstart{'' if keep else '; --keep leaves the cluster'}"
+        raise Interrupted("stopped", about=f'cluster "{name}" and its run', fix=fix) from error
+    finally:
+        _end(name, keep)
+
+
+def _show_result(run: Run) -> None:
+    steps, tested = run.metrics("step"), run.metrics("eval")
+    ranks = steps["world_size"].iloc[-1]
+    first, last = (steps[steps.step == each].loss.mean() for each in (steps.step.min(), steps.step.max()))
+    click.echo(
+        f"{ranks} workers: loss {number(first)} in the first step and {number(last)} in the last; "
+        f"{tested.accuracy.iloc[-1]:.1%} of the test images are classified correctly"
+    )
+
+
+def _end(name: str, keep: bool) -> None:
+    found = clusters.find(name, provider="local")
+    if found is None:
+        return
+    if keep:
+        click.echo(
+            f"The cluster stays: trainyard kubectl -c {name} get pods; trainyard run logs {RUN} -c {name}"
+        )
+        click.echo(f"To delete it: trainyard cluster delete {name}")
+        return
+    try:
+        found.delete()
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            "stopped before the cluster was deleted",
+            about=f'cluster "{name}"',
+            fix=f"trainyard cluster delete {name}",
+        ) from error

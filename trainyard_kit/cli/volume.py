@@ -1,0 +1,68 @@
+"""``trainyard volume``: shared volumes, and copying files to and from them."""
+
+import click
+
+from kitlib import clusters
+from kitlib.storage import Volume
+from trainyard_kit.cli.options import CLUSTER
+
+
+@click.group()
+def volume() -> None:
+    """Create volumes that all pods share, and copy files to and from them."""
+
+
+@volume.command()
+@click.argument("name")
+@CLUSTER
+@click.option("--size", default="5Gi", show_default=True, help="At least so much.")
+@click.option("--storage-class", help="Who makes it; by default the cluster's default class.")
+def create(name: str, cluster: str, size: str, storage_class: str | None) -> None:
+    """Create the volume NAME, or find it."""
+    click.echo(clusters.connect(cluster).create_volume(name, size=size, storage_class=storage_class))
+
+
+@volume.command("list")
+@CLUSTER
+def list_(cluster: str) -> None:
+    """List the volumes in a cluster."""
+    click.echo(clusters.connect(cluster).volumes())
+
+
+@volume.command()
+@click.argument("name")
+@click.argument("path", default="")
+@CLUSTER
+def ls(name: str, path: str, cluster: str) -> None:
+    """Show what lies in the folder PATH of the volume NAME."""
+    click.echo(clusters.connect(cluster).volume(name).ls(path))
+
+
+@volume.command()
+@click.argument("name")
+@click.argument("path", type=click.Path(exists=True))
+@click.argument("to", default="")
+@CLUSTER
+@click.option("--replace", is_flag=True, help="Let a folder take the place of the one that is there.")
+def upload(name: str, path: str, to: str, cluster: str, replace: bool) -> None:
+    """Copy the file or folder PATH to the volume NAME, where it is called TO."""
+    click.echo(clusters.connect(cluster).volume(name).upload(path, to=to, replace=replace))
+
+
+@volume.command()
+@click.argument("name")
+@click.argument("path")
+@click.argument("to", default=".", type=click.Path())
+@CLUSTER
+def download(name: str, path: str, to: str, cluster: str) -> None:
+    """Copy the file or folder PATH of the volume NAME to this machine."""
+    click.echo(clusters.connect(cluster).volume(name).download(path, to=to))
+
+
+@volume.command()
+@click.argument("name")
+@CLUSTER
+def delete(name: str, cluster: str) -> None:
+    """Delete the volume NAME with all that is on it; harmless when there is none."""
+    Volume(clusters.connect(cluster), name).delete()
+    click.echo(f"volume {name} is deleted")

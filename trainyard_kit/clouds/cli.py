@@ -1,0 +1,137 @@
+"""``trainyard resources``, ``trainyard extend`` and ``trainyard record``: what clouds have and cost."""
+
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kitlib import clusters, config
+from kitlib.errors import BadInput
+from trainyard_kit.cli.options import OPTION
+
+
+def _where(command: Callable[..., None]) -> Callable[..., None]:
+    for option in (
+        click.option("--provider", help="eks or gke; by default both."),
+        click.option("--region", "regions", multiple=True, help="Of AWS; repeat it, or say all."),
+        click.option("--profile", help="Of your AWS configuration."),
+        click.option("--project", help="Of Google Cloud."),
+    ):
+        command = option(command)
+    return command
+
+
+def _regions(regions: tuple[str, ...]) -> tuple[str, ...] | str | None:
+    return "all" if "all" in regions else regions or None
+
+
+@click.group()
+def resources() -> None:
+    """List and delete the kit's resources at clouds, whoever created them."""
+
+
+@resources.command("list")
+@click.option("--cluster", "-c", help="Only what belongs to this one.")
+@_where
+def list_(
+    cluster: str | None,
+    provider: str | None,
+    regions: tuple[str, ...],
+    profile: str | None,
+    project: str | None,
+) -> None:
+    """List the kit's resources at clouds, found by their tags, and the cost of its clusters."""
+    from trainyard_kit.clouds.resources import costs, find, places, table
+
+    asked, unanswered = places(provider, regions=_regions(regions), profile=profile, project=project)
+    click.echo(table(*find(asked, unanswered, cluster=cluster)))
+    sums = costs(asked, budget=config.read().budget)
+    click.echo(f"\n{sums}" if len(sums) else "")
+
+
+@resources.command()
+@click.argument("names", metavar="[CLUSTER]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Of every cluster of the kit that is found.")
+@click.option("--really", is_flag=True, help="Delete it; without this it is only listed.")
+@click.option("--yes", "confirm", is_flag=True, help="More than one cluster is meant.")
+@_where
+def delete(
+    names: tuple[str, ...],
+    every: bool,
+    really: bool,
+    confirm: bool,
+    provider: str | None,
+    regions: tuple[str, ...],
+    profile: str | None,
+    project: str | None,
+) -> None:
+    """Delete what belongs to each CLUSTER, also where the cluster itself is gone."""
+    from trainyard_kit.clouds.resources import delete_resources
+
+    if bool(names) == every:
+        raise click.UsageError("name one cluster or several, or say --all")
+    left = delete_resources(
+        provider,
+        clusters=names or None,
+        regions=_regions(regions),
+        profile=profile,
+        project=project,
+        dry_run=not really,
+        confirm=confirm,
+    )
+    click.echo(left)
+    if not really and len(left):
+        click.echo("\nNothing was deleted. To delete all of this: the same with --really", err=True)
+
+
+@click.command()
+@click.argument("name", default=config.DEFAULT_CLUSTER)
+@click.option("--hours", type=float, required=True, help="From now.")
+@click.option("--provider", help="Whose; by default any that this machine used for this name.")
+@click.option("--yes", "confirm", is_flag=True, help="Agree to the price of the hours that are added.")
+@click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
+@OPTION
+def extend(
+    name: str, hours: float, provider: str | None, confirm: bool, budget: float | None, option: dict[str, Any]
+) -> None:
+    """Let the cloud delete the cluster NAME so many hours from now, and not before.
+
+    What the further hours cost is shown, and asked for.
+    """
+    found = clusters.connect(name, provider=provider, **option)
+    if not hasattr(found, "extend"):
+        raise BadInput(
+            f"a cluster of the provider {found.provider} has no end that could be put off",
+            about=f'cluster "{name}"',
+            fix="it stays until you delete it",
+        )
+    click.echo(found.extend(hours=hours, confirm=confirm, budget=budget))
+
+
+@click.command("record", context_settings={"ignore_unknown_options": True})
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def record_command(file: Path, command: tuple[str, ...]) -> None:
+    """Run COMMAND, and write each request to a cloud's APIs and its answer to FILE, without secrets.
+
+    \b
+    trainyard record eks.jsonl -- make run PROVIDER=eks
+    """
+    from trainyard_kit.clouds import record
+
+    if file.exists():
+        raise BadInput("it exists already", about=str(file), fix="name a new file, or delete this one")
+    variables = {record.FILE: str(file.resolve()), record.SALT: secrets.token_hex()}
+    try:
+        done = subprocess.run(command, env=os.environ | variables, check=False)
+    except OSError as error:
+        raise BadInput(f"it cannot be run: {error.strerror}", about=command[0], fix="correct it") from error
+    lines = file.read_text(encoding="utf-8").count("\n") if file.exists() else 0
+    words = f"{lines} requests are in {file}; read it before you send it to anybody"
+    click.echo(words if lines else "no request was sent to a cloud, so there is no recording", err=True)
+    sys.exit(done.returncode)

@@ -1,0 +1,518 @@
+"""The lifecycle that clusters at clouds share: create, find, scale, extend, delete, costs, local files.
+
+How a cloud does each of these is in `trainyard_kit.clouds.eks` and `trainyard_kit.clouds.gke`.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from kitlib import config
+from kitlib.clusters import cleanup
+from kitlib.clusters.base import Cluster, Shape
+from kitlib.clusters.checks import Check, Probe, Report, run
+from kitlib.clusters.kubectl import find_kubectl
+from kitlib.display.tables import Table, Text
+from kitlib.errors import ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
+from kitlib.k8s import manifests, names
+from kitlib.k8s.quantities import check_count
+from trainyard_kit.clouds import confirmation
+from trainyard_kit.clouds.clock import Clock
+from trainyard_kit.clouds.cluster_store import ClusterStore
+from trainyard_kit.clouds.price_table import (
+    Estimate,
+    Price,
+    cluster_prices,
+    cost_notes,
+    hours_left,
+    machine_prices,
+)
+from trainyard_kit.clouds.release import release
+from trainyard_kit.clouds.spec import (
+    HOURS,
+    CloudResource,
+    CloudSpec,
+    ClusterInfo,
+    Machines,
+    hours_of,
+    until_of,
+)
+from trainyard_kit.clouds.steps import Steps
+from trainyard_kit.clouds.tags import Tags
+
+Session = TypeVar("Session")
+Plan = TypeVar("Plan", bound=CloudSpec)
+Info = TypeVar("Info", bound=ClusterInfo)
+
+
+class CloudCluster(Cluster, Generic[Session, Plan, Info]):
+    """A cluster at a cloud: created, found, scaled, extended and deleted in one way for EKS and GKE.
+
+    The abstract methods are what each cloud does in its own way.
+
+    Args:
+        name: Its name.
+        session: The client of its account or project, in its region or zone.
+
+    Attributes:
+        store: The files on this machine about such clusters.
+        clock: By which operations are awaited; tests bring their own.
+        cloud: Its name for people.
+        options: Of `create_cluster`, with a description of each.
+        place: The session's attribute with the location: ``region``.
+        pool: The value of the label ``trainyard/pool`` on training nodes.
+        up: States in which its API server answers.
+        price_list: ``amazon`` or ``google``, in the table of prices.
+        system_machine: The type of its system node.
+        stays: Why what the course stores is billed after the expiry; empty if the expiry deletes it.
+    """
+
+    store: ClassVar[ClusterStore]
+    clock: ClassVar[Clock] = Clock()
+    cloud: ClassVar[str]
+    options: ClassVar[Mapping[str, str]]
+    place: ClassVar[str]
+    pool: ClassVar[str]
+    up: ClassVar[tuple[str, ...]]
+    price_list: ClassVar[str]
+    system_machine: ClassVar[str]
+    stays: ClassVar[str] = ""
+
+    def __init__(self, name: str, session: Session) -> None:
+        super().__init__(self.checked(name))
+        self.session = session
+
+    # Creating and finding
+
+    @classmethod
+    def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> Self:
+        """Create a cluster, continue one that was begun, or return the one that is there.
+
+        Raises:
+            BadInput: An argument is wrong; nothing was started.
+            ProviderFailed: The cloud rejected something; the same call continues.
+            Interrupted: The user stopped it; the same call continues.
+        """
+        cluster = cls._new(name, shape)
+        plan = cluster._planned(shape)
+        if recreate:
+            cluster.delete()
+        found = cluster._describe()
+        if found is None:
+            cluster._preflight(plan).raise_failures()
+            cluster._spend(
+                cluster._estimate(plan, shape),
+                confirm=shape.options.get("confirm") is True,
+                budget=shape.options.get("budget"),
+            )
+        else:
+            plan = cluster._reuse_existing(found, plan, shape)
+        cluster.store.write(cluster.name, cluster._location())
+        with Steps(cluster.title, clock=cluster.clock) as steps:
+            cluster._create(plan, steps)
+        cluster._write_kubeconfig()
+        cluster._install_addons(plan)
+        return cluster
+
+    @classmethod
+    def preflight(cls, name: str, shape: Shape) -> Report:
+        """Check what may prevent a new cluster; nothing is created, and nothing costs."""
+        cluster = cls._new(name, shape)
+        return cluster._preflight(cluster._planned(shape))
+
+    @classmethod
+    def existing(cls) -> list[dict[str, object]]:
+        """List the clusters that this machine has used; the cloud is not asked for their state."""
+        return cls.store.rows(cls.place)
+
+    @classmethod
+    def _new(cls, name: str, shape: Shape) -> Self:
+        shape.check_options(cls.options, cls.provider)
+        return cls(name, cls._session(cls.checked(name), shape.options))
+
+    def _tags(self, expires: datetime | None) -> Tags:
+        own = names.labels(workshop=config.read().workshop, lifetime=timedelta())
+        return Tags(self.name, own[names.OWNER], own[names.WORKSHOP], expires)
+
+    # Costs
+
+    @classmethod
+    def _prices(cls, spec: CloudSpec) -> tuple[Price, ...]:
+        return cluster_prices(cls.price_list, spec, system=cls.system_machine, stays=cls.stays)
+
+    def _estimate(self, plan: CloudSpec, shape: Shape) -> Estimate:
+        hours = hours_of(shape.options.get("hours", HOURS))
+        return Estimate(self.title, self._prices(plan), hours, notes=cost_notes(self.price_list, plan))
+
+    def _spend(self, estimate: Estimate, *, confirm: bool, budget: float | None) -> None:
+        """Have a price confirmed; a budget counts all existing clusters until their ends as well."""
+        limited = confirmation.is_limited(budget)
+        already = confirmation.committed_cost(self.running_costs(self.session)) if limited else 0.0
+        confirmation.confirm_cost(estimate, confirm=confirm, budget=budget, already=already)
+
+    @classmethod
+    def running_costs(cls, session: Session) -> list[Estimate]:
+        """Estimate what each cluster of the kit in the account or project costs until its end."""
+        found = []
+        for each in cls.clusters(session):
+            about = f'cluster "{each.tags.cluster}" in {each.where}'
+            found.append(Estimate(about, cls._prices(each), hours_left(each.tags.expires)))
+        return found
+
+    # Looking
+
+    @property
+    def status(self) -> dict[str, object]:
+        """What the cloud reports of it: state, version, place, end."""
+        found = self._describe()
+        if found is None:
+            return {"name": self.name, "state": "absent"}
+        return {
+            "name": self.name,
+            "state": found.state,
+            "version": found.version,
+            **{key: value for key, value in self._location().items() if value},
+            "expires": found.tags.expires,
+            "endpoint": found.endpoint,
+        }
+
+    def resources(self) -> Table:
+        """List what exists of it at the cloud."""
+        rows = [
+            (each.name, each.kind, each.state, each.costs, each.id)
+            for each in self.find_resources(self.session, self.name)
+        ]
+        columns = ("what", "kind", "state", "costs", "id")
+        return Table(columns, rows, empty=f"nothing is left of it at {self.cloud}")
+
+    def explain(self, words: str) -> KitError:
+        """Build the error for an API server that does not answer, with the state that the cloud reports."""
+        found = self._describe()
+        if found is None:
+            return self._not_found()
+        return ClusterUnreachable(
+            f"its API server does not answer: {words}; {self.cloud} says it is {found.state}",
+            about=self.title,
+            fix="try again in a minute" if found.state in self.up else self._again,
+        )
+
+    def _found(self) -> Info:
+        """Describe it.
+
+        Raises:
+            ClusterNotFound: There is none.
+        """
+        found = self._describe()
+        if found is None:
+            raise self._not_found()
+        return found
+
+    def _not_found(self) -> ClusterNotFound:
+        return ClusterNotFound(
+            f"there is no such cluster of the kit's in {self.where(self.session)}",
+            about=self.title,
+            fix=self._again,
+        )
+
+    # Reaching it
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The kit's own kubeconfig file, with a program that provides the credentials."""
+        path = self.store.kubeconfig(self.name)
+        if not path.exists():
+            self._write_kubeconfig()
+        return path
+
+    def _write_kubeconfig(self) -> None:
+        """Let a fresh kernel find it by its name, and kubectl by its file."""
+        found = self._found()
+        self.store.write(self.name, self._location())
+        if found.endpoint:
+            self.store.write_kubeconfig(self.name, self._kubeconfig(found))
+
+    def kubectl_command(self) -> list[str]:
+        """The kubectl on PATH, or else the kit's own."""
+        return find_kubectl()
+
+    def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
+        """Fields of a training pod's spec: GPUs lead to training nodes, and other pods prefer them."""
+        if gpus:
+            return {}
+        there = {"key": "trainyard/pool", "operator": "In", "values": [self.pool]}
+        term = {"weight": 100, "preference": {"matchExpressions": [there]}}
+        return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+    def training_gpus(self) -> tuple[int, ...]:
+        found = self._describe()
+        machines = found.machines if found else None
+        return (machines.gpus,) * machines.count if machines else ()
+
+    # Acting
+
+    def scale(self, nodes: int, *, confirm: bool = False, budget: float | None = None) -> Table:
+        """Change the number of training nodes; it returns when the cloud has begun. 0 costs nothing for them.
+
+        Args:
+            nodes: How many.
+            confirm: Agree to the price of more beforehand.
+            budget: Dollars that all clusters of the kit there may cost until their ends, with those that are
+                added; by default ``TRAINYARD_BUDGET``.
+
+        Raises:
+            BadInput: It is above the budget, or nobody can be asked; nothing was changed.
+            NotConfirmed: The answer was not yes; nothing was changed.
+
+        Example:
+            >>> cluster.scale(4)
+        """
+        check_count(nodes, what="nodes", least=0, most=100)
+        machines = self._machines_of(self._found())
+        more = nodes - machines.count
+        if more > 0:
+            price = machine_prices(self.price_list, replace(machines, count=more))
+            estimate = Estimate(f"{more} more nodes of {self.title}", price, hours_left(self._end()))
+            self._spend(estimate, confirm=confirm, budget=budget)
+        with Steps(self.title, clock=self.clock) as steps:
+            self._scale(nodes, steps)
+        return self.nodes()
+
+    def scale_up_to(self, nodes: int, *, confirm: bool = False) -> Table:
+        """Have at least so many training nodes: as `scale`, but existing ones stay."""
+        return self.scale(max(nodes, self._machines_of(self._found()).count), confirm=confirm)
+
+    def check_quota(self, nodes: int, *, there: int) -> Report:
+        """Check whether the account's quotas allow so many training nodes; nothing changes.
+
+        Args:
+            nodes: How many there shall be.
+            there: How many there are.
+
+        Example:
+            >>> cluster.check_quota(30, there=4)
+        """
+        about = f"{nodes} training nodes of {self.title}"
+        machines = self._machines_of(self._found())
+        return run([Probe("quotas", lambda: self._quotas(machines, nodes, nodes - there))], about=about)
+
+    def extend(self, hours: float, *, confirm: bool = False, budget: float | None = None) -> Text:
+        """Let it live for so many hours from now: its schedules move, and the tags that say so.
+
+        Args:
+            hours: From now.
+            confirm: Agree to the price of those that are added beforehand.
+            budget: Dollars that all clusters of the kit there may cost until their ends, this one until its
+                new one; by default ``TRAINYARD_BUDGET``.
+
+        Raises:
+            BadInput: It is above the budget, or nobody can be asked; nothing was changed.
+            NotConfirmed: The answer was not yes; nothing was changed.
+
+        Example:
+            >>> cluster.extend(hours=2)
+            cluster "lab" in eu-central-1 ends at 2026-11-22 18:00 UTC
+        """
+        until = until_of(hours)
+        found = self._found()
+        further = round(hours - hours_left(found.tags.expires), 2)
+        if further > 0:
+            about = f"{further:g} more hours of {self.title}"
+            self._spend(Estimate(about, self._prices(found), further), confirm=confirm, budget=budget)
+        with Steps(self.title, clock=self.clock) as steps:
+            self._extend(found, until, steps)
+        return Text(f"{self.title} ends at {until:%Y-%m-%d %H:%M} UTC")
+
+    def delete(self) -> None:
+        """Delete all of it, and verify that nothing is left; idempotent.
+
+        Raises:
+            ProviderFailed: Something is left; the error names it, and what it costs.
+        """
+        found = self._describe()
+        if found is not None and found.state in self.up:
+            self._write_kubeconfig()
+            release(self.kube, about=self.title)
+        self.delete_at(self.session, self.name)
+        self.store.forget(self.name)
+
+    @classmethod
+    def delete_at(cls, session: Session, name: str) -> None:
+        """Delete what exists of a cluster, whether the cluster itself exists or not, and verify it.
+
+        Raises:
+            ProviderFailed: Something is left; the error names it, and what it costs.
+        """
+        title = f'cluster "{name}" in {cls.where(session)}'
+        cleanup.delete_kubeconfigs(name)
+        with Steps(title, clock=cls.clock) as steps:
+            cls._delete(session, name, steps)
+        if left := cls.find_resources(session, name):
+            raise ProviderFailed(
+                "something is left, and may cost: "
+                + "; ".join(f"{each.name} {each.id} {each.costs}".rstrip() for each in left),
+                about=title,
+                fix=f"delete it again; if it stays, docs/{cls.provider}.md says how by hand",
+            )
+
+    def _install(self, item: str, parameters: Mapping[str, str]) -> None:
+        """Apply a StorageClass of the kit's manifests, with parameters of the cluster's own."""
+        (found,) = manifests.read(config.manifests(self.provider, item))
+        wanted = manifests.merge(found, {"parameters": dict(parameters)})
+        kind, name = wanted["kind"], wanted["metadata"]["name"]
+        there = self.kube.find(kind, name)
+        if there and there.get("parameters") != wanted["parameters"]:
+            self.kube.delete(kind, name)  # its parameters cannot be changed; volumes of it stay
+        self.kube.apply(wanted)
+
+    # What each cloud does in its own way
+
+    @classmethod
+    @abstractmethod
+    def checked(cls, name: str) -> str:
+        """Validate a cluster's name, and return it."""
+
+    @classmethod
+    @abstractmethod
+    def _session(cls, name: str, given: Mapping[str, Any]) -> Session:
+        """Build the session from options, or from what this machine remembers of the cluster."""
+
+    @classmethod
+    @abstractmethod
+    def sessions(
+        cls, *, regions: str | Sequence[str] | None, profile: str | None, project: str | None
+    ) -> list[Session]:
+        """Build a session for each place to ask; arguments for other clouds are ignored.
+
+        Args:
+            regions: Of AWS: names, or ``"all"``.
+            profile: Of the AWS configuration.
+            project: Of Google Cloud.
+        """
+
+    @classmethod
+    def where(cls, session: Session) -> str:
+        """Name the region or zone that a session asks, or without a zone its project."""
+        return str(getattr(session, cls.place, None) or getattr(session, "project", ""))
+
+    @classmethod
+    @abstractmethod
+    def clusters(cls, session: Session) -> list[Info]:
+        """Describe each cluster of the kit in the whole account or project."""
+
+    @classmethod
+    @abstractmethod
+    def find_resources(cls, session: Session, cluster: str | None = None) -> list[CloudResource]:
+        """Find what exists of one cluster, or of all for None, by the kit's tags, whoever created it.
+
+        What Kubernetes created for a cluster (load balancers, volumes) and what is being deleted count.
+        """
+
+    @classmethod
+    @abstractmethod
+    def _delete(cls, session: Session, name: str, steps: Steps) -> None:
+        """Delete what exists of a cluster; an error does not keep independent resources."""
+
+    @abstractmethod
+    def _describe(self) -> Info | None:
+        """Describe the cluster; None if there is none, or it is not the kit's."""
+
+    @abstractmethod
+    def _planned(self, shape: Shape) -> Plan:
+        """Plan the cluster; one that was begun keeps its end."""
+
+    @abstractmethod
+    def _reuse_existing(self, found: Info, plan: Plan, shape: Shape) -> Plan:
+        """Take over the existing machines into the plan; they never change.
+
+        Raises:
+            BadInput: Others are asked for.
+        """
+
+    @abstractmethod
+    def _preflight(self, plan: Plan) -> Report:
+        """Check what may prevent it."""
+
+    @abstractmethod
+    def _create(self, plan: Plan, steps: Steps) -> None:
+        """Create all of it, or continue; what exists stays. Schedules of its end come first."""
+
+    @abstractmethod
+    def _scale(self, nodes: int, steps: Steps) -> None:
+        """Change the number of training nodes."""
+
+    @abstractmethod
+    def _extend(self, found: Info, until: datetime, steps: Steps) -> None:
+        """Move its end."""
+
+    @abstractmethod
+    def _quotas(self, machines: Machines, nodes: int, more: int) -> Iterable[Check]:
+        """Check quotas for so many of these machines, of which so many are not there yet."""
+
+    @abstractmethod
+    def _install_addons(self, plan: Plan) -> None:
+        """Install StorageClasses, and what the nodes need."""
+
+    @abstractmethod
+    def _location(self) -> dict[str, str | None]:
+        """What this machine remembers of it: region and profile, or project and zone."""
+
+    @abstractmethod
+    def _kubeconfig(self, found: Info) -> Mapping[str, Any]:
+        """Build its kubeconfig."""
+
+    @abstractmethod
+    def add_admin(self, who: str) -> Text:
+        """Make somebody an administrator of the cluster, until its end; returns how they reach it.
+
+        Args:
+            who: At AWS the ARN of a user or role of IAM; at Google Cloud ``user:ada@example.org``.
+        """
+
+    @property
+    @abstractmethod
+    def bucket(self) -> str:
+        """Its bucket, which its pods may use: ``s3://…`` or ``gs://…``."""
+
+    @property
+    @abstractmethod
+    def _again(self) -> str:
+        """The call that creates it, or continues."""
+
+    def _machines_of(self, found: ClusterInfo) -> Machines:
+        if found.machines is None:
+            raise ProviderFailed("it has no training nodes yet", about=self.title, fix=self._again)
+        return found.machines
+
+    def _end(self) -> datetime | None:
+        """Time of its end; None if it has none in the future."""
+        found = self._describe()
+        when = None if found is None else found.tags.expires
+        return when if when is not None and when > datetime.now(UTC) else None
+
+    @property
+    def title(self) -> str:
+        """It for messages: ``cluster "lab" in us-west-2``."""
+        return f'cluster "{self.name}" in {self.where(self.session)}'
+
+
+def exec_kubeconfig(name: str, found: ClusterInfo, program: Mapping[str, object]) -> dict[str, Any]:
+    """Build a kubeconfig whose credentials come from a program; it holds no secret.
+
+    Args:
+        name: The cluster's.
+        found: With endpoint and authority.
+        program: The ``exec`` of the user: command, args, apiVersion.
+    """
+    server = {"server": found.endpoint, "certificate-authority-data": found.authority}
+    user = {"name": name, "user": {"exec": {"interactiveMode": "Never", **program}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": server}],
+        "users": [user],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }

@@ -1,0 +1,126 @@
+"""Agreement to pay, or to lose something: asked at the keyboard, or given beforehand.
+
+A budget is a limit that no answer lifts. What things cost is in `price_table`.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from kitlib import config
+from kitlib.display import progress
+from kitlib.errors import BadInput, NotConfirmed
+from trainyard_kit.clouds.price_table import Estimate
+
+log = logging.getLogger("trainyard")
+
+
+def confirm_cost(
+    estimate: Estimate,
+    *,
+    confirm: bool = False,
+    budget: float | None = None,
+    already: float = 0.0,
+    ask: Callable[[str], str] = input,
+) -> None:
+    """Show what something costs, check the budget, and ask for agreement.
+
+    Args:
+        estimate: What is about to be started.
+        confirm: Whether it is agreed to; then nobody is asked.
+        budget: Dollars that may be spent in all; by default ``TRAINYARD_BUDGET``, or no limit.
+        already: Dollars that existing clusters cost until their ends.
+        ask: Puts a question at the keyboard, and returns the answer.
+
+    Raises:
+        BadInput: It is above the budget, or nobody can be asked; nothing was started.
+        NotConfirmed: The answer was not yes; nothing was started.
+    """
+    _check_budget(estimate, budget, already)
+    if confirm is True:
+        _show(estimate)
+        return
+    if progress.in_notebook():
+        _show(estimate)
+        question = f"Start {estimate.about} for about {estimate.total:.2f} dollars?"
+    else:
+        question = f"{estimate}\n\nStart it?"
+    confirm_typed("yes", question, about=estimate.about, fix="confirm=True", ask=ask)
+
+
+def is_limited(budget: float | None) -> bool:
+    """Check whether there is a budget: as an argument, or in the environment."""
+    return budget is not None or config.read().budget is not None
+
+
+def committed_cost(standing: Iterable[Estimate]) -> float:
+    """Sum up what existing clusters cost until their ends, in dollars.
+
+    Raises:
+        BadInput: The price of one is not known.
+    """
+    total = 0.0
+    for each in standing:
+        if each.unknown:
+            words = f"its cost cannot be counted: the price of {', '.join(each.unknown)} is not known"
+            raise BadInput(words, about=each.about, fix="delete it, or leave the budget out")
+        total += each.total
+    return total
+
+
+def confirm_typed(
+    word: str, question: str, *, about: str, fix: str, ask: Callable[[str], str] = input
+) -> None:
+    """Have a word typed; anything else is a no.
+
+    Args:
+        word: To type.
+        question: Shown before "Type …".
+        about: The object, for the error.
+        fix: The argument that agrees beforehand.
+
+    Raises:
+        BadInput: Nobody can be asked: papermill, a script without a terminal.
+        NotConfirmed: Something else was typed.
+    """
+    try:
+        answer = ask(f"{question} Type {word} to go on: ")
+    except (EOFError, OSError, RuntimeError) as error:  # the last: a kernel that has no keyboard, or no stdin
+        raise BadInput(
+            "this has to be agreed to, and nobody can be asked here", about=about, fix=fix
+        ) from error
+    if answer.strip().lower() != word.lower():
+        raise NotConfirmed(
+            "it was not agreed to; nothing was started", about=about, fix=f"type {word}, or {fix}"
+        )
+
+
+def _check_budget(estimate: Estimate, budget: float | None, already: float) -> None:
+    limit = config.read().budget if budget is None else config.dollars(budget, "budget")
+    if limit is None:
+        return
+    whose = "TRAINYARD_BUDGET" if budget is None else "budget"
+    about = f"{whose}={limit:g}, {estimate.about}"
+    if estimate.unknown:
+        words = f"it cannot be held to a budget: the price of {', '.join(estimate.unknown)} is not known"
+        raise BadInput(words, about=about, fix="take a type with a known price, or leave the budget out")
+    if already + estimate.total > limit:
+        before = f" beside {already:.2f} for what is there already" if already else ""
+        hours = int((limit - already) / estimate.an_hour * 10) / 10
+        shorter = f"hours={hours:g}, " if hours >= 0.5 else ""
+        raise BadInput(
+            f"it would cost {estimate.total:.2f} dollars in {estimate.hours:g} hours{before}, "
+            "which is above the budget; nothing was started",
+            about=about,
+            fix=f"{shorter}fewer or smaller nodes, spot=True, or a larger budget",
+            detail=repr(estimate.table()),
+        )
+
+
+def _show(estimate: Estimate) -> None:
+    if progress.in_notebook():
+        from IPython.display import display
+
+        display(estimate)
+        return
+    for line in repr(estimate).splitlines():
+        log.info("%s", line)

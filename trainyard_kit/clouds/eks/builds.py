@@ -1,0 +1,99 @@
+"""Building an image with CodeBuild, by the project of the cluster's stack."""
+
+import json
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from kitlib.clusters.image_registry import BuildRequest
+from kitlib.errors import CommandFailed, Interrupted, KitError, WaitTimeout
+from trainyard_kit.clouds.clock import Clock
+from trainyard_kit.clouds.eks.session import AwsSession
+
+POLL, LONGEST, LAST_LINES = 10.0, 4200.0, 15  # the project ends a build after an hour
+
+
+def build(
+    session: AwsSession, cluster: str, order: BuildRequest, *, report: Callable[[str], None], clock: Clock
+) -> None:
+    """Build an image and push it; returns when it is in its repository. No source stays behind.
+
+    Raises:
+        CommandFailed: The build failed; the error has its last lines.
+        Interrupted: The user stopped it; so was the build.
+    """
+    about, token = f"image {order.image}", f"{time.time_ns()}"
+    bucket = f"trainyard-{session.account}-{session.region}-{cluster}"
+    where = {"Bucket": bucket, "Key": f"trainyard/builds/{token}.zip"}
+    one = ""
+    try:
+        report("sending what it is built from")
+        session.call("s3", "put_object", Body=order.archive.read_bytes(), **where)
+        wanted: dict[str, Any] = {
+            "projectName": f"trainyard-{cluster}-builds",
+            "idempotencyToken": token,  # a request that is repeated begins no second build
+            "sourceTypeOverride": "S3",
+            "sourceLocationOverride": f"{bucket}/{where['Key']}",
+            "buildspecOverride": buildspec(*_commands(order, session.region)),
+        }
+        one = session.call("codebuild", "start_build", **wanted)["build"]["id"]
+        ended = _wait(session, one, about=about, report=report, clock=clock)
+    except BaseException as error:
+        if one:
+            with suppress(KitError):  # the project ends it after an hour
+                session.find("codebuild", "stop_build", id=one)
+        if isinstance(error, KeyboardInterrupt):
+            words = "stopped, and so was the build"
+            raise Interrupted(words, about=about, fix="the same call builds it anew") from error
+        raise
+    finally:
+        session.find("s3", "delete_object", **where)
+    if ended["buildStatus"] != "SUCCEEDED":
+        words = _last_words(session, ended) or f"its status is {ended['buildStatus']}"
+        fix = "fix the Dockerfile; its whole log: " + ended.get("logs", {}).get("deepLink", "in the console")
+        raise CommandFailed(words, about=f"CodeBuild {one}, {about}", fix=fix)
+
+
+def _wait(
+    session: AwsSession, one: str, *, about: str, report: Callable[[str], None], clock: Clock
+) -> dict[str, Any]:
+    end = clock.now() + LONGEST
+    while True:
+        (now,) = session.call("codebuild", "batch_get_builds", ids=[one])["builds"]
+        if now["buildStatus"] != "IN_PROGRESS":
+            return now
+        phase = now.get("currentPhase", "QUEUED").lower().replace("_", " ")
+        if clock.now() > end:
+            raise WaitTimeout(f"the build is still in its phase {phase}", about=about, fix="build it again")
+        report(f"CodeBuild: {phase}")
+        clock.sleep(POLL)
+
+
+def buildspec(*commands: str) -> str:
+    """Write a buildspec of CodeBuild; JSON is YAML."""
+    return json.dumps({"version": 0.2, "phases": {"build": {"commands": list(commands)}}})
+
+
+def _commands(order: BuildRequest, region: str) -> tuple[str, ...]:
+    host = order.image.partition("/")[0]
+    values = [f"--build-arg={key}={value}" for key, value in order.arguments.items()]
+    login = (
+        f"aws ecr get-login-password --region {region} | docker login --username AWS --password-stdin {host}"
+    )
+    made = ["docker", "build", f"--file={order.dockerfile}", f"--tag={order.image}", *values, "."]
+    return login, shlex.join(made), shlex.join(["docker", "push", order.image])
+
+
+def _last_words(session: AwsSession, ended: Mapping[str, Any]) -> str:
+    """Read the last lines of a build's log, or why it never began."""
+    phases = [each for each in ended.get("phases", []) if each.get("phaseStatus") not in (None, "SUCCEEDED")]
+    contexts = [context for each in phases for context in each.get("contexts", [])]
+    said = [each["message"] for each in contexts if each.get("message")]
+    logs = ended.get("logs", {})
+    if logs.get("groupName") and logs.get("streamName"):
+        which = {"logGroupName": logs["groupName"], "logStreamName": logs["streamName"]}
+        found = session.find("logs", "get_log_events", limit=LAST_LINES, **which)
+        said += [each["message"].rstrip() for each in (found or {}).get("events", [])]
+    return "\n".join(said[-LAST_LINES:])

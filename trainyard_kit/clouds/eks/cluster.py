@@ -1,0 +1,290 @@
+"""The provider ``eks``: clusters of Amazon EKS in the user's account, each three CloudFormation stacks."""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kitlib import config
+from kitlib.clusters.base import Shape
+from kitlib.clusters.checks import Check, Probe, Report, failed, run
+from kitlib.display.tables import Text
+from kitlib.errors import BadInput, KitError, ProviderFailed
+from kitlib.k8s import names
+from trainyard_kit.clouds.cluster import CloudCluster, exec_kubeconfig
+from trainyard_kit.clouds.cluster_store import ClusterStore
+from trainyard_kit.clouds.eks import access, delete, expiry, machines, roles
+from trainyard_kit.clouds.eks import plan as planning
+from trainyard_kit.clouds.eks.create import bring_up, resize
+from trainyard_kit.clouds.eks.credentials import find_credentials
+from trainyard_kit.clouds.eks.ecr import EcrRegistry
+from trainyard_kit.clouds.eks.plan import OPTIONS, SYSTEM_MACHINE, EksPlan
+from trainyard_kit.clouds.eks.preflight import probes
+from trainyard_kit.clouds.eks.session import AwsSession
+from trainyard_kit.clouds.eks.stacks import TRAIN, Stack, StackState, follow, stacks_of
+from trainyard_kit.clouds.eks.token import EXEC
+from trainyard_kit.clouds.spec import HOURS, CloudResource, ClusterInfo, Machines, other_machines, until_of
+from trainyard_kit.clouds.steps import Steps
+from trainyard_kit.clouds.tags import Tags, read
+
+LONGEST_NAME = 24  # a bucket's name holds the account's and the region's as well, in 63 characters
+
+
+class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
+    """A cluster of EKS.
+
+    Args:
+        name: Its name.
+        session: The session of its account and region.
+    """
+
+    provider, cloud, options = "eks", "AWS", OPTIONS
+    store = ClusterStore("eks")
+    place, pool, up = "region", TRAIN, ("active", "updating")
+    price_list, system_machine = "amazon", SYSTEM_MACHINE
+
+    @classmethod
+    def checked(cls, name: str) -> str:
+        return names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
+
+    @classmethod
+    def _session(cls, name: str, given: Mapping[str, Any]) -> AwsSession:
+        before = cls.store.read(name) or {}
+        region, profile = (given.get(word) or before.get(word) for word in ("region", "profile"))
+        return AwsSession(region, profile)
+
+    @classmethod
+    def sessions(
+        cls,
+        *,
+        regions: str | Sequence[str] | None = None,
+        profile: str | None = None,
+        project: str | None = None,
+    ) -> list[AwsSession]:
+        if regions != "all":
+            chosen = [regions] if regions is None or isinstance(regions, str) else regions
+            return [AwsSession(each, profile) for each in chosen]
+        home = AwsSession(None, profile)
+        return [home.within(each["RegionName"]) for each in home.call("ec2", "describe_regions")["Regions"]]
+
+    @classmethod
+    def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
+        return find_credentials(environment, home)
+
+    @classmethod
+    def find(cls, name: str, *, region: str | None = None, profile: str | None = None) -> "EksCluster | None":
+        """Find a cluster, in whatever state; also one that was deployed from the templates without the kit.
+
+        Args:
+            name: Its name.
+            region: Where it is; needed once on each machine.
+            profile: Of the AWS configuration.
+        """
+        names.validate_name(name, kind="cluster")
+        if cls.store.read(name) is None and region is None and profile is None:
+            return None
+        cluster = cls(name, cls._session(name, {"region": region, "profile": profile}))
+        if cluster._describe() is None:
+            return None
+        cluster._write_kubeconfig()
+        return cluster
+
+    @classmethod
+    def preflight(cls, name: str, shape: Shape) -> Report:
+        """Check what may prevent a new cluster; nothing is created, and nothing costs."""
+        cluster = cls._new(name, shape)
+        try:
+            return cluster._preflight(cluster._planned(shape))
+        except KitError as error:  # what cannot be planned is one more finding, beside the others
+            wrong = failed("plan", error.what, error.fix)
+            asked = [*probes(cluster.session, name, None), Probe("plan", lambda: wrong)]
+            return run(asked, about=cluster.title)
+
+    # Looking
+
+    @classmethod
+    def clusters(cls, session: AwsSession) -> list[ClusterInfo]:
+        found = []
+        for region in sorted(roles.regions(session)):
+            here = session if region == session.region else session.within(region)
+            there = stacks_of(here)
+            found += [_info(here, now, there) for stack, now in there if not stack.pool]
+        return found
+
+    @classmethod
+    def find_resources(cls, session: AwsSession, cluster: str | None = None) -> list[CloudResource]:
+        return delete.find_resources(session, cluster)
+
+    def _describe(self) -> ClusterInfo | None:
+        there = stacks_of(self.session, self.name)
+        return next((_info(self.session, now, there) for stack, now in there if not stack.pool), None)
+
+    def _stack(self, pool: str = "") -> StackState:
+        found = Stack(self.session, self.name, pool).describe()
+        if found is None:
+            raise self._not_found()
+        return found
+
+    # Planning
+
+    def _planned(self, shape: Shape) -> EksPlan:
+        until = until_of(shape.options.get("hours", HOURS))
+        before = expiry.find(self.session, self.name)
+        kept = before.expires if before and before.expires and before.expires > datetime.now(UTC) else until
+        return planning.plan(self.session, self._tags(kept), shape)
+
+    def _reuse_existing(self, found: ClusterInfo, plan: EksPlan, shape: Shape) -> EksPlan:
+        if found.state.startswith("delete"):
+            words = f"it is being deleted: its stack is {found.state.replace('_', ' ')}"
+            raise ProviderFailed(words, about=self.title, fix="cluster.delete(), then again")
+        if not found.version:  # it failed before its control plane: all of it is created anew
+            return plan
+        plan = self._in_its_zones(plan, shape)
+        there, asked = found.machines, plan.machines
+        if there is None or (there.type, there.others, there.spot) == (asked.type, asked.others, asked.spot):
+            return plan
+        if {"instance_type", "instance_types", "spot"} & set(shape.options):
+            has = f'instance_type="{there.type}", spot={there.spot}'
+            raise other_machines(has, self.title)
+        return replace(plan, machines=there)
+
+    def _in_its_zones(self, plan: EksPlan, shape: Shape) -> EksPlan:
+        """Have the training nodes in one of the zones that the cluster has."""
+        kept = self._stack().parameters
+        zones = (kept["ZoneOne"], kept["ZoneTwo"])
+        having = machines.zones_with(self.session, (plan.machines.type, *plan.machines.others))
+        wanted = shape.options.get("zone") or next((each for each in zones if each in having), zones[0])
+        if wanted not in zones:
+            fix = f"zone={' or '.join(map(repr, zones))}"
+            raise BadInput("the cluster has no subnet there", about=f'zone="{wanted}", {self.title}', fix=fix)
+        private = kept.get("PrivateNodes") == "true"
+        return replace(plan, zones=zones, zone=planning.ZONES[zones.index(wanted)], private=private)
+
+    def _preflight(self, plan: EksPlan) -> Report:
+        return run(probes(self.session, self.name, plan), about=self.title)
+
+    def _quotas(self, machines_: Machines, nodes: int, more: int) -> Iterable[Check]:
+        wanted = [(machines_.type, nodes, machines_.spot), (SYSTEM_MACHINE, 1, False)]
+        return machines.check_vcpus(self.session, self.name, wanted)
+
+    # Changing
+
+    def _create(self, plan: EksPlan, steps: Steps) -> None:
+        bring_up(self.session, plan, steps, fix=self._again)
+        for each in plan.admins:
+            access.add_admin(self.session, self.name, each, plan.tags.amazon())
+
+    def _scale(self, nodes: int, steps: Steps) -> None:
+        resize(self.session, self.name, nodes, steps, fix=self._again)
+
+    def _extend(self, found: ClusterInfo, until: datetime, steps: Steps) -> None:
+        if not self._stack().service_role:
+            words = "it was deployed without the kit, and has no end that could be put off"
+            raise BadInput(words, about=self.title, fix="it stays until you delete it")
+        with steps.step("schedules of its end"):
+            later = replace(found.tags, expires=until)
+            expiry.create(self.session, later, steps)
+        there, fix = (
+            stacks_of(self.session, self.name),
+            "cluster.extend again; the schedules have moved already",
+        )
+        moved = [each for each, now in there if now.complete and each.update(steps, {}, later.amazon())]
+        follow(moved, steps, fix=fix)
+        for each in moved:
+            if each.failed:
+                raise each.error(fix)
+
+    @classmethod
+    def _delete(cls, session: AwsSession, name: str, steps: Steps) -> None:
+        delete.delete(session, name, steps)
+
+    def _install_addons(self, plan: EksPlan) -> None:
+        self._install("storageclass.yaml", {"fileSystemId": self._stack().outputs["Files"]})
+        self._install("storageclass-ebs.yaml", {})
+        if plan.machines.gpus:
+            from kitlib.operators import install  # which imports this package
+
+            install("nvidia-device-plugin", cluster=self)
+
+    # Using
+
+    @property
+    def bucket(self) -> str:
+        """The bucket that its pods may read: ``s3://…``."""
+        return f"s3://{self._stack().outputs['Bucket']}"
+
+    @property
+    def registry(self) -> EcrRegistry:
+        """Its repositories in ECR."""
+        return EcrRegistry(self.session, self._found().tags, clock=self.clock)
+
+    def add_admin(self, who: str) -> Text:
+        """Let a user or role of IAM do all in the cluster, by an access entry.
+
+        Args:
+            who: Its ARN: ``arn:aws:iam::123456789012:role/teachers``.
+
+        Raises:
+            BadInput: It is none of these.
+
+        Example:
+            >>> cluster.add_admin("arn:aws:iam::123456789012:user/ada")
+            arn:aws:iam::123456789012:user/ada administers cluster "lab" in eu-central-1; they reach it by: …
+        """
+        access.add_admin(self.session, self.name, who, self._found().tags.amazon())
+        way = f'kit.connect("{self.name}", provider="eks", region="{self.session.region}")'
+        return Text(
+            f"{who} administers {self.title}; they reach it by {way}, "
+            "for which IAM has to allow them eks:DescribeCluster and cloudformation:DescribeStacks"
+        )
+
+    def grant_pod_access(self, namespace: str) -> None:
+        """Let the pods of a namespace read the cluster's bucket."""
+        access.grant_pods(self.session, self._found().tags, namespace, self._stack().outputs["PodRole"])
+
+    def revoke_pod_access(self, namespace: str) -> None:
+        """Let them read it no longer."""
+        access.revoke_pods(self.session, self.name, namespace)
+
+    def _location(self) -> dict[str, str | None]:
+        return {"region": self.session.region, "profile": self.session.profile}
+
+    def _kubeconfig(self, found: ClusterInfo) -> dict[str, Any]:
+        profile = ["--profile", self.session.profile] if self.session.profile else []
+        where = ["--cluster", self.name, "--region", self.session.region]
+        program = {
+            "apiVersion": EXEC,
+            "command": sys.executable,  # kubectl may be started anywhere
+            "args": ["-m", "trainyard_kit.clouds.eks.token", *where, *profile],
+            "env": [{"name": "PYTHONPATH", "value": str(config.ROOT)}],
+        }
+        return exec_kubeconfig(self.name, found, program)
+
+    @property
+    def _again(self) -> str:
+        return f'kit.create_cluster("eks", name="{self.name}", region="{self.session.region}")'
+
+
+def _info(session: AwsSession, now: StackState, there: Iterable[tuple[Stack, StackState]]) -> ClusterInfo:
+    """Describe a cluster by its stacks, by EKS, and by its schedules' end."""
+    name = now.parameters["ClusterName"]
+    found = (session.find("eks", "describe_cluster", name=name) or {}).get("cluster") or {}
+    whose, end = read(now.tags), expiry.find(session, name)
+    assert whose is not None  # `stacks_of` finds the kit's alone
+    ready = now.complete or (now.busy and now.status.startswith("UPDATE"))
+    trained = None
+    for stack, each in there:
+        if (stack.cluster, stack.pool) == (name, TRAIN) and (each.complete or each.busy):
+            trained = planning.training(session, each.parameters)
+    return ClusterInfo(
+        Tags(name, whose.owner, whose.workshop, end.expires if end else None),
+        trained,
+        now.parameters.get("PrivateNodes") == "true",
+        state=found.get("status", now.status).lower() if ready else now.status.lower(),
+        version=found.get("version", ""),
+        endpoint=found.get("endpoint") or "",
+        authority=(found.get("certificateAuthority") or {}).get("data", ""),
+        where=session.region,
+    )

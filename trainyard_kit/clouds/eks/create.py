@@ -1,0 +1,103 @@
+"""Creating a cluster, or going on: roles, schedules, the cluster's stack, then those of the nodes."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from kitlib.errors import KitError, ProviderFailed
+from trainyard_kit.clouds import confirmation
+from trainyard_kit.clouds.eks import expiry, machines, roles
+from trainyard_kit.clouds.eks.plan import ZONES, EksPlan
+from trainyard_kit.clouds.eks.session import AwsSession
+from trainyard_kit.clouds.eks.stacks import SYSTEM, TRAIN, Stack, StackFailed, follow, patiently
+from trainyard_kit.clouds.steps import Steps
+
+
+def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:
+    """Create all of a cluster; what exists stays, and what failed is gone on with or replaced.
+
+    Raises:
+        StackFailed: A stack failed; the error has CloudFormation's reason.
+    """
+    with steps.step("schedules of its end"):  # before anything that costs
+        role = roles.create_stack_role(session, plan.tags, boundary=plan.boundary)
+        expiry.create(session, plan.tags, steps, boundary=plan.boundary)
+    given, cluster = plan.stack_tags, Stack(session, plan.tags.cluster)
+    _create({cluster: plan.cluster_parameters(session.principal)}, given, role, steps, fix=fix)
+    pools = {Stack(session, plan.tags.cluster, each): plan.pool_parameters(each) for each in (SYSTEM, TRAIN)}
+    try:
+        _create(pools, given, role, steps, fix=fix)
+    except StackFailed as error:
+        failed = next(each for each in pools if each.about == error.about)
+        other = ZONES[pools[failed].get("Zone") != ZONES[1]]
+        zone, train = plan.zones[ZONES.index(other)], plan.machines
+        if failed.pool == TRAIN:
+            words = f"{error.what}\n{error.detail}"
+            error.fix = machines.advice(session, train.type, words, spot=train.spot, other=zone)
+        if not error.stockout or not _agreed(plan, zone, error):
+            raise
+        _create({**pools, failed: pools[failed] | {"Zone": other}}, given, role, steps, fix=fix)
+
+
+def _create(
+    wanted: Mapping[Stack, Mapping[str, Any]], given: Mapping[str, str], role: str, steps: Steps, *, fix: str
+) -> None:
+    """Have these stacks complete, all at the same time."""
+    follow([each for each in wanted if (now := each.describe()) and now.busy], steps, fix=fix)
+    missing = {each: now for each in wanted if not ((now := each.describe()) and now.complete)}
+    resumed, replaced = [], []
+    for each, now in missing.items():
+        if now is not None and now.resumable and _has_control_plane(each):
+            each.update(steps, {})
+            resumed.append(each)
+        elif now is not None:  # of a failed pool nothing is worth keeping
+            each.delete()
+            replaced.append(each)
+    follow(replaced, steps, fix=fix)
+    for each in replaced:
+        if each.describe() is not None:
+            raise each.error("cluster.delete(), then create it again")
+    for each in missing:
+        if each not in resumed:
+            patiently(steps, partial(each.create, wanted[each], given, role=role))
+    follow(missing, steps, fix=fix)
+    for each in missing:
+        now = each.describe()
+        if now is None or not now.complete:
+            raise each.error(fix)
+
+
+def _has_control_plane(stack: Stack) -> bool:
+    found = None if stack.pool else stack.session.find("eks", "describe_cluster", name=stack.cluster)
+    return found is not None and found["cluster"]["status"] == "ACTIVE"
+
+
+def _agreed(plan: EksPlan, zone: str, error: StackFailed) -> bool:
+    """Ask whether the other zone will do."""
+    if plan.confirm:
+        return True
+    question = f"AWS has none of these machines to give now: {error.what}\nTry {zone}?"
+    try:
+        confirmation.confirm_typed("yes", question, about=error.about, fix=f'zone="{zone}"')
+    except KitError:  # no, or nobody can be asked: the error says what to do
+        return False
+    return True
+
+
+def resize(session: AwsSession, cluster: str, nodes: int, steps: Steps, *, fix: str) -> None:
+    """Change the number of training nodes; returns when their group has accepted it.
+
+    Raises:
+        ProviderFailed: There is no complete stack of training nodes, or the change failed.
+    """
+    stack = Stack(session, cluster, TRAIN)
+    if (now := stack.describe()) and now.busy:
+        follow([stack], steps, fix="call it again")
+        now = stack.describe()
+    if now is None or not now.complete:
+        raise ProviderFailed("it has no training nodes, or they failed", about=stack.about, fix=fix)
+    if stack.update(steps, {"Nodes": nodes, "MaxNodes": max(nodes, 1)}):
+        follow([stack], steps, fix="call it again")
+        now = stack.describe()
+        if now is None or now.status != "UPDATE_COMPLETE":
+            raise stack.error("call it again, or with fewer nodes")

@@ -1,0 +1,146 @@
+"""Finding and deleting what exists of a cluster, from any machine, in whatever state it is.
+
+The stacks know most of it. What Kubernetes and others left is deleted before the cluster's stack; roles and
+schedules, which could finish the work, last.
+"""
+
+from collections.abc import Iterable
+
+from trainyard_kit.clouds import tags
+from trainyard_kit.clouds.eks import ecr, expiry, orphans, roles
+from trainyard_kit.clouds.eks.session import AwsSession
+from trainyard_kit.clouds.eks.stacks import Stack, StackState, follow, patiently, row, stacks_of
+from trainyard_kit.clouds.spec import CloudResource
+from trainyard_kit.clouds.steps import Steps
+
+ATTEMPTS = 3
+COSTS = {
+    "AWS::EKS::Cluster": "0.10 $ an hour",
+    "AWS::EKS::Nodegroup": "by the hour for each node",
+    "AWS::EC2::NatGateway": "0.045 $ an hour, and as much a GB",
+    "AWS::EC2::EIP": "0.005 $ an hour",
+    "AWS::EFS::FileSystem": "0.30 $ a GB and month, and what is read and written",
+    "AWS::S3::Bucket": "0.023 $ a GB and month",
+    "AWS::ECR::Repository": "0.10 $ a GB and month",
+    "AWS::Logs::LogGroup": "0.03 $ a GB and month",
+}
+
+
+def find_resources(session: AwsSession, cluster: str | None = None) -> list[CloudResource]:
+    """Find what exists of one cluster, or of all in the region for None."""
+    stacks, outside = stacks_of(session, cluster), list(roles.find_roles(session, cluster))
+    if cluster is not None:
+        names = {cluster}
+    else:
+        names = {each.cluster for each, _ in stacks} | {owner.cluster for owner, _ in outside}
+        names.update(expiry.groups(session))
+    found = []
+    for name in sorted(names):
+        mine = [(each, now) for each, now in stacks if each.cluster == name]
+        end = expiry.find(session, name)
+        whose = end or next((tags.read(now.tags) for _, now in mine), None)
+        rows = [each for stack, _ in mine for each in _inside(stack)]
+        rows += [("stack", "AWS::CloudFormation::Stack", each.name, now.status.lower()) for each, now in mine]
+        rows += [
+            ("role", "AWS::IAM::Role", role, "there") for owner, role in outside if owner.cluster == name
+        ]
+        rows += (
+            [("schedules", "AWS::Scheduler::ScheduleGroup", expiry.group_name(name), "there")] if end else []
+        )
+        known = {identity for _, _, identity, _ in rows}
+        others = [each for each in ecr.repositories(session, name) if each not in known]
+        rows += [("repository", "AWS::ECR::Repository", each, "there") for each in others]
+        for what, kind, identity, state in rows:
+            costs = COSTS.get(kind, "")
+            found.append(CloudResource(name, what, kind, identity, session.region, state, costs, whose))
+        for each in orphans.find(session, network(session, name, mine)):
+            where, costs = session.region, each.costs
+            found.append(CloudResource(name, each.name, each.kind, each.id, where, costs=costs, tags=whose))
+    return found
+
+
+def delete(session: AwsSession, cluster: str, steps: Steps) -> None:
+    """Delete what exists of a cluster.
+
+    Raises:
+        StackFailed: A stack could not be deleted; the schedules stay, and try again at the cluster's end.
+    """
+    there = stacks_of(session, cluster)
+    whose = next((tags.read(now.tags) for _, now in there), None)
+    if whose and any(now.service_role for _, now in there):  # without it, nobody can delete the stacks
+        roles.create_stack_role(session, tags.Tags(cluster, whose.owner, whose.workshop, whose.expires))
+    _delete([each for each, _ in there if each.pool], there, steps)
+    _delete([each for each, _ in there if not each.pool], there, steps)
+    with steps.step("repositories, volumes, roles and schedules"):
+        for each in list(ecr.repositories(session, cluster)):
+            ecr.delete_repository(session, each)
+        orphans.clean(session, network(session, cluster, []), steps)
+        roles.delete_role(session, roles.role_name(session, cluster, roles.STACK))
+        expiry.delete(session, cluster, steps)
+
+
+def _delete(stacks: list[Stack], there: Iterable[tuple[Stack, StackState]], steps: Steps) -> None:
+    """Delete stacks, and again after what held them is gone."""
+    fix = "delete it again"
+    updating = [
+        each for each in stacks if (now := each.describe()) and now.busy and now.status.startswith("UPDATE")
+    ]
+    follow(updating, steps, fix=fix)  # which CloudFormation does not interrupt
+    for _ in range(ATTEMPTS):
+        stacks = [each for each in stacks if each.describe() is not None]
+        for each in stacks:
+            if not each.pool:
+                _clear(each, there, steps)
+            if (now := each.describe()) and not now.status.startswith("DELETE_IN"):
+                patiently(steps, each.delete)  # a role that was just created anew is not known yet
+        follow(stacks, steps, fix=fix)
+    for each in stacks:
+        if each.describe() is not None:
+            raise each.error("what it names holds it: delete that, and then the cluster again")
+
+
+def _clear(stack: Stack, there: Iterable[tuple[Stack, StackState]], steps: Steps) -> None:
+    """Delete what keeps a cluster's stack from being deleted."""
+    with steps.step("what Kubernetes left, and the content of the bucket"):
+        orphans.clean(stack.session, network(stack.session, stack.cluster, there), steps)
+        for what, _, one, _ in _inside(stack):
+            if what == "bucket":
+                _empty(stack.session, one)
+
+
+def _empty(session: AwsSession, bucket: str) -> None:
+    if session.find("s3", "head_bucket", Bucket=bucket) is None:
+        return
+    for key in ("Versions", "DeleteMarkers"):
+        every = list(session.every("s3", "list_object_versions", key, Bucket=bucket))
+        for begin in range(0, len(every), 1000):
+            batch = [
+                {"Key": each["Key"], "VersionId": each["VersionId"]} for each in every[begin : begin + 1000]
+            ]
+            session.call("s3", "delete_objects", Bucket=bucket, Delete={"Objects": batch, "Quiet": True})
+
+
+def network(session: AwsSession, cluster: str, there: Iterable[tuple[Stack, StackState]]) -> orphans.Network:
+    """Find the network in which a cluster's orphans can be."""
+    now = next((now for stack, now in there if not stack.pool), None)
+    if now is None:
+        return orphans.Network(cluster, "")
+    own = not now.parameters.get("ExistingVpc")
+    inside = {what: one for what, _, one, _ in _inside(Stack(session, cluster))}
+    alive = session.find("eks", "describe_cluster", name=cluster) is not None
+    vpc = inside.get("vpc", "") if own else now.parameters["ExistingVpc"]
+    return orphans.Network(cluster, vpc, own, alive)
+
+
+def _inside(stack: Stack) -> list[tuple[str, str, str, str]]:
+    """List the resources of a stack that exist: name, type, id and state of each."""
+    if stack.describe() is None:
+        return []
+    found = []
+    for each in stack.session.every(
+        "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack.name
+    ):
+        one, state = each.get("PhysicalResourceId"), each["ResourceStatus"]
+        if one and state != "DELETE_COMPLETE":
+            found.append((row(each["LogicalResourceId"]), each["ResourceType"], one, state.lower()))
+    return found

@@ -1,0 +1,96 @@
+"""A cluster's images in ECR: their repositories, the login to them, and what is stored.
+
+No aws program is needed. Pods need no secret: the role of the nodes may pull from the account's repositories.
+"""
+
+import base64
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from kitlib.clusters.image_registry import BuildRequest, Login, Registry, StoredImage, short_name
+from trainyard_kit.clouds import tags
+from trainyard_kit.clouds.clock import Clock
+from trainyard_kit.clouds.eks import builds
+from trainyard_kit.clouds.eks.client_errors import foreign
+from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list
+
+NOT_THERE = ("ImageNotFoundException", "RepositoryNotFoundException")
+
+
+class EcrRegistry(Registry):
+    """The repositories of one cluster: ``trainyard/<cluster>/<image>``.
+
+    Args:
+        session: Of its region.
+        given: Its tags.
+        clock: By which builds are awaited.
+    """
+
+    def __init__(self, session: AwsSession, given: tags.Tags, *, clock: Clock) -> None:
+        self.session, self.tags, self.clock = session, given, clock
+
+    def address(self, name: str) -> str:
+        """Create or find an image's repository; return its address, without a tag."""
+        repository = repository_name(self.tags.cluster, short_name(name))
+        self.session.call(
+            "ecr",
+            "create_repository",
+            fine=("RepositoryAlreadyExistsException",),
+            repositoryName=repository,
+            imageTagMutability="IMMUTABLE",
+            tags=as_list(self.tags.amazon()),
+        )
+        told = self.session.call("ecr", "describe_repositories", repositoryNames=[repository])
+        (found,) = told["repositories"]
+        if not _is_ours(self.session, found, self.tags.cluster):
+            raise foreign(f"repository {repository}")
+        return found["repositoryUri"]
+
+    def login(self) -> Login:
+        """Get a temporary login of the registry."""
+        (found,) = self.session.call("ecr", "get_authorization_token")["authorizationData"]
+        user, _, password = base64.b64decode(found["authorizationToken"]).decode().partition(":")
+        return Login(urlsplit(found["proxyEndpoint"]).netloc, user, password)
+
+    def stored(self, name: str, tag: str) -> StoredImage | None:
+        """Find the image of a tag."""
+        found = self.session.call(
+            "ecr",
+            "describe_images",
+            fine=NOT_THERE,
+            repositoryName=repository_name(self.tags.cluster, short_name(name)),
+            imageIds=[{"imageTag": tag}],
+        )
+        if not found or not found["imageDetails"]:
+            return None
+        image = found["imageDetails"][0]
+        return StoredImage(image["imageDigest"], image.get("imageSizeInBytes") or 0)
+
+    def build(self, order: BuildRequest, *, report: Callable[[str], None]) -> None:
+        """Have CodeBuild build an image and push it."""
+        builds.build(self.session, self.tags.cluster, order, report=report, clock=self.clock)
+
+
+def repository_name(cluster: str, image: str) -> str:
+    """Name the repository of an image."""
+    return f"trainyard/{cluster}/{image}"
+
+
+def repositories(session: AwsSession, cluster: str) -> Iterator[str]:
+    """Find the repositories of a cluster, also those that its stack does not have."""
+    for each in session.every("ecr", "describe_repositories", "repositories"):
+        name = each["repositoryName"]
+        if name.startswith(repository_name(cluster, "")) and _is_ours(session, each, cluster):
+            yield name
+
+
+def delete_repository(session: AwsSession, name: str) -> None:
+    """Delete a repository with its images."""
+    session.find("ecr", "delete_repository", repositoryName=name, force=True)
+
+
+def _is_ours(session: AwsSession, found: dict[str, Any], cluster: str) -> bool:
+    told = session.find("ecr", "list_tags_for_resource", resourceArn=found["repositoryArn"]) or {}
+    whose = tags.read(as_dict(told.get("tags")))
+    return whose is not None and whose.cluster == cluster

@@ -1,0 +1,184 @@
+"""Instance types: what they have, which zones offer them, what would do instead, and quotas."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kitlib.clusters.checks import Check, failed, ok, warn
+from kitlib.errors import BadInput
+from trainyard_kit.clouds import tags
+from trainyard_kit.clouds.eks.session import AwsSession, as_dict
+
+# https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html
+ZONES_WITHOUT_EKS = {"use1-az3", "usw1-az2", "cac1-az3"}
+WITH_A_GPU = ("g4dn.xlarge", "g6.xlarge", "g5.xlarge", "g4dn.2xlarge")
+WITHOUT = ("m5.xlarge", "m6i.xlarge", "c5.2xlarge", "t3.xlarge")
+# PyTorch's builds for CUDA 13 begin with Turing, compute capability 7.5.
+TOO_OLD = {"p2": "K80", "g2": "K520", "p3": "V100", "p3dn": "V100", "g3": "M60", "g3s": "M60"}
+# By the letters of a type: the family of Service Quotas, and the codes of its quotas of vCPUs, on demand and
+# spot. https://docs.aws.amazon.com/general/latest/gr/ec2-service.html
+STANDARD = ("Standard", "L-1216C47A", "L-34B43A08")
+FAMILIES = {
+    **dict.fromkeys(("g", "gr"), ("G and VT", "L-DB2E81BA", "L-3819A6DF")),
+    "p": ("P", "L-417A185B", "L-7212CCBC"),
+    "x": ("X", "L-7295265B", "L-E3A00192"),
+}
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """An instance type: its name, vCPUs, GPUs of NVIDIA, and whether it can have a fabric adapter."""
+
+    name: str
+    cpus: int
+    gpus: int
+    efa: bool
+
+
+def instance_type(session: AwsSession, name: str) -> InstanceType:
+    """Look up an instance type.
+
+    Raises:
+        BadInput: The region has no such type, or PyTorch's images do not run on it.
+    """
+    about, fix = f'instance_type="{name}"', f'instance_type="{" or ".join(instead(name))}", or another region'
+    if gpu := TOO_OLD.get(name.partition(".")[0]):
+        words = f"its GPU, {gpu}, is older than Turing: PyTorch's builds for CUDA 13 do not run on it"
+        raise BadInput(words, about=about, fix=fix)
+    wanted = {"InstanceTypes": [name]}
+    answer = session.call("ec2", "describe_instance_types", fine=("InvalidInstanceType",), **wanted)
+    if not answer or not answer["InstanceTypes"]:
+        raise BadInput(f"{session.region} has no such instance type", about=about, fix=fix)
+    found = answer["InstanceTypes"][0]
+    if "x86_64" not in found["ProcessorInfo"]["SupportedArchitectures"]:
+        raise BadInput("its processors are ARM's; the trainer image is built for amd64", about=about, fix=fix)
+    gpus = found.get("GpuInfo", {}).get("Gpus", [])
+    nvidia = sum(each["Count"] for each in gpus if each["Manufacturer"] == "NVIDIA")
+    efa = bool(found.get("NetworkInfo", {}).get("EfaSupported"))
+    return InstanceType(name, found["VCpuInfo"]["DefaultVCpus"], nvidia, efa)
+
+
+def zones(session: AwsSession, types: list[str], first: str = "") -> tuple[str, str]:
+    """Choose two zones for a cluster: the first has machines of the types, the second as well if possible.
+
+    Args:
+        session: Of the region.
+        types: Of the training nodes; one of them is enough.
+        first: The zone that is wanted for them.
+
+    Raises:
+        BadInput: No zone has the types, or the one that is wanted does not.
+    """
+    state = [
+        {"Name": "zone-type", "Values": ["availability-zone"]},
+        {"Name": "state", "Values": ["available"]},
+    ]
+    every = session.call("ec2", "describe_availability_zones", Filters=state)["AvailabilityZones"]
+    usable = {each["ZoneName"] for each in every if each.get("ZoneId") not in ZONES_WITHOUT_EKS}
+    having = zones_with(session, types) & usable
+    if not having or len(usable) < 2 or first not in {"", *having}:
+        where = f"zone {first}" if first else f"no zone of {session.region}"
+        others = [f'zone="{each}"' for each in sorted(having)] if first else []
+        fix = " or ".join([*others, *(f'instance_type="{each}"' for each in instead(types[0]))])
+        about = f'instance_type="{", ".join(types)}"'
+        raise BadInput(f"{where} has {'no ' if first else ''}machines of this type", about=about, fix=fix)
+    chosen = sorted(usable, key=lambda zone: (zone != first, zone not in having, zone))
+    return chosen[0], chosen[1]
+
+
+def zones_with(session: AwsSession, types: Iterable[str]) -> set[str]:
+    """Find the zones that offer one of the types; whether a machine is free there, nobody tells."""
+    wanted = [{"Name": "instance-type", "Values": list(types)}]
+    asked = {"LocationType": "availability-zone", "Filters": wanted}
+    every = session.every("ec2", "describe_instance_type_offerings", "InstanceTypeOfferings", **asked)
+    return {each["Location"] for each in every}
+
+
+def instead(name: str) -> list[str]:
+    """Name types that would do in place of one: with a GPU, or without."""
+    others = WITH_A_GPU if re.match(r"(g|gr|p|vt)\d", name) else WITHOUT
+    return [each for each in others if each != name][:3]
+
+
+def family(kind: str, *, spot: bool = False) -> tuple[str, str]:
+    """Name the quota that a type counts against, and its code.
+
+    Example:
+        >>> family("g4dn.xlarge")
+        ('G and VT', 'L-DB2E81BA')
+    """
+    if spot and kind.startswith("p5"):
+        return "P5", "L-C4BD4855"
+    letters = re.match(r"[a-z]+?(?=\d|-)", kind)
+    name, on_demand, as_spot = FAMILIES.get(letters[0] if letters else "", STANDARD)
+    return name, as_spot if spot else on_demand
+
+
+def check_vcpus(
+    session: AwsSession, cluster: str, wanted: Iterable[tuple[str, int, bool]]
+) -> Iterable[Check]:
+    """Check each quota of vCPUs that is needed; what the cluster itself runs already is not counted.
+
+    Args:
+        session: Of the region.
+        cluster: Its name.
+        wanted: Type, how many, whether as spot instances.
+    """
+    needed, taken = _vcpus(session, wanted), _vcpus(session, _running(session, cluster))
+    for (name, code, spot), vcpus in needed.items():
+        about = f"quota of vCPUs of {name} instances, {'spot' if spot else 'on demand'}"
+        used, which = taken.get((name, code, spot), 0), {"ServiceCode": "ec2", "QuotaCode": code}
+        found = session.find("service-quotas", "get_service_quota", **which)
+        found = found or session.find("service-quotas", "get_aws_default_service_quota", **which)
+        limit = found["Quota"]["Value"] if found else None
+        most = "an unknown limit" if limit is None else f"{limit:g}"
+        words = f"{vcpus} are needed; of {most}, {used} are taken"
+        fix = more_quota(session, code, vcpus + used)
+        if limit is None:
+            yield warn(about, words, fix)
+        elif vcpus + used > limit:
+            cheaper = '\nor instance_type="m5.xlarge", which has no GPU' if name in ("G and VT", "P") else ""
+            yield failed(about, words, fix + cheaper)
+        else:
+            yield ok(about, words)
+
+
+def _vcpus(
+    session: AwsSession, machines: Iterable[tuple[str, int, bool]]
+) -> dict[tuple[str, str, bool], int]:
+    """Sum up vCPUs by quota."""
+    sums: dict[tuple[str, str, bool], int] = {}
+    counts: dict[tuple[str, bool], int] = {}
+    for kind, nodes, spot in machines:
+        counts[kind, spot] = counts.get((kind, spot), 0) + nodes
+    for (kind, spot), nodes in counts.items():
+        found = session.call("ec2", "describe_instance_types", InstanceTypes=[kind])["InstanceTypes"][0]
+        key = (*family(kind, spot=spot), spot)
+        sums[key] = sums.get(key, 0) + found["VCpuInfo"]["DefaultVCpus"] * nodes
+    return sums
+
+
+def _running(session: AwsSession, cluster: str) -> Iterable[tuple[str, int, bool]]:
+    states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
+    for reservation in session.every("ec2", "describe_instances", "Reservations", Filters=states):
+        for each in reservation["Instances"]:
+            given = as_dict(each.get("Tags"))
+            whose = tags.read(given)
+            if given.get("eks:cluster-name") != cluster and not (whose and whose.cluster == cluster):
+                yield each["InstanceType"], 1, each.get("InstanceLifecycle") == "spot"
+
+
+def more_quota(session: AwsSession, code: str, value: int) -> str:
+    """Say where a larger quota is asked for."""
+    page = f"{session.region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas/{code}"
+    return f"ask for {value} at https://{page}, which takes minutes to days"
+
+
+def advice(session: AwsSession, kind: str, words: str, *, spot: bool, other: str) -> str:
+    """Say what to do for nodes that AWS did not give."""
+    if re.search(r"VcpuLimitExceeded|vCPU limit|MaxSpotInstanceCount|InstanceLimitExceeded", words, re.I):
+        name, code = family(kind, spot=spot)
+        return f"the quota of vCPUs of {name} instances is used up: {more_quota(session, code, 64)}"
+    cheaper = ["spot=False, which costs more and is seldom refused"] if spot else []
+    types = [f'instance_type="{each}"' for each in instead(kind)]
+    return "create it again with " + ", or ".join([f'zone="{other}"', *cheaper, *types])

@@ -1,0 +1,197 @@
+"""A cluster that is asked for, checked, and written as the parameters of the templates."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kitlib.clusters.base import Shape
+from kitlib.errors import BadInput
+from kitlib.k8s.quantities import check_count
+from trainyard_kit.clouds.eks import machines
+from trainyard_kit.clouds.eks.access import check_principal
+from trainyard_kit.clouds.eks.session import AwsSession
+from trainyard_kit.clouds.eks.stacks import SYSTEM
+from trainyard_kit.clouds.spec import COMMON_OPTIONS, DISK_GB, CloudSpec, Machines, admins_of, no_words
+from trainyard_kit.clouds.tags import PREFIX, Tags
+
+MACHINE, SYSTEM_MACHINE, SYSTEM_DISK_GB = "m5.xlarge", "t3.large", 50
+VERSION = "1.35"
+ZONES = ("one", "two")
+OPTIONS = {
+    "region": "of AWS; by default AWS_REGION, or the profile's",
+    "profile": "of your AWS configuration; by default what boto3 finds",
+    "instance_type": f"of the training nodes; by default {MACHINE}",
+    "instance_types": "several, with as many GPUs each: spot nodes are of whichever AWS has",
+    "spot": "True takes machines that AWS may take back, for about a third of the price",
+    "zone": "of the training nodes; by default the first that offers their type",
+    "efa": "True gives them an Elastic Fabric Adapter, and places them close together",
+    "private": "True gives nodes no public address; the NAT gateway that they need costs by the hour",
+    "vpc": "an existing VPC, with subnets=",
+    "subnets": "of the existing VPC: two, in two zones, from which nodes reach the internet",
+    "allowed_cidrs": "addresses from which the API server is reached; by default all",
+    "permission_boundary": "ARN of a policy that limits all roles of the cluster",
+    "tags": "a dict of your own tags, for all resources",
+    "version": "of Kubernetes",
+    **COMMON_OPTIONS,
+}
+
+
+@dataclass(frozen=True)
+class EksPlan(CloudSpec):
+    """A cluster as it shall be.
+
+    Attributes:
+        machines: Its training nodes.
+        zones: The two zones of its subnets.
+        zone: Which of them has the training nodes: ``one`` or ``two``.
+        cidrs: From which its API server is reached.
+        boundary: ARN of the permissions boundary of its roles; empty for none.
+        confirm: Whether the user has agreed to costs beforehand.
+    """
+
+    machines: Machines
+    zones: tuple[str, str] = ("", "")
+    zone: str = "one"
+    version: str = VERSION
+    admins: tuple[str, ...] = ()
+    vpc: str = ""
+    subnets: tuple[str, ...] = ()
+    cidrs: tuple[str, ...] = ("0.0.0.0/0",)
+    boundary: str = ""
+    own_tags: Mapping[str, str] = field(default_factory=dict)
+    efa: bool = False
+    confirm: bool = False
+
+    @property
+    def stack_tags(self) -> dict[str, str]:
+        """Tags of its stacks, which reach all resources."""
+        return {**self.own_tags, **self.tags.amazon()}
+
+    def cluster_parameters(self, admin: str) -> dict[str, str]:
+        """Write the parameters of ``cluster.yaml``.
+
+        Args:
+            admin: ARN of the caller's user or role.
+        """
+        existing = {"ExistingVpc": self.vpc, "ExistingSubnets": ",".join(self.subnets)} if self.vpc else {}
+        return {
+            "ClusterName": self.tags.cluster,
+            "Version": self.version,
+            "AdminArn": admin,
+            "PublicAccessCidrs": ",".join(self.cidrs),
+            "ZoneOne": self.zones[0],
+            "ZoneTwo": self.zones[1],
+            "PrivateNodes": str(self.private).lower(),
+            "PermissionsBoundary": self.boundary,
+            **existing,
+        }
+
+    def pool_parameters(self, pool: str) -> dict[str, object]:
+        """Write the parameters of ``nodes.yaml``, for the system's node or the training nodes."""
+        common = {
+            "ClusterName": self.tags.cluster,
+            "Pool": pool,
+            "Owner": self.tags.owner,
+            "Workshop": self.tags.workshop,
+        }
+        if pool == SYSTEM:
+            one = {"Nodes": 1, "MinNodes": 1, "MaxNodes": 1}
+            return {**common, **one, "InstanceTypes": SYSTEM_MACHINE, "DiskGb": SYSTEM_DISK_GB}
+        train = self.machines
+        return {
+            **common,
+            "Nodes": train.count,
+            "MaxNodes": max(train.count, 1),
+            "Zone": self.zone,
+            "InstanceTypes": ",".join((train.type, *train.others)),
+            "CapacityType": "SPOT" if train.spot else "ON_DEMAND",
+            "AmiType": "AL2023_x86_64_NVIDIA" if train.gpus else "AL2023_x86_64_STANDARD",
+            "DiskGb": train.disk_gb,
+            "Efa": str(self.efa).lower(),
+        }
+
+
+def plan(session: AwsSession, whose: Tags, shape: Shape) -> EksPlan:
+    """Check what is asked for.
+
+    Raises:
+        BadInput: A type, zone, subnet, tag or number is wrong.
+    """
+    given = shape.options
+    fix = 'instance_type="m5.xlarge", or "g4dn.xlarge" for a GPU'
+    no_words(shape, ("cpus", "memory", "gpus"), about="eks", cloud="AWS", fix=fix)
+    names = _strings(given, "instance_types") or [str(given.get("instance_type") or MACHINE)]
+    types = [machines.instance_type(session, each) for each in names]
+    if len({each.gpus for each in types}) > 1:
+        fix = "types with as many GPUs each"
+        raise BadInput("these have different numbers of GPUs", about=", ".join(names), fix=fix)
+    efa, vpc, zone = bool(given.get("efa")), str(given.get("vpc") or ""), str(given.get("zone") or "")
+    if efa and not all(each.efa for each in types):
+        fix = 'instance_type="g4dn.8xlarge", for one'
+        raise BadInput("these have no Elastic Fabric Adapter", about=", ".join(names), fix=fix)
+    subnets = tuple(_strings(given, "subnets"))
+    if bool(vpc) != bool(subnets):
+        raise BadInput("a VPC and its subnets go together", about="vpc=, subnets=", fix="name both, or none")
+    if vpc:
+        zones, subnets = _existing(session, vpc, subnets, zone)
+    else:
+        zones = machines.zones(session, names, zone)
+    disk = check_count(given.get("disk_gb", DISK_GB), what="disk_gb", least=20, most=16384)
+    spot, others = bool(given.get("spot")), tuple(names[1:])
+    return EksPlan(
+        whose,
+        Machines(names[0], shape.nodes, types[0].gpus, spot=spot, others=others, disk_gb=disk),
+        bool(given.get("private")) and not vpc,
+        zones=zones,
+        version=str(given.get("version") or VERSION),
+        admins=tuple(map(check_principal, admins_of(given.get("admins")))),
+        vpc=vpc,
+        subnets=subnets,
+        cidrs=tuple(_strings(given, "allowed_cidrs")) or ("0.0.0.0/0",),
+        boundary=str(given.get("permission_boundary") or ""),
+        own_tags=_tags(given.get("tags") or {}),
+        efa=efa,
+        confirm=given.get("confirm") is True,
+    )
+
+
+def _existing(
+    session: AwsSession, vpc: str, subnets: tuple[str, ...], zone: str
+) -> tuple[tuple[str, str], tuple[str, ...]]:
+    """Look up the zones of existing subnets; the one of the wanted zone comes first."""
+    about = f'vpc="{vpc}", subnets={list(subnets)}, zone="{zone}"'
+    found = list(session.every("ec2", "describe_subnets", "Subnets", SubnetIds=list(subnets)))
+    found.sort(key=lambda each: each["AvailabilityZone"] != zone)
+    zones = [each["AvailabilityZone"] for each in found]
+    strange = {each["VpcId"] for each in found} != {vpc} or zone not in {"", *zones}
+    if strange or len(zones) != 2 or zones[0] == zones[1]:
+        words = "two subnets of the VPC are needed, in two zones, one of them the wanted one; these are in "
+        raise BadInput(words + ", ".join(zones), about=about, fix="name two such")
+    return (zones[0], zones[1]), tuple(each["SubnetId"] for each in found)
+
+
+def _strings(given: Mapping[str, Any], option: str) -> list[str]:
+    """Read an option that is a list of strings."""
+    value = given.get(option) or []
+    if isinstance(value, str) or not all(isinstance(each, str) for each in value):
+        raise BadInput("this is a list", about=f"{option}={value!r}", fix=f"{option}=[{value!r}]")
+    return list(value)
+
+
+def _tags(given: object) -> dict[str, str]:
+    if (
+        not isinstance(given, Mapping)
+        or not all(isinstance(each, str) for pair in given.items() for each in pair)
+        or any(key.startswith((PREFIX, "aws:")) for key in given)
+    ):
+        words = f"tags are a dict of strings, and no key begins with {PREFIX} or aws:"
+        raise BadInput(words, about=f"tags={given!r}", fix='tags={"cost-centre": "4711"}')
+    return dict(given)
+
+
+def training(session: AwsSession, given: Mapping[str, str]) -> Machines:
+    """Read the training nodes from the parameters of their stack."""
+    kind, *others = given["InstanceTypes"].split(",")
+    gpus = machines.instance_type(session, kind).gpus if "NVIDIA" in given.get("AmiType", "") else 0
+    spot, disk = given.get("CapacityType") == "SPOT", int(given.get("DiskGb") or DISK_GB)
+    return Machines(kind, int(given["Nodes"]), gpus, spot=spot, others=tuple(others), disk_gb=disk)

@@ -1,0 +1,142 @@
+"""What may prevent a new EKS cluster: a short list, asked before anything is created."""
+
+import json
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from botocore.exceptions import EndpointConnectionError
+
+from kitlib.clusters.checks import Check, Probe, failed, ok, warn
+from trainyard_kit.clouds import tags
+from trainyard_kit.clouds.eks import machines, roles
+from trainyard_kit.clouds.eks.client_errors import AwsError
+from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, EksPlan
+from trainyard_kit.clouds.eks.session import AwsSession
+
+# One request of each service that a cluster needs, which asks for nothing in particular.
+SERVICES = (
+    ("cloudformation", "describe_stacks"),
+    ("eks", "list_clusters"),
+    ("ec2", "describe_regions"),
+    ("efs", "describe_file_systems"),
+    ("scheduler", "list_schedule_groups"),
+    ("ecr", "describe_repositories"),
+)
+PAGE = "docs/eks.md has the whole policy"
+
+
+def probes(session: AwsSession, name: str, plan: EksPlan | None) -> list[Probe]:
+    """List the checks; without a plan, those that need none."""
+    first = [
+        Probe("credentials", partial(credentials, session), stops=True),
+        Probe("services", partial(services, session), stops=True),
+        Probe("name", partial(free, session, name)),
+        Probe("permissions", partial(permissions, session, name), needed=False),
+    ]
+    if plan is None:
+        return first
+    wanted = [(plan.machines.type, plan.machines.count, plan.machines.spot), (SYSTEM_MACHINE, 1, False)]
+    return [
+        *first,
+        Probe("version", partial(version, session, plan.version)),
+        Probe("instance types", partial(types, session, plan)),
+        Probe("quotas", partial(machines.check_vcpus, session, name, wanted), needed=False),
+    ]
+
+
+def credentials(session: AwsSession) -> Check:
+    """Describe which credentials are used, and whose they are."""
+    arn = session.identity["Arn"]
+    method, profile = session.credentials.method, f', profile "{session.profile}"' if session.profile else ""
+    if arn.endswith(":root"):
+        words = f"{method}{profile}: the account's root user, which cannot be given access to a cluster"
+        return failed("credentials", words, "a user or a role of IAM: aws configure sso")
+    return ok("credentials", f"{method}{profile}: {arn}")
+
+
+def services(session: AwsSession) -> Check:
+    """Check whether the services that a cluster needs answer: a region may not have them all."""
+    silent = []
+    for service, operation in SERVICES:
+        try:
+            session.call(service, operation)
+        except AwsError as error:  # one who is refused has been answered
+            if isinstance(error.__cause__, EndpointConnectionError):
+                silent.append(service)
+    if silent:
+        words = f"nothing answers as {', '.join(silent)} in {session.region}"
+        return failed("services", words, "see that this machine is online; if it is, take another region")
+    return ok("services", f"{', '.join(each for each, _ in SERVICES)} answer in {session.region}")
+
+
+def free(session: AwsSession, name: str) -> Check:
+    """Check whether the cluster's name is free."""
+    found = session.find("eks", "describe_cluster", name=name)
+    if found is None:
+        return ok("name", f"{name} is free")
+    whose = tags.read(found["cluster"].get("tags") or {})
+    if whose is None:
+        words = f'there is an EKS cluster "{name}" in {session.region}, and it is not the kit\'s'
+        return failed("name", words, f'name="{name}-2"')
+    return ok("name", f"{name} is there already, made by {whose.owner}")
+
+
+def version(session: AwsSession, wanted: str) -> Check:
+    """Check whether EKS has the version in standard support: past it, it costs six times as much."""
+    every = session.every(
+        "eks", "describe_cluster_versions", "clusterVersions", versionStatus="STANDARD_SUPPORT"
+    )
+    known = sorted({each["clusterVersion"] for each in every})
+    if wanted not in known:
+        words = f"Kubernetes {wanted} is not, or no longer, in the standard support of EKS"
+        return failed("version", words, f"version= one of: {', '.join(known)}")
+    return ok("version", f"Kubernetes {wanted}")
+
+
+def types(session: AwsSession, plan: EksPlan) -> Iterable[Check]:
+    """Check in which of the cluster's zones there are machines."""
+    train, (first, second) = plan.machines, plan.zones
+    names = (train.type, *train.others)
+    about, gpus = f"instance type {', '.join(names)}", f", {train.gpus} GPUs each" if train.gpus else ""
+    if second in machines.zones_with(session, names):
+        yield ok(about, f"offered in {first}, and in {second} if that has none left{gpus}")
+    else:
+        words = f"offered in {first} alone{gpus}: when that has none left, there is no other zone"
+        yield warn(about, words, f"instance_type={' or '.join(machines.instead(train.type))}")
+    if first not in machines.zones_with(session, [SYSTEM_MACHINE]):
+        yield failed(
+            f"instance type {SYSTEM_MACHINE}", f"{first} has none for the system", f'zone="{second}"'
+        )
+
+
+def permissions(session: AwsSession, name: str) -> Check:
+    """Ask IAM's simulation whether a policy denies something that the kit calls.
+
+    The simulation does not know policies of resources, and conditions on requests: what it does not find
+    allowed is a warning; only an explicit denial fails.
+    """
+    policy = json.loads(Path(__file__).with_name("policy.json").read_text(encoding="utf-8"))["user"]
+    role = session.arn("iam", f"role{roles.PATH}{roles.role_name(session, name, roles.STACK)}")
+    decided: dict[str, str] = {}
+    for statement in policy["Statement"]:
+        arns = {"ResourceArns": [role]} if statement["Resource"] != "*" else {}
+        for each in session.every(
+            "iam",
+            "simulate_principal_policy",
+            "EvaluationResults",
+            PolicySourceArn=session.principal,
+            ActionNames=statement["Action"],
+            **arns,
+        ):
+            decided[each["EvalActionName"]] = each["EvalDecision"]
+    about, who = "permissions", session.principal
+    if denied := sorted(action for action, decision in decided.items() if decision == "explicitDeny"):
+        words = f"a policy denies {who} {', '.join(denied)}, which no permission outweighs"
+        return failed(about, words, f"ask who looks after the account; {PAGE}")
+    if unknown := sorted(action for action, decision in decided.items() if decision != "allowed"):
+        words = (
+            f"{who} may not be allowed {', '.join(unknown)}; a policy for certain ARNs can allow it after all"
+        )
+        return warn(about, words, f"have it added to their policy if creation is refused; {PAGE}")
+    return ok(about, f"{who} may do all {len(decided)} actions")

@@ -1,0 +1,190 @@
+"""AWS, as one user in one region: clients, requests, pages of answers, and errors as the kit's own.
+
+Which credentials are used, and which endpoint, is botocore's business: profile, environment, files, role.
+"""
+
+import copy
+import difflib
+import os
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache, cached_property
+from typing import Any, overload
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
+from botocore.parsers import ResponseParserError
+
+from kitlib.errors import BadInput, KitError
+from trainyard_kit.clouds import record
+from trainyard_kit.clouds.eks.client_errors import ABSENT, AwsError, code_of, to_error
+
+_CONFIG = Config(
+    connect_timeout=10,
+    read_timeout=60,
+    retries={"mode": "standard", "total_max_attempts": 5},
+    user_agent_extra="trainyard",
+    max_pool_connections=20,
+)
+ERRORS = (BotoCoreError, ClientError, ResponseParserError, OSError)
+
+
+class AwsSession:
+    """A session, for use by many threads.
+
+    Args:
+        region: By default that of ``AWS_REGION``, ``AWS_DEFAULT_REGION`` or the profile.
+        profile: By default what botocore finds.
+
+    Raises:
+        BadInput: There is no such profile or region, or none is named.
+
+    Example:
+        >>> session = AwsSession("eu-central-1")
+        >>> session.call("eks", "describe_cluster", name="lab")["cluster"]["status"]
+        'ACTIVE'
+    """
+
+    def __init__(self, region: str | None = None, profile: str | None = None) -> None:
+        self.profile = profile
+        region = region or os.environ.get("AWS_REGION") or None
+        try:
+            self._boto = boto3.Session(region_name=region, profile_name=profile)
+        except ProfileNotFound as error:
+            raise to_error(error, "sts", "sign in", {}, region=region or "-", profile=profile) from error
+        record.boto(self._boto)
+        self.region = self._boto.region_name
+        if self.region not in _regions():
+            near = difflib.get_close_matches(self.region or "", _regions(), n=3) or ["eu-central-1"]
+            words = "AWS has no such region" if self.region else "no region is named"
+            fix = f'region="{" or ".join(near)}", or set AWS_REGION'
+            raise BadInput(words, about=f"region={self.region!r}", fix=fix)
+        self._lock = threading.Lock()
+        self._clients: dict[str, Any] = {}
+
+    def within(self, region: str) -> "AwsSession":
+        """The same user's session in another region, one that AWS itself has named."""
+        other = copy.copy(self)
+        other.region, other._clients = region, {}
+        return other
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """The caller: ``Account``, ``Arn``, ``UserId``."""
+        return self.call("sts", "get_caller_identity")
+
+    @property
+    def account(self) -> str:
+        """The account's twelve digits."""
+        return self.identity["Account"]
+
+    @cached_property
+    def principal(self) -> str:
+        """ARN of the user or role that asks: of a session the role, with its path."""
+        arn = self.identity["Arn"]
+        if ":assumed-role/" not in arn:
+            return arn
+        role = arn.split("/")[1]
+        try:
+            return self.call("iam", "get_role", RoleName=role)["Role"]["Arn"]
+        except KitError:  # one who may not look: right for every role without a path
+            if role.startswith("AWSReservedSSO_"):
+                raise
+            return f"arn:{self.partition}:iam::{self.account}:role/{role}"
+
+    @property
+    def partition(self) -> str:
+        """``aws``, ``aws-cn`` …: the second word of every ARN here."""
+        return self._boto.get_partition_for_region(self.region)
+
+    @property
+    def credentials(self) -> Any:
+        """The credentials as botocore found them, or None."""
+        return self._boto.get_credentials()
+
+    def arn(self, service: str, rest: str) -> str:
+        """Build an ARN of the account; those of IAM have no region."""
+        region = "" if service == "iam" else self.region
+        return f"arn:{self.partition}:{service}:{region}:{self.account}:{rest}"
+
+    def client(self, service: str) -> Any:
+        """A client of boto3, created once for each service."""
+        with self._lock:  # a session of boto3 is for one thread
+            if service not in self._clients:
+                self._clients[service] = self._boto.client(service, region_name=self.region, config=_CONFIG)
+            return self._clients[service]
+
+    @overload
+    def call(
+        self, service: str, operation: str, *, fine: Collection[str], **parameters: Any
+    ) -> dict[str, Any] | None: ...
+
+    @overload
+    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]: ...
+
+    def call(
+        self, service: str, operation: str, *, fine: Collection[str] = (), **parameters: Any
+    ) -> dict[str, Any] | None:
+        """Make one request.
+
+        Args:
+            service: As boto3 calls it; with the operation a literal, from which IAM policies are derived.
+            operation: The same, such as ``create_cluster``.
+            fine: Codes of refusals that are no error: the answer is None then.
+            parameters: The request's own.
+
+        Raises:
+            AwsError: AWS refused, or did not answer.
+        """
+        try:
+            return getattr(self.client(service), operation)(**parameters)
+        except ERRORS as error:
+            if code_of(error) in fine:
+                return None
+            raise self.translated(error, service, operation, parameters) from error
+
+    def find(self, service: str, operation: str, **parameters: Any) -> dict[str, Any] | None:
+        """Make one request about something that may not exist; None if it does not."""
+        try:
+            return self.call(service, operation, **parameters)
+        except AwsError as error:
+            if ABSENT.search(error.code):
+                return None
+            raise
+
+    def every(self, service: str, operation: str, key: str, **parameters: Any) -> Iterator[Any]:
+        """Yield what all pages of an answer hold in their member ``key``."""
+        try:
+            client = self.client(service)
+            if not client.can_paginate(operation):
+                yield from getattr(client, operation)(**parameters).get(key) or []
+                return
+            for page in client.get_paginator(operation).paginate(**parameters):
+                yield from page.get(key) or []
+        except ERRORS as error:
+            raise self.translated(error, service, operation, parameters) from error
+
+    def translated(
+        self, error: Exception, service: str, operation: str, parameters: dict[str, Any]
+    ) -> KitError:
+        """Translate an error of botocore."""
+        return to_error(error, service, operation, parameters, region=self.region, profile=self.profile)
+
+
+def as_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
+    """Write tags as most services want them."""
+    return [{"Key": key, "Value": value} for key, value in tags.items()]
+
+
+def as_dict(tags: list[dict[str, str]] | None) -> dict[str, str]:
+    """Read tags as most services write them."""
+    return {each["Key"]: each["Value"] for each in tags or []}
+
+
+@cache
+def _regions() -> tuple[str, ...]:
+    """All regions that botocore knows; it takes half a second to read."""
+    session = boto3.Session()
+    partitions = session.get_available_partitions()
+    return tuple(region for each in partitions for region in session.get_available_regions("ec2", each))

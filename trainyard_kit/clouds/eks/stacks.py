@@ -1,0 +1,339 @@
+"""One CloudFormation stack: create it, change it, delete it, and follow its events.
+
+A stack belongs to the kit if it has the kit's tag. What was created stays where something fails: a missing
+GPU does not destroy a control plane.
+https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/stack-failure-options.html
+"""
+
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kitlib.errors import Interrupted, WaitTimeout
+from trainyard_kit.clouds import tags
+from trainyard_kit.clouds.eks.client_errors import CAPACITY, AwsError, foreign
+from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list
+from trainyard_kit.clouds.steps import Phase, Steps, duration
+
+SYSTEM, TRAIN = "system", "train"
+POOLS = ("", SYSTEM, TRAIN)
+POLL, PATIENCE, LONGEST = 15.0, 180.0, 5400.0  # seconds
+# Resources that take noticeable time have a row of their own, with the seconds that they usually take.
+USUAL = {
+    "AWS::EKS::Cluster": 480.0,
+    "AWS::EC2::NatGateway": 120.0,
+    "AWS::EFS::MountTarget": 90.0,
+    "AWS::EKS::Nodegroup": 180.0,
+    "AWS::EKS::Addon": 60.0,
+}
+BEGUN = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS")
+_CANCELLED = re.compile(r"cancelled|The following resource\(s\) failed", re.I)
+
+
+@dataclass(frozen=True)
+class StackState:
+    """A stack as CloudFormation describes it.
+
+    Attributes:
+        id: Its ARN, by which it is described after its deletion as well.
+        status: ``CREATE_COMPLETE``, with its reason.
+        service_role: ARN of the role that acts for it; empty for the caller's own.
+    """
+
+    id: str
+    status: str
+    reason: str
+    parameters: Mapping[str, str]
+    outputs: Mapping[str, str]
+    tags: Mapping[str, str]
+    service_role: str = ""
+
+    @property
+    def busy(self) -> bool:
+        """Whether CloudFormation is at work on it."""
+        return self.status.endswith("IN_PROGRESS") and self.status != "REVIEW_IN_PROGRESS"
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of it exists."""
+        return self.status in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "UPDATE_ROLLBACK_COMPLETE")
+
+    @property
+    def resumable(self) -> bool:
+        """Whether an update creates what failed."""
+        return self.status in ("CREATE_FAILED", "UPDATE_FAILED")
+
+    @property
+    def words(self) -> str:
+        """Its status for people."""
+        return self.status.lower().replace("_", " ")
+
+
+class StackFailed(AwsError):
+    """A stack did not become what was asked.
+
+    Attributes:
+        stockout: Whether the zone had no machines of this type.
+    """
+
+    stockout = False
+
+
+class Stack:
+    """A stack of one cluster.
+
+    Args:
+        session: Of its region.
+        cluster: The cluster's name.
+        pool: ``system`` or ``train``; empty for the cluster itself.
+    """
+
+    def __init__(self, session: AwsSession, cluster: str, pool: str = "") -> None:
+        self.session, self.cluster, self.pool = session, cluster, pool
+        self.name = f"trainyard-{cluster}-{pool}".rstrip("-")
+        self.about = f"stack {self.name} in {session.region}"
+        self._seen: set[str] = set()
+        self._begin("", self.name)
+
+    def describe(self) -> StackState | None:
+        """Describe it; None if there is none, or if it is not the kit's."""
+        found = self._found()
+        return None if found is None or tags.read(found.tags) is None else found
+
+    def _found(self) -> StackState | None:
+        fine = ("ValidationError",)  # there is none
+        answer = self.session.call("cloudformation", "describe_stacks", fine=fine, StackName=self._id)
+        found = answer["Stacks"][0] if answer else {"StackStatus": "DELETE_COMPLETE"}
+        return None if found["StackStatus"] == "DELETE_COMPLETE" else state_of(found)
+
+    def create(self, parameters: Mapping[str, object], given: Mapping[str, str], *, role: str) -> None:
+        """Begin to create it, unless somebody else has.
+
+        Raises:
+            AwsError: There is one that is not the kit's.
+        """
+        token = f"create-{uuid.uuid4().hex}"
+        begun = self.session.call(
+            "cloudformation",
+            "create_stack",
+            fine=("AlreadyExistsException",),
+            StackName=self.name,
+            TemplateBody=template("nodes" if self.pool else "cluster"),
+            Parameters=_written(parameters),
+            Tags=as_list(given),
+            Capabilities=["CAPABILITY_NAMED_IAM"],
+            DisableRollback=True,
+            ClientRequestToken=token,
+            RoleARN=role,
+        )
+        if begun:
+            self._begin(token, begun["StackId"])
+        elif self.describe() is None:
+            raise foreign(self.about)
+
+    def update(
+        self, steps: Steps, parameters: Mapping[str, object], given: Mapping[str, str] | None = None
+    ) -> bool:
+        """Begin to change parameters and tags by a change set; a failed stack is gone on with.
+
+        Returns:
+            Whether there is anything to change.
+        """
+        now, token = self.describe(), f"update-{uuid.uuid4().hex}"
+        if now is None:
+            raise self.error("call it again")
+        kept = {key: None for key in now.parameters if key not in parameters}
+        wanted: dict[str, Any] = {
+            "StackName": self.name,
+            "Parameters": _written({**kept, **parameters}),
+            "Tags": as_list({**now.tags, **(given or {})}),
+            "Capabilities": ["CAPABILITY_NAMED_IAM"],
+            **({"RoleARN": now.service_role} if now.service_role else {}),
+        }
+        # Resources that were created stay where one fails: else a failed creation would be rolled back.
+        keep: dict[str, Any] = {"DisableRollback": True} if now.resumable else {}
+        keep |= {"StackName": self.name, "ClientRequestToken": token}
+        named = {"ChangeSetName": token, "ClientToken": token}
+        self.session.call("cloudformation", "create_change_set", UsePreviousTemplate=True, **named, **wanted)
+        if self._change_set(token, steps):
+            self.session.call("cloudformation", "execute_change_set", ChangeSetName=token, **keep)
+        elif now.resumable:  # nothing changes, and yet something is missing
+            self.session.call("cloudformation", "update_stack", UsePreviousTemplate=True, **wanted | keep)
+        else:
+            return False
+        self._begin(token, now.id)
+        return True
+
+    def _change_set(self, name: str, steps: Steps) -> bool:
+        """Wait until a change set is computed; return whether it changes anything."""
+        which: dict[str, Any] = {"StackName": self.name, "ChangeSetName": name}
+        for _ in range(60):
+            found = self.session.call("cloudformation", "describe_change_set", **which)
+            if found["Status"] == "CREATE_COMPLETE":
+                return True
+            if found["Status"] == "FAILED":
+                self.session.find("cloudformation", "delete_change_set", **which)
+                if re.search(r"didn't contain changes|No updates", found.get("StatusReason", "")):
+                    return False
+                raise AwsError(found["StatusReason"], about=self.about, fix="correct what it names")
+            steps.sleep(2.0)
+        raise AwsError(f"its change set is still {found['Status']}", about=self.about, fix="call it again")
+
+    def delete(self) -> None:
+        """Begin to delete it."""
+        now = self._found()
+        if now is not None:
+            token = f"delete-{uuid.uuid4().hex}"
+            self.session.call("cloudformation", "delete_stack", StackName=now.id, ClientRequestToken=token)
+            self._begin(token, now.id)
+
+    def _begin(self, token: str, identity: str) -> None:
+        self._token, self._id = token, identity  # of an operation of this process's own; or neither
+        self._row, self._over, self._idle, self._done = f"stack {self.name}", False, 0, 0
+        self.failed: list[str] = []  # what failed in the operation, the cause first
+
+    # Following
+
+    def settled(self, steps: Steps) -> bool:
+        """Show what has happened since the last call; return whether CloudFormation is done with it."""
+        now = self._found()
+        for each in self._events():
+            self._show(each, steps)
+        if now is None:
+            steps.update(self._row, Phase.DONE, "deleted")
+            return True
+        if now.busy:
+            self._idle = 0
+            steps.update(self._row, Phase.RUNS, f"{now.words}; {self._done} resources done")
+            return False
+        self._idle += 1  # its state may be older than its events, for a moment
+        if self._token and not self._over and self._idle < 4:
+            return False
+        steps.update(self._row, Phase.DONE if now.complete else Phase.FAILED, now.words)
+        return True
+
+    def _events(self) -> list[dict[str, Any]]:
+        """The events of the current operation that are new, oldest first."""
+        found = []
+        try:
+            for each in self.session.every(
+                "cloudformation", "describe_stack_events", "StackEvents", StackName=self._id
+            ):
+                token = each.get("ClientRequestToken", "")
+                if each["EventId"] in self._seen or (self._token and token != self._token):
+                    break
+                found.append(each)
+                root = each.get("PhysicalResourceId") == each["StackId"]
+                if root and each["ResourceStatus"] in BEGUN:
+                    break
+        except AwsError as error:
+            if error.code != "ValidationError":  # it is gone, and was known by its name alone
+                raise
+        self._seen |= {each["EventId"] for each in found}
+        return found[::-1]
+
+    def _show(self, event: dict[str, Any], steps: Steps) -> None:
+        status, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")
+        name, kind = event["LogicalResourceId"], event["ResourceType"]
+        if event.get("PhysicalResourceId") == event["StackId"]:
+            self._over = not status.endswith("IN_PROGRESS")
+            return
+        self._done += status.endswith("COMPLETE")
+        if status.endswith("FAILED") and not _CANCELLED.search(reason):
+            self.failed.append(f"{name} ({kind}): {reason}")
+        if kind in USUAL or status.endswith("FAILED"):
+            phases = {"COMPLETE": Phase.DONE, "FAILED": Phase.FAILED}
+            phase = phases.get(status.rpartition("_")[2], Phase.RUNS)
+            usual = 0.0 if "DELETE" in status else USUAL.get(kind, 0.0)
+            steps.update(f"{self.pool or 'cluster'}: {row(name)}", phase, reason, usual=usual)
+
+    def error(self, fix: str) -> "StackFailed":
+        """Build the error for a stack that failed, from its events."""
+        now = self._found()
+        what = self.failed[0] if self.failed else f"{now.status}: {now.reason}" if now else "it is gone"
+        found = StackFailed(what, about=self.about, fix=fix, detail="\n".join(self.failed[1:]))
+        found.stockout = any(map(CAPACITY.search, self.failed))
+        return found
+
+
+def follow(stacks: Iterable[Stack], steps: Steps, *, fix: str) -> None:
+    """Wait until CloudFormation is done with all of these stacks, however that ends.
+
+    Raises:
+        WaitTimeout: It takes more than 90 minutes.
+        Interrupted: The user stopped it; CloudFormation goes on.
+    """
+    waiting, end = list(stacks), steps.clock.now() + LONGEST
+    names = ", ".join(each.name for each in waiting)
+    try:
+        while waiting := [each for each in waiting if not each.settled(steps)]:
+            if steps.clock.now() > end:
+                said = "; ".join(f"{each.name} is {each.describe()}" for each in waiting)
+                raise WaitTimeout(f"not done after {duration(LONGEST)}: {said}", about=names, fix=fix)
+            steps.sleep(POLL)
+    except KeyboardInterrupt as error:
+        words = "stopped waiting; CloudFormation goes on with what was begun, and it may cost"
+        raise Interrupted(words, about=names, fix=fix) from error
+
+
+def patiently(steps: Steps, ask: Callable[[], object]) -> object:
+    """Ask again for three minutes while the refusal passes: a new role is not known everywhere."""
+    end = steps.clock.now() + PATIENCE
+    while True:
+        try:
+            return ask()
+        except AwsError as error:
+            if not error.passing or steps.clock.now() > end:
+                raise
+        steps.sleep(5.0)
+
+
+def stacks_of(session: AwsSession, cluster: str | None = None) -> list[tuple[Stack, StackState]]:
+    """Find the stacks of one cluster, or of all of the kit's clusters in the region."""
+    if cluster is not None:
+        found = [(each, each.describe()) for each in (Stack(session, cluster, pool) for pool in POOLS)]
+        return [(each, now) for each, now in found if now is not None]
+    every = []
+    for each in session.every("cloudformation", "describe_stacks", "Stacks"):
+        now = state_of(each)
+        name, whose = now.parameters.get("ClusterName", ""), tags.read(now.tags)
+        if whose and name and each["StackName"].startswith(f"trainyard-{name}"):
+            every.append((Stack(session, name, now.parameters.get("Pool", "")), now))
+    return every
+
+
+def row(name: str) -> str:
+    """Name a resource for people: ``NatGateway`` is a nat gateway."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+
+def state_of(found: Mapping[str, Any]) -> StackState:
+    """Read a stack as CloudFormation describes it."""
+    return StackState(
+        found["StackId"],
+        found["StackStatus"],
+        found.get("StackStatusReason", ""),
+        {each["ParameterKey"]: each.get("ParameterValue", "") for each in found.get("Parameters", [])},
+        {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])},
+        as_dict(found.get("Tags")),
+        found.get("RoleARN", ""),
+    )
+
+
+def template(name: str) -> str:
+    """Read a template: ``cluster`` or ``nodes``."""
+    return Path(__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8")
+
+
+def _written(parameters: Mapping[str, object]) -> list[dict[str, Any]]:
+    """Write parameters; None keeps the value that there is."""
+    return [
+        {
+            "ParameterKey": key,
+            **({"UsePreviousValue": True} if value is None else {"ParameterValue": str(value)}),
+        }
+        for key, value in parameters.items()
+    ]

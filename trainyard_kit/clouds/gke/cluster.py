@@ -1,0 +1,353 @@
+"""The provider ``gke``: clusters of Google Kubernetes Engine, in a project of the user's."""
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from google.cloud.container_v1 import types
+
+from kitlib import config
+from kitlib.clusters.base import Shape
+from kitlib.clusters.checks import Check, Report
+from kitlib.display.tables import Text
+from kitlib.errors import BadInput
+from kitlib.k8s import manifests, names
+from kitlib.k8s.quantities import check_count
+from kitlib.storage import Volume, persistent_volume, pvc
+from trainyard_kit.clouds.cluster import CloudCluster, exec_kubeconfig
+from trainyard_kit.clouds.cluster_store import ClusterStore
+from trainyard_kit.clouds.gke import create, delete, preflight, token
+from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
+from trainyard_kit.clouds.gke.credentials import find_credentials
+from trainyard_kit.clouds.gke.iam import find_roles
+from trainyard_kit.clouds.gke.images import ArtifactRegistry
+from trainyard_kit.clouds.gke.machines import SYSTEM_MACHINE, GkeInfo, GkePlan, choose
+from trainyard_kit.clouds.gke.parts import begun, bucket_name, find_parts, is_ours, labels, tags_of, traces
+from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.spec import (
+    COMMON_OPTIONS,
+    DISK_GB,
+    HOURS,
+    CloudResource,
+    Machines,
+    admins_of,
+    no_words,
+    other_machines,
+    until_of,
+)
+from trainyard_kit.clouds.steps import Steps
+
+OPTIONS = {
+    "project": "its id; by default that of your Google credentials",
+    "zone": "where the machines are, such as us-central1-c",
+    "accelerator": "the GPU of each training machine, such as nvidia-tesla-t4; by default none",
+    "machine_type": "of the training machines; by default one that fits",
+    "spot": "True takes machines that Google may take back, for less than half of the price",
+    "network": "one of the project's, in place of one of its own",
+    "subnetwork": "of that network, in the zone's region",
+    "private": "True gives nodes no public address; they reach the internet by Cloud NAT",
+    "allowed_cidrs": 'from which its API server is reached, as ["203.0.113.0/24"]; by default all',
+    "labels": "of your own, on all that can have labels: a dict",
+    **COMMON_OPTIONS,
+}
+MACHINE_OPTIONS = ("machine_type", "accelerator", "spot")
+STAYS = "it outlives the cluster, so that nobody loses what is in it"
+SUBJECTS = {"user": "User", "group": "Group", "serviceAccount": "User"}  # members of IAM to Kubernetes
+
+
+class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
+    """A cluster of GKE.
+
+    Args:
+        name: Its name, of which there is one in a project.
+        session: Its project and zone.
+    """
+
+    provider, cloud, options = "gke", "Google Cloud", OPTIONS
+    store = ClusterStore("gke")
+    place, pool, up = "zone", "training", ("running", "reconciling", "degraded")
+    price_list, system_machine, stays = "google", SYSTEM_MACHINE, STAYS
+
+    @classmethod
+    def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
+        return find_credentials(environment, home)
+
+    @classmethod
+    def find(cls, name: str, *, project: str | None = None, zone: str | None = None) -> "GkeCluster | None":
+        """Find a cluster, in whatever state.
+
+        Args:
+            name: Its name.
+            project: Where it is; needed once on each machine.
+            zone: The same; found by itself, as a rule.
+        """
+        before = cls.store.read(names.validate_name(name, kind="cluster")) or {}
+        project, zone = project or before.get("project"), zone or before.get("zone")
+        if project is None:
+            return None
+        cluster = cls(name, GcpSession(project, zone or traces(GcpSession(project)).get(name)))
+        if cluster._describe() is None:
+            return None
+        cluster._write_kubeconfig()
+        return cluster
+
+    @classmethod
+    def checked(cls, name: str) -> str:
+        names.validate_name(name, kind="cluster", longest=40)
+        if name[0].isdigit():
+            what, fix = "a GKE cluster's name begins with a letter", f'name="c{name}"'
+            raise BadInput(what, about=f'name "{name}"', fix=fix)
+        return name
+
+    @classmethod
+    def _session(cls, name: str, given: Mapping[str, Any]) -> GcpSession:
+        before = cls.store.read(name) or {}
+        zone = given.get("zone") or before.get("zone")
+        if not zone:
+            raise BadInput("no zone is named", about='create_cluster("gke")', fix='zone="us-central1-c"')
+        return GcpSession(given.get("project") or before.get("project"), str(zone))
+
+    @classmethod
+    def sessions(
+        cls,
+        *,
+        regions: str | Sequence[str] | None = None,
+        profile: str | None = None,
+        project: str | None = None,
+    ) -> list[GcpSession]:
+        return [GcpSession(project)]
+
+    # Looking
+
+    @classmethod
+    def clusters(cls, session: GcpSession) -> list[GkeInfo]:
+        parent = f"projects/{session.project}/locations/-"
+        listed = session.find("container", "list_clusters", parent=parent)
+        return [_info(each) for each in (listed.clusters if listed else ()) if is_ours(each, each.name)]
+
+    @classmethod
+    def find_resources(cls, session: GcpSession, cluster: str | None = None) -> list[CloudResource]:
+        zones, found = traces(session), []
+        for name in zones if cluster is None else (cluster,):
+            there = session.at(zones.get(name) or session.zone)
+            found += [each.resource(there, name) for each in find_parts(there, name)]
+            for role in find_roles(session, name):
+                kind = "cloudresourcemanager.googleapis.com/Policy"
+                found.append(CloudResource(name, f"rights {role}", kind, role, session.project))
+        return found
+
+    @classmethod
+    def _delete(cls, session: GcpSession, name: str, steps: Steps) -> None:
+        delete.delete(session.at(traces(session).get(name) or session.zone), name, steps)
+
+    def _describe(self) -> GkeInfo | None:
+        path = f"{self.session.place}/clusters/{self.name}"
+        found = self.session.find("container", "get_cluster", name=path) if self.session.zone else None
+        return _info(found) if found is not None and is_ours(found, self.name) else None
+
+    # Planning
+
+    def _planned(self, shape: Shape) -> GkePlan:
+        given, disk_gb = shape.options, shape.options.get("disk_gb", DISK_GB)
+        fix = 'machine_type="e2-standard-4", or accelerator="nvidia-tesla-t4" for a GPU'
+        no_words(shape, ("cpus", "memory"), about="gke", cloud="Google Cloud", fix=fix)
+        check_count(disk_gb, what="disk_gb", least=30, most=2000)
+        kinds = {each: given.get(each) for each in MACHINE_OPTIONS}
+        cidrs = given.get("allowed_cidrs") or ()
+        plan = GkePlan(
+            self._tags(until_of(given.get("hours", HOURS))),
+            choose(nodes=shape.nodes, gpus=shape.gpus, disk_gb=disk_gb, **kinds),
+            bool(given.get("private")),
+            network=str(given.get("network") or ""),
+            subnetwork=str(given.get("subnetwork") or ""),
+            labels={str(key): str(value) for key, value in dict(given.get("labels") or {}).items()},
+            allowed_cidrs=(cidrs,) if isinstance(cidrs, str) else tuple(map(str, cidrs)),
+            admins=admins_of(given.get("admins")),
+            confirm=given.get("confirm") is True,
+        )
+        for each in plan.admins:
+            _subject(each)
+        return self._continued(plan)
+
+    def _continued(self, plan: GkePlan) -> GkePlan:
+        """Let a cluster that was begun keep its end, and refuse another zone for it."""
+        try:
+            there, zone = begun(self.session, self.name)
+        except GcpError as error:
+            told = (ErrorReason.DISABLED, ErrorReason.DENIED, ErrorReason.PROJECT, ErrorReason.BILLING)
+            if error.why not in told:
+                raise
+            return plan  # the preflight names it, with all else that prevents a cluster
+        if zone and zone != self.session.zone:
+            what, fix = f"the kit has a cluster of this name in {zone}", f'zone="{zone}", or another name'
+            raise BadInput(what, about=self.title, fix=fix)
+        if there and there.expires and there.expires > datetime.now(UTC):
+            return replace(plan, tags=there)
+        return plan
+
+    def _reuse_existing(self, found: GkeInfo, plan: GkePlan, shape: Shape) -> GkePlan:
+        asked, there = plan.machines, found.machines
+        if found.network.rpartition("/")[2] == f"trainyard-{self.name}":
+            plan = replace(plan, private=found.private, network="", subnetwork="")
+        else:
+            plan = replace(plan, private=found.private, network=found.network, subnetwork=found.subnetwork)
+        if there is None:
+            return plan
+        kinds = [(each.type, each.accelerator, each.spot) for each in (there, asked)]
+        if set(MACHINE_OPTIONS) & set(shape.options) and kinds[0] != kinds[1]:
+            has = ", ".join(f"{key}={value!r}" for key, value in zip(MACHINE_OPTIONS, kinds[0], strict=True))
+            raise other_machines(has, self.title)
+        return replace(plan, machines=replace(there, count=asked.count))
+
+    def _preflight(self, plan: GkePlan) -> Report:
+        return preflight.check(self.session, plan)
+
+    def _quotas(self, machines: Machines, nodes: int, more: int) -> Iterable[Check]:
+        plan = GkePlan(self._tags(None), replace(machines, count=more))
+        return preflight.quotas(self.session, plan, new=False)
+
+    # Changing
+
+    def _create(self, plan: GkePlan, steps: Steps) -> None:
+        create.create(self.session, plan, steps)
+
+    def _scale(self, nodes: int, steps: Steps) -> None:
+        create.scale(self.session, self.name, nodes, steps)
+
+    def _extend(self, found: GkeInfo, until: datetime, steps: Steps) -> None:
+        create.extend(self.session, replace(found.tags, expires=until), steps)
+
+    def _install_addons(self, plan: GkePlan) -> None:
+        words = ",".join(f"{key}={value}" for key, value in labels(plan.tags, self.session).items())
+        network = plan.network or f"trainyard-{self.name}"
+        self._install("storageclass.yaml", {"network": network, "labels": words})
+        for each in plan.admins:
+            self.add_admin(each)
+
+    def add_admin(self, who: str) -> Text:
+        """Make somebody an administrator, by a ClusterRoleBinding; to reach it they need a role of IAM.
+
+        Args:
+            who: As IAM writes it: ``user:ada@example.org``, ``group:…``, ``serviceAccount:…``.
+
+        Raises:
+            BadInput: It is none of these.
+
+        Example:
+            >>> cluster.add_admin("user:ada@example.org")
+            user:ada@example.org administers cluster "lab" in us-central1-c; …
+        """
+        subject, project = _subject(who), self.session.project
+        (item,) = manifests.read(config.manifests("gke", "admin.yaml"))
+        item["metadata"] |= {"name": f"trainyard-admin-{names.slug(subject['name'])}"}
+        item["subjects"][0] |= subject
+        self.kube.apply(item)
+        way = f'kit.connect("{self.name}", provider="gke", project="{project}")'
+        line = f"--member={who} --role=roles/container.clusterViewer"
+        line = f"gcloud projects add-iam-policy-binding {project} {line}"
+        return Text(f"{who} administers {self.title}; they reach it by {way}, if IAM lets them:\n{line}")
+
+    # Using
+
+    def pod_annotations(self, mounted: Iterable[str]) -> Mapping[str, str]:
+        """Annotations with which GKE adds the sidecar of GCS FUSE to pods that mount a bucket."""
+        claims = filter(None, (self.kube.find(pvc.CLAIM, each) for each in mounted))
+        fuse = any(each["spec"].get("storageClassName") == persistent_volume.GCS_FUSE for each in claims)
+        return persistent_volume.GCS_FUSE_ANNOTATIONS if fuse else {}
+
+    def create_volume(
+        self,
+        name: str,
+        *,
+        size: str = "5Gi",
+        storage_class: str | None = None,
+        source: Mapping[str, Any] | None = None,
+    ) -> Volume:
+        """Create a volume that pods on all nodes can write to, or return the one of this name.
+
+        By default it is a Filestore instance: it takes minutes, has at least 1 TiB whatever is asked for,
+        and costs about 22 cents an hour until it is deleted. Of the class ``gcs-fuse`` it is a folder of the
+        cluster's bucket, at once and next to free, but no full file system: `storage.persistent_volume`.
+        Deleting that leaves its files in the bucket, where a volume of the same name finds them, until the
+        cluster goes.
+
+        Args:
+            name: By which pods mount it.
+            size: At least so much.
+            storage_class: ``gcs-fuse``, or by default that of the settings, or else Filestore.
+            source: Of an existing volume.
+        """
+        if source is None and (storage_class or config.read().storage_class) == persistent_volume.GCS_FUSE:
+            source = persistent_volume.gcs_fuse_source(self.bucket.removeprefix("gs://"), name)
+        pvc.create(self.kube, name, timeout=900.0, size=size, storage_class=storage_class, source=source)
+        return Volume(self, name)
+
+    @property
+    def bucket(self) -> str:
+        """The bucket to which its pods, and nobody else's, may write: ``gs://…``."""
+        return f"gs://{bucket_name(self.session.project, self.name)}"
+
+    @property
+    def registry(self) -> ArtifactRegistry:
+        """Its repository in Artifact Registry."""
+        return ArtifactRegistry(self.session, self._found().tags, clock=self.clock)
+
+    def _location(self) -> dict[str, str | None]:
+        return {"project": self.session.project, "zone": self.session.zone}
+
+    def _kubeconfig(self, found: GkeInfo) -> dict[str, Any]:
+        program = {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": sys.executable,
+            "args": ["-P", token.__file__],  # -P: its neighbours are named as modules of Python's own
+            "env": [{"name": "PYTHONPATH", "value": str(config.ROOT)}],  # kubectl may be started anywhere
+            "provideClusterInfo": False,
+        }
+        return exec_kubeconfig(self.name, found, program)
+
+    @property
+    def _again(self) -> str:
+        where = f'project="{self.session.project}", zone="{self.session.zone}"'
+        return f'kit.create_cluster("gke", name="{self.name}", {where})'
+
+
+def _info(found: types.Cluster) -> GkeInfo:
+    whose = tags_of(found)
+    assert whose is not None  # what is not the kit's is not described
+    pools = [each for each in found.node_pools if each.name == create.TRAINING]
+    return GkeInfo(
+        whose,
+        _machines(pools[0]) if pools else None,
+        found.network_config.default_enable_private_nodes,
+        state=found.status.name.lower(),
+        version=found.current_master_version,
+        endpoint=f"https://{found.endpoint}" if found.endpoint else "",
+        authority=found.master_auth.cluster_ca_certificate,
+        where=found.location,
+        network=found.network,
+        subnetwork=found.subnetwork,
+    )
+
+
+def _machines(pool: types.NodePool) -> Machines:
+    kind = next(iter(pool.config.accelerators), None)
+    gpus, accelerator = (kind.accelerator_count, kind.accelerator_type) if kind else (0, "")
+    most = pool.autoscaling.max_node_count if pool.autoscaling.enabled else 0
+    disk_gb = pool.config.disk_size_gb
+    return Machines(pool.config.machine_type, most, gpus, accelerator, pool.config.spot, disk_gb=disk_gb)
+
+
+def _subject(who: str) -> dict[str, str]:
+    """Convert an IAM member to a subject of RBAC."""
+    kind, _, address = who.partition(":")
+    if kind not in SUBJECTS or not re.fullmatch(r"[^\s@:]+@[^\s@:]+\.[^\s@:]+", address):
+        what, fix = (
+            "this is nobody that GKE knows by an address",
+            '"user:ada@example.org"; also group:… and serviceAccount:…',
+        )
+        raise BadInput(what, about=f"admin {who!r}", fix=fix)
+    return {"kind": SUBJECTS[kind], "name": address}

@@ -1,0 +1,380 @@
+"""Creating and changing a cluster at Google Cloud, from top to bottom; `requests.yaml` has what is asked for.
+
+Each ``ensure_`` finds a resource, creates it if it does not exist, and refuses one that is not the kit's; so
+a second call continues after the first, wherever that died.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from google.cloud.container_v1 import types
+
+from kitlib.errors import BadInput, NotConfirmed, ProviderFailed
+from trainyard_kit.clouds import confirmation
+from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error
+from trainyard_kit.clouds.gke.iam import GRACE, ending_condition, project_part, set_roles
+from trainyard_kit.clouds.gke.machines import SYSTEM_MACHINE, GkePlan, disk_type, next_zones
+from trainyard_kit.clouds.gke.operations import LONGEST, POLL, Operations, failure_of
+from trainyard_kit.clouds.gke.parts import (
+    ENDS,
+    ROLES,
+    Part,
+    account,
+    description,
+    is_ours,
+    labels,
+    parts,
+    tags_of,
+)
+from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.gke.token import SCOPE
+from trainyard_kit.clouds.price_table import SYSTEM_DISK_GB
+from trainyard_kit.clouds.steps import Phase, Steps
+from trainyard_kit.clouds.tags import Tags
+
+TRAINING, TRAINING_STEP = "training", "training pool"
+USUAL = {  # seconds
+    **dict.fromkeys(("account expiry", "rights expiry", *ENDS.values()), 2),
+    **dict.fromkeys(("account nodes", "rights nodes", "account builds"), 2),
+    "network": 30,
+    "subnet": 20,
+    "router": 20,
+    "bucket": 2,
+    "repository": 8,
+    "cluster": 360,
+    TRAINING_STEP: 180,
+}
+TIMES = {"training": timedelta(0), "cluster": timedelta(minutes=15)}  # after the expiry
+Message = TypeVar("Message", types.Cluster, types.NodePool, types.MaintenancePolicy)
+UP, BROKEN = ("RUNNING", "DEGRADED", "RECONCILING", "RUNNING_WITH_ERROR"), ("ERROR", "STOPPING")
+
+
+def create(session: GcpSession, plan: GkePlan, steps: Steps) -> None:
+    """Create all of a cluster, or continue."""
+    for name, seconds in USUAL.items():
+        steps.update(name, Phase.WAITS, usual=seconds)
+    make = Creation(session, plan.tags, steps)
+    make.refuse_foreign()
+    make.ensure_account("expiry")
+    make.ensure_project_role("expiry")
+    make.ensure_schedules()
+    make.ensure_account("nodes")
+    make.ensure_project_role("nodes")
+    make.ensure_account("builds")
+    if not plan.network:
+        make.ensure_network()
+        if plan.private:
+            make.ensure_nat()
+    make.ensure_bucket(plan.labels)
+    make.ensure_repository(plan.labels)
+    make.ensure_cluster(plan)
+    make.ensure_end()
+    make.ensure_bucket_access()
+    make.ensure_training_pool(plan)
+
+
+def extend(session: GcpSession, tags: Tags, steps: Steps) -> None:
+    """Move the end of a cluster to that of the tags."""
+    make = Creation(session, tags, steps)
+    make.ensure_account("expiry", exact=True)
+    make.ensure_project_role("expiry")
+    make.ensure_schedules()
+    make.ensure_end()
+
+
+def scale(session: GcpSession, cluster: str, nodes: int, steps: Steps) -> None:
+    """Set the size of the training pool, and the limit to which it grows; 0 keeps it from growing."""
+    path, operations = f"{session.place}/clusters/{cluster}/nodePools/{TRAINING}", Operations(session, steps)
+    with steps.step(TRAINING_STEP):
+        limit = autoscaling(nodes)
+        operations.change(TRAINING_STEP, "set_node_pool_autoscaling", name=path, autoscaling=limit)
+        operations.change(TRAINING_STEP, "set_node_pool_size", name=path, node_count=nodes)
+
+
+class Creation:
+    """What creates the resources of one cluster.
+
+    Args:
+        session: The project and zone.
+        tags: Whose it is, and when it ends; an end that was set before counts.
+        steps: The table that shows them.
+    """
+
+    def __init__(self, session: GcpSession, tags: Tags, steps: Steps) -> None:
+        self.session, self.tags, self.steps = session, tags, steps
+        self.name, self.root = tags.cluster, f"projects/{session.project}"
+        self.here = {"project": session.project, "region": session.region}
+        self.operations, self.parts = Operations(session, steps), parts(session, tags.cluster)
+        self.bodies = yaml.safe_load(Path(__file__).with_name("requests.yaml").read_text(encoding="utf-8"))
+
+    def refuse_foreign(self) -> None:
+        """Refuse a cluster of this name that is not the kit's, which the schedules would delete."""
+        self._own(self.parts["cluster"])
+
+    def ensure_account(self, role: str, *, exact: bool = False) -> None:
+        """Create a service account; that of the expiry comes first, and its description has the end."""
+        part, words = self.parts[f"account {role}"], description(self.tags, self.session)
+        about = {"displayName": f"Trainyard {self.name}: {role}", "description": words}
+        body = {"accountId": part.id.rpartition("/")[2].partition("@")[0], "serviceAccount": about}
+        if (before := self._ensure(part, "create", name=self.root, body=body)) is None:
+            self.operations.account_created()
+            return
+        there = tags_of(before)
+        if role == "expiry" and not exact and there and there.expires and there.expires > datetime.now(UTC):
+            self.tags = there
+        elif before["description"] != words:
+            body = {"serviceAccount": {"description": words}, "updateMask": "description"}
+            self._send(part, "patch", name=part.id, body=body)
+
+    def ensure_project_role(self, role: str) -> None:
+        """Grant a service account its role in the project; that of the expiry until two days after it."""
+        binding: dict[str, Any] = {"role": ROLES[role]}
+        if role == "expiry":
+            binding["condition"] = ending_condition(self.tags)
+        set_roles(
+            self.operations, f"rights {role}", project_part(self.session), self._member(role), [binding]
+        )
+
+    def ensure_schedules(self) -> None:
+        """Have Cloud Scheduler delete the training pool at the expiry, and the cluster 15 minutes later."""
+        sender = {"serviceAccountEmail": account(self.session, "expiry", self.name), "scope": SCOPE}
+        for what, after in TIMES.items():
+            part, path = self.parts[ENDS[what]], self.parts["cluster"].id
+            path += f"/nodePools/{TRAINING}" if what == "training" else ""
+            target = {"uri": f"https://container.googleapis.com/v1/{path}", "httpMethod": "DELETE"}
+            body = {
+                **self.bodies["schedule"],
+                "name": part.id,
+                "description": description(self.tags, self.session),
+                "schedule": cron(self.tags.end + after),
+                "httpTarget": target | {"oauthToken": sender},
+            }
+            before = self._ensure(part, "create", parent=part.id.rpartition("/jobs/")[0], body=body)
+            if before is not None and before.get("schedule") != body["schedule"]:
+                self._send(part, "patch", name=part.id, body=body)
+            if before is not None and before.get("state") == "PAUSED":
+                self._send(part, "resume", name=part.id, body={})
+
+    def ensure_network(self) -> None:
+        """Create a network with one subnet: all that is in it is the cluster's."""
+        self._ensure_compute("network", project=self.session.project)
+        self._ensure_compute("subnet", network=True, **self.here)
+
+    def ensure_nat(self) -> None:
+        """Create a router with Cloud NAT, by which private nodes reach the internet."""
+        self._ensure_compute("router", network=True, **self.here)
+
+    def ensure_bucket(self, own: Mapping[str, str]) -> None:
+        """Create a bucket that is closed to the public, and let builds use it."""
+        part, given = self.parts["bucket"], labels(self.tags, self.session, own)
+        body = {"name": part.id, "location": self.session.region.upper(), "labels": given}
+        self._ensure(part, "insert", project=self.session.project, body=body | self.bodies["bucket"])
+        self._grant(part, "builds", "roles/storage.objectUser", "roles/storage.legacyBucketReader")
+
+    def ensure_repository(self, own: Mapping[str, str]) -> None:
+        """Create a repository of images, from which nodes pull and to which builds push."""
+        part = self.parts["repository"]
+        parent, _, name = part.id.rpartition("/repositories/")
+        body = self.bodies["repository"] | {"labels": labels(self.tags, self.session, own)}
+        self._ensure(part, "create", parent=parent, repositoryId=name, body=body)
+        self._grant(part, "nodes", "roles/artifactregistry.reader")
+        self._grant(part, "builds", "roles/artifactregistry.writer")
+
+    def ensure_cluster(self, plan: GkePlan) -> None:
+        """Create the cluster with a small pool for what Kubernetes runs, and no upgrades until its end."""
+        own = "" if plan.network else f"trainyard-{self.name}"
+        body = self.bodies["cluster"] | {
+            "name": self.name,
+            "resourceLabels": labels(self.tags, self.session, plan.labels),
+            "maintenancePolicy": maintenance(self.tags),
+            "network": plan.network or own,
+            "subnetwork": plan.subnetwork or own,
+            "workloadIdentityConfig": {"workloadPool": f"{self.session.project}.svc.id.goog"},
+        }
+        body["networkConfig"]["defaultEnablePrivateNodes"] = plan.private
+        body["nodePools"][0]["config"] = self._node(plan, SYSTEM_MACHINE, SYSTEM_DISK_GB)
+        if plan.allowed_cidrs:
+            blocks = [{"cidrBlock": each} for each in plan.allowed_cidrs]
+            allowed = {"authorizedNetworksConfig": {"enabled": True, "cidrBlocks": blocks}}
+            ways = {"enabled": True, "enablePublicEndpoint": True, **allowed}
+            body["controlPlaneEndpointsConfig"] = {"ipEndpointsConfig": ways}
+        self._ensure_container("cluster", "cluster", self.parts["cluster"].id, message(types.Cluster, body))
+
+    def ensure_end(self) -> None:
+        """Have the cluster's labels and its exclusion from upgrades be those of its end."""
+        found, path, step = self._own(self.parts["cluster"]), self.parts["cluster"].id, "end on the cluster"
+        wanted = {**found.resource_labels, **labels(self.tags, self.session)}
+        if dict(found.resource_labels) == wanted:
+            return
+        policy = message(types.MaintenancePolicy, maintenance(self.tags))
+        policy.resource_version = found.maintenance_policy.resource_version
+        given = {"resource_labels": wanted, "label_fingerprint": found.label_fingerprint}
+        with self.steps.step(step):
+            self.operations.change(step, "set_maintenance_policy", name=path, maintenance_policy=policy)
+            self.operations.change(step, "set_labels", name=path, **given)
+
+    def ensure_bucket_access(self) -> None:
+        """Let the cluster's pods use its bucket, by workload identity.
+
+        https://cloud.google.com/kubernetes-engine/docs/concepts/workload-identity#principal-id-examples
+        """
+        cluster = f"https://container.googleapis.com/v1/{self.parts['cluster'].id}"
+        pool = f"projects/{self.session.number}/locations/global/workloadIdentityPools/{self.session.project}"
+        member = f"principalSet://iam.googleapis.com/{pool}.svc.id.goog/kubernetes.cluster/{cluster}"
+        self._grant(self.parts["bucket"], "pods", "roles/storage.objectUser", member=member)
+
+    def ensure_training_pool(self, plan: GkePlan) -> None:
+        """Create the training nodes; where a zone has none left, in the next one of the region, if agreed."""
+        path, zone = f"{self.parts['cluster'].id}/nodePools/{TRAINING}", self.session.zone
+        others: list[str] | None = None
+        while True:
+            try:
+                pool = message(types.NodePool, self._pool(plan, zone))
+                return self._ensure_container(TRAINING_STEP, "node_pool", path, pool)
+            except GcpError as error:
+                if error.why is not ErrorReason.STOCKOUT:
+                    raise
+                others = next_zones(self.session, plan.machines) if others is None else others
+                if not others or not self._agreed(zone, others[0], plan, error):
+                    raise
+                zone = others.pop(0)
+
+    def _agreed(self, zone: str, other: str, plan: GkePlan, error: GcpError) -> bool:
+        error.fix = f"confirm=True takes {other} of the same region; or another accelerator; or call it later"
+        if plan.confirm:
+            return True
+        kind, about = plan.machines.accelerator or plan.machines.type, f'cluster "{self.name}"'
+        words = f"{zone} has no {kind} left now. Take {other}, for the same price?"
+        try:
+            confirmation.confirm_typed("yes", words, about=about, fix="confirm=True")
+        except (BadInput, NotConfirmed):
+            return False
+        return True
+
+    def _pool(self, plan: GkePlan, zone: str) -> dict[str, Any]:
+        machines = plan.machines
+        node = self._node(plan, machines.type, machines.disk_gb)
+        node |= {"spot": machines.spot, "labels": {"trainyard/pool": TRAINING}}
+        if machines.accelerator:
+            gpu = {"acceleratorType": machines.accelerator, "acceleratorCount": str(machines.gpus)}
+            node["accelerators"] = [gpu | self.bodies["gpu"]]
+        limits = {"enabled": True, "maxNodeCount": machines.count}
+        count = {"initialNodeCount": machines.count, "autoscaling": limits}
+        return {**self.bodies["pool"], "locations": [zone], "config": node, **count}
+
+    def _node(self, plan: GkePlan, machine: str, disk_gb: int) -> dict[str, Any]:
+        return {
+            **self.bodies["node"],
+            "machineType": machine,
+            "diskSizeGb": disk_gb,
+            "diskType": disk_type(machine),
+            "serviceAccount": account(self.session, "nodes", self.name),
+            "resourceLabels": labels(self.tags, self.session, plan.labels),
+        }
+
+    def _member(self, role: str) -> str:
+        return f"serviceAccount:{account(self.session, role, self.name)}"
+
+    def _grant(self, part: Part, who: str, *roles: str, member: str = "") -> None:
+        bindings, step = [{"role": role} for role in roles], f"{part.name} for {who}"
+        set_roles(self.operations, step, part, member or self._member(who), bindings)
+
+    def _own(self, part: Part) -> Any:
+        found = part.get(self.session)
+        if found is not None and not is_ours(found, self.name):
+            what = f"a {part.name} of this name exists, and is not the kit's: it is left alone"
+            fix = "take another name for the cluster"
+            raise GcpError(what, about=part.id, fix=fix, why=ErrorReason.TAKEN)
+        return found
+
+    def _send(self, part: Part, verb: str, **given: Any) -> dict[str, Any]:
+        method = f"{part.collection}.{verb}"
+        return self.operations.send(part.name, lambda: self.session.rest(part.service, method, **given))
+
+    def _ensure(self, part: Part, verb: str, **given: Any) -> Any:
+        """Create a resource if it does not exist; returns it as it was before, or None."""
+        with self.steps.step(part.name):
+            if (found := self._own(part)) is not None:
+                return found
+            call = lambda: self.session.rest(part.service, f"{part.collection}.{verb}", **given)  # noqa: E731
+            if (begun := self.operations.create(part.name, call)) is None:
+                return self._own(part)
+            self.operations.wait_operation(part.name, part.service, begun)
+        return None
+
+    def _ensure_compute(self, name: str, *, network: bool = False, **where: str) -> None:
+        words, title = description(self.tags, self.session), f"trainyard-{self.name}"
+        inside = {"network": f"{self.root}/global/networks/{title}"} if network else {}
+        body = {**self.bodies[name], "name": title, "description": words, **inside}
+        self._ensure(self.parts[name], "insert", body=body, **where)
+
+    def _ensure_container(
+        self, step: str, kind: str, path: str, body: types.Cluster | types.NodePool
+    ) -> None:
+        """Create a cluster or node pool, in place of one that failed, and wait until it runs."""
+        session, operations, clock = self.session, self.operations, self.steps.clock
+        parent, given = path.rpartition("/nodePools/")[0] or session.place, {kind: body}
+        with self.steps.step(step):
+            found = session.find("container", f"get_{kind}", name=path)
+            if found is not None and found.status.name in BROKEN:
+                operations.change(step, f"delete_{kind}", name=path)
+                found = session.find("container", f"get_{kind}", name=path)
+            begun = None
+            if found is None:
+                call = lambda: session.container(f"create_{kind}", parent=parent, **given)  # noqa: E731
+                begun = operations.create(step, call)
+            end = clock.now() + LONGEST
+            while True:
+                operations.wait_operation(step, "container", begun)
+                found = session.find("container", f"get_{kind}", name=path)
+                state = "GONE" if found is None else found.status.name
+                if state in UP:
+                    return
+                if state != "PROVISIONING":
+                    words = failure_of(found) if found is not None else "it was deleted meanwhile"
+                    raise to_error(ErrorReply(400, "", words), path, session.project)
+                if clock.now() >= end:
+                    raise ProviderFailed(
+                        "it is still provisioning", about=path, fix="the same call continues"
+                    )
+                self.steps.sleep(POLL)
+                begun = operations.running(path.partition(f"{session.zone}/")[2])  # that of who was faster
+
+
+def message(kind: type[Message], body: Mapping[str, Any]) -> Message:
+    """Convert a body in REST's words to a message of google-cloud-container, which refuses unknown fields."""
+    return kind.from_json(json.dumps(body))
+
+
+def autoscaling(most: int) -> types.NodePoolAutoscaling:
+    """The autoscaling of the training pool: from 0; for none, none."""
+    return types.NodePoolAutoscaling(enabled=most > 0, max_node_count=most)
+
+
+def maintenance(tags: Tags) -> dict[str, Any]:
+    """The exclusion from all upgrades until the end; GKE allows 30 days.
+
+    https://cloud.google.com/kubernetes-engine/docs/concepts/maintenance-windows-and-exclusions
+    """
+    now = datetime.now(UTC)
+    times = {"startTime": now, "endTime": max(tags.end, now + GRACE)}
+    window: dict[str, Any] = {key: f"{when:%Y-%m-%dT%H:%M:%SZ}" for key, when in times.items()}
+    window["maintenanceExclusionOptions"] = {"scope": "NO_UPGRADES"}
+    return {"window": {"maintenanceExclusions": {"trainyard": window}}}
+
+
+def cron(when: datetime) -> str:
+    """A schedule that begins at a moment, rounded up to the minute, and repeats each hour of that day.
+
+    Cloud Scheduler repeats what is refused; a deletion that is accepted and fails later it does not.
+
+    Example:
+        >>> cron(datetime(2026, 11, 22, 13, 0, 30, tzinfo=UTC))
+        '1 13-23 22 11 *'
+    """
+    full = when.astimezone(UTC) + timedelta(seconds=59)
+    return f"{full.minute} {full.hour}-23 {full.day} {full.month} *"

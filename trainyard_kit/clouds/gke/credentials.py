@@ -1,0 +1,35 @@
+"""The credentials that Google's libraries would use, found in variables and files, and never shown.
+
+Google Cloud is not contacted, so they may have expired. The order is that of the libraries:
+https://cloud.google.com/docs/authentication/application-default-credentials.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from trainyard_kit.clouds.cluster_store import read_ini
+
+
+def find_credentials(env: Mapping[str, str], home: Path) -> tuple[str, str]:
+    """Describe the credentials, and the next step with them."""
+    named = env.get("GOOGLE_APPLICATION_CREDENTIALS")
+    if named and not Path(named).is_file():
+        return f"GOOGLE_APPLICATION_CREDENTIALS: {named}, which is not there", "correct it, or unset it"
+    folder = Path(env.get("CLOUDSDK_CONFIG") or home / ".config" / "gcloud")
+    own = folder / "application_default_credentials.json"
+    if not named and not own.is_file():
+        return "nothing was found; on a Google machine, its account", "gcloud auth application-default login"
+    project = env.get("GOOGLE_CLOUD_PROJECT") or env.get("CLOUDSDK_CORE_PROJECT") or _project(folder)
+    found = f"GOOGLE_APPLICATION_CREDENTIALS: {named}" if named else f"gcloud's default credentials: {own}"
+    if not project:
+        return f"{found}; no project is chosen", "gcloud config set project PROJECT"
+    return f'{found}; project "{project}"', f"gcloud services list --enabled --project {project}"
+
+
+def _project(folder: Path) -> str | None:
+    try:
+        active = (folder / "active_config").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        active = "default"
+    read = read_ini(folder / "configurations" / f"config_{active}")
+    return read.get("core", "project", fallback=None)

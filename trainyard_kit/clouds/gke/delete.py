@@ -1,0 +1,86 @@
+"""Deleting what exists of a cluster at Google Cloud, in the reverse of the order in which it was created."""
+
+from collections.abc import Callable
+
+from kitlib.errors import KitError, ProviderFailed
+from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
+from trainyard_kit.clouds.gke.iam import find_roles, project_part, set_roles
+from trainyard_kit.clouds.gke.operations import BUSY_SECONDS, Operations
+from trainyard_kit.clouds.gke.parts import ENDS, Part, account, find_parts
+from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.steps import Phase, Steps
+
+STAGES = (  # each is begun when the one before has ended; the last words of collections, in small letters
+    ("clusters",),
+    ("forwardingrules", "networkendpointgroups", "instances", "disks", "buckets", "repositories"),
+    ("targetpools", "addresses"),
+    ("firewalls", "routers"),
+    ("subnetworks",),
+    ("networks",),
+)
+
+
+def delete(session: GcpSession, cluster: str, steps: Steps) -> None:
+    """Delete all of a cluster; an error does not keep independent resources.
+
+    The schedules and what they need go last, and only if all else is gone: until then they end the rest.
+    """
+    operations = Operations(session, steps)
+    errors: list[KitError] = []
+    found = find_parts(session, cluster)
+    for stage in STAGES:
+        _delete_all(operations, [each for each in found if _word(each) in stage], errors)
+        if stage == STAGES[0]:
+            found = find_parts(session, cluster)  # with what the cluster has deleted itself, or left
+    if not errors:
+        for role in find_roles(session, cluster):
+            member = f"serviceAccount:{account(session, role, cluster)}"
+            set_roles(operations, f"rights {role}", project_part(session), member, [])
+        accounts = [each for each in found if each.service == "iam"]
+        last = [each for each in accounts if each.name == "account expiry"]  # by it the rest is found
+        jobs = [each for each in found if each.name in ENDS.values()]
+        for chosen in (jobs, [each for each in accounts if each not in last], last):
+            _delete_all(operations, chosen if not errors else [], errors)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        raise ProviderFailed(
+            "; ".join(error.what for error in errors),
+            about=f'cluster "{cluster}"',
+            fix=errors[0].fix,
+            detail="\n".join(map(str, errors)),
+        ) from errors[0]
+
+
+def _delete_all(operations: Operations, parts: list[Part], errors: list[KitError]) -> None:
+    """Begin to delete all, then wait until all are gone."""
+    session, begun = operations.session, {}
+
+    def begin(part: Part) -> None:
+        operations.steps.update(part.name, Phase.RUNS)
+        begun[part.name] = operations.send(part.name, lambda: part.delete(session))
+
+    def wait(part: Part) -> None:
+        if part.name not in begun:
+            return
+        try:
+            operations.wait_operation(part.name, part.service, begun[part.name])
+        except GcpError as error:  # a network is still used by what is being deleted, for one
+            if error.why is not ErrorReason.BUSY:
+                raise
+            again = lambda: operations.wait_operation(part.name, part.service, part.delete(session))  # noqa: E731
+            operations.send(part.name, again, busy=BUSY_SECONDS / 3)
+        operations.steps.update(part.name, Phase.DONE)
+
+    steps: tuple[Callable[[Part], None], ...] = (begin, wait)
+    for step in steps:
+        for part in parts:
+            try:
+                step(part)
+            except KitError as error:
+                errors.append(error)
+                operations.steps.update(part.name, Phase.FAILED, error.what)
+
+
+def _word(part: Part) -> str:
+    return part.collection.rpartition(".")[2].lower().removeprefix("global")

@@ -1,0 +1,81 @@
+"""Roles of a cluster's service accounts: in the project, on its bucket and on its repository."""
+
+from collections.abc import Mapping
+from datetime import UTC, timedelta
+from typing import Any
+
+from trainyard_kit.clouds.gke.operations import Operations
+from trainyard_kit.clouds.gke.parts import ROLES, Part, account
+from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.tags import Tags
+
+GRACE = timedelta(days=2)  # in which an expiry that fails is tried again
+
+
+def project_part(session: GcpSession) -> Part:
+    """The project, whose policy it is."""
+    return Part("project", "cloudresourcemanager", "projects", {"resource": f"projects/{session.project}"})
+
+
+def set_roles(
+    operations: Operations, step: str, part: Part, member: str, bindings: list[dict[str, Any]]
+) -> None:
+    """Let somebody have these roles on a resource, and no others; everybody else keeps theirs."""
+
+    def change() -> None:
+        policy = _policy(operations.session, part)
+        before = policy.get("bindings", [])
+        mine = [each for each in before if any(_is(one, member) for one in each.get("members", ()))]
+        if sorted(map(_essence, mine)) == sorted(map(_essence, bindings)):
+            return
+        kept = [
+            each | {"members": [one for one in each.get("members", ()) if not _is(one, member)]}
+            for each in before
+        ]
+        given = [each | {"members": [member]} for each in bindings]
+        policy |= {"bindings": [*(each for each in kept if each["members"]), *given], "version": 3}
+        body = policy if part.service == "storage" else {"policy": policy}
+        operations.session.rest(part.service, f"{part.collection}.setIamPolicy", **part.target, body=body)
+
+    with operations.steps.step(step):
+        operations.send(step, change)
+
+
+def find_roles(session: GcpSession, cluster: str) -> list[str]:
+    """Find which of a cluster's service accounts have a role in the project."""
+    bindings = _policy(session, project_part(session)).get("bindings", ())
+    given = {one for each in bindings for one in each.get("members", ())}
+    members = {role: f"serviceAccount:{account(session, role, cluster)}" for role in ROLES}
+    return [role for role, member in members.items() if any(_is(one, member) for one in given)]
+
+
+def ending_condition(tags: Tags) -> dict[str, str]:
+    """The condition under which the expiry's account may delete: only this cluster, and only now.
+
+    Schedules repeat every year: next year's cluster of this name is not theirs.
+    """
+    last = (tags.end + GRACE).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kind = "container.googleapis.com/Cluster"
+    return {
+        "title": f"Trainyard: until the end of {tags.cluster}"[:100],
+        "expression": f'request.time < timestamp("{last}") && '
+        f'(resource.type != "{kind}" || resource.name.endsWith("/clusters/{tags.cluster}"))',
+    }
+
+
+def _policy(session: GcpSession, part: Part) -> dict[str, Any]:
+    """Get a policy in version 3: older ones hide conditions, and lose them."""
+    asked: dict[str, dict[str, Any]] = {
+        "storage": {"optionsRequestedPolicyVersion": 3},
+        "artifactregistry": {"options_requestedPolicyVersion": 3},
+        "cloudresourcemanager": {"body": {"options": {"requestedPolicyVersion": 3}}},
+    }
+    return session.rest(part.service, f"{part.collection}.getIamPolicy", **part.target, **asked[part.service])
+
+
+def _is(member: str, wanted: str) -> bool:
+    return member == wanted or member.startswith(f"deleted:{wanted}?uid=")
+
+
+def _essence(binding: Mapping[str, Any]) -> tuple[str, str]:
+    return binding["role"], (binding.get("condition") or {}).get("expression", "")

@@ -1,0 +1,134 @@
+"""The plan of a cluster at Google Cloud, and which machines it can have."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_network
+from typing import Any
+
+from kitlib.errors import BadInput
+from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.spec import CloudSpec, ClusterInfo, Machines
+
+GPU_MACHINE, CPU_MACHINE, SYSTEM_MACHINE = "n1-standard-4", "e2-standard-4", "e2-standard-4"
+COMES_WITH = {  # machine types that come with their GPUs; the others are attached to N1
+    "nvidia-l4": "g2-standard-8",
+    "nvidia-tesla-a100": "a2-highgpu-1g",
+    "nvidia-a100-80gb": "a2-ultragpu-1g",
+    "nvidia-h100-80gb": "a3-highgpu-1g",
+}
+TOO_OLD = ("k80", "p4", "p100", "v100")  # https://developer.nvidia.com/cuda-gpus: below 7.5
+ARM = ("a4x", "c4a", "n4a", "t2a")
+# https://cloud.google.com/compute/docs/disks/hyperdisks#machine-type-support
+HYPERDISK_ONLY = ("a3-ultragpu", "a4", "a4x", "c4", "c4a", "c4d", "g4", "h4d", "m4", "n4", "n4a", "n4d", "x4")
+SPOT_ONLY = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
+
+
+@dataclass(frozen=True)
+class GkePlan(CloudSpec):
+    """A cluster to create.
+
+    Attributes:
+        machines: Its training nodes.
+        network: An existing one; empty for one of its own.
+        subnetwork: Of an existing network, in the region.
+        labels: The user's own, on all that can have labels.
+        allowed_cidrs: From which its API server is reached; empty for all.
+        admins: Who administers it beside its creator: ``user:ada@example.org``.
+        confirm: Whether the price is agreed to beforehand, also that of another zone.
+    """
+
+    machines: Machines
+    network: str = ""
+    subnetwork: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    allowed_cidrs: tuple[str, ...] = ()
+    admins: tuple[str, ...] = ()
+    confirm: bool = False
+
+    def __post_init__(self) -> None:
+        if self.subnetwork and not self.network:
+            raise BadInput("its network is not named", about="subnetwork=…", fix='network="its network"')
+        try:
+            for each in self.allowed_cidrs:
+                ip_network(each)
+        except ValueError as error:
+            raise BadInput(str(error), about="allowed_cidrs", fix='["203.0.113.0/24"]') from error
+        for key, value in self.labels.items():
+            if key.startswith("trainyard") or not re.fullmatch(
+                r"[a-z][a-z0-9_-]{0,62}=[a-z0-9_-]{0,63}", f"{key}={value}"
+            ):
+                what = "labels have a-z, 0-9, - and _, and those that begin with trainyard are the kit's"
+                raise BadInput(what, about=f"labels={{{key!r}: {value!r}}}", fix='labels={"team": "vision"}')
+
+
+@dataclass(frozen=True)
+class GkeInfo(ClusterInfo):
+    """An existing cluster, with the network and subnetwork in which it is."""
+
+    network: str = ""
+    subnetwork: str = ""
+
+
+def choose(
+    *, nodes: int, machine_type: object, accelerator: object, gpus: int | None, spot: object, disk_gb: int
+) -> Machines:
+    """Choose the machines, with defaults for what is not asked for.
+
+    Raises:
+        BadInput: GPUs of no kind are asked for, or machines that cannot run the kit's images.
+    """
+    kind, count = str(accelerator or ""), (0 if not accelerator else 1 if gpus is None else gpus)
+    usual = COMES_WITH.get(kind, GPU_MACHINE) if kind else CPU_MACHINE
+    machine = str(machine_type or usual)
+    if gpus and not kind:
+        raise BadInput("no kind of GPU is named", about=f"gpus={gpus}", fix='accelerator="nvidia-tesla-t4"')
+    if kind.rpartition("-")[2] in TOO_OLD:
+        what = f"{kind} is older than Turing: PyTorch's builds for CUDA 13 begin at compute capability 7.5"
+        fix = 'accelerator="nvidia-tesla-t4" or "nvidia-l4"'
+        raise BadInput(what, about=f"accelerator={kind!r}", fix=fix)
+    if machine.partition("-")[0] in ARM:
+        what = "it has ARM cores, and the kit's images are for amd64"
+        raise BadInput(what, about=f"machine_type={machine!r}", fix=f"machine_type={usual!r}")
+    if machine in SPOT_ONLY and not spot:
+        what = "Google Cloud gives this machine type as spot only"
+        fix = 'spot=True, or all eight GPUs: machine_type="a3-highgpu-8g", gpus=8'
+        raise BadInput(what, about=f"machine_type={machine!r}", fix=fix)
+    return Machines(machine, nodes, count, kind if count else "", bool(spot), disk_gb=disk_gb)
+
+
+def disk_type(machine: str) -> str:
+    """The type of boot disk that a machine type takes.
+
+    Example:
+        >>> disk_type("n4-standard-8"), disk_type("n1-standard-4")
+        ('hyperdisk-balanced', 'pd-balanced')
+    """
+    hyper = machine.startswith(tuple(f"{each}-" for each in HYPERDISK_ONLY))
+    return "hyperdisk-balanced" if hyper else "pd-balanced"
+
+
+def accelerators(session: GcpSession) -> dict[str, dict[str, int]]:
+    """The zones of each kind of GPU, with how many a machine there has at most."""
+    found: dict[str, dict[str, int]] = {}
+    method, project = "acceleratorTypes.aggregatedList", session.project
+    for scope in session.every("compute", method, "items", project=project):
+        for each in scope.get("acceleratorTypes", ()):
+            zone = each["zone"].rpartition("/")[2]
+            found.setdefault(each["name"], {})[zone] = each.get("maximumCardsPerInstance", 1)
+    return found
+
+
+def machine_type(session: GcpSession, name: str, zone: str | None = None) -> dict[str, Any] | None:
+    """Describe a machine type; None if the zone does not have it."""
+    where = {"project": session.project, "zone": zone or session.zone, "machineType": name}
+    return session.find("compute", "machineTypes.get", **where)
+
+
+def next_zones(session: GcpSession, machines: Machines) -> list[str]:
+    """The other zones of the region that have the machines."""
+    listed = session.every("compute", "zones.list", "items", project=session.project)
+    zones = {each["name"] for each in listed if each["name"].rpartition("-")[0] == session.region}
+    if machines.accelerator:
+        zones &= set(accelerators(session).get(machines.accelerator, ()))
+    return [each for each in sorted(zones - {session.zone}) if machine_type(session, machines.type, each)]

@@ -1,0 +1,258 @@
+"""The resources of a cluster: their names, whose they are, and how they are found.
+
+Labels say whose a resource is. Networks, routers, service accounts and schedules have none: there the
+description has the same words. What Kubernetes made and left (disks, file systems, load balancers) is known
+by its labels, or by the cluster's own network.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+from google.cloud.container_v1 import types
+
+from kitlib.k8s import names
+from trainyard_kit.clouds import tags as tags_
+from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.price_table import HOURS_A_MONTH, price_table
+from trainyard_kit.clouds.spec import CloudResource
+from trainyard_kit.clouds.tags import Tags
+
+ZONE = "trainyard-zone"  # the label with the cluster's zone: by it the rest is found when the cluster is gone
+ROLES = {  # of the service accounts, in the project; that of builds has rights on bucket and repository alone
+    "expiry": "roles/container.clusterAdmin",
+    "nodes": "roles/container.defaultNodeServiceAccount",
+    "builds": "",
+}
+ENDS = {"training": "end of the training pool", "cluster": "end of the cluster"}
+ORPHANS = {  # collections of Compute Engine in which Kubernetes leaves things, and one of each
+    "forwardingRules": "forwardingRule",
+    "networkEndpointGroups": "networkEndpointGroup",
+    "disks": "disk",
+    "targetPools": "targetPool",
+    "addresses": "address",
+    "firewalls": "firewall",
+}
+PRICES = {"forwardingRules": "load balancer", "addresses": "public IPv4 address"}
+Item = Mapping[str, Any] | types.Cluster  # a resource, as its API shows it
+_INSTANCES = "projects.locations.instances"
+_OF_SERVICE = re.compile(r"k8s-fw-(a[0-9a-f]{31})")  # the firewall rule of a Service's load balancer
+
+
+@dataclass(frozen=True)
+class Part:
+    """A resource, as the discovery client addresses it.
+
+    Attributes:
+        name: What it is for: ``network``.
+        service: ``compute``.
+        collection: ``networks``.
+        where: The parameters of its ``get`` and ``delete``.
+        costs: In words; empty if nothing.
+        item: As the API shows it, once found.
+    """
+
+    name: str
+    service: str
+    collection: str
+    where: Mapping[str, str]
+    costs: str = ""
+    item: Item | None = None
+
+    @property
+    def id(self) -> str:
+        return self.where.get("name") or "/".join(self.where.values())
+
+    @property
+    def target(self) -> Mapping[str, str]:
+        """The parameters of the methods of its policy."""
+        return {"resource": self.id} if "name" in self.where else self.where
+
+    def get(self, session: GcpSession) -> Any:
+        """Get it; None if it does not exist."""
+        method = "get_cluster" if self.service == "container" else f"{self.collection}.get"
+        return session.find(self.service, method, **self.where)
+
+    def delete(self, session: GcpSession) -> Any:
+        """Begin to delete it; returns the operation; None if it does not exist."""
+        if self.service == "storage":  # a bucket has to be empty
+            for each in session.every("storage", "objects.list", "items", versions=True, **self.where):
+                one = {"object": each["name"], "generation": each.get("generation")}
+                session.find("storage", "objects.delete", **self.where, **one)
+        method = "delete_cluster" if self.service == "container" else f"{self.collection}.delete"
+        return session.find(self.service, method, **self.where)
+
+    def resource(self, session: GcpSession, cluster: str) -> CloudResource:
+        """Describe it for lists."""
+        word, state = (
+            re.sub("ies$", "y", self.collection.rpartition(".")[2]),
+            getattr(self.item, "status", None),
+        )
+        kind = f"{self.service}.googleapis.com/{re.sub('(?<=ss)es$|s$', '', word[0].upper() + word[1:])}"
+        shown = state.name.lower() if state else "there"
+        where, tags = session.zone or session.project, tags_of(self.item)
+        return CloudResource(cluster, self.name, kind, self.id, where, shown, self.costs, tags)
+
+
+def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
+    """The resources that the kit creates for a cluster, by name; without a zone only those of the project."""
+    project, region, name = session.project, session.region, f"trainyard-{cluster}"
+    root, here = f"projects/{project}", {"project": project, "region": region}
+    images = f"{root}/locations/{region}/repositories/{name}"
+    a_month = "{:.2f} $ a month for each gigabyte in it".format
+    found = [
+        Part("network", "compute", "networks", {"project": project, "network": name}),
+        Part("bucket", "storage", "buckets", {"bucket": bucket_name(project, cluster)}, a_month(0.02)),
+    ]
+    for role in ROLES:
+        path = f"{root}/serviceAccounts/{account(session, role, cluster)}"
+        found.append(Part(f"account {role}", "iam", "projects.serviceAccounts", {"name": path}))
+    if session.zone:
+        for what, end in ENDS.items():
+            path = f"{root}/locations/{session.scheduler_region}/jobs/{name}-{what}"
+            found.append(Part(end, "cloudscheduler", "projects.locations.jobs", {"name": path}))
+        lab, price = f"{session.place}/clusters/{cluster}", cost("GKE control plane")
+        collection = "projects.locations.repositories"
+        found += [
+            Part("subnet", "compute", "subnetworks", here | {"subnetwork": name}),
+            Part("router", "compute", "routers", here | {"router": name}),
+            Part("repository", "artifactregistry", collection, {"name": images}, a_month(0.10)),
+            Part("cluster", "container", "clusters", {"name": lab}, price),
+        ]
+    return {each.name: each for each in found}
+
+
+def find_parts(session: GcpSession, cluster: str) -> list[Part]:
+    """Find what exists of a cluster, whoever created it."""
+    listed = list(parts(session, cluster).values())
+    with ThreadPoolExecutor(8, thread_name_prefix="find") as pool:
+        items = list(pool.map(lambda each: each.get(session), listed))
+    there = [replace(each, item=item) for each, item in zip(listed, items, strict=True)]
+    there = [each for each in there if is_ours(each.item, cluster)]
+    own = any(each.name == "network" for each in there)
+    return [*there, *_orphans(session, cluster, own_network=own)]
+
+
+def traces(session: GcpSession) -> dict[str, str]:
+    """The kit's clusters of which something exists in the project, each with its zone; empty if unknown."""
+    root = f"projects/{session.project}"
+    found: dict[str, str] = {}
+    clusters = session.find("container", "list_clusters", parent=f"{root}/locations/-")
+    items = [
+        *(clusters.clusters if clusters else ()),
+        *session.every("iam", "projects.serviceAccounts.list", "accounts", name=root, pageSize=100),
+        *session.every("compute", "networks.list", "items", project=session.project),
+        *session.every("storage", "buckets.list", "items", project=session.project),
+    ]
+    for item in items:
+        tags, zone = tags_of(item), labels_of(item).get(ZONE, "")
+        if tags is not None and _is_name(tags.cluster) and not found.get(tags.cluster):
+            found[tags.cluster] = zone if _is_name(zone) and zone.count("-") == 2 else ""
+    return found
+
+
+def begun(session: GcpSession, cluster: str) -> tuple[Tags | None, str]:
+    """The tags and the zone of a cluster that was begun, by what is created first and deleted last."""
+    item = parts(session, cluster)["account expiry"].get(session)
+    return (tags_of(item), labels_of(item).get(ZONE, "")) if is_ours(item, cluster) else (None, "")
+
+
+# Names, and whose it is
+
+
+def account(session: GcpSession, role: str, cluster: str) -> str:
+    """The address of a service account, whose id has at most 30 characters."""
+    digest = hashlib.sha256(cluster.encode()).hexdigest()[:6]
+    return f"ty-{role}-{cluster[:13].strip('-')}-{digest}@{session.project}.iam.gserviceaccount.com"
+
+
+def bucket_name(project: str, cluster: str) -> str:
+    """The name of a cluster's bucket; names of buckets are global."""
+    digest = hashlib.sha256(f"{project}/{cluster}".encode()).hexdigest()[:10]
+    return f"trainyard-{cluster[:40]}-{digest}"
+
+
+def labels(tags: Tags, session: GcpSession, own: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The labels of a resource: the kit's tags, the cluster's zone, and the user's own."""
+    return {**(own or {}), **tags.google(), ZONE: session.zone}
+
+
+def description(tags: Tags, session: GcpSession) -> str:
+    """The same as words of a description; a service account's has 256 bytes in all."""
+    return " ".join(f"{key}={value[:40]}" for key, value in labels(tags, session).items())
+
+
+def labels_of(item: Item) -> dict[str, str]:
+    """The labels of what an API shows."""
+    if not isinstance(item, Mapping):
+        return dict(item.resource_labels)
+    words = (word.split("=", 1) for word in item.get("description", "").split() if "=" in word)
+    return item.get("labels") or dict(words)
+
+
+def tags_of(item: Item | None) -> Tags | None:
+    """The kit's tags of what an API shows; None if it is not the kit's."""
+    return tags_.read(labels_of(item)) if item is not None else None
+
+
+def is_ours(item: Item | None, cluster: str) -> bool:
+    """Whether it exists, and is the kit's and this cluster's."""
+    tags = tags_of(item)
+    return tags is not None and tags.cluster == cluster
+
+
+def cost(key: str, count: float = 1) -> str:
+    """A price in words, by the kit's table."""
+    an_hour = price_table("google").price(key, count=count).together
+    a_month = an_hour * HOURS_A_MONTH
+    return f"{a_month:.2f} $ a month" if a_month < 30 else f"{an_hour:.2f} $ an hour"
+
+
+def _is_name(word: str) -> bool:
+    return bool(word) and names.slug(word) == word  # anybody may write labels
+
+
+# What Kubernetes left
+
+
+def _orphans(session: GcpSession, cluster: str, *, own_network: bool) -> Iterator[Part]:
+    def inside(item: Mapping[str, Any]) -> bool:
+        return own_network and f"/{item.get('network', '')}".endswith(f"/networks/trainyard-{cluster}")
+
+    listed = {each: list(_listed(session, each)) for each in ORPHANS}
+    firewalls = [_OF_SERVICE.fullmatch(each["name"]) for each in listed["firewalls"] if inside(each)]
+    services, nodes = {each[1] for each in firewalls if each}, f"gke-{cluster[:20]}"
+    for collection, singular in ORPHANS.items():
+        for item in listed[collection]:
+            of_node = collection == "disks" and item["name"].startswith(nodes)  # it goes with the node
+            if not of_node and (is_ours(item, cluster) or inside(item) or item["name"] in services):
+                yield _orphan(session, collection, singular, item)
+    root = f"projects/{session.project}/locations/-"
+    for item in session.every("file", f"{_INSTANCES}.list", "instances", parent=root):
+        if is_ours(item, cluster) or any(map(inside, item.get("networks", ()))):
+            size = sum(int(each.get("capacityGb", 0)) for each in item.get("fileShares", ()))
+            name, price = item["name"].rpartition("/")[2], cost("Filestore, basic HDD", size)
+            yield Part(f"file system {name}", "file", _INSTANCES, {"name": item["name"]}, price, item)
+
+
+def _listed(session: GcpSession, collection: str) -> Iterator[dict[str, Any]]:
+    if collection == "firewalls":
+        yield from session.every("compute", "firewalls.list", "items", project=session.project)
+        return
+    for scope in session.every("compute", f"{collection}.aggregatedList", "items", project=session.project):
+        yield from scope.get(collection, ())
+
+
+def _orphan(session: GcpSession, collection: str, singular: str, item: Mapping[str, Any]) -> Part:
+    place = {key: item[key].rpartition("/")[2] for key in ("zone", "region") if item.get(key)}
+    name = re.sub("([A-Z])", lambda letter: f" {letter[1].lower()}", singular) + f" {item['name']}"
+    price = cost(PRICES[collection]) if collection in PRICES else ""
+    if collection == "disks":
+        price = cost("persistent disk, balanced", float(item.get("sizeGb", 0)))
+    if not place and collection != "firewalls":
+        collection = f"global{collection[0].upper()}{collection[1:]}"
+    where = {"project": session.project, **place, singular: item["name"]}
+    return Part(name, "compute", collection, where, price, item)

@@ -1,0 +1,203 @@
+"""Checks before a cluster is created: credentials, project, APIs, permissions, machines and quotas."""
+
+import os
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from pathlib import Path
+
+from kitlib.clusters.checks import Check, Probe, Report, failed, ok, run
+from trainyard_kit.clouds.gke.client_errors import CONSOLE, role_for
+from trainyard_kit.clouds.gke.credentials import find_credentials
+from trainyard_kit.clouds.gke.machines import SYSTEM_MACHINE, GkePlan, accelerators, disk_type, machine_type
+from trainyard_kit.clouds.gke.parts import is_ours, parts
+from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.price_table import SYSTEM_DISK_GB
+
+APIS = "artifactregistry cloudbuild cloudresourcemanager cloudscheduler compute container file iam storage"
+_NEEDED = """
+artifactregistry: dockerimages.get repositories.create repositories.delete repositories.setIamPolicy tags.get
+artifactregistry: repositories.uploadArtifacts
+cloudbuild: builds.create builds.list builds.update
+cloudscheduler: jobs.create jobs.delete jobs.update
+compute: disks.delete disks.list firewalls.delete firewalls.list networks.create networks.delete
+compute: routers.create routers.delete subnetworks.create subnetworks.delete
+container: clusters.create clusters.delete clusters.get clusters.getCredentials clusters.update
+container: operations.list
+iam: serviceAccounts.actAs serviceAccounts.create serviceAccounts.delete
+resourcemanager: projects.getIamPolicy projects.setIamPolicy
+serviceusage: services.use
+storage: buckets.create buckets.delete buckets.setIamPolicy objects.create objects.delete objects.get
+"""
+NEEDED = [  # permissions; docs/gke.md lists them
+    f"{line.partition(':')[0]}.{word}"
+    for line in _NEEDED.strip().splitlines()
+    for word in line.partition(":")[2].split()
+]
+
+
+def check(session: GcpSession, plan: GkePlan) -> Report:
+    """Check what may prevent a cluster; nothing is created."""
+    asked = (session, plan)
+    probes = [
+        Probe("credentials", lambda: _credentials(session), stops=True),
+        Probe("project", lambda: _project(session), stops=True),
+        Probe("APIs", lambda: _apis(session), stops=True),
+        Probe("billing", lambda: _billing(session), needed=False),
+        Probe("permissions", lambda: _permissions(session)),
+        Probe("zone", lambda: _zone(session), stops=True),
+        Probe("accelerator", lambda: _accelerator(*asked)),
+        Probe("machine type", lambda: _machine(*asked)),
+        Probe("name", lambda: _name(*asked)),
+        Probe("quotas", lambda: quotas(*asked), needed=False),
+    ]
+    return run(probes, about=f'cluster "{plan.tags.cluster}" in {session.zone}')
+
+
+def _credentials(session: GcpSession) -> Check:
+    found = find_credentials(os.environ, Path.home())[0]
+    whose = "" if session.nobody_signs_in else getattr(session.credentials, "service_account_email", "")
+    return ok("credentials", f"{found}{f'; {whose}' if whose else ''}")
+
+
+def _project(session: GcpSession) -> Check:
+    found = session.rest("cloudresourcemanager", "projects.get", name=f"projects/{session.project}")
+    if found.get("state") != "ACTIVE":
+        words = f"{session.project} is {found.get('state', 'gone').lower().replace('_', ' ')}"
+        return failed("project", words, "take another one: gcloud projects list")
+    return ok("project", session.project)
+
+
+def _apis(session: GcpSession) -> Check:
+    root, hosts = f"projects/{session.project}", [f"{each}.googleapis.com" for each in APIS.split()]
+    asked = [f"{root}/services/{host}" for host in hosts]
+    found = session.rest("serviceusage", "services.batchGet", parent=root, names=asked)["services"]
+    on = {each["config"]["name"] for each in found if each["state"] == "ENABLED"}
+    if not (off := [host for host in hosts if host not in on]):
+        return ok("APIs", "all that are needed are enabled")
+    link = f"{CONSOLE}/flows/enableapi?apiid={','.join(off)}&project={session.project}"
+    fix = f"gcloud services enable {' '.join(off)} --project={session.project}\nor at {link}"
+    return failed("APIs", f"not enabled: {', '.join(off)}", fix)
+
+
+def _billing(session: GcpSession) -> Check:
+    found = session.rest("cloudbilling", "projects.getBillingInfo", name=f"projects/{session.project}")
+    if found.get("billingEnabled"):
+        return ok("billing", found.get("billingAccountName", "enabled"))
+    fix = f"link a billing account at {CONSOLE}/billing/linkedaccount?project={session.project}"
+    return failed("billing", f"nobody pays for {session.project}", fix)
+
+
+def _permissions(session: GcpSession) -> Check:
+    asked = {"resource": f"projects/{session.project}", "body": {"permissions": NEEDED}}
+    found = session.rest("cloudresourcemanager", "projects.testIamPermissions", **asked)
+    missing = [each for each in NEEDED if each not in found.get("permissions", ())]
+    if not missing:
+        return ok("permissions", f"all {len(NEEDED)} that are needed")
+    line = f"gcloud projects add-iam-policy-binding {session.project} --member=user:YOU --role="
+    fix = "\n".join(line + role for role in dict.fromkeys(map(role_for, missing)))
+    return failed("permissions", f"missing: {', '.join(missing)}", fix)
+
+
+def _zone(session: GcpSession) -> Check:
+    listed = session.every("compute", "zones.list", "items", project=session.project)
+    up = [each["name"] for each in listed if each.get("status") == "UP"]
+    return _known("zone", session.zone, up, "Google Cloud") or ok("zone", session.zone)
+
+
+def _accelerator(session: GcpSession, plan: GkePlan) -> Check:
+    kind, gpus = plan.machines.accelerator, plan.machines.gpus
+    if not kind:
+        return ok("accelerator", "none is asked for")
+    offered = accelerators(session)
+    if wrong := _known("accelerator", kind, offered, "Google Cloud"):
+        return wrong
+    if (most := offered[kind].get(session.zone)) is None:
+        near = sorted(offered[kind], key=lambda each: (not each.startswith(session.region), each))
+        return failed("accelerator", f"{session.zone} has no {kind}", _meant("zone", near))
+    if gpus > most:
+        words = f"a machine has at most {most} {kind}, and {gpus} are asked for"
+        return failed("accelerator", words, f"gpus={most}")
+    return ok("accelerator", f"{gpus} {kind} in each machine")
+
+
+def _machine(session: GcpSession, plan: GkePlan) -> Check:
+    wanted = plan.machines.type
+    if found := machine_type(session, wanted):
+        return ok("machine type", f"{wanted}: {found['guestCpus']} vCPUs, {found['memoryMb'] / 1024:g} GiB")
+    where = {"project": session.project, "zone": session.zone}
+    known = [each["name"] for each in session.every("compute", "machineTypes.list", "items", **where)]
+    return _known("machine_type", wanted, known, session.zone) or ok("machine type", wanted)
+
+
+def _name(session: GcpSession, plan: GkePlan) -> Iterator[Check]:
+    name, found = plan.tags.cluster, parts(session, plan.tags.cluster)
+    for each in (found["cluster"], found["network"]):
+        there = each.get(session)
+        if there is not None and not is_ours(there, name):
+            words = f'there is a {each.name} for the name "{name}", and it is not the kit\'s'
+            yield failed("name", words, f'name="{name}-2"')
+
+
+def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[Check]:
+    """Check each quota that a cluster uses.
+
+    Args:
+        session: The project and zone.
+        plan: The cluster.
+        new: Whether it is created; else only its training nodes are, beside those that exist.
+    """
+    asked, project = required(session, plan, new=new), {"project": session.project}
+    places = {
+        session.region: session.rest("compute", "regions.get", region=session.region, **project),
+        "all regions": session.rest("compute", "projects.get", **project),
+    }
+    for where, found in places.items():
+        for each in found.get("quotas", ()):
+            metric, room = each["metric"], each["limit"] - each["usage"]
+            if not (needed := asked.get(metric)):
+                continue
+            words = f"{needed:g} needed, {room:g} of {each['limit']:g} free in {where}"
+            link = f"{CONSOLE}/iam-admin/quotas?project={session.project}&metric={metric}"
+            other = f", spot={not plan.machines.spot}" if "GPU" in metric else ""
+            fix = f"ask for more of {metric} at {link}; or fewer nodes, another region{other}"
+            good = needed <= room
+            yield ok(f"quota {metric}", words) if good else failed(f"quota {metric}", words, fix)
+
+
+def required(session: GcpSession, plan: GkePlan, *, new: bool = True) -> dict[str, float]:
+    """The quotas that a cluster uses, by their names in Compute Engine."""
+    machines, system, spot = plan.machines, int(new), "PREEMPTIBLE_" if plan.machines.spot else ""
+    own, cores = (
+        count * (machine_type(session, name) or {}).get("guestCpus", 0)
+        for name, count in ((SYSTEM_MACHINE, system), (machines.type, machines.count))
+    )
+    disks = machines.disk_gb * machines.count if disk_type(machines.type) == "pd-balanced" else 0
+    asked = {
+        "CPUS": own,
+        f"{spot}CPUS": cores if spot else own + cores,
+        "CPUS_ALL_REGIONS": own + cores,
+        "IN_USE_ADDRESSES": 0 if plan.private else system + machines.count,
+        "SSD_TOTAL_GB": system * SYSTEM_DISK_GB + disks,
+        "NETWORKS": int(new and not plan.network),
+    }
+    if machines.accelerator:
+        kind = machines.accelerator.removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_").upper()
+        asked[f"{spot}NVIDIA_{kind}_GPUS"] = asked["GPUS_ALL_REGIONS"] = machines.gpus * machines.count
+    return asked
+
+
+def _known(option: str, wanted: str, known: Iterable[str], whose: str) -> Check | None:
+    """Check a word against what exists; None if it is there."""
+    if wanted in (known := sorted(known)):
+        return None
+    word = option.replace("_", " ")
+    near = [
+        *get_close_matches(wanted, known, cutoff=0.5),
+        *(each for each in known if each.startswith(wanted)),
+    ]
+    return failed(word, f'{whose} has no {word} "{wanted}"', _meant(option, near or known))
+
+
+def _meant(option: str, near: Iterable[str]) -> str:
+    listed = list(dict.fromkeys(near))[:4]
+    return "did you mean " + " or ".join(f'{option}="{each}"' for each in listed) + "?"

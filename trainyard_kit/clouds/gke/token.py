@@ -1,0 +1,72 @@
+"""The program with which kubectl and the kit sign in to a GKE cluster: no gcloud is needed.
+
+It prints an ExecCredential (https://kubernetes.io/docs/reference/config-api/client-authentication.v1/) with
+an access token of the user's own Google credentials. kubectl starts it, as the kubeconfig says, for each of
+its commands: so as a file by itself, which imports the kit, half a second's work, only if there is trouble.
+"""
+
+import json
+import os
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+TOKEN = "CLOUDSDK_AUTH_ACCESS_TOKEN"  # as gcloud has it: a token that somebody else looks after
+SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+_SHORTLY = timedelta(minutes=1)  # asked for anew that much before its end
+
+
+def credential(token: str, expires: datetime | None) -> dict[str, Any]:
+    """Return an ExecCredential.
+
+    Args:
+        token: For the API server.
+        expires: When it ends, in UTC; None if nobody knows.
+    """
+    status = {"token": token}
+    if expires is not None:
+        status["expirationTimestamp"] = (expires - _SHORTLY).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential", "status": status}
+
+
+def main() -> int:
+    """Print a credential; what is wrong is said to stderr, which kubectl shows."""
+    try:
+        token, expires = access_token()
+    except Exception as error:
+        from kitlib.errors import KitError
+
+        if not isinstance(error, KitError):
+            raise
+        print(error, file=sys.stderr)
+        return 1
+    print(json.dumps(credential(token, expires)))
+    return 0
+
+
+def access_token() -> tuple[str, datetime | None]:
+    """Return a token that is as fresh as can be, and when it ends, in UTC; None if nobody knows.
+
+    Raises:
+        GcpError: There are no credentials, or they have expired.
+    """
+    if given := os.environ.get(TOKEN):
+        return given, None
+    import google.auth
+    import google.auth.exceptions
+    from google.auth.transport.requests import Request
+
+    try:
+        found, _ = google.auth.default(scopes=[SCOPE])
+        found.refresh(Request())
+    except (google.auth.exceptions.GoogleAuthError, OSError) as error:
+        from trainyard_kit.clouds.gke.client_errors import translate
+
+        raise translate(error, "google-auth: an access token", "") from error
+    assert found.token is not None
+    ends: datetime | None = found.expiry  # naive, in UTC
+    return found.token, None if ends is None else ends.replace(tzinfo=UTC)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""The kit's table of the clouds' list prices, and what a cluster costs by it.
+
+`prices.toml` has the figures with their date and source; docs/prices.md has the same ones. Asking for
+agreement is in `confirmation`. Pure, but for that file.
+"""
+
+import datetime
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from html import escape
+from pathlib import Path
+
+from kitlib.display.tables import Table
+from kitlib.k8s.manifests import Object
+from trainyard_kit.clouds.spec import CloudSpec, Machines
+
+HOURS_A_MONTH = 730  # by which both clouds divide a month's price
+UNKNOWN = "not known"
+A_DAY, A_WHILE = 24.0, 0.25  # hours
+CLOUDS = {
+    "aws": "amazon",
+    "eks": "amazon",
+    "gce": "google",
+    "gke": "google",
+}  # by providerID, and by provider
+CONTROL_PLANE = {"amazon": "EKS control plane", "google": "GKE control plane"}
+DISK = {"amazon": "EBS gp3", "google": "persistent disk, balanced"}
+# Gigabytes that the course stores, with room; both clouds bill what is there.
+STORED = {"amazon": {"EFS": 10, "ECR": 5}, "google": {"Artifact Registry": 5, "Cloud Storage": 1}}
+SYSTEM_DISK_GB = 50
+SOLD_APART = "n1-"  # machines of Google whose GPUs have a price of their own; the others come with them
+INSTANCE, ACCELERATOR = "node.kubernetes.io/instance-type", "cloud.google.com/gke-accelerator"
+TRAFFIC = "traffic out of the cloud and between zones is not in it: a few cents for the course"
+SPOT = "a spot price moves, and a spot machine may be taken away at any time"
+FILESTORE = (
+    "a shared volume is a Filestore instance of at least 1 TiB: about {:.2f} dollars an hour for each, "
+    "until somebody deletes it"
+)
+
+
+@dataclass(frozen=True)
+class Price:
+    """The price of one kind of thing.
+
+    Attributes:
+        what: ``node g4dn.xlarge``, ``EKS control plane``.
+        dollars_an_hour: For one of it; None if it is not in the table.
+        count: How many: nodes, gigabytes.
+        source: Whose figure it is, and of when.
+        stays: Why it is billed after the cluster's expiry; empty for what the expiry deletes.
+    """
+
+    what: str
+    dollars_an_hour: float | None
+    count: float = 1
+    source: str = ""
+    stays: str = ""
+
+    @property
+    def together(self) -> float:
+        """Dollars an hour for all of it; 0 if the price is not known."""
+        return (self.dollars_an_hour or 0.0) * self.count
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The cost of something that is about to be started.
+
+    Attributes:
+        about: ``cluster "lab" in us-west-2``.
+        prices: Of its parts.
+        hours: For which it is planned.
+        notes: What no figure here holds, such as traffic.
+
+    Example:
+        >>> Estimate('cluster "lab"', (Price("node m5.large", 0.096, 2),), hours=4).total
+        0.768
+    """
+
+    about: str
+    prices: tuple[Price, ...]
+    hours: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def an_hour(self) -> float:
+        """Dollars an hour, of what has a price."""
+        return sum(each.together for each in self.prices)
+
+    @property
+    def total(self) -> float:
+        """Dollars for the hours planned."""
+        return self.an_hour * self.hours
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What has no price, so that the sums are too low."""
+        return tuple(each.what for each in self.prices if each.dollars_an_hour is None)
+
+    def table(self) -> Table:
+        """Tabulate the parts, and the sums."""
+        least = "at least " if self.unknown else ""
+        rows = []
+        for each in self.prices:
+            figures = [UNKNOWN] * 3
+            if each.dollars_an_hour is not None:
+                known = (each.dollars_an_hour, each.together, each.together * self.hours)
+                figures = list(map(_dollars, known))
+            rows.append((each.what, f"{each.count:g}", *figures))
+        sums = (f"{least}{_dollars(self.an_hour)}", f"{least}{_dollars(self.total)}")
+        hours = f"in {self.hours:g} hour{'' if self.hours == 1 else 's'}"
+        return Table(
+            ("what", "count", "each an hour", "an hour", hours), [*rows, ("together", "", "", *sums)]
+        )
+
+    def words(self) -> list[str]:
+        """Notes below the table."""
+        said = [f"the price of {', '.join(self.unknown)} is {UNKNOWN}"] if self.unknown else []
+        said += dict.fromkeys(each.source for each in self.prices if each.source)
+        if staying := [each for each in self.prices if each.stays]:
+            day = _dollars(sum(each.together for each in staying) * 24)
+            said.append(f"still billed after its expiry, {day} a day, until kit.clean_up or a delete:")
+            said += [f"  {each.what}: {each.stays}" for each in staying]
+        return [*said, *self.notes]
+
+    def __repr__(self) -> str:
+        return "\n".join([f"{self.about} costs, in US dollars:", repr(self.table()), *self.words()])
+
+    def _repr_html_(self) -> str:
+        below = "".join(f"<br>{escape(line)}" for line in self.words())
+        return f"<b>{escape(self.about)}</b> costs, in US dollars:{self.table()._repr_html_()}{below}"
+
+
+@dataclass(frozen=True)
+class PriceTable:
+    """One cloud's list prices, as of a date in one region; others are up to half as expensive again.
+
+    Attributes:
+        url: The cloud's own page of prices.
+        spot_share: The price of a spot machine as a share of the list price, roughly.
+        an_hour: Dollars, by what it is for.
+        a_gigabyte_a_month: The same for what is stored.
+    """
+
+    date: datetime.date
+    region: str
+    url: str
+    spot_share: float
+    an_hour: Mapping[str, float]
+    a_gigabyte_a_month: Mapping[str, float]
+
+    def price(
+        self, key: str, *, what: str = "", count: float = 1, spot: bool = False, stays: str = ""
+    ) -> Price:
+        """Look up a price, without a figure if the table has none; ``count`` may be gigabytes."""
+        figure = self.an_hour.get(key)
+        if key in self.a_gigabyte_a_month:
+            figure = self.a_gigabyte_a_month[key] / HOURS_A_MONTH
+        if figure is None:
+            return Price(what or key, None, count, stays=stays)
+        source = f"list prices of {self.region} as of {self.date}, without discounts and taxes: {self.url}"
+        return Price(what or key, figure * (self.spot_share if spot else 1), count, source, stays)
+
+
+@cache
+def price_table(cloud: str) -> PriceTable:
+    """Read the table of a cloud: ``amazon`` or ``google``."""
+    file = Path(__file__).with_name("prices.toml")
+    return PriceTable(**tomllib.loads(file.read_text(encoding="utf-8"))[cloud])
+
+
+def machine_prices(cloud: str, machines: Machines) -> tuple[Price, ...]:
+    """Price training nodes without their disks; of several types that a spot group may take, the dearest."""
+    table, spot = price_table(cloud), ", spot" if machines.spot else ""
+    kind = max((machines.type, *machines.others), key=lambda each: table.an_hour.get(each, math.inf))
+    found = [table.price(kind, what=f"node {kind}{spot}", count=machines.count, spot=machines.spot)]
+    if machines.accelerator and machines.type.startswith(SOLD_APART):
+        name, count = machines.accelerator, machines.gpus * machines.count
+        found.append(table.price(name, what=f"GPU {name}{spot}", count=count, spot=machines.spot))
+    return tuple(found)
+
+
+def cluster_prices(cloud: str, spec: CloudSpec, *, system: str, stays: str = "") -> tuple[Price, ...]:
+    """Price a cluster: control plane, nodes with disks and addresses, NAT gateway, storage of the course.
+
+    Args:
+        cloud: ``amazon`` or ``google``.
+        spec: The cluster.
+        system: The type of its one system node.
+        stays: Why what is stored is billed after the expiry; empty if the expiry deletes it.
+    """
+    table, machines = price_table(cloud), spec.machines or Machines("", 0)
+    nodes = 1 + machines.count
+    disks = SYSTEM_DISK_GB + machines.count * machines.disk_gb
+    found = [
+        table.price(CONTROL_PLANE[cloud]),
+        table.price(system, what=f"node {system}, of the system"),
+        *(machine_prices(cloud, machines) if machines.count else ()),
+        table.price(DISK[cloud], what="disks, a gigabyte", count=disks),
+        table.price("public IPv4 address", count=1 if spec.private else nodes),
+    ]
+    if spec.private:
+        found.append(table.price("NAT gateway", count=min(nodes, 32) if cloud == "google" else 1))
+    for key, gigabytes in STORED[cloud].items():
+        found.append(table.price(key, what=f"{key}, a gigabyte", count=gigabytes, stays=stays))
+    return tuple(found)
+
+
+def cost_notes(cloud: str, spec: CloudSpec) -> tuple[str, ...]:
+    """Name the costs that `cluster_prices` does not have."""
+    files = price_table("google").price("Filestore, basic HDD", count=1024).together
+    found = [TRAFFIC, *([FILESTORE.format(files)] if cloud == "google" else [])]
+    return (*found, SPOT) if spec.machines and spec.machines.spot else tuple(found)
+
+
+def hours_left(until: datetime.datetime | None) -> float:
+    """Hours for which something that exists is still billed: a while after its end, a day if it has none."""
+    if until is None:
+        return A_DAY
+    left = until - datetime.datetime.now(datetime.UTC)
+    return max(round(left.total_seconds() / 3600, 2), A_WHILE)
+
+
+def _dollars(amount: float) -> str:
+    """Format an amount with as many places as it needs."""
+    places = 2 if amount >= 0.1 or amount == 0 else 3 if amount >= 0.01 else 5
+    return f"{amount:.{places}f}"
+
+
+def describe_price(nodes: Sequence[Object], hours: float, *, at: str = "", more: int = 0) -> str:
+    """Estimate the price of a cluster's nodes and control plane, in words.
+
+    Args:
+        nodes: Of the cluster; without ``at`` their ``providerID`` names the cloud.
+        hours: How long.
+        at: The cluster's provider.
+        more: How many of the nodes are still to be added.
+    """
+    found = next((each["spec"].get("providerID", "").partition(":")[0] for each in nodes), "")
+    cloud = CLOUDS.get(at) or CLOUDS.get(found)
+    if cloud is None:
+        return "nothing here, beyond the machines that there are"
+    table, machines = price_table(cloud), [_machine(each) for each in nodes]
+    prices = [price for each in machines for price in machine_prices(cloud, each)]
+    total = Estimate("this cluster", (table.price(CONTROL_PLANE[cloud]), *prices), hours)
+    unknown = f"; not known: {', '.join(dict.fromkeys(total.unknown))}" if total.unknown else ""
+    said = f"about {total.total:.2f} dollars, {total.an_hour:.2f} an hour"
+    return f"{said}{f', with {more} nodes more' if more else ''}, by the list of {table.date}{unknown}"
+
+
+def _machine(node: Object) -> Machines:
+    labels, there = node["metadata"].get("labels") or {}, (node.get("status") or {}).get("capacity") or {}
+    kind, gpus = labels.get(INSTANCE, "of no known type"), int(there.get("nvidia.com/gpu", 1))
+    return Machines(kind, 1, gpus, labels.get(ACCELERATOR, ""))

@@ -1,0 +1,143 @@
+"""A cluster at any cloud: what may be asked for, and what planning, prices and listing share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from kitlib.clusters.base import Shape
+from kitlib.errors import BadInput
+from trainyard_kit.clouds.tags import Tags
+
+HOURS, MOST_HOURS, DISK_GB = 4, 336, 100
+COMMON_OPTIONS = {
+    "hours": f"after which the cloud itself deletes it; by default {HOURS}",
+    "disk_gb": f"of each training node; by default {DISK_GB}",
+    "confirm": "True agrees to the price beforehand",
+    "admins": "who administers it beside you: a list of what cluster.add_admin takes",
+    "budget": "dollars that all clusters there may cost; by default TRAINYARD_BUDGET",
+}
+
+
+@dataclass(frozen=True)
+class Machines:
+    """The training nodes.
+
+    Attributes:
+        type: ``g4dn.xlarge``, ``n1-standard-4``.
+        count: How many, or to how many they may grow.
+        gpus: Of each.
+        accelerator: The GPU's name at the cloud: ``nvidia-tesla-t4``; empty without GPUs, and at AWS.
+        spot: Whether the cloud may take them back, for a lower price.
+        others: Further types that a spot node group may take.
+        disk_gb: Of each.
+    """
+
+    type: str
+    count: int
+    gpus: int = 0
+    accelerator: str = ""
+    spot: bool = False
+    others: tuple[str, ...] = ()
+    disk_gb: int = DISK_GB
+
+
+@dataclass(frozen=True)
+class CloudSpec:
+    """What both a planned cluster and an existing one have; each cloud's plan adds to it.
+
+    Attributes:
+        tags: Whose it is, and when it ends.
+        machines: Its training nodes; None where an existing cluster has none.
+        private: Whether nodes have no public address, and need a NAT gateway.
+    """
+
+    tags: Tags
+    machines: Machines | None = None
+    private: bool = False
+
+
+@dataclass(frozen=True)
+class ClusterInfo(CloudSpec):
+    """An existing cluster, as the cloud describes it.
+
+    Attributes:
+        state: In the cloud's word, in lower case: ``active``, ``running``, ``create_in_progress``.
+        version: Of Kubernetes.
+        endpoint: Of its API server, with scheme; empty before there is one.
+        authority: The certificate of its CA, in base64.
+        where: Its region or zone.
+    """
+
+    state: str = ""
+    version: str = ""
+    endpoint: str = ""
+    authority: str = ""
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class CloudResource:
+    """One thing of a cluster that exists at a cloud.
+
+    Attributes:
+        cluster: The cluster it belongs to.
+        name: What it is for: ``nat gateway``.
+        kind: The cloud's word for it: ``AWS::EC2::NatGateway``.
+        id: By which the cloud's console finds it.
+        where: Its region, zone or project.
+        state: In the cloud's word.
+        costs: ``0.045 $ an hour``; empty if nothing.
+        tags: The kit's tags on it, if it can have any.
+    """
+
+    cluster: str
+    name: str
+    kind: str
+    id: str
+    where: str
+    state: str = "there"
+    costs: str = ""
+    tags: Tags | None = None
+
+
+def no_words(shape: Shape, words: Sequence[str], *, about: str, cloud: str, fix: str) -> None:
+    """Refuse numbers that come with a machine's type."""
+    for word in words:
+        if getattr(shape, word) is not None:
+            raise BadInput(
+                f"{word} of a machine at {cloud} come with its type",
+                about=f'create_cluster("{about}", {word}=…)',
+                fix=fix,
+            )
+
+
+def other_machines(has: str, title: str) -> BadInput:
+    """Build the error for an existing cluster that is asked for with other machines."""
+    return BadInput(
+        f"it is there already, with other machines: {has}",
+        about=title,
+        fix="ask for these, take another name, or delete it first; cluster.scale(n) changes how many",
+    )
+
+
+def admins_of(given: object) -> tuple[str, ...]:
+    """Check a list of administrators."""
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        return tuple(dict.fromkeys(map(str, given)))
+    if given is None:
+        return ()
+    raise BadInput("admins are a list", about=f"admins={given!r}", fix=f"admins=[{given!r}]")
+
+
+def until_of(hours: object) -> datetime:
+    """Convert hours from now to a time."""
+    return datetime.now(UTC).replace(microsecond=0) + timedelta(hours=hours_of(hours))
+
+
+def hours_of(hours: object) -> float:
+    """Check a number of hours that a cluster can live for."""
+    if isinstance(hours, bool) or not isinstance(hours, int | float) or not 0.5 <= hours <= MOST_HOURS:
+        raise BadInput(
+            f"hours are a number from 0.5 to {MOST_HOURS}", about=f"hours={hours!r}", fix=f"hours={HOURS}"
+        )
+    return float(hours)

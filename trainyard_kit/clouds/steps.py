@@ -1,0 +1,224 @@
+"""A table of steps for something that takes minutes at a cloud, with usual and actual durations.
+
+Where somebody looks at a notebook it is one output that changes each second; under papermill and nbclient a
+plain table that changes with the steps, so that the executed notebook keeps the last. In a terminal and in a
+log, each step is a line when it ends. The thread that runs the cell shows it.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from html import escape
+from types import TracebackType
+
+from kitlib.display import progress
+from kitlib.display.tables import Table
+from kitlib.widgets.display import has_frontend
+from trainyard_kit.clouds.clock import Clock
+
+COLUMNS = ("step", "state", "usually", "took", "what the cloud says")
+
+
+class Phase(StrEnum):
+    """The phase of a step."""
+
+    WAITS = "waits"
+    RUNS = "runs"
+    DONE = "done"
+    FAILED = "failed"
+
+
+MARKS = dict(zip(Phase, "○◐✓✗", strict=True))
+
+
+@dataclass
+class OperationStep:
+    """One step.
+
+    Attributes:
+        usual: Seconds that it usually takes.
+        words: What the cloud says of it.
+        began: The clock's time at which it began.
+        ended: The same for its end.
+    """
+
+    name: str
+    usual: float = 0.0
+    phase: Phase = Phase.WAITS
+    words: str = ""
+    began: float | None = None
+    ended: float | None = None
+
+    def took(self, now: float) -> float | None:
+        """Seconds that it has taken so far, or in all; None before it has begun."""
+        if self.began is None:
+            return None
+        return (now if self.ended is None else self.ended) - self.began
+
+
+class Steps(AbstractContextManager["Steps"]):
+    """The steps of one operation on a cluster; the table shows itself while it is a context manager.
+
+    Args:
+        title: What is worked on: ``cluster "lab" in us-west-2``.
+        clock: By which durations are measured; tests bring their own.
+
+    Example:
+        >>> with Steps('cluster "lab"') as steps:
+        ...     with steps.step("network"):
+        ...         create_network()
+    """
+
+    def __init__(self, title: str, clock: Clock | None = None) -> None:
+        self.title, self.clock = title, clock or Clock()
+        self._steps: dict[str, OperationStep] = {}
+        self._began, self._lock = self.clock.now(), threading.Lock()
+        self._shown, self._handle = "", None
+        self._noted: set[str] = set()
+        self._in_cell = progress.in_notebook() and not progress.is_shown_elsewhere()
+        self._live = self._in_cell and has_frontend()
+        self._line = None if self._in_cell else progress.progress(title)
+
+    def __enter__(self) -> "Steps":
+        if self._line is not None:
+            self._line.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:  # what was expected and not needed goes
+            with self._lock:
+                self._steps = {
+                    name: each for name, each in self._steps.items() if each.phase is not Phase.WAITS
+                }
+        self.show(over=True)
+        if self._line is not None:
+            self._line.__exit__(kind, error, traceback)
+
+    @contextmanager
+    def step(self, name: str, words: str = "") -> Iterator[None]:
+        """Run a step: it is done at the end of the block, or failed if that raises."""
+        self.update(name, Phase.RUNS, words)
+        try:
+            yield
+        except BaseException as error:
+            self.update(name, Phase.FAILED, getattr(error, "what", None) or type(error).__name__)
+            raise
+        self.update(name, Phase.DONE)
+
+    def update(self, name: str, phase: Phase, words: str = "", *, usual: float = 0.0) -> None:
+        """Change the phase of a step; a name that was not expected is added, with its usual seconds."""
+        with self._lock:
+            step, now = self._steps.setdefault(name, OperationStep(name, usual)), self.clock.now()
+            if phase is not Phase.WAITS and step.began is None:
+                step.began = now
+            if phase in (Phase.WAITS, Phase.RUNS):
+                step.ended = None
+            elif step.phase is not phase:
+                step.ended = now
+            step.phase, step.words = phase, words
+        self.show()
+
+    def show(self, *, over: bool = False) -> None:
+        """Show the table if it has changed; where somebody looks, durations change each second."""
+        if self._line is not None:
+            self._write(self._line, over)
+        elif threading.current_thread() is threading.main_thread():  # which runs the cell
+            key = f"{over} {[(each.name, each.phase, each.words) for each in self.steps]}"
+            if key != self._shown or self._live:
+                self._shown = key
+                self._display()
+
+    def sleep(self, seconds: float) -> None:
+        """Wait before the cloud is asked again; where somebody looks, durations go on meanwhile."""
+        end = self.clock.now() + seconds
+        while (left := end - self.clock.now()) > 0:
+            self.clock.sleep(min(1.0, left) if self._live else left)
+            self.show()
+
+    @property
+    def steps(self) -> list[OperationStep]:
+        """The steps, in their order."""
+        with self._lock:
+            return list(self._steps.values())
+
+    def table(self) -> Table:
+        """Tabulate the steps."""
+        now = self.clock.now()
+        rows = [
+            (each.name, each.phase.value, duration(each.usual or None), duration(each.took(now)), each.words)
+            for each in self.steps
+        ]
+        return Table(COLUMNS, rows, empty="nothing to do")
+
+    def __str__(self) -> str:
+        steps = self.steps
+        done = sum(each.phase is Phase.DONE for each in steps)
+        parts = [f"{done} of {len(steps)} steps done after {duration(self.clock.now() - self._began)}"]
+        for phase, words in ((Phase.FAILED, "failed"), (Phase.RUNS, "at work")):
+            if names := [each.name for each in steps if each.phase is phase]:
+                parts.append(f"{words}: {', '.join(names)}")
+        return "; ".join(parts)
+
+    def _display(self) -> None:
+        from IPython.display import display
+
+        table = self.table()
+        shown = self._html() if self._live else table._repr_html_()
+        bundle = {"text/plain": f"{self.title}: {self}\n{table!r}", "text/html": shown}
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
+    def _write(self, line: progress.Progress, over: bool) -> None:
+        for each in self.steps:
+            if each.phase in (Phase.DONE, Phase.FAILED) and each.name not in self._noted:
+                self._noted.add(each.name)
+                took = duration(each.took(self.clock.now()))
+                words = f": {each.words}" if each.words else ""
+                line.note(f"{MARKS[each.phase]} {each.name}: {each.phase.value} after {took}{words}")
+        if over:
+            line.done(str(self))
+        elif line.rewrites:
+            line.update(str(self))
+
+    def _html(self) -> str:
+        from kitlib.widgets.widget import bundle
+
+        head = "".join(f"<th>{each}</th>" for each in ("", *COLUMNS[:4], "", ""))
+        body = "".join(_row(each, self.clock.now()) for each in self.steps)
+        return (
+            f"<style>{bundle(('steps.css',))}</style><div class='ty-steps'>"
+            f"<p role='status'><b>{escape(self.title)}</b>: {escape(str(self))}</p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+
+def _row(step: OperationStep, now: float) -> str:
+    took = step.took(now)
+    share = 1.0 if step.phase is Phase.DONE or not step.usual else (took or 0.0) / step.usual
+    bar = f"<span class='ty-bar'><i style='width:{min(100, round(100 * share))}%'></i></span>"
+    return (
+        f"<tr data-phase='{step.phase}'><td class='ty-state'>{MARKS[step.phase]}</td>"
+        f"<td>{escape(step.name)}</td><td class='ty-state'>{step.phase.value}</td>"
+        f"<td class='ty-time'>{duration(step.usual or None) or ''}</td>"
+        f"<td class='ty-time'>{duration(took) or ''}</td><td>{'' if took is None else bar}</td>"
+        f"<td class='ty-words'><small>{escape(step.words)}</small></td></tr>"
+    )
+
+
+def duration(seconds: float | None) -> str | None:
+    """Format seconds as people say them; None stays.
+
+    Example:
+        >>> duration(80)
+        '1 min 20 s'
+    """
+    if seconds is None:
+        return None
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes and rest else f"{minutes} min" if minutes else f"{rest} s"

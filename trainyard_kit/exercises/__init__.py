@@ -1,0 +1,72 @@
+"""Exercises in which a learner writes: ``kit.check`` runs or applies it, and reports what is right.
+
+    kit.check("04", dataset=Doodles)
+
+Each exercise is a module of `checks`: what it takes, and small named checks in their order. A learner's
+code runs in a process of its own, with a deadline (`apart`); manifests go to the API server, as a dry run.
+Nothing is compared with the text of a solution. Task, hints and solution are in the notebook.
+"""
+
+import importlib
+
+from kitlib.errors import BadInput
+from trainyard_kit.exercises import apart
+from trainyard_kit.exercises.checklist import Checklist, Exercise
+
+EXERCISES = {
+    "00": "amdahl",
+    "01": "job",
+    "02": "claim",
+    "03": "dockerfile",
+    "04": "dataset",
+    "05": "ddp",
+    "06": "set_epoch",
+    "07": "pattern",
+    "08": "elastic_loop",
+    "09": "pytorch_job",
+    "10": "optimizer",
+    "11": "priority_class",
+    "12": "confusion",
+    "13": "adoption",
+}
+__all__ = ["check"]
+
+
+def check(notebook: str, **written: object) -> Checklist:
+    """Check what you wrote in a notebook's exercise: a row for each check, right or not yet, and what to do.
+
+    Args:
+        notebook: The notebook's number: ``"04"``.
+        written: What the exercise asks for, by the name that its cell has.
+
+    Returns:
+        The rows; true if all are right.
+
+    Raises:
+        BadInput: The notebook has no exercise of this kind, or the exercise takes something else.
+
+    Example:
+        >>> check("12", confusion=confusion)
+    """
+    if notebook not in EXERCISES:
+        fix = f"one of {', '.join(EXERCISES)}"
+        raise BadInput(
+            "no notebook with this number has an exercise", about=f"kit.check({notebook!r})", fix=fix
+        )
+    exercise = load(notebook)
+    if set(written) != set(exercise.takes):
+        call = ", ".join(f"{name}={name}" for name in exercise.takes)
+        given = ", ".join(written) or "nothing"
+        raise BadInput(
+            f"the exercise takes {', '.join(exercise.takes)}",
+            about=f'kit.check("{notebook}") was given {given}',
+            fix=f'kit.check("{notebook}", {call})',
+        )
+    if exercise.seconds:
+        return apart.judge(exercise, written)
+    return Checklist(tuple(exercise.rows(written)))
+
+
+def load(notebook: str) -> Exercise:
+    """Import the exercise of a notebook, by the notebook's number."""
+    return importlib.import_module(f"exercises.checks.{EXERCISES[notebook]}").EXERCISE

@@ -1,0 +1,48 @@
+"""12: give an object to a run by its label. The API server is asked what it has, and selects by the label."""
+
+from kitlib.k8s import names
+from trainyard_kit.exercises.checklist import Exercise, NotYet
+
+NAME, RUN = "adopted", "forgotten"
+EXERCISE = Exercise("cluster")
+
+
+def labels(cluster) -> dict[str, str]:
+    """Return the labels of the ConfigMap.
+
+    Raises:
+        NotYet: There is none.
+    """
+    found = cluster.kube.find("ConfigMap", NAME)
+    if found is None:
+        raise NotYet(f"there is no ConfigMap {NAME!r}: create it with kubectl create configmap")
+    return found["metadata"].get("labels") or {}
+
+
+@EXERCISE.check(f"the ConfigMap {NAME} is there", essential=True)
+def exists(cluster):
+    labels(cluster)
+
+
+@EXERCISE.check("the notebook's own label is on it")
+def notebook(cluster):
+    if labels(cluster).get("trainyard/notebook") != "13":
+        raise NotYet(f"kubectl label configmap {NAME} trainyard/notebook=13 lets trainyard reset 13 find it")
+
+
+@EXERCISE.check(f"it belongs to the run {RUN}")
+def owned(cluster):
+    if (found := labels(cluster).get(names.RUN)) != RUN:
+        words = f"its label {names.RUN} is {found!r}" if found else f"it has no label {names.RUN}"
+        raise NotYet(f"{words}, and should be {RUN!r}")
+
+
+@EXERCISE.check("a selector of the run finds it, and leaves the ConfigMap mine alone")
+def selected(cluster):
+    found = {
+        each["metadata"]["name"] for each in cluster.kube.get_all("ConfigMap", labels=f"{names.RUN}={RUN}")
+    }
+    if "mine" in found:
+        raise NotYet(f"mine has the label, too: kubectl label configmap mine {names.RUN}- takes it away")
+    if NAME not in found:
+        raise NotYet(f"the selector {names.RUN}={RUN} does not find it")

@@ -1,0 +1,60 @@
+"""02: a PersistentVolumeClaim that pods on many nodes may write. A dry run: it creates no volume."""
+
+from kitlib.errors import Rejected
+from kitlib.k8s.quantities import parse_quantity
+from trainyard_kit.exercises.checklist import Exercise, NotYet, field
+from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run
+
+GIB = 2**30
+DEFAULT = "storageclass.kubernetes.io/is-default-class"
+EXERCISE = Exercise("claim", "cluster")
+
+
+@EXERCISE.check("it is a claim", essential=True)
+def kind(claim, cluster):
+    check_kind(claim, kind="PersistentVolumeClaim", version="v1")
+
+
+@EXERCISE.check("the API server accepts it (a dry run)", essential=True)
+def accepted(claim, cluster):
+    dry_run(cluster, claim)
+
+
+@EXERCISE.check("pods on many nodes may write")
+def modes(claim, cluster):
+    found = field(claim, "spec.accessModes")
+    if found != ["ReadWriteMany"]:
+        raise NotYet(f"spec.accessModes is {found}: which mode lets pods on several nodes write?")
+
+
+@EXERCISE.check("it requests two gibibytes")
+def size(claim, cluster):
+    found = field(claim, "spec.resources.requests.storage")
+    if parse_quantity(found) != 2 * GIB:
+        unit = (
+            " (M and G are powers of 1000, Mi and Gi of 1024)" if str(found).endswith(("M", "G", "B")) else ""
+        )
+        raise NotYet(f"spec.resources.requests.storage is {found!r}, and should be 2 GiB{unit}")
+
+
+@EXERCISE.check("its class exists, so that it will not stay pending")
+def storage_class(claim, cluster):
+    name = claim["spec"].get("storageClassName")
+    try:
+        classes = cluster.kube.get_all("StorageClass")
+    except Rejected as error:
+        if error.status == 403:  # an attendee of a shared cluster does not see classes
+            return
+        raise
+    known = [each["metadata"]["name"] for each in classes]
+    if name is not None and name not in known:
+        raise NotYet(f"there is no class {name!r}: use one of {', '.join(known)}, or none for the default")
+    if name is None and not any(
+        (each["metadata"].get("annotations") or {}).get(DEFAULT) == "true" for each in classes
+    ):
+        raise NotYet(f"this cluster has no default class: name one of {', '.join(known)}")
+
+
+@EXERCISE.check("the notebook's last cell finds it")
+def labelled(claim, cluster):
+    check_label(claim, "02")

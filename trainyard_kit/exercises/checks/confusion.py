@@ -1,0 +1,74 @@
+"""12: a confusion matrix, from labels and predictions."""
+
+from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+
+LABELS, PREDICTIONS = [0, 0, 0, 1, 1, 2, 2, 2, 2], [0, 1, 1, 1, 0, 2, 2, 0, 2]
+WANTED = [[1, 2, 0, 0], [1, 1, 0, 0], [1, 0, 3, 0], [0, 0, 0, 0]]
+EXERCISE = Exercise("confusion", seconds=10)
+
+
+def rows(confusion) -> list[list[int]]:
+    """Compute the matrix of four classes, of which the last has no images."""
+    found = confusion(LABELS, PREDICTIONS, 4)
+    try:
+        return [[int(each) for each in row] for row in found]
+    except (TypeError, ValueError):
+        raise NotYet(f"it returns {describe(found)}, and should return a list of rows") from None
+
+
+@EXERCISE.check("it has a row and a column for each class", essential=True)
+def square(confusion):
+    lengths = [len(row) for row in rows(confusion)]
+    if not lengths:
+        raise NotYet("it has no rows yet: make one of zeros for each class")
+    if lengths != [4] * 4:
+        raise NotYet(
+            f"for four classes its rows have the lengths {lengths}: a class without images needs a row, too"
+        )
+
+
+@EXERCISE.check("each image is counted once")
+def total(confusion):
+    found = sum(map(sum, rows(confusion)))
+    if found == len(LABELS) * 4:
+        raise NotYet("each count appears in all rows: they are one list; make a new list for each")
+    if found != len(LABELS):
+        raise NotYet(f"the sum of all numbers is {found}, for {len(LABELS)} images")
+
+
+@EXERCISE.check("what is right is on the diagonal")
+def diagonal(confusion):
+    found = [rows(confusion)[each][each] for each in range(4)]
+    if found != [WANTED[each][each] for each in range(4)]:
+        raise NotYet(f"the diagonal is {found}, and should be {[WANTED[each][each] for each in range(4)]}")
+
+
+@EXERCISE.check("rows are the truth, columns the predictions")
+def orientation(confusion):
+    found = rows(confusion)
+    if found == [list(column) for column in zip(*WANTED, strict=True)]:
+        raise NotYet("it is transposed: the label chooses the row")
+    if found != WANTED:
+        raise NotYet(
+            f"two images of class 0 were taken for class 1: row 0 is {found[0]}, and should be {WANTED[0]}"
+        )
+
+
+@EXERCISE.check("it takes arrays of numpy as well")
+def arrays(confusion):
+    import numpy
+
+    found = confusion(numpy.array(LABELS), numpy.array(PREDICTIONS), 4)
+    if [[int(each) for each in row] for row in found] != WANTED:
+        raise NotYet("with arrays the matrix is another one: iterate over labels and predictions in pairs")
+
+
+@EXERCISE.check("ten thousand images take less than a second", last=True)
+def fast(confusion):
+    import time
+
+    labels = [number % 10 for number in range(10_000)]
+    began = time.perf_counter()
+    confusion(labels, labels[::-1], 10)
+    if (took := time.perf_counter() - began) > 1:
+        raise NotYet(f"it takes {took:.1f} s: go through the images once, not once for each cell")

@@ -1,0 +1,137 @@
+"""04: a `torch.utils.data.Dataset` of images in a folder for each class. A DataLoader iterates it."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+
+CLASSES, IN_EACH, SIDE = ("ant", "bee", "cat"), (5, 3, 4), 8
+EXERCISE = Exercise("dataset", seconds=30)
+
+
+@cache
+def folder() -> Path:
+    """Write pictures of 8 x 8 pixels, each of one grey, which tells it from all others."""
+    import numpy
+    from PIL import Image
+
+    root = Path(tempfile.mkdtemp(prefix="exercise-"))
+    number = 0
+    for name, count in zip(CLASSES, IN_EACH, strict=True):
+        (root / name).mkdir()
+        for index in range(count):
+            number += 1
+            Image.fromarray(numpy.full((SIDE, SIDE), 20 * number, "uint8")).save(root / name / f"{index}.png")
+    return root
+
+
+@cache
+def made(dataset):
+    """Create the learner's dataset."""
+    return dataset(folder())
+
+
+def greys(dataset) -> list[int]:
+    return [round(float(dataset[index][0].max()) * 255) for index in range(sum(IN_EACH))]
+
+
+@EXERCISE.check("it is a Dataset that takes a folder", essential=True)
+def is_dataset(dataset):
+    from torch.utils.data import Dataset
+
+    if not isinstance(dataset, type) or not issubclass(dataset, Dataset):
+        raise NotYet("derive the class from torch.utils.data.Dataset")
+    made(dataset)
+
+
+@EXERCISE.check("its length is the number of pictures", essential=True)
+def length(dataset):
+    found = len(made(dataset))
+    if found != sum(IN_EACH):
+        words = ": the number of folders" if found == len(CLASSES) else ""
+        raise NotYet(f"the folder has {sum(IN_EACH)} pictures, len() returns {found}{words}")
+
+
+@EXERCISE.check("an item is a picture and a label", essential=True)
+def item(dataset):
+    found = made(dataset)[0]
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise NotYet(f"dataset[0] is {describe(found)}, and should be a tuple: picture, label")
+
+
+@EXERCISE.check("the picture is a float tensor, 1 × 8 × 8, from 0 to 1", essential=True)
+def picture(dataset):
+    import torch
+
+    found = made(dataset)[sum(IN_EACH) - 1][0]
+    if not isinstance(found, torch.Tensor):
+        raise NotYet(f"the picture is a {type(found).__name__}, and should be a torch.Tensor")
+    if found.dtype != torch.float32:
+        raise NotYet(f"the picture's type is {found.dtype}, and should be torch.float32")
+    if tuple(found.shape) != (1, SIDE, SIDE):
+        raise NotYet(f"the picture's shape is {tuple(found.shape)}, and should be channels × rows × columns")
+    if not 0 <= float(found.min()) <= float(found.max()) <= 1:
+        raise NotYet(f"the largest value is {float(found.max()):g}: divide bytes by 255")
+
+
+@EXERCISE.check("each picture comes once")
+def each_once(dataset):
+    if len(set(greys(made(dataset)))) != sum(IN_EACH):
+        raise NotYet("some pictures come twice and others never: __getitem__ has to use its index")
+
+
+@EXERCISE.check("labels count the classes from 0, in the alphabet's order")
+def labels(dataset):
+    found = {}
+    for index in range(sum(IN_EACH)):
+        grey, label = round(float(made(dataset)[index][0].max()) * 255), made(dataset)[index][1]
+        if isinstance(label, bool) or not isinstance(label, int):
+            raise NotYet(f"a label is {describe(label)}, and should be an int: the number of its class")
+        found[grey // 20] = label
+    wanted = [label for label, count in enumerate(IN_EACH) for _ in range(count)]
+    if [found.get(number) for number in range(1, sum(IN_EACH) + 1)] != wanted:
+        raise NotYet(f"the labels of {', '.join(CLASSES)} should be 0, 1 and 2: sort the folders")
+
+
+@contextmanager
+def listed(*, backwards: bool) -> Iterator[None]:
+    """List folders forwards or backwards meanwhile, as another file system might."""
+    scandir, listdir = os.scandir, os.listdir
+
+    @contextmanager
+    def scan(*path):
+        with scandir(*path) as entries:
+            yield iter(sorted(entries, key=lambda each: each.name, reverse=backwards))
+
+    os.listdir, os.scandir = lambda *path: sorted(listdir(*path), reverse=backwards), scan
+    try:
+        yield
+    finally:
+        os.scandir, os.listdir = scandir, listdir
+
+
+@EXERCISE.check("the order is the same in each process")
+def order(dataset):
+    found = []
+    for backwards in (False, True):
+        with listed(backwards=backwards):
+            found.append(greys(dataset(folder())))
+    if found[0] != found[1]:
+        raise NotYet(
+            "file systems list files in any order, so ranks would disagree about index 0: sort the files"
+        )
+
+
+@EXERCISE.check("a DataLoader with two workers reads all of it", last=True)
+def loader(dataset):
+    from torch.utils.data import DataLoader
+
+    # The class is of a cell, which only a fork has; Python 3.14 would start the workers by a fork server.
+    forked = {"num_workers": 2, "multiprocessing_context": "fork"}
+    batches = list(DataLoader(made(dataset), batch_size=4, shuffle=True, **forked))
+    if sum(len(images) for images, _ in batches) != sum(IN_EACH):
+        raise NotYet("the loader does not return all pictures")

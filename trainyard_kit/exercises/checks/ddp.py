@@ -1,0 +1,130 @@
+"""05: a DDP program from one for one process. It is trained on two ranks, and what they did is recorded.
+
+The learner's file is run by torchrun through `ddp_recorder`, which notes for each rank the images that it
+ read, its steps and its last weights.
+"""
+
+import json
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from trainyard_kit.exercises import apart
+from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+
+RANKS, EPOCHS, BATCH, SECONDS = 2, 2, 64, 40
+EXERCISE = Exercise("program")
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What one rank did.
+
+    Attributes:
+        world_size: Of its process group at the last step; 0 without one.
+        images: The indices of the images that it read, in order.
+        steps: How many updates it made.
+        weights: A digest of its last weights.
+    """
+
+    world_size: int
+    images: tuple[int, ...]
+    steps: int
+    weights: str
+
+    def epoch(self, number: int) -> tuple[int, ...]:
+        """Return the images of an epoch."""
+        size = len(self.images) // EPOCHS
+        return self.images[number * size : (number + 1) * size]
+
+
+@lru_cache(maxsize=1)
+def train(source: str) -> tuple[Rank, ...]:
+    """Run a program on two ranks.
+
+    Raises:
+        NotYet: It ends with an error, or does not end.
+    """
+    with tempfile.TemporaryDirectory(prefix="exercise-") as folder:
+        program = Path(folder, "program.py")
+        program.write_text(source, encoding="utf-8")
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--local-addr=127.0.0.1",  # the machine's name may lead nowhere, without a network
+            f"--nproc-per-node={RANKS}",
+        ]
+        recorder = str(apart.HERE / "ddp_recorder.py")
+        words = [recorder, folder, str(program), f"--epochs={EPOCHS}", f"--batch-size={BATCH}"]
+        ended, _ = apart.run([*torchrun, *words], seconds=SECONDS, folder=folder, OMP_NUM_THREADS="1")
+        if errors := sorted(Path(folder).glob("error-*")):
+            raise NotYet(errors[0].read_text())
+        if ended is None:
+            raise NotYet("the two ranks are not finished: does one wait for what the other never does?")
+        found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("rank-*"))]
+    if len(found) < RANKS:
+        raise NotYet(f"{RANKS - len(found)} of {RANKS} ranks ended before they had trained")
+    return tuple(
+        Rank(each["world_size"], tuple(each["images"]), each["steps"], each["weights"]) for each in found
+    )
+
+
+def ranks(program: object) -> tuple[Rank, ...]:
+    """Run the learner's file.
+
+    Raises:
+        NotYet: There is no such file.
+    """
+    if not isinstance(program, str | Path) or not Path(program).is_file():
+        raise NotYet(f"program is {describe(program)}, and should be the path of your file")
+    source = Path(program).read_text(encoding="utf-8")
+    if source == (apart.HERE / "digits_todo.py").read_text(encoding="utf-8"):
+        raise NotYet("the file is as it was: fill in its four TODOs, and save it")
+    return train(source)
+
+
+@EXERCISE.check("torchrun runs it to its end on two ranks", essential=True)
+def runs(program):
+    if not all(rank.steps for rank in ranks(program)):
+        raise NotYet("no step was taken: the program should train when it is started")
+
+
+@EXERCISE.check("TODO 1: the ranks have joined one process group")
+def joined(program):
+    if (found := ranks(program)[0].world_size) != RANKS:
+        words = "each process trains alone" if not found else f"the world size is {found}"
+        raise NotYet(f"{words}: call dist.init_process_group before anything is computed")
+
+
+@EXERCISE.check("TODO 2: each rank has its own share of the images")
+def shares(program):
+    first, second = (set(rank.epoch(0)) for rank in ranks(program))
+    if len(first & second) > 1:  # one image fills up an odd number
+        raise NotYet(
+            f"{len(first & second)} images are read by both ranks: give the loader a DistributedSampler"
+        )
+
+
+@EXERCISE.check(f"TODO 2: a step has {BATCH} images over both ranks")
+def batch(program):
+    found = round(len(ranks(program)[0].images) / ranks(program)[0].steps)
+    if not BATCH // RANKS - 1 <= found <= BATCH // RANKS:
+        raise NotYet(f"each rank takes {found} images in a step: divide the batch size by the world size")
+
+
+@EXERCISE.check("TODO 3: both ranks end with the same weights")
+def same_weights(program):
+    if len({rank.weights for rank in ranks(program)}) > 1:
+        raise NotYet(
+            "the weights differ: wrap the model in DistributedDataParallel, and train the wrapped one"
+        )
+
+
+@EXERCISE.check("TODO 4: each epoch has an order of its own")
+def orders(program):
+    if ranks(program)[0].epoch(0) == ranks(program)[0].epoch(1):
+        raise NotYet("both epochs have the same order: call sampler.set_epoch before each")

@@ -1,0 +1,97 @@
+"""08: a loop that survives a change of the number of workers. Rounds are begun, and broken off in a step."""
+
+from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+
+IMAGES, BATCH = 48, 12  # four steps in an epoch
+EXERCISE = Exercise("train", seconds=5)
+
+
+def round_of(train, state: dict, world_size: int, *, steps: int) -> list[list[list[int]]]:
+    """Train with so many ranks for some steps, and break off in the next one, before its update.
+
+    Args:
+        train: The learner's function.
+        state: What survives from one round to the next, changed in place.
+        world_size: Ranks of this round.
+        steps: Steps that are done before it is broken off, or the epoch is over.
+
+    Returns:
+        The images of each rank for each step that was done.
+    """
+    states = [dict(state) for _ in range(world_size)]
+    ranks = [train(each, list(range(IMAGES)), rank, world_size, BATCH) for rank, each in enumerate(states)]
+    if not all(hasattr(each, "send") for each in ranks):
+        raise NotYet(f"train() returns {describe(ranks[0])}: keep the line that yields this rank's images")
+    done, begun = [], [next(each, None) for each in ranks]
+    while None not in begun and len(done) < steps:
+        batch, begun = begun, [next(each, None) for each in ranks]  # going on to the next step ends this one
+        done.append([_numbers(each) for each in batch])
+    for each in ranks:
+        each.close()
+    state.clear()
+    state.update(states[0])
+    return done
+
+
+def _numbers(images: object) -> list[int]:
+    try:
+        return [int(each) for each in images]
+    except TypeError:
+        raise NotYet(f"a step yields {describe(images)}, and should yield a list of images") from None
+
+
+def flat(steps: list) -> list[int]:
+    return [image for step in steps for rank in step for image in rank]
+
+
+@EXERCISE.check("alone, it takes each image once", essential=True)
+def alone(train):
+    found = flat(round_of(train, {"step": 0}, 1, steps=IMAGES))
+    if sorted(found) != list(range(IMAGES)):
+        raise NotYet(f"one rank takes {len(found)} images, {len(set(found))} different ones, of {IMAGES}")
+
+
+@EXERCISE.check("three ranks divide each step's batch")
+def divided(train):
+    steps = round_of(train, {"step": 0}, 3, steps=IMAGES)
+    sizes = [len(rank) for step in steps for rank in step]
+    if set(sizes) != {BATCH // 3}:
+        raise NotYet(
+            f"a rank takes {sizes[0]} images in a step, and should take {BATCH // 3}: a part of the batch"
+        )
+    if sorted(flat(steps)) != list(range(IMAGES)):
+        raise NotYet(
+            f"they take {len(flat(steps))} images, {len(set(flat(steps)))} different ones, of {IMAGES}"
+        )
+
+
+@EXERCISE.check("a step has the same images with any number of ranks")
+def same_batches(train):
+    batches = [
+        [sorted(flat([step])) for step in round_of(train, {"step": 0}, n, steps=IMAGES)] for n in (1, 2, 3)
+    ]
+    if not batches[0] == batches[1] == batches[2]:
+        raise NotYet("take the batch of this step first, and then this rank's part of that batch")
+
+
+def changed(train, *, first: int, then: int) -> list[int]:
+    """Return the images of two rounds, the second with another number of ranks."""
+    state = {"step": 0}
+    before = round_of(train, state, first, steps=2)
+    return flat(before) + flat(round_of(train, state, then, steps=IMAGES))
+
+
+@EXERCISE.check("after a change from one rank to two, it goes on where it was")
+def resumes(train):
+    found = changed(train, first=1, then=2)
+    if len(found) > len(set(found)):
+        raise NotYet(
+            "images of the first round come again: begin at state['step'], and note there what is done"
+        )
+
+
+@EXERCISE.check("a step in which a worker was lost is repeated")
+def repeats(train):
+    found = changed(train, first=3, then=2)
+    if set(found) != set(range(IMAGES)):
+        raise NotYet("images of the broken step are missing: count a step when it is done, after the yield")

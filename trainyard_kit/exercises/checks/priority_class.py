@@ -1,0 +1,38 @@
+"""11: a PriorityClass between two others. The API server judges it in a dry run; nothing is created."""
+
+from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+from trainyard_kit.exercises.manifests import check_kind, dry_run
+
+EXERCISE = Exercise("priority_class", "cluster")
+
+
+@EXERCISE.check("it is a PriorityClass", essential=True)
+def kind(priority_class, cluster):
+    check_kind(priority_class, kind="PriorityClass", version="scheduling.k8s.io/v1")
+
+
+@EXERCISE.check("the API server accepts it (a dry run)", essential=True)
+def accepted(priority_class, cluster):
+    dry_run(cluster, priority_class)
+
+
+@EXERCISE.check("its pods come before those of low, and after those of high")
+def between(priority_class, cluster):
+    low, high = (cluster.kube.get("PriorityClass", name)["value"] for name in ("low", "high"))
+    found = priority_class.get("value", 0)
+    if not low < found < high:
+        raise NotYet(f"value is {describe(found)}, and should be between {low} and {high}")
+
+
+@EXERCISE.check("its pods wait for a place, and evict nobody")
+def waits(priority_class, cluster):
+    if priority_class.get("preemptionPolicy") != "Never":
+        raise NotYet(
+            "by default a class preempts: which value of preemptionPolicy lets its pods wait in the queue?"
+        )
+
+
+@EXERCISE.check("pods that name no class do not get it")
+def not_default(priority_class, cluster):
+    if priority_class.get("globalDefault"):
+        raise NotYet("with globalDefault every pod of the cluster without a class would get it: leave it out")

@@ -1,0 +1,60 @@
+"""09: a PyTorchJob from a Deployment. The operator's CRD and its webhook judge it, in a dry run."""
+
+from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, field
+from trainyard_kit.exercises.manifests import check_kind, dry_run, expect
+
+REPLICAS = "spec.pytorchReplicaSpecs"
+EXERCISE = Exercise("job", "deployment", "cluster")
+
+
+def containers(job: dict) -> list[dict]:
+    """Return the first container of the master and of the workers."""
+    return [field(job, f"{REPLICAS}.{role}.template.spec.containers.0") for role in ("Master", "Worker")]
+
+
+@EXERCISE.check("it is a PyTorchJob", essential=True)
+def kind(job, deployment, cluster):
+    check_kind(job, kind="PyTorchJob", version="kubeflow.org/v1")
+
+
+@EXERCISE.check("it has a Master and Workers with a pod template each", essential=True)
+def replicas(job, deployment, cluster):
+    found = field(job, REPLICAS)
+    if not isinstance(found, dict) or set(found) != {"Master", "Worker"}:
+        words = ", ".join(found) if isinstance(found, dict) else describe(found)
+        raise NotYet(f"{REPLICAS} has {words or 'nothing'}, and should have Master and Worker")
+    containers(job)
+
+
+@EXERCISE.check("the operator's container is called pytorch")
+def names(job, deployment, cluster):
+    if wrong := [each.get("name") for each in containers(job) if each.get("name") != "pytorch"]:
+        raise NotYet(
+            f"a container is called {wrong[0]!r}: the operator sets variables only in one called 'pytorch'"
+        )
+
+
+@EXERCISE.check("the API server and the operator accept it (a dry run)")
+def accepted(job, deployment, cluster):
+    dry_run(cluster, job)
+
+
+@EXERCISE.check("as many pods as the Deployment had")
+def pods(job, deployment, cluster):
+    counts = [field(job, f"{REPLICAS}.{role}").get("replicas", 1) for role in ("Master", "Worker")]
+    expect(sum(counts), deployment["spec"]["replicas"], f"the number of pods, {counts[0]} + {counts[1]},")
+
+
+@EXERCISE.check("the same image and the same command in all of them")
+def same(job, deployment, cluster):
+    wanted = field(deployment, "spec.template.spec.containers.0")
+    for name in ("image", "command"):
+        for found in containers(job):
+            expect(found.get(name), wanted.get(name), f"a container's {name}")
+
+
+@EXERCISE.check("a rank that fails is not restarted alone")
+def restarts(job, deployment, cluster):
+    for role in ("Master", "Worker"):
+        found = field(job, f"{REPLICAS}.{role}").get("restartPolicy")
+        expect(found, "Never", f"{role}.restartPolicy")

@@ -1,0 +1,143 @@
+"""Set up the kit in a hosted notebook (Colab, Kaggle, Studio Lab), and leave its Python and packages alone.
+
+The third cell of each notebook calls `prepare` there, after it has installed the kit's two wheels of one
+version; ``tools/addresses.py`` writes that cell.
+
+What the environment lacks is installed; what it has is neither upgraded nor downgraded, above all not torch.
+The library is `kitlib`; it cannot be imported before `prepare`, so this needs the standard library alone.
+"""
+
+import importlib
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+DISTRIBUTION = "trainyard-kit"
+COURSE = "course"  # the folder that gets the notebooks where there are none
+FRONT_END = {"jupyterlab"}  # which a hosted notebook brings
+STEPS = ("Collecting", "Downloading", "Processing", "Building", "Installing")  # of what pip says
+LIMITED = "pods see its files and its processes, images are not pulled, and nodes cannot be isolated"
+# What does not work with releases below these; the rest of the kit does.
+NEEDED_BY = {"protobuf": "10 (parameter servers)", "grpcio": "10 (parameter servers)"}
+_VERSION = re.compile(r"[\d.]+((a|b|rc|\.post|\.dev)\d+)*(\+[a-z0-9.]+)?")  # PEP 440; Debian has others
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+def canonical(name: str) -> str:
+    """Normalize a package's name as PEP 503 says."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def missing(requirements: Iterable[str], installed: Mapping[str, str]) -> list[str]:
+    """List what to install: the packages that are not there, without lower bounds of their versions.
+
+    The newest release is taken that accepts what is installed; upper bounds stay.
+
+    Args:
+        requirements: As in the metadata of a package; those of extras are left out.
+        installed: The version of each package, by its normalized name.
+
+    Example:
+        >>> missing(["torch>=2.15", "kopf>=1.45", "kubernetes>=36,<37"], {"torch": "2.8"})
+        ['kopf', 'kubernetes<37']
+    """
+    wanted = []
+    for each in requirements:
+        text, _, marker = each.partition(";")
+        name = _NAME.match(text)
+        if name and "extra ==" not in marker and canonical(name[0]) not in {*installed, *FRONT_END}:
+            bounds = text[name.end() :].replace(" ", "").split(",")
+            wanted.append(
+                name[0] + ",".join(bound for bound in bounds if bound.startswith(("<", "!=", "==")))
+            )
+    return wanted
+
+
+def prepare(folder: str = COURSE) -> Path:
+    """Install what is missing, copy the course where it is missing, and say what can be done here.
+
+    Args:
+        folder: Gets the course, unless the working directory is its folder of notebooks already.
+
+    Returns:
+        The folder of the notebooks, for ``os.chdir``.
+
+    Raises:
+        RuntimeError: pip or the kit failed; the error has its last lines.
+    """
+    began = time.monotonic()
+    installed = {canonical(each.name): each.version for each in metadata.distributions() if each.name}
+    wanted = missing(metadata.requires(DISTRIBUTION) or (), installed)
+    if wanted:
+        _install(wanted, installed)
+    here = Path.cwd()
+    if not (here.parent / "trainers").is_dir():
+        here = here / folder / "notebooks"
+        if not here.is_dir():
+            _call("trainyard_kit.cli", "course", str(here.parent))
+    seconds, torch = time.monotonic() - began, installed.get("torch")
+    kept = f"torch {torch} and all other packages stay" if torch else "torch is new, all else stays"
+    print(f"Trainyard {metadata.version(DISTRIBUTION)}: {len(wanted)} packages installed in {seconds:.0f} s.")
+    print(f"Python {sys.version.split()[0]}, {kept}; the kernel need not restart.")
+    for line in [*_limits(installed), *_mode()]:
+        print(line)
+    return here
+
+
+def _install(wanted: list[str], installed: Mapping[str, str]) -> None:
+    """Install packages by pip, whose constraints are what is installed."""
+    constraints = Path.cwd() / ".trainyard-constraints.txt"
+    kept = {name: version for name, version in installed.items() if _VERSION.fullmatch(version)}
+    constraints.write_text("".join(f"{name}=={version}\n" for name, version in kept.items()))
+    try:
+        for line in _lines("pip", "install", "--disable-pip-version-check", "-c", str(constraints), *wanted):
+            if line.startswith(STEPS):
+                print(f"\r{line[:100]:100}", end="", flush=True)
+    finally:
+        constraints.unlink()
+        print(f"\r{'':100}\r", end="")
+    importlib.invalidate_caches()
+
+
+def _limits(installed: Mapping[str, str]) -> Iterator[str]:
+    """Name the packages that were kept and are too old for a part of the course."""
+    for each in metadata.requires(DISTRIBUTION) or ():
+        name, _, least = each.partition(";")[0].partition(">=")
+        has, least = installed.get(canonical(name)), least.partition(",")[0].strip()
+        if has and name in NEEDED_BY and _numbers(has) < _numbers(least):
+            yield f"Limited: {name} {has} stays, and notebook {NEEDED_BY[name]} needs {least}."
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(each) for each in re.findall(r"\d+", version)[:2]]
+
+
+def _mode() -> Iterator[str]:
+    found = json.loads(_call("localkube", "doctor").splitlines()[-1])["result"]
+    gpus = ", ".join(each["name"] for each in found["gpus"]) or "none"
+    yield f"Cores: {found['cores']}. Memory: {found['memory'] / 2**30:.1f} GiB. GPUs: {gpus}."
+    if found["mode"] == "namespaces":
+        yield "Mode: namespaces. Each pod has a network, processes and a file tree of its own."
+    else:
+        yield f"Mode: plain. Pods are processes of this machine: {LIMITED}."
+        yield f"Namespaces are refused: {found['namespaces']['reason']}"
+
+
+def _call(*command: str) -> str:
+    return "\n".join(_lines(*command))
+
+
+def _lines(*command: str) -> Iterator[str]:
+    words = [sys.executable, "-m", *command]
+    said = []
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        for line in process.stdout or ():
+            said.append(line.rstrip())
+            yield said[-1]
+    if process.returncode:
+        raise RuntimeError(f"python -m {' '.join(command[:2])} failed:\n" + "\n".join(said[-15:]))

@@ -1,0 +1,154 @@
+"""The status of each attendee: the notebook and cell that they are at, and pods that fail and why. Pure.
+
+It comes from what notebooks report (`progress_reporter`) and from Kubernetes; the live table is in `widget`.
+Attendees can write whatever they like into both, so each is read by itself: of one who has, the table says
+that it cannot be read, and the others' rows stay as they are.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from kitlib.display.tables import Table, age
+from kitlib.k8s import names, pods
+from kitlib.k8s.manifests import Object
+from trainyard_kit.workshop import progress_reporter
+from trainyard_kit.workshop.progress_reporter import DONE, FAILED, RUNNING, NotebookPosition
+
+COLUMNS = ("attendee", "notebook", "cell", "doing", "finished", "pods", "trouble")
+STATE_WORDS = {RUNNING: "runs for", DONE: "idle for", FAILED: "failed, for"}
+MOST_TROUBLES = 2  # in a row
+LONGEST_ENTRY, LONGEST_TROUBLE, MOST_NOTEBOOKS = 2000, 300, 50  # what a reporter writes is shorter
+# What comes of values that have another type, form or size than the kit writes.
+UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+
+
+@dataclass(frozen=True)
+class AttendeeStatus:
+    """The status of one attendee.
+
+    Attributes:
+        name: Of the attendee.
+        notebooks: The progress of their notebooks, the newest first.
+        pods: Those of their namespace.
+        unreadable: What of them cannot be read, in words.
+    """
+
+    name: str
+    notebooks: tuple[NotebookPosition, ...]
+    pods: tuple[Object, ...]
+    unreadable: str = ""
+
+    @property
+    def finished(self) -> list[str]:
+        """Notebooks of which the last cell has run."""
+        return sorted(each.notebook for each in self.notebooks if ended(each))
+
+    @property
+    def troubles(self) -> list[str]:
+        """What cannot be read, the error of the last cell, pods that failed, and pods that wait."""
+        progress = self.notebooks[0] if self.notebooks else None
+        cell = [progress.error] if progress and progress.error else []
+        failed = [each for each in self.pods if pods.phase(each) == "Failed"]
+        waiting = [each for each in self.pods if pods.phase(each) == "Pending" and pods.why(each)]
+        pods_words = (f"{_name(pod)}: {pods.why(pod) or pods.status_word(pod)}" for pod in failed + waiting)
+        words = [self.unreadable] * bool(self.unreadable) + cell + list(pods_words)
+        return [text[:LONGEST_TROUBLE] for text in words]
+
+
+def statuses(
+    namespaces: Iterable[Object], notebooks: Iterable[Object], every: Iterable[Object], *, label: str
+) -> list[AttendeeStatus]:
+    """Join namespaces, reported progress and pods to a status for each attendee, sorted by name."""
+    whose = {each["metadata"]["name"]: each["metadata"]["labels"][label] for each in namespaces}
+    data = {each["metadata"]["namespace"]: each.get("data") or {} for each in notebooks}
+    theirs: dict[str, list[Object]] = {each: [] for each in whose}
+    for pod in every:
+        if pod["metadata"]["namespace"] in theirs:
+            theirs[pod["metadata"]["namespace"]].append(pod)
+    found = [_status(whose[each], data.get(each, {}), theirs[each]) for each in whose]
+    return sorted(found, key=lambda status: status.name)
+
+
+def _status(name: str, data: Mapping[str, str], theirs: Sequence[Object]) -> AttendeeStatus:
+    """Read what one attendee's notebooks have reported, and their pods, whatever is in them."""
+    notebooks = read(data)
+    spoiled = len(data) > len(notebooks)
+    words = f"ConfigMap {progress_reporter.CONFIG_MAP}: not all is readable" if spoiled else ""
+    status = AttendeeStatus(name, notebooks, tuple(theirs), words)
+    try:
+        row(status)
+    except UNREADABLE as error:
+        return AttendeeStatus(name, notebooks, (), f"pods unreadable: {type(error).__name__}")
+    return status
+
+
+def read(data: Mapping[str, str]) -> tuple[NotebookPosition, ...]:
+    """Parse a ConfigMap's data, the newest first; entries that are not valid are skipped."""
+    positions = []
+    for notebook, text in data.items():
+        try:
+            positions.append(_position(notebook, text))
+        except UNREADABLE:
+            continue
+    return tuple(sorted(positions, key=lambda position: position.at, reverse=True)[:MOST_NOTEBOOKS])
+
+
+def _position(notebook: str, text: str) -> NotebookPosition:
+    """Parse one entry.
+
+    Raises:
+        ValueError: It is not as `progress_reporter` writes it; or another of UNREADABLE.
+    """
+    said = json.loads(text[: LONGEST_ENTRY + 1])
+    cell, of, state = said.get("cell", 0), said.get("of", 0), said.get("state", RUNNING)
+    error, at = said.get("error", ""), said["at"]
+    if (type(cell), type(of), type(error)) != (int, int, str) or not 0 <= cell <= of <= LONGEST_ENTRY:
+        raise ValueError(f"{notebook}: no position in a notebook")
+    if state not in STATE_WORDS or datetime.fromisoformat(at).tzinfo is None:
+        raise ValueError(f"{notebook}: no state, or no time")
+    if not progress_reporter.is_of_course(notebook):
+        cell = of = 0
+    return NotebookPosition(notebook, cell, of, state, error[: progress_reporter.LONGEST], at)
+
+
+def ended(progress: NotebookPosition) -> bool:
+    """Whether the last cell of a notebook has run."""
+    return progress.cell == progress.of > 0 and progress.state == DONE
+
+
+def table(found: Iterable[AttendeeStatus], now: datetime | None = None) -> Table:
+    """A row for each attendee, in the columns of :data:`COLUMNS`."""
+    return Table(COLUMNS, [row(each, now) for each in found], empty="no attendees")
+
+
+def row(status: AttendeeStatus, now: datetime | None = None) -> tuple[object, ...]:
+    progress = status.notebooks[0] if status.notebooks else None
+    cell = f"{progress.cell} of {progress.of}" if progress and progress.cell else None
+    doing = f"{STATE_WORDS[progress.state]} {age(progress.at, now)}" if progress else "not seen yet"
+    more = len(status.troubles) - MOST_TROUBLES
+    troubles = status.troubles[:MOST_TROUBLES] + ([f"and {more} more"] if more > 0 else [])
+    finished = " ".join(each.partition("_")[0] for each in status.finished)
+    return (
+        status.name,
+        progress.notebook if progress else None,
+        cell,
+        doing,
+        finished,
+        counted(status.pods),
+        "; ".join(troubles),
+    )
+
+
+def counted(every: Iterable[Object]) -> str:
+    """Count the pods in each phase, in words."""
+    words = {"Running": "run", "Pending": "wait", "Failed": "failed"}
+    phases = [pods.phase(each) for each in every]
+    return ", ".join(f"{phases.count(each)} {word}" for each, word in words.items() if each in phases)
+
+
+def _name(pod: Object) -> str:
+    run = (pod["metadata"].get("labels") or {}).get(names.RUN)
+    rank = pods.node_rank(pod)
+    return pod["metadata"]["name"] if run is None or rank is None else f"{run} rank {rank}"

@@ -1,0 +1,209 @@
+"""Checks of a cluster before a workshop: capacity for all quotas, network isolation, where notebooks run.
+
+Quotas that fit keep attendees out of each other's way: no pod ever waits for another's to end. Where they do
+not fit, the scheduler takes pods in the order in which they came; and since the ranks of one run come one by
+one, two runs may each hold half of what they need and wait for one another. Kubernetes does not know that
+ranks belong together.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kitlib.clusters import Cluster
+from kitlib.clusters.local import LocalCluster
+from kitlib.clusters.nodes import GPU, is_ready
+from kitlib.errors import Rejected
+from kitlib.k8s import pods
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import format_bytes, parse_quantity
+from trainyard_kit.workshop.attendees import LABEL, Quota
+from trainyard_kit.workshop.jupyter import Jupyter
+
+KINDS = ("cpu", "memory", GPU)
+POOL, TRAINING = "trainyard/pool", ("train", "training")  # of the kit's clusters at clouds
+# Amazon's agent is there on every cluster, and does it only when it is told to.
+AMAZON, AMAZON_AGENT, AMAZON_WORD = "aws-node", "aws-eks-nodeagent", "--enable-network-policy=true"
+PLAIN = (
+    "a cluster in plain mode is for one person: pods are processes of its user, and each attendee can read "
+    "and change what all others have, and this user's files"
+)
+ENFORCERS = {
+    "calico-node": "Calico",
+    "canal": "Calico",
+    "cilium": "Cilium",
+    "anetd": "Google's dataplane V2",
+    "antrea-agent": "Antrea",
+    "weave-net": "Weave Net",
+    "kube-router": "kube-router",
+    "ovnkube-node": "OVN-Kubernetes",
+}
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What attendees may request together, and what the nodes have free.
+
+    Attributes:
+        needed: By kind: cores, bytes, GPUs.
+        free: The same, of what the nodes have less what others ask for.
+        nodes: How many are Ready.
+        training: How many of them are there for training: by their label, or else those with most cores.
+        missing: How many more nodes like these it takes; None if there is none to go by.
+        pattern: One of these nodes, or None.
+    """
+
+    needed: Mapping[str, float]
+    free: Mapping[str, float]
+    nodes: int
+    training: int
+    missing: int | None
+    pattern: Object | None
+
+    @property
+    def enough(self) -> bool:
+        """Whether all quotas fit at once."""
+        return all(self.free[kind] >= self.needed[kind] for kind in KINDS)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{_said(kind, self.free[kind])} free for {_said(kind, self.needed[kind])} of quotas"
+            for kind in KINDS
+            if self.needed[kind]
+        ]
+        return f"{self.nodes} nodes: " + ", ".join(parts)
+
+
+def count(attendees: int, quota: Quota, nodes: Sequence[Object], others: Iterable[Object]) -> Capacity:
+    """Compare what so many attendees may request with what the nodes have free. Pure."""
+    needed = {"cpu": parse_quantity(quota.cpu), "memory": parse_quantity(quota.memory), GPU: quota.gpus}
+    needed = {kind: attendees * each for kind, each in needed.items()}
+    ready = [each for each in nodes if is_ready(each) and not each["spec"].get("unschedulable")]
+    has = [{kind: _allocatable(each, kind) for kind in KINDS} for each in ready]
+    running = [each for each in others if not pods.finished(each)]
+    taken = {kind: sum(_asked(each, kind) for each in running) for kind in KINDS}
+    free = {kind: max(0.0, sum(each[kind] for each in has) - taken[kind]) for kind in KINDS}
+    training = _training(ready)
+    pattern = next(iter(training), None)
+    return Capacity(needed, free, len(ready), len(training), _missing(needed, free, pattern), pattern)
+
+
+def _training(ready: Sequence[Object]) -> list[Object]:
+    """Select the training nodes, which are those that a provider can add more of."""
+    pools = [(each["metadata"].get("labels") or {}).get(POOL) for each in ready]
+    if any(pools):
+        return [each for each, pool in zip(ready, pools, strict=True) if pool in TRAINING]
+    most = max((_allocatable(each, "cpu") for each in ready), default=0)
+    return [each for each in ready if _allocatable(each, "cpu") == most]
+
+
+def _missing(needed: Mapping[str, Any], free: Mapping[str, Any], pattern: Object | None) -> int | None:
+    """Count the nodes to add; None where no number of such nodes would do."""
+    short = {kind: needed[kind] - free[kind] for kind in KINDS if needed[kind] > free[kind]}
+    if not short:
+        return 0
+    each = {kind: _allocatable(pattern, kind) if pattern else 0 for kind in short}
+    return max(math.ceil(short[kind] / each[kind]) for kind in short) if all(each.values()) else None
+
+
+def _allocatable(node: Object, kind: str) -> float:
+    return parse_quantity(((node.get("status") or {}).get("allocatable") or {}).get(kind, "0"))
+
+
+def _asked(pod: Object, kind: str) -> float:
+    every = ((each.get("resources") or {}).get("requests") or {} for each in pod["spec"]["containers"])
+    return sum(parse_quantity(each.get(kind, "0")) for each in every)
+
+
+def _said(kind: str, amount: float) -> str:
+    if kind == "memory":
+        return format_bytes(amount)
+    return f"{amount:g} {'GPUs' if kind == GPU else 'cores'}"
+
+
+def survey(on: Cluster, people: int, quota: Quota) -> Capacity | None:
+    """Compare the quotas of so many with the cluster's nodes; None if this user may not see nodes."""
+    try:
+        nodes, pods = on.kube.get_all("Node"), on.kube.within("").get_all("Pod")
+    except Rejected as error:
+        if error.status != 403:
+            raise
+        return None
+    theirs = {each["metadata"]["name"] for each in on.kube.get_all("Namespace", labels=LABEL)}
+    return count(people, quota, nodes, [p for p in pods if p["metadata"]["namespace"] not in theirs])
+
+
+def ensure(
+    on: Cluster, found: Capacity | None, *, scale: bool = False, confirm: bool = False
+) -> tuple[str, str]:
+    """Describe the capacity and how to get enough of it; with ``scale``, add the missing nodes."""
+    if found is None:
+        return "not known", "this kubeconfig may not see nodes"
+    if found.enough:
+        return str(found), "enough for all at once"
+    scale_up_to, check_quota = (getattr(on, each, None) for each in ("scale_up_to", "check_quota"))
+    if found.missing is None:
+        first = "" if scale_up_to is None or found.training else "; begin with cluster.scale(1), to go by it"
+        return str(found), f"no node has what the quotas allow: pods that ask for it wait for ever{first}"
+    if scale_up_to is None or check_quota is None:
+        local = "a local cluster may declare more than the machine has: recreate it with cpus= and memory="
+        how = local if isinstance(on, LocalCluster) else f"add {found.missing} nodes, or give smaller quotas"
+        return str(found), f"not enough for all at once: pods will wait for each other; {how}"
+    wanted = found.training + found.missing
+    report = check_quota(wanted, there=found.training)
+    if not scale:
+        may = "" if report.ok else "; " + "; ".join(f"{each.name}: {each.words}" for each in report.failures)
+        how = f"{found.missing} nodes are missing: scale=True shows their price, and adds them{may}"
+        return str(found), how
+    report.raise_failures()
+    scale_up_to(wanted, confirm=confirm)
+    return str(found), f"{found.missing} nodes are on their way"
+
+
+def network(on: Cluster) -> tuple[str, str]:
+    """Describe whether attendees are kept out of each other's pods."""
+    if isinstance(on, LocalCluster):
+        if on.is_plain:
+            return ("open", PLAIN)
+        return ("pods of others are kept out", "by the local cluster, where the kernel has nf_tables")
+    try:
+        who = enforcer(on.kube.within("").get_all("DaemonSet"))
+    except Rejected as error:
+        if error.status != 403:
+            raise
+        return "not known", "this kubeconfig may not see what enforces policies"
+    if who:
+        return "pods of others are kept out", f"by {who}"
+    return "open", "NetworkPolicies are stored, and nobody in this cluster enforces them"
+
+
+def place_of_notebooks(on: Cluster, jupyter: Jupyter | None) -> tuple[str, str]:
+    """Describe where attendees' notebooks run, and how they are reached."""
+    if jupyter is not None:
+        way = f"https://NAME.{jupyter.host}/" if jupyter.host else "kubectl port-forward"
+        return "a pod for each", f"behind a token, by {way}: start.txt in the handout says how"
+    if isinstance(on, LocalCluster):
+        return "on this machine", "a local cluster is reached from 127.0.0.1 alone: a JupyterHub here will do"
+    return "on attendees' own machines", "with kubectl, a clone of the kit, and their kubeconfig"
+
+
+def enforcer(daemonsets: Iterable[Object]) -> str:
+    """Name the network plugin that enforces NetworkPolicies; empty where none is known to. Pure.
+
+    The API server accepts the policies either way, so it is told by the DaemonSets of those plugins.
+    """
+    for each in daemonsets:
+        name = each["metadata"]["name"]
+        if name in ENFORCERS:
+            return ENFORCERS[name]
+        if name == AMAZON and _switched_on(each):
+            return "Amazon VPC CNI"
+    return ""
+
+
+def _switched_on(daemonset: Object) -> bool:
+    containers = daemonset["spec"]["template"]["spec"]["containers"]
+    return any(
+        each["name"] == AMAZON_AGENT and AMAZON_WORD in (each.get("args") or []) for each in containers
+    )

@@ -1,0 +1,152 @@
+"""``trainyard workshop`` and ``trainyard reset``: the instructor's commands."""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trainyard_kit import workshop as verbs
+from trainyard_kit.cli.options import CLUSTER
+from trainyard_kit.workshop import notebook_rehearsal, rehearsal
+
+QUOTA = (
+    click.option("--cpu", help="Cores that the pods of each may request together."),
+    click.option("--memory", help="Memory that they may request together, such as 4Gi."),
+    click.option("--pods", type=int, help="How many pods each may have."),
+    click.option("--gpus", type=int, help="How many GPUs each may have."),
+    click.option("--hours", default=12.0, show_default=True, help="How long the kubeconfigs work."),
+    click.option("--jupyter", is_flag=True, help="Run a JupyterLab in a pod for each."),
+    click.option("--own-cluster", is_flag=True, help="With --jupyter: room in that pod for a local cluster."),
+    click.option("--image", help="Of JupyterLab, with the kit in /kit; a local cluster needs none."),
+    click.option("--host", help="Names below it lead to the cluster's Ingress; NAME.HOST is a JupyterLab."),
+)
+FOLDER = Path("reports", "rehearsal")
+
+
+@click.group()
+def workshop() -> None:
+    """Prepare a workshop, watch it, and delete it."""
+
+
+def _quota(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(QUOTA):
+        command = option(command)
+    return command
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call: those that were given, with what concerns JupyterLab as one."""
+    given = {key: value for key, value in options.items() if value is not None}
+    asked, own_cluster = given.pop("jupyter"), given.pop("own_cluster")
+    pod = {key: given.pop(key) for key in ("image", "host") if key in given}
+    wanted = verbs.Jupyter(**pod, own_cluster=own_cluster) if asked or own_cluster or pod else None
+    return given | {"jupyter": wanted}
+
+
+@workshop.command()
+@click.argument("attendees", nargs=-1, required=True)
+@CLUSTER
+@click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for all; may be repeated.")
+@click.option("--scale", is_flag=True, help="Add the nodes that are missing; it shows their price and asks.")
+@click.option("--confirm", is_flag=True, help="Agree to that price beforehand.")
+@_quota
+def create(attendees: tuple[str, ...], **options: Any) -> None:
+    """Create a namespace for each of ATTENDEES: a number, such as 30, or their names."""
+    many = int(attendees[0]) if len(attendees) == 1 and attendees[0].isdigit() else attendees
+    click.echo(verbs.create(many, **_given(options)))
+
+
+@workshop.command()
+@click.argument("name")
+@CLUSTER
+@_quota
+def add(name: str, **options: Any) -> None:
+    """Create a namespace for NAME, and print the path of a kubeconfig for that namespace alone."""
+    made = verbs.add(name, **_given(options))
+    click.echo(made.kubeconfig)
+    click.echo(f"It works until {made.expires}. Whoever has the file can use it.", err=True)
+
+
+@workshop.command()
+@CLUSTER
+def status(cluster: str) -> None:
+    """Show the notebook and cell of each attendee, and pods that fail and why."""
+    click.echo(verbs.status(cluster=cluster))
+
+
+@workshop.command()
+@CLUSTER
+def delete(cluster: str) -> None:
+    """Delete every attendee's namespace with all that is in it; the cluster stays."""
+    verbs.delete(cluster=cluster)
+    click.echo("no attendees are left")
+
+
+@workshop.command()
+@click.argument("notebooks", nargs=-1)
+@click.option(
+    "--provider", default="local", show_default=True, help="local, or existing: a cluster you have."
+)
+@click.option("--kubeconfig", type=click.Path(exists=True), help="existing: by default kubectl's own.")
+@click.option("--nodes", type=int, help="How many nodes, or pods that train.")
+@click.option("--output", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
+@click.option("--attendees", type=int, help="Check --cluster for so many instead; no notebook is run.")
+@CLUSTER
+@click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for them; may be repeated.")
+@click.option("--hours", default=4.0, show_default=True, help="How long they stay, for the price.")
+def rehearse(
+    notebooks: tuple[str, ...],
+    provider: str,
+    kubeconfig: str | None,
+    nodes: int | None,
+    output: Path,
+    attendees: int | None,
+    cluster: str,
+    datasets: tuple[str, ...],
+    hours: float,
+) -> None:
+    """Run NOTEBOOKS once, by default all, and print how long each took; exit status 1 if one did not pass.
+
+    With --attendees, check instead that a cluster is ready for a workshop of many: capacity, images on the
+    nodes, datasets, one training run, and the price.
+    """
+    if attendees is not None:
+        tried = rehearsal.rehearse(attendees, cluster=cluster, datasets=datasets, hours=hours)
+        click.echo(tried)
+        sys.exit(0 if rehearsal.ready(tried) else 1)
+    given = {"--provider": provider, "--kubeconfig": kubeconfig, "--nodes": nodes}
+    options = [word for name, value in given.items() if value for word in (name, str(value))]
+    found = notebook_rehearsal.rehearse(notebooks, folder=output.absolute(), options=options)
+    click.echo(found.table)
+    kept = f"; kept in {output / notebook_rehearsal.KEPT}" if found.whole else ""
+    click.echo(f"\nCompare with docs/instructors-guide.md{kept}", err=True)
+    sys.exit(0 if found.passed else 1)
+
+
+@workshop.command("list")
+@CLUSTER
+def list_attendees(cluster: str) -> None:
+    """List the attendees of a cluster."""
+    click.echo(verbs.list_attendees(cluster=cluster))
+
+
+@workshop.command()
+@click.argument("name")
+@CLUSTER
+def remove(name: str, cluster: str) -> None:
+    """Delete the namespace of NAME with all that is in it; harmless when there is none."""
+    verbs.remove(name, cluster=cluster)
+    click.echo(f"attendee {name} is removed")
+
+
+@click.command()
+@click.argument("notebook", default="")
+@click.option("--all", "every", is_flag=True, help="Reset all notebooks.")
+@CLUSTER
+def reset(notebook: str, every: bool, cluster: str) -> None:
+    """Delete what NOTEBOOK, such as 05, created in the cluster, which itself stays."""
+    if bool(notebook) == every:
+        raise click.UsageError("name one notebook, such as 05, or say --all")
+    click.echo(verbs.reset(notebook, cluster=cluster))

@@ -1,0 +1,169 @@
+"""Reset of a notebook: delete the objects that its metadata lists under ``trainyard.makes``.
+
+An object that several notebooks create belongs to the first of them, so resetting a later one keeps it.
+Objects created with kubectl are deleted only if their label names the notebook; clusters are never deleted.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from kitlib import config
+from kitlib.clusters import Cluster, connect
+from kitlib.display.progress import progress
+from kitlib.display.tables import Table
+from kitlib.errors import BadInput, ClusterNotFound, VolumeNotFound
+from kitlib.k8s import names
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import WatchSpec, watch_objects
+from kitlib.operators.catalog import OPERATORS
+from kitlib.operators.install import OPERATOR, uninstall
+from kitlib.runs.run import Run
+from kitlib.runs.status import find_main
+
+# What notebooks create with kubectl, by the first part of "pod/hello", in the order of deletion.
+BY_KUBECTL = {
+    "deployment": "Deployment",
+    "job": "Job",
+    "pod": "Pod",
+    "service": "Service",
+    "configmap": "ConfigMap",
+    "secret": "Secret",
+    "persistentvolumeclaim": "PersistentVolumeClaim",
+    "storageclass": "StorageClass",
+}
+ORDER = (*BY_KUBECTL, "run", "dataset", "volume", "operator")
+COURSE_VOLUME = "shared"  # with the datasets of the notebooks
+DELETED, ABSENT = "deleted", "was not there"
+
+
+def reset(notebook: str = "", *, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
+    """Delete what a notebook, or all of them, created in a cluster; idempotent. The cluster itself stays.
+
+    Args:
+        notebook: Its number, ``"05"``, or name; by default all.
+        cluster: The cluster, or its name.
+
+    Returns:
+        A row for each object: notebook, object, result.
+
+    Raises:
+        BadInput: There is no such notebook.
+
+    Example:
+        >>> reset("05")
+    """
+    every = dict(_made())
+    chosen = _choose(notebook, every)
+    try:
+        found = connect(cluster) if isinstance(cluster, str) else cluster
+    except ClusterNotFound:  # and nothing to delete
+        found = None
+    rows = []
+    with progress("reset") as line:
+        for number, made, owner in plan(every, chosen):
+            line.update(made)
+            if owner != number:
+                became = f"stays: it belongs to notebook {owner}"
+            else:
+                became = _delete(found, number, made) if found else ABSENT
+            rows.append((number, made, became))
+        line.done(f"deleted: {sum(became == DELETED for *_, became in rows)}")
+    return Table(("notebook", "made", "now"), sorted(rows), empty="nothing is left behind by it")
+
+
+def plan(every: Mapping[str, Sequence[str]], chosen: Collection[str]) -> list[tuple[str, str, str]]:
+    """List number, object and owning notebook of what a reset deletes, in the order of deletion. Pure."""
+    owners: dict[str, str] = {}
+    for number in sorted(every):
+        for made in every[number]:
+            owners.setdefault(made, number)
+    wanted = [
+        (number, made, owners[made])
+        for number in sorted(chosen)
+        for made in every[number]
+        if owners[made] == number or owners[made] not in chosen
+    ]
+    return sorted(wanted, key=lambda each: ORDER.index(each[1].partition("/")[0]))
+
+
+def _made() -> Iterator[tuple[str, list[str]]]:
+    """Yield each notebook's number and the objects that it creates."""
+    for path in sorted((config.ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"]
+        yield path.stem[:2], list((metadata.get("trainyard") or {}).get("makes") or [])
+
+
+def _choose(notebook: str, every: dict[str, list[str]]) -> list[str]:
+    if not notebook:
+        return sorted(every)
+    number = re.split(r"\D", Path(notebook).name)[0].zfill(2)
+    if number not in every:
+        raise BadInput(
+            "there is no such notebook", about=f"reset {notebook}", fix=f"one of {', '.join(sorted(every))}"
+        )
+    return [number]
+
+
+def _delete(cluster: Cluster, number: str, made: str) -> str:
+    """Delete one object and wait until it is gone; the result in words."""
+    kind, _, name = made.partition("/")
+    if kind == "run":
+        if find_main(cluster.kube, name) is None:
+            return ABSENT
+        Run(cluster.kube, name).delete()
+        return DELETED
+    if kind in ("volume", "dataset"):
+        return _delete_stored(cluster, kind, name)
+    if kind == "operator":
+        return _delete_operator(cluster, name)
+    found = cluster.kube.find(BY_KUBECTL[kind], name)
+    if found is None:
+        return ABSENT
+    if _labels(found).get(names.NOTEBOOK) != number:
+        return f"stays: it has no label {names.NOTEBOOK}={number}, so it is somebody else's"
+    cluster.kube.delete(BY_KUBECTL[kind], name)
+    _wait_gone(cluster, BY_KUBECTL[kind], name)
+    return DELETED
+
+
+def _delete_stored(cluster: Cluster, kind: str, name: str) -> str:
+    """Delete a volume, or a dataset's folder on the course's volume."""
+    try:
+        volume = cluster.volume(name if kind == "volume" else COURSE_VOLUME)
+    except VolumeNotFound:
+        return ABSENT
+    if kind == "volume":
+        volume.delete()
+        return DELETED
+    if name not in {each["name"] for each in volume.ls()}:
+        return ABSENT
+    volume.remove(name)
+    return DELETED
+
+
+def _delete_operator(cluster: Cluster, name: str) -> str:
+    there = [
+        found
+        for part in OPERATORS[name]
+        for kind, namespace, workload in [part.workload]
+        if (found := cluster.kube.within(namespace).find(kind, workload)) and OPERATOR in _labels(found)
+    ]
+    uninstall(name, cluster=cluster)
+    return DELETED if there else ABSENT
+
+
+def _labels(item: Object) -> dict[str, str]:
+    return item["metadata"].get("labels") or {}
+
+
+def _wait_gone(cluster: Cluster, kind: str, name: str) -> None:
+    wait(
+        watch_objects(cluster.kube, WatchSpec(kind, fields=f"metadata.name={name}")),
+        until=lambda seen: not seen[kind],
+        what="it to go",
+        about=f'{kind} "{name}" in cluster "{cluster.name}"',
+        resume="trainyard reset again",
+    )

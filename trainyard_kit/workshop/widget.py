@@ -1,0 +1,150 @@
+"""The live view of a workshop: the status of each attendee, and a picture of their progress by notebook.
+
+One thread watches the attendees' namespaces, the ConfigMaps of their progress, and all pods; another draws.
+The rows are those of `attendee_status`.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from kitlib.display.tables import Table
+from kitlib.k8s.client import Kube
+from kitlib.k8s.watch import Snapshot, WatchSpec
+from kitlib.widgets.plots import THEME, Picture
+from kitlib.widgets.watch import ObjectWatch
+from trainyard_kit.workshop import attendee_status, progress_reporter
+from trainyard_kit.workshop.attendee_status import AttendeeStatus, ended
+from trainyard_kit.workshop.progress_reporter import FAILED, NotebookPosition
+
+if TYPE_CHECKING:
+    from kitlib.widgets.widget import LiveView
+
+ROW = 0.24  # inches
+
+
+class WorkshopWatch(ObjectWatch):
+    """A live view of a workshop; created by :func:`trainyard_kit.workshop.watch`."""
+
+    kind = "workshop"
+
+    def __init__(self, kube: Kube, *, label: str, minutes: float) -> None:
+        super().__init__(kube.within(""), minutes=minutes)
+        self.label = label
+        self.statuses: list[AttendeeStatus] = []
+
+    @property
+    def rows(self) -> list[list[object]]:
+        with self.lock:
+            return [list(each) for each in attendee_status.table(self.statuses).rows]
+
+    def specs(self) -> list[WatchSpec]:
+        notebooks = f"metadata.name={progress_reporter.CONFIG_MAP}"
+        return [
+            WatchSpec("Namespace", labels=self.label),
+            WatchSpec("ConfigMap", labels=self.label, fields=notebooks),
+            WatchSpec("Pod"),
+        ]
+
+    def see(self, seen: Snapshot, *, last: bool) -> None:
+        every = (list(seen[kind].values()) for kind in ("Namespace", "ConfigMap", "Pod"))
+        with self.lock:
+            self.statuses = attendee_status.statuses(*every, label=self.label)
+
+    def push(self, view: "LiveView") -> int:
+        return view.show(facts=self.facts(), tables={"attendees": self.rows}, summary=repr(self))
+
+    def facts(self) -> dict[str, object]:
+        """Facts for the view: title, figures, and the progress of each attendee by notebook."""
+        with self.lock:
+            statuses = self.statuses
+        gone = self.finished or self.stopping.is_set()
+        columns, progress = shares(statuses)
+        return {
+            "title": self.title,
+            "about": f'workshop on cluster "{self.title}"',
+            "phase": "Ended" if gone else "Live",
+            "figures": [[name, str(count)] for name, count in self.counted(statuses).items()],
+            "notes": [self.trouble] * bool(self.trouble),
+            "columns": [each.partition("_")[0] for each in columns],
+            "progress": [[status.name, *row] for status, row in zip(statuses, progress, strict=True)],
+            "finished": gone,
+        }
+
+    @staticmethod
+    def counted(statuses: list[AttendeeStatus]) -> dict[str, int]:
+        """Count the attendees, those seen, those running a cell, and those with a problem."""
+        now = [each.notebooks[0].state for each in statuses if each.notebooks]
+        return {
+            "attendees": len(statuses),
+            "seen": len(now),
+            "run a cell": now.count(progress_reporter.RUNNING),
+            "in trouble": sum(bool(each.troubles) for each in statuses),
+        }
+
+    def picture(self) -> Picture:
+        with self.lock:
+            return Picture(draw(self.statuses, title=self.title), repr(self))
+
+    def table(self) -> Table:
+        with self.lock:
+            return attendee_status.table(self.statuses)
+
+    def state(self) -> object:
+        return repr(self.rows)
+
+    def __repr__(self) -> str:
+        with self.lock:
+            figures = ", ".join(f"{name}: {count}" for name, count in self.counted(self.statuses).items())
+        return f"Workshop on cluster {self.title}: {figures}" + (f"; {self.trouble}" if self.trouble else "")
+
+
+def shares(statuses: Sequence[AttendeeStatus]) -> tuple[list[str], list[list[float]]]:
+    """Tabulate the progress of each attendee by notebook.
+
+    Returns:
+        Names of notebooks, and a row for each attendee: shares of cells from 0 to 1, negative
+        where a cell has failed.
+    """
+    columns = sorted(
+        {progress.notebook for status in statuses for progress in status.notebooks if progress.of}
+    )
+    rows = []
+    for status in statuses:
+        by_name = {progress.notebook: progress for progress in status.notebooks}
+        rows.append([_share(by_name.get(each)) for each in columns])
+    return columns, rows
+
+
+def _share(progress: NotebookPosition | None) -> float:
+    if progress is None or not progress.of:
+        return 0.0
+    share = 1.0 if ended(progress) else round(min(0.99, progress.cell / progress.of), 2)
+    return -share if progress.state == FAILED else share
+
+
+def draw(statuses: Sequence[AttendeeStatus], *, title: str) -> Figure:
+    """Draw a row for each attendee and a box for each notebook, filled as far as they are."""
+    columns, rows = shares(statuses)
+    size = (2.2 + 0.75 * max(1, len(columns)), 0.8 + ROW * max(1, len(statuses)))
+    figure = Figure(figsize=size, layout="constrained", facecolor=THEME.ground)
+    axes = figure.subplots()
+    for across, _ in enumerate(columns):
+        for down, row in enumerate(rows):
+            colour = THEME.bad if row[across] < 0 else THEME.good if row[across] == 1 else THEME.busy
+            axes.add_patch(Rectangle((across, down + 0.15), 0.9, 0.7, facecolor=THEME.grid))
+            axes.add_patch(Rectangle((across, down + 0.15), 0.9 * abs(row[across]), 0.7, facecolor=colour))
+    axes.set(xlim=(0, max(1, len(columns))), ylim=(max(1, len(statuses)), 0))
+    axes.set_xticks(
+        [each + 0.45 for each in range(len(columns))], [each.partition("_")[0] for each in columns]
+    )
+    axes.set_yticks([each + 0.5 for each in range(len(statuses))], [each.name for each in statuses])
+    axes.tick_params(length=0, labelsize="small", colors=THEME.text)
+    axes.xaxis.tick_top()
+    axes.spines[:].set_visible(False)
+    words = "green: finished, blue: on the way, red: a cell has failed"
+    axes.set_xlabel(words if columns else "no notebook was seen yet", fontsize="x-small", color=THEME.text)
+    axes.set_title(title, loc="left", color=THEME.text)
+    return figure

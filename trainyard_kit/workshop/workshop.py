@@ -1,0 +1,295 @@
+"""The verbs of a workshop: create, add, remove, list, watch and delete its attendees, several at a time.
+
+Everything is found by its label, so a fresh kernel on another machine can list, add and delete. What one
+attendee has in the cluster is in `attendees`.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from kitlib import config
+from kitlib.clusters import Cluster, connect
+from kitlib.clusters.cleanup import delete_kubeconfigs
+from kitlib.clusters.local import LocalCluster
+from kitlib.display.progress import progress, shown_elsewhere
+from kitlib.display.tables import Table
+from kitlib.errors import BadInput, Interrupted, Rejected
+from kitlib.k8s import names
+from kitlib.k8s.quantities import check_count
+from trainyard_kit.workshop import attendee_status, attendees, capacity, staging
+from trainyard_kit.workshop.attendees import LABEL, Attendee, Quota, write_handout
+from trainyard_kit.workshop.jupyter import Jupyter
+from trainyard_kit.workshop.progress_reporter import CONFIG_MAP
+from trainyard_kit.workshop.staging import Staged
+
+if TYPE_CHECKING:
+    from trainyard_kit.workshop.widget import WorkshopWatch
+
+Result = TypeVar("Result")
+MOST, AT_ONCE = 500, 8
+log = logging.getLogger("trainyard")
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A workshop that `create` made.
+
+    Attributes:
+        attendees: Everybody.
+        handout: A zip file with a folder for each: a kubeconfig, and a page that says what to do with it.
+        facts: What was made, and what needs attention.
+    """
+
+    attendees: tuple[Attendee, ...]
+    handout: Path
+    facts: Table
+
+    def __repr__(self) -> str:
+        return repr(self.facts)
+
+    def _repr_html_(self) -> str:
+        return self.facts._repr_html_()
+
+
+def create(
+    attendees: int | Sequence[str] = 10,
+    *,
+    cluster: Cluster | str = config.DEFAULT_CLUSTER,
+    datasets: Sequence[str] | Mapping[str, Mapping[str, Any]] = (),
+    jupyter: Jupyter | None = None,
+    hours: float = 12,
+    scale: bool = False,
+    confirm: bool = False,
+    **quota: object,
+) -> Workshop:
+    """Create a namespace with quota, role, kubeconfig and datasets for each attendee.
+
+    Idempotent: called again, it continues where it stopped, and writes new kubeconfigs.
+
+    Args:
+        attendees: How many, who are then called ``01``, ``02`` …; or their names.
+        cluster: The cluster, or its name.
+        datasets: Which to have ready, read-only, in every namespace; with options of
+            `prepare_dataset`, as ``{"cifar10": {"limit": 2000}}``.
+        jupyter: ``kit.workshop.Jupyter()`` runs a JupyterLab in a pod for each, behind a token; by default
+            their notebooks run on machines of their own, with the kubeconfig.
+        hours: How long the kubeconfigs work.
+        scale: Add the nodes that are missing, where the provider can: it shows their price, and asks.
+        confirm: That price is agreed to; nobody is asked.
+        quota: ``cpu="1"``, ``memory="4Gi"``, ``pods=20``, ``gpus=0`` of each.
+
+    Raises:
+        BadInput: A name or a quantity cannot be used, or the cluster lacks an image; nothing was made.
+        NotConfirmed: The price of the nodes was not agreed to; nothing was made.
+        Rejected: This user may not make namespaces or admission policies.
+
+    Example:
+        >>> kit.workshop.create(attendees=30, datasets=["mnist"], cluster="workshop")
+    """
+    people, each_may = _people(attendees), limits(quota)
+    on = connect(cluster) if isinstance(cluster, str) else cluster
+    if jupyter is not None:
+        jupyter.check(on)
+    on.trainer_image()  # else every attendee's first job would fail
+    found = capacity.survey(on, len(people), each_may)
+    said = capacity.ensure(on, found, scale=scale, confirm=confirm)
+    wanted = datasets if isinstance(datasets, Mapping) else {each: {} for each in datasets}
+    staged = staging.stage(on, wanted) if wanted else None
+    made = _add_all(on, people, each_may, hours, staged, jupyter)
+    lines = {each.name: jupyter.lines(on.kube.within(each.namespace), each) for each in made if jupyter}
+    path = write_handout(on.name, made, jupyter=lines)
+    facts = [
+        ("attendees", f"{len(made)}: {made[0].name} to {made[-1].name}" if made[1:] else made[0].name, ""),
+        ("kubeconfigs", str(path), f"a key for each, until {min(each.expires for each in made)}"),
+        ("quota of each", ", ".join(f"{key} {value}" for key, value in vars(each_may).items()), ""),
+        ("capacity", *said),
+        ("network", *capacity.network(on)),
+        ("data", *((staged.said, "read-only") if staged else ("none", 'datasets=["mnist"] stages them'))),
+        ("jupyter", *capacity.place_of_notebooks(on, jupyter)),
+    ]
+    return Workshop(tuple(made), path, Table(("what", "is", "note"), facts))
+
+
+def add(
+    name: str,
+    *,
+    cluster: Cluster | str = config.DEFAULT_CLUSTER,
+    jupyter: Jupyter | None = None,
+    hours: float = 12,
+    **quota: object,
+) -> Attendee:
+    """Create a namespace, a quota and a kubeconfig for one attendee, with the datasets that the others have.
+
+    Idempotent: called again, it creates a new token and updates the quota.
+
+    Args:
+        name: Of the attendee: a-z, 0-9 and -.
+        cluster: The cluster, or its name.
+        jupyter: As for `create`.
+        hours: How long the kubeconfig works.
+        quota: ``cpu="1"``, ``memory="4Gi"``, ``pods=20``, ``gpus=0``.
+
+    Example:
+        >>> ada = kit.workshop.add("ada", cpu="2")
+        >>> kit.connect("ada", kubeconfig=ada.kubeconfig)
+    """
+    on = connect(cluster) if isinstance(cluster, str) else cluster
+    (made,) = _add_all(on, [name], limits(quota), hours, staging.staged(on), jupyter)
+    return made
+
+
+def remove(name: str, *, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> None:
+    """Delete the namespace of an attendee with all that is in it; idempotent."""
+    _remove(connect(cluster) if isinstance(cluster, str) else cluster, name)
+
+
+def list_attendees(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
+    """List the attendees of a cluster, with what each uses of their quota."""
+    return attendees.table((connect(cluster) if isinstance(cluster, str) else cluster).kube)
+
+
+def status(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
+    """List the attendees with the notebook and cell that each is at, and pods that fail and why.
+
+    The kernel of an attendee's notebook reports its progress to a ConfigMap of their namespace.
+
+    Example:
+        >>> kit.workshop.status()
+    """
+    on = connect(cluster) if isinstance(cluster, str) else cluster
+    everywhere = on.kube.within("")
+    found = attendee_status.statuses(
+        everywhere.get_all("Namespace", labels=LABEL),
+        everywhere.get_all("ConfigMap", labels=LABEL, fields=f"metadata.name={CONFIG_MAP}"),
+        everywhere.get_all("Pod"),
+        label=LABEL,
+    )
+    return attendee_status.table(found)
+
+
+def watch(*, cluster: Cluster | str = config.DEFAULT_CLUSTER, minutes: float = 600) -> "WorkshopWatch":
+    """Show the table of `status` live, with a picture of everybody's progress.
+
+    Returns:
+        A watch, which shows itself; ``stop()`` ends it, ``save("workshop.png")`` writes its picture.
+    """
+    from trainyard_kit.workshop.widget import WorkshopWatch  # numpy and matplotlib take half a second
+
+    on = connect(cluster) if isinstance(cluster, str) else cluster
+    return WorkshopWatch(on.kube, label=LABEL, minutes=minutes).start()
+
+
+def delete(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
+    """Delete every attendee's namespace with all that is in it, their kubeconfigs, and the staged datasets.
+
+    Idempotent. The cluster stays, and so does all that is not the workshop's.
+
+    Returns:
+        The attendees that are left: none.
+    """
+    on = connect(cluster) if isinstance(cluster, str) else cluster
+    kube = on.kube
+    every = [each["metadata"]["labels"][LABEL] for each in kube.get_all("Namespace", labels=LABEL)]
+    for each in every:  # all get the signal at once; what takes long is waiting
+        kube.delete("Namespace", attendees.namespace_of(each))
+    _at_once(lambda name: _remove(on, name), every, title="workshop", said="left")
+    attendees.delete_volumes(kube)  # of those whose namespace was gone before
+    staging.delete(on)
+    attendees.delete_policy(on.kube)
+    delete_kubeconfigs(on.name)
+    return attendees.table(kube)
+
+
+def _people(given: int | Sequence[str]) -> list[str]:
+    if isinstance(given, int) or not isinstance(given, Iterable) or isinstance(given, str):
+        count = check_count(given, what="attendees", least=1, most=MOST)
+        return [f"{number:02}" for number in range(1, count + 1)]
+    people = list(dict.fromkeys(given))
+    if not people:
+        raise BadInput(
+            "nobody is named", about="attendees=[]", fix='attendees=["ada", "bob"], or attendees=30'
+        )
+    for each in people:
+        names.validate_name(each, kind="attendee", longest=attendees.LONGEST_NAME)
+    return people
+
+
+def limits(given: Mapping[str, Any]) -> Quota:
+    """Validate the keyword arguments of a quota."""
+    known = [each.name for each in fields(Quota)]
+    if unknown := sorted(set(given) - set(known)):
+        raise BadInput(
+            f"a workshop has no {', '.join(unknown)}",
+            about=f"{unknown[0]}=…",
+            fix=f"a quota has {', '.join(known)}",
+        )
+    return Quota(**given)
+
+
+def _remove(on: Cluster, name: str) -> None:
+    on.revoke_pod_access(attendees.namespace_of(name))
+    attendees.delete(on.kube, name)
+
+
+def _add_all(
+    on: Cluster,
+    people: Sequence[str],
+    quota: Quota,
+    hours: float,
+    staged: Staged | None,
+    jupyter: Jupyter | None,
+) -> list[Attendee]:
+    if isinstance(on, LocalCluster) and on.is_plain:
+        log.warning('cluster "%s": %s', on.name, capacity.PLAIN)
+    attendees.apply_policy(on.kube)
+
+    def make(name: str) -> Attendee:
+        made = attendees.create(on.kube, name, quota=quota, hours=hours)
+        on.grant_pod_access(made.namespace)
+        if staged is not None:
+            staged.share(on.kube.within(made.namespace), labels={LABEL: name})
+        if jupyter is not None:
+            jupyter.apply(on.kube.within(made.namespace), made)
+        return made
+
+    return _at_once(make, people, title="workshop", said="are ready")
+
+
+def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str, said: str) -> list[Result]:
+    """Call ``work`` for each name in a thread pool; results in the order of the names."""
+
+    def quietly(name: str) -> Result:
+        with shown_elsewhere():  # a thread's output would land in somebody's cell
+            return work(name)
+
+    with progress(title) as line, ThreadPoolExecutor(AT_ONCE, thread_name_prefix=title) as threads:
+        begun, refusals = [threads.submit(quietly, each) for each in people], list[Rejected]()
+        try:
+            for done, each in enumerate(as_completed(begun), 1):
+                if refusal := _refusal(each):  # of one attendee's objects, which need not hold up the others'
+                    refusals.append(refusal)
+                line.update(f"{done - len(refusals)} of {len(people)} {said}")
+        except BaseException as error:
+            threads.shutdown(cancel_futures=True)
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted(
+                    "stopped; what is made stays", about=title, fix="the same call goes on where it was"
+                ) from error
+            raise
+        if refusals:
+            raise refusals[0]
+        line.done(f"{len(people)} of {len(people)} {said}")
+    return [each.result() for each in begun]
+
+
+def _refusal(ended: Future[Any]) -> Rejected | None:
+    """Get the API server's refusal with which it ended; raise any other error."""
+    try:
+        ended.result()
+    except Rejected as error:
+        return error
+    return None
