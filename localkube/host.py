@@ -118,7 +118,9 @@ def inspect_host() -> HostInfo:
 
 def disk_problem() -> str:
     """Describe why the disk cannot store a cluster: it is full, or cannot be written; else empty."""
-    for folder in (existing(state_dir()), existing(cache_dir())):
+    # A cache that is there may be somebody else's, filled and closed, such as an image's.
+    cache = [] if cache_dir().is_dir() else [existing(cache_dir())]
+    for folder in (existing(state_dir()), *cache):
         if not os.access(folder, os.W_OK | os.X_OK):
             closed = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
             return f"cannot write to {folder}: {os.strerror(closed)}"

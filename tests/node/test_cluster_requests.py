@@ -102,6 +102,13 @@ def test_a_read_only_home_is_named(tmp_path):
     assert "XDG_STATE_HOME" in error["fix"]
 
 
+def test_a_cache_that_is_there_may_be_closed(tmp_path):
+    (tmp_path / "cache" / "trainyard").mkdir(parents=True)
+    enter = restrictions.disk(tmp_path / "cache" / "trainyard", read_only=True)
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    assert localkube("doctor", home=tmp_path, preexec_fn=enter, env=environment)["disk_problem"] == ""
+
+
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write in every directory: tested by the user nobody")
 def test_a_home_of_somebody_else_is_named(call, tmp_path):
     tmp_path.chmod(0o500)

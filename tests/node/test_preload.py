@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from localkube.cluster.preparation import environment
 from localkube.network.addresses import LoopbackAddresses, choose_octet
 from localkube.runtime import preload
 
@@ -71,6 +72,8 @@ def pod(tmp_path, library):
         ("path", "rw", "/data", str(volume)),
         ("path", "ro", "/data/closed", str(closed)),
         ("path", "rw", "/tmp", str(scratch)),
+        # As a cluster does: its own Python is where it is, below /tmp as well.
+        *(("path", "ro", place, place) for place in environment()),
     ]
     description = tmp_path / "pod"
     description.write_text("".join("\t".join(line) + "\n" for line in lines))
