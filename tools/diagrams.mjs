@@ -5,7 +5,7 @@ import { readFileSync, readdirSync, writeFileSync } from "node:fs";
 import { D2 } from "@terrastruct/d2";
 
 const d2 = new D2();
-const looks = { themeID: 0, darkThemeID: 200, pad: 12 };
+const looks = { themeID: 0, darkThemeID: 200, pad: 12, scale: 1 }; // with a size, or pages show them as wide as they are
 for (const name of readdirSync("docs/diagrams").filter((each) => each.endsWith(".d2"))) {
   const source = readFileSync(`docs/diagrams/${name}`, "utf8");
   const layout = source.match(/^# layout: (\w+)/)[1];
