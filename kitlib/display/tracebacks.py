@@ -33,7 +33,7 @@ _SURVIVED = re.compile(
 _NOISE = ("ChildFailedError", "SignalException", "torch.distributed.elastic.multiprocessing")
 _ROOT_CAUSE = re.compile(r"\s+rank\s*: (?P<rank>\d+)|\s+traceback\s*: (?P<error>Signal \d+ .*)")
 _PAIRS = (("(", ")"), ("[", "]"), ("{", "}"))
-MOST_LINES = 40  # of a message
+MOST_LINES, LONGEST = 40, 4000  # of a message, and characters of a chain's
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def first(logs: Mapping[int | str, Iterable[Line]]) -> Traceback | None:
     ]
     if not found:
         return None
-    *_, rank, traceback = min(found, key=lambda each: each[:3])
+    *_, rank, traceback = min(found, key=lambda candidate: candidate[:3])
     return traceback if traceback.rank is not None else replace(traceback, rank=rank)
 
 
@@ -146,28 +146,35 @@ def _own_lines(message: str) -> str:
 
 def _block(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
     """Read what begins at an index: the index after it, its lines and its error; no lines if nothing does."""
+    index, kept, error = _part(texts, start)
+    while kept:
+        near = next((end for end in range(index, min(index + 6, len(texts))) if _is_head(texts[end])), None)
+        between = texts[index:near]
+        if near is None or not all(not line or _JOINT.match(line) for line in between):
+            break
+        if not any(between) and texts[near] != _ORIGINAL:
+            break
+        index, more, last = _part(texts, near)
+        kept += [*between, *more]
+        named = any(line.startswith(_CAUSE) for line in between) and error not in last
+        error = f"{last} (from {error})"[:LONGEST] if named else last
+    return index, kept, error
+
+
+def _part(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
+    """Read one traceback of a chain, or another report on a process's end."""
     text = texts[start]
     if text.startswith("  + Exception Group"):
-        index, kept, error = _group(texts, start)
-    elif text in (_HEAD, _ORIGINAL):
+        return _group(texts, start)
+    if text in (_HEAD, _ORIGINAL):
         index, kept, error = _plain(texts, start + 1)
-        kept = [text, *kept]
-    elif _SYNTAX.match(text) and any(re.match(r"\w+Error: ", line) for line in texts[start + 1 : start + 4]):
-        index, kept, error = _plain(texts, start)
-    elif _CRASH.match(text):
+        return index, [text, *kept], error
+    if _SYNTAX.match(text) and any(re.match(r"\w+Error: ", line) for line in texts[start + 1 : start + 4]):
+        return _plain(texts, start)
+    if _CRASH.match(text):
         index, kept = _message(texts, start)
-        error = "\n".join(kept[:2])  # of C++, the second says what()
-    else:
-        return start + 1, [], ""
-    near = next((end for end in range(index, min(index + 6, len(texts))) if _is_head(texts[end])), None)
-    between = texts[index:near]
-    if near is None or not all(not line or _JOINT.match(line) for line in between):
-        return index, kept, error
-    if not any(between) and texts[near] != _ORIGINAL:
-        return index, kept, error
-    end, more, last = _block(texts, near)
-    named = any(line.startswith(_CAUSE) for line in between) and error not in last
-    return end, [*kept, *between, *more], f"{last} (from {error})" if named else last
+        return index, kept, "\n".join(kept[:2])  # of C++, the second says what()
+    return start + 1, [], ""
 
 
 def _is_head(text: str) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Entry:
+class FileEntry:
     """A file, a folder or a link below a folder.
 
     Attributes:
@@ -26,7 +26,7 @@ class Entry:
     link: str = ""
 
 
-def walk(root: Path, *, skipped: list[str], links: bool = True) -> Iterator[Entry]:
+def walk(root: Path, *, skipped: list[str], links: bool = True) -> Iterator[FileEntry]:
     """Walk a file, or a folder with all that is below it, in the order of the names.
 
     Args:
@@ -42,27 +42,27 @@ class _Walk:
     skipped: list[str]
     links: bool
 
-    def visit(self, place: Path, path: str, base: Path, above: frozenset[Path]) -> Iterator[Entry]:
+    def visit(self, place: Path, path: str, base: Path, above: frozenset[Path]) -> Iterator[FileEntry]:
         """Walk what lies at a place in the folders ``above``; links to below ``base`` lead inside."""
         if place.is_symlink():
             yield from self._link(place, path, base, above)
         elif place.is_dir():
-            yield Entry(path, place)
+            yield FileEntry(path, place)
             for child in sorted(place.iterdir()):
                 name = f"{path}/{child.name}" if path else child.name
                 yield from self.visit(child, name, base, above | {place})
         elif place.is_file():
-            yield Entry(path, place)
+            yield FileEntry(path, place)
         else:
             self.skipped.append(f"{path!r} is no file")
 
-    def _link(self, place: Path, path: str, base: Path, above: frozenset[Path]) -> Iterator[Entry]:
+    def _link(self, place: Path, path: str, base: Path, above: frozenset[Path]) -> Iterator[FileEntry]:
         target = place.readlink()
         # An absolute target may be written by another name of the folder.
         lexical = target.parent.resolve() / target.name if target.is_absolute() else place.parent / target
         if self.links and Path(os.path.normpath(lexical)).is_relative_to(base):
             text = os.path.relpath(lexical, place.parent) if target.is_absolute() else str(target)
-            yield Entry(path, place, text)
+            yield FileEntry(path, place, text)
             return
         try:
             real = place.resolve(strict=True)

@@ -255,3 +255,13 @@ def test_the_message_of_an_exception_in_c_is_named():
     text = "terminate called after throwing an instance of 'c10::Error'\n  what():  shapes differ\nAborted"
     error = "terminate called after throwing an instance of 'c10::Error'\n  what():  shapes differ"
     assert tracebacks.first({0: log(text, 1)}).error == error
+
+
+@pytest.mark.parametrize(
+    "joint", ["During handling of the above exception, another", "The above exception was the direct cause"]
+)
+def test_a_chain_of_any_length_is_read(joint):
+    part = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
+    parts = (f"{part}ValueError: {number}" for number in range(3000))
+    found = tracebacks.first({0: log(f"\n\n{joint}\n\n".join(parts), 1)})
+    assert found.error.startswith("ValueError: 2999") and len(found.error) <= tracebacks.LONGEST
