@@ -70,6 +70,7 @@ class LocalCluster(Cluster):
         with progress(f"cluster {name}") as line:
             if recreate:
                 line.update("deleting the old one")
+                cleanup.delete_kubeconfigs(name)
                 ask("delete", name, report=line.update)
             try:
                 status = ask("create", name, *arguments, report=line.update)

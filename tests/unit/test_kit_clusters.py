@@ -4,7 +4,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import suppress
 
 import pytest
 from click.testing import CliRunner
@@ -151,7 +151,8 @@ def test_importing_the_kit_starts_nothing_and_brings_no_heavy_library():
 
 
 @pytest.mark.parametrize("interrupt", [None, KeyboardInterrupt])
-def test_kubeconfigs_of_attendees_go_before_their_cluster_does(interrupt, monkeypatch, tmp_path):
+@pytest.mark.parametrize("how", ["deleted", "recreated"])
+def test_kubeconfigs_of_attendees_go_before_their_cluster_does(how, interrupt, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     keys = cleanup.attendees_folder("lab")
     keys.mkdir(parents=True)
@@ -160,12 +161,15 @@ def test_kubeconfigs_of_attendees_go_before_their_cluster_does(interrupt, monkey
     other.mkdir()
 
     def answer(*words, **more):
-        if interrupt:
-            raise interrupt
+        if interrupt or words[0] != "delete":
+            raise interrupt or ProviderFailed("enough", about="", fix="")
 
     monkeypatch.setattr(local, "ask", answer)
-    with pytest.raises(interrupt) if interrupt else nullcontext():
-        LocalCluster("lab").delete()
+    with suppress(KeyboardInterrupt, ProviderFailed):
+        if how == "deleted":
+            LocalCluster("lab").delete()
+        else:
+            kit.create_cluster("local", name="lab", recreate=True)
     assert not keys.exists()
     assert other.exists()
 
