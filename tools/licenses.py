@@ -1,0 +1,85 @@
+"""Collect the licence texts of the Go modules in programs, for a wheel that holds these programs.
+
+Which modules these are, Go has written into each program (``go version -m``); their texts are in their
+sources, as the module proxy has them. Bills of materials, which name the same modules, are ``sbom.py``'s.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+OWN = "trainyard/"  # our modules: the project's licence is theirs
+TEXTS = re.compile(r"(licen[cs]e|copying|copyright|notice|patents)([.-](?!go$).*)?", re.IGNORECASE)
+NOT_COMPILED = {"testdata", "vendor", "LICENSES", "node_modules"}
+DEVELOPED = "(devel)"
+
+
+def modules(program: Path, *, go: str) -> set[tuple[str, str]]:
+    """Return path and version of each module in a program, whose sources a proxy has.
+
+    Args:
+        program: A program; there is nothing of Go in a script.
+        go: The Go command.
+    """
+    command = [go, "version", "-m", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found: list[tuple[str, str]] = []
+    for line in done.stdout.splitlines():
+        kind, _, rest = line.strip().partition("\t")
+        path, version, *_ = [*rest.split("\t"), ""]
+        if kind in ("mod", "dep"):
+            found.append((path, version))
+        elif kind == "=>" and not path.startswith("."):  # else it is the same with a patch of ours
+            found[-1] = (path, version)
+    versions = {path.rpartition("/v")[0].rsplit("/", 1)[0]: version for path, version in reversed(found)}
+    for path, version in [module for module in found if module[1] == DEVELOPED]:
+        found.remove((path, version))
+        if not path.startswith(OWN):  # built in its repository, of which the modules beside it have a version
+            start = path.rpartition("/v")[0].rsplit("/", 1)[0]
+            beside = [of for of in versions if of.startswith(start) and versions[of] != DEVELOPED]
+            found.append((path, versions[beside[0]]))
+    return set(found)
+
+
+def collect(programs: Iterable[Path], folder: Path, *, go: str) -> list[str]:
+    """Copy the texts of all modules of the programs, and of Go's own library, into a folder for each.
+
+    Returns:
+        The modules that have none, as ``path@version``.
+
+    Raises:
+        CalledProcessError: Their sources cannot be had.
+    """
+    found = sorted({module for program in programs for module in modules(program, go=go)})
+    names = [f"{path}@{version}" for path, version in found]
+    environment = os.environ | {"GOFLAGS": "-mod=mod", "GOWORK": "off", "GOTOOLCHAIN": "local"}
+    folder.mkdir(parents=True, exist_ok=True)
+    root = subprocess.run([go, "env", "GOROOT"], capture_output=True, text=True, check=True).stdout.strip()
+    sources = {"go": Path(root)}
+    if names:
+        download = [go, "mod", "download", "-json", *names]
+        done = subprocess.run(
+            download, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True
+        )
+        decoder, text = json.JSONDecoder(), done.stdout.strip()
+        while text:
+            module, end = decoder.raw_decode(text)
+            sources[f"{module['Path']}@{module['Version']}"] = Path(module["Dir"])
+            text = text[end:].lstrip()
+    return [name for name, source in sources.items() if not _copy(source, folder / name, deep=name != "go")]
+
+
+def _copy(source: Path, target: Path, *, deep: bool) -> bool:
+    texts = []
+    for directory, below, files in os.walk(source):
+        below[:] = sorted(set(below) - NOT_COMPILED) if deep else []
+        texts += [Path(directory, name) for name in files if TEXTS.fullmatch(name)]
+    for text in texts:
+        goal = target / text.relative_to(source)
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(text, goal)
+    return bool(texts)
