@@ -78,7 +78,7 @@ class Attendee:
                 "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}},
             }
         )
-        spec = _pod_spec(["python", "-u", "-c", PROGRAM]) | {"tolerations": AT_ONCE}
+        spec = pod_spec(["python", "-u", "-c", PROGRAM]) | {"tolerations": AT_ONCE}
         self.kube.create(
             {
                 "apiVersion": "apps/v1",
@@ -154,7 +154,7 @@ class Attendee:
             "spec": {
                 "backoffLimit": 1000,
                 "template": {
-                    "spec": _pod_spec(["sh", "-c", script])
+                    "spec": pod_spec(["sh", "-c", script])
                     | {"restartPolicy": "OnFailure", "tolerations": AT_ONCE}
                 },
             },
@@ -304,7 +304,7 @@ def count_lines(lines: Iterable[str], *, about: str) -> int:
     return count
 
 
-def _pod_spec(command: list[str]) -> Object:
+def pod_spec(command: list[str]) -> Object:
     """Return the spec of a pod that has the attendee's claim at /claim."""
     return {
         "terminationGracePeriodSeconds": 1,

@@ -64,6 +64,8 @@ LANES = {
     "components": Lane(every=25, weights=dict.fromkeys((*KILLED, "forkserver"), 1)),
     "kubelet": Lane(every=60, weights={"kubelet": 1}, until=FORGET_KUBELETS),
     "nodes": Lane(every=20, weights={"stop": 1, "isolate": 1}, lasts=(5, 40)),
+    # An attendee who takes all that there is, in turns: without it, the others are as fast as they can be.
+    "attacker": Lane(every=30, weights={"attack": 1}, lasts=(30, 90)),
     # Clients of Kubernetes read their certificates again every five minutes.
     "certificates": Lane(every=240, weights={"shorten": 1}, lasts=(300, 400)),
     "disk": Lane(every=120, weights={"fill": 1}, lasts=(5, 30)),

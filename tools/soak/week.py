@@ -10,7 +10,8 @@ import psutil
 
 import kitlib as kit
 from kitlib.errors import KitError
-from soak import memory
+from soak import attacker, memory
+from soak.attacker import Attacker
 from soak.attendee import Attendee, Broken, wait_until_done
 from soak.faults import Faults
 from soak.ledger import Ledger
@@ -56,6 +57,7 @@ class Soak:
             one.move_in()
             self.attendees.append(one)
         self._settle("the start")
+        self.attacker = Attacker(self.cluster, self.attendees[0].kube)
         for one in self.attendees[:3]:
             for what in ("create", "job", "exec", "logs", "port-forward"):
                 one.act(what, 0, 0.0)
@@ -71,6 +73,7 @@ class Soak:
     def disturb(self, disturbances: Iterable[Disturbance], *, seconds: float) -> None:
         """Do everything in its time; lanes side by side."""
         self.sampler = Sampler(self.root)
+        self.attacker.move_in()
         began = time.monotonic()
         lanes: dict[str, ThreadPoolExecutor] = {}
         try:
@@ -93,6 +96,8 @@ class Soak:
                 pick = each.pick * len(self.attendees)
                 one = self.attendees[int(pick)]
                 came = f"{one.name}: {one.act(each.what, number, pick % 1)}"
+            elif each.lane == "attacker":
+                came = self.attacker.end() if each.what.startswith(UNDO) else self.attacker.begin()
             else:
                 came = self.faults.do(each.lane, each.what, each.pick)
             self._done[each.what] = self._done.get(each.what, 0) + 1
@@ -112,6 +117,8 @@ class Soak:
         """Undo everything, wait until it is quiet, and judge."""
         self.faults.undo_all()
         self._settle("everything's end")
+        self.training = attacker.compare(self.attacker.leave(), self.attacker.attacks)
+        self._found(attacker.problems(self.training))
         found = {}
         for one in self.attendees:
             found |= one.objects()
@@ -180,6 +187,7 @@ class Soak:
             "failed": self._failed,
             "acknowledged": self.ledger.acknowledged,
             "unanswered": self.ledger.unanswered,
+            "training": self.training,
             "memory": {"after": round(after), **kept},
             "etcd": {
                 "database": max(each.size for each in samples["etcd"]),

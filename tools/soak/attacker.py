@@ -1,0 +1,232 @@
+"""An attendee who takes all that they can get, in turns, and a training job of another that counts its steps.
+
+While the attack lasts, flows, connections, questions and inotify instances are taken without end, images are
+requested of registries that never answer, and what the instructor's table reads is spoiled. What the job does
+with and without it, in the same cluster and the same hour, is the measure.
+"""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import kitlib as kit
+from kitlib.errors import KitError
+from kitlib.k8s import manifests
+from kitlib.k8s.client import Kube
+from soak.attendee import AT_ONCE, pod_spec
+from trainyard_kit import workshop
+
+NAME, TRAINER = "attacker", "trainer"
+LABELS = {"soak": "attack"}
+PORT, UDP_PORTS = 9000, range(9001, 9009)
+SETTLE_SECONDS, LEAST_SECONDS, PATIENCE_SECONDS = 5, 60, 60
+# Of the job's speed; and of the time, of which nodes that are off take more or less on either side.
+MOST_LOST, MOST_STOPPED = 0.1, 0.25
+SILENT_IMAGES = [f"192.0.2.{number}:5000/silent:1" for number in range(1, 4)]  # of RFC 5737: nobody is there
+# A thread for each thing that all share; each takes until it gets no more, and goes on trying.
+ATTACK = f"""
+import ctypes, random, socket, threading, time
+libc = ctypes.CDLL(None)
+kept = []
+
+def datagrams():
+    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    sock.sendto(b"x", ("attack", random.choice({list(UDP_PORTS)})))
+    kept.append(sock)
+
+def dials():
+    sock = socket.socket()
+    sock.setblocking(False)
+    sock.connect_ex((f"198.51.100.{{random.randrange(1, 255)}}", random.randrange(1, 65536)))
+    kept.append(sock)
+
+def questions():
+    name = bytes(random.choices(range(97, 123), k=12))
+    head = random.randbytes(2) + bytes([1, 0, 0, 1, 0, 0, 0, 0, 0, 0])
+    query = head + bytes([len(name)]) + name + b"\\3com\\0\\0\\1\\0\\1"
+    asking.sendto(query, (server, 53))
+
+def instances():
+    if libc.inotify_init1(0) < 0:
+        time.sleep(1)
+
+def repeat(act):
+    while True:
+        try:
+            act()
+        except OSError:
+            time.sleep(0.01)
+            if len(kept) > 10_000:
+                kept.clear()
+
+lines = open("/etc/resolv.conf").read().split()
+server = lines[lines.index("nameserver") + 1]
+asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+threads = [threading.Thread(target=repeat, args=(act,)) for act in (datagrams, dials, questions, instances)]
+for thread in threads:
+    thread.start()
+"""
+# A step exchanges gradients with another worker, which is itself, over a connection that stays, and computes.
+TRAINING = f"""
+import socket, threading, time
+listener = socket.create_server(("", {PORT}))
+
+def answer():
+    while True:
+        with listener.accept()[0] as peer:
+            while data := peer.recv(65536):
+                peer.sendall(data)
+
+threading.Thread(target=answer, daemon=True).start()
+gradients = bytes(65536)
+second, steps = int(time.time()), 0
+with open("/claim/steps", "a") as file:
+    peer = None
+    while True:
+        try:
+            peer = peer or socket.create_connection(("{TRAINER}", {PORT}), timeout=5)
+            peer.sendall(gradients)
+            left = len(gradients)
+            while left and (data := peer.recv(left)):
+                left -= len(data)
+            sum(range(200_000))
+            steps += 1
+        except OSError:
+            peer = None
+        while second < int(time.time()):
+            print(second, steps, file=file, flush=True)
+            second, steps = second + 1, 0
+"""
+
+
+Result = TypeVar("Result")
+
+
+class Attacker:
+    """One attendee who attacks, and the training job of another.
+
+    Args:
+        cluster: The soak's.
+        victim: Reaches the namespace of the attendee who trains.
+    """
+
+    def __init__(self, cluster: kit.Cluster, victim: Kube) -> None:
+        self.cluster, self.victim = cluster, victim
+        made = workshop.add(NAME, cluster=cluster, cpu="1", memory="2Gi")
+        self.kube = Kube(made.kubeconfig, cluster="soak")
+        self.attacks: list[list[float]] = []  # begin and end, in seconds since the epoch
+
+    def move_in(self) -> None:
+        """Start the training job, and create what is there while nobody attacks."""
+        headless = {"spec": {"clusterIP": "None", "publishNotReadyAddresses": True}}
+        self.victim.create(manifests.merge(_service(TRAINER, [("TCP", PORT)]), headless))
+        self.victim.create(_deployment(TRAINER, TRAINING))
+        self.kube.create(_service("attack", [("UDP", port) for port in UDP_PORTS]))
+
+    def begin(self) -> str:
+        """Attack from now on; return what the instructor's table says meanwhile."""
+        self.attacks.append([time.time(), float("inf")])
+        _patiently(self._attack)
+        return f"{len(_patiently(lambda: workshop.status(cluster=self.cluster)))} attendees in the table"
+
+    def _attack(self) -> None:
+        spec = {"containers": [{"name": "main", "image": "busybox", "command": ["true"]}]}
+        self.kube.apply(_deployment("attack", ATTACK))
+        for number, image in enumerate(SILENT_IMAGES):
+            spec["containers"][0] |= {"image": image, "resources": {"requests": {"cpu": 0, "memory": 0}}}
+            labels = LABELS | {"trainyard/worker": "9" * 60, "trainyard/run": "spoiled"}
+            pod = {"metadata": {"name": f"silent-{number}", "labels": labels}, "spec": spec}
+            self.kube.apply({"apiVersion": "v1", "kind": "Pod"} | pod)
+        spoiled = {f"{number:02}_x": text for number, text in enumerate(("[" * 10_000, "NaN", '{"at": []}'))}
+        self.kube.patch("ConfigMap", "notebook-progress", {"data": spoiled})
+
+    def end(self) -> str:
+        """Attack no more."""
+        _patiently(lambda: self.kube.delete("Deployment", "attack"))
+        for number in range(len(SILENT_IMAGES)):
+            _patiently(lambda number=number: self.kube.delete("Pod", f"silent-{number}"))
+        if self.attacks:
+            self.attacks[-1][1] = min(self.attacks[-1][1], time.time())
+        return "over"
+
+    def leave(self) -> list[tuple[int, int]]:
+        """End everything; return how many steps the training job made in each second."""
+        with contextlib.suppress(KitError):
+            self.end()
+        pods = self.victim.get_all("Pod", labels=f"app={TRAINER}")
+        name = next(pod["metadata"]["name"] for pod in pods if pod["status"].get("phase") == "Running")
+        lines = self.victim.execute(
+            name, ["sh", "-c", "cat /claim/steps && rm /claim/steps"], container="main"
+        ).splitlines()
+        self.victim.delete("Deployment", TRAINER)
+        self.victim.delete("Service", TRAINER)
+        self.kube.delete("Service", "attack")
+        return [(int(second), int(steps)) for second, steps in map(str.split, lines)]
+
+
+def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[tuple[float, float]]) -> dict:
+    """Compare the steps of a second with and without an attack, by their medians. Pure.
+
+    Seconds without a step are counted by themselves: nodes that are off stop the job on both sides.
+
+    Example:
+        >>> compare([(second, 10 - (second >= 100)) for second in range(200)], [(100, 200)])["lost"]
+        0.1
+    """
+    windows = list(attacks)
+    with_attack, without = [], []
+    for second, steps in counts:
+        if any(abs(second - edge) < SETTLE_SECONDS for window in windows for edge in window):
+            continue
+        attacked = any(begin <= second < end for begin, end in windows)
+        (with_attack if attacked else without).append(steps)
+    found = {"attacked": len(with_attack), "alone": len(without), "lost": None, "stopped": None}
+    if min(len(with_attack), len(without)) < LEAST_SECONDS:
+        return found
+    speeds = [statistics.median(filter(None, steps)) if any(steps) else 0 for steps in (with_attack, without)]
+    stops = [steps.count(0) / len(steps) for steps in (with_attack, without)]
+    lost = 1 - speeds[0] / speeds[1] if speeds[1] else 0
+    return found | {"lost": round(lost, 3), "stopped": round(stops[0] - stops[1], 3)}
+
+
+def problems(figures: dict) -> list[str]:
+    """Judge what `compare` found. Pure."""
+    lost, stopped = figures["lost"] or 0, figures["stopped"] or 0
+    slower = [f"an attacker took {lost:.0%} of another's training speed"] * (lost > MOST_LOST)
+    return slower + [f"an attacker stopped another's training for {stopped:.0%}"] * (stopped > MOST_STOPPED)
+
+
+def _patiently(act: Callable[[], Result]) -> Result:
+    """Do something again while a component is away."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return act()
+        except KitError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
+
+
+def _service(name: str, ports: Iterable[tuple[str, int]]) -> dict:
+    entries = [{"name": f"p{port}", "port": port, "protocol": protocol} for protocol, port in ports]
+    spec = {"selector": {"app": name}, "ports": entries}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
+
+
+def _deployment(name: str, program: str) -> dict:
+    spec = pod_spec(["python", "-u", "-c", program]) | {"tolerations": AT_ONCE}
+    (container,) = spec["containers"]
+    if name == TRAINER:  # the cores that nobody requests are anybody's
+        container["resources"] = {"requests": {"cpu": "500m", "memory": "64Mi"}}
+    else:  # without a claim
+        spec = {"containers": [container | {"volumeMounts": []}], "tolerations": AT_ONCE}
+    template = {"metadata": {"labels": {"app": name}}, "spec": spec}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": {"app": name}}, "template": template},
+    }
