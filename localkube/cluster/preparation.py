@@ -33,18 +33,10 @@ DELAYS = {"forkserver": 2.5, "metrics-server": 5.0}
 EGRESS_SOCKET = "egress.sock"
 # On the cluster's loopback; the supervisor relays it to the token webhook on the host.
 TOKEN_WEBHOOK_PORT = 6444
-# What pods need of the kit where its folder is a home, which has more.
-KIT = (
-    "docs",
-    "images",
-    "kitlib",
-    "localkube",
-    "manifests",
-    "notebooks",
-    "programs",
-    "trainers",
-    "trainyard_kit",
-)
+# What pods need of a checkout.
+KIT = ("docs", "images", "kitlib", "localkube", "manifests", "notebooks", "programs", "trainers")
+KIT = (*KIT, "trainyard_kit")
+CHECKOUT = Path(__file__).resolve().parents[2]
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/etc/")
 # The kubelet trusts its cluster's authority alone: reading the machine's takes aiohttp a sixth of a second.
 KUBELET_ENVIRONMENT = {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null", "MALLOC_ARENA_MAX": "1"}
@@ -109,7 +101,8 @@ class ClusterFiles:
             "simulated": str(paths.simulated),
             "hide": [os.path.realpath(state_dir())],
             "ids": asdict(self.machine.pod_users),
-            "environment": environment(self.control_plane),
+            "environment": (shown := environment(self.control_plane)),
+            "sources": {} if self.mode == "plain" else copy_kit(paths.root / "kit", shown),
             "covered": self._covered(),
             "seccomp": "" if self.mode == "plain" else seccomp.compile_filter(),
             "version": self.control_plane.version,
@@ -308,12 +301,54 @@ def environment(control_plane: ControlPlaneBinaries | None = None) -> list[str]:
     """List the directories that containers run from: Python, the kit, its cache, the control plane."""
     programs = control_plane.programs.values() if control_plane else ()
     wanted = [sys.prefix, sys.base_prefix, cache_dir(), *(os.path.dirname(argv[0]) for argv in programs)]
-    kit = Path(__file__).resolve().parents[2]
-    wanted += [kit / name for name in KIT] if str(kit) in _homes() else [kit]
-    found = {os.path.realpath(place) for place in wanted if os.path.isdir(place)}
-    # Those of the system are there anyway, and so are those within another.
-    others = tuple(f"{place}/" for place in found)
+    found = {os.path.realpath(place) for place in (*wanted, CHECKOUT) if os.path.isdir(place)}
+    # Those of the system are there anyway, and so are those within another, but of which a part is shown.
+    others = tuple(f"{place}/" for place in found if place != str(CHECKOUT) or not _is_checkout())
     return sorted(place for place in found if not place.startswith((*SYSTEM, *others)) and place != "/usr")
+
+
+def copy_kit(target: Path, environment: Iterable[str]) -> dict[str, str]:
+    """Copy what pods see of a checkout: the folders of the kit, as they are now.
+
+    Beside them, and in them, may lie a .git, kubeconfigs, an .env or the socket of an agent: of the folders,
+    files that are closed to others stay away, unless their whole directory is closed, and so do sockets.
+
+    Args:
+        environment: Directories that are mounted in it.
+
+    Returns:
+        What is to be mounted in place of the checkout; nothing where the kit is installed.
+    """
+    if not _is_checkout():
+        return {}
+    shutil.rmtree(target, ignore_errors=True)
+    private_dir(target)
+    target.chmod(0o755)
+    for name in KIT:
+        if (CHECKOUT / name).is_dir():
+            shutil.copytree(CHECKOUT / name, target / name, symlinks=True, ignore=_private)
+    for place in map(Path, environment):
+        if place != CHECKOUT and place.is_relative_to(CHECKOUT):
+            (target / place.relative_to(CHECKOUT)).mkdir(parents=True, exist_ok=True)
+    return {str(CHECKOUT): str(target)}
+
+
+def _private(directory: str, names: list[str]) -> set[str]:
+    """List what of a directory is not copied; this user may be another one than that of the checkout."""
+    is_closed, found = not os.stat(directory).st_mode & stat.S_IROTH, set()
+    for name in names:
+        path = os.path.join(directory, name)
+        mode = os.lstat(path).st_mode
+        is_own = not mode & stat.S_IROTH and not is_closed and not name.endswith(".pyc")
+        is_shown = stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not is_own)
+        if not stat.S_ISLNK(mode) and not (is_shown and os.access(path, os.R_OK)):
+            found.add(name)
+    return found
+
+
+def _is_checkout() -> bool:
+    """Check whether the kit runs from a checkout, and not from installed packages."""
+    return (CHECKOUT / "pyproject.toml").exists()
 
 
 def covered(environment: Iterable[str]) -> list[str]:

@@ -30,6 +30,7 @@ class KubeletConfig:
         hide: Directories of the clusters, which no pod may see.
         ids: The users and groups of pods.
         environment: Directories of the host that every container sees, read-only, wherever they are.
+        sources: What is shown in the place of some of these.
         covered: Directories that are empty in containers, but for ``environment`` and volumes.
         seccomp: The filter of pods' system calls (``LinuxSpec.seccomp``).
         images: How images are obtained: ``stand-in``, ``pull`` or ``auto``; see ``image_manager.py``.
@@ -57,6 +58,7 @@ class KubeletConfig:
     control_groups: bool = True
     ids: IdRanges = IdRanges()
     environment: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
     covered: tuple[str, ...] = ()
     seccomp: str = ""
     images: str = "auto"

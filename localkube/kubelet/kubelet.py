@@ -185,6 +185,7 @@ def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: Ob
         hide=hide,
         ids=ids,
         environment=config.environment,
+        sources=config.sources,
         covered=config.covered,
         seccomp=config.seccomp,
         forkserver=config.forkserver,

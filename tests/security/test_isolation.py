@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from localkube.cluster.preparation import CHECKOUT, KIT
 from localkube.cluster.seccomp import compile_filter
 
 from ..node.clusters import pod, python
@@ -267,6 +268,15 @@ def test_the_clusters_directory_is_hidden_under_its_other_mounts_too(cluster, po
     volumes = [{"name": "other", "hostPath": {"path": f"{cluster.second}/trainyard/clusters"}}]
     name = pods.create(pod("find /own", main=main, volumes=volumes))
     pods.wait_for_event(name, "FailedMount", "belongs to the local cluster itself, and is not shown to pods")
+
+
+def test_of_the_checkout_pods_see_the_kits_own_folders_alone(pods):
+    """Beside them lie a clone's .git, .env and kubeconfigs."""
+    script = f"ls -A {CHECKOUT}; cat {CHECKOUT}/.git/config {CHECKOUT}/pyproject.toml 2>/dev/null | wc -c"
+    shown = pods.output(pod(script))
+    *names, size = shown.split()
+    assert set(names) <= {*KIT, ".venv", ".pytest_cache"}  # the last one leads to the cluster
+    assert {"localkube", "trainers"} <= set(names) and size == "0"
 
 
 FILL = """

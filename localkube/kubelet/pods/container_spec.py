@@ -13,6 +13,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from localkube.kubelet.containers import security_context
@@ -352,18 +353,29 @@ def devices() -> tuple[str, ...]:
     return tuple(f"/dev/{name}" for name in (*DEVICES, *graphics))
 
 
-def root_mounts(environment: Iterable[str], covered: Iterable[str] = ()) -> list[MountSpec]:
+def root_mounts(
+    environment: Iterable[str],
+    covered: Iterable[str] = (),
+    *,
+    sources: Mapping[str, str] = MappingProxyType({}),
+    hidden: Iterable[str] = (),
+) -> list[MountSpec]:
     """What every container on the host's file system sees of the directories that are covered.
 
     Args:
         environment: Directories of the host; readable by the container even if they are closed to others.
         covered: Directories whose other content no container sees; none in plain mode.
+        sources: What is shown in the place of some of them.
+        hidden: Directories that are covered in the former.
     """
     scratch = tuple(directory + "/" for directory in SCRATCH)
-    covered = [place for place in covered if not place.startswith(scratch)]
+    covered = [place for place in covered if not place.startswith(scratch) and place not in sources]
     environment = [place for place in environment if covered or place.startswith(scratch)]
-    shown = [MountSpec(place, source=place, options=("ro", "idmap", "masked")) for place in environment]
-    shown += [MountSpec(place, "tmpfs", options=("mode=755", "size=1m", "ro")) for place in covered]
+    shown = [MountSpec(place, "tmpfs", options=("mode=755", "size=1m", "ro")) for place in covered]
+    for place in environment:
+        source = sources.get(place, place)
+        masked = ["masked"] if any(path.startswith(f"{source}/") for path in hidden) else []
+        shown.append(MountSpec(place, source=source, options=("ro", "idmap", *masked)))
     return sorted(shown, key=lambda mount: mount.destination)
 
 
@@ -384,7 +396,12 @@ def _host_mounts(runtime: Runtime, uid: str, layer: Path) -> list[MountSpec]:
         directory.chmod(0o1777)
         runtime.ids.give(directory, uid)
         made.append(MountSpec(place, source=str(directory)))
-    return [*made, _shared_memory(), *root_mounts(runtime.environment, runtime.covered)]
+    hidden = [path for path, _ in runtime.hide.places()]
+    return [
+        *made,
+        _shared_memory(),
+        *root_mounts(runtime.environment, runtime.covered, sources=runtime.sources, hidden=hidden),
+    ]
 
 
 def _network_mounts(runtime: Runtime, uid: str) -> list[MountSpec]:

@@ -46,6 +46,7 @@ class Runtime:
         hide: Directories of the host that are covered in every container, and in its volumes.
         ids: The users and groups of pods.
         environment: Directories of the host that every container sees, read-only.
+        sources: What is shown in the place of some of these.
         covered: Directories of the host that are empty in containers, but for the former and volumes.
         seccomp: The filter of pods' system calls (``LinuxSpec.seccomp``).
         pods: The directory of the pods' files.
@@ -74,6 +75,7 @@ class Runtime:
     addresses: Addresses = field(default_factory=NamespaceAddresses)
     ids: PodIds = field(default_factory=PodIds)
     environment: tuple[str, ...] = ()
+    sources: Mapping[str, str] = field(default_factory=dict)
     covered: tuple[str, ...] = ()
     seccomp: str = ""
     plain: PlainPods | None = None
