@@ -58,6 +58,14 @@ def torchrun(*arguments: str) -> list[str]:
     return ["torchrun", "--nproc-per-node=2", "--monitor-interval=0.1", *arguments]
 
 
+@pytest.mark.parametrize("start", [["python"], ["python", "-m"], torchrun()], ids=" ".join)
+def test_variables_that_a_program_sets_before_it_imports_torch_have_their_effect(pair, start):
+    program = "early_variables" if start[-1] == "-m" else "early_variables.py"
+    cold, forked = pair.both([*start, program], cwd=PROGRAMS)
+    said = {f"debug level DebugLevel.DETAIL threads {min(2, os.cpu_count())}"}
+    assert set(forked.stdout.splitlines()) == set(cold.stdout.splitlines()) == said
+
+
 @pytest.mark.parametrize(
     "way",
     ["agree", pytest.param("raise", marks=pytest.mark.slow), pytest.param("exit", marks=pytest.mark.slow)],

@@ -45,6 +45,8 @@ def refusal(
     """
     if found := _forbidden_sysctl(pod):
         return found
+    if (pod["spec"].get("os") or {}).get("name", "linux") != "linux":
+        return "PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"
     if shortage:
         resource = shortage.partition("resource: ")[2].partition(",")[0]
         return f"OutOf{resource}", shortage

@@ -135,6 +135,18 @@ def unfit(env: Mapping[str, str]) -> str | None:
     return None if _has_utf8_locale(env) else "LC_ALL"
 
 
+def is_read_at_import(name: str) -> bool:
+    """Check whether torch, or a library that it loads, reads a variable once, when it is imported.
+
+    What the interpreter reads when it starts is too late for any program to set.
+    """
+    if name in THREADS or name == "TORCH_DISTRIBUTED_DEBUG":  # set for a fork from what its pod declares
+        return True
+    if name in FREE or name.startswith((*FREE_PREFIXES, "PYTHON", "_PYTHON", "LD_", "MALLOC_")):
+        return False
+    return name in FIXED or name.startswith(FIXED_PREFIXES)
+
+
 def is_on(env: Mapping[str, str], name: str) -> bool:
     """Check a variable as Python checks a flag: any text but a 0 sets it."""
     value = env.get(name, "")

@@ -31,7 +31,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import BuiltinImporter, all_suffixes
 from importlib.util import MAGIC_NUMBER
@@ -39,6 +39,7 @@ from typing import Any, NoReturn
 
 from localkube.runtime.forkserver import native
 from localkube.runtime.forkserver.command import ForkPlan, locale_name
+from localkube.runtime.forkserver.early_variables import find_module, sets_early
 
 SUFFIXES = all_suffixes()
 COLD_FILES = (b"PK\x03\x04", MAGIC_NUMBER)  # archives and byte code that carry a script's name
@@ -121,8 +122,23 @@ def _can_run(plan: ForkPlan, env: Mapping[str, str], state: ForkserverState) -> 
     if site.ENABLE_USER_SITE and state.user_site_differs(env.get("HOME", "")):
         return False
     searched = [_first_path(plan), *_python_path(env)]
+    if (source := _source(plan, searched)) is not None and sets_early(source, searched):
+        return False
     hidden = state.names() | {"sitecustomize", "usercustomize"}
     return not any(_provides(directory, hidden) for directory in searched)
+
+
+def _source(plan: ForkPlan, searched: Sequence[str]) -> bytes | None:
+    """Read the program, unless it is an installed module."""
+    if plan["kind"] == "command":
+        return plan["target"].encode()
+    path = plan["target"]
+    if plan["kind"] == "module":
+        path = find_module(f"{path}.__main__", searched) or find_module(path, searched)
+    if path is None:
+        return None
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def _is_plain_script(path: str) -> bool:
