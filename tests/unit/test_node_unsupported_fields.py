@@ -26,6 +26,12 @@ def test_fields_that_are_lost_for_one_reason_share_a_sentence():
     )
 
 
+def test_limits_of_a_whole_pod_are_named_and_its_requests_are_not():
+    assert unsupported_fields(pod(resources={"requests": {"cpu": "1"}})) == []
+    (said,) = unsupported_fields(pod(resources={"limits": {"memory": "1Gi"}}))
+    assert said.startswith("resources.limits is not supported: ")
+
+
 def test_plain_mode_keeps_less():
     memory = pod(volumes=[{"name": "shm", "emptyDir": {"medium": "Memory"}}])
     assert unsupported_fields(memory) == []

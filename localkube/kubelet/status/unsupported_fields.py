@@ -29,6 +29,9 @@ NO_PROFILE = "no profile confines containers"
 POD_RULES = (
     FieldRule("hostUsers", "the pod has a user namespace of its own"),
     FieldRule("resourceClaims", "dynamic resources are not allocated"),
+    FieldRule(
+        "resources.limits", "each container has its own limits; the pod's requests count for scheduling"
+    ),
     FieldRule("securityContext.seLinuxOptions", NO_PROFILE),
     FieldRule("securityContext.seccompProfile", ONE_FILTER, lambda value: _other_filter(value)),
     FieldRule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
