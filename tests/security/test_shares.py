@@ -177,6 +177,37 @@ async def test_connections_that_one_pod_holds_leave_some_for_others():
 
 
 @in_network_namespace
+async def test_when_no_descriptor_is_left_flows_are_refused_and_later_ones_are_carried():
+    async def hello(reader, writer):
+        writer.write(b"hello")
+        writer.close()
+
+    async def greeted(client):
+        loop = asyncio.get_running_loop()
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(5 * PATIENCE):
+                await loop.sock_connect(client, (IP, 5000))
+                return await loop.sock_recv(client, 5) == b"hello"
+        return False
+
+    clients = [client_socket(BOB, kind) for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM) * 2]
+    await asyncio.get_running_loop().create_datagram_endpoint(Echo, local_addr=("10.244.3.3", 5000))
+    server = await asyncio.start_server(hello, "10.244.3.3", 5000)
+    async with server, relayed("UDP"), relayed("TCP"):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest = os.dup(0)
+        os.close(lowest)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        assert not await is_echoed(clients[0], 5000)
+        waiting = asyncio.create_task(greeted(clients[1]))
+        await asyncio.sleep(0.1)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert await is_echoed(clients[2], 5000)
+        assert await greeted(clients[3])
+        await waiting
+
+
+@in_network_namespace
 async def test_a_service_with_very_many_ports_leaves_listeners_for_others():
     services, slices = FakeInformer(), FakeInformer()
     many = [(f"p{number}", 1000 + number, "TCP") for number in range(2000)]
