@@ -33,6 +33,11 @@ CHAPTERS = (
     ("Background", ("docs/glossary.md", "docs/trainers.md", "docs/datasets.md", "docs/elastic.md")),
     ("Teaching", ("docs/instructors-guide.md", "docs/walk-throughs.md", "trainyard_kit/workshop/README.md")),
 )
+# YAML and IPython's Code are HTML in an output: their indentation is content.
+CODE = """\
+.cell_output pre, .cell_output code, .output_html pre {
+  font-family: var(--pst-font-family-monospace, monospace); white-space: pre; tab-size: 4; }
+"""
 # A link in Markdown whose target is a file or folder of the repository.
 LINK = re.compile(r"\[([^\]\n]+)\]\(((?![a-z]+:|#)[^)\s#]+)(#[^)\s]*)?\)")
 
@@ -61,6 +66,8 @@ def build(site: Path, version: str, base: str, reports: Path) -> None:
     shutil.copytree(ROOT / "docs" / "images", source / "docs" / "images")
     shutil.copytree(ROOT / "docs" / "images", source / "extra" / "docs" / "images")
     shutil.copy(ROOT / "tools" / "site_settings.py", source / "conf.py")
+    (source / "static").mkdir()
+    (source / "static" / "code.css").write_text(CODE, encoding="utf-8")
     switcher = {"json_url": f"{base}switcher.json", "version_match": version}
     with (source / "conf.py").open("a", encoding="utf-8") as settings:
         settings.write(f"\nhtml_theme_options['switcher'] = {switcher!r}\n")

@@ -115,7 +115,9 @@ def run(commands: Commands) -> None:
 @task()
 def lab(commands: Commands) -> None:
     """Open JupyterLab on the notebooks, while Kubernetes may still be built in the background."""
-    commands.setup(commands.bin / "jupyter", "lab", "--notebook-dir", "notebooks")
+    # The clone is JupyterLab's folder: notebooks show pictures and link to files that are beside theirs.
+    first = "--LabApp.default_url=/lab/tree/notebooks/00_start.ipynb"
+    commands.setup(commands.bin / "jupyter", "lab", "--ServerApp.root_dir=.", first)
 
 
 @task()

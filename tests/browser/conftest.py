@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -51,6 +52,19 @@ def lab(state_home, tmp_path_factory):
     home = tmp_path_factory.mktemp("lab")
     for name in ("notebooks", "trainers"):
         shutil.copytree(ROOT / name, home / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    with serve(home, f"--ServerApp.root_dir={home}") as address_of:
+        yield address_of, home
+
+
+@pytest.fixture(scope="module")
+def serve_lab(tmp_path_factory):
+    """Start JupyterLab in a folder, with the words given; as a context, the address that opens a file."""
+    return lambda folder, *words: serve(tmp_path_factory.mktemp("server"), *words, folder=folder)
+
+
+@contextmanager
+def serve(home, *words, folder=None):
+    """Start JupyterLab, with its settings and records in ``home``."""
     for name, values in SETTINGS.items():
         path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True)
@@ -59,16 +73,22 @@ def lab(state_home, tmp_path_factory):
     variables = {f"JUPYTER_{name}": str(home / name.lower()) for name in folders}
     variables |= {"JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "JUPYTER_TOKEN": token}
     variables |= {"JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ServerApp.port=0"]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        "--ServerApp.port=0",
+        *words,
+    ]
     with (
         (home / "log").open("w") as log,
-        subprocess.Popen(
-            [*command, f"--ServerApp.root_dir={home}"], env=os.environ | variables, stdout=log, stderr=log
-        ) as server,
+        subprocess.Popen(command, cwd=folder, env=os.environ | variables, stdout=log, stderr=log) as server,
     ):
         try:
             address = _address(home / "runtime_dir", home / "log", server)
-            yield lambda path: f"{address}lab/tree/{path}?token={token}&reset", home
+            yield lambda path: f"{address}lab/tree/{path}?token={token}&reset"
         finally:
             server.terminate()
 

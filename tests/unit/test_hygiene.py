@@ -203,6 +203,12 @@ def test_links_lead_to_files(notebook):
         assert (NOTEBOOKS[0].parent / target).exists(), target
 
 
+def test_files_that_cells_name_beside_the_notebooks_are_there(notebook):
+    text = "\n".join(cell.source for cell in code_cells(notebook))
+    for target in re.findall(r"\"(\.\./[\w/.-]+\.(?:py|yaml))\"", text):
+        assert (NOTEBOOKS[0].parent / target).exists(), target
+
+
 def test_nothing_is_installed_or_pasted(notebook, number):
     text = "\n".join(cell.source for cell in code_cells(notebook))
     lesson = [cell for cell in code_cells(notebook) if not {"solution", "hosted"} & set(tags(cell))]
