@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from kitlib import config
-from kitlib.clusters import cleanup, plugins
+from kitlib.clusters import cleanup, kubeconfigs, plugins
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.kubectl import find_kubectl
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
@@ -160,6 +160,7 @@ class ExistingCluster(Cluster):
     def forget(self) -> None:
         """Delete what this machine keeps of it."""
         cleanup.delete_kubeconfigs(self.name)
+        kubeconfigs.remove(self.name)
         for path in (_memory(self.name), _memory(self.name).with_suffix(".context")):
             path.unlink(missing_ok=True)
 

@@ -4,9 +4,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kitlib.clusters import cleanup
+from kitlib.clusters import cleanup, kubeconfigs
 from kitlib.clusters.base import Cluster, Shape
-from kitlib.clusters.machine import ask, get_images, load_images
+from kitlib.clusters.machine import Unfinished, ask, get_images, load_images
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table
 from kitlib.errors import (
@@ -79,14 +79,20 @@ class LocalCluster(Cluster):
                 if now["state"] == "broken":
                     raise broken(name, now) from error
                 raise
+            except Unfinished as error:
+                fix = f'kit.clusters.find("{name}").delete()'
+                what = "stopped before it was removed; what was begun of the cluster stays"
+                raise Interrupted(what, about=f'cluster "{name}"', fix=fix) from error
             except KeyboardInterrupt as error:
                 raise Interrupted(
                     "stopped; what was begun of the cluster is removed",
                     about=f'cluster "{name}"',
-                    fix="call create_cluster again",
+                    fix=f'kit.create_cluster("local", name="{name}")',
                 ) from error
             line.done(f"{status['nodes']} nodes are Ready, Kubernetes {status['version']}")
         cluster = cls(name, status)
+        if recreate and kubeconfigs.is_merged(name):
+            kubeconfigs.merge(cluster)
         if (simulated := shape.options.get("simulated_nodes")) is not None:
             cluster.simulate_nodes(simulated)
         return cluster
@@ -179,6 +185,7 @@ class LocalCluster(Cluster):
         with progress(f"cluster {self.name}") as line:
             line.update("deleting it")
             cleanup.delete_kubeconfigs(self.name)
+            kubeconfigs.remove(self.name)
             ask("delete", self.name, report=line.update)
             line.done("deleted")
 
@@ -228,7 +235,7 @@ class LocalCluster(Cluster):
 def broken(name: str, status: dict[str, Any]) -> ClusterBroken:
     """Build the error for a cluster that cannot be used."""
     if status["state"] == "stopped":
-        fix = f'kit.connect("{name}", start=True), or in a terminal: trainyard cluster start {name}'
+        fix = f'kit.connect("{name}", start=True)'
     else:
         shape = f'name="{name}", nodes={status.get("nodes", 4)}'
         fix = f'kit.create_cluster("local", {shape}, recreate=True) makes it anew'

@@ -26,6 +26,10 @@ STOP_SECONDS = 90  # the program ends what it has begun, and kills what does not
 LITTLE_DISK, LITTLE_MEMORY = 2 * 2**30, 3 * 2**30
 
 
+class Unfinished(KeyboardInterrupt):
+    """The program was interrupted, and ended before it had cleaned up."""
+
+
 def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> Any:
     """Run one verb of ``python -m localkube`` and return its result.
 
@@ -54,8 +58,9 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> A
             process.wait()
             errors.seek(0)
             said = errors.read()
-        except BaseException:
-            _interrupt(process)
+        except BaseException as interruption:
+            if not _interrupt(process):
+                raise Unfinished from interruption
             raise
     if "error" in answer:
         error = answer["error"]
@@ -70,14 +75,20 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> A
     return answer["result"]
 
 
-def _interrupt(process: subprocess.Popen[str]) -> None:
-    """Send SIGINT to the program and its children, and give it time to clean up."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGINT)
+def _interrupt(process: subprocess.Popen[str]) -> bool:
+    """Send SIGINT to the program and its children; return whether it has cleaned up and ended.
+
+    The user need not wait for that: another Ctrl-C kills it.
+    """
     try:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
         process.communicate(timeout=STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt):
+            process.kill()
+        return False
+    return True
 
 
 def _message(line: str) -> dict[str, Any]:

@@ -89,6 +89,18 @@ def uninstall(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
     return Table(("kind", "namespace", "name"), kept, empty="nothing is left of it")
 
 
+def list_operators(cluster: Cluster) -> Table:
+    """List the known operators, with the version that a cluster has, or how it has it by itself."""
+    rows = []
+    for name, parts in OPERATORS.items():
+        kind, namespace, workload = parts[-1].workload
+        there = cluster.kube.within(namespace).find(kind, workload)
+        annotations = (there["metadata"].get("annotations") or {}) if there else {}
+        version = annotations.get(INSTALLED, "not the kit's") if there else ""
+        rows.append((name, parts[-1].version, version or cluster.built_in(name)))
+    return Table(("operator", "version", "installed"), rows)
+
+
 def _parts(name: str) -> tuple[OperatorPart, ...]:
     if name not in OPERATORS:
         raise BadInput("the kit has no such operator", about=repr(name), fix=f"one of {', '.join(OPERATORS)}")

@@ -45,7 +45,7 @@ def test_an_image_is_pulled_listed_saved_removed_and_loaded(kit, registry, tmp_p
     for listed in (kit("list").stdout, kit().stdout):
         assert re.search(rf"{re.escape(reference)} +{made.id[7:19]} +linux/\w+ +3\.\d+ MiB", listed)
     archive = str(tmp_path / "saved.tar")
-    assert kit("save", reference, "-o", archive).stdout == f"{archive}: 3.2 MB\n"
+    assert kit("save", reference, "--file", archive).stdout == f"{archive}: 3.2 MB\n"
     removed = kit("remove", reference).stdout
     assert removed.startswith(f"{reference} is removed\n1 images removed, 6.") and removed.endswith(
         "MB freed\n"

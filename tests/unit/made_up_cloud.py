@@ -212,4 +212,4 @@ def tags(name="lab", expires=None):
 def provide(monkeypatch, **classes):
     """Let these be the providers that entry points name."""
     monkeypatch.setattr(plugins, "entries", lambda group: classes if group == "kitlib.providers" else {})
-    monkeypatch.setattr(plugins, "load", lambda entry: entry)
+    monkeypatch.setattr(plugins, "load", lambda entry: entry if isinstance(entry, type) else entry.load())

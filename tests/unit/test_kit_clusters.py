@@ -189,7 +189,7 @@ def test_kubeconfigs_of_a_cluster_that_has_gone_otherwise_go_when_it_is_deleted(
     keys = cleanup.attendees_folder("lab")
     keys.mkdir(parents=True)
     monkeypatch.setattr(clusters, "find", lambda name, **more: None)
-    assert CliRunner().invoke(main.main, ["cluster", "delete", "lab"]).exit_code == 0
+    assert CliRunner().invoke(main.main, ["cluster", "delete", "lab"]).exit_code == 1
     assert not keys.exists()
 
 

@@ -20,6 +20,7 @@ FILES = (
 )  # of the packages, where notebooks show them
 IGNORED = {"__pycache__", ".ipynb_checkpoints"}
 MOST_NAMED = 5
+ROOM_MB = 20
 
 
 def copy_course(folder: Path) -> list[Path]:
@@ -49,9 +50,14 @@ def copy_course(folder: Path) -> list[Path]:
             fix="choose another folder, or move them away; nothing was written",
         )
     missing = sorted(sources.keys() - there)
-    for name in missing:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(sources[name], folder / name)
+    try:
+        for name in missing:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(sources[name], folder / name)
+    except OSError as error:
+        what = f"the course cannot be written: {error.strerror}"
+        fix = f"choose a folder that you can write, with {ROOM_MB} MB free; what is copied stays"
+        raise BadInput(what, about=str(error.filename2 or error.filename), fix=fix) from error
     return missing
 
 

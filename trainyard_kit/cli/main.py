@@ -1,7 +1,8 @@
 """``trainyard``: the library's verbs for a terminal.
 
-Results go to stdout, progress and errors to stderr, so that ``trainyard cluster kubeconfig lab > file`` holds
-a kubeconfig and nothing else. An error is a few lines and exit status 1. Only this module prints.
+Results go to stdout, progress and errors to stderr, so that a file to which ``trainyard cluster kubeconfig``
+is sent holds a kubeconfig and nothing else. An error is a few lines and exit status 1. Only the commands
+print.
 """
 
 import logging
@@ -11,37 +12,53 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
-from kitlib import clusters, config
-from kitlib.clusters import cleanup, machine, plugins
-from kitlib.errors import BadInput
+from kitlib import __version__, clusters, config
+from kitlib.clusters import cleanup, kubeconfigs, machine, plugins
+from kitlib.container_images import TRAINER
+from kitlib.errors import BadInput, ClusterNotFound
+from trainyard_kit.cli.advice import PROGRAM
 from trainyard_kit.cli.course import course
-from trainyard_kit.cli.options import CLUSTER, OPTION, ErrorGroup
+from trainyard_kit.cli.kubectl import kubectl
+from trainyard_kit.cli.lessons import dataset, operator
+from trainyard_kit.cli.options import (
+    CLUSTER,
+    CLUSTER_NAME,
+    IGNORE_NOT_FOUND,
+    OPTION,
+    OUTPUT,
+    YES,
+    ErrorGroup,
+    show,
+)
 from trainyard_kit.cli.quickstart import quickstart
 from trainyard_kit.cli.run import launch, run
 from trainyard_kit.cli.volume import volume
 
-NAME = click.argument("name", default=config.DEFAULT_CLUSTER)
+NAME = CLUSTER_NAME
 
 
 COMMANDS = {
-    "extend": "trainyard_kit.clouds.cli:extend",
-    "record": "trainyard_kit.clouds.cli:record_command",
-    "reset": "trainyard_kit.workshop.cli:reset",
-    "resources": "trainyard_kit.clouds.cli:resources",
-    "workshop": "trainyard_kit.workshop.cli:workshop",
+    "extend": "clouds.cli:extend",
+    "record": "clouds.cli:record_command",
+    "reset": "workshop.cli:reset",
+    "resources": "clouds.cli:resources",
+    "workshop": "workshop.cli:workshop",
 }
 
 
 class Commands(ErrorGroup):
     """The commands, some of which are imported when they are called: they need extras, or time."""
 
+    group_class = ErrorGroup
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *COMMANDS])
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name not in COMMANDS:
-            return super().get_command(ctx, name)
+            return super().get_command(ctx, name) or super().get_command(ctx, name.removesuffix("s"))
         command: click.Command = plugins.load(EntryPoint(name, f"trainyard_kit.{COMMANDS[name]}", ""))
         return command
 
@@ -85,7 +102,7 @@ def create(
     """Create the cluster NAME, or find it running.
 
     Options of one provider have their names in Python:
-    trainyard cluster create lab --provider eks -o region=eu-central-1 -o instance_type=g4dn.xlarge -o hours=4
+    trainyard cluster create lab --provider eks --set region=eu-central-1 --set hours=4
     """
     options = option | ({} if port is None else {"port": port})
     made = clusters.create_cluster(
@@ -93,12 +110,15 @@ def create(
     )
     click.echo(made.nodes())
     click.echo(f"\nTry: trainyard kubectl -c {name} get pods -A", err=True)
+    click.echo("For kubectl, k9s and Lens:", err=True)
+    click.echo(f"export KUBECONFIG=$(trainyard cluster kubeconfig --path {name})", err=True)
 
 
 @cluster.command("list")
-def list_() -> None:
+@OUTPUT
+def list_(output: str | None) -> None:
     """List the clusters."""
-    click.echo(clusters.list_clusters())
+    show(output, clusters.list_clusters())
 
 
 @cluster.command()
@@ -113,9 +133,18 @@ def status(name: str) -> None:
 
 @cluster.command()
 @NAME
-def kubeconfig(name: str) -> None:
+@click.option("--path", "only_path", is_flag=True, help="Print where it is.")
+@click.option("--merge", is_flag=True, help="Add it to your own: KUBECONFIG, or ~/.kube/config.")
+def kubeconfig(name: str, only_path: bool, merge: bool) -> None:
     """Print the kubeconfig of the cluster NAME."""
-    click.echo(clusters.connect(name).kubeconfig.read_text(), nl=False)
+    found = clusters.connect(name)
+    if merge:
+        click.echo(f"{kubeconfigs.merge(found)} has the context {found.name}")
+        click.echo(f"Try: kubectl --context {found.name} get nodes", err=True)
+    elif only_path:
+        click.echo(found.kubeconfig)
+    else:
+        click.echo(found.kubeconfig.read_text(), nl=False)
 
 
 @cluster.command()
@@ -135,19 +164,21 @@ def stop(name: str) -> None:
 @cluster.command()
 @NAME
 @click.option("--provider", help="By default any that this machine has used.")
+@IGNORE_NOT_FOUND
 @OPTION
-def delete(name: str, provider: str | None, option: dict[str, Any]) -> None:
-    """Delete the cluster NAME and all that is in it; harmless when there is none.
+def delete(name: str, provider: str | None, ignore_not_found: bool, option: dict[str, Any]) -> None:
+    """Delete the cluster NAME and all that is in it.
 
     A cluster at a cloud that another machine created is found with its location:
-    trainyard cluster delete lab --provider eks -o region=eu-central-1
+    trainyard cluster delete lab --provider eks --set region=eu-central-1
     """
     found = clusters.find(name, provider=provider, **option)
     if found is None:
         cleanup.delete_kubeconfigs(name)  # of one that has gone otherwise
-        click.echo(
-            f"there is no cluster {name}; trainyard resources list says what is left at clouds", err=True
-        )
+        kubeconfigs.remove(name)
+        if not ignore_not_found:
+            fix = "trainyard cluster list; trainyard resources list has what is left at clouds"
+            raise ClusterNotFound("there is no such cluster", about=f'cluster "{name}"', fix=fix)
     else:
         found.delete()
 
@@ -167,7 +198,7 @@ def template(provider: str, part: str) -> None:
 @click.argument("nodes", type=int)
 @CLUSTER
 @click.option("--provider", help="Whose; by default any that this machine used for this name.")
-@click.option("--yes", "confirm", is_flag=True, help="Agree to the price of more nodes.")
+@YES
 @click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
 @OPTION
 def scale(
@@ -184,10 +215,11 @@ def scale(
     """
     found = clusters.connect(cluster, provider=provider, **option)
     if not hasattr(found, "scale"):
+        again = f'kit.create_cluster("{found.provider}", name="{cluster}", nodes={nodes})'
         raise BadInput(
             f"the nodes of a cluster of the provider {found.provider} cannot be scaled",
             about=f'cluster "{cluster}"',
-            fix="create it with other nodes: trainyard cluster create --nodes N --recreate",
+            fix=f"create it with other nodes: {again}",
         )
     click.echo(found.scale(nodes, confirm=confirm, budget=budget))
 
@@ -236,14 +268,30 @@ main.add_command(run)
 main.add_command(volume)
 
 
-@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True)
-@CLUSTER
-def kubectl(words: tuple[str, ...], cluster: str) -> None:
-    """Run kubectl on a cluster: trainyard kubectl get pods -A."""
-    found = clusters.connect(cluster)
-    command = found.kubectl_command()
-    os.execvpe(command[0], [*command, *words], os.environ | {"KUBECONFIG": str(found.kubeconfig)})
+main.add_command(kubectl)
+main.add_command(operator)
+main.add_command(dataset)
+
+
+@main.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(f"trainyard {__version__}")
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what lets SHELL complete commands, options, and names of clusters and runs.
+
+    \b
+    bash: source <(trainyard completion bash)
+    zsh:  source <(trainyard completion zsh)
+    fish: trainyard completion fish | source
+    """
+    made = get_completion_class(shell)
+    assert made, "click has it"
+    click.echo(made(main, {}, PROGRAM, "_TRAINYARD_COMPLETE").source())
 
 
 @main.group()
@@ -271,23 +319,41 @@ def use_bundle(file: str) -> None:
 
 @main.group(invoke_without_command=True)
 @click.option("--wide", is_flag=True, help="Show also what each stand-in cannot do.")
+@OUTPUT
 @click.pass_context
-def images(context: click.Context, wide: bool) -> None:
-    """Show the images that local nodes run from, and what stands in for others."""
+def image(context: click.Context, wide: bool, output: str | None) -> None:
+    """Show, pull, load, save, build and remove images, and what stands in for some."""
     if context.invoked_subcommand is None:
-        click.echo(machine.images(wide=wide))
-        pulled = machine.pulled_images()
-        if pulled.rows:
-            click.echo(f"\n{pulled}")
+        known, pulled = machine.images(wide=wide), machine.pulled_images()
+        if pulled.rows or output:
+            show(output, known=known, pulled=pulled)
+        else:
+            show(output, known)
 
 
-@images.command("list")
-def list_images() -> None:
+@image.command("list")
+@OUTPUT
+def list_images(output: str | None) -> None:
     """Show the images that were pulled or loaded."""
-    click.echo(machine.pulled_images())
+    show(output, machine.pulled_images())
 
 
-@images.command("pull")
+@image.command("build")
+@click.argument("name", default=TRAINER)
+@click.option("--tag", help="By default made from the content.")
+@click.option("--dockerfile", default="images/trainer/Dockerfile", show_default=True)
+@click.option("--registry", default="", help="To which it is pushed.")
+@click.option("--here", is_flag=True, help="Only build it, for no cluster.")
+@CLUSTER
+def build_image(name: str, tag: str | None, dockerfile: str, registry: str, here: bool, cluster: str) -> None:
+    """Build the image NAME, by default the trainer's, for the pods of a cluster."""
+    from kitlib.container_images import build_image as build
+
+    place = None if here else clusters.connect(cluster)
+    click.echo(build(name, tag=tag, dockerfile=dockerfile, registry=registry, cluster=place))
+
+
+@image.command("pull")
 @click.argument("references", nargs=-1, required=True)
 @click.option("--platform", help="Such as linux/arm64, in place of this machine's.")
 def pull_images(references: tuple[str, ...], platform: str | None) -> None:
@@ -297,7 +363,7 @@ def pull_images(references: tuple[str, ...], platform: str | None) -> None:
         click.echo(f"{', '.join(found['names'] or found['digests'])} is {found['id']}")
 
 
-@images.command("load")
+@image.command("load")
 @click.argument("file", type=click.Path(exists=True))
 def load_images(file: str) -> None:
     """Load the images in FILE: of docker save, or an OCI layout."""
@@ -305,22 +371,22 @@ def load_images(file: str) -> None:
         click.echo(f"{', '.join(found['names']) or 'an image without a name'} is {found['id']}")
 
 
-@images.command("save")
+@image.command("save")
 @click.argument("references", nargs=-1, required=True)
-@click.option("--output", "-o", required=True, type=click.Path(dir_okay=False), help="The archive.")
-def save_images(references: tuple[str, ...], output: str) -> None:
+@click.option("--file", required=True, type=click.Path(dir_okay=False), help="The archive.")
+def save_images(references: tuple[str, ...], file: str) -> None:
     """Write REFERENCES to one archive, which Docker and Podman load as well."""
-    click.echo(f"{output}: {machine.save_images(*references, file=output) / 1e6:,.1f} MB")
+    click.echo(f"{file}: {machine.save_images(*references, file=file) / 1e6:,.1f} MB")
 
 
-@images.command("remove")
+@image.command("remove")
 @click.argument("references", nargs=-1, required=True)
 def remove_images(references: tuple[str, ...]) -> None:
     """Remove REFERENCES: names, or ids."""
     _echo_removed(machine.remove_images(*references))
 
 
-@images.command("prune")
+@image.command("prune")
 @click.option("--all", "everything", is_flag=True, help="Also the images that no container uses.")
 def prune_images(everything: bool) -> None:
     """Remove the layers and half downloads that no image needs."""
@@ -333,7 +399,7 @@ def _echo_removed(found: dict[str, Any]) -> None:
     click.echo(f"{len(found['images'])} images removed, {found['freed'] / 1e6:,.1f} MB freed")
 
 
-@images.command("get")
+@image.command("get")
 @click.argument("names", nargs=-1, required=True)
 def get_images(names: tuple[str, ...]) -> None:
     """Obtain the programs NAMES that images run: operators are built, which takes a minute or two each."""
@@ -342,11 +408,12 @@ def get_images(names: tuple[str, ...]) -> None:
 
 
 @main.group(invoke_without_command=True)
+@OUTPUT
 @click.pass_context
-def cache(context: click.Context) -> None:
+def cache(context: click.Context, output: str | None) -> None:
     """Show what the kit keeps on this machine, and how large it is."""
     if context.invoked_subcommand is None:
-        click.echo(machine.cache_contents())
+        show(output, machine.cache_contents())
 
 
 @cache.command("clear")
@@ -360,16 +427,20 @@ def clear_cache(what: str | None) -> None:
 @click.option("--provider", help="Check instead what may prevent a cluster there.")
 @click.option("--nodes", default=4, show_default=True, help="Number of its nodes.")
 @click.option("--name", default=config.DEFAULT_CLUSTER, show_default=True, help="Its name.")
+@OUTPUT
 @OPTION
 @click.pass_context
 def doctor(
-    context: click.Context, provider: str | None, nodes: int, name: str, option: dict[str, Any]
+    context: click.Context,
+    provider: str | None,
+    nodes: int,
+    name: str,
+    output: str | None,
+    option: dict[str, Any],
 ) -> None:
     """Show what this machine can do, and the credentials that each provider would use."""
     if provider is not None:
         report = clusters.preflight(provider, name=name, nodes=nodes, **option)
-        click.echo(report)
+        show(output, report.table()) if output else click.echo(report)
         context.exit(0 if report.ok else 1)
-    click.echo(machine.doctor())
-    click.echo()
-    click.echo(clusters.credentials())
+    show(output, machine=machine.doctor(), credentials=clusters.credentials())

@@ -1,14 +1,92 @@
-"""What commands share: ``--cluster``, ``--option`` for those of a provider, and how errors are shown."""
+"""What commands share: names and their completion, output formats, a provider's own options, errors."""
 
 import ast
-from collections.abc import Sequence
+import json
+import signal
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
+import yaml
 
-from kitlib import config
-from kitlib.display.tables import printable
+from kitlib import clusters, config
+from kitlib.display.tables import Table, printable
 from kitlib.errors import BadInput, KitError
+from trainyard_kit.cli.advice import for_terminal
+
+OF_ALL_PROVIDERS = {"name", "provider", "nodes", "cpus", "memory", "gpus", "recreate"}
+Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+
+
+class ErrorGroup(click.Group):
+    """Commands whose KitErrors are shown without a traceback, and whose help is shown in full."""
+
+    group_class: type[click.Group] | type[type] | None = type
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KitError as error:
+            if isinstance(error, KeyboardInterrupt):
+                signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more would cut the sentence
+            error.fix = self._advice(ctx, error.fix)
+            name = click.style(type(error).__name__, fg="red", bold=True)
+            click.echo(f"{name}: {printable(str(error))}", err=True)  # a pod's traceback may be in it
+            ctx.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+        except KeyboardInterrupt:
+            if "cluster" not in ctx.meta:
+                raise
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            name = ctx.meta["cluster"]
+            fix = f"trainyard cluster status {name}, or trainyard cluster delete {name}"
+            stopped = KitError("stopped; what was done so far stays", about=f'cluster "{name}"', fix=fix)
+            click.echo(f"Interrupted: {stopped}", err=True)
+            ctx.exit(130)
+
+    def _advice(self, ctx: click.Context, text: str) -> str:
+        from trainyard_kit.cli.main import main  # it imports this module
+
+        command = self.get_command(ctx, ctx.invoked_subcommand or "")
+        return for_terminal(text, command=command, root=main, known=ctx.meta)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, each with its whole first sentence."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, item.get_short_help_str(1000)) for name, item in found if item and not item.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def complete_clusters(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Complete the name of a cluster."""
+    try:
+        names = [str(row["cluster"]) for row in clusters.list_clusters()]
+    except KitError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _complete(title: str) -> Complete:
+    """Complete the name of a run or a volume, in the cluster that the line names."""
+
+    def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+        try:
+            cluster = clusters.connect(context.params.get("cluster") or config.DEFAULT_CLUSTER)
+            names = [str(row[title]) for row in getattr(cluster, f"{title}s")()]
+        except KitError:
+            return []
+        return [name for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+def _remember(title: str) -> Callable[[click.Context, click.Parameter, str], str]:
+    def remember(context: click.Context, parameter: click.Parameter, value: str) -> str:
+        context.meta[title] = value  # for what errors advise
+        return value
+
+    return remember
+
 
 CLUSTER = click.option(
     "--cluster",
@@ -17,20 +95,58 @@ CLUSTER = click.option(
     envvar="TRAINYARD_CLUSTER",
     show_default=True,
     help="Its name; or TRAINYARD_CLUSTER.",
+    shell_complete=complete_clusters,
+    callback=_remember("cluster"),
+    is_eager=True,
 )
-OF_ALL_PROVIDERS = {"name", "provider", "nodes", "cpus", "memory", "gpus", "recreate"}
+CLUSTER_NAME = click.argument(
+    "name",
+    default=config.DEFAULT_CLUSTER,
+    shell_complete=complete_clusters,
+    callback=_remember("cluster"),
+)
+RUN_NAME = click.argument("name", shell_complete=_complete("run"), callback=_remember("run"))
+VOLUME_NAME = click.argument("name", shell_complete=_complete("volume"), callback=_remember("volume"))
+OUTPUT = click.option(
+    "--output", "-o", type=click.Choice(["json", "yaml", "name"]), help="In place of the table."
+)
+YES = click.option("--yes", "confirm", is_flag=True, help="Answer the question about it beforehand.")
+IGNORE_NOT_FOUND = click.option(
+    "--ignore-not-found", is_flag=True, help="Exit with status 0 where there is none."
+)
 
 
-class ErrorGroup(click.Group):
-    """Commands whose KitErrors are shown without a traceback."""
+def show(output: str | None, *tables: Table, **named: Table) -> None:
+    """Print tables, or their rows as JSON or YAML, or the names in their first columns.
 
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KitError as error:
-            name = click.style(type(error).__name__, fg="red", bold=True)
-            click.echo(f"{name}: {printable(str(error))}", err=True)  # a pod's traceback may be in it
-            ctx.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
+    Args:
+        output: ``json``, ``yaml``, ``name``, or None for the tables.
+        tables: One, whose rows are the list that is printed.
+        named: Several: a list each, by these names.
+    """
+    every = [*tables, *named.values()]
+    rows: object = [_plain(row) for row in tables[0]] if tables else {}
+    if named:
+        rows = {name: [_plain(row) for row in table] for name, table in named.items()}
+    if output is None:
+        click.echo("\n\n".join(repr(table) for table in every))
+    elif output == "name":
+        for table in every:
+            for row in table.rows:
+                click.echo(row[0])
+    else:
+        text = json.dumps(rows, indent=2, ensure_ascii=False)
+        if output == "yaml":
+            text = yaml.safe_dump(rows, sort_keys=False, allow_unicode=True).rstrip("\n")
+        click.echo(text)
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as JSON and YAML have it."""
+    return {
+        key.replace(" ", "_"): value if isinstance(value, bool | int | float | None) else str(value)
+        for key, value in row.items()
+    }
 
 
 def options_of(given: Sequence[str]) -> dict[str, Any]:
@@ -40,10 +156,10 @@ def options_of(given: Sequence[str]) -> dict[str, Any]:
         BadInput: One has no equals sign.
     """
     read = {}
-    for each in given:
-        key, equals, value = each.partition("=")
+    for option in given:
+        key, equals, value = option.partition("=")
         if not equals or not key.isidentifier():
-            raise BadInput("an option is a key and a value", about=each, fix="--option region=eu-central-1")
+            raise BadInput("an option is a key and a value", about=option, fix="--set region=eu-central-1")
         read[key] = _value(value)
     return read
 
@@ -66,17 +182,17 @@ def _own(context: click.Context, _: click.Parameter, given: Sequence[str]) -> di
     if taken := sorted(OF_ALL_PROVIDERS & read.keys()):
         raise BadInput(
             "this is no option of one provider",
-            about=f"--option {taken[0]}={read[taken[0]]}",
+            about=f"--set {taken[0]}={read[taken[0]]}",
             fix=f"{context.command_path} --help shows the flags and arguments of all",
         )
     return read
 
 
 OPTION = click.option(
-    "--option",
-    "-o",
+    "--set",
+    "option",
     multiple=True,
     metavar="KEY=VALUE",
     callback=_own,
-    help="The provider's own; repeat it.",
+    help="An option of the provider's own; repeat it.",
 )

@@ -98,7 +98,7 @@ def quickstart(nodes: int, name: str, keep: bool) -> None:
         follow(run, printer=LossPrinter)
         _show_result(run)
     except KeyboardInterrupt as error:
-        fix = f"trainyard quickstart{'' if keep else '; --keep leaves the cluster'}"
+        fix = "trainyard quickstart" if keep else "trainyard quickstart --keep leaves the cluster"
         raise Interrupted("stopped", about=f'cluster "{name}" and its run', fix=fix) from error
     finally:
         _end(name, keep)
@@ -119,9 +119,7 @@ def _end(name: str, keep: bool) -> None:
     if found is None:
         return
     if keep:
-        click.echo(
-            f"The cluster stays: trainyard kubectl -c {name} get pods; trainyard run logs {RUN} -c {name}"
-        )
+        click.echo(f"The cluster stays. Try: trainyard run logs {RUN} -c {name}")
         click.echo(f"To delete it: trainyard cluster delete {name}")
         return
     try:

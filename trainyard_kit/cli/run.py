@@ -1,12 +1,27 @@
 """``trainyard run`` and ``trainyard launch``: runs in a terminal."""
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from kitlib import clusters
-from trainyard_kit.cli.options import CLUSTER
+from kitlib.errors import BadInput, RunNotFound
+from trainyard_kit.cli.options import (
+    CLUSTER,
+    IGNORE_NOT_FOUND,
+    OUTPUT,
+    RUN_NAME,
+    ErrorGroup,
+    options_of,
+    show,
+)
 
-OUTPUT = click.option(
+if TYPE_CHECKING:
+    from kitlib.jobs.base import Job
+
+LINES = click.option(
     "--output",
+    "-o",
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
@@ -14,20 +29,21 @@ OUTPUT = click.option(
 )
 
 
-@click.group()
+@click.group(cls=ErrorGroup)
 def run() -> None:
     """See, change and delete runs."""
 
 
 @run.command("list")
 @CLUSTER
-def list_runs(cluster: str) -> None:
+@OUTPUT
+def list_runs(cluster: str, output: str | None) -> None:
     """List the runs in a cluster."""
-    click.echo(clusters.connect(cluster).runs())
+    show(output, clusters.connect(cluster).runs())
 
 
 @run.command("status")
-@click.argument("name")
+@RUN_NAME
 @CLUSTER
 def run_status(name: str, cluster: str) -> None:
     """Show the status of the run NAME, with its pods."""
@@ -41,13 +57,13 @@ def _rank_or_role(value: str) -> int | str:
 
 
 @run.command()
-@click.argument("name")
+@RUN_NAME
 @CLUSTER
 @click.option(
     "--rank", type=_rank_or_role, metavar="RANK", help="Of one pod only: 3, or worker-3 of parameter servers."
 )
 @click.option("--follow", "-f", "following", is_flag=True, help="Continue until it ends.")
-@OUTPUT
+@LINES
 def logs(name: str, cluster: str, rank: int | str | None, following: bool, output: str) -> None:
     """Print the logs of the run NAME; with --follow until it ends, with exit status 1 if it failed."""
     from trainyard_kit.cli.follow import follow, show_log
@@ -60,7 +76,7 @@ def logs(name: str, cluster: str, rank: int | str | None, following: bool, outpu
 
 
 @run.command("wait")
-@click.argument("name")
+@RUN_NAME
 @CLUSTER
 @click.option("--timeout", default=3600.0, show_default=True, help="Seconds.")
 def wait_run(name: str, cluster: str, timeout: float) -> None:
@@ -72,7 +88,7 @@ RANK = click.option("--rank", type=int, required=True, help="As it is in the new
 
 
 @run.command("kill")
-@click.argument("name")
+@RUN_NAME
 @CLUSTER
 @RANK
 def kill_rank(name: str, cluster: str, rank: int) -> None:
@@ -81,7 +97,7 @@ def kill_rank(name: str, cluster: str, rank: int) -> None:
 
 
 @run.command("pause")
-@click.argument("name")
+@RUN_NAME
 @CLUSTER
 @RANK
 def pause_rank(name: str, cluster: str, rank: int) -> None:
@@ -90,7 +106,7 @@ def pause_rank(name: str, cluster: str, rank: int) -> None:
 
 
 @run.command("resume")
-@click.argument("name")
+@RUN_NAME
 @CLUSTER
 @click.option("--rank", type=int, help="Its rank when it was paused; by default all paused ones.")
 def resume_rank(name: str, cluster: str, rank: int | None) -> None:
@@ -99,7 +115,7 @@ def resume_rank(name: str, cluster: str, rank: int | None) -> None:
 
 
 @run.command("scale")
-@click.argument("name")
+@RUN_NAME
 @click.argument("workers", type=int)
 @CLUSTER
 def scale_run(name: str, workers: int, cluster: str) -> None:
@@ -108,48 +124,97 @@ def scale_run(name: str, workers: int, cluster: str) -> None:
 
 
 @run.command("delete")
-@click.argument("name")
+@RUN_NAME
 @CLUSTER
-def delete_run(name: str, cluster: str) -> None:
-    """Delete the run NAME; harmless when there is none."""
+@IGNORE_NOT_FOUND
+def delete_run(name: str, cluster: str, ignore_not_found: bool) -> None:
+    """Delete the run NAME."""
     from kitlib.runs.run import Run
 
-    Run(clusters.connect(cluster).kube, name).delete()
+    place = clusters.connect(cluster)
+    try:
+        place.run(name)
+    except RunNotFound:
+        Run(place.kube, name).delete()  # what a launch that was cut has left
+        if not ignore_not_found:
+            raise
+        return
+    Run(place.kube, name).delete()
     click.echo(f"run {name} is deleted")
+
+
+KINDS = {
+    "indexed-job": "IndexedJob",
+    "torch-elastic": "TorchElastic",
+    "pytorch-job": "PyTorchJob",
+    "train-job": "TrainJob",
+    "elastic-job": "ElasticJob",
+    "parameter-server": "ParameterServer",
+}
 
 
 @click.command()
 @click.argument("trainer")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 @CLUSTER
+@click.option(
+    "--kind",
+    type=click.Choice(list(KINDS)),
+    default="indexed-job",
+    metavar="KIND",
+    help=f"Of the job: {', '.join(KINDS)}.",
+)
 @click.option("--nodes", default=4, show_default=True, help="How many pods.")
-@click.option("--cpu", help="Cores of each pod.")
+@click.option("--cpus", help="Cores of each pod.")
 @click.option("--memory", help="Memory of each pod.")
 @click.option("--gpus", type=int, help="GPUs of each pod; by default one where nodes have any.")
+@click.option("--volume", "volumes", multiple=True, metavar="PATH=NAME", help="Mounts a volume; repeat it.")
 @click.option("--name", help="Of the run; by default the trainer's and a suffix.")
+@click.option("--replace", is_flag=True, help="Delete an earlier run of this name first.")
 @click.option("--dry-run", is_flag=True, help="Print the manifest and launch nothing.")
-@OUTPUT
-def launch(
-    trainer: str,
-    args: tuple[str, ...],
-    cluster: str,
-    nodes: int,
-    cpu: str | None,
-    memory: str | None,
-    gpus: int | None,
-    name: str | None,
-    dry_run: bool,
-    output: str,
-) -> None:
+@click.option("--set", "option", multiple=True, metavar="KEY=VALUE", help="An argument of the kind's own.")
+@LINES
+def launch(trainer: str, args: tuple[str, ...], cluster: str, output: str, **given: Any) -> None:
     """Train with TRAINER on several nodes and follow it; ARGS after -- are the trainer's.
 
-    Exit status 1 and the first traceback if it fails.
+    Exit status 1 and the first traceback if it fails. Arguments of one kind have their names in Python:
+    trainyard launch trainers/digits_elastic.py --kind torch-elastic --set min_nodes=1 --set max_nodes=4
     """
     from kitlib import jobs
     from trainyard_kit.cli.follow import follow
 
-    made = jobs.IndexedJob(trainer, args=args, nodes=nodes, cpu=cpu, memory=memory, gpus=gpus, name=name)
+    replace, dry_run = given.pop("replace"), given.pop("dry_run")
+    made = _job(trainer, args, **given)
     if dry_run:
         click.echo(made.manifest(), nl=False)
         return
-    follow(jobs.launch(made, cluster=cluster), output=output)
+    follow(jobs.launch(made, cluster=cluster, replace=replace, must_fit=True), output=output)
+
+
+def _job(
+    trainer: str,
+    args: tuple[str, ...],
+    *,
+    kind: str,
+    cpus: str | None,
+    memory: str | None,
+    nodes: int,
+    volumes: tuple[str, ...],
+    option: tuple[str, ...],
+    **shape: Any,
+) -> "Job":
+    """Build the job of a kind, whose constructor has the same arguments."""
+    from kitlib import jobs
+
+    resources = {key: value for key, value in (("cpu", cpus), ("memory", memory)) if value is not None}
+    mounts = dict(volume.partition("=")[::2] for volume in volumes)
+    given = {"args": args, "volumes": mounts or None, **shape, **options_of(option)}
+    if kind == "parameter-server":
+        given |= {"workers": nodes, **({"resources": {"worker": resources}} if resources else {})}
+    else:
+        given |= {"nodes": nodes, **resources}
+    try:
+        return getattr(jobs, KINDS[kind])(trainer, **given)
+    except TypeError as error:
+        what = f"a {kind} has another set of arguments: {str(error).partition(') ')[2] or error}"
+        raise BadInput(what, about=f"--kind {kind}", fix="docs/api.md lists those of each kind") from error

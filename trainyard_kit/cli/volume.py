@@ -3,17 +3,17 @@
 import click
 
 from kitlib import clusters
-from kitlib.storage import Volume
-from trainyard_kit.cli.options import CLUSTER
+from kitlib.errors import VolumeNotFound
+from trainyard_kit.cli.options import CLUSTER, IGNORE_NOT_FOUND, OUTPUT, VOLUME_NAME, ErrorGroup, show
 
 
-@click.group()
+@click.group(cls=ErrorGroup)
 def volume() -> None:
     """Create volumes that all pods share, and copy files to and from them."""
 
 
 @volume.command()
-@click.argument("name")
+@VOLUME_NAME
 @CLUSTER
 @click.option("--size", default="5Gi", show_default=True, help="At least so much.")
 @click.option("--storage-class", help="Who makes it; by default the cluster's default class.")
@@ -24,22 +24,24 @@ def create(name: str, cluster: str, size: str, storage_class: str | None) -> Non
 
 @volume.command("list")
 @CLUSTER
-def list_(cluster: str) -> None:
+@OUTPUT
+def list_(cluster: str, output: str | None) -> None:
     """List the volumes in a cluster."""
-    click.echo(clusters.connect(cluster).volumes())
+    show(output, clusters.connect(cluster).volumes())
 
 
 @volume.command()
-@click.argument("name")
+@VOLUME_NAME
 @click.argument("path", default="")
 @CLUSTER
-def ls(name: str, path: str, cluster: str) -> None:
+@OUTPUT
+def ls(name: str, path: str, cluster: str, output: str | None) -> None:
     """Show what lies in the folder PATH of the volume NAME."""
-    click.echo(clusters.connect(cluster).volume(name).ls(path))
+    show(output, clusters.connect(cluster).volume(name).ls(path))
 
 
 @volume.command()
-@click.argument("name")
+@VOLUME_NAME
 @click.argument("path", type=click.Path(exists=True))
 @click.argument("to", default="")
 @CLUSTER
@@ -50,7 +52,7 @@ def upload(name: str, path: str, to: str, cluster: str, replace: bool) -> None:
 
 
 @volume.command()
-@click.argument("name")
+@VOLUME_NAME
 @click.argument("path")
 @click.argument("to", default=".", type=click.Path())
 @CLUSTER
@@ -60,9 +62,15 @@ def download(name: str, path: str, to: str, cluster: str) -> None:
 
 
 @volume.command()
-@click.argument("name")
+@VOLUME_NAME
 @CLUSTER
-def delete(name: str, cluster: str) -> None:
-    """Delete the volume NAME with all that is on it; harmless when there is none."""
-    Volume(clusters.connect(cluster), name).delete()
+@IGNORE_NOT_FOUND
+def delete(name: str, cluster: str, ignore_not_found: bool) -> None:
+    """Delete the volume NAME with all that is on it."""
+    try:
+        clusters.connect(cluster).volume(name).delete()
+    except VolumeNotFound:
+        if not ignore_not_found:
+            raise
+        return
     click.echo(f"volume {name} is deleted")

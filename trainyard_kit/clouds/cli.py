@@ -1,4 +1,4 @@
-"""``trainyard resources``, ``trainyard extend`` and ``trainyard record``: what clouds have and cost."""
+"""``trainyard resources``, ``extend`` and ``record``: resources at clouds, a cluster's end, a recording."""
 
 import os
 import secrets
@@ -12,7 +12,7 @@ import click
 
 from kitlib import clusters, config
 from kitlib.errors import BadInput
-from trainyard_kit.cli.options import OPTION
+from trainyard_kit.cli.options import CLUSTER_NAME, OPTION, OUTPUT, YES, ErrorGroup, show
 
 
 def _where(command: Callable[..., None]) -> Callable[..., None]:
@@ -30,7 +30,7 @@ def _regions(regions: tuple[str, ...]) -> tuple[str, ...] | str | None:
     return "all" if "all" in regions else regions or None
 
 
-@click.group()
+@click.group(cls=ErrorGroup)
 def resources() -> None:
     """List and delete the kit's resources at clouds, whoever created them."""
 
@@ -38,8 +38,10 @@ def resources() -> None:
 @resources.command("list")
 @click.option("--cluster", "-c", help="Only what belongs to this one.")
 @_where
+@OUTPUT
 def list_(
     cluster: str | None,
+    output: str | None,
     provider: str | None,
     regions: tuple[str, ...],
     profile: str | None,
@@ -49,21 +51,21 @@ def list_(
     from trainyard_kit.clouds.resources import costs, find, places, table
 
     asked, unanswered = places(provider, regions=_regions(regions), profile=profile, project=project)
-    click.echo(table(*find(asked, unanswered, cluster=cluster)))
-    sums = costs(asked, budget=config.read().budget)
-    click.echo(f"\n{sums}" if len(sums) else "")
+    found, sums = table(*find(asked, unanswered, cluster=cluster)), costs(asked, budget=config.read().budget)
+    if output or len(sums):
+        show(output, resources=found, costs=sums)
+    else:
+        show(output, found)
 
 
 @resources.command()
 @click.argument("names", metavar="[CLUSTER]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Of every cluster of the kit that is found.")
-@click.option("--really", is_flag=True, help="Delete it; without this it is only listed.")
-@click.option("--yes", "confirm", is_flag=True, help="More than one cluster is meant.")
+@click.option("--yes", "confirm", is_flag=True, help="Delete it; without this it is only listed.")
 @_where
 def delete(
     names: tuple[str, ...],
     every: bool,
-    really: bool,
     confirm: bool,
     provider: str | None,
     regions: tuple[str, ...],
@@ -81,19 +83,19 @@ def delete(
         regions=_regions(regions),
         profile=profile,
         project=project,
-        dry_run=not really,
+        dry_run=not confirm,
         confirm=confirm,
     )
     click.echo(left)
-    if not really and len(left):
-        click.echo("\nNothing was deleted. To delete all of this: the same with --really", err=True)
+    if not confirm and len(left):
+        click.echo("\nNothing was deleted. To delete all of this: the same with --yes", err=True)
 
 
 @click.command()
-@click.argument("name", default=config.DEFAULT_CLUSTER)
+@CLUSTER_NAME
 @click.option("--hours", type=float, required=True, help="From now.")
 @click.option("--provider", help="Whose; by default any that this machine used for this name.")
-@click.option("--yes", "confirm", is_flag=True, help="Agree to the price of the hours that are added.")
+@YES
 @click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
 @OPTION
 def extend(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from kitlib import config
-from kitlib.clusters import cleanup
+from kitlib.clusters import cleanup, kubeconfigs
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.checks import Check, Probe, Report, run
 from kitlib.clusters.kubectl import find_kubectl
@@ -347,6 +347,7 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
         """
         title = f'cluster "{name}" in {cls.where(session)}'
         cleanup.delete_kubeconfigs(name)
+        kubeconfigs.remove(name)
         with Steps(title, clock=cls.clock) as steps:
             cls._delete(session, name, steps)
         if left := cls.find_resources(session, name):

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
+from kitlib.errors import BadInput
 from trainyard_kit import workshop as verbs
-from trainyard_kit.cli.options import CLUSTER
+from trainyard_kit.cli.options import CLUSTER, IGNORE_NOT_FOUND, OUTPUT, YES, ErrorGroup, show
 from trainyard_kit.workshop import notebook_rehearsal, rehearsal
 
 QUOTA = (
-    click.option("--cpu", help="Cores that the pods of each may request together."),
+    click.option("--cpus", "cpu", help="Cores that the pods of each may request together."),
     click.option("--memory", help="Memory that they may request together, such as 4Gi."),
     click.option("--pods", type=int, help="How many pods each may have."),
     click.option("--gpus", type=int, help="How many GPUs each may have."),
@@ -25,7 +26,7 @@ QUOTA = (
 FOLDER = Path("reports", "rehearsal")
 
 
-@click.group()
+@click.group(cls=ErrorGroup)
 def workshop() -> None:
     """Prepare a workshop, watch it, and delete it."""
 
@@ -50,7 +51,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 @CLUSTER
 @click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for all; may be repeated.")
 @click.option("--scale", is_flag=True, help="Add the nodes that are missing; it shows their price and asks.")
-@click.option("--confirm", is_flag=True, help="Agree to that price beforehand.")
+@YES
 @_quota
 def create(attendees: tuple[str, ...], **options: Any) -> None:
     """Create a namespace for each of ATTENDEES: a number, such as 30, or their names."""
@@ -71,9 +72,10 @@ def add(name: str, **options: Any) -> None:
 
 @workshop.command()
 @CLUSTER
-def status(cluster: str) -> None:
+@OUTPUT
+def status(cluster: str, output: str | None) -> None:
     """Show the notebook and cell of each attendee, and pods that fail and why."""
-    click.echo(verbs.status(cluster=cluster))
+    show(output, verbs.status(cluster=cluster))
 
 
 @workshop.command()
@@ -91,7 +93,7 @@ def delete(cluster: str) -> None:
 )
 @click.option("--kubeconfig", type=click.Path(exists=True), help="existing: by default kubectl's own.")
 @click.option("--nodes", type=int, help="How many nodes, or pods that train.")
-@click.option("--output", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
+@click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
 @click.option("--attendees", type=int, help="Check --cluster for so many instead; no notebook is run.")
 @CLUSTER
 @click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for them; may be repeated.")
@@ -101,7 +103,7 @@ def rehearse(
     provider: str,
     kubeconfig: str | None,
     nodes: int | None,
-    output: Path,
+    folder: Path,
     attendees: int | None,
     cluster: str,
     datasets: tuple[str, ...],
@@ -118,25 +120,35 @@ def rehearse(
         sys.exit(0 if rehearsal.ready(tried) else 1)
     given = {"--provider": provider, "--kubeconfig": kubeconfig, "--nodes": nodes}
     options = [word for name, value in given.items() if value for word in (name, str(value))]
-    found = notebook_rehearsal.rehearse(notebooks, folder=output.absolute(), options=options)
+    found = notebook_rehearsal.rehearse(notebooks, folder=folder.absolute(), options=options)
     click.echo(found.table)
-    kept = f"; kept in {output / notebook_rehearsal.KEPT}" if found.whole else ""
+    kept = f"; kept in {folder / notebook_rehearsal.KEPT}" if found.whole else ""
     click.echo(f"\nCompare with docs/instructors-guide.md{kept}", err=True)
     sys.exit(0 if found.passed else 1)
 
 
 @workshop.command("list")
 @CLUSTER
-def list_attendees(cluster: str) -> None:
+@OUTPUT
+def list_attendees(cluster: str, output: str | None) -> None:
     """List the attendees of a cluster."""
-    click.echo(verbs.list_attendees(cluster=cluster))
+    show(output, verbs.list_attendees(cluster=cluster))
 
 
 @workshop.command()
 @click.argument("name")
 @CLUSTER
-def remove(name: str, cluster: str) -> None:
-    """Delete the namespace of NAME with all that is in it; harmless when there is none."""
+@IGNORE_NOT_FOUND
+def remove(name: str, cluster: str, ignore_not_found: bool) -> None:
+    """Delete the namespace of NAME with all that is in it."""
+    known = [str(row["attendee"]) for row in verbs.list_attendees(cluster=cluster)]
+    if name not in known:
+        if ignore_not_found:
+            return
+        fix = f"take one of those that there are: {', '.join(known) or 'none'}"
+        raise BadInput(
+            "there is no such attendee", about=f'attendee "{name}" of cluster "{cluster}"', fix=fix
+        )
     verbs.remove(name, cluster=cluster)
     click.echo(f"attendee {name} is removed")
 

@@ -1,0 +1,51 @@
+"""``trainyard kubectl``: kubectl on a cluster of the kit, which may also be named after kubectl's words."""
+
+import os
+
+import click
+
+from kitlib import clusters
+from trainyard_kit.cli.options import CLUSTER
+
+# Commands of kubectl that have a -c of their own: a container.
+WITH_CONTAINER = ("attach", "cp", "debug", "exec", "logs", "set")
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True)
+@CLUSTER
+def kubectl(words: tuple[str, ...], cluster: str) -> None:
+    """Run kubectl on a cluster: trainyard kubectl get pods -A.
+
+    The cluster may also come last, as in trainyard kubectl get pods -c lab. Where -c is kubectl's own, which
+    names a container, it is --cluster lab.
+    """
+    rest, named = split_cluster(words)
+    found = clusters.connect(named or cluster)
+    command = found.kubectl_command()
+    os.execvpe(command[0], [*command, *rest], os.environ | {"KUBECONFIG": str(found.kubeconfig)})
+
+
+def split_cluster(words: tuple[str, ...]) -> tuple[list[str], str | None]:
+    """Split the name of a cluster from the words for kubectl; what follows ``--`` is a container's.
+
+    Example:
+        >>> split_cluster(("get", "nodes", "-c", "lab"))
+        (['get', 'nodes'], 'lab')
+    """
+    end = words.index("--") if "--" in words else len(words)
+    ours, rest, name = list(words[:end]), list[str](), None
+    short = not set(ours) & set(WITH_CONTAINER)
+    while ours:
+        word = ours.pop(0)
+        if word == "--cluster" or (short and word == "-c"):
+            if not ours:
+                raise click.UsageError(f"Option {word!r} requires an argument.")
+            name = ours.pop(0)
+        elif word.startswith("--cluster="):
+            name = word.removeprefix("--cluster=")
+        elif short and word.startswith("-c") and len(word) > 2:
+            name = word[2:].removeprefix("=")
+        else:
+            rest.append(word)
+    return [*rest, *words[end:]], name
