@@ -1,5 +1,6 @@
 """What the first pages say: README is short, and a package's page has no link into the repository."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -24,3 +25,27 @@ def test_links_lead_to_files(name):
     page = ROOT / name
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+def _measured(what: str) -> tuple[str, str]:
+    """Return a benchmark's value, and its peer's, as documents write them."""
+    parts = json.loads((ROOT / "docs" / "performance.json").read_text()).values()
+    (result,) = [it for part in parts for it in part["results"] if it["what"] == what]
+    return f"{result['value']:.2f}", f"{result['peer_value']:.0f}"
+
+
+@pytest.mark.parametrize(
+    "what", ["SIGKILL of 1 of 2 workers → next step", "SIGSTOP of 1 of 3 workers → survivors' next step"]
+)
+@pytest.mark.parametrize("name", ["docs/elastic.md", "docs/when-to-use-what.md"])
+def test_what_a_lost_worker_costs_is_what_the_benchmark_measured(name, what):
+    seconds, peer = _measured(what)
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert seconds in text and f"{peer}" in text and "219" not in text and "tenths of" not in text
+
+
+def test_the_course_and_the_changelog_name_the_benchmarks_figure():
+    seconds, peer = _measured("SIGKILL of 1 of 2 workers → next step")
+    lesson = (ROOT / "notebooks" / "05_indexed_job.ipynb").read_text(encoding="utf-8")
+    assert f"{seconds} s lost after a kill, where torchrun had not continued after {peer} s" in lesson
+    assert f"continues {seconds} s after a worker was killed" in (ROOT / "CHANGELOG.md").read_text()

@@ -142,7 +142,7 @@ def _make_job(given: Mapping[str, Any], cluster: Cluster, **job: Any) -> "ModelZ
     names = ("loss", "optimizer", "feed", "eval_metrics_fn")
     functions = {name: given[name] for name in names}
     functions["prediction_outputs_processor"] = given.get("prediction_outputs_processor", "")
-    # Local nodes pull no images: there, and without an image, the zoo travels from here.
+    # A local node may run a stand-in for the image: there, and without an image, the zoo travels from here.
     in_image = bool(given["image_name"]) and cluster.provider != "local"
     check_strategy(given)
     requests = {role: parse_resources(given, f"{role}_resource_request") for role in ROLES}
@@ -236,7 +236,7 @@ def _engine(image: str) -> "Engine":
 
     found = engines.find()
     if found is None:
-        fix = "start Docker or Podman; local nodes need no image: elasticdl train --model_zoo=FOLDER"
+        fix = "start Docker or Podman; local nodes need no image of a zoo: elasticdl train --model_zoo=FOLDER"
         raise NoContainerEngine(engines.missing(), about=f"image {image}", fix=fix)
     return found
 

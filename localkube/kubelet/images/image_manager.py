@@ -416,7 +416,7 @@ class ImageManager:
         why = (
             f"it is one of {', '.join(IMAGE_MODES)}"
             if wanted not in IMAGE_MODES
-            else "images are not pulled here"
+            else "this cluster pulls no images, as in plain mode"
         )
         message = f"the annotation {ANNOTATION}: {wanted} has no effect: {why}"
         self._events(pod).record(pod, "UnsupportedFields", message, warning=True)
