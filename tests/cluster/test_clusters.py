@@ -287,3 +287,25 @@ def test_top_tells_what_nodes_and_pods_use(local_cluster):
     assert local_cluster.top("pods").columns == ("pod", "cpu", "memory")
     with pytest.raises(kit.errors.BadInput, match="top is for nodes and for pods"):
         local_cluster.top("jobs")
+
+
+def test_who_keeps_pressing_ctrl_c_while_a_cluster_is_created_reads_its_name_and_how_to_delete_it(tmp_path):
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "trainyard_kit.cli", "cluster"]
+    with subprocess.Popen(
+        [*command, "create", "cut", "--nodes", "1"], env=environment, stderr=subprocess.PIPE, text=True
+    ) as process:
+        output = ""
+        while "starting the control plane" not in output:
+            output += process.stderr.readline()
+        for _ in range(3):
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.1)
+        output = process.communicate(timeout=60)[1]
+    assert process.returncode == 130
+    assert 'about: cluster "cut"' in output
+    assert "trainyard cluster delete cut" in output
+    assert "Aborted" not in output
+    subprocess.run([*command, "delete", "cut", "--ignore-not-found"], env=environment, check=True)
+    assert not (tmp_path / "trainyard" / "clusters" / "cut").exists()
