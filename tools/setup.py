@@ -165,7 +165,13 @@ def packages_job(venv: Path, more: Sequence[str] = ()) -> Job:
     compiler = "" if any(map(shutil.which, COMPILERS)) else ",compiler"
     commands = [
         [*pip, *wheels.pip_options(), "--constraint", "constraints.txt", "uv"],
-        [python, "tools/install_packages.py", "--extras", f"clouds,workshop,dev{compiler}", *more],
+        [
+            python,
+            "tools/install_packages.py",
+            "--extras",
+            f"clouds,workshop,elastic,tensorboard,dev{compiler}",
+            *more,
+        ],
     ]
     # The last file that a venv gets is pip's: one that was interrupted has none, and is made anew.
     if not all((venv / name).exists() for name in ("bin/python", "pyvenv.cfg", "bin/pip")):

@@ -17,10 +17,11 @@ import importlib.util
 from importlib import metadata
 from typing import Any
 
-from kitlib.errors import ProviderFailed
+from kitlib.errors import BadInput, ProviderFailed
 
 # Of the distribution's extras, which somebody who stays local does not install.
 EXTRAS = {"trainyard_kit.clouds": "clouds", "trainyard_kit.workshop": "workshop"}
+IN_PODS = {"elastic": ("kopf", "etcd")}
 
 
 @functools.cache
@@ -44,6 +45,21 @@ def load(entry: metadata.EntryPoint) -> Any:
             about=entry.value,
             fix=f"install trainyard-kit with its extra [{extra}]" if extra else "make setup",
         ) from error
+
+
+def require_extra(extra: str, *, about: str) -> None:
+    """Check that what an extra installs for local pods can be imported by them.
+
+    Raises:
+        BadInput: Something of it is not installed.
+    """
+    missing = [name for name in IN_PODS[extra] if importlib.util.find_spec(name) is None]
+    if missing:
+        raise BadInput(
+            f"local pods run with this environment, which lacks {' and '.join(missing)}",
+            about=about,
+            fix=f"install trainyard-kit with its extra [{extra}]",
+        )
 
 
 def is_installed(entry: metadata.EntryPoint) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 from kitlib import config
 from kitlib.clusters import Cluster, connect
+from kitlib.clusters.plugins import require_extra
 from kitlib.clusters.trainer_image import missing_tag
 from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists, WaitTimeout
 from kitlib.jobs import functions
@@ -90,6 +91,8 @@ def launch(
     kube, job = cluster.kube, job.on(cluster)
     objects = job.objects
     run = Run(kube, job.name, kind=objects[-1]["kind"], cluster=cluster)
+    if cluster.provider == "local" and getattr(job, "rendezvous", "") == "etcd":
+        require_extra("elastic", about=run.about)
     if replace:
         Run(kube, job.name).delete()
     elif find_main(kube, job.name) is not None:

@@ -29,7 +29,9 @@ def read_tensorboard(folder: str | Path) -> list[Event]:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     except ImportError as error:
         what = "TensorBoard, which reads its event files, is not installed"
-        raise BadInput(what, about=str(folder), fix="pip install tensorboard") from error
+        raise BadInput(
+            what, about=str(folder), fix="install trainyard-kit with its extra [tensorboard]"
+        ) from error
     files = sorted(Path(folder).expanduser().rglob("events.out.tfevents.*"))
     if not files:
         fix = 'fetch them first: volume.download(f"runs/{run.name}", "here")'

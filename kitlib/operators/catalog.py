@@ -40,6 +40,7 @@ class OperatorPart:
     digest: str = ""
     then: str = ""
     code: str = ""
+    extra: str = ""
 
 
 def _load() -> dict[str, tuple[OperatorPart, ...]]:

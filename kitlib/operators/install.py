@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kitlib import config
 from kitlib.clusters import Cluster, connect
+from kitlib.clusters.plugins import require_extra
 from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table
@@ -48,7 +49,7 @@ def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
         Its parts, with version and namespace.
 
     Raises:
-        BadInput: There is no such operator.
+        BadInput: There is no such operator, or a local one needs an extra that is not installed.
         InstallFailed: Its manifests could not be had.
         WaitTimeout: It did not become ready; the error says what holds it up.
 
@@ -62,6 +63,8 @@ def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
             line.done(f"nothing to install: {brought}")
             return _table([])
         for part in parts:
+            if part.extra and cluster.provider == "local":  # whose pods run with this environment
+                require_extra(part.extra, about=f"operator {name}")
             _install(cluster, part, line.update)
         line.done("it is ready")
     return _table(parts)

@@ -29,7 +29,7 @@ def project():
 
 
 def requirements(*extras):
-    extras = extras or ("clouds", "workshop", "dev")
+    extras = extras or ("clouds", "workshop", "elastic", "tensorboard", "dev")
     lines = sum((project()["optional-dependencies"][each] for each in extras), project()["dependencies"])
     return {canonicalize_name(Requirement(line).name): Requirement(line) for line in lines}
 
@@ -87,7 +87,7 @@ def test_what_another_machine_needs_is_not_pinned_from_here():
 
 def test_conda_users_get_the_same_versions():
     pins, theirs = constraints(), conda()
-    needed = requirements("clouds", "workshop")  # neither linters nor test tools
+    needed = requirements("clouds", "workshop", "elastic", "tensorboard")  # neither linters nor test tools
     ours = {CONDA_NAMES.get(name, name): pins[name] for name in needed}
     assert {name: version for name, version in theirs.items() if name not in NO_PYTHON} == ours
 
@@ -101,14 +101,21 @@ def test_conda_users_get_the_control_plane_ready_made():
 def test_every_import_is_a_requirement():
     providers = metadata.packages_distributions()
     everything, core = set(requirements()), project_requirements()
-    needed = {"kitlib": core, "localkube": core, "operators": core, "clouds": set(requirements("clouds"))}
-    needed |= {
-        "workshop": set(requirements("clouds", "workshop")),
+    clouds = set(requirements("clouds"))
+    needed = {
+        "kitlib": core | {"tensorboard"},
+        "localkube": core,
+        "programs": core | set(requirements("elastic")),
+        "trainyard_kit": set(requirements("clouds", "workshop")),
+        "trainyard_kit/clouds": clouds,
+        "trainyard_kit/cli": core,
         "trainers": everything,
         "tools": everything,
     }
-    ours = {"kitlib", "localkube", "clouds", "workshop", "bench"}
+    assert all(list((ROOT / folder).rglob("*.py")) for folder in needed)
+    ours = {"kitlib", "localkube", "trainyard_kit", "bench"}
     ours |= {path.stem for folder in ("tools", "trainers") for path in (ROOT / folder).iterdir()}
+    ours |= {path.stem for path in (ROOT / "programs").rglob("*")}  # each folder is on its programs' path
     for folder, declared in needed.items():
         for path in (ROOT / folder).rglob("*.py"):
             for module in imported(path) - ours - set(sys.stdlib_module_names):

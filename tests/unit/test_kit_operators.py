@@ -7,18 +7,28 @@ import io
 import subprocess
 import tarfile
 import threading
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from kitlib import config
-from kitlib.errors import InstallFailed
+from kitlib.clusters import plugins
+from kitlib.errors import BadInput, InstallFailed
 from kitlib.operators import catalog, install
 from kitlib.operators.catalog import OPERATORS, OperatorPart
 from localkube.controlplane.recipes import RECIPES
 
 FILES = {"manifests/base/crd.yaml": b"kind: A\n", "manifests/top.yaml": b"kind: B\n", "README.md": b"no\n"}
 PARTS = [part for parts in OPERATORS.values() for part in parts]
+
+
+def test_an_operator_whose_packages_are_an_extra_names_it_before_anything_is_applied(monkeypatch):
+    monkeypatch.setitem(plugins.IN_PODS, "elastic", ("kopf", "not_installed_here"))
+    cluster = SimpleNamespace(provider="local", built_in=lambda name: "")
+    with pytest.raises(BadInput, match="lacks not_installed_here") as missing:
+        install("elastic-job", cluster=cluster)
+    assert missing.value.fix == "install trainyard-kit with its extra [elastic]"
 
 
 @pytest.fixture
