@@ -71,7 +71,7 @@ def create(
             raise LocalClusterError(
                 f"the cluster does not answer: {now['reason']}",
                 about=name,
-                fix=f"delete it (trainyard cluster delete {name}) and create it again",
+                fix=f'delete it (kit.clusters.find("{name}").delete()) and create it again',
             )
         return _start(paths, wanted, report, progress_seconds, fresh=now["state"] == "absent")
 
@@ -88,14 +88,14 @@ def start(
     now = status(name)
     if now["state"] == "absent":
         raise LocalClusterError(
-            "there is no such cluster", about=name, fix=f"trainyard cluster create {name}"
+            "there is no such cluster", about=name, fix=f'kit.create_cluster("local", name="{name}")'
         )
     shape = read_record(paths).get("shape")
     if shape is None:
         raise LocalClusterError(
             f"nothing says which shape it had: {now['reason']}",
             about=name,
-            fix=f"delete it (trainyard cluster delete {name}) and create it again",
+            fix=f'delete it (kit.clusters.find("{name}").delete()) and create it again',
         )
     return create(name, wanted=ClusterSpec(**shape), report=report, progress_seconds=progress_seconds)
 
@@ -111,7 +111,7 @@ def scale(name: str, nodes: int, *, report: Report) -> dict[str, Any]:
     shape = read_record(paths).get("shape")
     if shape is None:
         raise LocalClusterError(
-            "there is no such cluster", about=name, fix=f"trainyard cluster create {name}"
+            "there is no such cluster", about=name, fix=f'kit.create_cluster("local", name="{name}")'
         )
     wanted = ClusterSpec(**shape | {"nodes": nodes})
     if now["state"] == "running" and shape["nodes"] == nodes:
@@ -127,7 +127,9 @@ def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
     paths = ClusterPaths(name)
     now = status(name)
     if now["state"] == "absent":
-        raise LocalClusterError("there is no such cluster", about=name, fix="see `trainyard cluster list`")
+        raise LocalClusterError(
+            "there is no such cluster", about=name, fix="kit.list_clusters() has those that there are"
+        )
     with locked(paths, report):
         end_processes(paths)
         note_stop(paths)
@@ -277,11 +279,12 @@ def _same(now: dict[str, Any], wanted: ClusterSpec) -> dict[str, Any]:
         key for key, value in wanted.as_dict().items() if now["shape"].get(key) != value and key != "port"
     ]
     if differing:
+        name = now["name"]
         had = ", ".join(f"{key}={now['shape'].get(key)!r}" for key in differing)
         raise LocalClusterError(
             f"a cluster of this name runs already, with {had}",
             about=now["name"],
-            fix=f"ask for the same, take another name, or delete it: trainyard cluster delete {now['name']}",
+            fix=f'ask for the same, take another name, or delete it: kit.clusters.find("{name}").delete()',
         )
     return now
 

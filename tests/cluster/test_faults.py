@@ -151,7 +151,7 @@ def test_what_was_acknowledged_and_the_run_itself_outlast_the_supervisor(victim,
     run = train(victim)
     at_step(run, 3)
     os.kill(victim.status["processes"]["supervisor"]["pid"], signal.SIGKILL)
-    with pytest.raises(kit.errors.ClusterBroken, match="(?s)supervisor.*trainyard cluster start"):
+    with pytest.raises(kit.errors.ClusterBroken, match="(?s)supervisor.*start=True"):
         run.wait(timeout=120)
     writer.stop()
     again = kit.create_cluster("local", name=victim.name, nodes=2, warm=False)
