@@ -80,6 +80,7 @@ def prepare(folder: str = COURSE) -> Path:
         here = here / folder / "notebooks"
         if not here.is_dir():
             _call("trainyard_kit.cli", "course", str(here.parent))
+            print(f"Pictures load and links open in the copies of the notebooks: {folder}/notebooks.")
     seconds, torch = time.monotonic() - began, installed.get("torch")
     kept = f"torch {torch} and all other packages stay" if torch else "torch is new, all else stays"
     print(f"Trainyard {metadata.version(DISTRIBUTION)}: {len(wanted)} packages installed in {seconds:.0f} s.")

@@ -59,10 +59,11 @@ def test_where_all_is_there_it_only_reports(monkeypatch, capsys):
     assert "0 packages installed" in said and "Mode: " in said and "torch 2." in said
 
 
-def test_a_notebook_that_is_alone_gets_the_course(monkeypatch, tmp_path):
+def test_a_notebook_that_is_alone_gets_the_course(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(metadata, "requires", lambda name: [])
     folder = hosted.prepare()
+    assert "course/notebooks" in capsys.readouterr().out
     assert (folder / "00_start.ipynb").is_file() and (folder / "../trainers/digits_ddp.py").is_file()
     assert hosted.prepare() == folder, "a second run finds it"
 
