@@ -50,7 +50,8 @@ def verb(words):
 
 def kit_lines(text):
     return [
-        shlex.split(line, comments=True)[1:] for line in re.findall(r"^ {4}(kit .+)$", text, re.MULTILINE)
+        shlex.split(line, comments=True)[1:]
+        for line in re.findall(r"^ {4}(trainyard .+)$", text, re.MULTILINE)
     ]
 
 
