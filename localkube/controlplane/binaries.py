@@ -31,9 +31,10 @@ ORDER = ("path", "package", "cache", "download", "build")
 FORCE = "TRAINYARD_CONTROLPLANE"
 LINKED = build.PROGRAM
 REMEDIES = (
-    "pip install trainyard-kit-controlplane; or allow access to the release server (or name a mirror in "
-    f"TRAINYARD_KUBERNETES_URL and TRAINYARD_ETCD_URL), or install Go {build.go_version()} or newer, "
-    "or install conda-forge's kubernetes-server, kubernetes-client and etcd, then try again"
+    "install the wheel of trainyard-kit-controlplane, which `make wheel` makes; or allow access to the "
+    "release server (or name a mirror in TRAINYARD_KUBERNETES_URL and TRAINYARD_ETCD_URL), or install Go "
+    f"{build.go_version()} or newer, or install conda-forge's kubernetes-server, kubernetes-client and etcd, "
+    "then try again"
 )
 
 

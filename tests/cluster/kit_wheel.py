@@ -24,5 +24,5 @@ def build(folder: Path, *, release: bool = False) -> Path:
             [*pip, "--wheel-dir", folder, source], env=given, capture_output=True, text=True, check=False
         )
     assert done.returncode == 0, done.stderr
-    (made,) = folder.glob("trainyard-*.whl")
+    (made,) = folder.glob("trainyard_kit-*.whl")
     return made

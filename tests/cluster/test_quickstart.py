@@ -70,5 +70,5 @@ def test_without_a_control_plane_it_says_what_to_install(name, tmp_path):
     done = quickstart(name, **nowhere)
     assert done.returncode == 1
     assert re.search("no control plane could be obtained", done.stderr)
-    assert "pip install trainyard-kit-controlplane" in done.stderr
+    assert "install the wheel of trainyard-kit-controlplane" in done.stderr
     assert clusters.find(name) is None

@@ -123,16 +123,16 @@ def test_the_kit_brings_its_control_plane_and_all_that_it_needs(environment):
 
 
 def test_the_quick_start_trains_from_wheels_alone(run):
-    said = run("kit", "quickstart")
+    said = run("trainyard", "quickstart")
     assert "Kubernetes v1.36" in said and "from package" in said
     assert re.search(r"2 workers: loss .* 9\d\.\d% of the test images", said)
-    assert "no clusters" in run("kit", "cluster", "list")
+    assert "no clusters" in run("trainyard", "cluster", "list")
 
 
 def test_the_course_runs_from_wheels_alone(run):
-    assert "jupyter lab course, and open notebooks/00_start.ipynb" in run("kit", "course", "course")
+    assert "jupyter lab course, and open notebooks/00_start.ipynb" in run("trainyard", "course", "course")
     try:
         for name in NOTEBOOKS:
             run("papermill", "--cwd", "course/notebooks", f"course/notebooks/{name}.ipynb", f"{name}.ipynb")
     finally:
-        run("kit", "cluster", "delete")
+        run("trainyard", "cluster", "delete")

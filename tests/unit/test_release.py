@@ -90,7 +90,7 @@ def test_the_wheel_requires_the_control_plane_of_its_version(kit):
     (wheel,) = kit[1].glob("*.whl")
     _, version, *_ = wheel.stem.split("-")
     with zipfile.ZipFile(wheel) as archive:
-        about = archive.read(f"trainyard-{version}.dist-info/METADATA").decode()
+        about = archive.read(f"trainyard_kit-{version}.dist-info/METADATA").decode()
     assert f"Requires-Dist: trainyard-kit-controlplane=={version};" in about
 
 
