@@ -69,4 +69,4 @@ def check(notebook: str, **written: object) -> Checklist:
 
 def load(notebook: str) -> Exercise:
     """Import the exercise of a notebook, by the notebook's number."""
-    return importlib.import_module(f"exercises.checks.{EXERCISES[notebook]}").EXERCISE
+    return importlib.import_module(f"trainyard_kit.exercises.checks.{EXERCISES[notebook]}").EXERCISE
