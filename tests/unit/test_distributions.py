@@ -38,7 +38,7 @@ OTHERS = {
     "moto",
     "papermill",
 }
-PROSE = {"from", "does"}  # what follows the words in a sentence
+PROSE = {"from", "does", "it"}  # what follows the words in a sentence
 WITH_VALUE = re.compile(
     r"-[cfirtmw]|--(constraints?|find-links|requirements?|target|python|prefix|extra|torch-backend)"
 )
