@@ -28,6 +28,7 @@ from trainyard_kit.cli.elasticdl_flags import (
     parse_volumes,
     text_flag,
 )
+from trainyard_kit.cli.main import main as trainyard
 from trainyard_kit.cli.options import ErrorGroup
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ PATHS = {
 @click.group(cls=ErrorGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Train models of a model zoo with parameter servers, by the commands of ElasticDL."""
+    ErrorGroup.root = trainyard
 
 
 @main.command(cls=Command)

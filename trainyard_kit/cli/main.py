@@ -17,8 +17,9 @@ from click.shell_completion import get_completion_class
 from kitlib import __version__, clusters, config
 from kitlib.clusters import cleanup, kubeconfigs, machine, plugins
 from kitlib.container_images import TRAINER
+from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound
-from trainyard_kit.cli.advice import PROGRAM
+from trainyard_kit.cli.advice import PROGRAM, for_terminal
 from trainyard_kit.cli.course import course
 from trainyard_kit.cli.kubectl import kubectl
 from trainyard_kit.cli.lessons import dataset, operator
@@ -67,6 +68,7 @@ class Commands(ErrorGroup):
 @click.version_option(package_name="trainyard-kit", prog_name="trainyard")
 def main() -> None:
     """Train on a real Kubernetes cluster: on this machine, or on any that you have."""
+    ErrorGroup.root = main
     if os.environ.get("NO_COLOR"):  # https://no-color.org
         click.get_current_context().color = False
     if not sys.stderr.isatty():  # progress goes to the log where no line can be rewritten
@@ -443,4 +445,8 @@ def doctor(
         report = clusters.preflight(provider, name=name, nodes=nodes, **option)
         show(output, report.table()) if output else click.echo(report)
         context.exit(0 if report.ok else 1)
-    show(output, machine=machine.doctor(), credentials=clusters.credentials())
+    credentials = clusters.credentials()
+    rows = [
+        (*row[:-1], for_terminal(str(row[-1]), command=None, root=main, known={})) for row in credentials.rows
+    ]
+    show(output, machine=machine.doctor(), credentials=Table(credentials.columns, rows))

@@ -4,7 +4,7 @@ import ast
 import json
 import signal
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 import yaml
@@ -22,6 +22,7 @@ class ErrorGroup(click.Group):
     """Commands whose KitErrors are shown without a traceback, and whose help is shown in full."""
 
     group_class: type[click.Group] | type[type] | None = type
+    root: ClassVar[click.Group | None] = None  # what errors advise is a command of it
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -29,7 +30,7 @@ class ErrorGroup(click.Group):
         except KitError as error:
             if isinstance(error, KeyboardInterrupt):
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more would cut the sentence
-            error.fix = self._advice(ctx, error.fix)
+            error.fix = self.advise(ctx, error.fix)
             name = click.style(type(error).__name__, fg="red", bold=True)
             click.echo(f"{name}: {printable(str(error))}", err=True)  # a pod's traceback may be in it
             ctx.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
@@ -43,11 +44,10 @@ class ErrorGroup(click.Group):
             click.echo(f"Interrupted: {stopped}", err=True)
             ctx.exit(130)
 
-    def _advice(self, ctx: click.Context, text: str) -> str:
-        from trainyard_kit.cli.main import main  # it imports this module
-
+    def advise(self, ctx: click.Context, text: str) -> str:
+        """Write advice as commands of the terminal."""
         command = self.get_command(ctx, ctx.invoked_subcommand or "")
-        return for_terminal(text, command=command, root=main, known=ctx.meta)
+        return for_terminal(text, command=command, root=self.root or self, known=ctx.meta)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, each with its whole first sentence."""
