@@ -255,6 +255,14 @@ def test_kubelet(commands: Commands) -> None:
     commands.module("-m", "tests.kubelet", *commands.many("NOTEBOOKS"))
 
 
+@task("PROGRAMS NAMES")
+def test_programs(commands: Commands) -> None:
+    """Run public programs and manifests as they are, from PROGRAMS=FOLDER with their repositories; NAMES=."""
+    commands.setup()
+    folder = commands.word("PROGRAMS", "build/programs")
+    commands.module("-m", "tests.programs", folder, *commands.many("NAMES"))
+
+
 @task()
 def bench(commands: Commands) -> None:
     """Measure this kit beside its peers, in one run."""

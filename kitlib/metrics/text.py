@@ -143,8 +143,9 @@ class LossReader:
             and len(re.findall(r"\b[^\W\d]", text)) > 1
             and not re.search(r"\b\d", text)
         ):
-            self._split = next(split for split in _SPLITS if split in text.strip().strip("|"))
-            columns = re.split(_SPLITS[self._split], text.strip().strip("|").strip())
+            head = text.strip().strip("|").strip()
+            self._split = next((split for split in _SPLITS if split in head), "")
+            columns = re.split(_SPLITS[self._split], head) if self._split else []
             self._columns = columns if any(_is_loss(name) for name in columns) else []
 
 

@@ -41,6 +41,7 @@ def test_a_loss_is_found_as_most_programs_print_it(text):
         "lossless: 3",
         "the loss fell",
         "loss is infinite",
+        "two-words",
         "loss_scale: 65536",
         "best loss 0.1",
         "loss: 3rd",

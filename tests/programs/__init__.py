@@ -1,0 +1,1 @@
+"""Programs and manifests of public repositories, run as they are."""
