@@ -163,7 +163,7 @@ def test_a_full_disk_is_explained_and_given_back(server, cache, tmp_path, monkey
     try:
         monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
         error = refusal()
-        assert "No space left" in error.what
+        assert "the disk is full" in error.what
         assert "free space" in error.fix
         assert shutil.disk_usage(disk).free > 250_000
     finally:

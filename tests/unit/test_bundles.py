@@ -219,7 +219,7 @@ def test_a_disk_that_is_too_small_stays_as_it_was(bundle, tmp_path, monkeypatch,
         if not looked:  # somebody else fills the disk meanwhile
             monkeypatch.setattr(using, "_check_space", lambda goal, found: None)
         said = refusal(bundle)
-        assert ("MB are free" if looked else "No space left on device") in said.what
+        assert ("MB are free" if looked else "the disk is full") in said.what
         assert holds(disk) == []
     finally:
         subprocess.run(["umount", disk], check=True)
@@ -232,7 +232,7 @@ def test_a_disk_that_is_too_small_leaves_no_half_bundle(caches, tmp_path):
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8k", "tmpfs", disk], check=True)
     try:
-        with pytest.raises(LocalClusterError, match="No space left on device"):
+        with pytest.raises(LocalClusterError, match="the disk is full"):
             making.create(disk / "small.tar", with_wheels=False, report=lambda line: None)
         assert list(disk.iterdir()) == []
     finally:

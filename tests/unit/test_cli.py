@@ -101,9 +101,10 @@ def test_the_completion_of_a_shell_is_what_that_shell_accepts(shell):
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_bash_completes_commands_options_and_the_names_of_clusters(tmp_path):
-    program = tmp_path / "trainyard"
-    program.write_text(
-        f"#!{sys.executable}\nfrom kitlib import clusters\nfrom kitlib.display.tables import Table\n"
+    code, program = tmp_path / "code.py", tmp_path / "trainyard"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(code))} "$@"\n')
+    code.write_text(
+        "from kitlib import clusters\nfrom kitlib.display.tables import Table\n"
         "from trainyard_kit.cli.main import main\n"
         "clusters.list_clusters = lambda: Table(('cluster',), [('lab',), ('other',)])\n"
         "main(prog_name='trainyard')\n"

@@ -253,7 +253,7 @@ def test_the_program_declares_what_it_imports_and_the_trainers_image_has_it():
     head = (DATASETS / "prepare_dataset.py").read_text().partition("# ///\n")[0]
     declared = {"numpy", "pillow", "scikit-learn", "backports.tarfile"}  # the last for Pythons before 3.11.4
     assert set(re.findall(r'"([\w.-]+)>=', head)) == declared
-    brought = (DATASETS.parent / "images" / "trainer" / "requirements.txt").read_text()
+    brought = (DATASETS.parents[1] / "images" / "trainer" / "requirements.txt").read_text()
     assert "scikit-learn==" in brought  # the other two come with torchvision
 
 

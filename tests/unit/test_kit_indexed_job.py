@@ -298,6 +298,7 @@ class Api:
 @pytest.fixture
 def cluster():
     return SimpleNamespace(
+        provider="existing",
         kube=Api(),
         pod_additions=lambda *, gpus=0: {},
         pod_annotations=lambda claims: {},

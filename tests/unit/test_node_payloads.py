@@ -10,6 +10,7 @@ from localkube.kubelet.volumes.projected import (
     configmap_files,
     downward_files,
     secret_files,
+    write_atomically,
 )
 
 BINARY = bytes(range(256))
@@ -44,9 +45,11 @@ def test_a_missing_key_is_named_unless_it_is_optional():
 
 
 @pytest.mark.parametrize("path", ["../up", "/etc/passwd", "a/../b", "..data", "a//b", ""])
-def test_a_path_that_leads_out_is_refused(path):
+def test_a_path_that_leads_out_is_refused(tmp_path, path):
+    files = configmap_files({"items": [{"key": "empty", "path": path}]}, CONFIGMAP, mode=0o644)
     with pytest.raises(PayloadError, match="out of the volume"):
-        configmap_files({"items": [{"key": "empty", "path": path}]}, CONFIGMAP, mode=0o644)
+        write_atomically(tmp_path / "volume", files)
+    assert not (tmp_path / "volume").exists()
 
 
 def test_the_pod_describes_itself():
