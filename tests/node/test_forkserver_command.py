@@ -46,6 +46,21 @@ def test_a_python_command_of_the_environment_is_forked(environment, argv, kind, 
     assert found["executable"] == str(environment / argv[0])
 
 
+def test_a_console_script_in_a_path_with_spaces_is_run_by_the_interpreter_that_its_shell_would_start(
+    tmp_path,
+):
+    """The text is the one that uv and pip write there."""
+    directory = tmp_path / "my clone" / "bin"
+    directory.mkdir(parents=True)
+    (directory / "python").symlink_to(sys.executable)
+    python, script = directory / "python", directory / "torchrun"
+    script.write_text(f"""#!/bin/sh\n'''exec' '{python}' "$0" "$@"\n' '''\nprint("ran")\n""")
+    script.chmod(0o755)
+    found = plan(["torchrun", "x"], {"LANG": "C.UTF-8"}, python=str(python), path=str(directory))
+    assert found["argv"] == [str(python), str(script), "x"]
+    assert (found["comm"], found["executable"]) == ("python", str(python))
+
+
 def test_a_console_script_of_the_environment_is_run_by_the_interpreter_in_its_first_line(environment):
     found = ask(environment, "torchrun", "--nproc-per-node=2", "train.py")
     assert found["argv"] == [

@@ -6,6 +6,8 @@ of the mathematical libraries. A command with one of these starts cold. ``interp
 """
 
 import os
+import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypedDict
@@ -36,6 +38,9 @@ FREE = {
 }
 FREE_PREFIXES = ("TORCHELASTIC_", "TORCH_NCCL_")
 LAUNCHERS = {"torch.distributed.run", "torch.distributed.launch"}
+# How installers write scripts whose interpreter's path has a space or is too long for the kernel:
+# https://github.com/pypa/distlib/blob/master/distlib/scripts.py
+_TRAMPOLINE = re.compile(rb"'''exec' (.+) \"\$0\" \"\$@\"\n")
 COLD_TORCHRUN = "localkube.runtime.forkserver.cold_torchrun"
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
@@ -184,12 +189,15 @@ def _unfold(found: str, argv: Sequence[str], path: str) -> tuple[list[str], str,
     """Unfold a ``#!`` script as the kernel does: the interpreter's argv, its path, the process's name."""
     try:
         with open(found, "rb") as file:
-            first = file.read(256).partition(b"\n")[0]
+            first, _, rest = file.read(1024).partition(b"\n")
         interpreter, _, option = first.decode().removeprefix("#!").strip().partition(" ")
     except (OSError, UnicodeDecodeError):
         return None
     if not first.startswith(b"#!") or not interpreter:
         return None
+    if interpreter == "/bin/sh" and (trampoline := _TRAMPOLINE.match(rest)):
+        (python,) = shlex.split(trampoline[1].decode())
+        return [python, found, *argv[1:]], python, os.path.basename(python)
     if os.path.basename(interpreter) != "env":
         return [interpreter, *option.split(None, 1), found, *argv[1:]], interpreter, os.path.basename(found)
     option = option.strip()
