@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import shlex
 import socket
 import ssl
 import traceback
@@ -189,7 +190,7 @@ def test_the_clusters_own_directory_is_empty_in_a_host_path_above_it(pods, clust
     main = {"volumeMounts": [{"name": "above", "mountPath": "/above"}]}
     within = Path("/") if root == "the machine" else cluster.home
     own = Path("/above") / cluster.root.relative_to(within)
-    script = f"cd {own.parents[1]} && ls -A | wc -l; touch x 2>/dev/null || echo closed"
+    script = f"cd {shlex.quote(str(own.parents[1]))} && ls -A | wc -l; touch x 2>/dev/null || echo closed"
     assert pods.output(pod(script, main=main, volumes=volumes)).split() == ["0", "closed"]
 
 
