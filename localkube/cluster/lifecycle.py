@@ -60,7 +60,7 @@ def create(
     """
     check_name(name)
     paths = ClusterPaths(name)
-    if not paths.root.exists() and (problem := host.disk_problem()):
+    if not os.path.exists(paths.root) and (problem := host.disk_problem()):
         raise no_room(paths.root.parent, problem)
     private_dir(paths.root.parent)
     with locked(paths, report) as report:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -30,6 +31,8 @@ CHANGES = {
     f"environment: {name}"
     for name in ("PYTHONHASHSEED", "TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE")
 }
+if " " in sys.executable:  # a console script there begins with a shell, which sets it for a cold start
+    CHANGES |= {"environment: PWD"}
 if os.environ.get("TRAINYARD_MODE") == "plain":
     CHANGES |= {"environment: TRAINYARD_POD", "status: NSpid", "status: NSpgid", "status: NSsid"}
 # The cluster's own files are covered, and mounts there come and go; torchrun's files have random names.

@@ -310,18 +310,11 @@ def test_mounts_bind_outer_directories_first(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(
-    ("wish", "message"),
-    [
-        ({"subPath": "trap/passwd"}, "leads out of its directory"),
-        ({"subPathExpr": "$(UP)"}, "must be relative"),
-    ],
-)
-def test_a_sub_path_that_leads_out_stops_the_container(tmp_path, wish, message):
+def test_a_sub_path_that_leads_out_stops_the_container(tmp_path):
     (tmp_path / "trap").symlink_to("/etc")
-    container = {"volumeMounts": [{"name": "v", "mountPath": "/data", **wish}]}
-    with pytest.raises(VolumeError, match=message) as caught:
-        mounts(container, {"v": MountedVolume(tmp_path)}, environment={"UP": "../.."})
+    container = {"volumeMounts": [{"name": "v", "mountPath": "/data", "subPath": "trap/passwd"}]}
+    with pytest.raises(VolumeError, match="leads out of its directory") as caught:
+        mounts(container, {"v": MountedVolume(tmp_path)})
     assert caught.value.reason == "CreateContainerConfigError"
 
 
