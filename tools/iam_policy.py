@@ -19,7 +19,6 @@ FOLDER, PAGE = ROOT / "trainyard_kit" / "clouds" / "eks", ROOT / "docs" / "eks.m
 BLOCK = re.compile(r"(?<=<!-- policy of users -->\n).*?(?=<!-- end -->)", re.DOTALL)
 ROLES = "arn:aws:iam::*:role/trainyard/*"
 REGION = "us-east-1"
-VERBS = ("create", "read", "update", "delete")
 # What the schemas leave out: CodeBuild's type has none, and that of mount targets lacks network interfaces.
 # https://docs.aws.amazon.com/codebuild/latest/userguide/auth-and-access-control-permissions-reference.html
 # https://docs.aws.amazon.com/efs/latest/ug/API_CreateMountTarget.html
@@ -27,10 +26,7 @@ LEFT_OUT = {
     "codebuild": "BatchGetProjects CreateProject DeleteProject UpdateProject",
     "ec2": "CreateNetworkInterface DeleteNetworkInterface DescribeSubnets ModifyNetworkInterfaceAttribute",
 }
-# Schemas list what any property of a type may need; the templates replicate, stream and tabulate nothing.
-UNUSED = re.compile(
-    r"^(firehose|s3tables):|Replication|VpnGateway|MetadataTable|EncryptionControl|Metadata\w+Table|REST\."
-)
+ACTION = re.compile(r"[a-z0-9-]+:[A-Za-z0-9]+")  # S3's schema names an operation of its logs as well
 # Names of operations that are not names of actions.
 ACTIONS = {
     "s3:HeadBucket": ["s3:ListBucket"],
@@ -61,10 +57,11 @@ def of_stacks() -> set[str]:
     found = {f"{service}:{each}" for service, words in LEFT_OUT.items() for each in words.split()}
     for kind in resource_types():
         schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema(REGION, kind).schema
-        for verb in VERBS:
-            found |= set(schema.get("handlers", {}).get(verb, {}).get("permissions", []))
+        # All that a handler lists: some ask for what no property here needs, and fail where it is denied.
+        for handler in schema.get("handlers", {}).values():
+            found |= set(handler.get("permissions", []))
         found |= set(schema.get("tagging", {}).get("permissions", []))
-    return {each for each in found if not UNUSED.search(each)}
+    return set(filter(ACTION.fullmatch, found))
 
 
 def of_users() -> set[str]:

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from cfnlint import api
 from cfnlint.decode.cfn_yaml import loads
+from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 from click.testing import CliRunner
 
 from trainyard_kit.cli.main import main
@@ -167,8 +168,30 @@ def test_the_policies_are_those_that_the_schemas_and_the_driver_ask_for():
         assert path.read_text(encoding="utf-8") == wanted, f"{path.name}: run tools/iam_policy.py"
 
 
-def test_a_mount_target_needs_network_interfaces_and_the_policy_has_them():
-    """The schema leaves them out, and so did a policy that was written by hand."""
+def handlers():
+    """Yield each type of the templates with a verb of its handler, and what AWS's schema lists for it."""
+    for kind in sorted(set(re.findall(r"Type: (AWS::\S+)", text("cluster.yaml") + text("nodes.yaml")))):
+        schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-east-1", kind).schema
+        for verb, handler in schema.get("handlers", {}).items():
+            yield pytest.param(handler.get("permissions", []), id=f"{kind} {verb}")
+        yield pytest.param(schema.get("tagging", {}).get("permissions", []), id=f"{kind} tags")
+
+
+@pytest.mark.parametrize("listed", handlers())
+def test_the_stacks_role_may_do_all_that_a_handler_lists(listed):
+    allowed = [
+        each for one in json.loads(text("policy.json"))["stack"]["Statement"] for each in one["Action"]
+    ]
+    assert set(listed) - {"s3:REST.PUT.OBJECT"} <= set(allowed)  # which is a word of S3's logs
+
+
+def test_the_policies_fit_in_a_role_and_in_a_managed_policy():
+    """https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html"""
+    stack, user = (re.sub(r"\s", "", json.dumps(each)) for each in json.loads(text("policy.json")).values())
+    assert len(stack) < 10_240 and len(user) < 6_144
+
+
+def test_what_the_schemas_leave_out_the_stacks_role_may_do_as_well():
     (_, rest) = json.loads(text("policy.json"))["stack"]["Statement"]
     wanted = {"elasticfilesystem:CreateMountTarget", "ec2:CreateNetworkInterface", "ec2:RunInstances"}
     assert wanted <= set(rest["Action"])

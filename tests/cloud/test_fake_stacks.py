@@ -126,3 +126,14 @@ def test_a_stack_that_was_created_to_do_nothing_on_failure_is_never_updated_afte
 def test_a_request_that_aws_would_refuse_is_refused(driver, how, words):
     with pytest.raises(ClientError, match=words):
         driver.create("trainyard-lab", "cluster", CLUSTER, **how)
+
+
+def test_a_role_that_lacks_one_read_of_a_handler_cannot_create_what_asks_for_it(driver):
+    policy = json.loads((TEMPLATES / "policy.json").read_text())["stack"]
+    policy["Statement"][1]["Action"].remove("elasticfilesystem:DescribeReplicationConfigurations")
+    driver.iam.put_role_policy(RoleName="stacks", PolicyName="it", PolicyDocument=json.dumps(policy))
+    stack = driver.create("trainyard-lab", "cluster", CLUSTER)
+    assert driver.wait(stack)[0] == "CREATE_FAILED"
+    events = driver.stacks.describe_stack_events(StackName=stack)["StackEvents"]
+    failed = [each["ResourceStatusReason"] for each in events if each["ResourceStatus"] == "CREATE_FAILED"]
+    assert any("perform: elasticfilesystem:DescribeReplicationConfigurations" in each for each in failed)

@@ -5,6 +5,7 @@ property is passed on where the operation has a parameter of that name.
 """
 
 import json
+import re
 import secrets
 from collections.abc import Callable
 from functools import cache
@@ -59,6 +60,13 @@ ARNS = ("Arn", "arn", "repositoryArn", "nodegroupArn", "addonArn", "accessEntryA
 def schema(kind: str) -> dict[str, Any]:
     """Return AWS's schema of a type."""
     return PROVIDER_SCHEMA_MANAGER.get_resource_schema("us-west-2", f"AWS::{kind}").schema
+
+
+@cache
+def permissions(kind: str, verb: str) -> tuple[str, ...]:
+    """Return what a type's handler asks for: all that AWS's schema lists, whatever the properties are."""
+    listed = schema(kind).get("handlers", {}).get(verb, {}).get("permissions", ())
+    return tuple(each for each in listed if re.fullmatch(r"[\w-]+:\w+", each))
 
 
 @cache

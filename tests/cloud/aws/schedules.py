@@ -7,7 +7,8 @@ JSON. It is done with the rights of the schedule's role. What the service refuse
 import json
 import re
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -106,16 +107,22 @@ def _operation(arn: str) -> Any:
     return model.operation_model(name)
 
 
-def may(arn: str, action: str) -> None:
+def may(arn: str, *actions: str) -> None:
     """Refuse what no policy of a role allows; resources and conditions are not looked at."""
     found = role(arn)
-    documents = [*found.policies.values()] if found else []
-    for document in documents:
-        for each in _list(json.loads(document)["Statement"]):
-            if any(fnmatchcase(action.lower(), one.lower()) for one in _list(each["Action"])):
-                return
+    allowed = _allowed(tuple(found.policies.values()) if found else ())
+    action = next((each for each in actions if not allowed.match(each)), None)
+    if action is None:
+        return
     words = f"User: {arn} is not authorized to perform: {action} because no identity-based policy allows it"
     raise Refused("AccessDenied", words, status=403)
+
+
+@cache
+def _allowed(documents: tuple[str, ...]) -> re.Pattern[str]:
+    statements = [each for document in documents for each in _list(json.loads(document)["Statement"])]
+    patterns = [translate(one) for each in statements for one in _list(each["Action"])]
+    return re.compile("|".join(patterns) or "$.", re.IGNORECASE)
 
 
 def _list(value: Any) -> list[Any]:

@@ -14,6 +14,7 @@ from botocore.exceptions import ClientError, ParamValidationError
 from . import resources, templates
 from .faults import Refused
 from .resources import POLLED, SECONDS, SECONDS_GONE, Resources
+from .schedules import may
 from .templates import Scope, invalid
 
 if TYPE_CHECKING:
@@ -130,10 +131,11 @@ class Stack:
             self._when_gone(found, POLL, lambda: self._make_again(found))
             return
         properties, tags = scope.resolve(spec.get("Properties") or {}), self.tags(kind)
-        handler, before = self._handler(), found.properties if found.physical else None
+        before = found.properties if found.physical else None
         if before == properties and found.tags == tags:
             self._done(found, found.status)
             return
+        handler = self._handler(kind, "create" if before is None else "update")
         if before is None:
             self._mark(found, "CREATE_IN_PROGRESS")
             token = f"{self.token[-20:]}-{name}"
@@ -193,7 +195,7 @@ class Stack:
         if not waited:
             self._mark(found, "DELETE_IN_PROGRESS")
         try:
-            self._handler().delete(found.kind, found.physical, found.properties)
+            self._handler(found.kind, "delete").delete(found.kind, found.physical, found.properties)
         except ClientError as error:
             code, words = (error.response["Error"][each] for each in ("Code", "Message"))
             if code not in NOT_YET or "attached" in words or waited >= PATIENCE:
@@ -274,7 +276,13 @@ class Stack:
         pseudo = templates.pseudo(self.region, self.name, self.id)
         return Scope(wanted.template, wanted.values, pseudo, ref, attribute, exported)
 
-    def _handler(self) -> Resources:
+    def _handler(self, kind: str = "", verb: str = "") -> Resources:
+        """Act with the rights of the stack's role, which have to be all that the type's handler lists."""
+        if kind and self.wanted.role:
+            may(
+                self.wanted.role,
+                *(each for one in ("read", verb) for each in resources.permissions(kind, one)),
+            )
         return Resources(lambda service: self.service.aws.inside(service, self.region, self.wanted.role))
 
     def set(self, status: str, words: str = "") -> None:
