@@ -34,7 +34,7 @@ class NodeServices:
         config: The kubelet's.
         runtime: Its parts.
         bound: The informer of bound pods.
-        pods: Answers the kubelet's API.
+        pods: Knows all of them, and answers the kubelet's API.
         stats: The same for metrics.
         components: The same for the logs of the cluster's own programs.
     """
@@ -49,7 +49,7 @@ class NodeServices:
         stats: StatsProvider,
         components: ComponentPods,
     ) -> None:
-        self._config, self._runtime, self._bound = config, runtime, bound
+        self._config, self._runtime, self._bound, self._pods = config, runtime, bound, pods
         self._sockets = NodeSockets(runtime.client, runtime.addresses)
         self._server = KubeletServer(
             pods,
@@ -104,7 +104,9 @@ class NodeServices:
         self._go(self._server.follow_renewals(), "renewals of the server's certificate")
         self._go(services.run(), "watch services")
         self._go(slices.run(), "watch endpointslices")
-        policies = runtime.policies.run(pods=self._bound, targets=proxy.targets, follow=(services, slices))
+        policies = runtime.policies.run(
+            pods=self._pods.known, targets=proxy.targets, follow=(self._bound, services, slices)
+        )
         self._go(policies, "network policies")
         self._go(Provisioner(api, directory=config.volumes).run(), "provisioner")
         self._go(maintain_etcd(config.etcd, pki=config.pki), "etcd's maintenance")

@@ -73,7 +73,7 @@ class PolicyEnforcer:
         self._policies = Informer(api, "/apis/networking.k8s.io/v1/networkpolicies")
         self._namespaces = Informer(api, "/api/v1/namespaces")
         self._client, self._network, self._warn, self._plain = client, network, warn, plain
-        self._pods: Informer | None = None
+        self._pods: Callable[[], Mapping[str, Object]] = dict
         self._targets: Find = lambda _client: {}
         # By uid; a pod that is not in it may have what an earlier kubelet has left.
         self._installed: dict[str, tuple[PodRules, Targets]] = {}
@@ -81,16 +81,18 @@ class PolicyEnforcer:
         self._changed = asyncio.Event()
         self._warned: set[str] = set()
 
-    async def run(self, *, pods: Informer, targets: Find, follow: Sequence[Informer]) -> None:
+    async def run(
+        self, *, pods: Callable[[], Mapping[str, Object]], targets: Find, follow: Sequence[Informer]
+    ) -> None:
         """Apply each change, for ever.
 
         Args:
-            pods: The informer of bound pods.
+            pods: Returns the pods by the uids under which they run.
             targets: Returns the endpoints of the ClusterIPs for a client by its address.
-            follow: The informers on which these depend.
+            follow: The informers on which both depend.
         """
         self._pods, self._targets = pods, targets
-        for informer in (self._policies, self._namespaces, pods, *follow):
+        for informer in (self._policies, self._namespaces, *follow):
             informer.subscribe(lambda *_: self._changed.set())
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._policies.run(), name="watch networkpolicies")
@@ -148,7 +150,7 @@ class PolicyEnforcer:
         if policies and self._plain:
             self._say_not_enforced("in plain mode pods are on this machine's own network")
             return
-        known = {_uid(pod): pod for pod in self._pods.store.values()}
+        known = self._pods()
         self._installed = {uid: done for uid, done in self._installed.items() if uid in known}
         rules: dict[str, PodRules] = {}
         if not policies and all(self._installed.get(uid) == (UNRESTRICTED, {}) for uid in known):
@@ -191,7 +193,7 @@ class PolicyEnforcer:
         return found
 
     def _peers(self) -> list[Peer]:
-        found = (self._peer(pod) for pod in self._pods.store.values()) if self._pods else ()
+        found = (self._peer(pod) for pod in self._pods().values())
         return [each for each in found if each] + [self._name_server()]
 
     def _peer(self, pod: Object) -> Peer | None:
@@ -214,12 +216,6 @@ class PolicyEnforcer:
             if uid not in self._warned:
                 self._warned.add(uid)
                 self._warn(policy, NOT_ENFORCED, f"it is stored and not enforced: {why}")
-
-
-def _uid(pod: Object) -> str:
-    """The uid under which a pod runs: for a mirror, that of its static pod."""
-    annotations = pod["metadata"].get("annotations") or {}
-    return annotations.get("kubernetes.io/config.mirror") or pod["metadata"]["uid"]
 
 
 def pod_table(rules: PodRules, services: Targets, *, own: str, network: ClusterNetwork) -> Table:

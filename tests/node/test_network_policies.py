@@ -69,6 +69,19 @@ def test_what_a_policy_does_not_let_in_is_dropped_whatever_its_way(cluster, pods
     assert ask(pods, *ways(web)) == ["web"] * 5
 
 
+def test_a_pod_that_calls_itself_another_ones_mirror_does_not_lift_its_policy(cluster, pods, web):
+    uid = cluster.core.read_namespaced_pod(web[3], "default").metadata.uid
+    forged = pod(name="forged", nodeName="node-0", annotations={"kubernetes.io/config.mirror": uid})
+    forged["metadata"]["finalizers"] = ["example.com/stay"]
+    try:
+        with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}):
+            cluster.kubectl("create", "-f", "-", stdin=forged)
+            cluster.kubectl("wait", "pod/forged", "--for=jsonpath={.metadata.deletionTimestamp}")
+            assert ask(pods, *never(ways(web))) == ["nothing"] * 5
+    finally:
+        cluster.kubectl("patch", "pod/forged", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+
+
 def test_a_port_that_a_policy_leaves_out_is_closed(cluster, pods, web):
     ports = [{"port": 8080, "protocol": "UDP"}]
     with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}, ingress=[{"ports": ports}]):

@@ -30,6 +30,13 @@ def is_mirror(pod: Object) -> bool:
     return MIRROR in (pod["metadata"].get("annotations") or {})
 
 
+def is_mirror_of(mirror: Object, pod: Object) -> bool:
+    """Check whether an object stands for a pod that runs: who may create pods may write the annotation."""
+    mirrored = (mirror["metadata"].get("annotations") or {}).get(MIRROR)
+    digest = (pod["metadata"].get("annotations") or {}).get(HASH)
+    return _key(mirror) == _key(pod) and mirrored == digest is not None
+
+
 def is_static(pod: Object) -> bool:
     """Check whether a pod comes from a file: its uid is then its hash."""
     return (pod["metadata"].get("annotations") or {}).get(HASH) == pod["metadata"]["uid"]
@@ -141,9 +148,7 @@ class MirrorPods:
 
     @staticmethod
     def _is_current(found: Object, wanted: Object) -> bool:
-        hashes = [(pod["metadata"].get("annotations") or {}) for pod in (found, wanted)]
-        same = hashes[0].get(MIRROR) == hashes[1][HASH]
-        return same and not found["metadata"].get("deletionTimestamp")
+        return is_mirror_of(found, wanted) and not found["metadata"].get("deletionTimestamp")
 
 
 def _key(pod: Object) -> Key:

@@ -16,7 +16,7 @@ from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.nodes.virtual_node import ISOLATED, STOPPED, VirtualNode
 from localkube.kubelet.pods.context import Runtime
-from localkube.kubelet.pods.mirror_pods import MIRROR, is_mirror, with_status
+from localkube.kubelet.pods.mirror_pods import MIRROR, is_mirror, is_mirror_of, with_status
 from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.pods.reattach import reattach, restore
 from localkube.kubelet.resources.stats import RunningContainer
@@ -54,9 +54,9 @@ class PodManager:
         """Reattach to running pods, then follow the informer, which has synced."""
         answer, _ = await self._client.call("list")
         entries = _containers(answer)
-        known = set(self._known())
+        known = set(self.known())
         self._runtime.limits.keep_only({entry["id"] for entry in entries})
-        for uid, pod in self._known().items():
+        for uid, pod in self.known().items():
             mine = [entry for entry in entries if _uid(entry) == uid]
             if worker := self._new_worker(pod):
                 await reattach(worker, mine, self._client, address=answer["pods"].get(uid))
@@ -71,7 +71,7 @@ class PodManager:
         await self._sweep(answer, known)
         # The informer may have seen changes meanwhile.
         self._pods.subscribe(self._changed)
-        present = self._known()
+        present = self.known()
         for uid in [uid for uid in self._workers if uid not in present]:
             self._deleted(uid)
         for pod in present.values():
@@ -140,7 +140,7 @@ class PodManager:
 
     async def reconcile(self, node: VirtualNode) -> None:
         """Bring the node's pods in line with the API."""
-        pods = self._known()
+        pods = self.known()
         for uid in [uid for uid, worker in self._workers.items() if worker.pool is node.pool]:
             if uid not in pods:
                 self._deleted(uid)
@@ -185,17 +185,13 @@ class PodManager:
 
             self._ends[_name(pod)] = start_task(end(), name=f"end of static pod {pod['metadata']['name']}")
 
-    def _known(self) -> dict[str, dict[str, Any]]:
+    def known(self) -> dict[str, dict[str, Any]]:
         """All pods by uid: the API's, and those of files with the status of their mirrors."""
-        known, mirrors = {}, {}
-        for pod in self._pods.store.values():
-            uid, annotations = pod["metadata"]["uid"], pod["metadata"].get("annotations") or {}
-            if is_mirror(pod):
-                mirrors[annotations[MIRROR]] = pod
-            else:
-                known[uid] = pod
+        pods = self._pods.store
+        known = {pod["metadata"]["uid"]: pod for pod in pods.values() if not is_mirror(pod)}
         for uid, pod in self._static.items():
-            known[uid] = with_status(pod, mirrors[uid]) if uid in mirrors else dict(pod)
+            mirror = pods.get(_name(pod))
+            known[uid] = with_status(pod, mirror) if mirror and is_mirror_of(mirror, pod) else dict(pod)
         return known
 
     # Workers.
@@ -216,10 +212,10 @@ class PodManager:
 
     def _changed(self, change: str, pod: dict[str, Any], before: dict[str, Any] | None) -> None:
         if is_mirror(pod):
-            uid = pod["metadata"]["annotations"][MIRROR]
-            if uid not in self._workers or change == "DELETED":
+            worker = self._workers.get(pod["metadata"]["annotations"][MIRROR])
+            if worker is None or not is_mirror_of(pod, worker.pod) or change == "DELETED":
                 return
-            pod, before = with_status(self._workers[uid].pod, pod), None
+            pod, before = with_status(worker.pod, pod), None
         uid = pod["metadata"]["uid"]
         if before and before["metadata"]["uid"] != uid:
             self._changed("DELETED", before, None)
