@@ -222,9 +222,9 @@ class DnsServer:
             size = int.from_bytes(await reader.readexactly(2))
             query = await reader.readexactly(size)
         done = asyncio.get_running_loop().create_future()
-        began = time.perf_counter()
+        began = time.thread_time()
         self.serve(query, client, tcp=True, reply=done.set_result)
-        may_ask_more = self._allowances.spend(client, time.perf_counter() - began)
+        may_ask_more = self._allowances.spend(client, time.thread_time() - began)
         async with asyncio.timeout(IDLE_SECONDS):
             packet = await done
             writer.write(len(packet).to_bytes(2) + packet)

@@ -122,7 +122,7 @@ class Shares:
 
 
 class Allowances:
-    """What each namespace may spend, by default seconds of this process: a burst, which fills up again.
+    """What each namespace may spend, by default seconds of a core: a burst, which fills up again.
 
     Args:
         refill: Units per second.
