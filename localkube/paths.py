@@ -155,6 +155,11 @@ class ClusterPaths:
         return self.root / "cluster.json"
 
     @property
+    def attendees(self) -> Path:
+        """The kubeconfigs of a workshop's attendees, which the kit writes."""
+        return state_dir() / "attendees" / self.name
+
+    @property
     def kubeconfig(self) -> Path:
         return self.root / "kubeconfig"
 

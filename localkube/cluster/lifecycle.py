@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -226,9 +227,11 @@ def _private(path: str, flags: int) -> int:
 
 
 def delete(name: str, *, report: Report = nobody) -> dict[str, Any]:
-    """End all processes of a cluster and remove its directory. Safe to repeat."""
+    """Remove a cluster: its attendees' kubeconfigs, all processes, its directory. Safe to repeat."""
     check_name(name)
     paths = ClusterPaths(name)
+    if paths.attendees.exists():
+        shutil.rmtree(paths.attendees)
     if not paths.root.parent.is_dir():
         return {"name": name, "state": "absent", "existed": False}
     with locked(paths, report):

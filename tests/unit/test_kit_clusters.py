@@ -15,6 +15,7 @@ from kitlib.clusters import ExistingCluster, LocalCluster, cleanup, existing, lo
 from kitlib.clusters.kubectl import forward_port
 from kitlib.errors import BadInput, ClusterUnreachable, CommandFailed, ProviderFailed
 from kitlib.k8s.client import Kube
+from localkube.cluster import lifecycle
 from trainyard_kit.cli import main
 
 KUBECONFIG = """
@@ -172,6 +173,14 @@ def test_kubeconfigs_of_attendees_go_before_their_cluster_does(how, interrupt, m
             kit.create_cluster("local", name="lab", recreate=True)
     assert not keys.exists()
     assert other.exists()
+
+
+def test_localkubes_own_delete_takes_the_kubeconfigs_of_attendees_along(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    keys = cleanup.attendees_folder("lab")
+    keys.mkdir(parents=True)
+    assert lifecycle.delete("lab")["state"] == "absent"
+    assert not keys.exists()
 
 
 def test_kubeconfigs_of_attendees_go_with_what_is_known_of_an_existing_cluster(
