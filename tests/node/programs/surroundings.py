@@ -8,8 +8,9 @@ import resource
 import stat
 import sys
 
-# Own mounts and what the host or the image holds are as they are, however a process was started.
-OTHERS = ("proc", "sys", "usr", "lib", "lib64", "bin", "sbin", "opt", "root", "home", "work", "boot", "mnt")
+# The container's own directories. What the machine holds is as it is, however a process was started, and the
+# names of a clone's environment are longer than a log.
+OWN = ("dev", "new", "run", "scripts", "tmp")
 PRCTL = {"death signal": 2, "dumpable": 3, "keep capabilities": 8, "secure bits": 27, "timer slack": 30}
 PRCTL |= {"subreaper": 37, "no new privileges": 39, "no huge pages": 42}
 FIELDS = "Umask Uid Gid Groups NSpid NSsid NSpgid SigBlk SigIgn SigCgt Cap NoNew Seccomp: CoreD"
@@ -31,9 +32,10 @@ def entry(path: str) -> list:
 
 def tree() -> dict:
     found = {"/": entry("/")}
-    skipped = {"/" + name for name in OTHERS} | set(sys.argv[1:])
     for place, folders, files in os.walk("/"):
-        folders[:] = [name for name in folders if os.path.join(place, name) not in skipped]
+        if place == "/":
+            found |= {f"/{name}": entry(f"/{name}") for name in folders}
+            folders[:] = [name for name in folders if name in OWN]
         for name in (*folders, *files):
             found[os.path.join(place, name)] = entry(os.path.join(place, name))
     for line in open("/proc/self/mountinfo"):
