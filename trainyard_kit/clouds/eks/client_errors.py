@@ -11,13 +11,14 @@ from botocore import exceptions as boto
 from botocore.parsers import ResponseParserError
 
 from kitlib.errors import BadInput, KitError, ProviderFailed
+from trainyard_kit.clouds.eks.credentials import SIGN_IN
 
 ABSENT = re.compile(r"NotFound|NoSuch|^404$")
 SKEW_SECONDS = 300  # AWS refuses requests that are off by more
-RENEW = "renew them: aws sso login; kit.credentials() says which are used"
+RENEW = "{renew}; kit.credentials() says which credentials are used"  # in the way in which they signed in
 AGAIN = "call it again in a minute"
 CLOCK = "set this machine's clock: sudo chronyc makestep, or timedatectl"
-REGION = f"{RENEW}; a region that is off by default has to be enabled in the account first"
+REGION = RENEW + "; a region that is off by default has to be enabled in the account first"
 STRANGER = "AWS does not know these credentials"
 OTHERS = "another zone, instance type or region; or spot=False if it was spot"
 QUOTAS = "ask for more at Service Quotas in the console, or delete something: kit.list_resources()"
@@ -47,7 +48,17 @@ UNANSWERED = (
     (
         boto.NoCredentialsError | boto.NoAuthTokenError,
         "there are no credentials for AWS",
-        "aws configure sso",
+        "{renew}",
+    ),
+    (
+        boto.MissingDependencyException,
+        "these credentials need a package more",
+        'pip install "botocore[crt]", then restart the kernel',
+    ),
+    (
+        boto.LoginInsufficientPermissions,
+        "the sign-in may not be used by programs",
+        "have AWS's policy SignInLocalDevelopmentAccess attached to the user or role; then {renew}",
     ),
     (boto.SSOError | boto.LoginError, "the sign-in has expired", RENEW),
     (UNUSABLE, "the credentials cannot be used", RENEW),
@@ -88,19 +99,20 @@ def to_error(
     *,
     region: str,
     profile: str | None,
+    renew: str = SIGN_IN,
 ) -> KitError:
-    """Translate an error of botocore."""
+    """Translate an error of botocore; ``renew`` is how the user signs in again."""
     about = f"{service}: {operation.replace('_', ' ')}{_names(parameters)} in {region}"
     if isinstance(error, boto.ClientError):
-        return _refused(error, about, service, operation)
+        return _refused(error, about, service, operation, renew)
     if isinstance(error, boto.ParamValidationError):
         return BadInput(f"AWS takes no such values: {error}", about=about, fix="correct what it names")
     if isinstance(error, boto.ProfileNotFound):
-        fix = "kit.credentials() lists; or: aws configure sso"
+        fix = f"kit.credentials() lists; or: {SIGN_IN}"
         return BadInput(f'no file has the profile "{profile}"', about=about, fix=fix)
     for kinds, what, fix in UNANSWERED:
         if isinstance(error, kinds):
-            return AwsError(f"{what}: {error}", about=about, fix=fix)
+            return AwsError(f"{what}: {error}", about=about, fix=fix.replace("{renew}", renew))
     if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | OSError):
         fix = f"see that this machine is online, and that {region} has {service}; then call it again"
         return AwsError(f"the network does not reach AWS: {error}", about=about, fix=fix, passing=True)
@@ -111,13 +123,14 @@ def to_error(
     return AwsError(f"the client library of AWS failed: {error}", about=about, fix=fix)
 
 
-def _refused(error: boto.ClientError, about: str, service: str, operation: str) -> AwsError:
+def _refused(error: boto.ClientError, about: str, service: str, operation: str, renew: str) -> AwsError:
     code, words = code_of(error), error.response.get("Error", {}).get("Message") or str(error)
     if re.search(r"AccessDenied|Unauthorized|^AuthorizationError|^403$", code):
         return _denied(about, code, words, service, operation)
     said = f"RequestTimeTooSkewed {words}" if _off(error) else f"{code} {words}"
     for pattern, what, fix, passing in REFUSALS:
         if re.search(pattern, said, re.I):
+            fix = fix.replace("{renew}", renew)
             return AwsError(f"{what}: {words}", about=about, fix=fix, code=code, passing=passing)
     fix = "read what it says; the same call goes on where it was"
     return AwsError(f"AWS refused: {words} ({code})", about=about, fix=fix, code=code)

@@ -9,7 +9,48 @@ from pathlib import Path
 
 from trainyard_kit.clouds.cluster_store import read_ini
 
+SIGN_IN = "aws login, or aws configure sso"
+CONTAINER = ("AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
 WHOSE = "aws sts get-caller-identity says whose it is"
+
+
+def find_renewal(env: Mapping[str, str], home: Path, profile: str | None = None) -> str:
+    """Say how the user signs in again, in the way in which they signed in.
+
+    Args:
+        env: The environment's variables.
+        home: Of the user.
+        profile: One that was asked for, which wins over keys in the environment.
+    """
+    if not profile and env.get("AWS_ACCESS_KEY_ID"):
+        kind = "temporary keys" if env.get("AWS_SESSION_TOKEN") else "keys"
+        return f"export new {kind} as AWS_ACCESS_KEY_ID and so on: those of the environment are used"
+    profiles = _profiles(env, home)
+    name = profile or env.get("AWS_PROFILE") or env.get("AWS_DEFAULT_PROFILE") or "default"
+    if name == "default" and not profiles.get(name):
+        if env.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
+            return f"write a new token to {env['AWS_WEB_IDENTITY_TOKEN_FILE']}"
+        if any(env.get(each) for each in CONTAINER):
+            return "restart this container, or see that its role may still be used"
+        return SIGN_IN
+    return _renewal(profiles, name, set())
+
+
+def _renewal(profiles: Mapping[str, Mapping[str, str]], name: str, seen: set[str]) -> str:
+    given, option = profiles.get(name, {}), "" if name == "default" else f" --profile {name}"
+    source = given.get("source_profile", "")
+    if source and source != name and source not in seen:
+        return _renewal(profiles, source, seen | {name})
+    ways = (
+        ("web_identity_token_file", f"write a new token to {given.get('web_identity_token_file')}"),
+        ("credential_source", f"see that the machine's role may be used ({given.get('credential_source')})"),
+        ("sso_session", f"aws sso login{option}"),
+        ("sso_start_url", f"aws sso login{option}"),
+        ("aws_access_key_id", f"aws configure{option}, with new keys"),
+        ("login_session", f"aws login{option}"),
+        ("credential_process", f"see what its program says: {given.get('credential_process')}"),
+    )
+    return next((fix for key, fix in ways if given.get(key)), SIGN_IN)
 
 
 def find_credentials(env: Mapping[str, str], home: Path) -> tuple[str, str]:
@@ -22,21 +63,34 @@ def find_credentials(env: Mapping[str, str], home: Path) -> tuple[str, str]:
         return f"AWS_ACCESS_KEY_ID from the environment{unused}", WHOSE
     if env.get("AWS_WEB_IDENTITY_TOKEN_FILE") and env.get("AWS_ROLE_ARN"):
         return "the role in AWS_ROLE_ARN, by a token file", WHOSE
-    files = (
-        Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials"),
-        Path(env.get("AWS_CONFIG_FILE") or home / ".aws" / "config"),
-    )
     name = profile or "default"
     chosen = "AWS_PROFILE" if profile else "nothing else was chosen"
-    for file in files:
+    for file in _files(env, home):
         if {name, f"profile {name}"} & set(_sections(file)):
-            renew = f"if it has expired: aws sso login --profile {name}"
-            return f'profile "{name}" in {file} ({chosen})', renew
+            return f'profile "{name}" in {file} ({chosen})', f"if it has expired: {find_renewal(env, home)}"
     if profile:
-        return f'profile "{profile}" (AWS_PROFILE), which no file has', "unset it, or: aws configure sso"
-    if env.get("AWS_CONTAINER_CREDENTIALS_FULL_URI") or env.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"):
+        return f'profile "{profile}" (AWS_PROFILE), which no file has', f"unset it, or: {SIGN_IN}"
+    if any(env.get(each) for each in CONTAINER):
         return "the role of this container", WHOSE
-    return "nothing was found; on an EC2 instance, its role", "aws configure sso"
+    return "nothing was found; on an EC2 instance, its role", SIGN_IN
+
+
+def _files(env: Mapping[str, str], home: Path) -> tuple[Path, Path]:
+    return (
+        Path(env.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials").expanduser(),
+        Path(env.get("AWS_CONFIG_FILE") or home / ".aws" / "config").expanduser(),
+    )
+
+
+def _profiles(env: Mapping[str, str], home: Path) -> dict[str, dict[str, str]]:
+    """Read the profiles of both files; a section of the configuration has `profile` before its name."""
+    found: dict[str, dict[str, str]] = {}
+    for file in reversed(_files(env, home)):
+        read = read_ini(file)
+        for section in _sections(file):
+            kept = read.defaults() if section == read.default_section else read[section]
+            found.setdefault(section.removeprefix("profile ").strip(), {}).update(kept)
+    return found
 
 
 def _sections(file: Path) -> list[str]:

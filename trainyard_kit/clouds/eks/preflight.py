@@ -51,7 +51,7 @@ def credentials(session: AwsSession) -> Check:
     method, profile = session.credentials.method, f', profile "{session.profile}"' if session.profile else ""
     if arn.endswith(":root"):
         words = f"{method}{profile}: the account's root user, which cannot be given access to a cluster"
-        return failed("credentials", words, "a user or a role of IAM: aws configure sso")
+        return failed("credentials", words, "sign in as a user or a role of IAM: aws configure sso")
     return ok("credentials", f"{method}{profile}: {arn}")
 
 

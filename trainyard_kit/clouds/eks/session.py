@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache, cached_property
+from pathlib import Path
 from typing import Any, overload
 
 import boto3
@@ -19,6 +20,7 @@ from botocore.parsers import ResponseParserError
 from kitlib.errors import BadInput, KitError
 from trainyard_kit.clouds import record
 from trainyard_kit.clouds.eks.client_errors import ABSENT, AwsError, code_of, to_error
+from trainyard_kit.clouds.eks.credentials import find_renewal
 
 _CONFIG = Config(
     connect_timeout=10,
@@ -100,8 +102,15 @@ class AwsSession:
 
     @property
     def credentials(self) -> Any:
-        """The credentials as botocore found them, or None."""
-        return self._boto.get_credentials()
+        """The credentials as botocore found them, or None.
+
+        Raises:
+            AwsError: They cannot be used.
+        """
+        try:
+            return self._boto.get_credentials()
+        except ERRORS as error:
+            raise self.translated(error, "sts", "sign in", {}) from error
 
     def arn(self, service: str, rest: str) -> str:
         """Build an ARN of the account; those of IAM have no region."""
@@ -112,7 +121,11 @@ class AwsSession:
         """A client of boto3, created once for each service."""
         with self._lock:  # a session of boto3 is for one thread
             if service not in self._clients:
-                self._clients[service] = self._boto.client(service, region_name=self.region, config=_CONFIG)
+                try:  # which reads the credentials
+                    made = self._boto.client(service, region_name=self.region, config=_CONFIG)
+                except ERRORS as error:
+                    raise self.translated(error, service, "sign in", {}) from error
+                self._clients[service] = made
             return self._clients[service]
 
     @overload
@@ -169,7 +182,10 @@ class AwsSession:
         self, error: Exception, service: str, operation: str, parameters: dict[str, Any]
     ) -> KitError:
         """Translate an error of botocore."""
-        return to_error(error, service, operation, parameters, region=self.region, profile=self.profile)
+        renew = find_renewal(os.environ, Path.home(), self.profile)
+        return to_error(
+            error, service, operation, parameters, region=self.region, profile=self.profile, renew=renew
+        )
 
 
 def as_list(tags: Mapping[str, str]) -> list[dict[str, str]]:

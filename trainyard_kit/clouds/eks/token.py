@@ -27,9 +27,9 @@ def token(session: AwsSession, cluster: str) -> str:
     Raises:
         AwsError: There are no credentials.
     """
-    sts = session.client("sts")
+    sts, known = session.client("sts"), session.credentials
     service, events = sts.meta.service_model.service_id, sts.meta.events
-    signer = RequestSigner(service, session.region, "sts", "v4", session.credentials, events)
+    signer = RequestSigner(service, session.region, "sts", "v4", known, events)
     url = f"{sts.meta.endpoint_url.rstrip('/')}/?Action=GetCallerIdentity&Version=2011-06-15"
     request = {"method": "GET", "url": url, "body": {}, "headers": {HEADER: cluster}, "context": {}}
     try:
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     https://kubernetes.io/docs/reference/config-api/client-authentication.v1beta1/
     """
-    parser = argparse.ArgumentParser(prog="python -m clouds.eks.token")
+    parser = argparse.ArgumentParser(prog="python -m trainyard_kit.clouds.eks.token")
     for option in ("--cluster", "--region"):
         parser.add_argument(option, required=True)
     parser.add_argument("--profile")

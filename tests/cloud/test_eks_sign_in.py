@@ -1,0 +1,111 @@
+"""Signing in at AWS: `aws login` works, and each way that has expired is named by its own command."""
+
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from botocore.exceptions import ClientError
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from kitlib.errors import KitError
+from trainyard_kit.clouds.eks import token
+from trainyard_kit.clouds.eks.client_errors import AwsError
+from trainyard_kit.clouds.eks.session import AwsSession
+
+SESSION = "arn:aws:iam::123456789012:user/ada"
+REFUSED = "The security token included in the request is expired"
+
+
+@pytest.fixture
+def home(aws, tmp_path, monkeypatch):
+    """Return what writes the user's configuration: the sections of ~/.aws/config."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_LOGIN_CACHE_DIRECTORY", str(tmp_path))
+    return lambda text: (tmp_path / "config").write_text(text)
+
+
+def sign_in(folder, *, minutes):
+    """Keep what `aws login` does: keys, and the private key by which they are renewed."""
+    key = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
+    ends = datetime.now(UTC) + timedelta(minutes=minutes)
+    access = {"accessKeyId": "ASIATESTTESTTESTTEST", "secretAccessKey": "s", "sessionToken": "t"}
+    access |= {"accountId": "123456789012", "expiresAt": f"{ends:%Y-%m-%dT%H:%M:%SZ}"}
+    kept = {"accessToken": access, "refreshToken": "r", "clientId": "c", "dpopKey": key.decode()}
+    name = hashlib.sha256(SESSION.encode()).hexdigest()
+    (folder / f"{name}.json").write_text(json.dumps(kept | {"tokenType": "t", "identityToken": "i"}))
+
+
+def test_who_signed_in_by_aws_login_is_known_and_gets_a_token_for_the_cluster(home, tmp_path):
+    home(f"[default]\nregion = us-west-2\nlogin_session = {SESSION}\n")
+    sign_in(tmp_path, minutes=60)
+    session = AwsSession("us-west-2")
+    assert session.identity["Account"] == "123456789012" and session.credentials.method == "login"
+    assert token.token(session, "lab").startswith(token.PREFIX)
+
+
+@pytest.mark.parametrize("without", ["a session", "the package"])
+def test_a_login_that_cannot_be_used_ends_in_its_own_command_and_never_in_the_librarys_words(
+    home, tmp_path, monkeypatch, capsys, without
+):
+    home(f"[profile ada]\nregion = us-west-2\nlogin_session = {SESSION}\n")
+    if without == "the package":
+        sign_in(tmp_path, minutes=60)
+        monkeypatch.setattr("botocore.credentials.EC", None)
+    wanted = "aws login --profile ada" if without == "a session" else 'pip install "botocore[crt]"'
+    session = AwsSession("us-west-2", "ada")
+    for ask in (lambda: session.identity, lambda: session.credentials, lambda: token.token(session, "lab")):
+        with pytest.raises(AwsError) as told:
+            ask()
+        assert wanted in told.value.fix and "client library" not in told.value.what
+    assert token.main(["--cluster", "lab", "--region", "us-west-2", "--profile", "ada"]) == 1
+    assert wanted in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("config", "profile", "environment", "fix"),
+    [
+        ("[default]\nlogin_session = x\n", None, {}, "aws login;"),
+        ("[profile ada]\nsso_session = s\n", "ada", {}, "aws sso login --profile ada"),
+        ("[profile ada]\nsso_start_url = s\n", None, {"AWS_PROFILE": "ada"}, "aws sso login --profile ada"),
+        (
+            "[profile a]\nrole_arn = r\nsource_profile = b\n[profile b]\nlogin_session = x\n",
+            "a",
+            {},
+            "aws login --profile b",
+        ),
+        (
+            "[profile a]\nrole_arn = r\nsource_profile = a\naws_access_key_id = k\n",
+            "a",
+            {},
+            "aws configure --profile a",
+        ),
+        ("[profile a]\nsource_profile = b\n[profile b]\nsource_profile = a\n", "a", {}, "aws login, or"),
+        ("[profile a]\ncredential_process = /opt/keys --for a\n", "a", {}, "/opt/keys --for a"),
+        ("[profile a]\nweb_identity_token_file = /run/token\n", "a", {}, "/run/token"),
+        ("", None, {"AWS_ACCESS_KEY_ID": "A", "AWS_SESSION_TOKEN": "t"}, "export new temporary keys"),
+        ("[default]\nsso_session = s\n", None, {"AWS_ACCESS_KEY_ID": "A"}, "export new keys"),
+        ("[profile a]\nsso_session = s\n", "a", {"AWS_ACCESS_KEY_ID": "A"}, "aws sso login --profile a"),
+        ("", None, {"AWS_WEB_IDENTITY_TOKEN_FILE": "/run/t"}, "/run/t"),
+        ("", None, {"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://x"}, "container"),
+        ("", None, {}, "aws login, or aws configure sso"),
+    ],
+)
+def test_expired_credentials_are_renewed_in_the_way_in_which_the_user_signed_in(
+    home, monkeypatch, tmp_path, config, profile, environment, fix
+):
+    home(config)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    session = AwsSession.__new__(AwsSession)  # no request is sent: the error is as AWS sends it
+    session.region, session.profile = "us-west-2", profile
+    said = {"Error": {"Code": "ExpiredToken", "Message": REFUSED}}
+    error = session.translated(ClientError(said, "DescribeStacks"), "cloudformation", "describe_stacks", {})
+    assert isinstance(error, KitError) and "have expired" in error.what and fix in error.fix
