@@ -145,9 +145,11 @@ def _become(
     with stage(writer, "exec"):
         if main is None:
             program = _program(process, pod)
+            process = replace(process, cwd=pod.cwd)
         else:
+            os.chdir(pod.cwd)  # a real path, which may lie where the pod sees a directory of its own
             _enter_pod(pod.description)
-        process = replace(process, cwd=pod.cwd)
+            process = replace(process, cwd=".")
     become(process, fds, writer, main, program)
 
 

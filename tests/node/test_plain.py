@@ -24,7 +24,8 @@ from .clusters import Pods, Refused, eventually, is_ready, localkube, pod, pytho
 @pytest.fixture(scope="module")
 def cluster(request):
     with (
-        state_home(request.config.cache.mkdir("plain-lab")) as home,
+        # Below /tmp, which a pod sees as a directory of its own.
+        state_home(Path("/tmp")) as home,
         running_cluster("--nodes", "2", "--mode", "plain", home=home) as running,
     ):
         yield running

@@ -21,7 +21,7 @@ def test_a_rehearsal_prints_seconds_beside_the_last_ones_and_keeps_them(finish, 
         "workshop",
         "rehearse",
         "00",
-        "--output",
+        "--folder",
         str(tmp_path),
     ]
     done = finish([*command, "--nodes", "1"], timeout=400)

@@ -186,9 +186,9 @@ def _in_words(text: str, paths: Mapping[str, str]) -> str:
         >>> _in_words("--cert=/certs/tls.crt", {"/certs": "/real"})
         '--cert=/real/tls.crt'
     """
-    for seen in sorted(paths, key=len, reverse=True):
-        text = re.sub(rf"(?<![^=:,]){re.escape(seen)}(?=$|[/:,])", paths[seen].replace("\\", r"\\\\"), text)
-    return text
+    longest_first = "|".join(re.escape(seen) for seen in sorted(paths, key=len, reverse=True))
+    # In one pass: a real path may begin with what the pod sees as another volume.
+    return re.sub(rf"(?<![^=:,])(?:{longest_first})(?=$|[/:,])", lambda match: paths[match.group()], text)
 
 
 def is_static(command: str, env: Mapping[str, str]) -> bool:
