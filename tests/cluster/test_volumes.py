@@ -251,7 +251,9 @@ def test_a_terminal_has_the_same_verbs(volume, local_cluster, tmp_path):
     assert "by-hand.txt" in kit_volume("ls", "files", "typed")
     kit_volume("download", "files", "typed/by-hand.txt", tmp_path / "back.txt")
     assert (tmp_path / "back.txt").read_text() == "typed"
-    missing = CliRunner().invoke(main.main, ["volume", "delete", "nothing-of-this-name", "-c", local_cluster.name])
+    missing = CliRunner().invoke(
+        main.main, ["volume", "delete", "nothing-of-this-name", "-c", local_cluster.name]
+    )
     assert (missing.exit_code, missing.stdout) == (1, ""), missing.output
     assert "there is no such volume" in missing.stderr
 
