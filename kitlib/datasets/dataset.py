@@ -163,7 +163,7 @@ class DatasetJob(Job):
     def build(self) -> list[Object]:
         """Build the ConfigMap with the program, and the Job."""
         own = {"metadata": {"name": self.name, "labels": self.labels}}
-        (program,) = manifests.read(config.manifests("dataset", "configmap.yaml"))
+        (program,) = manifests.read(config.manifests("trainer", "configmap.yaml"))
         (job,) = manifests.read(config.manifests("dataset", "job.yaml"))
         (container,) = job["spec"]["template"]["spec"]["containers"]
         folder = config.DATA / "programs" / "dataset"

@@ -151,8 +151,8 @@ def _promised(
     kube: Kube, claim: str, *, size: str, source: Mapping[str, Any], labels: Mapping[str, str]
 ) -> Object:
     """Build a PersistentVolume that only one claim can bind to."""
-    (item,) = manifests.read(config.manifests("volume", "persistentvolume.yaml"))
-    del item["spec"]["csi"]
+    _, item, _ = manifests.read(config.manifests("volume", "storage.yaml"))
+    del item["spec"]["csi"], item["spec"]["mountOptions"]
     spec = {
         "storageClassName": class_of(source),
         "claimRef": {"name": claim, "namespace": kube.namespace},

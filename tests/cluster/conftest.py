@@ -2,6 +2,7 @@
 
 import contextlib
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,20 @@ def write_trainer(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def filled(tmp_path):
+    """Fill in a manifest's placeholder of the image, as its header does, and return the path of the copy."""
+
+    def fill(path: Path) -> Path:
+        text = path.read_text()
+        assert "image: <IMAGE>" in text
+        copy = tmp_path / path.name
+        copy.write_text(text.replace("<IMAGE>", "trainyard/trainer"))
+        return copy
+
+    return fill
 
 
 @pytest.fixture

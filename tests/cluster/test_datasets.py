@@ -1,17 +1,24 @@
 """Datasets prepared by Jobs on a real volume, fetched from a real server on the host, or drawn."""
 
 import json
+import re
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
 
 import kitlib as kit
+from kitlib import config
 from kitlib.datasets import dataset
 from kitlib.errors import BadInput, DatasetFailed
+from kitlib.k8s import manifests
 
 from ..unit.release_server import Release, serving
 from ..unit.small_archive import PATH, archive, sources_for
+
+MANIFEST = config.manifests("dataset", "job.yaml")
 
 pytestmark = pytest.mark.cluster
 
@@ -152,3 +159,28 @@ def test_a_dataset_that_nobody_knows_is_refused(volume):
     with pytest.raises(BadInput, match="no such dataset") as refused:
         kit.prepare_dataset("imagenet", volume=volume)
     assert "tiny-imagenet-200" in refused.value.fix
+
+
+def test_the_manifest_as_shipped_prepares_the_dataset_by_the_commands_of_its_header(local_cluster, tmp_path):
+    shared, kubectl = local_cluster.create_volume("shared"), local_cluster.kubectl
+    commands = re.findall(r"^#     kubectl (.+)$", MANIFEST.read_text(), re.M)
+    try:
+        for command in commands:  # run in the repository's root, as a reader does
+            kubectl(re.sub(r"(programs|manifests)/", rf"{config.DATA}/\1/", command))
+        kubectl("wait job/prepare-cifar10 --for=condition=Complete --timeout=300s")
+        assert json.loads(shared.read("cifar10/dataset.json"))["name"] == "cifar10"
+    finally:
+        kubectl("delete job,configmap prepare-cifar10 --ignore-not-found")
+        kubectl("wait pod -l batch.kubernetes.io/job-name=prepare-cifar10 --for=delete --timeout=60s")
+        shared.delete()
+
+
+@pytest.mark.parametrize("folder", ["trainer", "parameter-server"])
+def test_a_program_that_is_only_a_placeholder_fails(folder):
+    """Whoever forgets to replace it reads so in the log of a pod that failed, not in one that is Complete."""
+    items = [item for path in config.manifests(folder, ".").glob("*.yaml") for item in manifests.read(path)]
+    programs = [text for item in items for name, text in item.get("data", {}).items() if name.endswith(".py")]
+    assert programs
+    for program in programs:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and "placeholder" in done.stderr

@@ -103,11 +103,11 @@ def test_a_pytorch_job_trains_with_two_processes_in_each_of_its_pods(
 
 
 def test_the_manifest_for_cpus_as_shipped_trains_on_two_pods_with_two_processes(
-    training_operator, local_cluster
+    training_operator, local_cluster, filled
 ):
     kubectl = local_cluster.kubectl
     kubectl(f"create configmap torchrun-cpu --from-file=main.py={DIGITS}")
-    kubectl(f"create -f {CPU}")
+    kubectl(f"create -f {filled(CPU)}")
     kubectl("wait pytorchjob/torchrun-cpu --for=condition=Succeeded --timeout=240s")
     for role, node_rank, ranks in (("master", 0, {0, 1}), ("worker", 1, {2, 3})):
         described = kubectl(f"describe pod torchrun-cpu-{role}-0")
@@ -129,10 +129,10 @@ def node_with_two_gpus(state_home):
         yield cluster
 
 
-def test_a_pod_that_holds_all_gpus_of_a_node_keeps_another_waiting(node_with_two_gpus):
+def test_a_pod_that_holds_all_gpus_of_a_node_keeps_another_waiting(node_with_two_gpus, filled):
     kubectl = node_with_two_gpus.kubectl
     kubectl(f"create configmap torchrun-gpu --from-file=main.py={DIGITS}")
-    kubectl(f"create -f {WHOLE_NODE}")
+    kubectl(f"create -f {filled(WHOLE_NODE)}")
     kubectl("wait pod/torchrun-gpu-master-0 --for=create --timeout=60s")
     kubectl("wait pod/torchrun-gpu-master-0 --for=condition=Ready --timeout=60s")
     held = kubectl("describe node node-0").partition("Allocated resources:")[2]

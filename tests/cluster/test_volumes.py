@@ -1,6 +1,7 @@
 """Shared volumes on a real cluster: files go there and come back, whole or not at all."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -274,3 +275,30 @@ def test_kubernetes_accepts_the_volumes_and_classes_of_every_provider_as_they_st
     assert len(files) >= 4
     said = local_cluster.kubectl(f"apply --dry-run=server {' '.join(f'-f {path}' for path in files)}")
     assert said.count("created (server dry run)") == len(files)
+
+
+@pytest.mark.parametrize(
+    ("manifest", "volume_name"),
+    [("storage", "efs-pv"), ("storage-filestore", "filestore-pv")],
+)
+def test_a_manifest_for_a_file_system_that_exists_binds_its_claim_to_that_volume(
+    manifest, volume_name, local_cluster, tmp_path
+):
+    """The header's sed fills it in; a claim that gets another volume would be empty."""
+    text = config.manifests("volume", f"{manifest}.yaml").read_text()
+    (command,) = re.findall(r"^#     (sed (?:.|\\\n)+?) \| kubectl", text, re.M)
+    command = command.replace("\\\n#", "")
+    sed = [*shlex.split(command)[:-1], "-e", "s/name: shared/name: given/"]
+    sed.insert(1, "-e")
+    filled = subprocess.run(sed, input=text, capture_output=True, text=True, check=True).stdout
+    assert "<" not in re.sub(r"#.*", "", filled)
+    path = tmp_path / "storage.yaml"
+    path.write_text(filled)
+    try:
+        local_cluster.kubectl(f"apply -f {path}")
+        local_cluster.kubectl("wait pvc/given --for=jsonpath={.status.phase}=Bound --timeout=60s")
+        assert local_cluster.kubectl("get pvc given -o jsonpath={.spec.volumeName}") == volume_name
+        claimed = local_cluster.kubectl(f"get pv {volume_name} -o jsonpath={{.spec.claimRef.name}}")
+        assert claimed == "given"
+    finally:
+        local_cluster.kubectl(f"delete --ignore-not-found --wait=false -f {path}")

@@ -68,11 +68,11 @@ def test_the_manifests_train_and_test_on_few_images(volume, local_cluster):
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)
-def test_the_workshops_elastic_job_runs_to_its_end_and_its_model_is_tested(volume, local_cluster):
+def test_the_workshops_elastic_job_runs_to_its_end_and_its_model_is_tested(volume, local_cluster, filled):
     kit.install("elastic-job", cluster=local_cluster)
     kit.prepare_dataset("cifar10", volume=volume, synthetic=True, limit=400)
     kubectl = local_cluster.kubectl
-    kubectl(f"apply -f {FOLDER / 'elasticjob.yaml'}")
+    kubectl(f"apply -f {filled(FOLDER / 'elasticjob.yaml')}")
     try:
         kubectl("wait elasticjob/cifar10-train --for=condition=Succeeded --timeout=400s")
         seen = kubectl("get pods -l training.kubeflow.org/job-name=cifar10-train -o json")

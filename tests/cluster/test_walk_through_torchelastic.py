@@ -60,7 +60,7 @@ def upload(local_cluster, volume):
 def manifest(tmp_path, changes):
     """Write the manifest of the workers with the bucket's name, as its header does, and other changes."""
     text = (FOLDER / "workers.yaml").read_text()
-    for old, new in ({"<BUCKET>": "my-bucket"} | changes).items():
+    for old, new in ({"<BUCKET>": "my-bucket", "<IMAGE>": "trainyard/trainer"} | changes).items():
         assert old in text
         text = text.replace(old, new)
     path = tmp_path / "workers.yaml"

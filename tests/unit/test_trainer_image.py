@@ -17,6 +17,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from kitlib import config
@@ -71,23 +72,24 @@ def imports(trainer):
 def only_declared(tmp_path):
     """Return a function that makes an environment with a trainer's packages, and returns its Python."""
 
-    def make(trainer):
-        made = tmp_path / "venv"
-        venv.create(made, symlinks=True)
-        site = next((made / "lib").glob("python3*")) / "site-packages"
-        for name in trainer_image.closure(trainer_image.declared(trainer)):
-            distribution = metadata.distribution(name)
-            tops = {
-                file.parts[0]
-                for file in distribution.files or []
-                if file.parts[0] not in ("..", "__pycache__")
-            }
-            for top in tops:
-                if not (site / top).is_symlink():
-                    (site / top).symlink_to(distribution.locate_file(top))
-        return made / "bin" / "python"
+    return lambda trainer: link_packages(
+        tmp_path / "venv", trainer_image.closure(trainer_image.declared(trainer))
+    )
 
-    return make
+
+def link_packages(made, names):
+    """Make an environment that has these installed distributions and no others; return its Python."""
+    venv.create(made, symlinks=True)
+    site = next((made / "lib").glob("python3*")) / "site-packages"
+    for name in names:
+        distribution = metadata.distribution(name)
+        tops = {
+            file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")
+        }
+        for top in tops:
+            if not (site / top).is_symlink():
+                (site / top).symlink_to(distribution.locate_file(top))
+    return made / "bin" / "python"
 
 
 @pytest.fixture
@@ -261,3 +263,42 @@ def test_every_manifest_that_names_the_official_image_names_that_one():
         for path in ROOT.glob("manifests/**/*.yaml")
     }
     assert {image for every in found.values() for image in every} == {config.DEFAULT_IMAGE}, found
+
+
+def image_packages(image):
+    """Return the distributions of an image: the official one's torch and what it needs, or the trainers'."""
+    official = trainer_image.closure(Requirement(name) for name in trainer_image.BASE)
+    assert image in (config.DEFAULT_IMAGE, "<IMAGE>")
+    listed = trainer_image.REQUIREMENTS.read_text().splitlines()[1:] if image == "<IMAGE>" else []
+    return {*official, *(line.split("==")[0] for line in listed)}
+
+
+def programs_of(text):
+    """Return the programs of the ConfigMaps that a manifest's header creates from files or a folder."""
+    named = [ROOT / path.rpartition("=")[2] for path in re.findall(r"--from-file=(\S+)", text)]
+    return [file for path in named for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
+
+
+BY_KUBECTL = [path for path in sorted(ROOT.glob("manifests/**/*.yaml")) if programs_of(path.read_text())]
+
+
+@pytest.mark.parametrize("manifest", BY_KUBECTL, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_the_programs_of_a_manifest_import_where_only_the_packages_of_its_image_are(manifest, tmp_path):
+    """Locally another environment stands in for every image, so a package that is missing shows elsewhere."""
+    text = manifest.read_text()
+    (image,) = {*re.findall(r"image: (\S+)$", text, re.M)}
+    python = link_packages(tmp_path / "venv", image_packages(image))
+    files = programs_of(text)
+    names = set().union(*map(imports, files)) - {file.stem for file in files}
+    if "kind: ElasticJob" in text:  # its controller has torchrun use --rdzv_backend=etcd
+        names |= {"etcd"}
+    without = {"backports", "pynvml"}  # for older Pythons; for a GPU's use, whose lack is caught
+    if manifest.parent.name == "dataset" or "--dataset=mnist" in text:
+        without |= {"sklearn"}  # for the digits, which these do not read
+    done = run(python, "-c", "\n".join(f"import {name}" for name in sorted(names - without)))
+    assert done.returncode == 0, done.stderr[-300:]
+
+
+def test_the_programs_of_manifests_that_kubectl_applies_are_found():
+    found = {f"{path.parent.name}/{path.stem}" for path in BY_KUBECTL}
+    assert {"pytorch-job/cpu", "pytorch-job/whole-node", "dataset/job", "torch-elastic-eks/workers"} <= found
