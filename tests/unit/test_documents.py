@@ -27,6 +27,20 @@ def test_links_lead_to_files(name):
         assert (page.parent / target).exists(), target
 
 
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [("disk_gb", r"([\d.]+) GB of (?:free )?disk"), ("download_gb", r"(?:downloads up to|build or) ([\d.]+) GB")],
+)
+def test_what_a_set_up_takes_has_one_source(figure, said):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = {str(project["tool"]["trainyard"][figure])}
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in pages:
+        figures = set(re.findall(said, page.read_text(encoding="utf-8")))
+        assert figures in (wanted, set()), page.name
+        assert figures or page.name not in ("README.md", "instructors-guide.md"), page.name
+
+
 def _measured(what: str) -> tuple[str, str]:
     """Return a benchmark's value, and its peer's, as documents write them."""
     parts = json.loads((ROOT / "docs" / "performance.json").read_text()).values()
