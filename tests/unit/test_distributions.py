@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 OURS = set(DISTRIBUTIONS)
 # Of others, each named on purpose where somebody is told to install it.
 OTHERS = {
+    "botocore",  # AWS's, with its part that signs in by aws login
     "einops",  # notebook 03 adds it to an image
     "kopf",  # the controller of ElasticJobs, on an image that lacks it
     "requests",

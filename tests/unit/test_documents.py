@@ -29,7 +29,10 @@ def test_links_lead_to_files(name):
 
 @pytest.mark.parametrize(
     ("figure", "said"),
-    [("disk_gb", r"([\d.]+) GB of (?:free )?disk"), ("download_gb", r"(?:downloads up to|build or) ([\d.]+) GB")],
+    [
+        ("disk_gb", r"([\d.]+) GB of (?:free )?disk"),
+        ("download_gb", r"(?:downloads up to|build or) ([\d.]+) GB"),
+    ],
 )
 def test_what_a_set_up_takes_has_one_source(figure, said):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
