@@ -6,6 +6,7 @@ how the ranks find each other, is in the modules beside this one.
 
 import copy
 import dataclasses
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -154,8 +155,8 @@ class TrainingJob(Job):
         processes_per_node: Processes that torchrun starts in each pod; by default one, or ``gpus``.
         args: Flags of the trainer: ``{"epochs": 3, "amp": True}`` or ``["--epochs=3", "--amp"]``; of a
             function its arguments by name.
-        files: Files and folders beside the trainer that it reads; in the pods they are beside it, and in the
-            working directory.
+        files: Files and folders beside the trainer that it reads; in the pods they are beside it, and copies
+            in the working directory, where it may write.
         workspace: A volume, or its name, for the working directory, which is its folder ``runs/<name>``. So
             what the trainer writes to relative paths is kept; by default it is deleted with the pods.
         volumes: Mount paths and volumes: ``{"/data": cluster.volume("shared")}``, or a volume's name.
@@ -334,7 +335,18 @@ class TrainingJob(Job):
         }
         meta = {"labels": self.labels, "annotations": dict(self.annotations) or None}
         pod = merge(template, {"metadata": meta, "spec": spec})
+        pod = merge(pod, {"spec": self._copying()}) if self.files else pod
         return merge(pod, {"spec": self._fetching(self.remote, base["name"])}) if self.remote else pod
+
+    def _copying(self) -> Object:
+        """Build what copies files into the working directory, where the trainer may write."""
+        (init,) = self._read("files", folder="trainer")["spec"]["initContainers"]
+        digest = hashlib.sha256(repr(sorted(self.sources.items())).encode()).hexdigest()[:16]
+        words = literal([digest if self.workspace else "", *self.files])
+        mounts = [*init["volumeMounts"], *(mount for mount in self._mounts if mount["name"] == "workspace")]
+        mounts = [*{mount["name"]: mount for mount in mounts}.values()]
+        filled = {"image": self.image, "args": words, "volumeMounts": mounts}
+        return {"initContainers": [merge(init, filled)]}
 
     def _drop_workspace(self, spec: Object) -> None:
         """Remove a manifest's own workspace if a volume replaces it: their fields may not be merged."""
@@ -409,22 +421,14 @@ class TrainingJob(Job):
         ]
         source = volume_of(self.sources, name=self.name, modes=self.modes)
         kept = {"name": "workspace", "persistentVolumeClaim": {"claimName": self.workspace}}
-        files = (
-            volume_of(self.sources, name=self.name, modes=self.modes, below=path) | {"name": f"file-{index}"}
-            for index, path in enumerate(self.files)
-        )
-        return [source, *claimed, *([kept] if self.workspace else []), *files]
+        return [source, *claimed, *([kept] if self.workspace else [])]
 
     @property
     def _mounts(self) -> list[Object]:
-        """The containers' mounts of the requested volumes, and of the files in the working directory."""
+        """The containers' mounts of the requested volumes."""
         claimed = [{"name": f"volume-{index}", "mountPath": path} for index, path in enumerate(self.volumes)]
         kept = {"name": "workspace", "mountPath": WORKSPACE, "subPath": f"runs/{self.name}"}
-        files = (
-            {"name": f"file-{index}", "mountPath": f"{WORKSPACE}/{path}", "subPath": path, "readOnly": True}
-            for index, path in enumerate(self.files)
-        )
-        return [*claimed, *([kept] if self.workspace else []), *files]
+        return [*claimed, *([kept] if self.workspace else [])]
 
 
 def _claims(volumes: Mapping[str, object]) -> dict[str, str]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kitlib.errors import BadInput
-from kitlib.jobs.base import TrainingJob
-from kitlib.jobs.sources import literal
+from kitlib.jobs.base import WORKSPACE, TrainingJob
+from kitlib.jobs.sources import literal, volume_of
 from kitlib.k8s.manifests import Object, merge
 
 OTHER_JOBS = "use kit.PyTorchJob or kit.IndexedJob"
@@ -53,10 +53,20 @@ class TrainJob(TrainingJob):
         (pods,) = item["spec"]["podSpecOverrides"]
         self._drop_workspace(pods)
         (container,) = pods["containers"]
+        # Overrides cannot add an init container that would copy the files.
+        named = {path: f"file-{index}" for index, path in enumerate(self.files)}
+        files = [
+            volume_of(self.sources, name=self.name, modes=self.modes, below=path) | {"name": name}
+            for path, name in named.items()
+        ]
         mounts = [*container["volumeMounts"], *self._mounts]
+        mounts += [
+            {"name": name, "mountPath": f"{WORKSPACE}/{path}", "subPath": path, "readOnly": True}
+            for path, name in named.items()
+        ]
         overrides = {
             "containers": [container | {"volumeMounts": mounts}],
-            "volumes": self._pod_volumes,
+            "volumes": [*self._pod_volumes, *files],
             **self._pod_additions(),
             "affinity": None,  # a preference for nodes; Trainer 2.0 rejects one
         }

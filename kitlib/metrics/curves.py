@@ -32,6 +32,8 @@ class Curves:
         rate: Images a second, all ranks together; NaN where it is not reported.
         world: The world size.
         gpu: Percent of each rank's GPU, shape (ranks, columns); no rows if it is not reported.
+        validation: The mean over the ranks of the losses of evaluations, each at the last column that is not
+            after it; NaN elsewhere.
     """
 
     steps: np.ndarray
@@ -41,6 +43,7 @@ class Curves:
     rate: np.ndarray
     world: np.ndarray
     gpu: np.ndarray
+    validation: np.ndarray
 
 
 @dataclass
@@ -132,7 +135,7 @@ class TrainingMetrics:
     def frame(self) -> Curves:
         """Build all curves, decimated where they have more points than can be seen."""
         ranks = self.ranks
-        buckets = max(LEAST_BUCKETS, min(MOST_BUCKETS, MOST_BYTES // (8 * (len(ranks) + 4))))
+        buckets = max(LEAST_BUCKETS, min(MOST_BUCKETS, MOST_BYTES // (8 * (len(ranks) + 5))))
         rows = [self._rows[rank].view for rank in ranks]
         if max(map(len, rows), default=0) > 2 * buckets:
             width = _width(rows, buckets)
@@ -141,7 +144,7 @@ class TrainingMetrics:
         spread = np.full((len(ranks), len(steps), 6), np.nan)
         for index, each in enumerate(rows):
             spread[index, np.searchsorted(steps, each[:, STEP])] = each
-        return _frame(steps, ranks, spread)
+        return _frame(steps, ranks, spread, self.validation_losses())
 
     def _step(self, event: Event) -> None:
         step, loss = event.fields.get("step"), _number(event.fields.get("loss"))
@@ -238,12 +241,17 @@ def _gridded(rows: np.ndarray, width: int) -> np.ndarray:
     return kept
 
 
-def _frame(steps: np.ndarray, ranks: tuple[int, ...], spread: np.ndarray) -> Curves:
+def _frame(
+    steps: np.ndarray, ranks: tuple[int, ...], spread: np.ndarray, evaluations: list[tuple[int, float]]
+) -> Curves:
     filled = _filled(spread)
     said = spread[:, :, WORLD]  # not filled: a rank that left says no more how many there are
     world = np.max(said, axis=0, initial=0, where=~np.isnan(said))
     part = np.array(ranks)[:, None] < np.maximum(world, 1)[None, :]  # a rank that left counts no more
     gpu = spread[:, :, GPU]
+    validation = np.full(len(steps), np.nan)
+    for step, loss in evaluations if len(steps) else ():
+        validation[max(0, int(np.searchsorted(steps, step, side="right")) - 1)] = loss
     return Curves(
         steps=steps,
         ranks=ranks,
@@ -252,6 +260,7 @@ def _frame(steps: np.ndarray, ranks: tuple[int, ...], spread: np.ndarray) -> Cur
         rate=_over_ranks(filled[:, :, RATE], part, mean=False),
         world=world,
         gpu=gpu if np.isfinite(gpu).any() else np.empty((0, len(steps))),
+        validation=validation,
     )
 
 

@@ -84,9 +84,9 @@ def parse_text(logs: Mapping[int | str, Iterable[Line]], pattern: str | None = N
     return [
         event
         for number, (rank, lines) in enumerate(logs.items())
-        for event in _events(
-            lines, expression, rank=rank if isinstance(rank, int) else number, world=len(logs)
-        )
+        for reader in [LossEvents(rank if isinstance(rank, int) else number, expression)]
+        for line in lines
+        for event in reader.read(line, world=len(logs))
     ]
 
 
@@ -180,32 +180,46 @@ def _kind(text: str, loss: re.Match[str], pairs: Sequence[re.Match[str]]) -> str
     return VALIDATION if words and words[-1][0].lower() in _VALIDATION else LOSS
 
 
-def _events(
-    lines: Iterable[Line], expression: re.Pattern[str] | None, *, rank: int, world: int
-) -> Iterator[Event]:
-    reader, step, before = LossReader(), 0, dict[str, float]()
-    for line in lines:
-        time = parse_time(line.time).timestamp()
-        parts = shown(line.text)
+@dataclass
+class LossEvents:
+    """Reads the lines of one rank, one after the other: their losses as events.
+
+    Attributes:
+        rank: Of the events.
+        pattern: Whose matches are read in place of losses.
+    """
+
+    rank: int
+    pattern: re.Pattern[str] | None = None
+    _reader: LossReader = field(default_factory=LossReader)
+    _step: int = 0
+    _before: dict[str, float] = field(default_factory=dict)
+
+    def read(self, line: Line, *, world: int) -> Iterator[Event]:
+        """Yield the events of a line, of a world of that size."""
+        time, parts = parse_time(line.time).timestamp(), shown(line.text)
         for text in map(plain, parts):
-            if expression:
-                if match := expression.search(text):
-                    fields = {
-                        name: _value(value) for name, value in match.groupdict().items() if value is not None
-                    }
-                    yield Event("step", time, rank, world, {"step": step} | fields)
-                    step += 1
-                continue
-            losses = reader.read(text)
             # A bar repeats what it has shown: at each of its steps, and in the next epoch.
             bar = len(parts) > 1 or "%|" in text
-            new = {kind: loss for kind, loss in losses.items() if not bar or loss != before.get(kind)}
-            before |= losses
-            if LOSS in new:
-                yield Event("step", time, rank, world, {"step": step, "loss": new[LOSS]})
-                step += 1
-            if VALIDATION in new:
-                yield Event("eval", time, rank, world, {"step": max(0, step - 1), "loss": new[VALIDATION]})
+            for kind, values in self._matched(text) if self.pattern else self._losses(text, bar=bar):
+                yield Event(kind, time, self.rank, world, values)
+
+    def _matched(self, text: str) -> Iterator[tuple[str, dict[str, object]]]:
+        if self.pattern and (match := self.pattern.search(text)):
+            groups = match.groupdict().items()
+            found = {name: _value(value) for name, value in groups if value is not None}
+            yield "step", {"step": self._step} | found
+            self._step += 1
+
+    def _losses(self, text: str, *, bar: bool) -> Iterator[tuple[str, dict[str, object]]]:
+        losses = self._reader.read(text)
+        new = {kind: loss for kind, loss in losses.items() if not bar or loss != self._before.get(kind)}
+        self._before |= losses
+        if LOSS in new:
+            yield "step", {"step": self._step, "loss": new[LOSS]}
+            self._step += 1
+        if VALIDATION in new:
+            yield "eval", {"step": max(0, self._step - 1), "loss": new[VALIDATION]}
 
 
 def _value(text: str) -> object:

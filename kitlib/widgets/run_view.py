@@ -18,7 +18,9 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.watch import Snapshot
 from kitlib.metrics import events as metrics
 from kitlib.metrics.curves import Curves, TrainingMetrics
+from kitlib.metrics.events import Event
 from kitlib.metrics.log_format import format_line
+from kitlib.metrics.text import LossEvents
 from kitlib.widgets.plots import Picture, plot_run
 from kitlib.widgets.watch import PodLogs, Watch
 
@@ -77,6 +79,7 @@ class RunWatch(Watch):
         self.run, self.states = run, states
         self.began: float = time.time()
         self.training: TrainingMetrics = TrainingMetrics()
+        self._texts: dict[object, LossEvents] | None = {}  # none once a trainer has logged an event
         self.log_tail: LogTail = LogTail()
         self.phase, self.words = "Pending", ""
         self.pods: list[list[object]] = []
@@ -137,10 +140,20 @@ class RunWatch(Watch):
 
     def _take(self, lines: list[tuple[Any, Line]]) -> None:
         self.log_tail.add(lines)
-        for _, line in lines:
+        for key, line in lines:
             event = metrics.parse_line(line.text)
-            if event is not None:
-                self.training.add(event)
+            if event is not None and self._texts is not None:
+                self._texts, self.training = None, TrainingMetrics()
+            for reported in [event] if event is not None else self._losses(key, line):
+                self.training.add(reported)
+
+    def _losses(self, key: object, line: Line) -> Iterable[Event]:
+        """Read the losses of a program that logs no events; the pods' numbers are the ranks."""
+        if self._texts is None:
+            return []
+        number = key if isinstance(key, int) else len(self._texts)
+        reader = self._texts.setdefault(key, LossEvents(number))
+        return list(reader.read(line, world=len(self._texts)))
 
     def catch_up(self) -> None:
         try:
@@ -227,6 +240,7 @@ def rows_of(frame: Curves) -> list[tuple[str, int, np.ndarray]]:
         ("rate", 0, frame.rate),
         ("world", 0, frame.world),
     ]
+    rows += [("validation", 0, frame.validation)] if np.isfinite(frame.validation).any() else []
     rows += [("loss", rank, values) for rank, values in zip(frame.ranks, frame.loss, strict=True)]
     return rows + [("gpu", rank, values) for rank, values in zip(frame.ranks, frame.gpu, strict=False)]
 

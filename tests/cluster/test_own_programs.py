@@ -146,6 +146,37 @@ def test_files_of_any_name_are_read_as_at_home(local_cluster, tmp_path):
         run.delete()
 
 
+WRITES = """
+import pathlib, torch.distributed as dist
+dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    (pathlib.Path("results") / "epoch.txt").write_text("one")
+    with open("results/losses.csv", "a") as losses:
+        losses.write("0,0.5\\n")
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def test_a_program_changes_files_and_writes_beside_them_and_all_is_kept_on_its_workspace(
+    local_cluster, tmp_path
+):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "losses.csv").write_text("epoch,loss\n")
+    (tmp_path / "write.py").write_text(WRITES)
+    volume = local_cluster.create_volume("own-results")
+    options = {"nodes": 2, "files": ["results"], "workspace": volume, "cluster": local_cluster}
+    run = kit.launch(tmp_path / "write.py", name="own-results", **options)
+    try:
+        run.wait(timeout=240)
+        kept = volume.download("runs/own-results/results", tmp_path / "kept")
+        assert (kept / "losses.csv").read_text() == "epoch,loss\n0,0.5\n"
+        assert (kept / "epoch.txt").read_text() == "one"
+    finally:
+        run.delete()
+        volume.delete()
+
+
 SAYS = "import json, sys\nprint(json.dumps(sys.argv[1:]), flush=True)\n"
 TRAPS = [
     "$(HOME)",

@@ -7,6 +7,7 @@ is applied by kubectl, which also judges it by `kubectl wait`.
 """
 
 import argparse
+import importlib.util
 import re
 import sys
 import tempfile
@@ -36,12 +37,14 @@ class Entry:
 
     Attributes:
         path: Relative to its repository; with an empty ``repository``, to this folder.
-        ends: How: "as it is", "with an argument", or "not".
+        ends: How: "as it is", "with an argument", "with a package", or "not".
         why: For what is not "as it is".
         log: A regular expression that the log has; of what ends "not", its error.
         wait: Of a manifest: the arguments of `kubectl wait`.
         logs: Of a manifest: the arguments of `kubectl logs`.
         curve: ``run.metrics()`` has a loss.
+        endless: It is not awaited: it runs until its log has what is expected.
+        needs: A module that the environment of the pods has to have.
         checkpoint: A file that the program writes, relative to its working directory.
         data: Functions of `data` that make what it reads, below /data: ``../data`` of the working directory.
     """
@@ -57,6 +60,8 @@ class Entry:
     logs: str = ""
     install: str = ""
     curve: bool = False
+    endless: bool = False
+    needs: str = ""
     checkpoint: str = ""
     data: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
@@ -92,7 +97,13 @@ def run_program(cluster: kit.Cluster, entry: Entry, folder: Path) -> None:
     except kit.KitError as error:
         return expect(entry, str(error), failed=True)
     try:
-        run.wait(timeout=PROGRAM_SECONDS)
+        if entry.endless:
+            for _ in range(PROGRAM_SECONDS):
+                if re.search(entry.log, str(run.logs())) or run.status.finished:
+                    break
+                time.sleep(1)
+        else:
+            run.wait(timeout=PROGRAM_SECONDS)
     except kit.KitError as error:
         return expect(entry, f"{error}\n{getattr(error, 'detail', '')}\n{run.logs()}", failed=True)
     else:
@@ -127,7 +138,10 @@ def apply_manifest(cluster: kit.Cluster, entry: Entry, folder: Path) -> None:
     if not own or namespace not in cluster.kubectl("get namespaces"):
         cluster.kubectl(f"create namespace {namespace}")
     try:
-        cluster.kubectl(f"apply --namespace={namespace} --filename={entry.file(folder)}")
+        try:
+            cluster.kubectl(f"apply --namespace={namespace} --filename={entry.file(folder)}")
+        except kit.KitError as error:
+            return expect(entry, str(error), failed=True)
         wait = f"wait --namespace={namespace} --timeout={MANIFEST_SECONDS}s {entry.wait}"
         try:
             cluster.kubectl(wait)
@@ -168,6 +182,9 @@ def main() -> int:
     try:
         for entry in entries:
             start, end = time.monotonic(), "as expected"
+            if entry.needs and not importlib.util.find_spec(entry.needs):
+                print(f"| {entry.name} | skipped: it needs the module {entry.needs} |", flush=True)
+                continue
             try:
                 (apply_manifest if entry.wait else run_program)(cluster, entry, given.folder)
             except (UnexpectedEnd, kit.KitError) as error:

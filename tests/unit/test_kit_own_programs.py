@@ -51,16 +51,17 @@ def test_packages_and_modules_beside_a_program_are_carried_at_their_paths(progra
     assert items["utils/data.py"] == "utils..data.py"
 
 
-def test_named_files_are_beside_the_program_and_in_the_working_directory(program):
+def test_named_files_are_beside_the_program_and_copied_into_the_working_directory(program):
     made = objects_of(kit.IndexedJob(program, name="mine", files=["config.yaml", "pictures"]))
     config_map, spec = made["ConfigMap"], made["Job"]["spec"]["template"]["spec"]
     assert config_map["data"]["config.yaml"] == "lr: 0.1\n"
     ((key, picture),) = config_map["binaryData"].items()
     assert base64.b64decode(picture) == b"\x89PNG\xff" and key.isascii()
-    mounts = {each["mountPath"]: each.get("subPath") for each in spec["containers"][0]["volumeMounts"]}
-    assert mounts["/workspace/config.yaml"] == "config.yaml"
-    assert mounts["/workspace/pictures"] == "pictures"
-    assert "/trainyard/trainer" in mounts and "/workspace" in mounts
+    for container in (*spec["containers"], *spec["initContainers"]):
+        assert {"/trainyard/trainer", "/workspace"} <= {
+            mount["mountPath"] for mount in container["volumeMounts"]
+        }
+    assert spec["initContainers"][0]["args"] == ["", "config.yaml", "pictures"]
 
 
 def test_a_workspace_is_the_runs_own_folder_on_a_volume(program):

@@ -1,6 +1,7 @@
 """What is drawn: events into curves, merged lines, colours that can be told apart. Pure."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from kitlib.display.tracebacks import Line
 from kitlib.k8s.logs import LogPosition
 from kitlib.metrics.curves import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, TrainingMetrics
 from kitlib.metrics.events import Event
+from kitlib.widgets import run_view
 from kitlib.widgets.plots import DARK, LIGHT, plot_loss, plot_run, style
 from kitlib.widgets.run_view import LONGEST, MOST_LINES, LogTail
 
@@ -151,3 +153,22 @@ def test_every_colour_can_be_read_on_its_ground(theme):
 def test_no_two_of_64_ranks_look_alike_and_eight_differ_by_their_dashes_alone():
     assert len({style(rank) for rank in range(64)}) == 64
     assert len({style(rank)[1] for rank in range(8)}) == 8
+
+
+def test_losses_of_a_validation_are_a_row_of_their_own_at_the_steps_before_them():
+    events = [Event("step", n, 0, 1, {"step": 10 * n, "loss": 1.0}) for n in range(3)]
+    events += [Event("eval", 3, rank, 2, {"step": 14, "loss": 2.0 + rank}) for rank in range(2)]
+    rows = {name: values for name, _, values in run_view.rows_of(TrainingMetrics(events).frame())}
+    np.testing.assert_equal(rows["validation"], [np.nan, 2.5, np.nan])
+    assert "validation" not in {name for name, _, _ in run_view.rows_of(TrainingMetrics(events[:3]).frame())}
+
+
+def test_a_live_view_reads_losses_in_text_until_a_trainer_logs_events():
+    watch = run_view.RunWatch(SimpleNamespace(name="mine", kube=None), states=lambda: iter(()))
+    texts = ["Epoch 0, Training Loss: 0.5", "Epoch 0, Validation Loss: 9.5", "Epoch 1, Training Loss: 0.25"]
+    watch._take([(0, Line("2026-01-01T00:00:00Z", text)) for text in texts])
+    assert watch.training.first_and_last_loss() == (0.5, 0.25)
+    assert watch.training.validation_losses() == [(0, 9.5)]
+    event = '{"event": "step", "time": 1, "rank": 0, "world_size": 1, "step": 7, "loss": 3.0}'
+    watch._take([(0, Line("2026-01-01T00:00:01Z", text)) for text in (event, texts[0])])
+    assert watch.training.first_and_last_loss() == (3.0, 3.0) and watch.training.last_step == 7

@@ -44,6 +44,7 @@ function runView(model, root) {
       ...look(theme, rank), label: `rank ${rank}`, values, width: few ? 1.25 : 0.6, ...(few ? {} : { dashes: [] }),
     }));
     lines.push({ label: "smoothed", values: frame.smooth?.[0][1] || [], colour: theme.main, width: 2.25, dashes: [] });
+    if (frame.validation) lines.push({ label: "validation", values: frame.validation[0][1], colour: theme.bad, width: 1.4, dashes: [4, 4], points: true });
     loss.show(x, lines, theme);
     world.show(x, [{ label: "ranks", values: frame.world?.[0][1] || [], colour: theme.lines[0], fill: `${theme.lines[0]}44`, stepped: true }], theme);
     rate.show(x, [{ label: "images/s", values: frame.rate?.[0][1] || [], colour: theme.lines[2], width: 1.75 }], theme);

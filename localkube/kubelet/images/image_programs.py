@@ -19,6 +19,7 @@ from localkube.paths import cache_dir
 STAND_INS = Path(__file__).parent / "standins"
 # What containers of small images call, for hosts that lack it.
 APPLETS = STAND_INS / "applets"
+SHELLS = ("bash", "busybox")  # that know what BusyBox's does
 SCRIPTS = {"nginx": "static_server.py", "cuda-vectoradd": "vector_add.py"}
 FROM_THE_HOST = {"curl": "install curl on this machine: apt-get install curl"}
 HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -65,8 +66,12 @@ class Programs:
             flags = ("-u",) if name == "cuda-vectoradd" else ("-u", "-I", "-S")
             return Program((self.python, *flags, str(STAND_INS / script)), origin="a script of the kit")
         if name == "applets":
-            lacking = any(shutil.which(each, path=HOST_PATH) is None for each in os.listdir(APPLETS))
-            return Program((), str(APPLETS) if lacking else "", origin="the host")
+            shell = shutil.which("sh", path=HOST_PATH) or ""
+            complete = (
+                shutil.which("nslookup", path=HOST_PATH)
+                and os.path.basename(os.path.realpath(shell)) in SHELLS
+            )
+            return Program((), "" if complete else str(APPLETS), origin="the host")
         if recipe := RECIPES.get(name):
             if not recipe.ready:
                 raise ProgramNotFound(f"{name} {recipe.version} is not in the cache: run `{recipe.remedy}`")
