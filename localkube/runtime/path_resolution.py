@@ -57,12 +57,9 @@ class Resolution:
         Raises:
             OSError: EXDEV, it leads out; ELOOP, a link where none may be; EACCES, it is hidden.
         """
-        if not self.hidden:
+        if not self.hidden and not self.make:
             try:
                 return syscalls.openat2(root, path.strip("/") or ".", O_PATH | os.O_CLOEXEC, self._flags())
-            except FileNotFoundError:
-                if self.make is None:
-                    raise
             except OSError as error:
                 if error.errno not in UNAVAILABLE:
                     raise _explained(error, path) from error
@@ -76,7 +73,7 @@ class Resolution:
         return scope | syscalls.RESOLVE_NO_MAGICLINKS | no_links | no_mounts
 
 
-BENEATH, EXACT = Resolution(), Resolution(links=False)
+BENEATH, EXACT, IN_ROOT = Resolution(), Resolution(links=False), Resolution(in_root=True)
 
 
 @contextlib.contextmanager
@@ -89,11 +86,7 @@ def opened(
         path: Its links are the machine's, and are followed.
         hidden: Directories in which nothing is opened.
     """
-    top = os.open("/", HANDLE)
-    try:
-        place = Resolution(in_root=True, hidden=hidden).open(top, os.fspath(path))
-    finally:
-        os.close(top)
+    place = _machines(os.fspath(path), hidden)
     try:
         for subpath in subpaths:
             above, place = place, Resolution(hidden=hidden).open(place, subpath)
@@ -101,6 +94,18 @@ def opened(
         yield place
     finally:
         os.close(place)
+
+
+def _machines(path: str, hidden: Set[Identity]) -> int:
+    if not hidden:
+        with contextlib.suppress(OSError):  # below it is tried again, or explained
+            flags = syscalls.RESOLVE_NO_MAGICLINKS
+            return syscalls.openat2(syscalls.AT_FDCWD, f"/{path}", O_PATH | os.O_CLOEXEC, flags)
+    top = os.open("/", HANDLE)
+    try:
+        return Resolution(in_root=True, hidden=hidden).open(top, path)
+    finally:
+        os.close(top)
 
 
 def location(descriptor: int) -> str:

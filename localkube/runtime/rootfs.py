@@ -12,7 +12,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from localkube.runtime.container_spec import ContainerSpec, LinuxSpec, MountSpec
 from localkube.runtime.mounts import (
@@ -200,8 +200,7 @@ def _show_directories_of_host(root: ContainerRoot, spec: ContainerSpec) -> None:
             os.symlink(os.readlink(source), name, dir_fd=root.directory)
         elif os.path.isdir(source):
             os.mkdir(name, dir_fd=root.directory)
-            with closing(EXACT.open(root.directory, name)) as place:
-                _bind_read_only(source, place)
+            _bind_read_only(source, root.directory, name)
     for name in OWN_MOUNTS:
         os.mkdir(name, dir_fd=root.directory)
 
@@ -219,9 +218,9 @@ def _mount_sys(root: ContainerRoot) -> None:
             attach(tree, place)
 
 
-def _bind_read_only(source: str, place: int) -> None:
+def _bind_read_only(source: str, place: int, name: str = "") -> None:
     """Bind a directory of the machine that no pod can change."""
-    attach(clone(source), place, (READ_ONLY, True))
+    attach(clone(source), place, (READ_ONLY, True), name=name)
 
 
 def _show_control_groups(root: ContainerRoot, files: Iterable[str]) -> None:
@@ -246,9 +245,7 @@ def _show_control_groups(root: ContainerRoot, files: Iterable[str]) -> None:
     for group in groups:
         hierarchy = group.split("/")[4]
         os.mkdir(hierarchy, dir_fd=shown)
-        target = EXACT.open(shown, hierarchy)
-        _bind_read_only(group, target)
-        os.close(target)
+        _bind_read_only(group, shown, hierarchy)
         for name in (name for name, target in links.items() if target == hierarchy):
             os.symlink(hierarchy, name, dir_fd=shown)
     restrict(shown, READ_ONLY, recursive=False)
@@ -262,17 +259,15 @@ def _make_devices(root: ContainerRoot, devices: Iterable[str]) -> None:
         move_mount(directory, place)
     for path in devices:
         if os.path.exists(path):
-            name, is_file = path.removeprefix("/dev"), not os.path.isdir(path)
-            with root.mount_point(name, is_file=is_file, below=directory) as place:
-                attach(clone(path), place)
+            name = os.path.basename(path)
+            root.create(name, inside=directory, is_file=not os.path.isdir(path))
+            attach(clone(path), directory, name=name)
     for name, link in DEVICE_LINKS.items():
         os.symlink(link, name, dir_fd=directory)
     for name in ("pts", "shm"):
         os.mkdir(name, dir_fd=directory)
     options = ("newinstance", "ptmxmode=0666", "mode=0620")
-    place = EXACT.open(directory, "pts")
-    attach(new_mount("devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC), place)
-    os.close(place)
+    attach(new_mount("devpts", options, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC), directory, name="pts")
     os.close(directory)
 
 
@@ -293,7 +288,8 @@ def _mount_entry(entry: MountSpec, root: ContainerRoot) -> None:
 
 def _bind(entry: MountSpec, root: ContainerRoot) -> None:
     hidden = root.hidden if "masked" in entry.options else ()
-    with opened(entry.source, *entry.subpaths, hidden=frozenset(inode for _, inode in hidden)) as source:
+    avoided = frozenset(inode for _, inode in hidden) if hidden else frozenset()
+    with opened(entry.source, *entry.subpaths, hidden=avoided) as source:
         kind = os.fstat(source).st_mode
         with _target(entry, root, is_file=not stat.S_ISDIR(kind)) as target:
             tree = clone(source, root.user_namespace if "idmap" in entry.options else None)
@@ -301,19 +297,20 @@ def _bind(entry: MountSpec, root: ContainerRoot) -> None:
             attributes = MOUNT_ATTR_NOSUID | (0 if is_device else MOUNT_ATTR_NODEV)
             read_only = [(attributes | MOUNT_ATTR_RDONLY, "rro" in entry.options)] if entry.readonly else []
             root.volumes.append(location(target))
+            if not hidden:
+                attach(tree, target, (attributes, True), *read_only)
+                return
             with closing(os.dup(tree)) as shown:
                 attach(tree, target, (attributes, True), *read_only)
                 _mask_within(location(source), shown, hidden)
 
 
-@contextlib.contextmanager
-def _target(entry: MountSpec, root: ContainerRoot, *, is_file: bool) -> Iterator[int]:
-    with root.mount_point(entry.destination, is_file=is_file) as target:
-        if identity(target) == identity(root.directory):
-            raise OSError(
-                errno.EINVAL, "nothing can be mounted on the root of a container", entry.destination
-            )
-        yield target
+def _target(entry: MountSpec, root: ContainerRoot, *, is_file: bool) -> closing:
+    target = root.mount_point(entry.destination, is_file=is_file)
+    if identity(target.descriptor) == identity(root.directory):
+        target.close()
+        raise OSError(errno.EINVAL, "nothing can be mounted on the root of a container", entry.destination)
+    return target
 
 
 def _mount_image(entry: MountSpec, root: ContainerRoot) -> None:

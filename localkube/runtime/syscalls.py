@@ -20,10 +20,9 @@ FALLOC_FL_KEEP_SIZE = 1
 SYS_CLONE, SYS_PIVOT_ROOT, SYS_OPEN_TREE, SYS_MOVE_MOUNT, SYS_MOUNT_SETATTR = 56, 155, 428, 429, 442
 SYS_RT_SIGACTION, RESERVED_SIGNALS = 13, (32, 33)
 SYS_FSOPEN, SYS_FSCONFIG, SYS_FSMOUNT, SYS_OPENAT2 = 430, 431, 432, 437
-AT_EMPTY_PATH, AT_RECURSIVE = 0x1000, 0x8000
+AT_FDCWD, AT_EMPTY_PATH, AT_RECURSIVE = -100, 0x1000, 0x8000
 OPEN_TREE_CLONE, OPEN_TREE_CLOEXEC = 1, os.O_CLOEXEC
-# Both ends are descriptors.
-MOVE_MOUNT_EMPTY_PATHS = 0x04 | 0x40
+MOVE_MOUNT_F_EMPTY_PATH, MOVE_MOUNT_T_EMPTY_PATH = 0x04, 0x40
 FS_CLOEXEC, FSCONFIG_SET_FLAG, FSCONFIG_SET_STRING, FSCONFIG_CMD_CREATE = 1, 0, 1, 6
 RESOLVE_NO_XDEV, RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH, RESOLVE_IN_ROOT = 1, 2, 4, 8, 16
 MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV, MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
@@ -160,11 +159,12 @@ def new_mount(kind: str, options: Iterable[str], attributes: int) -> int:
         os.close(context)
 
 
-def clone_tree(source: int) -> int:
-    """Clone the mounts at an open directory or file; return a descriptor for ``move_mount``."""
-    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH | AT_RECURSIVE
-    tree = _libc.syscall(SYS_OPEN_TREE, source, b"", flags)
-    _check(tree < 0, "open_tree")
+def clone_tree(source: int | str) -> int:
+    """Clone the mounts at an open directory or file, or at a path; return a descriptor for ``move_mount``."""
+    place, path = (AT_FDCWD, os.fsencode(source)) if isinstance(source, str) else (source, b"")
+    flags = OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE | (0 if path else AT_EMPTY_PATH)
+    tree = _libc.syscall(SYS_OPEN_TREE, place, path, flags)
+    _check(tree < 0, f"open_tree {os.fsdecode(path)}".rstrip())
     return tree
 
 
@@ -192,9 +192,10 @@ def _set_attributes(mount: int, attributes: int, user_namespace: int, flags: int
     _check(_libc.syscall(SYS_MOUNT_SETATTR, mount, b"", flags | AT_EMPTY_PATH, values, size), "mount_setattr")
 
 
-def move_mount(tree: int, target: int) -> None:
-    """Attach a tree of mounts to an open directory or file."""
-    _check(_libc.syscall(SYS_MOVE_MOUNT, tree, b"", target, b"", MOVE_MOUNT_EMPTY_PATHS), "move_mount")
+def move_mount(tree: int, target: int, name: str = "") -> None:
+    """Attach a tree of mounts to an open directory or file, or to an entry of it; links are not followed."""
+    flags = MOVE_MOUNT_F_EMPTY_PATH | (0 if name else MOVE_MOUNT_T_EMPTY_PATH)
+    _check(_libc.syscall(SYS_MOVE_MOUNT, tree, b"", target, os.fsencode(name), flags), "move_mount")
 
 
 def set_file_ids(identity: int) -> None:

@@ -53,7 +53,7 @@ BY_PATH = {
     "runtime/container.py": 3,
     "runtime/init.py": 2,
     "runtime/messages.py": 2,
-    "runtime/mounts.py": 5,
+    "runtime/mounts.py": 4,
     "runtime/namespaces.py": 4,
     "runtime/overlay.py": 6,
     "runtime/path_resolution.py": 1,
