@@ -34,7 +34,7 @@ from localkube.runtime.syscalls import (
     setns,
     unshare,
 )
-from localkube.runtime.user_namespace import limit_resources, new_user_namespace
+from localkube.runtime.user_namespace import limit_processes, limit_resources, new_user_namespace
 
 NEW_NAMESPACES = {"mount": CLONE_NEWNS, "pid": CLONE_NEWPID}
 
@@ -240,6 +240,7 @@ def become(
             if seccomp:
                 filter_system_calls(base64.b64decode(seccomp))
             if "user" in fds:
+                limit_processes()  # here the kernel counts the pod's alone
                 _become_user(process.user)
             if process.capabilities is not None:
                 # By itself the kernel takes them from who ceases to be root, or executes a program.

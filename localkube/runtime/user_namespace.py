@@ -20,6 +20,8 @@ COUNTED = {
 }
 COUNTED_BY_LIMITS = (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE)
 SHARE = 8
+# The kubelet's podPidsLimit, where no control group keeps it.
+MOST_PROCESSES = 4096
 
 
 def enter_user_namespace(subordinate: Sequence[int] = ()) -> None:
@@ -129,6 +131,7 @@ def _create(owner: int, *, shared: bool) -> None:
     if owner and shared:
         limit_resources()
     if owner:
+        limit_processes()
         syscalls.set_effective_user(owner)
     syscalls.unshare(syscalls.CLONE_NEWUSER)
     if shared and not owner:
@@ -153,6 +156,13 @@ def limit_resources() -> None:
     for kind in COUNTED_BY_LIMITS:
         _lower(kind, SHARE)
     _lower(resource.RLIMIT_NOFILE, 2)
+
+
+def limit_processes() -> None:
+    """Limit the processes and threads of this user in this user namespace, and in one that is made here."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    most = MOST_PROCESSES if hard == resource.RLIM_INFINITY else min(hard, MOST_PROCESSES)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
 
 
 def _lower(kind: int, divisor: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.runtime.user_namespace import SHARE
+from localkube.runtime.user_namespace import MOST_PROCESSES, SHARE
 
 from ..node.clusters import Pods, pod, python, running_cluster, state_home
 from ..node.restrictions import NOBODY
@@ -15,7 +15,7 @@ from .users import as_user
 
 pytestmark = pytest.mark.namespaces
 COUNT = """
-import ctypes, os, signal, sys, time
+import ctypes, os, select, signal, sys, threading, time
 libc = ctypes.CDLL(None)
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGRTMIN})
 
@@ -29,11 +29,32 @@ def queue():
     name = f"/queue-{os.getpid()}-{len(os.listdir('/proc/self/fd'))}".encode()
     return libc.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, None) >= 0
 
-COUNTERS = watch, signal_itself, queue
+def fork():
+    try:
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    except RuntimeError:
+        return False
+    return True
+
+def pipe():
+    try:
+        return bool(os.pipe())
+    except OSError:
+        return False
+
+def poll():
+    try:
+        select.epoll().register(0)
+    except OSError as error:
+        return isinstance(error, PermissionError)  # of a file, which cannot be watched
+    return True
+
+COUNTERS = watch, signal_itself, queue, fork, pipe, poll
 """
 TAKE_ALL = (
     COUNT
     + """
+threading.stack_size(32768)
 for take in COUNTERS:
     while take():
         pass
@@ -47,14 +68,21 @@ TAKE_ONE = COUNT + "print(*(take() for take in COUNTERS), flush=True)"
 def others_have_some(pods):
     """Let one pod take all that it can have, and another and the cluster's user one of each."""
     pods.wait_for_line(pods.create(pod(main=python(TAKE_ALL))), "taken")
-    assert pods.output(pod(main=python(TAKE_ONE))).split() == ["True"] * 3
+    assert pods.output(pod(main=python(TAKE_ONE))).split() == ["True"] * 6
 
     def take_one():
         names = {}
         exec(COUNT, names)  # in a fork: the interpreter here may not be executed by the other user
-        assert [take() for take in names["COUNTERS"]] == [True] * 3
+        assert [take() for take in names["COUNTERS"]] == [True] * 6
 
     as_user(pods.cluster.root.stat().st_uid, take_one)
+
+
+def test_a_pod_has_at_most_so_many_processes_and_threads_without_control_groups_too(pods):
+    script = COUNT + "threading.stack_size(32768)\ncount = sum(1 for _ in range(5000) if fork())\n"
+    assert (
+        int(pods.output(pod(main=python(script + "print(count, flush=True)\nos._exit(0)")))) < MOST_PROCESSES
+    )
 
 
 def test_a_pod_that_takes_all_that_the_kernel_counts_leaves_some_to_others(pods):
