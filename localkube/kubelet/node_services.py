@@ -16,7 +16,7 @@ from localkube.kubelet.resources.stats import StatsProvider, stats_routes
 from localkube.kubelet.server import KubeletServer
 from localkube.kubelet.streaming.routes import Streams
 from localkube.kubelet.volumes.provisioner import Provisioner
-from localkube.network.apiserver_endpoints import publish_api_server
+from localkube.network.apiserver_endpoints import limit_new_connections, publish_api_server
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
 from localkube.network.egress_proxy import EgressProxy
@@ -110,6 +110,8 @@ class NodeServices:
         self._go(policies, "network policies")
         self._go(Provisioner(api, directory=config.volumes).run(), "provisioner")
         self._go(maintain_etcd(config.etcd, pki=config.pki), "etcd's maintenance")
+        if not config.plain:
+            limit_new_connections(port=6443)
         self._go(publish_api_server(api, address=network.address, port=6443), "endpoints of kubernetes")
         if config.metrics:
             registered = publish_metrics_server(

@@ -20,6 +20,7 @@ SUBSYSTEM, BATCH_BEGIN, BATCH_END = 10, 16, 17
 NEWTABLE, DELTABLE, NEWCHAIN, NEWRULE, NEWSET, NEWSETELEM = 0, 2, 3, 6, 9, 12
 REQUEST, ACK, CREATE, APPEND = 0x1, 0x4, 0x400, 0x800
 NESTED = 0x8000
+NETLINK_NETFILTER = 12
 NFPROTO_INET, NFPROTO_IPV4 = 1, 2
 LOCAL_IN, LOCAL_OUT = 1, 3
 DROP, ACCEPT = 0, 1
@@ -31,7 +32,9 @@ META_IIF, META_OIF, META_NFPROTO, META_L4PROTO = 4, 5, 15, 16
 LOOPBACK_INDEX = 1
 ESTABLISHED_OR_RELATED = 0x2 | 0x4
 TCP_FLAGS, SYN, SYN_ACK = 13, 0x02, 0x12
-SET_ANONYMOUS, SET_CONSTANT = 0x1, 0x2
+SET_ANONYMOUS, SET_CONSTANT, SET_TIMEOUT, SET_EVAL = 0x1, 0x2, 0x10, 0x20
+LIMIT_INVERT = 0x1
+METERED, METER_MILLISECONDS = 65536, 60_000
 BUFFER = 1 << 20
 
 Expression = bytes
@@ -79,6 +82,18 @@ class Table:
         self._add(NEWSETELEM, _text(1, self.name) + _text(2, name) + _u32(4, number) + _nest(3, elements))
         return _expression("lookup", _text(1, name) + _u32(2, 1) + _u32(4, number))
 
+    def more_than(self, each_second: int, *, burst: int) -> list[Expression]:
+        """Add a meter for each IPv4 address; returns the expressions that the source sends more than that."""
+        self._sets += 1
+        name = f"meter{self._sets}"
+        described = _u32(3, SET_TIMEOUT | SET_EVAL) + _u32(4, 7) + _u32(5, 4) + _u32(10, self._sets)
+        described += _nest(9, _u32(1, METERED)) + _u64(11, METER_MILLISECONDS)
+        self._add(NEWSET, _text(1, self.name) + _text(2, name) + described)
+        limit = _u64(1, each_second) + _u64(2, 1) + _u32(3, burst) + _u32(4, 0) + _u32(5, LIMIT_INVERT)
+        update = _text(1, name) + _u32(2, self._sets) + _u32(3, 1) + _u32(4, 1)
+        update += _u64(6, METER_MILLISECONDS) + _nest(7, _expression("limit", limit))
+        return [address(SOURCE), _expression("dynset", update)]
+
     def replace(self, sock: socket.socket) -> None:
         """Put this table in the place of the one of its name.
 
@@ -120,8 +135,17 @@ def established() -> list[Expression]:
 
 def later_segment() -> list[Expression]:
     """It is a TCP segment that does not open a connection."""
+    return _opens(NOT_EQUAL)
+
+
+def first_segment() -> list[Expression]:
+    """It is a TCP segment that opens a connection."""
+    return _opens(EQUAL)
+
+
+def _opens(operator: int) -> list[Expression]:
     flags = _expression("payload", _u32(1, 1) + _u32(2, TRANSPORT) + _u32(3, TCP_FLAGS) + _u32(4, 1))
-    return [*protocol_is("TCP"), flags, _bitwise(bytes([SYN_ACK])), _compare(NOT_EQUAL, bytes([SYN]))]
+    return [*protocol_is("TCP"), flags, _bitwise(bytes([SYN_ACK])), _compare(operator, bytes([SYN]))]
 
 
 def through_loopback(*, coming: bool) -> list[Expression]:
@@ -247,6 +271,10 @@ def _nest(kind: int, value: bytes) -> bytes:
 
 def _u32(kind: int, value: int) -> bytes:
     return _attribute(kind, struct.pack(">i", value) if value < 0 else struct.pack(">I", value))
+
+
+def _u64(kind: int, value: int) -> bytes:
+    return _attribute(kind, struct.pack(">Q", value))
 
 
 def _text(kind: int, value: str) -> bytes:

@@ -49,7 +49,7 @@ def questions(server, name):
 
 listener = socket.create_server(("", 4999), backlog=1)
 works = [
-    (datagrams,), (connections, web, 4999), (connections, "192.0.2.1", 80),
+    (datagrams,), (connections, web, 4999), (connections, "192.0.2.1", 80), (connections, "10.244.0.1", 6443),
     (questions, "10.244.0.1", b"\\7default\\3svc\\7cluster\\5local"),
     (questions, "10.244.255.254", b"\\7example"),
 ]
@@ -142,6 +142,27 @@ def test_a_greedy_namespace_keeps_no_other_pod_waiting_and_the_kubelet_alive(clu
         assert before.num_fds() < hard / 2
     finally:
         cluster.kubectl("delete", "service", "calm")
+
+
+CONNECT = """
+import resource, select, socket
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+poll, waiting, connected = select.epoll(), {}, 0
+for _ in range(1500):
+    client = socket.socket()
+    client.setblocking(False)
+    client.connect_ex(("10.244.0.1", 6443))
+    waiting[client.fileno()] = client
+    poll.register(client, select.EPOLLOUT | select.EPOLLONESHOT)
+while events := poll.poll(0.5):
+    states = [waiting[number].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) for number, _ in events]
+    connected += states.count(0)
+print(connected)
+"""
+
+
+def test_a_pod_cannot_connect_to_the_api_servers_own_address_without_end(cluster, pods):
+    assert 0 < int(pods.output(pod(main=python(CONNECT)))) < 600
 
 
 async def follow_logs(cluster, *, times, meanwhile):
