@@ -36,6 +36,7 @@ REPORTS_AT_ONCE = 6
 # Trees of files that are removed at the same time: each takes turns with this process's other work.
 REMOVALS_AT_ONCE = 2
 MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
+FALLBACK_LINES = 80
 
 
 @dataclass
@@ -179,23 +180,24 @@ class Runtime:
     def termination_message(self, uid: str, container: Mapping[str, Any], restart: int, code: int) -> str:
         """Read a container's termination message, or the end of its log if its policy says so."""
         path = self.termination_path(uid, container["name"], restart)
-        text = _head(path, MESSAGE_BYTES)
+        text = _tail(path, MESSAGE_BYTES)
         fallback = container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
         if not text and code and fallback:
             text = _last_output(self.log_path(uid, container["name"], restart))
         return text
 
 
-def _head(path: Path, size: int) -> str:
+def _tail(path: Path, size: int) -> str:
     try:
         with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
             return file.read(size).decode(errors="replace")
     except FileNotFoundError:
         return ""
 
 
 def _last_output(path: Path) -> str:
-    """Read the last 2048 bytes of a container's output, without the log's own columns."""
+    """Read the last 2048 bytes and 80 lines of a container's output, without the log's own columns."""
     entries = b""
     for name in reversed(segments(path)):
         if len(entries) < 4 * FALLBACK_BYTES:
@@ -205,4 +207,5 @@ def _last_output(path: Path) -> str:
     fields = [entry.split(b" ", 3) for entry in entries.split(b"\n") if entry.count(b" ") >= 3]
     # Of a line that was written in parts, only the last entry ends it.
     output = b"".join(content + (b"" if tag == b"P" else b"\n") for _, _, tag, content in fields)
-    return output.removesuffix(b"\n")[-FALLBACK_BYTES:].decode(errors="replace")
+    last = b"".join(output.splitlines(keepends=True)[-FALLBACK_LINES:])
+    return last[-FALLBACK_BYTES:].decode(errors="replace")

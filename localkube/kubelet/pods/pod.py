@@ -60,6 +60,7 @@ class PodWorker:
         # The specification has what the node has allocated, where that is not what it wants.
         self.pod = self.resources.pod
         self.address: str | None = None
+        self._prepared = False  # sandbox and volumes
         self.volumes: dict[str, MountedVolume] = {}
         self.records: dict[str, ContainerRecord] = {}
         self.processes: dict[str, Process] = {}
@@ -376,6 +377,7 @@ class PodWorker:
             # The requests are on their way while the files are written.
             sandbox, volumes = self._make_sandbox(name), self.runtime.volumes.prepare(self.pod)
             _, self.volumes, _ = await asyncio.gather(sandbox, volumes, self._write_network_files(name, full))
+            self._prepared = True
 
         return await self._until_done(prepare)
 
@@ -471,7 +473,8 @@ class PodWorker:
             self.pod,
             records=self.records,
             resizes=[] if self.finished else list(self.resources.conditions.values()),
-            pod_ip=self.address,
+            # As from a kubelet, which mounts the volumes before it makes the sandbox.
+            pod_ip=self.address if self._prepared or self._has_run else None,
             host_ip=self.pool.settings.address,
             start_time=self._start_time,
             now=time.time(),
@@ -480,6 +483,10 @@ class PodWorker:
             restarting=self.restarting.is_set(),
             devices={name: self.pool.devices.statuses(self.uid, name) for name in self.containers},
         )
+
+    @property
+    def _has_run(self) -> bool:
+        return any(record.container_id for record in self.records.values())
 
     # What its containers ask of it.
 

@@ -278,7 +278,6 @@ def _state(record: ContainerRecord) -> dict[str, Any]:
     fields = _present(
         reason=record.reason or exit_reason(record.exit_code or 0, record.signal),
         message=record.message,
-        signal=record.signal,
         startedAt=_time(record.started_at),
         finishedAt=_time(record.finished_at),
         containerID=_identity(record.container_id) if record.container_id else "",
