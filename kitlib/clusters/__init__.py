@@ -107,7 +107,7 @@ def connect(
     if cluster is None:
         raise not_found(name) if provider in (None, "local") else _not_there(name, provider)
     if not isinstance(cluster, LocalCluster):
-        return cluster
+        return cluster.announce_end()
     if start and cluster.status["state"] == "stopped":
         return cluster.start()
     return cluster.check_running()

@@ -3,6 +3,7 @@
 A provider is a class that `plugins` names: `local` and `existing` here, EKS and GKE in ``clouds``.
 """
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
@@ -83,6 +84,8 @@ class Shape:
                 about=f'create_cluster("{provider}", {unknown[0]}=…)',
                 fix="its own options: " + ("; ".join(f"{k}: {v}" for k, v in known.items()) or "none"),
             )
+
+log = logging.getLogger(__name__)
 
 
 class Cluster(AbstractContextManager["Cluster"], ABC):
@@ -269,6 +272,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         """
         from kitlib.widgets.cluster_view import ClusterWatch  # numpy and matplotlib take half a second
 
+        self.announce_end()
         return ClusterWatch(self.kube, minutes=minutes).start()
 
     def watch_placement(self) -> "PlacementWatch":
@@ -503,9 +507,20 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
 
     def _summary(self) -> str:
         try:
-            return f"{self._shown_nodes()}, Kubernetes {self.kube.version()}"
+            end = self.end_notice()
+            return f"{self._shown_nodes()}, Kubernetes {self.kube.version()}{end and f'; {end}'}"
         except KitError as error:  # a repr never fails
             return error.what
+
+    def end_notice(self) -> str:
+        """When the cloud deletes it by itself, and how to put that off; empty if it does not."""
+        return ""
+
+    def announce_end(self) -> "Cluster":
+        """Log when the cloud deletes it, if it does; return the cluster."""
+        if notice := self.end_notice():
+            log.warning('cluster "%s" %s', self.name, notice)
+        return self
 
     def _shown_nodes(self) -> str:
         try:

@@ -88,7 +88,7 @@ def launch(
             return launch_here(job, **{key: value for key, value in options.items() if key != "nodes"})
         job = IndexedJob(job, **options)
     cluster = connect(cluster) if isinstance(cluster, str) else cluster
-    kube, job = cluster.kube, job.on(cluster)
+    kube, job = cluster.announce_end().kube, job.on(cluster)
     objects = job.objects
     run = Run(kube, job.name, kind=objects[-1]["kind"], cluster=cluster)
     if cluster.provider == "local" and getattr(job, "rendezvous", "") == "etcd":

@@ -11,7 +11,7 @@ from kitlib.k8s.manifests import line_of
 _FIELD = re.compile(r"\b(?:spec|metadata|data)(?:\.[\w-]+|\[[^\]]+\])+")
 _FIXES = {
     400: "correct what is named, and send it again",
-    401: "the credentials are not accepted: get a new kubeconfig",
+    401: "the credentials are not accepted: kit.credentials() says which are used; or get a new kubeconfig",
     403: "ask the cluster's administrator for that permission",
     404: "list what exists, as with: kubectl get all",
     409: "read the object again, and try again",
@@ -83,6 +83,8 @@ def rbac_hint(words: str) -> str:
     found = _FORBIDDEN.search(words)
     if found is None:
         return _FIXES[403]
+    if found["user"].startswith("system:anonymous"):
+        return "sign in first: the request brought no credentials; kit.credentials() says which there are"
     how = grant(**{key: found[key] for key in ("verb", "resource", "group", "namespace", "user")})
     return f"cluster.allowed() lists what this kubeconfig may do; an administrator allows it by\n{how}"
 

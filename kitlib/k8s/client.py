@@ -8,8 +8,10 @@ fix.
 import base64
 import copy
 import json
+import os
 import re
 import ssl
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,7 +128,7 @@ class Kube:
         self.cluster = cluster
         self.kubeconfig: Path = Path(kubeconfig)
         self._explain = explain or self._unreachable
-        self._client, own_namespace = _load(self.kubeconfig, context, cluster)
+        self._client, own_namespace, self._plugin = _load(self.kubeconfig, context, cluster)
         self.namespace: str = namespace or own_namespace or "default"
         self._resources: dict[tuple[str, str], _Resource] = {}
 
@@ -376,11 +378,47 @@ class Kube:
                     status=401,
                     reason="Unauthorized",
                 )
+            if response.status in (401, 403) and (words := self._plugin_failure()):
+                raise Rejected(
+                    f"nobody is signed in: {words}",
+                    about=f'{self.kubeconfig}, for cluster "{self.cluster}"',
+                    fix="do what it says; kit.credentials() says which credentials are used",
+                    status=401,
+                    reason="Unauthorized",
+                )
             if response.status >= 400:
                 raise rejected(response.status, response.data, about=self._place(about))
         except (urllib3.exceptions.HTTPError, ssl.SSLError, OSError) as error:
             raise self._explain(words_of(error)) from error
         return response
+
+    def _plugin_failure(self) -> str:
+        """Run the kubeconfig's credential plugin, whose failure the client logs and passes over; its words.
+
+        https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
+        """
+        if not self._plugin:
+            return ""
+        command = [self._plugin["command"], *(self._plugin.get("args") or [])]
+        variables = {each["name"]: each["value"] for each in self._plugin.get("env") or []}
+        folder = self.kubeconfig.absolute().parent if os.sep in command[0] else None  # as client-go has it
+        wanted = {"apiVersion": self._plugin["apiVersion"], "kind": "ExecCredential"}
+        info = {"KUBERNETES_EXEC_INFO": json.dumps(wanted | {"spec": {"interactive": False}})}
+        try:
+            done = subprocess.run(
+                [str(folder / command[0]) if folder else command[0], *command[1:]],
+                env=os.environ | info | variables,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=READ_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return f"{command[0]}: {error}; {self._plugin.get('installHint', '')}".rstrip("; ")
+        said = (done.stderr.strip() or done.stdout.strip())[-2000:]
+        return "" if done.returncode == 0 else said or f"{command[0]} ended with {done.returncode}"
 
     def _unreachable(self, words: str) -> KitError:
         return ClusterUnreachable(
@@ -393,7 +431,7 @@ class Kube:
         return f'{about} in cluster "{self.cluster}"'
 
 
-def _load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str | None]:
+def _load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str | None, Object]:
     from kubernetes import config  # half a second, and not needed for `trainyard --help`
     from kubernetes.config.config_exception import ConfigException
 
@@ -424,7 +462,10 @@ def _load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str
             about=f'{kubeconfig}, for cluster "{cluster}"',
             fix="give another kubeconfig=, or another context=",
         ) from error
-    return client, (chosen or {}).get("context", {}).get("namespace")
+    given = (chosen or {}).get("context", {})
+    users = yaml.safe_load(kubeconfig.read_text(encoding="utf-8")).get("users") or []
+    plugins = [each["user"].get("exec") for each in users if each.get("name") == given.get("user")]
+    return client, given.get("namespace"), next(filter(None, plugins), {})
 
 
 def _join(resource: _Resource, namespace: str | None, name: str | None) -> str:

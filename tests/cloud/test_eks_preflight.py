@@ -134,3 +134,69 @@ def test_a_region_or_profile_that_does_not_exist_is_refused(monkeypatch):
         AwsSession("eu-centrl-1")
     with pytest.raises(BadInput, match='"nobody"'):
         AwsSession("eu-central-1", profile="nobody")
+
+
+@pytest.mark.parametrize(
+    ("plan", "level", "words"),
+    [
+        (None, Level.OK, "older"),
+        (("PAID", "ACTIVE"), Level.OK, "paid"),
+        (("FREE", "ACTIVE"), Level.FAILED, "m5.xlarge and no t3.large"),
+        (("FREE", "EXPIRED"), Level.FAILED, "expired"),
+        (("FREE", "NOT_STARTED"), Level.FAILED, "not started"),
+    ],
+)
+def test_the_accounts_plan_is_known_before_anything_is_created(aws, user, plan, level, words):
+    aws.plan = plan
+    (check,) = (each for each in report().checks if each.name == "account plan")
+    assert check.level is level and words in check.words
+    assert level is Level.OK or "billing" in check.fix
+
+
+def test_who_may_not_ask_for_the_plan_is_warned_and_may_go_on(aws, user):
+    aws.fail("freetier:GetAccountPlanState", error="AccessDeniedException", times=None)
+    (check,) = worst(report()).values()
+    assert check.level is Level.WARN and "freetier:GetAccountPlanState" in check.words
+
+
+PENDING = (
+    "Launching a new EC2 instance. Status Reason: Your request for accessing resources in this region is "
+    "being validated, and you will not be able to launch additional resources in this region until the "
+    "validation is complete. Launching EC2 instance failed."
+)
+BLOCKED = "This account is currently blocked and not recognized as a valid account. Launching failed."
+NO_TIER = "The specified instance type is not eligible for Free Tier. Launching EC2 instance failed."
+NO_QUOTA = "You have requested more vCPU capacity than your current vCPU limit of 1 allows. VcpuLimitExceeded"
+
+
+@pytest.mark.parametrize("pool", ["train", "system"])
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [(PENDING, "e-mail"), (BLOCKED, "e-mail"), (NO_TIER, "upgrade"), (NO_QUOTA, "servicequotas")],
+)
+def test_an_account_that_may_start_nothing_is_told_within_minutes_and_the_same_call_goes_on(
+    aws, user, pool, words, fix
+):
+    aws.launches[pool] = words
+    began = aws.clock.now()
+    with pytest.raises(AwsError) as told:
+        user.create()
+    assert fix in told.value.fix and "zone=" not in told.value.fix and words[:30] in told.value.what
+    assert aws.clock.now() - began < 1000  # of which the control plane takes most
+    aws.launches.clear()
+    user.create()
+    user.delete()
+    assert aws.left() == []
+
+
+def test_a_failure_that_is_neither_stockout_nor_quota_keeps_its_own_advice(aws, user):
+    aws.break_("Nodegroup", "train", "NodeCreationFailure", "Instances failed to join the kubernetes cluster")
+    with pytest.raises(AwsError) as told:
+        user.create()
+    assert "zone=" not in told.value.fix and "create_cluster" in told.value.fix
+
+
+@pytest.mark.parametrize("code", ["OptInRequired", "SubscriptionRequiredException", "PendingVerification"])
+def test_an_account_that_is_not_active_is_not_sent_to_another_region(code):
+    told = to_error(refusal(code), "ec2", "describe_regions", {}, region="eu-west-1", profile=None)
+    assert "aws" in told.fix and "region that is off" not in told.fix and not told.passing

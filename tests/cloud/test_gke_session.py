@@ -2,19 +2,23 @@
 libraries, over gRPC and HTTP.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 
 import pytest
+from google.auth.credentials import AnonymousCredentials
 
 from kitlib.errors import BadInput
+from trainyard_kit.clouds.gke import token
 from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.spec import ClusterInfo
 from trainyard_kit.clouds.tags import Tags
 
+from .google import servers, storage
 from .google.api_errors import permission_denied, service_disabled, stockout
 from .google.fake import NUMBER, PROJECT
 
@@ -176,3 +180,34 @@ def ask(session, api):
     if api == "container":
         return session.container("list_clusters", parent=f"projects/{PROJECT}/locations/-")
     return session.rest("compute", "zones.get", project=PROJECT, zone="us-central1-c")
+
+
+def test_a_token_for_the_cluster_has_the_scope_by_which_kubernetes_knows_its_user(google, monkeypatch):
+    scopes = []
+
+    def default(*, scopes=None, asked=scopes, **_):
+        asked.append(set(scopes))
+        return AnonymousCredentials(), PROJECT
+
+    monkeypatch.setattr("google.auth.default", default)
+    monkeypatch.delenv("GOOGLE_CLOUD_PROJECT")
+    assert GcpSession().credentials is not None
+    with contextlib.suppress(Exception):  # nobody has no token
+        token.access_token()
+    assert len(scopes) == 3
+    root = "https://www.googleapis.com/auth/"
+    assert all(each == {f"{root}cloud-platform", f"{root}userinfo.email"} for each in scopes)
+
+
+def test_a_bucket_of_many_objects_is_emptied_a_hundred_at_a_time(google, monkeypatch):
+    asked, answer = [], servers._Handler._serve
+    seen = lambda self, service, *rest: asked.append(service) or answer(self, service, *rest)  # noqa: E731
+    monkeypatch.setattr(servers._Handler, "_serve", seen)
+    session = GcpSession(PROJECT, "us-central1-c")
+    session.rest("storage", "buckets.insert", project=PROJECT, body={"name": "many", "location": "US"})
+    for number in range(250):
+        storage.put(google.rest, "many", f"train/n{number}/bild ä+%2F&.png", b"it")
+    asked.clear()
+    session.empty_bucket("many")
+    assert list(session.every("storage", "objects.list", "items", bucket="many")) == []
+    assert asked.count("batch") == 3 and len(asked) < 12

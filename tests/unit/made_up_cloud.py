@@ -51,6 +51,7 @@ class Account:
 
     def __init__(self, region="moon-1"):
         self.region, self.clock = region, SimulatedClock()
+        self.shortage = ("", "")
         self.things, self.described, self.faults, self.calls = {}, {}, {}, []
 
     def call(self, verb, cluster, part):
@@ -173,6 +174,12 @@ class MoonCluster(CloudCluster):
     def _scale(self, nodes, steps):
         found = self._found()
         self.session.described[self.name] = replace(found, machines=replace(found.machines, count=nodes))
+
+    def _ready_nodes(self):
+        return self._found().machines.count if self.account.shortage == ("", "") else 0
+
+    def _shortage(self):
+        return self.account.shortage
 
     def _extend(self, found, until, steps):
         self.session.described[self.name] = replace(found, tags=replace(found.tags, expires=until))

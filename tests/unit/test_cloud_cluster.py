@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import yaml
 
+from kitlib import clusters
 from kitlib.clusters.base import Shape
 from kitlib.errors import (
     BadInput,
@@ -17,7 +18,7 @@ from kitlib.errors import (
     ProviderFailed,
 )
 
-from .made_up_cloud import Account, MoonCluster
+from .made_up_cloud import Account, MoonCluster, provide, tags
 
 
 @pytest.fixture
@@ -173,3 +174,49 @@ def test_gpus_lead_pods_to_their_nodes_and_others_prefer_the_training_nodes(acco
     assert cluster.pod_additions(gpus=1) == {}
     assert "tolerations" not in cluster.pod_additions()
     assert "trainyard/pool" in json.dumps(cluster.pod_additions())
+
+
+def test_scaling_waits_for_nodes_that_are_ready_and_ends_with_the_clouds_reason(account):
+    cluster = create()
+    account.shortage = ("there is no capacity in moon-1a", "")
+    with pytest.raises(ProviderFailed, match="0 of 3 training nodes are Ready: there is no capacity"):
+        cluster.scale(3, confirm=True)
+    began, account.shortage = account.clock.now(), ("the account is not verified", "wait for the mail")
+    with pytest.raises(ProviderFailed, match="not verified") as error:
+        cluster.scale(3, confirm=True)
+    assert error.value.fix == "wait for the mail" and account.clock.now() == began
+
+
+def test_its_end_is_in_what_it_shows_and_urgent_in_the_last_hour(account, caplog, monkeypatch):
+    cluster = create(hours=8)
+    assert "in 7 h 59 min" in cluster.end_notice() and "WARNING" not in cluster.end_notice()
+    described = account.described["lab"]
+    for minutes, words in ((59, "WARNING: less than an hour"), (-5, "is past its end"), (None, "")):
+        end = None if minutes is None else datetime.now(UTC) + timedelta(minutes=minutes)
+        account.described["lab"] = replace(described, tags=tags(expires=end))
+        assert words in cluster.end_notice()
+        caplog.clear()
+        cluster.announce_end()
+        assert bool(caplog.messages) is (minutes is not None)
+    provide(monkeypatch, moon=MoonCluster)
+    assert clusters.connect("lab", provider="moon").end_notice() == ""
+
+
+def test_hours_for_an_existing_cluster_extend_it_or_say_why_not(account, caplog):
+    create(hours=4)
+    end = account.described["lab"].tags.expires
+    with pytest.raises(BadInput, match="agreed to"):
+        create(hours=10, confirm=False)
+    with pytest.raises(BadInput, match="above the budget"):
+        create(hours=300, budget=1)
+    assert account.described["lab"].tags.expires == end
+    create()
+    create(hours=2)
+    assert account.described["lab"].tags.expires == end
+    assert "hours=2 does not shorten it" in caplog.text
+    create(hours=10)
+    left = account.described["lab"].tags.expires - datetime.now(UTC)
+    assert left == pytest.approx(timedelta(hours=10), abs=timedelta(minutes=1))
+    account.described["lab"] = replace(account.described["lab"], tags=tags(expires=None))
+    with pytest.raises(BadInput, match="no end"):
+        create(hours=10)

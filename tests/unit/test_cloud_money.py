@@ -150,7 +150,7 @@ def test_the_page_on_prices_says_what_the_table_says():
     )
     disks = (amazon.price("EBS gp3"), google.price("persistent disk, balanced"))
     assert figures.pop("GB of disk") == pytest.approx([each.dollars_an_hour for each in disks], rel=0.03)
-    shared = (amazon.price("EFS"), google.price("Filestore, basic HDD", count=1024))
+    shared = (amazon.price("EFS"), google.price("Filestore, basic HDD", count=100))
     assert figures.pop("shared storage") == pytest.approx([each.together for each in shared], rel=0.03)
     assert figures == {what: (amazon.an_hour[what], google.an_hour[what]) for what in figures}
     assert len(figures) == 3
@@ -217,7 +217,7 @@ def test_spot_machines_cost_a_share_and_of_several_types_the_dearest_counts():
 
 
 def test_only_googles_shared_volume_has_a_price_of_its_own_in_the_notes():
-    assert any("1 TiB: about 0.22" in each for each in cost_notes("google", spec()))
+    assert any("100 GiB: about 0.022" in each for each in cost_notes("google", spec()))
     assert not any("Filestore" in each for each in cost_notes("amazon", spec()))
 
 

@@ -1,5 +1,7 @@
 import base64
+import http.server
 import json
+import threading
 from datetime import UTC, datetime
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from kitlib import errors
 from kitlib.errors import Interrupted, KitError, Rejected, RunFailed
 from kitlib.k8s.api_errors import expired, grant, rejected, unreached
+from kitlib.k8s.client import Kube
 
 
 def test_an_error_says_what_failed_on_which_object_and_what_to_try():
@@ -118,3 +121,68 @@ def test_a_token_that_has_expired_says_so_itself_and_nothing_else_is_taken_for_o
     assert expired(token(exp=now.timestamp() - 60), now) == "2029-12-31T23:59+00:00"
     for other in (token(exp=now.timestamp() + 60), token(), token(exp="soon"), "Bearer opaque", "", None):
         assert expired(other, now) == ""
+
+
+PLUGIN = """
+apiVersion: v1
+kind: Config
+current-context: lab
+clusters: [{{name: lab, cluster: {{server: "{server}"}}}}]
+contexts: [{{name: lab, context: {{cluster: lab, user: lab}}}}]
+users: [{{name: lab, user: {{exec: {exec}}}}}]
+"""
+ANONYMOUS = (
+    'nodes is forbidden: User "system:anonymous" cannot list resource "nodes" in API group "" '
+    "at the cluster scope"
+)
+
+
+@pytest.fixture
+def refusing():
+    """An API server that lets nobody in: its address, and what it answers."""
+    answer = {"status": 403, "message": ANONYMOUS}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body = json.dumps({"kind": "Status", "message": answer["message"]}).encode()
+            self.send_response(answer["status"])
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", answer
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("echo the sign-in has expired: aws login >&2; exit 1", "the sign-in has expired: aws login"),
+        ("exit 3", "ended with 3"),
+        (None, "no-such-plugin"),
+        ("echo '{}'", ""),
+    ],
+)
+def test_a_credential_plugin_that_fails_is_shown_in_its_own_words(tmp_path, refusing, script, words, status):
+    server, answer = refusing
+    answer["status"] = status
+    given = {"apiVersion": "client.authentication.k8s.io/v1beta1", "interactiveMode": "Never"}
+    given |= {"command": "no-such-plugin"} if script is None else {"command": "sh", "args": ["-c", script]}
+    (tmp_path / "config").write_text(PLUGIN.format(server=server, exec=json.dumps(given)))
+    with pytest.raises(Rejected) as told:
+        Kube(tmp_path / "config", cluster="lab")._request("GET", "/api", about="nodes")
+    assert words in told.value.what and "clusterrole" not in told.value.fix
+    assert "kit.credentials()" in told.value.fix
+
+
+def test_nobody_is_advised_to_give_rights_to_anonymous():
+    error = rejected(403, json.dumps({"message": ANONYMOUS}).encode(), about="nodes")
+    assert "kubectl create" not in error.fix and "sign in" in error.fix

@@ -42,7 +42,6 @@ NAME = CLUSTER_NAME
 
 COMMANDS = {
     "extend": "clouds.cli:extend",
-    "record": "clouds.cli:record_command",
     "reset": "workshop.cli:reset",
     "resources": "clouds.cli:resources",
     "workshop": "workshop.cli:workshop",

@@ -1,11 +1,6 @@
-"""``trainyard resources``, ``extend`` and ``record``: resources at clouds, a cluster's end, a recording."""
+"""``trainyard resources`` and ``extend``: resources at clouds, and a cluster's end."""
 
-import os
-import secrets
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -113,27 +108,3 @@ def extend(
             fix="it stays until you delete it",
         )
     click.echo(found.extend(hours=hours, confirm=confirm, budget=budget))
-
-
-@click.command("record", context_settings={"ignore_unknown_options": True})
-@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def record_command(file: Path, command: tuple[str, ...]) -> None:
-    """Run COMMAND, and write each request to a cloud's APIs and its answer to FILE, without secrets.
-
-    \b
-    trainyard record eks.jsonl -- make run PROVIDER=eks
-    """
-    from trainyard_kit.clouds import record
-
-    if file.exists():
-        raise BadInput("it exists already", about=str(file), fix="name a new file, or delete this one")
-    variables = {record.FILE: str(file.resolve()), record.SALT: secrets.token_hex()}
-    try:
-        done = subprocess.run(command, env=os.environ | variables, check=False)
-    except OSError as error:
-        raise BadInput(f"it cannot be run: {error.strerror}", about=command[0], fix="correct it") from error
-    lines = file.read_text(encoding="utf-8").count("\n") if file.exists() else 0
-    words = f"{lines} requests are in {file}; read it before you send it to anybody"
-    click.echo(words if lines else "no request was sent to a cloud, so there is no recording", err=True)
-    sys.exit(done.returncode)

@@ -3,6 +3,7 @@
 How a cloud does each of these is in `trainyard_kit.clouds.eks` and `trainyard_kit.clouds.gke`.
 """
 
+import logging
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,8 +16,9 @@ from kitlib.clusters import cleanup, kubeconfigs
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.checks import Check, Probe, Report, run
 from kitlib.clusters.kubectl import find_kubectl
+from kitlib.clusters.nodes import is_ready, list_nodes
 from kitlib.display.tables import Table, Text
-from kitlib.errors import ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
+from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
 from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
 from trainyard_kit.clouds import confirmation
@@ -40,9 +42,12 @@ from trainyard_kit.clouds.spec import (
     hours_of,
     until_of,
 )
-from trainyard_kit.clouds.steps import Steps
+from trainyard_kit.clouds.steps import Phase, Steps
 from trainyard_kit.clouds.tags import Tags
 
+SAME_END = timedelta(minutes=10)
+log = logging.getLogger(__name__)
+POOL, NODES_SECONDS = "trainyard/pool", 900.0
 Session = TypeVar("Session")
 Plan = TypeVar("Plan", bound=CloudSpec)
 Info = TypeVar("Info", bound=ClusterInfo)
@@ -109,7 +114,10 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
                 budget=shape.options.get("budget"),
             )
         else:
-            plan = cluster._reuse_existing(found, plan, shape)
+            reused = cluster._reuse_existing(found, plan, shape)
+            if cluster._lengthen(found, shape):  # the plan has the end from before
+                reused = cluster._reuse_existing(cluster._found(), cluster._planned(shape), shape)
+            plan = reused
         cluster.store.write(cluster.name, cluster._location())
         with Steps(cluster.title, clock=cluster.clock) as steps:
             cluster._create(plan, steps)
@@ -242,7 +250,7 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
         """Fields of a training pod's spec: GPUs lead to training nodes, and other pods prefer them."""
         if gpus:
             return {}
-        there = {"key": "trainyard/pool", "operator": "In", "values": [self.pool]}
+        there = {"key": POOL, "operator": "In", "values": [self.pool]}
         term = {"weight": 100, "preference": {"matchExpressions": [there]}}
         return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
@@ -254,7 +262,7 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
     # Acting
 
     def scale(self, nodes: int, *, confirm: bool = False, budget: float | None = None) -> Table:
-        """Change the number of training nodes; it returns when the cloud has begun. 0 costs nothing for them.
+        """Change the number of training nodes; it returns when they are Ready. 0 costs nothing for them.
 
         Args:
             nodes: How many.
@@ -265,6 +273,7 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
         Raises:
             BadInput: It is above the budget, or nobody can be asked; nothing was changed.
             NotConfirmed: The answer was not yes; nothing was changed.
+            ProviderFailed: The cloud gives no such machines; the error has its reason.
 
         Example:
             >>> cluster.scale(4)
@@ -278,7 +287,29 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
             self._spend(estimate, confirm=confirm, budget=budget)
         with Steps(self.title, clock=self.clock) as steps:
             self._scale(nodes, steps)
+            self._await_nodes(nodes, steps)
         return self.nodes()
+
+    def _await_nodes(self, nodes: int, steps: Steps) -> None:
+        """Wait until so many training nodes are Ready, and show why the cloud does not give them."""
+        name, end, before = "training nodes", self.clock.now() + NODES_SECONDS, 0
+        with steps.step(name):
+            while (ready := self._ready_nodes()) < nodes:
+                reason, fix = self._shortage()
+                if ready > before:
+                    before, end = ready, self.clock.now() + NODES_SECONDS
+                if fix or self.clock.now() > end:
+                    words = reason or "the cloud gives no reason"
+                    what = f"{ready} of {nodes} training nodes are Ready: {words}"
+                    fix = fix or f"wait, or cluster.scale({ready}), so that no more are asked for"
+                    raise ProviderFailed(what, about=self.title, fix=fix)
+                steps.update(name, Phase.RUNS, f"{ready} of {nodes} are Ready{reason and f'; {reason}'}")
+                steps.sleep(15)
+
+    def _ready_nodes(self) -> int:
+        """Count the training nodes that are Ready."""
+        nodes = (each for each in list_nodes(self.kube) if is_ready(each))
+        return sum((each["metadata"].get("labels") or {}).get(POOL) == self.pool for each in nodes)
 
     def scale_up_to(self, nodes: int, *, confirm: bool = False) -> Table:
         """Have at least so many training nodes: as `scale`, but existing ones stay."""
@@ -324,6 +355,46 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
         with Steps(self.title, clock=self.clock) as steps:
             self._extend(found, until, steps)
         return Text(f"{self.title} ends at {until:%Y-%m-%d %H:%M} UTC")
+
+    def _lengthen(self, found: Info, shape: Shape) -> bool:
+        """Extend an existing cluster to the hours that are asked for; fewer do not end it earlier.
+
+        Returns:
+            Whether its end has moved.
+
+        Raises:
+            BadInput: It has no end, or more hours are not agreed to.
+        """
+        if "hours" not in shape.options:
+            return False
+        hours, given, end = hours_of(shape.options["hours"]), shape.options, found.tags.expires
+        if end is None:
+            what = "it is there already, and has no end that could be moved"
+            raise BadInput(what, about=f"hours={hours:g}, {self.title}", fix="leave hours out")
+        if until_of(hours) - end > SAME_END:
+            self.extend(hours, confirm=given.get("confirm") is True, budget=given.get("budget"))
+            return True
+        if end - until_of(hours) > SAME_END:
+            words = f"hours={hours:g} does not shorten it: cluster.extend(hours={hours:g}) does"
+            log.warning("%s %s; %s", self.title, self.end_notice(), words)
+        return False
+
+    def end_notice(self) -> str:
+        """When the cloud deletes it by itself, and how to put that off; urgent in its last hour."""
+        try:
+            found = self._describe()
+        except KitError:  # what is announced beside something else keeps nobody from that
+            return ""
+        end = found.tags.expires if found else None
+        if end is None:
+            return ""
+        minutes = int((end - datetime.now(UTC)).total_seconds() // 60)
+        if minutes < 0:
+            return f"is past its end, {end:%Y-%m-%d %H:%M} UTC: {self.cloud} is deleting it"
+        left = f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+        urgent = "WARNING: less than an hour is left; " if minutes < 60 else ""
+        how = f"{self.cloud} then deletes it and what is on it; cluster.extend(hours=2) puts that off"
+        return f"ends at {end:%Y-%m-%d %H:%M} UTC, in {left}: {urgent}{how}"
 
     def delete(self) -> None:
         """Delete all of it, and verify that nothing is left; idempotent.
@@ -443,6 +514,10 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
     @abstractmethod
     def _scale(self, nodes: int, steps: Steps) -> None:
         """Change the number of training nodes."""
+
+    @abstractmethod
+    def _shortage(self) -> tuple[str, str]:
+        """The cloud's words for why it gives no training nodes, and what to do if waiting does not help."""
 
     @abstractmethod
     def _extend(self, found: Info, until: datetime, steps: Steps) -> None:

@@ -36,7 +36,7 @@ INSTANCE, ACCELERATOR = "node.kubernetes.io/instance-type", "cloud.google.com/gk
 TRAFFIC = "traffic out of the cloud and between zones is not in it: a few cents for the course"
 SPOT = "a spot price moves, and a spot machine may be taken away at any time"
 FILESTORE = (
-    "a shared volume is a Filestore instance of at least 1 TiB: about {:.2f} dollars an hour for each, "
+    "a volume of the class filestore has at least 100 GiB: about {:.3f} dollars an hour for each, "
     "until somebody deletes it"
 )
 
@@ -211,7 +211,7 @@ def cluster_prices(cloud: str, spec: CloudSpec, *, system: str, stays: str = "")
 
 def cost_notes(cloud: str, spec: CloudSpec) -> tuple[str, ...]:
     """Name the costs that `cluster_prices` does not have."""
-    files = price_table("google").price("Filestore, basic HDD", count=1024).together
+    files = price_table("google").price("Filestore, basic HDD", count=100).together
     found = [TRAFFIC, *([FILESTORE.format(files)] if cloud == "google" else [])]
     return (*found, SPOT) if spec.machines and spec.machines.spot else tuple(found)
 

@@ -8,7 +8,7 @@ from kitlib.clusters.base import Shape
 from kitlib.errors import BadInput
 from trainyard_kit.clouds.tags import Tags
 
-HOURS, MOST_HOURS, DISK_GB = 4, 336, 100
+HOURS, MOST_HOURS, DISK_GB = 8, 336, 100
 COMMON_OPTIONS = {
     "hours": f"after which the cloud itself deletes it; by default {HOURS}",
     "disk_gb": f"of each training node; by default {DISK_GB}",

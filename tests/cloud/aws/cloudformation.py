@@ -13,7 +13,6 @@ from .wire import Question
 if TYPE_CHECKING:
     from .server import FakeAws
 
-NO_CHANGES = "The submitted information didn't contain changes."
 DO_NOTHING = (
     "This stack cannot be updated from [CREATE_FAILED] state because it contains [on-failure: DO_NOTHING]. "
     "Please use disable-rollback option instead during stack creation."
@@ -58,42 +57,6 @@ class CloudFormation:
             raise invalid("No updates are to be performed.")
         self._apply(stack, wanted, given)
         return {"StackId": stack.id}
-
-    def create_change_set(self, question: Question) -> dict[str, Any]:
-        stack, given = self._find(question), question.parameters
-        self._updatable(stack, {"DisableRollback": True})
-        wanted, name = self._wanted(given, stack), given["ChangeSetName"]
-        identity = stack.id.replace(":stack/", ":changeSet/").replace(stack.name, name, 1)
-        rows = []
-        for action, resource, kind in stack.changes(wanted):
-            change = {"Action": action, "LogicalResourceId": resource, "ResourceType": f"AWS::{kind}"}
-            rows.append({"Type": "Resource", "ResourceChange": change})
-        made = {"ChangeSetId": identity, "ChangeSetName": name, "StackId": stack.id, "StackName": stack.name}
-        made |= {"Status": "CREATE_PENDING", "ExecutionStatus": "UNAVAILABLE", "Changes": rows, "_": wanted}
-        stack.change_sets[name] = made
-        good = {"Status": "CREATE_COMPLETE", "ExecutionStatus": "AVAILABLE"}
-        bad = {"Status": "FAILED", "StatusReason": NO_CHANGES}
-        self.clock.after(5, lambda: made.update(good if rows else bad))
-        return {"Id": identity, "StackId": stack.id}
-
-    def describe_change_set(self, question: Question) -> dict[str, Any]:
-        _, found = self._change_set(question)
-        return {key: value for key, value in found.items() if key != "_"}
-
-    def delete_change_set(self, question: Question) -> dict[str, Any]:
-        stack, found = self._change_set(question)
-        del stack.change_sets[found["ChangeSetName"]]
-        return {}
-
-    def execute_change_set(self, question: Question) -> dict[str, Any]:
-        stack, found = self._change_set(question)
-        if found["ExecutionStatus"] != "AVAILABLE":
-            words = f"ChangeSet [{found['ChangeSetId']}] cannot be executed in its current status"
-            raise Refused("InvalidChangeSetStatus", words, status=400)
-        self._updatable(stack, question.parameters)
-        stack.change_sets.clear()  # the others are outdated
-        self._apply(stack, found["_"], question.parameters)
-        return {}
 
     def delete_stack(self, question: Question) -> dict[str, Any]:
         given = question.parameters
@@ -198,12 +161,6 @@ class CloudFormation:
         if found is None:
             raise invalid(f"Stack with id {question.parameters['StackName']} does not exist")
         return found
-
-    def _change_set(self, question: Question) -> tuple[Stack, dict[str, Any]]:
-        name, stack = question.parameters["ChangeSetName"], self._find(question)
-        if name not in stack.change_sets:
-            raise Refused("ChangeSetNotFound", f"ChangeSet [{name}] does not exist", status=404)
-        return stack, stack.change_sets[name]
 
 
 def _shown(stack: Stack) -> dict[str, Any]:

@@ -159,6 +159,9 @@ class Eks:
         self._check_role(made["nodeRole"], "ec2.amazonaws.com")
         _check_scaling(made["scalingConfig"])
         made |= {"version": self._find(question, "Cluster")["version"], "_cards": []}
+        made["resources"] = {
+            "autoScalingGroups": [{"name": f"eks-{made['nodegroupName']}-{secrets.token_hex(4)}"}]
+        }
 
     def _new_addon(self, question: Question, made: dict[str, Any]) -> None:
         made["podIdentityAssociations"] = []
@@ -180,6 +183,9 @@ class Eks:
 
     def _created(self, question: Question, kind: Kind, made: dict[str, Any], waited: float = 0) -> None:
         if made["status"] != "CREATING":
+            return
+        if kind.noun == "Nodegroup" and made[kind.key] in self.aws.launches and waited < 1500:
+            self.clock.after(300, lambda: self._created(question, kind, made, waited + 300))
             return
         issue = self.broken.pop((kind.noun, made[kind.key]), None)
         if kind.noun == "Addon" and made["addonName"] not in ADDONS and not self._nodes(question, made):

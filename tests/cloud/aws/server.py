@@ -23,13 +23,14 @@ from ..tokens import review
 from . import builds, network, remains, tokens, wire
 from .cloudformation import CloudFormation
 from .eks import Eks
-from .faults import Call, Faults, Refused, Rule
+from .faults import ACCOUNT, Call, Faults, Refused, Rule
 from .quotas import Quotas
 from .schedules import Schedules, may
 from .wire import Answer, Question
 
 ROLE_SECONDS = 8.0  # a new role cannot be used before
 OWN = {"sts:GetCallerIdentity": "_identity", "iam:SimulatePrincipalPolicy": "_simulate"}
+OWN |= {"freetier:GetAccountPlanState": "_plan", "autoscaling:DescribeScalingActivities": "_activities"}
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class FakeAws:
             self.calls: list[Call] = []
             self.backings: dict[str, Backing] = {}
             self.page_size: int | None = None
+            self.plan: tuple[str, str] | None = None  # type and status of the account's plan
+            self.launches: dict[str, str] = {}  # by node group: why its machines do not start
             self._acting = ""
             self._since: dict[str, float] = {}
 
@@ -176,6 +179,21 @@ class FakeAws:
     def _identity(self, question: Question) -> dict[str, Any]:
         arn = self.faults.arn(question.key)
         return {"Arn": arn, "Account": arn.split(":")[4], "UserId": f"AIDA{arn.split('/')[-1].upper()}"}
+
+    def _plan(self, question: Question) -> dict[str, Any]:
+        if not self.plan:
+            raise Refused("ResourceNotFoundException", "No account plan exists.")
+        if question.region != "us-east-1":
+            raise NotImplementedError("the Free Tier API is in us-east-1 alone")
+        return {"accountId": ACCOUNT, "accountPlanType": self.plan[0], "accountPlanStatus": self.plan[1]}
+
+    def _activities(self, question: Question) -> dict[str, Any]:
+        """Say of a node group that cannot be filled that a launch failed, and of others nothing."""
+        name = question.parameters["AutoScalingGroupName"]
+        words = self.launches.get(name.split("-")[1])
+        row = {"ActivityId": f"{name}-1", "AutoScalingGroupName": name, "Cause": "a difference"}
+        row |= {"StartTime": self.clock.date(), "StatusCode": "Failed", "StatusMessage": words}
+        return {"Activities": [row] if words else []}
 
     def _simulate(self, question: Question) -> dict[str, Any]:
         """Say what is denied; what a policy limited to ARNs allows reads as denied, but not explicitly."""

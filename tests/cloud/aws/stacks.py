@@ -73,7 +73,6 @@ class Stack:
         self.outputs: list[dict[str, str]] = []
         self.imports: set[str] = set()
         self.tokens: dict[str, str] = {}
-        self.change_sets: dict[str, dict[str, Any]] = {}
         self.todo: dict[str, set[str]] = {}
         self.busy: set[str] = set()
         self.failed: list[str] = []

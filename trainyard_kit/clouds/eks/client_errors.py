@@ -23,11 +23,35 @@ STRANGER = "AWS does not know these credentials"
 OTHERS = "another zone, instance type or region; or spot=False if it was spot"
 QUOTAS = "ask for more at Service Quotas in the console, or delete something: kit.list_resources()"
 CAPACITY = re.compile(r"Insufficient\w*Capacity|UnfulfillableCapacity|sufficient .{0,40}capacity", re.I)
+UPGRADE = "upgrade it: https://console.aws.amazon.com/billing/home#/account; the credits stay"
+# What an account has to be before it may start anything: no other zone or type helps.
+ACCOUNT = (
+    (
+        r"PendingVerification|being (validated|verified)|is blocked|not recognized as a valid account",
+        "AWS is still verifying this account",
+        "wait for AWS's e-mail, which takes minutes and at most a day, then call it again; or ask at "
+        "https://console.aws.amazon.com/support",
+        False,
+    ),
+    (
+        r"Free Tier|free[ -]?plan|FreeTierRestriction",
+        "the account's free plan does not have it",
+        UPGRADE,
+        False,
+    ),
+    (
+        r"SubscriptionRequired|needs a subscription|OptInRequired",
+        "the account is not active yet",
+        "finish signing up (payment method, telephone, plan): https://portal.aws.amazon.com/billing/signup/resume",
+        False,
+    ),
+)
 # By code and message, the first that fits: what failed, what to do, whether it passes by itself.
 REFUSALS = (
+    *ACCOUNT,
     (r"TooSkewed|signature (not yet current|expired)|request time", "the clock is wrong", CLOCK, False),
     (r"Expired|TokenRefreshRequired", "the credentials have expired", RENEW, False),
-    (r"^(Invalid(ClientToken|AccessKey|Signature)|UnrecognizedClient|OptIn)", STRANGER, REGION, False),
+    (r"^(Invalid(ClientToken|AccessKey|Signature)|UnrecognizedClient)", STRANGER, REGION, False),
     (r"^(AuthFailure|SignatureDoesNotMatch)", STRANGER, REGION, False),
     (r"Throttl|RequestLimit|TooManyRequests|SlowDown|PriorRequest", "AWS asks to go slower", AGAIN, True),
     (CAPACITY.pattern, "AWS has none of these to give now", OTHERS, False),
@@ -125,7 +149,8 @@ def to_error(
 
 def _refused(error: boto.ClientError, about: str, service: str, operation: str, renew: str) -> AwsError:
     code, words = code_of(error), error.response.get("Error", {}).get("Message") or str(error)
-    if re.search(r"AccessDenied|Unauthorized|^AuthorizationError|^403$", code):
+    account = any(re.search(pattern, f"{code} {words}", re.I) for pattern, *_ in ACCOUNT)
+    if not account and re.search(r"AccessDenied|Unauthorized|^AuthorizationError|^403$", code):
         return _denied(about, code, words, service, operation)
     said = f"RequestTimeTooSkewed {words}" if _off(error) else f"{code} {words}"
     for pattern, what, fix, passing in REFUSALS:

@@ -23,7 +23,7 @@ from trainyard_kit.clouds.eks.ecr import EcrRegistry
 from trainyard_kit.clouds.eks.plan import OPTIONS, SYSTEM_MACHINE, EksPlan
 from trainyard_kit.clouds.eks.preflight import probes
 from trainyard_kit.clouds.eks.session import AwsSession
-from trainyard_kit.clouds.eks.stacks import TRAIN, Stack, StackState, follow, stacks_of
+from trainyard_kit.clouds.eks.stacks import TRAIN, Stack, StackState, stacks_of
 from trainyard_kit.clouds.eks.token import EXEC
 from trainyard_kit.clouds.spec import HOURS, CloudResource, ClusterInfo, Machines, other_machines, until_of
 from trainyard_kit.clouds.steps import Steps
@@ -179,6 +179,13 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     def _scale(self, nodes: int, steps: Steps) -> None:
         resize(self.session, self.name, nodes, steps, fix=self._again)
 
+    def _shortage(self) -> tuple[str, str]:
+        words = next(iter(machines.launch_failures(self.session, self.name, TRAIN).values()), "")
+        if not machines.hopeless(words):
+            return words, ""
+        there = self._machines_of(self._found())
+        return words, machines.advice(self.session, there.type, words, spot=there.spot, other="") or ""
+
     def _extend(self, found: ClusterInfo, until: datetime, steps: Steps) -> None:
         if not self._stack().service_role:
             words = "it was deployed without the kit, and has no end that could be put off"
@@ -186,15 +193,6 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
         with steps.step("schedules of its end"):
             later = replace(found.tags, expires=until)
             expiry.create(self.session, later, steps)
-        there, fix = (
-            stacks_of(self.session, self.name),
-            "cluster.extend again; the schedules have moved already",
-        )
-        moved = [each for each, now in there if now.complete and each.update(steps, {}, later.amazon())]
-        follow(moved, steps, fix=fix)
-        for each in moved:
-            if each.failed:
-                raise each.error(fix)
 
     @classmethod
     def _delete(cls, session: AwsSession, name: str, steps: Steps) -> None:

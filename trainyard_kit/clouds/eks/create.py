@@ -7,7 +7,7 @@ from typing import Any
 from kitlib.errors import KitError, ProviderFailed
 from trainyard_kit.clouds import confirmation
 from trainyard_kit.clouds.eks import expiry, machines, roles
-from trainyard_kit.clouds.eks.plan import ZONES, EksPlan
+from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, ZONES, EksPlan
 from trainyard_kit.clouds.eks.session import AwsSession
 from trainyard_kit.clouds.eks.stacks import SYSTEM, TRAIN, Stack, StackFailed, follow, patiently
 from trainyard_kit.clouds.steps import Steps
@@ -31,9 +31,9 @@ def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> N
         failed = next(each for each in pools if each.about == error.about)
         other = ZONES[pools[failed].get("Zone") != ZONES[1]]
         zone, train = plan.zones[ZONES.index(other)], plan.machines
-        if failed.pool == TRAIN:
-            words = f"{error.what}\n{error.detail}"
-            error.fix = machines.advice(session, train.type, words, spot=train.spot, other=zone)
+        words, kind = f"{error.what}\n{error.detail}", train.type if failed.pool == TRAIN else SYSTEM_MACHINE
+        spot = train.spot and failed.pool == TRAIN
+        error.fix = machines.advice(session, kind, words, spot=spot, other=zone) or error.fix
         if not error.stockout or not _agreed(plan, zone, error):
             raise
         _create({**pools, failed: pools[failed] | {"Zone": other}}, given, role, steps, fix=fix)
@@ -48,7 +48,7 @@ def _create(
     resumed, replaced = [], []
     for each, now in missing.items():
         if now is not None and now.resumable and _has_control_plane(each):
-            each.update(steps, {})
+            each.update({})
             resumed.append(each)
         elif now is not None:  # of a failed pool nothing is worth keeping
             each.delete()
@@ -96,7 +96,8 @@ def resize(session: AwsSession, cluster: str, nodes: int, steps: Steps, *, fix: 
         now = stack.describe()
     if now is None or not now.complete:
         raise ProviderFailed("it has no training nodes, or they failed", about=stack.about, fix=fix)
-    if stack.update(steps, {"Nodes": nodes, "MaxNodes": max(nodes, 1)}):
+    stack.known_failures = machines.launch_failures(session, cluster, TRAIN)
+    if stack.update({"Nodes": nodes, "MaxNodes": max(nodes, 1)}):
         follow([stack], steps, fix="call it again")
         now = stack.describe()
         if now is None or now.status != "UPDATE_COMPLETE":

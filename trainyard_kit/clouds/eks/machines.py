@@ -1,5 +1,6 @@
 """Instance types: what they have, which zones offer them, what would do instead, and quotas."""
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from dataclasses import dataclass
 from kitlib.clusters.checks import Check, failed, ok, warn
 from kitlib.errors import BadInput
 from trainyard_kit.clouds import tags
+from trainyard_kit.clouds.eks.client_errors import ACCOUNT, CAPACITY, AwsError
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict
 
 # https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html
@@ -14,6 +16,7 @@ ZONES_WITHOUT_EKS = {"use1-az3", "usw1-az2", "cac1-az3"}
 WITH_A_GPU = ("g4dn.xlarge", "g6.xlarge", "g5.xlarge", "g4dn.2xlarge")
 WITHOUT = ("m5.xlarge", "m6i.xlarge", "c5.2xlarge", "t3.xlarge")
 # PyTorch's builds for CUDA 13 begin with Turing, compute capability 7.5.
+QUOTA = re.compile(r"VcpuLimitExceeded|vCPU limit|MaxSpotInstanceCount|InstanceLimitExceeded", re.I)
 TOO_OLD = {"p2": "K80", "g2": "K520", "p3": "V100", "p3dn": "V100", "g3": "M60", "g3s": "M60"}
 # By the letters of a type: the family of Service Quotas, and the codes of its quotas of vCPUs, on demand and
 # spot. https://docs.aws.amazon.com/general/latest/gr/ec2-service.html
@@ -174,11 +177,44 @@ def more_quota(session: AwsSession, code: str, value: int) -> str:
     return f"ask for {value} at https://{page}, which takes minutes to days"
 
 
-def advice(session: AwsSession, kind: str, words: str, *, spot: bool, other: str) -> str:
-    """Say what to do for nodes that AWS did not give."""
-    if re.search(r"VcpuLimitExceeded|vCPU limit|MaxSpotInstanceCount|InstanceLimitExceeded", words, re.I):
+def launch_failures(session: AwsSession, cluster: str, pool: str) -> dict[str, str]:
+    """Find why a pool's machines do not start: the scaling activities that failed since the last success.
+
+    Returns:
+        AWS's words, by the activity's id, the newest first; empty where nobody may look.
+    """
+    failed: dict[str, str] = {}
+    with contextlib.suppress(AwsError):  # it tells more, and nothing depends on it
+        found = session.find("eks", "describe_nodegroup", clusterName=cluster, nodegroupName=pool) or {}
+        resources = found.get("nodegroup", {}).get("resources") or {}
+        for group in resources.get("autoScalingGroups") or []:
+            which = {"AutoScalingGroupName": group["name"], "MaxRecords": 20}
+            answer = session.call("autoscaling", "describe_scaling_activities", **which)
+            for activity in answer["Activities"]:
+                if activity["StatusCode"] == "Successful":
+                    break
+                if activity["StatusCode"] in ("Failed", "Cancelled"):
+                    failed[activity["ActivityId"]] = activity.get("StatusMessage") or activity.get(
+                        "Cause", ""
+                    )
+    return failed
+
+
+def hopeless(words: str) -> bool:
+    """Whether waiting does not help: the account or its quota forbids the machines."""
+    return bool(QUOTA.search(words)) or any(re.search(each, words, re.I) for each, *_ in ACCOUNT)
+
+
+def advice(session: AwsSession, kind: str, words: str, *, spot: bool, other: str) -> str | None:
+    """Say what to do for nodes that AWS did not give; None unless account, quota or stockout is why."""
+    for pattern, _, fix, _ in ACCOUNT:
+        if re.search(pattern, words, re.I):
+            return fix
+    if QUOTA.search(words):
         name, code = family(kind, spot=spot)
         return f"the quota of vCPUs of {name} instances is used up: {more_quota(session, code, 64)}"
+    if not CAPACITY.search(words):
+        return None
     cheaper = ["spot=False, which costs more and is seldom refused"] if spot else []
     types = [f'instance_type="{each}"' for each in instead(kind)]
     return "create it again with " + ", or ".join([f'zone="{other}"', *cheaper, *types])

@@ -1,7 +1,7 @@
 """A cluster that is asked for, checked, and written as the parameters of the templates."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kitlib.clusters.base import Shape
@@ -65,7 +65,7 @@ class EksPlan(CloudSpec):
     @property
     def stack_tags(self) -> dict[str, str]:
         """Tags of its stacks, which reach all resources."""
-        return {**self.own_tags, **self.tags.amazon()}
+        return {**self.own_tags, **replace(self.tags, expires=None).amazon()}  # the end moves, tags do not
 
     def cluster_parameters(self, admin: str) -> dict[str, str]:
         """Write the parameters of ``cluster.yaml``.

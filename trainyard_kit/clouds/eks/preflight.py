@@ -10,7 +10,7 @@ from botocore.exceptions import EndpointConnectionError
 from kitlib.clusters.checks import Check, Probe, failed, ok, warn
 from trainyard_kit.clouds import tags
 from trainyard_kit.clouds.eks import machines, roles
-from trainyard_kit.clouds.eks.client_errors import AwsError
+from trainyard_kit.clouds.eks.client_errors import UPGRADE, AwsError
 from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, EksPlan
 from trainyard_kit.clouds.eks.session import AwsSession
 
@@ -31,6 +31,7 @@ def probes(session: AwsSession, name: str, plan: EksPlan | None) -> list[Probe]:
     first = [
         Probe("credentials", partial(credentials, session), stops=True),
         Probe("services", partial(services, session), stops=True),
+        Probe("account plan", partial(account_plan, session, plan), needed=False),
         Probe("name", partial(free, session, name)),
         Probe("permissions", partial(permissions, session, name), needed=False),
     ]
@@ -53,6 +54,29 @@ def credentials(session: AwsSession) -> Check:
         words = f"{method}{profile}: the account's root user, which cannot be given access to a cluster"
         return failed("credentials", words, "sign in as a user or a role of IAM: aws configure sso")
     return ok("credentials", f"{method}{profile}: {arn}")
+
+
+def account_plan(session: AwsSession, plan: EksPlan | None) -> Check:
+    """Check whether the account's plan lets it start the machines; accounts from before July 2025 have none.
+
+    https://docs.aws.amazon.com/awsaccountbilling/latest/aboutv2/free-tier-plans.html
+    """
+    about = "account plan"
+    if session.partition != "aws":
+        return ok(about, "there are none in this partition")
+    found = session.within("us-east-1").find("freetier", "get_account_plan_state")  # which is there alone
+    kind, status = (found or {}).get("accountPlanType"), (found or {}).get("accountPlanStatus")
+    if kind != "FREE":
+        return ok(about, "paid" if found else "the account has none, as all older ones")
+    if status != "ACTIVE":
+        words = f"the account's free plan is {str(status).lower().replace('_', ' ')}"
+        return failed(about, f"{words}: it starts nothing", UPGRADE)
+    names = {SYSTEM_MACHINE, *((plan.machines.type, *plan.machines.others) if plan else ())}
+    answer = session.call("ec2", "describe_instance_types", InstanceTypes=sorted(names))
+    other = [each["InstanceType"] for each in answer["InstanceTypes"] if not each.get("FreeTierEligible")]
+    if not other:
+        return ok(about, "free; it has these machines")
+    return failed(about, f"it is the free plan, which starts no {' and no '.join(other)}", UPGRADE)
 
 
 def services(session: AwsSession) -> Check:

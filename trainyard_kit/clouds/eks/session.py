@@ -18,7 +18,6 @@ from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
 from botocore.parsers import ResponseParserError
 
 from kitlib.errors import BadInput, KitError
-from trainyard_kit.clouds import record
 from trainyard_kit.clouds.eks.client_errors import ABSENT, AwsError, code_of, to_error
 from trainyard_kit.clouds.eks.credentials import find_renewal
 
@@ -55,7 +54,6 @@ class AwsSession:
             self._boto = boto3.Session(region_name=region, profile_name=profile)
         except ProfileNotFound as error:
             raise to_error(error, "sts", "sign in", {}, region=region or "-", profile=profile) from error
-        record.boto(self._boto)
         self.region = self._boto.region_name
         if self.region not in _regions():
             near = difflib.get_close_matches(self.region or "", _regions(), n=3) or ["eu-central-1"]

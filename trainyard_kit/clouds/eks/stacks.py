@@ -14,6 +14,7 @@ from typing import Any
 
 from kitlib.errors import Interrupted, WaitTimeout
 from trainyard_kit.clouds import tags
+from trainyard_kit.clouds.eks import machines
 from trainyard_kit.clouds.eks.client_errors import CAPACITY, AwsError, foreign
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list
 from trainyard_kit.clouds.steps import Phase, Steps, duration
@@ -96,6 +97,7 @@ class Stack:
         self.name = f"trainyard-{cluster}-{pool}".rstrip("-")
         self.about = f"stack {self.name} in {session.region}"
         self._seen: set[str] = set()
+        self.known_failures: Mapping[str, str] = {}  # scaling activities from before the operation
         self._begin("", self.name)
 
     def describe(self) -> StackState | None:
@@ -134,10 +136,10 @@ class Stack:
         elif self.describe() is None:
             raise foreign(self.about)
 
-    def update(
-        self, steps: Steps, parameters: Mapping[str, object], given: Mapping[str, str] | None = None
-    ) -> bool:
-        """Begin to change parameters and tags by a change set; a failed stack is gone on with.
+    def update(self, parameters: Mapping[str, object]) -> bool:
+        """Begin to change parameters; a failed stack is gone on with.
+
+        Tags stay as they are: some resources, such as placement groups, would be replaced for them.
 
         Returns:
             Whether there is anything to change.
@@ -146,41 +148,27 @@ class Stack:
         if now is None:
             raise self.error("call it again")
         kept = {key: None for key in now.parameters if key not in parameters}
-        wanted: dict[str, Any] = {
-            "StackName": self.name,
-            "Parameters": _written({**kept, **parameters}),
-            "Tags": as_list({**now.tags, **(given or {})}),
-            "Capabilities": ["CAPABILITY_NAMED_IAM"],
-            **({"RoleARN": now.service_role} if now.service_role else {}),
-        }
         # Resources that were created stay where one fails: else a failed creation would be rolled back.
-        keep: dict[str, Any] = {"DisableRollback": True} if now.resumable else {}
-        keep |= {"StackName": self.name, "ClientRequestToken": token}
-        named = {"ChangeSetName": token, "ClientToken": token}
-        self.session.call("cloudformation", "create_change_set", UsePreviousTemplate=True, **named, **wanted)
-        if self._change_set(token, steps):
-            self.session.call("cloudformation", "execute_change_set", ChangeSetName=token, **keep)
-        elif now.resumable:  # nothing changes, and yet something is missing
-            self.session.call("cloudformation", "update_stack", UsePreviousTemplate=True, **wanted | keep)
-        else:
-            return False
+        more: dict[str, Any] = {"DisableRollback": True} if now.resumable else {}
+        more |= {"RoleARN": now.service_role} if now.service_role else {}
+        try:
+            self.session.call(
+                "cloudformation",
+                "update_stack",
+                StackName=self.name,
+                UsePreviousTemplate=True,
+                Parameters=_written({**kept, **parameters}),
+                Tags=as_list(now.tags),
+                Capabilities=["CAPABILITY_NAMED_IAM"],
+                ClientRequestToken=token,
+                **more,
+            )
+        except AwsError as error:
+            if "No updates are to be performed" in error.what:
+                return False
+            raise
         self._begin(token, now.id)
         return True
-
-    def _change_set(self, name: str, steps: Steps) -> bool:
-        """Wait until a change set is computed; return whether it changes anything."""
-        which: dict[str, Any] = {"StackName": self.name, "ChangeSetName": name}
-        for _ in range(60):
-            found = self.session.call("cloudformation", "describe_change_set", **which)
-            if found["Status"] == "CREATE_COMPLETE":
-                return True
-            if found["Status"] == "FAILED":
-                self.session.find("cloudformation", "delete_change_set", **which)
-                if re.search(r"didn't contain changes|No updates", found.get("StatusReason", "")):
-                    return False
-                raise AwsError(found["StatusReason"], about=self.about, fix="correct what it names")
-            steps.sleep(2.0)
-        raise AwsError(f"its change set is still {found['Status']}", about=self.about, fix="call it again")
 
     def delete(self) -> None:
         """Begin to delete it."""
@@ -208,12 +196,30 @@ class Stack:
         if now.busy:
             self._idle = 0
             steps.update(self._row, Phase.RUNS, f"{now.words}; {self._done} resources done")
+            if self.pool and not now.status.startswith("DELETE"):
+                self._watch_launches(now, steps)
             return False
         self._idle += 1  # its state may be older than its events, for a moment
         if self._token and not self._over and self._idle < 4:
             return False
         steps.update(self._row, Phase.DONE if now.complete else Phase.FAILED, now.words)
         return True
+
+    def _watch_launches(self, now: StackState, steps: Steps) -> None:
+        """Show why machines do not start, long before EKS gives up on them.
+
+        Raises:
+            StackFailed: No waiting helps; a pool that was being created is deleted.
+        """
+        failed = machines.launch_failures(self.session, self.cluster, self.pool)
+        if words := next((words for one, words in failed.items() if one not in self.known_failures), ""):
+            steps.update(f"{self.pool}: machines", Phase.RUNS, words)
+            if machines.hopeless(words):
+                steps.update(f"{self.pool}: machines", Phase.FAILED, words)
+                if now.status == "CREATE_IN_PROGRESS":
+                    self.delete()
+                self.failed = [f"machines of {self.pool}: {words}"]
+                raise self.error("call it again")
 
     def _events(self) -> list[dict[str, Any]]:
         """The events of the current operation that are new, oldest first."""

@@ -218,6 +218,9 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def _scale(self, nodes: int, steps: Steps) -> None:
         create.scale(self.session, self.name, nodes, steps)
 
+    def _shortage(self) -> tuple[str, str]:
+        return create.launch_failure(self.session, self.name), ""
+
     def _extend(self, found: GkeInfo, until: datetime, steps: Steps) -> None:
         create.extend(self.session, replace(found.tags, expires=until), steps)
 
@@ -269,19 +272,20 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     ) -> Volume:
         """Create a volume that pods on all nodes can write to, or return the one of this name.
 
-        By default it is a Filestore instance: it takes minutes, has at least 1 TiB whatever is asked for,
-        and costs about 22 cents an hour until it is deleted. Of the class ``gcs-fuse`` it is a folder of the
-        cluster's bucket, at once and next to free, but no full file system: `storage.persistent_volume`.
-        Deleting that leaves its files in the bucket, where a volume of the same name finds them, until the
-        cluster goes.
+        By default it is of the class ``gcs-fuse``: a folder of the cluster's bucket, at once and next to
+        free, but no full file system: `storage.persistent_volume`. Deleting it leaves its files in the
+        bucket, where a volume of the same name finds them, until the cluster goes. Of the class
+        ``filestore`` it is an instance of Filestore: it takes minutes, has at least 100 GiB whatever is
+        asked for, and costs about 2 cents an hour until it is deleted.
 
         Args:
             name: By which pods mount it.
             size: At least so much.
-            storage_class: ``gcs-fuse``, or by default that of the settings, or else Filestore.
+            storage_class: ``filestore``, or by default that of the settings, or else ``gcs-fuse``.
             source: Of an existing volume.
         """
-        if source is None and (storage_class or config.read().storage_class) == persistent_volume.GCS_FUSE:
+        chosen = storage_class or config.read().storage_class or persistent_volume.GCS_FUSE
+        if source is None and chosen == persistent_volume.GCS_FUSE:
             source = persistent_volume.gcs_fuse_source(self.bucket.removeprefix("gs://"), name)
         pvc.create(self.kube, name, timeout=900.0, size=size, storage_class=storage_class, source=source)
         return Volume(self, name)

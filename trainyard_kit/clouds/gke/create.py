@@ -4,6 +4,7 @@ Each ``ensure_`` finds a resource, creates it if it does not exist, and refuses 
 a second call continues after the first, wherever that died.
 """
 
+import contextlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -93,6 +94,20 @@ def scale(session: GcpSession, cluster: str, nodes: int, steps: Steps) -> None:
         limit = autoscaling(nodes)
         operations.change(TRAINING_STEP, "set_node_pool_autoscaling", name=path, autoscaling=limit)
         operations.change(TRAINING_STEP, "set_node_pool_size", name=path, node_count=nodes)
+
+
+def launch_failure(session: GcpSession, cluster: str) -> str:
+    """Find why Compute Engine starts no training machines; empty if it does, or where nobody may look."""
+    path = f"{session.place}/clusters/{cluster}/nodePools/{TRAINING}"
+    found: list[dict[str, Any]] = []
+    with contextlib.suppress(GcpError):  # it tells more, and nothing depends on it
+        pool = session.find("container", "get_node_pool", name=path)
+        for url in pool.instance_group_urls if pool else ():
+            zone, name = url.split("/")[-3::2]  # …/zones/ZONE/instanceGroupManagers/NAME
+            where = {"project": session.project, "zone": zone, "instanceGroupManager": name}
+            found += session.every("compute", "instanceGroupManagers.listErrors", "items", **where)
+    said = sorted((each.get("timestamp", ""), each["error"]["message"]) for each in found)
+    return said[-1][1] if said else ""
 
 
 class Creation:

@@ -79,9 +79,7 @@ class Part:
     def delete(self, session: GcpSession) -> Any:
         """Begin to delete it; returns the operation; None if it does not exist."""
         if self.service == "storage":  # a bucket has to be empty
-            for each in session.every("storage", "objects.list", "items", versions=True, **self.where):
-                one = {"object": each["name"], "generation": each.get("generation")}
-                session.find("storage", "objects.delete", **self.where, **one)
+            session.empty_bucket(self.where["bucket"])
         method = "delete_cluster" if self.service == "container" else f"{self.collection}.delete"
         return session.find(self.service, method, **self.where)
 

@@ -9,6 +9,7 @@ lead elsewhere, as with gcloud; at an address with ``http://`` nobody signs in.
 """
 
 import copy
+import itertools
 import os
 import threading
 import time
@@ -21,11 +22,12 @@ import google.auth
 import google.auth.exceptions as auth
 import httplib2
 from googleapiclient.discovery import build
+from googleapiclient.errors import HttpError
+from googleapiclient.http import BatchHttpRequest
 
 from kitlib.errors import BadInput
-from trainyard_kit.clouds import record
 from trainyard_kit.clouds.gke.client_errors import LOGIN, RAISED, ErrorReason, GcpError, translate
-from trainyard_kit.clouds.gke.token import SCOPE, TOKEN
+from trainyard_kit.clouds.gke.token import SCOPES, TOKEN
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 _PATHS = {"compute": "compute/v1/", "storage": "storage/v1/"}  # below the root of the service
-_ATTEMPTS, _TIMEOUT = 3, 60
+_ATTEMPTS, _TIMEOUT, _BATCH = 3, 60, 100
 
 
 class GcpSession:
@@ -102,7 +104,7 @@ class GcpSession:
 
         try:
             token = os.environ.get(TOKEN)
-            found = Credentials(token) if token else google.auth.default(scopes=[SCOPE])[0]
+            found = Credentials(token) if token else google.auth.default(scopes=SCOPES)[0]
         except (auth.GoogleAuthError, OSError) as error:
             raise translate(error, "google-auth: default credentials", self.project) from error
         return found.with_quota_project(self.project) if hasattr(found, "with_quota_project") else found
@@ -113,7 +115,7 @@ class GcpSession:
         Raises:
             GcpError: It was refused, or not answered.
         """
-        call = record.rpc(getattr(self._clusters, method), "container", method, self.project)
+        call = getattr(self._clusters, method)
         about = _about("container", method, request)
         return self._attempt(lambda: call(request=request, retry=None, timeout=_TIMEOUT), about)
 
@@ -168,6 +170,32 @@ class GcpSession:
             return error.consumer == self.project or error.consumer == self.number
         return error.why is ErrorReason.ABSENT
 
+    def empty_bucket(self, bucket: str) -> None:
+        """Delete all versions of all objects, a hundred in each request.
+
+        https://cloud.google.com/storage/docs/batch
+        """
+        listed = self.every("storage", "objects.list", "items", bucket=bucket, versions=True)
+        while some := list(itertools.islice(listed, _BATCH)):
+            self._attempt(partial(self._delete_objects, bucket, some), f"storage: objects.delete {bucket}")
+
+    def _delete_objects(self, bucket: str, objects: list[dict[str, Any]]) -> None:
+        errors: list[HttpError] = []
+
+        def note(_: str, __: object, error: HttpError | None) -> None:
+            if error is not None and error.resp.status != 404:
+                errors.append(error)
+
+        about = f"storage: objects.delete {bucket}"
+        root = endpoint("storage") or "https://storage.googleapis.com"
+        batch = BatchHttpRequest(callback=note, batch_uri=urljoin(root, "/batch/storage/v1"))
+        for one in objects:
+            which = {"bucket": bucket, "object": one["name"], "generation": one.get("generation")}
+            batch.add(self._request("storage", "objects.delete", which, about))
+        batch.execute(http=self._http("storage"))
+        if errors:
+            raise errors[0]
+
     @cached_property
     def _clusters(self) -> "ClusterManagerClient":
         from google.cloud import container_v1  # takes a quarter of a second
@@ -219,7 +247,7 @@ class GcpSession:
         if kind not in kept:
             plain = httplib2.Http(timeout=_TIMEOUT)
             kept[kind] = AuthorizedHttp(self.credentials, http=plain) if kind == "signed" else plain
-        return record.http(kept[kind], service, self.project)
+        return kept[kind]
 
     def _attempt(self, call: Callable[[], Answer], about: str) -> Answer:
         """Send a request, again if the network or the service failed: all of the kit's are idempotent."""
@@ -241,7 +269,7 @@ def endpoint(service: str) -> str:
 
 def _usual_project() -> str:
     try:
-        project = google.auth.default(scopes=[SCOPE])[1]
+        project = google.auth.default(scopes=SCOPES)[1]
     except auth.GoogleAuthError:
         project = None
     if not project:

@@ -13,6 +13,7 @@ from typing import Any
 
 TOKEN = "CLOUDSDK_AUTH_ACCESS_TOKEN"  # as gcloud has it: a token that somebody else looks after
 SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+SCOPES = [SCOPE, "https://www.googleapis.com/auth/userinfo.email"]  # by the address GKE knows a user in RBAC
 _SHORTLY = timedelta(minutes=1)  # asked for anew that much before its end
 
 
@@ -57,7 +58,7 @@ def access_token() -> tuple[str, datetime | None]:
     from google.auth.transport.requests import Request
 
     try:
-        found, _ = google.auth.default(scopes=[SCOPE])
+        found, _ = google.auth.default(scopes=SCOPES)
         found.refresh(Request())
     except (google.auth.exceptions.GoogleAuthError, OSError) as error:
         from trainyard_kit.clouds.gke.client_errors import translate
