@@ -31,7 +31,10 @@ _SURVIVED = re.compile(
     r"Exception in thread |Exception ignored |.*\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b"
 )
 _NOISE = ("ChildFailedError", "SignalException", "torch.distributed.elastic.multiprocessing")
-_ROOT_CAUSE = re.compile(r"\s+rank\s*: (?P<rank>\d+)|\s+traceback\s*: (?P<error>Signal \d+ .*)")
+_ROOT_CAUSE = re.compile(
+    r"\s+rank\s*: (?P<rank>\d+)|\s+exitcode\s*: (?P<code>\d+)|\s+traceback\s*: (?P<error>Signal \d+ .*)"
+)
+_REPORT = re.compile(r"failed \(exitcode|torch[./]distributed[./]elastic|Traceback ")  # torchrun on the end
 _PAIRS = (("(", ")"), ("[", "]"), ("{", "}"))
 MOST_LINES, LONGEST = 40, 4000  # of a message, and characters of a chain's
 
@@ -85,7 +88,7 @@ def first(logs: Mapping[int | str, Iterable[Line]]) -> Traceback | None:
     """Find the traceback that was written first, of the pods with these node ranks.
 
     One that its process survived explains a failure only where there is no other. Without any, what torchrun
-    reports of the process that a signal ended.
+    reports of the process that a signal ended, or that ended by itself, with its last line.
     """
     logs = {rank: list(lines) for rank, lines in logs.items()}
     found = [
@@ -122,7 +125,9 @@ def _find_in(lines: Sequence[Line], prefix: str) -> list[Traceback]:
     texts = [line.text.rstrip() for line in lines]
     while index < len(texts):
         start, index, kept, error = index, *_block(texts, index)
-        if kept:
+        # Two processes write through each other: these frames are of neither, and the messages follow.
+        mixed = _FRAME.match(error) and index < len(texts) and _is_head(texts[index])
+        if kept and not mixed:
             survived = bool(start and _SURVIVED.match(texts[start - 1]))
             error = error if rank is not None else _own_lines(error)
             found.append(Traceback(lines[start].time, "\n".join(kept), error, rank, survived))
@@ -221,12 +226,18 @@ def _group(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
 
 
 def _root_cause(lines: Iterable[Line]) -> list[Traceback]:
-    """Read torchrun's report of the process that failed first, if a signal ended it."""
+    """Read torchrun's report of the process that failed first, if it wrote no traceback."""
     own = list(lines)
     start = next((index for index, line in enumerate(own) if line.text.startswith("Root Cause")), len(own))
     found = [match for line in own[start : start + 8] if (match := _ROOT_CAUSE.match(line.text))]
     rank = next((int(match["rank"]) for match in found if match["rank"]), None)
     error = next((match["error"] for match in found if match["error"]), None)
+    code = next((match["code"] for match in found if match["code"]), None)
+    if code and not error:  # as sys.exit("message") ends a program
+        end = next((index for index, line in enumerate(own) if _REPORT.search(line.text)), start)
+        written = (_PREFIX.sub("", line.text).strip() for line in reversed(own[:end]))
+        last = next((text for text in written if text and not text.startswith('{"')), "")
+        error = f"exit code {code}; its last line: {last}" if last else f"exit code {code}"
     text = "\n".join(line.text for line in own[start : start + 8])
     return [Traceback(own[start].time, text, error, rank)] if error else []
 

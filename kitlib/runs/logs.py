@@ -304,6 +304,13 @@ def failure(
         rank: lines for rank, lines in messages.items() if _says_more(lines, written.get(rank))
     }
     found = tracebacks.first(written)
+    full = next((pod for pod in ended if pods.status_word(pod) == "OOMKilled"), None)
+    if full is not None and (found is None or "SIGKILL" in found.error):
+        what = (
+            f"{pods.display_name(pods.replica_id(full))} was OOMKilled: it needs more than its memory limit"
+        )
+        fix = "give it more, memory=…, or less to do: smaller batches, fewer data loader workers"
+        return RunFailed(what, about=about, fix=fix, rank=pods.replica_id(full))
     if found is not None and found.rank is not None:
         what = f"{pods.display_name(found.rank)} failed first: {found.error}"
         return RunFailed(what, about=about, fix=fix, detail=found.text, rank=found.rank)

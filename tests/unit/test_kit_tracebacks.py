@@ -265,3 +265,42 @@ def test_a_chain_of_any_length_is_read(joint):
     parts = (f"{part}ValueError: {number}" for number in range(3000))
     found = tracebacks.first({0: log(f"\n\n{joint}\n\n".join(parts), 1)})
     assert found.error.startswith("ValueError: 2999") and len(found.error) <= tracebacks.LONGEST
+
+
+INTERLEAVED = """\
+Traceback (most recent call last):
+  File "/w/train.py", line 40, in <module>
+Traceback (most recent call last):
+    main()
+  File "/w/train.py", line 40, in <module>
+  File "/w/train.py", line 12, in main
+    main()
+    raise ValueError("rank 0 has no data")
+  File "/w/train.py", line 15, in main
+    raise KeyError("label")
+ValueError: rank 0 has no data
+KeyError: 'label'"""
+
+
+def test_of_two_processes_that_write_through_each_other_a_message_is_named_and_no_frame():
+    assert tracebacks.first({0: log(INTERLEAVED, 1)}).error == "ValueError: rank 0 has no data"
+
+
+@pytest.mark.parametrize(
+    ("program", "error"),
+    [
+        ("import sys; sys.exit('no images in data/')", "exit code 1; its last line: no images in data/"),
+        ("import os; os._exit(3)", "exit code 3"),
+        (
+            "import argparse; p = argparse.ArgumentParser()\np.add_argument('--data', required=True); p.parse_args()",
+            "exit code 2; its last line: train.py: error: the following arguments are required: --data",
+        ),
+    ],
+)
+def test_an_end_without_a_traceback_is_named_by_torchruns_report(tmp_path, program, error):
+    (tmp_path / "train.py").write_text(program)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode
+    found = tracebacks.first({0: log(done.stderr, 1)})
+    assert (found.error, found.rank) == (error, 0)
