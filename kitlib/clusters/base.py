@@ -85,6 +85,7 @@ class Shape:
                 fix="its own options: " + ("; ".join(f"{k}: {v}" for k, v in known.items()) or "none"),
             )
 
+
 log = logging.getLogger(__name__)
 
 

@@ -64,6 +64,7 @@ def build_image(
     registry: str = "",
     cluster: Cluster | None = None,
     arguments: Mapping[str, str] | None = None,
+    builder: str = "",
 ) -> ContainerImage:
     """Build an image, and push it if there is a registry.
 
@@ -76,9 +77,11 @@ def build_image(
         dockerfile: As seen from here or from the repository's root, which is then what it can copy from.
         registry: Host and path, such as ``us-central1-docker.pkg.dev/PROJECT/REPOSITORY``.
         cluster: For whose pods it is. Without ``registry``, the registry is that of the cloud it is in: the
-            repository is made here, and deleted with the cluster; without an engine here, the cloud builds.
+            repository is made here, and deleted with the cluster, and the cloud builds.
             Nodes of a local cluster have the image at once, without a registry.
         arguments: Values of the Dockerfile's ``ARG``.
+        builder: ``cloud`` or ``here``; by default the cloud of the cluster, if it is in one: from here,
+            gigabytes would be pushed uphill.
 
     Raises:
         BadInput: The tag says nothing, or there is no such Dockerfile.
@@ -96,12 +99,20 @@ def build_image(
             about=f"image {name}, tag={tag!r}",
             fix='tag="0.1.0", or the commit; without it, the tag is made of the content',
         )
+    if builder not in ("", "here", "cloud"):
+        raise BadInput("there is no such builder", about=f"builder={builder!r}", fix='"here" or "cloud"')
     file = config.find(dockerfile)
     folder = config.DATA if file.is_relative_to(config.DATA) else file.parent
     context = BuildContext(folder, file, dict(arguments or {}))
     home = cluster.registry if cluster is not None and not registry else None
+    if builder == "cloud" and home is None:
+        raise BadInput(
+            "no cloud can build it",
+            about='builder="cloud"',
+            fix="cluster= one at EKS or GKE, without registry=",
+        )
     if home is not None:
-        image = _at_a_cloud(name, tag or context.tag, context, home)
+        image = _at_a_cloud(name, tag or context.tag, context, home, here=builder == "here")
     else:
         full = "/".join(filter(None, (registry.rstrip("/"), f"{name}:{tag or context.tag}")))
         image = _here(full, context, push=bool(registry))
@@ -140,13 +151,13 @@ def _load(cluster: Cluster, image: ContainerImage) -> bool:
         return cluster.load_images(archive)
 
 
-def _at_a_cloud(name: str, tag: str, context: BuildContext, home: Registry) -> ContainerImage:
+def _at_a_cloud(name: str, tag: str, context: BuildContext, home: Registry, *, here: bool) -> ContainerImage:
     """Have an image in a cluster's own registry: found, built here and pushed, or built there."""
     full = f"{home.address(name)}:{tag}"
     if tag == context.tag and (there := home.stored(name, tag)):
         return ContainerImage(full, there.bytes, 0, 0.0, 0.0, there.digest)
-    engine = engines.find()
-    if engine is not None:
+    if here:
+        engine = _engine(full)
         built = engine.build(full, context, target=home.platform)
         pushed, digest = engine.push(full, home.login())
         return _described(engine, full, built, pushed, digest)

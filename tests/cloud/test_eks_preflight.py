@@ -200,3 +200,22 @@ def test_a_failure_that_is_neither_stockout_nor_quota_keeps_its_own_advice(aws, 
 def test_an_account_that_is_not_active_is_not_sent_to_another_region(code):
     told = to_error(refusal(code), "ec2", "describe_regions", {}, region="eu-west-1", profile=None)
     assert "aws" in told.fix and "region that is off" not in told.fix and not told.passing
+
+
+def test_a_log_group_of_an_earlier_cluster_and_a_quota_of_no_builds_are_found_beforehand(aws, user):
+    aws.quotas.values["builds"] = 0.0
+    boto3.client("logs").create_log_group(logGroupName="/aws/eks/lab/cluster")
+    found = worst(report())
+    assert found["builds"].level is Level.WARN and 'builder="here"' in found["builds"].fix
+    assert found["log"].level is Level.FAILED and "delete-log-group" in found["log"].fix
+    boto3.client("logs").delete_log_group(logGroupName="/aws/eks/lab/cluster")
+    boto3.client("logs").create_log_group(logGroupName="/aws/eks/lab/cluster-of-another")
+    assert "log" not in worst(report())
+
+
+def test_a_companys_certificate_is_named_with_the_variable_that_helps():
+    error = boto.SSLError(
+        endpoint_url="https://eks", error="CERTIFICATE_VERIFY_FAILED: self-signed certificate"
+    )
+    told = to_error(error, "eks", "list_clusters", {}, region="eu-west-1", profile=None)
+    assert "AWS_CA_BUNDLE" in told.fix and not told.passing

@@ -9,18 +9,26 @@ import ssl
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import google.auth.exceptions as auth
+import httplib2
 import pytest
 
 from kitlib.clusters.base import Shape
+from kitlib.clusters.checks import Level
 from kitlib.errors import BadInput, PreflightFailed
-from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError, translate
+from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error, translate
 from trainyard_kit.clouds.gke.cluster import GkeCluster
-from trainyard_kit.clouds.gke.create import create
+from trainyard_kit.clouds.gke.create import create, cron, end_times
+from trainyard_kit.clouds.gke.machines import GkePlan
+from trainyard_kit.clouds.gke.preflight import quotas
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.gke.token import access_token
+from trainyard_kit.clouds.spec import Machines
 from trainyard_kit.clouds.steps import Steps
+from trainyard_kit.clouds.tags import Tags
 
 from .google.api_errors import stockout
 from .google.fake import PROJECT
@@ -144,3 +152,31 @@ def test_a_foreign_cluster_is_refused_before_a_schedule_could_delete_it(google, 
     with pytest.raises(GcpError, match="not the kit's"):
         create(session, plan, Steps("dry", clock=google.clock))
     assert google.left() == before
+
+
+@pytest.mark.parametrize("kind", [httplib2.ServerNotFoundError, OSError, auth.TransportError])
+def test_a_companys_certificate_is_named_with_the_variables_that_help(kind):
+    told = translate(kind("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"), "container", "p")
+    assert "REQUESTS_CA_BUNDLE" in told.fix and "HTTPLIB2_CA_CERTS" in told.fix
+
+
+def test_an_organisation_that_forbids_public_addresses_is_answered_by_private_nodes():
+    words = "Constraint constraints/compute.vmExternalIpAccess violated for project p."
+    assert "private=True" in to_error(ErrorReply(412, "", words), "operation", "p").fix
+
+
+@pytest.mark.parametrize("end", ["23:00", "23:29", "23:44", "23:45", "23:59", "00:00", "12:00"])
+def test_an_end_at_any_minute_is_tried_on_the_day_after_as_well(end):
+    at = datetime.fromisoformat(f"2026-12-31T{end}:00+00:00")
+    times = end_times(at)
+    assert times["training"] == at < times["cluster"] < times["again"]
+    minute, hours, *_ = cron(times["again"]).split()
+    assert hours == "0-23" and minute == "5"
+    assert times["again"] - at < timedelta(days=1, hours=1)  # while the account may still delete
+
+
+def test_a_quota_that_compute_engine_does_not_tell_is_a_warning(google):
+    plan = GkePlan(Tags("lab", "", ""), Machines("a3-highgpu-8g", 1, 8, "nvidia-h100-80gb"))
+    checks = list(quotas(GcpSession(PROJECT, "us-central1-c"), plan))
+    (h100,) = (each for each in checks if "H100" in each.name)
+    assert h100.level is Level.WARN and "8 needed" in h100.words

@@ -100,7 +100,7 @@ def test_its_end_comes_without_the_laptop_and_what_still_bills_is_listed(google,
     lab = user.create(hours=4)
     pass_until(google, end_of(lab) + timedelta(hours=1))
     assert clusters_left(google) == []
-    assert {each.status for each in google.scheduler.fired} == {"OK"}
+    assert {"OK"} <= {each.status for each in google.scheduler.fired} <= {"OK", "NOT_FOUND"}
     left = {each.name: each.costs for each in GkeCluster.find_resources(GcpSession(PROJECT), NAME)}
     assert left["bucket"] and left["repository"]
     user.delete()
@@ -136,7 +136,7 @@ def test_extending_moves_the_schedules_the_rights_the_labels_and_the_exclusion(g
 def test_a_schedule_that_repeats_next_year_does_not_delete_next_years_cluster(google, user):
     end = end_of(user.create(hours=4))
     jobs = [each for each in google.rest.store.every("cloudscheduler") if "/jobs/" in each.path]
-    assert len(jobs) == 2
+    assert len(jobs) == 3
     pass_until(google, end.replace(year=end.year + 1) - timedelta(days=1))
     body = {"name": NAME, "initial_node_count": 1}
     GcpSession(PROJECT).container("create_cluster", parent=PLACE, cluster=body)
@@ -146,6 +146,7 @@ def test_a_schedule_that_repeats_next_year_does_not_delete_next_years_cluster(go
 
 def test_the_training_nodes_get_another_number_down_to_none(google, user, monkeypatch):
     monkeypatch.setattr(GkeCluster, "nodes", lambda self: None)
+    monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: 99)
     lab = user.create()
     with pytest.raises(BadInput, match="agreed to"):
         lab.scale(4)

@@ -63,7 +63,7 @@ def test_gpu_machines_take_their_trainer_from_the_bucket_and_leave_the_model_the
             nodes=NODES,
             gpus=1,
             args=[place, "models/digits.pt"],
-            volumes={"/data": lab.create_volume("shared")},
+            volumes={"/data": lab.create_volume("shared", storage_class="filestore")},
             source_secret="storage",
         )
         known = {"name": "pytorch", "env": [{"name": "STORAGE_EMULATOR_HOST", "value": emulator}]}

@@ -54,8 +54,11 @@ def real_cluster(google, files, *, gpus):
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.parametrize(("gpus", "machines"), [(0, ()), (1, ("accelerator=nvidia-tesla-t4",))])
 def test_the_notebooks_run_on_gke_from_the_first_to_the_last_and_leave_nothing(
-    gpus, machines, google_that_builds, state_home, tmp_path
+    gpus, machines, google_that_builds, state_home, tmp_path, monkeypatch
 ):
+    monkeypatch.setenv(
+        "TRAINYARD_STORAGE_CLASS", "filestore"
+    )  # no bucket is mounted where nodes are simulated
     google = google_that_builds
     google.clock.run(SPEED)
     (files := tmp_path / "filestore").mkdir()

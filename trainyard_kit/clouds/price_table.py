@@ -216,6 +216,14 @@ def cost_notes(cloud: str, spec: CloudSpec) -> tuple[str, ...]:
     return (*found, SPOT) if spec.machines and spec.machines.spot else tuple(found)
 
 
+def rate(cloud: str, key: str) -> str:
+    """A price of the table in words: ``0.10 $ an hour``, ``0.30 $ a GB and month``."""
+    table = price_table(cloud)
+    stored = key in table.a_gigabyte_a_month
+    figure = table.a_gigabyte_a_month[key] if stored else table.an_hour[key]
+    return f"{figure:.4f}".rstrip("0").ljust(4, "0") + (" $ a GB and month" if stored else " $ an hour")
+
+
 def hours_left(until: datetime.datetime | None) -> float:
     """Hours for which something that exists is still billed: a while after its end, a day if it has none."""
     if until is None:

@@ -230,6 +230,12 @@ class Resources:
     def _delete_vpcgatewayattachment(self, identity: str, given: dict) -> None:
         self._gone("ec2", "detach_internet_gateway", **given)
 
+    def _create_vpcendpoint(self, given: dict) -> str:
+        return self._call("ec2", "create_vpc_endpoint", given)["VpcEndpoint"]["VpcEndpointId"]
+
+    def _delete_vpcendpoint(self, identity: str, given: dict) -> None:
+        self._gone("ec2", "delete_vpc_endpoints", VpcEndpointIds=[identity])
+
     def _create_route(self, given: dict) -> str:
         self._call("ec2", "create_route", given)
         return f"{given['RouteTableId']}|{given['DestinationCidrBlock']}"

@@ -1,5 +1,6 @@
 """Templates of CloudFormation: parsed, parameters judged, functions resolved, as far as the kit's need it."""
 
+import base64
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -121,6 +122,7 @@ class Scope:
             "Not": lambda: not given[0],
             "And": lambda: all(given),
             "Or": lambda: any(given),
+            "Base64": lambda: base64.b64encode(given.encode()).decode(),
             "Join": lambda: given[0].join(given[1]),
             "Select": lambda: given[1][int(given[0])],
             "ImportValue": lambda: self.exported(given),

@@ -14,6 +14,7 @@ from kitlib.errors import BadInput, KitError, ProviderFailed
 from trainyard_kit.clouds.eks.credentials import SIGN_IN
 
 ABSENT = re.compile(r"NotFound|NoSuch|^404$")
+CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|self.signed certificate", re.I)
 SKEW_SECONDS = 300  # AWS refuses requests that are off by more
 RENEW = "{renew}; kit.credentials() says which credentials are used"  # in the way in which they signed in
 AGAIN = "call it again in a minute"
@@ -137,6 +138,12 @@ def to_error(
     for kinds, what, fix in UNANSWERED:
         if isinstance(error, kinds):
             return AwsError(f"{what}: {error}", about=about, fix=fix.replace("{renew}", renew))
+    if CERTIFICATE.search(str(error)):
+        what, fix = (
+            f"a certificate between here and AWS is not known: {error}",
+            "AWS_CA_BUNDLE=/path/of/your/company.pem",
+        )
+        return AwsError(what, about=about, fix=f"{fix}, for a proxy that opens TLS; then restart the kernel")
     if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | OSError):
         fix = f"see that this machine is online, and that {region} has {service}; then call it again"
         return AwsError(f"the network does not reach AWS: {error}", about=about, fix=fix, passing=True)

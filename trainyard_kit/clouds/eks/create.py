@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from kitlib.errors import KitError, ProviderFailed
-from trainyard_kit.clouds import confirmation
+from kitlib.errors import ProviderFailed
 from trainyard_kit.clouds.eks import expiry, machines, roles
 from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, ZONES, EksPlan
 from trainyard_kit.clouds.eks.session import AwsSession
@@ -34,7 +33,7 @@ def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> N
         words, kind = f"{error.what}\n{error.detail}", train.type if failed.pool == TRAIN else SYSTEM_MACHINE
         spot = train.spot and failed.pool == TRAIN
         error.fix = machines.advice(session, kind, words, spot=spot, other=zone) or error.fix
-        if not error.stockout or not _agreed(plan, zone, error):
+        if not error.stockout or not plan.confirm:  # nobody is asked: the browser may be closed by now
             raise
         _create({**pools, failed: pools[failed] | {"Zone": other}}, given, role, steps, fix=fix)
 
@@ -70,18 +69,6 @@ def _create(
 def _has_control_plane(stack: Stack) -> bool:
     found = None if stack.pool else stack.session.find("eks", "describe_cluster", name=stack.cluster)
     return found is not None and found["cluster"]["status"] == "ACTIVE"
-
-
-def _agreed(plan: EksPlan, zone: str, error: StackFailed) -> bool:
-    """Ask whether the other zone will do."""
-    if plan.confirm:
-        return True
-    question = f"AWS has none of these machines to give now: {error.what}\nTry {zone}?"
-    try:
-        confirmation.confirm_typed("yes", question, about=error.about, fix=f'zone="{zone}"')
-    except KitError:  # no, or nobody can be asked: the error says what to do
-        return False
-    return True
 
 
 def resize(session: AwsSession, cluster: str, nodes: int, steps: Steps, *, fix: str) -> None:

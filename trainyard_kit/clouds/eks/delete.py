@@ -10,19 +10,18 @@ from trainyard_kit.clouds import tags
 from trainyard_kit.clouds.eks import ecr, expiry, orphans, roles
 from trainyard_kit.clouds.eks.session import AwsSession
 from trainyard_kit.clouds.eks.stacks import Stack, StackState, follow, patiently, row, stacks_of
+from trainyard_kit.clouds.price_table import rate
 from trainyard_kit.clouds.spec import CloudResource
 from trainyard_kit.clouds.steps import Steps
 
 ATTEMPTS = 3
-COSTS = {
-    "AWS::EKS::Cluster": "0.10 $ an hour",
-    "AWS::EKS::Nodegroup": "by the hour for each node",
-    "AWS::EC2::NatGateway": "0.045 $ an hour, and as much a GB",
-    "AWS::EC2::EIP": "0.005 $ an hour",
-    "AWS::EFS::FileSystem": "0.30 $ a GB and month, and what is read and written",
-    "AWS::S3::Bucket": "0.023 $ a GB and month",
-    "AWS::ECR::Repository": "0.10 $ a GB and month",
-    "AWS::Logs::LogGroup": "0.03 $ a GB and month",
+COSTS = {  # keys of the table of prices
+    "AWS::EKS::Cluster": "EKS control plane",
+    "AWS::EC2::NatGateway": "NAT gateway",
+    "AWS::EC2::EIP": "public IPv4 address",
+    "AWS::EFS::FileSystem": "EFS",
+    "AWS::S3::Bucket": "S3",
+    "AWS::ECR::Repository": "ECR",
 }
 
 
@@ -51,7 +50,8 @@ def find_resources(session: AwsSession, cluster: str | None = None) -> list[Clou
         others = [each for each in ecr.repositories(session, name) if each not in known]
         rows += [("repository", "AWS::ECR::Repository", each, "there") for each in others]
         for what, kind, identity, state in rows:
-            costs = COSTS.get(kind, "")
+            costs = rate("amazon", COSTS[kind]) if kind in COSTS else ""
+            costs = "by the hour for each node" if kind == "AWS::EKS::Nodegroup" else costs
             found.append(CloudResource(name, what, kind, identity, session.region, state, costs, whose))
         for each in orphans.find(session, network(session, name, mine)):
             where, costs = session.region, each.costs

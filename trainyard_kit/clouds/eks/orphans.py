@@ -12,6 +12,7 @@ from typing import Any
 from trainyard_kit.clouds import tags
 from trainyard_kit.clouds.eks.client_errors import AwsError
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict
+from trainyard_kit.clouds.price_table import rate
 from trainyard_kit.clouds.steps import Steps
 
 POLL, PATIENCE = 15.0, 300.0
@@ -137,7 +138,7 @@ def _balancers(session: AwsSession, network: Network) -> Iterator[Orphan]:
                 if network.marks(as_dict(each["Tags"])):
                     one = each.get("ResourceArn") or each["LoadBalancerName"]
                     group = key == "TargetGroups"
-                    costs = "" if group else "0.0225 $ an hour, and traffic"
+                    costs = "" if group else f"{rate('amazon', 'load balancer')}, and traffic"
                     name = "target group" if group else "load balancer of a Service"
                     yield Orphan(name, kind, one, costs, (*delete, {identity: one}))
 
@@ -148,5 +149,5 @@ def _volumes(session: AwsSession, cluster: str) -> Iterator[Orphan]:
     for each in session.every("ec2", "describe_volumes", "Volumes", Filters=filters):
         request = ("ec2", "delete_volume", {"VolumeId": each["VolumeId"]})
         yield Orphan(
-            "volume of a claim", "AWS::EC2::Volume", each["VolumeId"], "0.08 $ a GB and month", request
+            "volume of a claim", "AWS::EC2::Volume", each["VolumeId"], rate("amazon", "EBS gp3"), request
         )

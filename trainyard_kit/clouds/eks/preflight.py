@@ -33,6 +33,8 @@ def probes(session: AwsSession, name: str, plan: EksPlan | None) -> list[Probe]:
         Probe("services", partial(services, session), stops=True),
         Probe("account plan", partial(account_plan, session, plan), needed=False),
         Probe("name", partial(free, session, name)),
+        Probe("log group", partial(log_group, session, name), needed=False),
+        Probe("builds", partial(build_quota, session), needed=False),
         Probe("permissions", partial(permissions, session, name), needed=False),
     ]
     if plan is None:
@@ -104,6 +106,35 @@ def free(session: AwsSession, name: str) -> Check:
         words = f'there is an EKS cluster "{name}" in {session.region}, and it is not the kit\'s'
         return failed("name", words, f'name="{name}-2"')
     return ok("name", f"{name} is there already, made by {whose.owner}")
+
+
+def log_group(session: AwsSession, name: str) -> Check:
+    """Check whether a log group is left of an earlier cluster: one that EKS made is in the stack's way."""
+    about, group = "log group", f"/aws/eks/{name}/cluster"
+    listed = session.every("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
+    there = any(each["logGroupName"] == group for each in listed)
+    if not there or session.find("eks", "describe_cluster", name=name):
+        return ok(about, "none is in the way")
+    stack = session.call(
+        "cloudformation", "describe_stacks", fine=("ValidationError",), StackName=f"trainyard-{name}"
+    )
+    if stack is not None:
+        return ok(about, f"{group} is the stack's")
+    fix = f"aws logs delete-log-group --region {session.region} --log-group-name {group}; or another name"
+    return failed(about, f"{group} is left of an earlier cluster, and would stop the new one", fix)
+
+
+def build_quota(session: AwsSession) -> Check:
+    """Check whether CodeBuild may run a build: new accounts have a quota of none."""
+    listed = session.every("service-quotas", "list_service_quotas", "Quotas", ServiceCode="codebuild")
+    limits = [each["Value"] for each in listed if "Linux/Medium" in each["QuotaName"]]
+    if not limits or limits[0] > 0:
+        return ok("builds", f"CodeBuild runs {limits[0]:g} at once" if limits else "CodeBuild names no limit")
+    page = f"https://{session.region}.console.aws.amazon.com/servicequotas/home/services/codebuild/quotas"
+    words = "CodeBuild may run no build of Linux/Medium in this account"
+    return warn(
+        "builds", words, f'ask for 1 at {page}; or kit.build_image(builder="here"), with Docker or Podman'
+    )
 
 
 def version(session: AwsSession, wanted: str) -> Check:

@@ -86,6 +86,9 @@ RAISED = (  # by the client libraries
     http.client.HTTPException,
     OSError,
 )
+_CERTIFICATE = re.compile(
+    r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|self.signed certificate", re.I
+)
 _STOCKOUT = re.compile(r"STOCKOUT|RESOURCE_POOL_EXHAUSTED|not have enough resources|pool exhausted", re.I)
 _QUOTA = re.compile(r"quota '?([A-Za-z0-9_-]+)'? exceeded|QUOTA_EXCEEDED|insufficient (?:\w+ )?quota", re.I)
 _BILLING = re.compile(r"billing (?:account|must|is|to be).*(?:disabled|enabled)", re.I)
@@ -146,6 +149,10 @@ def translate(error: Exception, about: str, project: str) -> KitError:
         what = "there are no credentials for Google Cloud"
     elif _SKEW.search(str(error)):
         what, fix = f"this machine's clock is wrong: {words}", "set it: sudo chronyc makestep, or timedatectl"
+    elif _CERTIFICATE.search(str(error)):
+        what = f"a certificate between here and Google Cloud is not known: {words}"
+        names = ("REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
+        fix = f"for a proxy that opens TLS, set {', '.join(names)} to its .pem; then restart the kernel"
     elif isinstance(error, auth.RefreshError):
         what = f"the credentials have expired or were withdrawn: {words}"
     else:
@@ -173,6 +180,8 @@ def to_error(said: ErrorReply, about: str, project: str) -> GcpError:
         "of": f" of {metric}" if metric else "",
     }
     what, fix = (each.format_map(given) for each in SAID[why])
+    if "compute.vmExternalIpAccess" in words:
+        fix = "private=True gives nodes no public address: cluster.delete(), then create it with that"
     detail = words if why is ErrorReason.DENIED else ""
     return GcpError(what, about=about, fix=fix, detail=detail, why=why, consumer=consumer)
 

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 import yaml
 from google.cloud.container_v1 import types
 
-from kitlib.errors import BadInput, NotConfirmed, ProviderFailed
-from trainyard_kit.clouds import confirmation
+from kitlib.errors import ProviderFailed
 from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.iam import GRACE, ending_condition, project_part, set_roles
 from trainyard_kit.clouds.gke.machines import SYSTEM_MACHINE, GkePlan, disk_type, next_zones
@@ -49,7 +48,6 @@ USUAL = {  # seconds
     "cluster": 360,
     TRAINING_STEP: 180,
 }
-TIMES = {"training": timedelta(0), "cluster": timedelta(minutes=15)}  # after the expiry
 Message = TypeVar("Message", types.Cluster, types.NodePool, types.MaintenancePolicy)
 UP, BROKEN = ("RUNNING", "DEGRADED", "RECONCILING", "RUNNING_WITH_ERROR"), ("ERROR", "STOPPING")
 
@@ -157,7 +155,7 @@ class Creation:
     def ensure_schedules(self) -> None:
         """Have Cloud Scheduler delete the training pool at the expiry, and the cluster 15 minutes later."""
         sender = {"serviceAccountEmail": account(self.session, "expiry", self.name), "scope": SCOPE}
-        for what, after in TIMES.items():
+        for what, when in end_times(self.tags.end).items():
             part, path = self.parts[ENDS[what]], self.parts["cluster"].id
             path += f"/nodePools/{TRAINING}" if what == "training" else ""
             target = {"uri": f"https://container.googleapis.com/v1/{path}", "httpMethod": "DELETE"}
@@ -165,7 +163,7 @@ class Creation:
                 **self.bodies["schedule"],
                 "name": part.id,
                 "description": description(self.tags, self.session),
-                "schedule": cron(self.tags.end + after),
+                "schedule": cron(when),
                 "httpTarget": target | {"oauthToken": sender},
             }
             before = self._ensure(part, "create", parent=part.id.rpartition("/jobs/")[0], body=body)
@@ -254,21 +252,11 @@ class Creation:
                 if error.why is not ErrorReason.STOCKOUT:
                     raise
                 others = next_zones(self.session, plan.machines) if others is None else others
-                if not others or not self._agreed(zone, others[0], plan, error):
+                if not others or not plan.confirm:  # nobody is asked: the browser may be closed by now
+                    other = f"confirm=True takes {others[0]}, for the same price; or " if others else ""
+                    error.fix = f"call it again: {other}another accelerator; or later"
                     raise
                 zone = others.pop(0)
-
-    def _agreed(self, zone: str, other: str, plan: GkePlan, error: GcpError) -> bool:
-        error.fix = f"confirm=True takes {other} of the same region; or another accelerator; or call it later"
-        if plan.confirm:
-            return True
-        kind, about = plan.machines.accelerator or plan.machines.type, f'cluster "{self.name}"'
-        words = f"{zone} has no {kind} left now. Take {other}, for the same price?"
-        try:
-            confirmation.confirm_typed("yes", words, about=about, fix="confirm=True")
-        except (BadInput, NotConfirmed):
-            return False
-        return True
 
     def _pool(self, plan: GkePlan, zone: str) -> dict[str, Any]:
         machines = plan.machines
@@ -380,6 +368,15 @@ def maintenance(tags: Tags) -> dict[str, Any]:
     window: dict[str, Any] = {key: f"{when:%Y-%m-%dT%H:%M:%SZ}" for key, when in times.items()}
     window["maintenanceExclusionOptions"] = {"scope": "NO_UPGRADES"}
     return {"window": {"maintenanceExclusions": {"trainyard": window}}}
+
+
+def end_times(end: datetime) -> dict[str, datetime]:
+    """When the schedules begin: they repeat until midnight, which may be soon, so one has the day after."""
+    cluster = end + timedelta(minutes=15)
+    midnight = (cluster.astimezone(UTC) + timedelta(days=1)).replace(
+        hour=0, minute=5, second=0, microsecond=0
+    )
+    return {"training": end, "cluster": cluster, "again": midnight}
 
 
 def cron(when: datetime) -> str:

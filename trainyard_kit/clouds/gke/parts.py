@@ -27,7 +27,11 @@ ROLES = {  # of the service accounts, in the project; that of builds has rights 
     "nodes": "roles/container.defaultNodeServiceAccount",
     "builds": "",
 }
-ENDS = {"training": "end of the training pool", "cluster": "end of the cluster"}
+ENDS = {
+    "training": "end of the training pool",
+    "cluster": "end of the cluster",
+    "again": "end of the cluster, the day after",
+}
 ORPHANS = {  # collections of Compute Engine in which Kubernetes leaves things, and one of each
     "forwardingRules": "forwardingRule",
     "networkEndpointGroups": "networkEndpointGroup",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 
-from kitlib.clusters.checks import Check, Probe, Report, failed, ok, run
+from kitlib.clusters.checks import Check, Probe, Report, failed, ok, run, warn
 from trainyard_kit.clouds.gke.client_errors import CONSOLE, role_for
 from trainyard_kit.clouds.gke.credentials import find_credentials
 from trainyard_kit.clouds.gke.machines import SYSTEM_MACHINE, GkePlan, accelerators, disk_type, machine_type
@@ -151,6 +151,13 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
         session.region: session.rest("compute", "regions.get", region=session.region, **project),
         "all regions": session.rest("compute", "projects.get", **project),
     }
+    listed = {each["metric"] for found in places.values() for each in found.get("quotas", ())}
+    for metric in (each for each in asked if each.endswith("_GPUS") and each not in listed):
+        page = f"{CONSOLE}/iam-admin/quotas?project={session.project}"
+        words = f"{asked[metric]:g} needed in {session.region}; Compute Engine does not tell this quota"
+        yield warn(
+            f"quota {metric}", words, f"look for the GPU's family at {page}: 0 is usual in a new project"
+        )
     for where, found in places.items():
         for each in found.get("quotas", ()):
             metric, room = each["metric"], each["limit"] - each["usage"]
