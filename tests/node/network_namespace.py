@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from localkube.runtime.syscalls import set_dumpable
+
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
 SETUP = (
     "link set lo up",
@@ -24,7 +26,10 @@ SETUP = (
 
 
 def in_network_namespace(test):
-    """Make an async test run in a namespace of its own; skip it where that is refused, saying so."""
+    """Make an async test run in a namespace of its own; skip it where that is refused, saying so.
+
+    A test with a ``home`` runs as the owner of that.
+    """
 
     @functools.wraps(test)
     def forked(*args, **kwargs):
@@ -46,6 +51,8 @@ def in_network_namespace(test):
 def _child(test, args, kwargs, pipe) -> int:
     try:
         try:
+            if "home" in kwargs:
+                become(kwargs["home"].stat().st_uid)
             enter_network_namespace()
         except PermissionError as error:
             os.write(pipe, str(error).encode())
@@ -56,6 +63,15 @@ def _child(test, args, kwargs, pipe) -> int:
         return 1
     sys.stdout.flush()
     return 0
+
+
+def become(user: int) -> None:
+    """Become a user, for good, without further groups."""
+    if user != os.getuid():
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        set_dumpable(True)  # files of this process in /proc are the user's
 
 
 def enter_network_namespace() -> None:

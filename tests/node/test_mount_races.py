@@ -17,29 +17,37 @@ from localkube.runtime.container_spec import MountSpec
 from localkube.runtime.mounts import READ_ONLY, ContainerRoot, attach, clone, closing, open_own
 from localkube.runtime.path_resolution import opened
 
+from ..security.users import USERS, folder_of
 from .network_namespace import in_network_namespace
 
 AT_FDCWD, RENAME_EXCHANGE = -100, 2
 FILES = {module.__file__ for module in (mounts, path_resolution, rootfs, syscalls)}
 
 
-@pytest.fixture
-def home(tmp_path):
-    """Yield a directory with a volume, another container's root, and what neither may show."""
-    (tmp_path / "volume" / "sub" / "deep").mkdir(parents=True)
+@pytest.fixture(params=USERS)
+def home(request):
+    """Yield a user's directory with a volume, another container's root, and what neither may show."""
+    with folder_of(request.param) as path:
+        _fill(path)
+        for made in path.rglob("*"):
+            os.chown(made, request.param, request.param, follow_symlinks=False)
+        yield path
+
+
+def _fill(home):
+    (home / "volume" / "sub" / "deep").mkdir(parents=True)
     for name in ("sub/file", "sub/deep/file", "file"):
-        (tmp_path / "volume" / name).write_text("inside")
-    (tmp_path / "outside" / "deep").mkdir(parents=True)
+        (home / "volume" / name).write_text("inside")
+    (home / "outside" / "deep").mkdir(parents=True)
     for name in ("file", "deep/file", "secret"):
-        (tmp_path / "outside" / name).write_text("outside")
+        (home / "outside" / name).write_text("outside")
     # To a directory, to a file, and by steps up.
-    (tmp_path / "links").mkdir()
-    (tmp_path / "links" / "absolute").symlink_to(tmp_path / "outside")
-    (tmp_path / "links" / "relative").symlink_to("../outside")
-    (tmp_path / "links" / "far").symlink_to("../" * 20 + str(tmp_path / "outside").lstrip("/"))
-    (tmp_path / "links" / "magic").symlink_to("/proc/self/cwd")
-    (tmp_path / "root").mkdir()
-    return tmp_path
+    (home / "links").mkdir()
+    (home / "links" / "absolute").symlink_to(home / "outside")
+    (home / "links" / "relative").symlink_to("../outside")
+    (home / "links" / "far").symlink_to("../" * 20 + str(home / "outside").lstrip("/"))
+    (home / "links" / "magic").symlink_to("/proc/self/cwd")
+    (home / "root").mkdir()
 
 
 def exchange(one: Path, other: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ..node.clusters import RunningCluster, running_cluster, state_home
+from ..node.network_namespace import become
 from ..node.restrictions import NOBODY
 from ..node.unprivileged import enter_as_nobody, nobodys
 
@@ -23,14 +24,6 @@ USERS = [
         marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user"),
     ),
 ]
-
-
-def become(user: int) -> None:
-    """Become a user, for good, without further groups."""
-    if user != os.getuid():
-        os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
 
 
 def as_user(user: int, act: Callable[[], Any]) -> None:
