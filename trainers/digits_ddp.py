@@ -198,7 +198,9 @@ def train_epoch(model, loader, optimizer, schedule, *, epoch: int, every: int, d
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, show: int = 16) -> None:
+def evaluate(
+    model: nn.Module, test: TensorDataset, device: torch.device, *, show: int = 16
+) -> tuple[float, int, int]:
     """Count correct predictions on every rank's share of the test set; rank 0 reports the sum.
 
     Each image is counted once: shares are strided, and none is padded.
@@ -224,6 +226,7 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
             images=int(sums[2]),
             sample=sample,
         )
+    return (sums[0] / sums[2]).item(), int(sums[1]), int(sums[2])
 
 
 def introduce(train, test, *, steps: int, batch_size: int, network, device, group, about: dict) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE
 from typing import Any
 
-from kitlib.config import ROOT
+from kitlib.config import DATA, ROOT
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table
 from kitlib.errors import KitError, ProviderFailed
@@ -41,11 +41,19 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> A
         ProviderFailed: It failed; the error has its message.
     """
     command = [sys.executable, "-m", "localkube", *arguments]
+    environment = {"TRAINYARD_STAND_INS": str(DATA / "images" / "published.toml"), **os.environ}
     with (
         tempfile.TemporaryFile("w+", errors="replace") as errors,  # a pipe fills up, and stops the program
         # A Ctrl-C comes to us alone, and is passed on below.
         subprocess.Popen(
-            command, stdin=DEVNULL, stdout=PIPE, stderr=errors, text=True, cwd=ROOT, start_new_session=True
+            command,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=errors,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+            start_new_session=True,
         ) as process,
     ):
         assert process.stdout, "it is a pipe"

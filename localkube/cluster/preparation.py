@@ -271,7 +271,7 @@ def _component(
 def python_environment() -> dict[str, str]:
     """The environment of our own Python processes, without the user's secrets."""
     kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
-    kept = (*kept, "TRAINYARD_LOG_LEVEL")
+    kept = (*kept, "TRAINYARD_LOG_LEVEL", "TRAINYARD_STAND_INS")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     environment |= {"PYTHONUNBUFFERED": "1"}
     source = str(Path(__file__).resolve().parents[2])

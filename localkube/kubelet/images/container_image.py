@@ -32,6 +32,7 @@ class ResolvedImage:
         copy: A copy of the image's files for this container alone, where layers cannot be mounted.
         provides: Words by which the image calls the program of a stand-in, and
         program: the command of that program on this machine.
+        files: A folder of this machine that a stand-in has at ``directory``.
         program_directory: A folder in which the program has its usual name, for PATH.
     """
 
@@ -47,6 +48,7 @@ class ResolvedImage:
     store: Path = Path("/")
     copy: Path | None = None
     provides: Sequence[str] = ()
+    files: str = ""
     program: Sequence[str] = ()
     program_directory: str = ""
 

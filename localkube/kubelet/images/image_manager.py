@@ -370,6 +370,7 @@ class ImageManager:
             command=arguments,
             env=entry.env,
             directory=entry.directory,
+            files=entry.files,
             provides=entry.provides,
             program=program.argv,
             program_directory=program.directory,

@@ -6,6 +6,7 @@ on any image; one that does not needs an entry, because nothing else knows what 
 Pure. Where the programs of the table lie on this machine is in ``image_programs.py``.
 """
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 WORKING_DIRECTORY = "/workspace"
@@ -34,6 +36,7 @@ class StandIn:
     arguments: tuple[str, ...] = ()
     directory: str = WORKING_DIRECTORY
     env: Mapping[str, str] = field(default_factory=dict)
+    files: str = ""
     program: str = ""
     provides: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
@@ -55,9 +58,13 @@ UNKNOWN = StandIn(known=False, cannot="the container must name its command")
 
 @cache
 def table() -> tuple[StandIn, ...]:
-    """Load the entries, in the order in which they are tried."""
-    text = resources.files("localkube.kubelet.images").joinpath("images.toml").read_text(encoding="utf-8")
-    entries = tomllib.loads(text)["image"]
+    """Load the entries in the order in which they are tried: those of ``TRAINYARD_STAND_INS`` first."""
+    own = resources.files("localkube.kubelet.images").joinpath("images.toml").read_text(encoding="utf-8")
+    entries = tomllib.loads(own)["image"]
+    if more := os.environ.get("TRAINYARD_STAND_INS"):
+        path = Path(more)
+        added = tomllib.loads(path.read_text(encoding="utf-8"))["image"]
+        entries = [entry | {"files": str(path.parent / entry.get("files", ""))} for entry in added] + entries
     return tuple(
         StandIn(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
         for entry in entries

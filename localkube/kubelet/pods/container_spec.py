@@ -105,6 +105,7 @@ async def start_request(
         mounts=(
             *own(runtime, uid, layer),
             *_network_mounts(runtime, uid),
+            *([MountSpec(image.directory, source=image.files, options=("ro",))] if image.files else ()),
             *mounts(container, volumes, environment=declared, hidden=runtime.hide.identities),
             *_device_mounts(runtime, pool, grant),
             _termination_mount(runtime, uid, container, restart),

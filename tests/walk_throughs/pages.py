@@ -1,0 +1,27 @@
+"""The published pages, kept as data: their blocks of YAML and of expected output, in their order."""
+
+import re
+from pathlib import Path
+
+PAGES = Path(__file__).parent / "pages"
+
+
+def blocks(page: str, language: str = "yaml") -> list[str]:
+    """List the blocks of a language, without the page's indentation; ``""`` are blocks of output."""
+    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    fences = re.compile(r"^( *)``` ?(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+    found = [(at, name, body) for at, name, body in fences.findall(text) if name == language]
+    return [re.sub(rf"^{at}", "", body, flags=re.MULTILINE) for at, _, body in found]
+
+
+def manifest(page: str, *words: str) -> str:
+    """Return the YAML that the one block with these words shows, from its first apiVersion on."""
+    candidates = [block for name in ("yaml", "") for block in blocks(page, name) if "apiVersion: " in block]
+    (found,) = [block for block in candidates if all(word in block for word in words)]
+    return found[found.index("apiVersion: ") :]
+
+
+def printed(page: str, pattern: str) -> list[str]:
+    """List the lines of the page that a regular expression matches."""
+    text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if re.search(pattern, line)]
