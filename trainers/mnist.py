@@ -85,7 +85,8 @@ def train_epoch(model, loader, optimizer, settings, *, epoch: int, images: int, 
         if settings.dry_run:
             break
     seconds = time.perf_counter() - began
-    print(f"{index + 1}it [{seconds:.0f}s, {(index + 1) / seconds:.2f}it/s]", flush=True)
+    minutes, rest = divmod(round(seconds), 60)
+    print(f"{index + 1}it [{minutes:02d}:{rest:02d}, {(index + 1) / seconds:5.2f}it/s]", flush=True)
 
 
 def main() -> None:

@@ -66,6 +66,7 @@ def test_the_indexed_job_of_the_page_trains_on_four_nodes_and_prints_its_lines(c
     assert exact[0].strip() in log
     for line in lines[1:]:
         head = re.sub(r"^INFO:[\w.]+:(\[default\] )?", "", line)  # torch has another logger today
+        head = head.replace("(SUCCEEDED)", "(WorkerState.SUCCEEDED)")
         assert same_shape(log, head), line
     for start in ("Train Epoch: 1 [64/60000 (0%)]", "[14912/60000 (99%)]", "[5616/60000 (100%)]", "235it "):
         assert start in log
