@@ -286,13 +286,21 @@ def test_of_two_processes_that_write_through_each_other_a_message_is_named_and_n
     assert tracebacks.first({0: log(INTERLEAVED, 1)}).error == "ValueError: rank 0 has no data"
 
 
+FLAGS = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--data", required=True)
+parser.parse_args()
+"""
+
+
 @pytest.mark.parametrize(
     ("program", "error"),
     [
         ("import sys; sys.exit('no images in data/')", "exit code 1; its last line: no images in data/"),
         ("import os; os._exit(3)", "exit code 3"),
         (
-            "import argparse; p = argparse.ArgumentParser()\np.add_argument('--data', required=True); p.parse_args()",
+            FLAGS,
             "exit code 2; its last line: train.py: error: the following arguments are required: --data",
         ),
     ],
