@@ -74,6 +74,38 @@ def test_headers_that_grow_a_thousandfold_when_unpacked_are_refused(text):
         list(spdy.SpdyFramer().feed(frame))
 
 
+async def test_a_message_full_of_streams_and_headers_lets_others_have_their_turns():
+    turns, client = 0, Client()
+    headers = {str(number): "x" * 100 for number in range(100)}
+    message = b"".join(client.open(number, **headers) for number in range(1, 101))
+
+    class Socket:
+        """A WebSocket with one message."""
+
+        async def __aiter__(self):
+            yield aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, message, None)
+
+        async def send_bytes(self, data):
+            pass
+
+    async def count():
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await SpdyTunnel(Socket(), connect=None, about="a pod").run()
+    counting.cancel()
+    assert turns >= 100
+
+
+def test_headers_of_the_size_of_a_small_book_are_refused():
+    frame = Client().open(1, streamtype="data", port="80", more="x" * 20_000)
+    with pytest.raises(spdy.ProtocolError, match="headers of more"):
+        list(spdy.SpdyFramer().feed(frame))
+
+
 async def test_what_is_sent_before_a_connection_is_established_waits_at_the_client():
     async def connect(port):
         await asyncio.Event().wait()

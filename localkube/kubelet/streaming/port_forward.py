@@ -94,7 +94,7 @@ class SpdyTunnel:
             async for message in messages(self._socket):
                 for turn, frame in enumerate(self._framer.feed(message)):
                     await self._take(frame)
-                    if turn % TURNS == TURNS - 1:
+                    if frame.kind == spdy.SYN_STREAM or turn % TURNS == TURNS - 1:
                         await asyncio.sleep(0)  # others have their turn
         except spdy.ProtocolError as error:
             log.warning("port-forward to %s: %s", self._about, error)

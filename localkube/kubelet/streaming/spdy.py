@@ -18,8 +18,8 @@ FIN = 1
 HEADER = 8
 REFUSED_STREAM = 3
 LONGEST = 1 << 24
-# Of the headers of one stream: Go's http.DefaultMaxHeaderBytes, and the number of moby/spdystream.
-MOST_HEADER_BYTES, MOST_HEADERS = 1 << 20, 1000
+# Of the headers of one stream: kubectl's have 100 bytes; and the number of moby/spdystream.
+MOST_HEADER_BYTES, MOST_HEADERS = 1 << 14, 1000
 
 _WORDS = (
     "options head post put delete trace accept accept-charset accept-encoding accept-language "
