@@ -91,7 +91,7 @@ def run_program(cluster: kit.Cluster, entry: Entry, folder: Path) -> None:
             data.MAKERS[name](Path(made))
             volume.upload(made, to=name, replace=True)
         options["volumes"] = {"/data": volume}
-    options |= {"args": entry.args, "files": entry.files, "nodes": 2, "workspace": volume}
+    options = {"nodes": 2} | options | {"args": entry.args, "files": entry.files, "workspace": volume}
     try:
         run = kit.launch(entry.file(folder), cluster=cluster, name=entry.name, replace=True, **options)
     except kit.KitError as error:
