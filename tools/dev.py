@@ -263,6 +263,19 @@ def test_programs(commands: Commands) -> None:
     commands.module("-m", "tests.programs", folder, *commands.many("NAMES"))
 
 
+@task("DATA")
+def figures(commands: Commands) -> None:
+    """Measure the published accuracies on real data: DATA=DIR with MNIST/raw and cifar-10-batches-py."""
+    commands.setup()
+    data = commands.word("DATA", "data")
+    ranks, trainers = ("-m", "torch.distributed.run", "--standalone"), "trainers/cifar10-model"
+    model, batches = "build/cifar10-model.pth", f"{data}/cifar-10-batches-py"
+    mnist = ("trainers/mnist.py", "--epochs=1", "--log-interval=100", f"--data-dir={data}")
+    commands.module(*ranks, "--nproc-per-node=4", *mnist)
+    commands.module(*ranks, "--nproc-per-node=2", f"{trainers}-train.py", f"--model-file={model}", batches)
+    commands.module(f"{trainers}-test.py", f"--model-file={model}", batches)
+
+
 @task()
 def bench(commands: Commands) -> None:
     """Measure this kit beside its peers, in one run."""
