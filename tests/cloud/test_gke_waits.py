@@ -92,7 +92,7 @@ def test_no_upgrade_is_begun_until_the_end(google, user):
 def test_a_region_without_cloud_scheduler_takes_the_neighbours(google, user):
     user.create(zone="europe-west4-a", accelerator="nvidia-l4")
     jobs = [each.path for each in google.rest.store.every("cloudscheduler") if "/jobs/" in each.path]
-    assert len(jobs) == 2 and all("/locations/europe-west1/" in each for each in jobs)
+    assert len(jobs) == 3 and all("/locations/europe-west1/" in each for each in jobs)
     user.delete()
     assert google.left() == []
 
