@@ -97,7 +97,7 @@ if __name__ == "__main__":
     if "+" in metadata.version("torch"):
         sys.exit(
             f"torch here is {metadata.version('torch')}, without the packages that the default build needs: "
-            "make clean, then TRAINYARD_TORCH=default make setup pins"
+            "python3 tools/dev.py clean, then TRAINYARD_TORCH=default make setup pins"
         )
     target = ROOT / "constraints.txt"
     target.write_text(render(closure(requirements()) | optional(target)))
