@@ -20,7 +20,7 @@ LABELS = {
 }
 NUMBER = r"-?\d+(?:\.\d+)?"
 
-pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +52,8 @@ def same_shape(log, line):
     return re.search(NUMBER.join(words), re.sub(r"[ \t]+", " ", log)) is not None
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_the_indexed_job_of_the_page_trains_on_four_nodes_and_prints_its_lines(cluster, apply):
     page = "gke-indexed-job"
     apply(manifest(page, "pytorchworker"), "s/<PROJECT_ID>/my-project/")
@@ -73,6 +75,8 @@ def test_the_indexed_job_of_the_page_trains_on_four_nodes_and_prints_its_lines(c
     assert "/10000 (" in log
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_the_elastic_job_and_the_test_of_the_page_train_and_test_on_its_claim(cluster, apply, tmp_path):
     page = "eks-distributed-training-workshop"
     volume = cluster.create_volume("efs-pvc")
