@@ -65,8 +65,9 @@ def advice(found, check):
 
 
 def test_a_job_is_run_and_its_pods_print_their_numbers(local_cluster):
-    found = kit.check("01", job=JOB, cluster=local_cluster)
-    assert found, found
+    for job in (JOB, changed(JOB, "spec.ttlSecondsAfterFinished", 0)):
+        found = kit.check("01", job=job, cluster=local_cluster)
+        assert found, found
     assert "exercise-" not in local_cluster.kubectl("get jobs -o name")
 
 
@@ -78,6 +79,8 @@ def test_a_job_is_run_and_its_pods_print_their_numbers(local_cluster):
         ("spec.completion", 3, "accepts it", "completion"),
         ("spec.completions", 2, "three pods", "should be 3"),
         ("spec.parallelism", None, "at most two", "None"),
+        ("spec.template.spec.restartPolicy", "OnFailure", "not restarted", "use 'Never'"),
+        ("spec.suspend", True, "begins by itself", "leave it out"),
         ("metadata.labels", None, "last cell", "trainyard/notebook"),
         (
             "spec.template.spec.containers.0.command",
@@ -152,6 +155,8 @@ def test_labels_are_looked_up_in_the_cluster(local_cluster):
     try:
         assert "there is no ConfigMap" in advice(found(), "is there")
         kubectl("create configmap adopted")
+        assert "no label yet" in advice(found(), "is there")
+        kubectl("label configmap adopted team=a")
         assert "kubectl label" in advice(found(), "own label")
         kubectl("label configmap adopted trainyard/notebook=13 trainyard/run=forgoten")
         assert "'forgoten'" in advice(found(), "belongs to the run")

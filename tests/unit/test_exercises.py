@@ -1,7 +1,9 @@
 """``kit.check``: each exercise is right with a solution, and tells typical wrong answers what is not yet."""
 
 import ast
+import json
 import linecache
+import re
 import textwrap
 from pathlib import Path
 
@@ -67,6 +69,7 @@ OPTIMIZER = """
     def optimizer(parameters):
         return torch.optim.SGD(parameters, lr=0.05)
 """
+PATTERN = r"\[train\].* it (?P<step>\d+)/.* nll (?P<loss>\S+)"
 FLAGS = "--break-system-packages --no-cache-dir --constraint /opt/trainyard/constraints.txt"
 INSTRUCTION = f"RUN python -m pip install {FLAGS} einops==0.8.2"
 SOLUTIONS = {
@@ -209,15 +212,21 @@ def test_a_wrong_answer_is_told_what_to_do(notebook, old, new, check, advice):
 def dockerfile(instruction, *, before="COPY trainers/"):
     lines = (ROOT / "images" / "trainer" / "Dockerfile").read_text().splitlines()
     place = next(number for number, line in enumerate(lines) if line.startswith(before))
-    return lines[:place] + [instruction] + lines[place:]
+    return lines[:place] + instruction.splitlines() + lines[place:]
 
 
 @pytest.mark.parametrize(
     ("answer", "check", "advice"),
     [
-        (dockerfile("RUN TODO"), "the shell runs it", "not found"),
+        (dockerfile("RUN TODO"), "one instruction is new", "as it was"),
+        (dockerfile("RUN pipp install einops"), "the shell runs it", "not found"),
+        (dockerfile(f"{INSTRUCTION} einops==0.7.0"), "always the same version", "0.8.2 and 0.7.0"),
+        (dockerfile(f"{INSTRUCTION} && {INSTRUCTION[4:].replace('0.8.2', '0.7')}"), "same version", "0.7"),
+        (dockerfile(INSTRUCTION.replace("0.8.2", "0.8.*")), "always the same version", "pin it"),
+        (dockerfile(INSTRUCTION.replace("einops==", "'einops>=") + "'"), "always the same version", "pin it"),
+        (dockerfile(INSTRUCTION.replace("0.8.2", "0.8.1")), "always the same version", "0.8.1"),
         (dockerfile("pip install einops"), "one instruction is new", "which instruction does"),
-        (dockerfile(f"RUN pip install {FLAGS} einops=0.8.2"), "always the same version", "einops==0.8.2"),
+        (dockerfile(f"RUN pip install {FLAGS} einops=0.8.2"), "the shell runs it", "einops==0.8.2"),
         (dockerfile(f"RUN pip install {FLAGS} einops"), "always the same version", "pin it"),
         (dockerfile("RUN pip install einops==0.8.2"), "keeps its torch", "--constraint"),
         (dockerfile("RUN pip install einops==0.8.2"), "system's Python", "--break-system-packages"),
@@ -240,7 +249,17 @@ def test_a_wrong_instruction_is_told_what_to_do(answer, check, advice, monkeypat
 
 @pytest.mark.parametrize(
     "instruction",
-    [INSTRUCTION, INSTRUCTION.replace("python -m pip", "pip"), INSTRUCTION.replace(" /opt", "=/opt")],
+    [
+        INSTRUCTION,
+        INSTRUCTION.replace("python -m pip", "pip"),
+        INSTRUCTION.replace(" /opt", "=/opt"),
+        INSTRUCTION.replace("einops==0.8.2", "'einops == 0.8.2'"),
+        f"RUN {json.dumps(INSTRUCTION[4:].split())}",
+        f"RUN --mount=type=cache,target=/root/.cache/pip {INSTRUCTION[4:].replace('--no-cache-dir ', '')}",
+        f"RUN <<EOF\nset -e\n{INSTRUCTION[4:]}\nEOF",
+        "RUN PIP_NO_CACHE_DIR=1 PIP_BREAK_SYSTEM_PACKAGES=1 "
+        "pip install -c/opt/trainyard/constraints.txt einops==0.8.2",
+    ],
 )
 def test_an_instruction_may_be_written_in_several_ways(instruction):
     assert kit.check("03", dockerfile=dockerfile(instruction)), kit.check(
@@ -248,13 +267,16 @@ def test_an_instruction_may_be_written_in_several_ways(instruction):
     )
 
 
-PATTERN = r"\[train\].* it (?P<step>\d+)/.* nll (?P<loss>\S+)"
-
-
 @pytest.mark.parametrize(
     ("answer", "check", "advice"),
     [
         (None, "a regular expression", "should be a text"),
+        (re.compile(PATTERN), "a regular expression", "should be a text"),
+        (r"TODO (?P<step>\d+) TODO", "a regular expression", "as it was"),
+        (PATTERN.replace(r"\[train\]", "[train]"), "left out", r"write \[train\]"),
+        (PATTERN.replace(" nll", " | nll"), "loss is", r"write \|"),
+        (PATTERN.replace(r"\[train\]", "[train"), "a regular expression", r"write \["),
+        (r"\[train\]( *\S+)*( *\S+)*!(?P<step>\d+)(?P<loss>\d+)", "each line", "one + is enough"),
         ("TODO", "a regular expression", "(?P<step>…) and (?P<loss>…) is missing"),
         (PATTERN.replace("step", "it"), "a regular expression", "(?P<step>…) is missing"),
         (PATTERN + "(", "a regular expression", "no regular expression"),
@@ -276,6 +298,108 @@ def test_a_pattern_may_be_written_in_several_ways(answer):
     assert kit.check("07", pattern=answer), kit.check("07", pattern=answer)
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "def amdahl(share, workers):\n    import numpy\n    return numpy.float32({})",
+        "def amdahl(share, workers):\n    import torch\n    return torch.tensor({})",
+        "from fractions import Fraction\ndef amdahl(share, workers):\n    return Fraction({})",
+        "from functools import cache\n@cache\ndef amdahl(share, workers):\n    return {}",
+        "other = lambda share: share; amdahl = lambda share, workers: {}",
+    ],
+)
+def test_a_number_of_any_kind_is_right_and_a_function_however_it_is_written(answer, monkeypatch):
+    amdahl = cell(answer.format("1 / (1 - share + share / workers)"), monkeypatch)["amdahl"]
+    found = kit.check("00", amdahl=amdahl)
+    assert found, found
+
+
+@pytest.mark.parametrize(
+    ("answer", "advice"),
+    [
+        ("{(0.5, 1): 1, (1, 4): 4, (0, 8): 1, (0.9, 10): 5.263, (0.9, 10**6): 10}[share, workers]", "raises"),
+        ("float('nan')", "should be 1"),
+        ("True", "should return a number"),
+        ("'1'", "should return a number"),
+    ],
+)
+def test_a_table_of_the_points_that_are_asked_or_no_number_is_wrong(answer, advice):
+    found = rows("00", AMDAHL.format(answer))
+    assert any(advice in row.advice for row in found if row.right is False), found
+
+
+IMAGE_FOLDER = """
+    from torchvision.datasets import ImageFolder
+    from torchvision.transforms import v2
+    import torch
+
+    class Pictures(ImageFolder):
+        def __init__(self, root):
+            tensor = [v2.Grayscale(), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+            super().__init__(root, transform=v2.Compose(tensor))
+"""
+
+
+def test_torchvisions_image_folder_is_right():
+    assert (found := rows("04", IMAGE_FOLDER)), found
+
+
+def test_a_class_without_methods_has_a_source(monkeypatch):
+    text = textwrap.dedent(IMAGE_FOLDER).split("    def __init__")[0] + "    extensions = ()\n"
+    found = kit.check("04", dataset=cell(text, monkeypatch)["Pictures"])
+    assert [row.right for row in found][:2] == [True, True], found
+
+
+UNEVEN = """
+    def train(state, images, rank, world_size, batch):
+        for step in range(state["step"], len(images) // batch):
+            whole, n = images[step * batch : (step + 1) * batch], batch // world_size
+            yield whole[rank * n : (rank + 1) * n]
+            state["step"] = step + 1
+"""
+
+
+def test_a_loop_that_loses_the_rest_of_a_division_is_refused_and_arrays_are_images():
+    lost = {row.name: row.advice for row in rows("08", UNEVEN) if row.right is False}
+    assert any("12 // 5 leaves a rest" in advice for advice in lost.values()), lost
+    for array in ("__import__('numpy').array(images)", "__import__('torch').tensor(images)"):
+        assert (found := rows("08", ELASTIC.replace("images[step", f"{array}[step"))), found
+
+
+@pytest.mark.parametrize(
+    "order", ["own[::-1]", "own[epoch:] + own[:epoch]", "own[epoch % 2::2] + own[1 - epoch % 2::2]"]
+)
+def test_an_order_that_is_only_turned_is_not_shuffled(order):
+    source = (
+        "def train(images, rank, ranks, epochs):\n    own = images[rank::ranks]\n"
+        f"    for epoch in range(epochs):\n        yield epoch, {order}\n"
+    )
+    wrong = {row.name: row.advice for row in rows("06", source) if row.right is False}
+    assert "the sampler should shuffle" in " ".join(wrong.values()), wrong
+
+
+def stubs():
+    """List the number and the source of each notebook's exercise, as a learner finds it."""
+    found = []
+    for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        for part in json.loads(path.read_text())["cells"]:
+            source = "".join(part["source"])
+            if "exercise" in part["metadata"].get("tags", ()) and "kit.check(" in source:
+                found.append((path.name[:2], source))
+    return found
+
+
+ALONE = [stub for stub in stubs() if "cluster.kubectl" not in stub[1] and stub[0] not in ("01", "03", "05")]
+
+
+@pytest.mark.parametrize(("notebook", "source"), ALONE, ids=[number for number, _ in ALONE])
+def test_nothing_of_an_untouched_stub_is_right(notebook, source, monkeypatch):
+    text, _, call = source.rpartition("kit.check(")
+    first, *others = eval(f"kit.check({call}", cell(text, monkeypatch) | {"cluster": None, "kit": kit})
+    assert (first.right, {row.right for row in others}) == (False, {None})
+    assert "as it was" in first.advice
+
+
 # The process apart
 
 
@@ -287,7 +411,7 @@ def test_a_function_of_a_cell_is_judged_in_a_process_of_its_own(monkeypatch):
     amdahl = cell(SOLUTIONS["00"], monkeypatch)["amdahl"]
     found = kit.check("00", amdahl=amdahl)
     assert found, found
-    assert repr(found).splitlines()[-1] == "5 of 5 are right."
+    assert repr(found).splitlines()[-1] == "6 of 6 are right."
 
 
 @pytest.mark.parametrize(
@@ -308,7 +432,7 @@ def test_code_that_never_returns_or_breaks_the_process_is_named(answer, advice, 
     assert not any(row.right for row in others)
 
 
-@pytest.mark.parametrize("nonsense", [None, 3.0, "def amdahl(): pass", lambda share, workers: 1, len])
+@pytest.mark.parametrize("nonsense", [None, 3.0, "def amdahl(): pass", len])
 def test_what_is_no_function_is_named(nonsense):
     first, *_ = kit.check("00", amdahl=nonsense)
     assert first.right is False
@@ -358,6 +482,7 @@ def filled(**changes):
     for line in (ROOT / "trainyard_kit" / "exercises" / "digits_todo.py").read_text().splitlines():
         todo = next((number for number in TODO if f"# TODO {number}" in line), None)
         if todo is None and not line.startswith("    loader = "):
+            lines += [changes["end"]] if "end" in changes and line.startswith("    evaluate(") else []
             lines.append(line)
         elif todo:
             lines.append(changes.get(f"todo_{todo}", TODO[todo]))
@@ -380,6 +505,26 @@ PROGRAMS = {
         "over both ranks",
         "takes 6",
     ),
+    "broadcast at the end": (
+        {"todo_3": "", "end": "    for each in model.parameters():\n        dist.broadcast(each.data, 0)"},
+        "TODO 3",
+        "after step 1",
+    ),
+    "only TODO 1": (
+        dict.fromkeys(("todo_3", "todo_4"), "") | {"todo_2": SINGLE},
+        "own share",
+        "read by both ranks",
+    ),
+    "worker processes": (
+        {"todo_2": TODO[2].replace("sampler=sampler", "sampler=sampler, num_workers=1")},
+        "",
+        "",
+    ),
+    "sharded": (
+        {"todo_3": "    from torch.distributed.fsdp import fully_shard\n    fully_shard(model)"},
+        "",
+        "",
+    ),
     "no wrapper": ({"todo_3": ""}, "TODO 3", "the weights differ"),
     "no set_epoch": ({"todo_4": ""}, "TODO 4", "set_epoch"),
     "misspelt": ({"todo_3": "    model = DDPP(model)"}, "its end", "'DDPP' is not defined"),
@@ -398,6 +543,9 @@ def test_the_program_is_trained_on_two_ranks(name, tmp_path):
     program = tmp_path / "my_digits.py"
     program.write_text(filled(**changes))
     found = kit.check("05", program=program)
+    if name == "only TODO 1":
+        assert [row.right for row in found][-2:] == [None, None]
+        assert "not judged yet" in [*found][-1].advice
     if not check:
         assert found, found
     else:

@@ -4,9 +4,10 @@ The process gets the cell in which the function or class was written, executes w
 makes the checks. It appends a line of JSON to a file for each result, so the check in which it was lost is
 known.
 
-    python -m exercises.apart MODULE CELL RESULTS NAMES
+    python -m trainyard_kit.exercises.apart MODULE CELL RESULTS NAMES
 """
 
+import ast
 import contextlib
 import importlib
 import inspect
@@ -14,18 +15,22 @@ import json
 import linecache
 import math
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from kitlib.display.progress import progress
 from trainyard_kit.exercises.checklist import (
     CELL,
+    UNTOUCHED,
     Checklist,
     Exercise,
     Finding,
@@ -44,16 +49,16 @@ def judge(exercise: Exercise, written: Mapping[str, object]) -> Checklist:
     """Make an exercise's checks of functions and classes in a new process."""
     names = [check.name for check in exercise.checks]
     try:
-        cell = _cell_of(written)
+        cell, by_name = _text(written) if exercise.text else _cell_of(written)
     except NotYet as reason:
-        first = Finding(names[0], False, str(reason))
-        return Checklist((first, *(Finding(name, None) for name in names[1:])))
+        return exercise.none_right(str(reason))
+    if isinstance(exercise.stub, str) and _is_stub(exercise.stub, cell):
+        return exercise.none_right(UNTOUCHED)
     module = exercise.checks[0].function.__module__
     with tempfile.TemporaryDirectory(prefix="exercise-") as folder:
         source, results = Path(folder, "cell.py"), Path(folder, "results")
         source.write_text(cell, encoding="utf-8")
         results.touch()
-        by_name = json.dumps({name: each.__name__ for name, each in written.items()})
         command = [
             sys.executable,
             "-m",
@@ -61,12 +66,14 @@ def judge(exercise: Exercise, written: Mapping[str, object]) -> Checklist:
             module,
             str(source),
             str(results),
-            by_name,
+            json.dumps(by_name),
         ]
-        ended, said = run(command, seconds=exercise.seconds, folder=folder)
+        with progress("kit.check") as line:
+            line.update(f"making {len(names)} checks in a process of their own")
+            ended, said = run(command, seconds=exercise.seconds, folder=folder)
         rows = [Finding(**json.loads(line)) for line in results.read_text(encoding="utf-8").splitlines()]
     if len(rows) < len(names):
-        lost = Finding(names[len(rows)], False, _why(ended, said, exercise.seconds))
+        lost = Finding(names[len(rows)], False, _why(ended, said, exercise))
         rows += [lost, *(Finding(name, None) for name in names[len(rows) + 1 :])]
     return Checklist(tuple(rows))
 
@@ -103,35 +110,86 @@ def run(command: Sequence[str], *, seconds: float, folder: str, **environment: s
     return ended, log.read_text(encoding="utf-8", errors="replace")[-2000:]
 
 
-def _cell_of(written: Mapping[str, object]) -> str:
-    """Return the source of the cell, or file, in which the functions and classes were written.
+def _cell_of(written: Mapping[str, object]) -> tuple[str, dict[str, str]]:
+    """Return the source of the cell, or file, in which the answers were written, and the name of each there.
+
+    A lambda is given the name that the exercise has for it.
 
     Raises:
         NotYet: One is neither a function nor a class, or it was not written in a cell.
     """
-    cells = set()
-    for name, each in written.items():
-        if not inspect.isfunction(each) and not inspect.isclass(each):
+    cells: dict[str, None] = {}
+    named: dict[str, str] = {}
+    added = []
+    for name, answer in written.items():
+        answer = inspect.unwrap(answer) if callable(answer) else answer
+        named[name] = getattr(answer, "__name__", name)
+        if not inspect.isfunction(answer) and not inspect.isclass(answer):
             raise NotYet(
-                f"{name} is {describe(each)}: write a function or a class, and pass it without calling it"
+                f"{name} is {describe(answer)}: write a function or a class, and pass it without calling it"
             )
-        functions = (
-            [one for one in vars(each).values() if inspect.isfunction(one)]
-            if inspect.isclass(each)
-            else [each]
-        )
-        lines = linecache.getlines(functions[0].__code__.co_filename) if functions else []
-        if not lines or each.__name__ == "<lambda>":
+        if not (cell := _source(answer)):
             raise NotYet(f"{name} has no source to be read: write it with def or class in a cell")
-        cells.add("".join(lines))
+        cells[cell] = None
+        if named[name] == "<lambda>":
+            named[name] = name
+            added.append(f"{name} = {_lambda(answer, cell)}")
     if len(cells) > 1:
         raise NotYet(f"write {' and '.join(written)} in one cell")
-    return cells.pop()
+    return "\n".join([*cells, *added]), named
 
 
-def _why(ended: int | None, said: str, seconds: float) -> str:
+def _text(written: Mapping[str, object]) -> tuple[str, dict[str, str]]:
+    """Return the same for answers that are texts, which are their own source."""
+    for name, answer in written.items():
+        if not isinstance(answer, str):
+            raise NotYet(f'{name} is {describe(answer)}, and should be a text: r"…"')
+    return "\n".join(f"{name} = {answer!r}" for name, answer in written.items()), {
+        name: name for name in written
+    }
+
+
+def _source(answer: types.FunctionType | type) -> str:
+    """Return the text of the cell that defines a function or class; empty if there is none."""
+    if inspect.isfunction(answer):
+        return "".join(linecache.getlines(answer.__code__.co_filename))
+    own = [value for value in vars(answer).values() if inspect.isfunction(value)]
+    if own:
+        return _source(own[0])
+    # A class without a method does not say where it was written: the newest cell that defines it.
+    header = re.compile(rf"^class {re.escape(answer.__name__)}\b", re.MULTILINE)
+    texts = ("".join(entry[2]) for entry in reversed(list(linecache.cache.values())) if len(entry) == 4)
+    return next((text for text in texts if header.search(text)), "")
+
+
+def _lambda(answer: types.FunctionType, cell: str) -> str:
+    """Return the source of a lambda expression of a cell."""
+    found = [node for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.Lambda)]
+    same = [node for node in found if node.lineno == answer.__code__.co_firstlineno] or found
+    compiled = {ast.unparse(node): eval(ast.unparse(node)).__code__ for node in same}
+    wanted = answer.__code__
+    for text, code in compiled.items():
+        if (code.co_code, code.co_consts) == (wanted.co_code, wanted.co_consts):
+            return text
+    return next(iter(compiled))
+
+
+def _is_stub(stub: str, cell: str) -> bool:
+    """Tell whether a cell defines what the stub does, and nothing else; comments and blanks do not count."""
+
+    def defined(text: str) -> list[str]:
+        try:
+            body = definitions(textwrap.dedent(text)).body
+        except SyntaxError:
+            return [text]
+        return [ast.dump(node) for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
+    return defined(stub) == defined(cell)
+
+
+def _why(ended: int | None, said: str, exercise: Exercise) -> str:
     if ended is None:
-        return f"it is not finished after {seconds:g} s of computing: look for a loop that does not end"
+        return f"it is not finished after {exercise.seconds:g} s of computing: {exercise.endless}"
     last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
     return (
         f"the process ended with status {ended}: {last}" if last else f"the process ended with status {ended}"
@@ -149,11 +207,7 @@ def main(module: str, source: str, results: str, names: str) -> None:
             exec(compile(definitions(cell), CELL, "exec"), vars(learner))
             written = {name: getattr(learner, found) for name, found in json.loads(names).items()}
         except Exception as error:  # noqa: BLE001 whatever the learner's code raises
-            first, *others = (check.name for check in exercise.checks)
-            rows = [
-                Finding(first, False, f"outside of the notebook {explain(error)}"),
-                *(Finding(each, None) for each in others),
-            ]
+            rows = exercise.none_right(f"outside of the notebook {explain(error)}")
         else:
             rows = exercise.rows(written)
         for row in rows:

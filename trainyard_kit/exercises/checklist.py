@@ -15,6 +15,7 @@ from kitlib.errors import KitError
 
 CELL = "<your cell>"
 RIGHT, NOT_YET, NOT_CHECKED = "✓", "not yet", "–"
+UNTOUCHED = "it is as it was: replace the TODO"
 
 
 class NotYet(Exception):
@@ -30,12 +31,14 @@ class ExerciseCheck:
         function: Takes what was written, by name.
         essential: Whether the checks after it make no sense if it fails.
         last: Whether it is made only if all before it have passed.
+        after: The name of a check without which it tells nothing: it is made only if that one has passed.
     """
 
     name: str
     function: Callable[..., None]
     essential: bool = False
     last: bool = False
+    after: str = ""
 
 
 @dataclass(frozen=True)
@@ -89,30 +92,50 @@ class Exercise:
 
     Args:
         takes: The names of what was written.
-        seconds: For an exercise whose answer is a function or a class: its checks run in a process of their
-            own, which may compute for so many seconds. 0 for data, which are judged in this process.
+        seconds: For an exercise whose answer is a function, a class or a pattern: its checks run in a process
+            of their own, which may compute for so many seconds. 0 for data, judged in this process.
+        stub: What the notebook has before the learner begins: the source of a function or class, or the data.
+            Nothing of it counts as right.
+        text: Whether the answer is a text, in place of a function or class.
+        endless: What to look for if it computes for ever.
     """
 
-    def __init__(self, *takes: str, seconds: float = 0) -> None:
-        self.takes, self.seconds = takes, seconds
+    def __init__(
+        self,
+        *takes: str,
+        seconds: float = 0,
+        stub: object = None,
+        text: bool = False,
+        endless: str = "look for a loop that does not end",
+    ) -> None:
+        self.takes, self.seconds, self.stub, self.text, self.endless = takes, seconds, stub, text, endless
         self.checks: list[ExerciseCheck] = []
 
-    def check(self, name: str, *, essential: bool = False, last: bool = False) -> Callable:
+    def check(self, name: str, *, essential: bool = False, last: bool = False, after: str = "") -> Callable:
         """Add a function to the checks, as a decorator."""
 
         def add(function: Callable[..., None]) -> Callable[..., None]:
-            self.checks.append(ExerciseCheck(name, function, essential, last))
+            self.checks.append(ExerciseCheck(name, function, essential, last, after))
             return function
 
         return add
+
+    def none_right(self, reason: str) -> Checklist:
+        """Return the rows of an answer that cannot be judged."""
+        first, *others = (check.name for check in self.checks)
+        return Checklist((Finding(first, False, reason), *(Finding(name, None) for name in others)))
 
     def rows(self, written: Mapping[str, object]) -> Iterator[Finding]:
         """Make the checks in this process, one after the other."""
         found: list[Finding] = []
         stopped = False
         for check in self.checks:
-            if stopped or (check.last and not all(row.right for row in found)):
-                row = Finding(check.name, None, "" if stopped else "is made when the others are right")
+            if stopped:
+                row = Finding(check.name, None)
+            elif check.last and not all(row.right for row in found):
+                row = Finding(check.name, None, "is made when the others are right")
+            elif any(row.name == check.after and not row.right for row in found):
+                row = Finding(check.name, None, f"not judged yet: first {check.after}")
             else:
                 row = _make(check, written)
                 stopped = check.essential and not row.right
@@ -179,7 +202,12 @@ def describe(found: object) -> str:
 
 
 def definitions(cell: str) -> ast.Module:
-    """Keep the definitions of a cell: imports, functions, classes, constants; drop what does something."""
+    """Keep the definitions of a cell: imports, functions, classes, constants; drop what does something.
+
+    Example:
+        >>> ast.unparse(definitions("double = lambda x: 2 * x; print(double(3))"))
+        'double = lambda x: 2 * x'
+    """
     tree = ast.parse(cell, CELL)
     kept = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
     tree.body = [each for each in tree.body if isinstance(each, kept) or _constant(each)]
@@ -189,6 +217,8 @@ def definitions(cell: str) -> ast.Module:
 def _constant(statement: ast.stmt) -> bool:
     if not isinstance(statement, ast.Assign):
         return False
+    if isinstance(statement.value, ast.Lambda):
+        return True
     try:
         ast.literal_eval(statement.value)
     except ValueError:

@@ -13,24 +13,42 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data import TensorDataset
+from torch.utils.data import Subset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+FIRST_STEPS = 4
 
 
 def main(folder: str, program: str) -> None:
     """Run the program with its flags; write ``rank-N``, or ``error-N`` if it fails."""
-    rank, images, optimizers, world_sizes = os.environ["RANK"], [], [], []
-    read = TensorDataset.__getitem__
+    rank, images, optimizers, world_sizes, weights = os.environ["RANK"], [], [], [], []
+    next_index, leave = _BaseDataLoaderIter._next_index, dist.destroy_process_group
 
-    def note_image(self, index):
-        images.append(int(index))
-        return read(self, index)
+    def note_images(self):
+        """Note what a loader asks for: its workers, who read it, are other processes."""
+        index = next_index(self)
+        chosen, dataset = index if isinstance(index, list) else [index], self._dataset
+        while isinstance(dataset, Subset):
+            chosen, dataset = [dataset.indices[number] for number in chosen], dataset.dataset
+        images.extend(int(number) for number in chosen)
+        return index
 
     def note_step(optimizer, *_):
         optimizers.append(optimizer)
         world_sizes.append(dist.get_world_size() if dist.is_initialized() else 0)
+        if len(optimizers) <= FIRST_STEPS:
+            weights.append(_digest(optimizer))
 
-    TensorDataset.__getitem__ = note_image
+    def note_end(*arguments, **options):
+        """Note the last weights while shards of them can still be gathered."""
+        if optimizers:
+            weights.append(_digest(optimizers[-1]))
+        leave(*arguments, **options)
+
+    _BaseDataLoaderIter._next_index = note_images
+    dist.destroy_process_group = note_end
     register_optimizer_step_post_hook(note_step)
     try:
         runpy.run_path(program, run_name="__main__")
@@ -38,12 +56,20 @@ def main(folder: str, program: str) -> None:
         if not isinstance(error, SystemExit) or error.code:
             Path(folder, f"error-{rank}").write_text(_explain(error, program))
             raise
-    digest = hashlib.sha256()
-    for group in optimizers[-1].param_groups if optimizers else ():
-        for each in group["params"]:
-            digest.update(each.detach().cpu().to(torch.float32).numpy().tobytes())
+    if optimizers and (dist.is_initialized() or not world_sizes[-1]):
+        weights.append(_digest(optimizers[-1]))
     done = {"world_size": world_sizes[-1] if world_sizes else 0, "images": images, "steps": len(optimizers)}
-    Path(folder, f"rank-{rank}").write_text(json.dumps(done | {"weights": digest.hexdigest()}))
+    Path(folder, f"rank-{rank}").write_text(json.dumps(done | {"weights": weights}))
+
+
+def _digest(optimizer: torch.optim.Optimizer) -> str:
+    """Return a digest of all weights; those of `fully_shard` are gathered from the ranks."""
+    digest = hashlib.sha256()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+            digest.update(whole.detach().cpu().to(torch.float32).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _explain(error: BaseException, program: str) -> str:

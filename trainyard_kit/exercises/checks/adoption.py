@@ -1,4 +1,4 @@
-"""12: give an object to a run by its label. The API server is asked what it has, and selects by the label."""
+"""13: give an object to a run by its label. The API server is asked what it has, and selects by the label."""
 
 from kitlib.k8s import names
 from trainyard_kit.exercises.checklist import Exercise, NotYet
@@ -19,9 +19,10 @@ def labels(cluster) -> dict[str, str]:
     return found["metadata"].get("labels") or {}
 
 
-@EXERCISE.check(f"the ConfigMap {NAME} is there", essential=True)
+@EXERCISE.check(f"the ConfigMap {NAME} is there, and has labels", essential=True)
 def exists(cluster):
-    labels(cluster)
+    if not labels(cluster):
+        raise NotYet(f"{NAME} has no label yet: kubectl label configmap {NAME} KEY=VALUE sets one")
 
 
 @EXERCISE.check("the notebook's own label is on it")

@@ -4,9 +4,16 @@ Gene Amdahl, "Validity of the single processor approach to achieving large scale
 capabilities", 1967.
 """
 
+import random
+
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 
-EXERCISE = Exercise("amdahl", seconds=5)
+STUB = """
+def amdahl(share, workers):
+    return workers
+"""
+EXERCISE = Exercise("amdahl", seconds=5, stub=STUB)
+CALLS = 20
 
 
 def close(found: object, wanted: float, call: str) -> None:
@@ -15,10 +22,14 @@ def close(found: object, wanted: float, call: str) -> None:
     Raises:
         NotYet: It is no number, or another.
     """
-    if isinstance(found, bool) or not isinstance(found, int | float):
-        raise NotYet(f"{call} returns {describe(found)}, and should return a number")
-    if abs(found - wanted) > 0.01:
-        raise NotYet(f"{call} is {found:.4g}, and should be {wanted:.4g}")
+    try:
+        if isinstance(found, bool | str | bytes):
+            raise TypeError
+        number = float(found)  # of NumPy, of a tensor, a fraction
+    except (TypeError, ValueError):
+        raise NotYet(f"{call} returns {describe(found)}, and should return a number") from None
+    if not abs(number - wanted) <= 0.01:  # nor is it nan
+        raise NotYet(f"{call} is {number:.4g}, and should be {wanted:.4g}")
 
 
 @EXERCISE.check("one worker is as fast as one", essential=True)
@@ -39,6 +50,13 @@ def none_parallel(amdahl):
 @EXERCISE.check("only the parallel share is divided by the workers")
 def some_parallel(amdahl):
     close(amdahl(0.9, 10), 1 / 0.19, "amdahl(0.9, 10)")
+
+
+@EXERCISE.check("so it is for any share and any number of workers")
+def anywhere(amdahl):
+    for _ in range(CALLS):
+        share, workers = round(random.uniform(0.05, 0.95), 3), random.randint(2, 99)
+        close(amdahl(share, workers), 1 / (1 - share + share / workers), f"amdahl({share}, {workers})")
 
 
 @EXERCISE.check("a million workers do not pass the limit")

@@ -7,7 +7,13 @@ from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run
 
 GIB = 2**30
 DEFAULT = "storageclass.kubernetes.io/is-default-class"
-EXERCISE = Exercise("claim", "cluster")
+STUB = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "mine", "labels": {"trainyard/notebook": "02"}},
+    "spec": {"accessModes": ["TODO"], "resources": {"requests": {"storage": "TODO"}}},
+}
+EXERCISE = Exercise("claim", "cluster", stub=STUB)
 
 
 @EXERCISE.check("it is a claim", essential=True)

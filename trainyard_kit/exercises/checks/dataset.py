@@ -1,5 +1,6 @@
 """04: a `torch.utils.data.Dataset` of images in a folder for each class. A DataLoader iterates it."""
 
+import operator
 import os
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +11,17 @@ from pathlib import Path
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 
 CLASSES, IN_EACH, SIDE = ("ant", "bee", "cat"), (5, 3, 4), 8
-EXERCISE = Exercise("dataset", seconds=30)
+STUB = """
+class Pictures(Dataset):
+    def __init__(self, root):
+        self.items = []
+    def __len__(self):
+        return 0
+    def __getitem__(self, index):
+        path, label = self.items[index]
+        return decode_image(str(path), mode="GRAY"), label
+"""
+EXERCISE = Exercise("dataset", seconds=30, stub=STUB)
 
 
 @cache
@@ -59,7 +70,7 @@ def length(dataset):
 @EXERCISE.check("an item is a picture and a label", essential=True)
 def item(dataset):
     found = made(dataset)[0]
-    if not isinstance(found, tuple) or len(found) != 2:
+    if not isinstance(found, tuple | list) or len(found) != 2:
         raise NotYet(f"dataset[0] is {describe(found)}, and should be a tuple: picture, label")
 
 
@@ -89,12 +100,33 @@ def labels(dataset):
     found = {}
     for index in range(sum(IN_EACH)):
         grey, label = round(float(made(dataset)[index][0].max()) * 255), made(dataset)[index][1]
-        if isinstance(label, bool) or not isinstance(label, int):
-            raise NotYet(f"a label is {describe(label)}, and should be an int: the number of its class")
-        found[grey // 20] = label
+        try:
+            if isinstance(label, bool):
+                raise TypeError
+            found[grey // 20] = operator.index(label)  # of NumPy and of torch, too
+        except TypeError:
+            words = f"a label is {describe(label)}, and should be an int: the number of its class"
+            raise NotYet(words) from None
     wanted = [label for label, count in enumerate(IN_EACH) for _ in range(count)]
     if [found.get(number) for number in range(1, sum(IN_EACH) + 1)] != wanted:
         raise NotYet(f"the labels of {', '.join(CLASSES)} should be 0, 1 and 2: sort the folders")
+
+
+class Entries(list):
+    """What ``os.scandir`` returns: iterated with or without ``with``."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+    close = __exit__
+
+    def __next__(self):
+        if not self:
+            raise StopIteration
+        return self.pop(0)
 
 
 @contextmanager
@@ -102,10 +134,9 @@ def listed(*, backwards: bool) -> Iterator[None]:
     """List folders forwards or backwards meanwhile, as another file system might."""
     scandir, listdir = os.scandir, os.listdir
 
-    @contextmanager
     def scan(*path):
         with scandir(*path) as entries:
-            yield iter(sorted(entries, key=lambda each: each.name, reverse=backwards))
+            return Entries(sorted(entries, key=lambda entry: entry.name, reverse=backwards))
 
     os.listdir, os.scandir = lambda *path: sorted(listdir(*path), reverse=backwards), scan
     try:

@@ -1,18 +1,24 @@
 """03: one more instruction in the trainer's Dockerfile. A shell runs it, and a pip that notes its words."""
 
+import json
+import re
 import shlex
 import subprocess
 import tempfile
 from pathlib import Path
 
-from kitlib import config
-from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+from packaging.requirements import InvalidRequirement, Requirement
 
-PACKAGE = "einops"
+from kitlib import config
+from trainyard_kit.exercises.checklist import UNTOUCHED, Exercise, NotYet, describe
+
+PACKAGE, VERSION = "einops", "0.8.2"
 CONSTRAINTS = "/opt/trainyard/constraints.txt"
 SECONDS = 10
 NOTING = """#!/bin/sh
-for word in "${0##*/}" "$@"; do printf "%s\\0" "$word" >> "$NOTES"; done
+for word in "${0##*/}" "$@" ${PIP_CONSTRAINT:+"--constraint=$PIP_CONSTRAINT"} \\
+    ${PIP_BREAK_SYSTEM_PACKAGES:+--break-system-packages} ${PIP_NO_CACHE_DIR:+--no-cache-dir}
+do printf "%s\\0" "$word" >> "$NOTES"; done
 printf "\\n" >> "$NOTES"
 """
 EXERCISE = Exercise("dockerfile")
@@ -20,8 +26,12 @@ EXERCISE = Exercise("dockerfile")
 
 def instructions(lines: list[str]) -> list[str]:
     """Join continued lines, and drop comments and empty ones."""
-    found, pending = [], ""
+    found, pending, ends = [], "", ""
     for line in lines:
+        if ends:  # a here-document, which is one instruction with the line before it
+            found[-1] += "" if line.strip() == ends else f"\n{line}"
+            ends = "" if line.strip() == ends else ends
+            continue
         if line.lstrip().startswith("#") or not (line.strip() or pending):
             continue
         pending += line.rstrip()
@@ -30,6 +40,8 @@ def instructions(lines: list[str]) -> list[str]:
             continue
         found.append(" ".join(pending.split()))
         pending = ""
+        if here := re.search(r"<<-?[\"']?(\w+)[\"']?", found[-1]):
+            ends = here[1]
     return [*found, pending] if pending else found
 
 
@@ -51,14 +63,40 @@ def parts(dockerfile: object) -> tuple[list[str], int]:
     return every, new[0]
 
 
-def pip_install(dockerfile: list[str]) -> list[str]:
-    """Run the new instruction's shell command, with programs that note their arguments; return pip's.
+def command_of(instruction: str) -> tuple[list[str], str]:
+    """Return the options of a RUN instruction, ``--mount=…``, and its command as a shell has it.
+
+    Example:
+        >>> command_of('RUN --network=none ["pip", "list"]')
+        (['--network=none'], 'pip list')
+    """
+    options, command = [], instruction.partition(" ")[2]
+    while command.startswith("--"):
+        option, _, command = command.partition(" ")
+        options.append(option)
+    if command.startswith("["):
+        try:
+            words = json.loads(command)
+        except ValueError:  # as Docker does, which gives it to the shell then
+            words = None
+        if isinstance(words, list) and all(isinstance(word, str) for word in words):
+            return options, shlex.join(words)
+    if here := re.match(r"<<-?[\"']?\w+[\"']?\n", command):
+        command = command[here.end() :]
+    return options, command
+
+
+def installs_of(dockerfile: list[str]) -> list[list[str]]:
+    """Run the new instruction's shell command, with programs that note their arguments.
+
+    Returns:
+        The words of each ``pip install``.
 
     Raises:
         NotYet: The shell fails, or does not call ``pip install``.
     """
     every, place = parts(dockerfile)
-    command = every[place].partition(" ")[2]
+    _, command = command_of(every[place])
     with tempfile.TemporaryDirectory(prefix="exercise-") as folder:
         notes = Path(folder, "notes")
         notes.touch()
@@ -81,15 +119,40 @@ def pip_install(dockerfile: list[str]) -> list[str]:
     installs = [call for call in pips if call[:1] == ["install"]]
     if not installs:
         raise NotYet(f"it does not run pip install: it runs {shlex.join(calls[0]) if calls else 'nothing'}")
-    return installs[0][1:]
+    return [install[1:] for install in installs]
 
 
-def after(words: list[str], *options: str) -> str:
-    """Return the word after an option, or after its equals sign."""
+def requirements(dockerfile: list[str]) -> list[Requirement]:
+    """Read the requirements of the package, as pip reads its words.
+
+    Raises:
+        NotYet: As `installs_of` does.
+    """
+    found = []
+    for word in (word for install in installs_of(dockerfile) for word in install):
+        try:
+            requirement = Requirement(word)
+        except InvalidRequirement:
+            if re.match(rf"{PACKAGE}\b", word) is None:
+                continue
+            raise NotYet(f"pip reads no requirement in {word!r}: write {PACKAGE}=={VERSION}") from None
+        found += [requirement] if requirement.name == PACKAGE else []
+    return found
+
+
+def has(words: list[str], option: str, *, least: str) -> bool:
+    """Tell whether an option is among pip's words; pip takes a beginning that fits no other."""
+    return any(word.startswith(least) and option.startswith(word) for word in words)
+
+
+def constraint(words: list[str]) -> str:
+    """Return the file of pip's option ``--constraint`` or ``-c``."""
     for number, word in enumerate(words):
         name, equals, value = word.partition("=")
-        if name in options:
+        if name == "-c" or (name.startswith("--cons") and "--constraint".startswith(name)):
             return value if equals else (words[number + 1 :] or [""])[0]
+        if word.startswith("-c"):
+            return word[2:]
     return ""
 
 
@@ -99,25 +162,33 @@ def instruction(dockerfile):
     word = every[place].partition(" ")[0].upper()
     if word != "RUN":
         raise NotYet(f"{word} runs no command while the image is built: which instruction does?")
+    if every[place] == "RUN TODO":
+        raise NotYet(UNTOUCHED)
 
 
 @EXERCISE.check("the shell runs it, and pip installs the package", essential=True)
 def installs(dockerfile):
-    if not any(word.partition("=")[0] == PACKAGE for word in pip_install(dockerfile)):
-        raise NotYet(
-            f"pip install does not install {PACKAGE}: its words are {shlex.join(pip_install(dockerfile))}"
-        )
+    if not requirements(dockerfile):
+        words = "; ".join(shlex.join(install) for install in installs_of(dockerfile))
+        raise NotYet(f"pip install does not install {PACKAGE}: its words are {words}")
 
 
 @EXERCISE.check("always the same version")
 def pinned(dockerfile):
-    if not any(word.startswith(f"{PACKAGE}==") for word in pip_install(dockerfile)):
-        raise NotYet(f"a build next month would install another version: pin it, {PACKAGE}==0.8.2")
+    versions = [str(requirement.specifier).lstrip("=") for requirement in requirements(dockerfile)]
+    for requirement in requirements(dockerfile):
+        pins = [part for part in requirement.specifier if part.operator in ("==", "===")]
+        if len(requirement.specifier) != 1 or not pins or "*" in pins[0].version:
+            raise NotYet(
+                f"{str(requirement)!r} would install another version next month: pin it, {PACKAGE}=={VERSION}"
+            )
+    if set(versions) != {VERSION}:
+        raise NotYet(f"it pins {' and '.join(versions)}, and should pin {VERSION} alone")
 
 
 @EXERCISE.check("the base image keeps its torch")
 def constrained(dockerfile):
-    if after(pip_install(dockerfile), "--constraint", "-c") != CONSTRAINTS:
+    if any(constraint(words) != CONSTRAINTS for words in installs_of(dockerfile)):
         raise NotYet(f"a requirement of {PACKAGE} could replace torch: pass --constraint {CONSTRAINTS}")
     every, place = parts(dockerfile)
     if place < next(number for number, each in enumerate(every) if f"> {CONSTRAINTS}" in each):
@@ -128,7 +199,8 @@ def constrained(dockerfile):
 
 @EXERCISE.check("pip may install into the system's Python")
 def allowed(dockerfile):
-    if "--break-system-packages" not in pip_install(dockerfile):
+    option = "--break-system-packages"
+    if not all(has(words, option, least="--b") for words in installs_of(dockerfile)):
         raise NotYet(
             "the base image's Python refuses pip: pass --break-system-packages, as the instruction above it"
         )
@@ -136,7 +208,11 @@ def allowed(dockerfile):
 
 @EXERCISE.check("pip's downloads do not stay in the layer")
 def no_cache(dockerfile):
-    if "--no-cache-dir" not in pip_install(dockerfile):
+    every, place = parts(dockerfile)
+    options, _ = command_of(every[place])
+    if any(option.startswith("--mount=type=cache") for option in options):
+        return  # what is below it stays with the builder
+    if not all(has(words, "--no-cache-dir", least="--no-c") for words in installs_of(dockerfile)):
         raise NotYet("pip keeps what it downloaded, in this layer: pass --no-cache-dir")
 
 

@@ -3,7 +3,13 @@
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 
 IMAGES, BATCH = 48, 12  # four steps in an epoch
-EXERCISE = Exercise("train", seconds=5)
+STUB = """
+def train(state, images, rank, world_size, batch):
+    for step in range(len(images) // batch):
+        mine = images[step * batch:(step + 1) * batch]
+        yield mine
+"""
+EXERCISE = Exercise("train", seconds=5, stub=STUB)
 
 
 def round_of(train, state: dict, world_size: int, *, steps: int) -> list[list[list[int]]]:
@@ -23,7 +29,7 @@ def round_of(train, state: dict, world_size: int, *, steps: int) -> list[list[li
     if not all(hasattr(each, "send") for each in ranks):
         raise NotYet(f"train() returns {describe(ranks[0])}: keep the line that yields this rank's images")
     done, begun = [], [next(each, None) for each in ranks]
-    while None not in begun and len(done) < steps:
+    while not any(images is None for images in begun) and len(done) < steps:
         batch, begun = begun, [next(each, None) for each in ranks]  # going on to the next step ends this one
         done.append([_numbers(each) for each in batch])
     for each in ranks:
@@ -65,12 +71,22 @@ def divided(train):
         )
 
 
+@EXERCISE.check("five ranks, among which a batch cannot be divided evenly, lose no image")
+def uneven(train):
+    found = flat(round_of(train, {"step": 0}, 5, steps=IMAGES))
+    if sorted(found) != list(range(IMAGES)):
+        raise NotYet(
+            f"with 5 ranks they take {len(set(found))} of {IMAGES} images: {BATCH} // 5 leaves a rest; "
+            "give each rank every n-th image of the batch"
+        )
+
+
 @EXERCISE.check("a step has the same images with any number of ranks")
 def same_batches(train):
     batches = [
-        [sorted(flat([step])) for step in round_of(train, {"step": 0}, n, steps=IMAGES)] for n in (1, 2, 3)
+        [sorted(flat([step])) for step in round_of(train, {"step": 0}, n, steps=IMAGES)] for n in (1, 2, 3, 5)
     ]
-    if not batches[0] == batches[1] == batches[2]:
+    if any(batch != batches[0] for batch in batches):
         raise NotYet("take the batch of this step first, and then this rank's part of that batch")
 
 

@@ -37,6 +37,19 @@ def numbered(job, cluster):
     expect(job["spec"].get("completionMode"), "Indexed", "spec.completionMode")
 
 
+@EXERCISE.check("a pod that fails is not restarted")
+def restarts(job, cluster):
+    policy = job["spec"]["template"]["spec"].get("restartPolicy")
+    if policy != "Never":
+        raise NotYet(f"restartPolicy {policy!r} starts the container of a failed pod again: use 'Never'")
+
+
+@EXERCISE.check("the Job begins by itself")
+def begins(job, cluster):
+    if job["spec"].get("suspend"):
+        raise NotYet("spec.suspend holds the Job back until somebody changes it: leave it out")
+
+
 @EXERCISE.check("the notebook's last cell finds it")
 def labelled(job, cluster):
     check_label(job, "01")
@@ -46,6 +59,7 @@ def labelled(job, cluster):
 def runs(job, cluster):
     item = copy.deepcopy(job)
     item["metadata"]["name"] = name = names.unique("exercise")
+    item["spec"].pop("ttlSecondsAfterFinished", None)  # its pods' logs are read first
     item["spec"]["template"].setdefault("spec", {})["terminationGracePeriodSeconds"] = 1
     cluster.kube.create(item)
     try:

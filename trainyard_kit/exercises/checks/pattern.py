@@ -6,9 +6,15 @@ from collections.abc import Sequence
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput
 from kitlib.metrics.text import parse_text
-from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+from trainyard_kit.exercises.checklist import Exercise, NotYet
 
-EXERCISE = Exercise("pattern")
+EXERCISE = Exercise(
+    "pattern",
+    seconds=5,
+    text=True,
+    stub=r"TODO (?P<step>\d+) TODO",
+    endless=r"a group that repeats what repeats, as (\S+)+, divides a line in every way; one + is enough",
+)
 # What the notebook shows; and lines of a longer run, which it does not.
 SHOWN = """\
 12:04:31 [train] ep 0, it 50/700 | lr 2.0e-03 | nll 1.8412e+00 | 911 img/s
@@ -37,50 +43,74 @@ def training(pattern: str) -> list[dict[str, object]]:
     return found(pattern, "\n".join(line for line in SHOWN.splitlines() if "[train]" in line))
 
 
+def unescaped(pattern: str) -> str:
+    """Name the characters of the log's lines that mean something else in the pattern; or nothing.
+
+    Example:
+        >>> unescaped(r"[train] it (?P<step>\\d+) | nll")
+        '; [train] means one of the letters t, r, a, i, n: write \\\\[train\\\\]; | means "or": write \\\\|'
+    """
+    words = ""
+    for letters in re.findall(r"(?<!\\)\[([a-z]{3,})\\?\]", pattern):
+        words += f"; [{letters}] means one of the letters {', '.join(dict.fromkeys(letters))}"
+        words += rf": write \[{letters}\]"
+    if re.search(r"(?<!\\)(?:\\\\)*\[[^\]]*$", pattern):
+        words += r"; [ opens a set of characters that no ] closes: write \["
+    outside = re.sub(r"\\.|\[[^\]]*\]", "", pattern)
+    while outside != (outside := re.sub(r"\([^()]*\)", "", outside)):
+        pass
+    if "|" in outside:
+        words += r'; | means "or": write \|'
+    return words
+
+
 def values(rows: Sequence[dict[str, object]], group: str) -> str:
     return ", ".join(str(each.get(group)) for each in rows)
 
 
 @EXERCISE.check("it is a regular expression with the groups step and loss", essential=True)
 def is_pattern(pattern):
-    if not isinstance(pattern, str):
-        raise NotYet(f'pattern is {describe(pattern)}, and should be a text: r"…"')
     try:
         found(pattern)
     except BadInput as error:
         if "names no number" not in error.what:
-            raise NotYet(error.what) from None
+            raise NotYet(error.what + unescaped(pattern)) from None
     missing = [f"(?P<{name}>…)" for name in ("step", "loss") if name not in re.compile(pattern).groupindex]
     if missing:
-        raise NotYet(f"name a group for each number: {' and '.join(missing)} is missing")
+        raise NotYet(f"name a group for each number: {' and '.join(missing)} is missing" + unescaped(pattern))
 
 
 @EXERCISE.check("each line of the training is found", essential=True)
 def each_line(pattern):
     if (number := len(training(pattern))) != len(TRAINED):
-        raise NotYet(
-            f"{number} of {len(TRAINED)} lines match: compare the spaces and bars, and escape [ and |"
-        )
+        hint = unescaped(pattern) or "; compare the spaces and bars"
+        raise NotYet(f"{number} of {len(TRAINED)} lines match{hint}")
 
 
 @EXERCISE.check("step is the number of the iteration")
 def steps(pattern):
     rows = training(pattern)
     if [each.get("step") for each in rows] != list(TRAINED):
-        raise NotYet(f"step is {values(rows, 'step')}, and should be 50, 100, 150: what is before it?")
+        raise NotYet(
+            f"step is {values(rows, 'step')}, and should be 50, 100, 150: what is before it?"
+            + unescaped(pattern)
+        )
 
 
 @EXERCISE.check("loss is the number after nll, with its exponent")
 def losses(pattern):
     rows = training(pattern)
     if [each.get("loss") for each in rows] != list(TRAINED.values()):
-        raise NotYet(f"loss is {values(rows, 'loss')}, and should be 1.8412, 0.92071, 0.7714")
+        raise NotYet(
+            f"loss is {values(rows, 'loss')}, and should be 1.8412, 0.92071, 0.7714" + unescaped(pattern)
+        )
 
 
 @EXERCISE.check("lines of the validation are left out")
 def no_validation(pattern):
     if len(found(pattern)) > len(TRAINED):
-        raise NotYet("the line with [valid] matches as well: say which kind of line you mean")
+        words = "the line with [valid] matches as well: say which kind of line you mean"
+        raise NotYet(words + unescaped(pattern))
 
 
 @EXERCISE.check("it also reads a longer run", last=True)

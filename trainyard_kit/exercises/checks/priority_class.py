@@ -3,7 +3,13 @@
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 from trainyard_kit.exercises.manifests import check_kind, dry_run
 
-EXERCISE = Exercise("priority_class", "cluster")
+STUB = {
+    "apiVersion": "scheduling.k8s.io/v1",
+    "kind": "PriorityClass",
+    "metadata": {"name": "between"},
+    "value": 0,
+}
+EXERCISE = Exercise("priority_class", "cluster", stub=STUB)
 
 
 @EXERCISE.check("it is a PriorityClass", essential=True)

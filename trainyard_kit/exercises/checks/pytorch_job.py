@@ -1,6 +1,6 @@
 """09: a PyTorchJob from a Deployment. The operator's CRD and its webhook judge it, in a dry run."""
 
-from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, field
+from trainyard_kit.exercises.checklist import UNTOUCHED, Exercise, NotYet, describe, field
 from trainyard_kit.exercises.manifests import check_kind, dry_run, expect
 
 REPLICAS = "spec.pytorchReplicaSpecs"
@@ -15,6 +15,8 @@ def containers(job: dict) -> list[dict]:
 @EXERCISE.check("it is a PyTorchJob", essential=True)
 def kind(job, deployment, cluster):
     check_kind(job, kind="PyTorchJob", version="kubeflow.org/v1")
+    if "TODO" in ((job.get("spec") or {}).get("pytorchReplicaSpecs") or ()):
+        raise NotYet(UNTOUCHED)
 
 
 @EXERCISE.check("it has a Master and Workers with a pod template each", essential=True)
