@@ -276,7 +276,7 @@ def test_an_instruction_may_be_written_in_several_ways(instruction):
         (PATTERN.replace(r"\[train\]", "[train]"), "left out", r"write \[train\]"),
         (PATTERN.replace(" nll", " | nll"), "loss is", r"write \|"),
         (PATTERN.replace(r"\[train\]", "[train"), "a regular expression", r"write \["),
-        (r"\[train\]( *\S+)*( *\S+)*!(?P<step>\d+)(?P<loss>\d+)", "each line", "one + is enough"),
+        (r"\[train\]( *\S+)*( *\S+)*!(?P<step>\d+)(?P<loss>\d+)", "a regular expression", "one + is enough"),
         ("TODO", "a regular expression", "(?P<step>…) and (?P<loss>…) is missing"),
         (PATTERN.replace("step", "it"), "a regular expression", "(?P<step>…) is missing"),
         (PATTERN + "(", "a regular expression", "no regular expression"),
