@@ -35,6 +35,8 @@ _ROOT_CAUSE = re.compile(
     r"\s+rank\s*: (?P<rank>\d+)|\s+exitcode\s*: (?P<code>\d+)|\s+traceback\s*: (?P<error>Signal \d+ .*)"
 )
 _REPORT = re.compile(r"failed \(exitcode|torch[./]distributed[./]elastic|Traceback ")  # torchrun on the end
+# What a GPU's thread wrote, of thousands, before the exception that only says that there was one.
+_ON_DEVICE = re.compile(r"(\S+:\d+): .*(Assertion [`'\"].*[`'\"] failed)")
 _PAIRS = (("(", ")"), ("[", "]"), ("{", "}"))
 MOST_LINES, LONGEST = 40, 4000  # of a message, and characters of a chain's
 
@@ -130,6 +132,9 @@ def _find_in(lines: Sequence[Line], prefix: str) -> list[Traceback]:
         if kept and not mixed:
             survived = bool(start and _SURVIVED.match(texts[start - 1]))
             error = error if rank is not None else _own_lines(error)
+            if "device-side assert" in error:
+                written = (match for text in texts[:start] if (match := _ON_DEVICE.match(text)))
+                error = next((f"{match[2]}, {match[1]}: {error}" for match in written), error)
             found.append(Traceback(lines[start].time, "\n".join(kept), error, rank, survived))
     return found
 

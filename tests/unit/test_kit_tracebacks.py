@@ -64,6 +64,22 @@ def test_a_chain_of_exceptions_is_one_traceback():
     assert "KeyError: 'a'" in found.text
 
 
+ON_DEVICE = """\
+/pytorch/aten/src/ATen/native/cuda/Loss.cu:250: nll_loss_forward: block: [0,0,0], thread: [3,0,0] Assertion \
+`t >= 0 && t < n_classes` failed.
+Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    loss.backward()
+RuntimeError: CUDA error: device-side assert triggered
+CUDA kernel errors might be asynchronously reported at some other API call."""
+
+
+def test_an_assertion_on_a_gpu_is_named_by_what_its_thread_wrote():
+    (found,) = tracebacks.find(log(ON_DEVICE, 1))
+    words = "Assertion `t >= 0 && t < n_classes` failed, /pytorch/aten/src/ATen/native/cuda/Loss.cu:250"
+    assert found.error.startswith(f"{words}: RuntimeError: CUDA error: device-side assert triggered")
+
+
 def test_events_and_other_processes_lines_in_between_are_no_part_of_it():
     lines = log(CULPRIT, 1)
     lines.insert(3, Line(lines[2].time, '{"event":"step"}'))
