@@ -90,6 +90,9 @@ class PodWorker:
         self._task: asyncio.Task | None = None
         self._background: set[asyncio.Task] = set()
         self._deleting: float | None = None
+        self._had_devices: dict[
+            str, list[dict[str, Any]]
+        ] = {}  # the last status may come after their release
         before = pod.get("status") or {}
         self._rejected = before.get("phase") in TERMINAL and "containerStatuses" not in before
         reported = before.get("startTime")
@@ -431,6 +434,7 @@ class PodWorker:
         if self.address:
             await self.runtime.client.call("remove_sandbox", pod=self.uid)
         self.pool.release(self.uid)
+        self._had_devices = self._devices()
         self.pool.devices.release(self.uid)
 
     # Its end.
@@ -481,8 +485,11 @@ class PodWorker:
             override=self._override,
             terminal=self.finished,
             restarting=self.restarting.is_set(),
-            devices={name: self.pool.devices.statuses(self.uid, name) for name in self.containers},
+            devices=self._had_devices or self._devices(),
         )
+
+    def _devices(self) -> dict[str, list[dict[str, Any]]]:
+        return {name: self.pool.devices.statuses(self.uid, name) for name in self.containers}
 
     @property
     def _has_run(self) -> bool:
