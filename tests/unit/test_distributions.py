@@ -18,6 +18,7 @@ OURS = set(DISTRIBUTIONS)
 # Of others, each named on purpose where somebody is told to install it.
 OTHERS = {
     "botocore",  # AWS's, with its part that signs in by aws login
+    "hydra-core",  # a public program of docs/your-own.md
     "einops",  # notebook 03 adds it to an image
     "kopf",  # the controller of ElasticJobs, on an image that lacks it
     "requests",

@@ -297,14 +297,16 @@ class Api:
 
 @pytest.fixture
 def cluster():
-    return SimpleNamespace(
+    made = SimpleNamespace(
         provider="existing",
         kube=Api(),
+        announce_end=lambda: made,
         pod_additions=lambda *, gpus=0: {},
         pod_annotations=lambda claims: {},
         trainer_image=lambda: "registry.example/trainer@sha256:0",
         training_gpus=lambda: (),
     )
+    return made
 
 
 def test_a_launch_replaces_an_earlier_run_of_its_name_only_if_it_is_asked_to(trainer, cluster):

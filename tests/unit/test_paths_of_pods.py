@@ -30,7 +30,7 @@ BY_PATH = {
     "kubelet/images/container_image.py": 2,
     "kubelet/images/image_manager.py": 5,
     "kubelet/images/image_programs.py": 3,
-    "kubelet/images/image_table.py": 1,
+    "kubelet/images/image_table.py": 2,
     "kubelet/images/listing.py": 2,
     "kubelet/images/store.py": 1,
     "kubelet/plugins/cdi.py": 1,
