@@ -18,7 +18,12 @@ OURS = set(DISTRIBUTIONS)
 # Of others, each named on purpose where somebody is told to install it.
 OTHERS = {
     "botocore",  # AWS's, with its part that signs in by aws login
-    "hydra-core",  # a public program of docs/your-own.md
+    "hydra-core",  # public programs of docs/your-own.md, and timm
+    "timm",
+    "accelerate",
+    "lightning",
+    "transformers",
+    "boto3",
     "einops",  # notebook 03 adds it to an image
     "kopf",  # the controller of ElasticJobs, on an image that lacks it
     "requests",
