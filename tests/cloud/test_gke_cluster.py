@@ -66,10 +66,10 @@ def test_a_cluster_is_used_found_again_by_its_name_and_opened_by_googles_tokens(
 
 
 def test_a_name_that_no_cluster_has_is_told_with_how_to_make_it(google, state_home):
-    assert GkeCluster.find("lab") is None
-    assert GkeCluster.find("lab", project=PROJECT) is None
+    assert GkeCluster.find("no-such-cluster") is None
+    assert GkeCluster.find("no-such-cluster", project=PROJECT) is None
     with pytest.raises(ClusterNotFound, match="no such cluster"):
-        _ = GkeCluster("lab", GcpSession(PROJECT, ZONE)).kubeconfig
+        _ = GkeCluster("no-such-cluster", GcpSession(PROJECT, ZONE)).kubeconfig
 
 
 def test_a_volume_of_no_stated_size_is_asked_for_as_on_other_clusters():
