@@ -58,7 +58,7 @@ def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_
 
 
 def test_pods_without_a_bucket_get_no_sidecar(lab):
-    lab.create_volume("fuse-plain", size="1Mi", storage_class="filestore")
+    lab.create_volume("fuse-plain", size="1Mi", storage_class="standard")
     job = kit.IndexedJob("trainers/digits_ddp.py", name="plain", volumes={"/data": "fuse-plain"}).on(lab)
     assert "annotations" not in job.objects[-1]["spec"]["template"]["metadata"]
     assert "annotations" not in HelperPod(lab, "fuse-plain").manifest()["metadata"]
