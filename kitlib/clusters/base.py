@@ -50,6 +50,9 @@ NODE_EVENTS = {
 }
 
 
+log = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True)
 class Shape:
     """The size of a new cluster; validated before anything is started.
@@ -84,9 +87,6 @@ class Shape:
                 about=f'create_cluster("{provider}", {unknown[0]}=…)',
                 fix="its own options: " + ("; ".join(f"{k}: {v}" for k, v in known.items()) or "none"),
             )
-
-
-log = logging.getLogger(__name__)
 
 
 class Cluster(AbstractContextManager["Cluster"], ABC):

@@ -81,6 +81,16 @@ def test_the_last_words_of_a_pod_explain_what_its_lost_log_cannot():
     assert pods.why(pod) == "Error, exit code 1: ValueError: no"
 
 
+@pytest.mark.parametrize("written", [{}, {1: ["step 3"]}])
+def test_a_pod_that_ran_out_of_memory_is_named_with_what_to_do(written):
+    pod = failed_pod(1, "2026-01-01T00:00:05Z")
+    pod["status"]["containerStatuses"][0]["state"]["terminated"] |= {"exitCode": 137, "reason": "OOMKilled"}
+    log = {rank: [Line("2026-01-01T00:00:01Z", text) for text in texts] for rank, texts in written.items()}
+    error = failure(STATUS, [pod], log, about='run "digits"')
+    assert (error.what, error.rank) == ("rank 1 was OOMKilled: it needs more than its memory limit", 1)
+    assert "memory=" in error.fix
+
+
 def test_a_long_last_message_without_a_traceback_is_no_reason():
     pod = failed_pod(0, "2026-01-01T00:00:09Z")
     ended = pod["status"]["containerStatuses"][0]["state"]["terminated"]

@@ -166,7 +166,8 @@ def _lambda(answer: types.FunctionType, cell: str) -> str:
     """Return the source of a lambda expression of a cell."""
     found = [node for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.Lambda)]
     same = [node for node in found if node.lineno == answer.__code__.co_firstlineno] or found
-    compiled = {ast.unparse(node): eval(ast.unparse(node)).__code__ for node in same}
+    # Compiled and not evaluated: the code of the lambda is the first constant.
+    compiled = {text: compile(text, CELL, "eval").co_consts[0] for text in map(ast.unparse, same)}
     wanted = answer.__code__
     for text, code in compiled.items():
         if (code.co_code, code.co_consts) == (wanted.co_code, wanted.co_consts):

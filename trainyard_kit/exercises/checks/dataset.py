@@ -123,7 +123,7 @@ class Entries(list):
 
     close = __exit__
 
-    def __next__(self):
+    def __next__(self):  # os.walk asks so
         if not self:
             raise StopIteration
         return self.pop(0)

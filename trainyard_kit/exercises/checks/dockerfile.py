@@ -175,8 +175,9 @@ def installs(dockerfile):
 
 @EXERCISE.check("always the same version")
 def pinned(dockerfile):
-    versions = [str(requirement.specifier).lstrip("=") for requirement in requirements(dockerfile)]
-    for requirement in requirements(dockerfile):
+    found = requirements(dockerfile)
+    versions = [str(requirement.specifier).lstrip("=") for requirement in found]
+    for requirement in found:
         pins = [part for part in requirement.specifier if part.operator in ("==", "===")]
         if len(requirement.specifier) != 1 or not pins or "*" in pins[0].version:
             raise NotYet(
