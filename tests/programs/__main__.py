@@ -98,10 +98,7 @@ def run_program(cluster: kit.Cluster, entry: Entry, folder: Path) -> None:
         return expect(entry, str(error), failed=True)
     try:
         if entry.endless:
-            for _ in range(PROGRAM_SECONDS):
-                if re.search(entry.log, str(run.logs())) or run.status.finished:
-                    break
-                time.sleep(1)
+            any(re.search(entry.log, line) for line in run.logs(follow=True, timeout=PROGRAM_SECONDS))
         else:
             run.wait(timeout=PROGRAM_SECONDS)
     except kit.KitError as error:
