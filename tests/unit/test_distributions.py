@@ -238,3 +238,14 @@ def test_elsewhere_a_kernel_without_the_kit_is_named_and_nothing_is_installed(mo
     with pytest.raises(ModuleNotFoundError, match="choose the kernel of .venv"):
         run_cell(monkeypatch, {}, installed=False, folder=tmp_path)
     assert run_cell(monkeypatch, {}, installed=True, folder=tmp_path) == []
+
+
+@pytest.mark.parametrize("package", ["kitlib", "trainyard_kit", "localkube"])
+def test_the_wheel_has_every_file_that_a_package_reads(package):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    patterns = project["tool"]["setuptools"]["package-data"][package]
+    packed = {path for pattern in patterns for path in (ROOT / package).glob(pattern)}
+    beside = [path for path in files() if path.is_relative_to(ROOT / package)]
+    read = {path for path in beside if path.suffix not in (".py", ".md", ".proto") and "preload" not in path.parts}
+    assert read - packed == set()
+    assert all(any((ROOT / package).glob(pattern)) for pattern in patterns)
