@@ -246,6 +246,8 @@ def test_the_wheel_has_every_file_that_a_package_reads(package):
     patterns = project["tool"]["setuptools"]["package-data"][package]
     packed = {path for pattern in patterns for path in (ROOT / package).glob(pattern)}
     beside = [path for path in files() if path.is_relative_to(ROOT / package)]
-    read = {path for path in beside if path.suffix not in (".py", ".md", ".proto") and "preload" not in path.parts}
+    read = {
+        path for path in beside if path.suffix not in (".py", ".md", ".proto") and "preload" not in path.parts
+    }
     assert read - packed == set()
     assert all(any((ROOT / package).glob(pattern)) for pattern in patterns)
