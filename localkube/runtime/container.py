@@ -247,7 +247,6 @@ def become(
                 set_capabilities(process.capabilities if os.geteuid() == 0 else ())
             if main is None:
                 env = process.environment
-                reset_reserved_signals()
                 os.execve(program or find_program(process.args[0], env, process.cwd), process.args, env)
             set_dumpable(True)  # as after an exec: the process has nobody's secrets but the container's
         os.closerange(3, 1 << 20)
@@ -310,6 +309,7 @@ def reset_signals() -> None:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) not in (None, signal.SIG_DFL):
             signal.signal(number, signal.SIG_DFL)
+    reset_reserved_signals()
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
 
 

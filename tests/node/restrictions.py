@@ -3,7 +3,9 @@
 Each function returns a ``preexec_fn`` for ``subprocess``: it changes the child process alone.
 """
 
+import ctypes
 import os
+import signal
 import stat
 import sys
 from collections.abc import Callable, Mapping
@@ -16,6 +18,8 @@ from localkube.runtime.syscalls import (
     MS_PRIVATE,
     MS_RDONLY,
     MS_REC,
+    RESERVED_SIGNALS,
+    SYS_RT_SIGACTION,
     mount,
     unshare,
 )
@@ -33,6 +37,14 @@ def disk(place: Path, *, size: str = "1m", read_only: bool = False) -> Enter:
         mount("tmpfs", str(place), "tmpfs", MS_RDONLY if read_only else 0, f"mode=700,size={size}")
 
     return enter
+
+
+def ignored_signals() -> None:
+    """Live as below ``nohup``, and below what was started by posix_spawn: it ignores the C library's signals."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    action = (1).to_bytes(8, sys.byteorder) + bytes(24)  # the kernel's struct sigaction with SIG_IGN
+    for number in RESERVED_SIGNALS:
+        assert ctypes.CDLL(None).syscall(SYS_RT_SIGACTION, number, action, None, 8) == 0
 
 
 def without_namespaces() -> Enter:

@@ -44,7 +44,9 @@ def cluster(request):
     if request.param == "this user":
         with (
             state_home(request.config.cache.mkdir("lab")) as home,
-            running_cluster("--nodes", "1", home=home, warm=True) as running,
+            running_cluster(
+                "--nodes", "1", home=home, enter=restrictions.ignored_signals, warm=True
+            ) as running,
         ):
             yield running
         return

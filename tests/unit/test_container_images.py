@@ -209,7 +209,7 @@ def test_a_clusters_own_registry_is_logged_in_to_and_nobodys_configuration_is_wr
     with serve_registry(folder, password=PASSWORD) as address:
         home = OwnRegistry(address, PASSWORD)
         cluster = SimpleNamespace(registry=home)
-        image = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster)
+        image = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster, builder="here")
         docker("rmi", "--force", image.name)
         assert image.digest.startswith("sha256:") and image.name.endswith(
             f":{BuildContext(tmp_path, dockerfile).tag}"
@@ -218,10 +218,25 @@ def test_a_clusters_own_registry_is_logged_in_to_and_nobodys_configuration_is_wr
         assert docker("pull", image.reference).returncode != 0  # the login was for the push alone
         wrong = SimpleNamespace(registry=OwnRegistry(address, "wrong"))
         with pytest.raises(CommandFailed, match="unauthorized|authentication"):
-            kit.build_image("greeting", dockerfile=dockerfile, cluster=wrong)
+            kit.build_image("greeting", dockerfile=dockerfile, cluster=wrong, builder="here")
         home.images[BuildContext(tmp_path, dockerfile).tag] = StoredImage(image.digest, 7)
-        again = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster)
+        again = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster, builder="here")
         assert (again.reference, again.build_seconds) == (image.reference, 0)  # it is there: nothing is built
+
+
+@with_engine
+def test_an_engine_here_is_not_asked_where_the_cluster_is_in_a_cloud(dockerfile):
+    home = OwnRegistry("registry.example", "x")
+    kit.build_image("greeting", dockerfile=dockerfile, cluster=SimpleNamespace(registry=home))
+    assert len(home.orders) == 1
+
+
+@pytest.mark.parametrize(
+    ("builder", "words"), [("kaniko", "no such builder"), ("cloud", "no cloud can build it")]
+)
+def test_a_builder_that_is_not_there_is_refused(dockerfile, builder, words):
+    with pytest.raises(BadInput, match=words):
+        kit.build_image("greeting", tag="1", dockerfile=dockerfile, builder=builder)
 
 
 def test_without_an_engine_the_cloud_of_the_cluster_builds(dockerfile, monkeypatch, tmp_path):
