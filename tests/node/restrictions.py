@@ -40,7 +40,7 @@ def disk(place: Path, *, size: str = "1m", read_only: bool = False) -> Enter:
 
 
 def ignored_signals() -> None:
-    """Live as below ``nohup``, and below what was started by posix_spawn: it ignores the C library's signals."""
+    """Live as below ``nohup`` and posix_spawn, which ignores the C library's own signals."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     action = (1).to_bytes(8, sys.byteorder) + bytes(24)  # the kernel's struct sigaction with SIG_IGN
     for number in RESERVED_SIGNALS:
