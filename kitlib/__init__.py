@@ -7,13 +7,13 @@
     >>> run.plot()
     >>> cluster.delete()
 
-These are all the names that notebooks need. ``kit.check``, ``kit.list_resources``,
-``kit.delete_resources`` and ``kit.workshop`` belong to the package ``trainyard_kit``, which is loaded when
-one of them is first used.
+These are all the names that notebooks need. Those that are not imported here belong to the package
+``trainyard_kit``, and are loaded when one is first used (`kitlib.plugins`).
 """
 
 from typing import Any
 
+from kitlib import plugins
 from kitlib.clusters import (
     Cluster,
     clean_up,
@@ -21,7 +21,6 @@ from kitlib.clusters import (
     create_cluster,
     credentials,
     list_clusters,
-    plugins,
     preflight,
 )
 from kitlib.clusters.machine import doctor, images
@@ -31,7 +30,6 @@ from kitlib.errors import ClusterNotFound, KitError, RunFailed
 from kitlib.jobs import ElasticJob, IndexedJob, ParameterServer, PyTorchJob, TorchElastic, TrainJob, launch
 from kitlib.operators import install, uninstall
 from kitlib.runs.run import Run
-from kitlib.runs.speed_up import speed_up
 from kitlib.storage import Volume
 
 __version__ = "0.1.0"

@@ -5,6 +5,8 @@ import secrets
 import shutil
 import signal
 import tempfile
+import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,16 @@ def pytest_configure():
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         # A handler is not inherited by a program that is started, and what nohup asked for is kept.
         signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def entry_points_are_installed():
+    """Stop where the environment lacks what pyproject.toml adds to the kit, instead of failing anywhere."""
+    with (HERE.parent / "pyproject.toml").open("rb") as file:
+        declared = tomllib.load(file)["project"]["entry-points"]
+    for group, names in declared.items():
+        if missing := names.keys() - {entry.name for entry in metadata.entry_points(group=group)}:
+            pytest.exit(f"the environment lacks the entry points {missing} of {group}: make setup", 1)
 
 
 def place_in_order(item):

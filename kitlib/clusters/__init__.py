@@ -5,8 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from kitlib import config
-from kitlib.clusters import plugins
+from kitlib import config, plugins
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.checks import Report
 from kitlib.clusters.cleanup import delete_all

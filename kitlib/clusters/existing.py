@@ -8,8 +8,8 @@ from pathlib import Path
 
 import yaml
 
-from kitlib import config
-from kitlib.clusters import cleanup, kubeconfigs, plugins
+from kitlib import config, plugins
+from kitlib.clusters import cleanup, kubeconfigs
 from kitlib.clusters.base import Cluster, Shape
 from kitlib.clusters.kubectl import find_kubectl
 from kitlib.errors import BadInput, ClusterUnreachable, KitError

@@ -8,7 +8,6 @@ from typing import Any, overload
 
 from kitlib import config
 from kitlib.clusters import Cluster, connect
-from kitlib.clusters.plugins import require_extra
 from kitlib.clusters.trainer_image import missing_tag
 from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists, WaitTimeout
 from kitlib.jobs import functions
@@ -25,6 +24,7 @@ from kitlib.k8s.priority import ensure_priority_class
 from kitlib.k8s.quantities import check_count
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
+from kitlib.plugins import require_extra
 from kitlib.runs.local_run import LocalRun
 from kitlib.runs.run import Run
 from kitlib.runs.status import find_main

@@ -92,3 +92,8 @@ def _whole(digits: str) -> int | float:
 
 def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def whole_number(value: object) -> int | None:
+    """Read a whole number of a trainer's line; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from kitlib import config
 from kitlib.clusters import Cluster, connect
-from kitlib.clusters.plugins import require_extra
 from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table
@@ -25,6 +24,7 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.operators.catalog import OPERATORS, OperatorPart, fetch, find_local
+from kitlib.plugins import require_extra
 
 OPERATOR = "trainyard/operator"
 INSTALLED = "trainyard/installed"  # on the workload, once all of it was there: the version

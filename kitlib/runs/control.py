@@ -16,7 +16,7 @@ from kitlib.k8s.events import make_event, write_event
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import check_count
 from kitlib.metrics import events
-from kitlib.metrics.rendezvous import RankProcess, rank_processes, replica_processes
+from kitlib.metrics.rank_processes import RankProcess, rank_processes, replica_processes
 from kitlib.runs.logs import LogCache
 from kitlib.runs.status import RunObjects
 

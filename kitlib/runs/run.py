@@ -4,30 +4,47 @@ It keeps no state that the cluster does not have, but for the logs of deleted po
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from html import escape
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
+from kitlib import plugins
 from kitlib.display.progress import Progress, progress
 from kitlib.display.tables import Table, Text
 from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError, RunFailed, RunNotFound, WaitTimeout
-from kitlib.k8s import job_kinds, logs, names, pods
+from kitlib.k8s import logs, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.events import events_table
+from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot
 from kitlib.runs.control import KILLED, PAUSED, RunControl
 from kitlib.runs.logs import Log, LogCache, LogStream, failure
 from kitlib.runs.reports import Reports
 from kitlib.runs.status import DELETED, FAILED, RunObjects, RunStatus
-from kitlib.runs.timeline import RunTimeline, read_timeline
 
 if TYPE_CHECKING:
-    from kitlib.widgets.dashboard import Dashboard
     from kitlib.widgets.run_view import RunWatch
 
 SETTLE_SECONDS = 5  # for the watch of the pods to bring the reason of a failure
+
+
+class RunTimeline(Protocol):
+    """What the entry point ``timeline`` builds of a run's logs and Events.
+
+    Attributes:
+        words: Its state now, in a few words.
+        world_size: Of the newest rendezvous, 0 before the first.
+        training: Whether a step has been done since.
+    """
+
+    @property
+    def words(self) -> str: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def training(self) -> bool: ...
 
 
 class Run(Reports):
@@ -139,7 +156,13 @@ class Run(Reports):
             >>> run.timeline().world_sizes
             (2, 1, 2)
         """
-        return read_timeline(self.log_cache, self.objects.pods(), finished=self.status.finished)
+        return self._timeline(self.objects.pods(), finished=self.status.finished)
+
+    def _timeline(self, listed: Collection[Object], *, finished: bool) -> RunTimeline:
+        timeline: RunTimeline = plugins.find("kitlib.runs", "timeline")(
+            self.log_cache, listed, finished=finished
+        )
+        return timeline
 
     def watch(self) -> "RunWatch":
         """Show a live picture: loss by rank, images a second, world size, pods, events, merged log.
@@ -160,7 +183,7 @@ class Run(Reports):
 
         return RunWatch(self, states=self.objects.watch).start()
 
-    def dashboard(self) -> "Dashboard":
+    def dashboard(self) -> object:
         """Show its live timeline, with buttons: kill, pause, scale, and stop or isolate local nodes.
 
         A button does the call that is shown beside it. It follows the run until that ends or the view is
@@ -170,14 +193,7 @@ class Run(Reports):
             >>> run.dashboard()
             Run lab: Running: 2 of 2 pods; world size 2 in round 1, step 40, 1 changes
         """
-        from kitlib.widgets.dashboard import Dashboard  # numpy and matplotlib take half a second
-
-        return Dashboard(
-            self,
-            states=self.objects.watch,
-            replicas=lambda: job_kinds.limits(self.objects.main()),
-            cluster=self.cluster if getattr(self.cluster, "provider", "") == "local" else None,
-        ).start()
+        return plugins.find("kitlib.runs", "dashboard")(self)
 
     def wait(
         self, *, until: Callable[[RunTimeline], bool] | None = None, timeout: float = 3600
@@ -222,7 +238,7 @@ class Run(Reports):
     ) -> RunTimeline:
         def timelines() -> Iterator[RunTimeline]:
             for seen, status in self._watch():
-                yield read_timeline(self.log_cache, seen["Pod"].values(), finished=status.finished)
+                yield self._timeline(seen["Pod"].values(), finished=status.finished)
                 self._check(status)
                 if status.finished:
                     raise WaitTimeout(

@@ -4,7 +4,7 @@ import json
 from datetime import UTC, datetime
 
 from kitlib.metrics import events
-from kitlib.metrics.rendezvous import WorkerLog
+from trainyard_kit.elastic_lab.rendezvous import WorkerLog
 
 BEGAN = 1_700_000_000.0
 

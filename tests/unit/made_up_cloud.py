@@ -3,7 +3,7 @@
 import base64
 from dataclasses import dataclass, replace
 
-from kitlib.clusters import plugins
+from kitlib import plugins
 from kitlib.clusters.checks import Probe, failed, ok, run
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, ProviderFailed

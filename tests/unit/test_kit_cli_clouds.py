@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib import clusters
-from kitlib.clusters import plugins
+from kitlib import clusters, plugins
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed
 from trainyard_kit.cli import main

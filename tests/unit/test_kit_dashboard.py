@@ -8,9 +8,9 @@ import pytest
 
 from kitlib.display.progress import Progress, progress
 from kitlib.errors import BadInput
-from kitlib.metrics.disruptions import disruptions
-from kitlib.metrics.timeline import build
-from kitlib.widgets.dashboard import Buttons, Dashboard, rows_of, tables_of
+from trainyard_kit.elastic_lab.dashboard import Buttons, Dashboard, rows_of, tables_of
+from trainyard_kit.elastic_lab.disruptions import disruptions
+from trainyard_kit.elastic_lab.timeline import build
 
 from .elastic_story import BEGAN, Story, lab
 

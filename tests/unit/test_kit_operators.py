@@ -12,8 +12,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from kitlib import config
-from kitlib.clusters import plugins
+from kitlib import config, plugins
 from kitlib.errors import BadInput, InstallFailed
 from kitlib.operators import catalog, install
 from kitlib.operators.catalog import OPERATORS, OperatorPart

@@ -4,8 +4,8 @@ import pytest
 
 from kitlib.errors import BadInput
 from kitlib.metrics.events import Event
-from kitlib.metrics.speed_up import StepTime, StepTimes, step_time
-from kitlib.widgets.speed_up_plot import plot_speed_up
+from trainyard_kit.elastic_lab.speed_up import StepTime, StepTimes, step_time
+from trainyard_kit.elastic_lab.speed_up_plot import plot_speed_up
 
 # Workers divide 400 ms of a step. 20 ms are not divided; the network takes 10 ms for two and 30 ms for four.
 STRONG = (StepTime(1, 64, 0.42, 0.4), StepTime(2, 32, 0.23, 0.2), StepTime(4, 16, 0.15, 0.1))

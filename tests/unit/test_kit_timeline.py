@@ -2,10 +2,9 @@
 
 import pytest
 
-from kitlib.metrics.disruptions import disruptions
-from kitlib.metrics.timeline import build
-from kitlib.runs.timeline import RunTimeline
-from kitlib.widgets.timeline_plot import LEVELS, labelled, pauses
+from trainyard_kit.elastic_lab.disruptions import disruptions
+from trainyard_kit.elastic_lab.timeline import build
+from trainyard_kit.elastic_lab.timeline_plot import LEVELS, labelled, pauses
 
 from .elastic_story import BEGAN, Story, lab
 
@@ -215,7 +214,7 @@ def test_a_hundred_changes_and_none_at_all_can_be_drawn(whole):
         at += 3
     busy = timeline(story, now=at)
     for each in (busy, whole, build("lab", [], [], now=BEGAN)):
-        drawn = RunTimeline.of(each).plot()
+        drawn = each.plot()
         assert drawn._repr_png_().startswith(b"\x89PNG")
     assert pauses(whole)[1][2] == "1.0 s"
 

@@ -9,7 +9,7 @@ from kitlib.errors import BadInput
 from kitlib.jobs import launcher, sources
 from kitlib.k8s import job_kinds, names
 from kitlib.metrics import events
-from kitlib.metrics.rendezvous import rank_processes
+from kitlib.metrics.rank_processes import rank_processes
 from kitlib.runs.control import plan_workers
 from kitlib.runs.status import run_status
 

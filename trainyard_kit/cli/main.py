@@ -14,8 +14,8 @@ from typing import Any
 import click
 from click.shell_completion import get_completion_class
 
-from kitlib import __version__, clusters, config
-from kitlib.clusters import cleanup, kubeconfigs, machine, plugins
+from kitlib import __version__, clusters, config, plugins
+from kitlib.clusters import cleanup, kubeconfigs, machine
 from kitlib.container_images import TRAINER
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from kitlib.clusters import plugins
+from kitlib import plugins
 from kitlib.display.progress import progress, shown_elsewhere
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, KitError, ProviderFailed

@@ -6,6 +6,7 @@ imports none of them. The groups, and what an entry point of each loads:
 =====================  =================================================================
 ``kitlib.providers``   the class of a further provider: a `kitlib.clusters.base.Cluster`
 ``kitlib.names``       an attribute of ``kit``, as in ``kit.workshop``
+``kitlib.runs``        a function of a run's method: its ``timeline``, its ``dashboard``
 ``kitlib.connected``   a function that is called with the API client of a connected cluster
 =====================  =================================================================
 
@@ -45,6 +46,19 @@ def load(entry: metadata.EntryPoint) -> Any:
             about=entry.value,
             fix=f"install trainyard-kit with its extra [{extra}]" if extra else "make setup",
         ) from error
+
+
+def find(group: str, name: str) -> Any:
+    """Load the entry point of a name.
+
+    Raises:
+        ProviderFailed: No installed distribution has it, or its package cannot be imported.
+    """
+    if name not in entries(group):
+        raise ProviderFailed(
+            f"no installed package adds {name}", about=f"entry points {group}", fix="make setup"
+        )
+    return load(entries(group)[name])
 
 
 def require_extra(extra: str, *, about: str) -> None:

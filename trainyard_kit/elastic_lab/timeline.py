@@ -1,7 +1,7 @@
 """A run's timeline: each change of its workers, and the steps and the time that it cost. Pure.
 
 The workers' events give the rendezvous and the steps, Kubernetes Events the disruptions; both become one
-table. The clocks of pods are assumed to agree. Its picture is in `kitlib.widgets`.
+table. The clocks of pods are assumed to agree. Its picture is in `timeline_plot`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kitlib.display.tables import Table
 from kitlib.k8s.manifests import Object
 from kitlib.metrics import events as metrics
-from kitlib.metrics.disruptions import Disruption, disruptions
 from kitlib.metrics.events import Event
-from kitlib.metrics.rendezvous import Rendezvous, Step, WorkerLog, all_rendezvous, mark_steps
-from kitlib.metrics.worker_states import WorkerState, begin_of, worker_states
+from trainyard_kit.elastic_lab.disruptions import Disruption, disruptions
+from trainyard_kit.elastic_lab.rendezvous import Rendezvous, Step, WorkerLog, all_rendezvous, mark_steps
+from trainyard_kit.elastic_lab.worker_states import WorkerState, begin_of, worker_states
 
 if TYPE_CHECKING:
     import pandas
+
+    from kitlib.widgets.plots import Picture
 
 SHARE_SECONDS = 10.0  # disruptions within so short a time may share a rendezvous
 # The disruptions that may cause a rendezvous with this reason; other reasons may have any cause.
@@ -191,6 +193,16 @@ class Timeline:
         """Make a table of the rows: times from the beginning, world sizes as ``2 → 1``."""
         shown = [self._shown(row) for row in self.rows]
         return Table((*self.COLUMNS, *self.FIGURES), shown, empty="no worker has reported anything yet")
+
+    def plot(self) -> "Picture":
+        """Plot world size, each worker's states, loss, and the cost of each change.
+
+        Example:
+            >>> run.timeline().plot().save("timeline.png")
+        """
+        from trainyard_kit.elastic_lab.timeline_plot import plot_timeline  # matplotlib takes half a second
+
+        return plot_timeline(self)
 
     def _shown(self, row: Row) -> list[object]:
         sizes = str(row.before)

@@ -22,11 +22,11 @@ from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError
 from kitlib.k8s.events import namespace_events
 from kitlib.k8s.manifests import Object
-from kitlib.metrics.timeline import RunHistory, Timeline
 from kitlib.widgets.plots import Picture
 from kitlib.widgets.run_view import RunWatch, States
-from kitlib.widgets.timeline_plot import label_of, lanes, pauses, plot_timeline, world
 from kitlib.widgets.watch import UPDATE_SECONDS
+from trainyard_kit.elastic_lab.timeline import RunHistory, Timeline
+from trainyard_kit.elastic_lab.timeline_plot import label_of, lanes, pauses, plot_timeline, world
 
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView

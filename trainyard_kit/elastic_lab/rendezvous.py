@@ -3,9 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from kitlib.k8s import pods
-from kitlib.k8s.manifests import Object
-from kitlib.metrics.events import Event
+from kitlib.metrics.events import Event, whole_number
 
 SAME_SECONDS = 60.0  # a store that was lost counts rounds from the beginning again: this tells them apart
 
@@ -86,7 +84,7 @@ def all_rendezvous(logs: Iterable[WorkerLog]) -> list[Rendezvous]:
     for event, log in sorted(met, key=lambda each: each[0].time):
         known = next((each for each in reversed(found) if _belongs(event, each)), None)
         if known is None:
-            known = Rendezvous(_whole(event.fields.get("round")) or 0, event.time, event.world_size)
+            known = Rendezvous(whole_number(event.fields.get("round")) or 0, event.time, event.world_size)
             found.append(known)
         _join(known, event, log.worker)
         of_event[id(event)] = known
@@ -106,30 +104,33 @@ def _joins(events: Sequence[Event]) -> list[Event]:
 
 
 def _belongs(event: Event, to: Rendezvous) -> bool:
-    same = (_whole(event.fields.get("round")) or 0, event.world_size) == (to.number, to.world_size)
+    same = (whole_number(event.fields.get("round")) or 0, event.world_size) == (to.number, to.world_size)
     return same and event.rank not in to.ranks and event.time - to.time <= SAME_SECONDS
 
 
 def _join(to: Rendezvous, event: Event, worker: str) -> None:
     fields = event.fields
     to.ranks[event.rank] = worker
-    to.pids[event.rank] = _whole(fields.get("pid")) or 0
+    to.pids[event.rank] = whole_number(fields.get("pid")) or 0
     if to.reason in ("", "start"):  # a new process knows only that it starts, the others know why
         to.reason = str(fields.get("reason") or "start")
     if to.next_step is None:
-        to.next_step = _whole(fields.get("step"))
-    source, leader = fields.get("source"), _whole(fields.get("leader"))
+        to.next_step = whole_number(fields.get("step"))
+    source, leader = fields.get("source"), whole_number(fields.get("leader"))
     if source and not to.state:
         to.state = f"live rank {leader}" if source == "live" and leader is not None else str(source)
 
 
 def _add_step(to: Rendezvous, event: Event) -> None:
-    number, loss = _whole(event.fields.get("step")), event.fields.get("loss")
+    number, loss = whole_number(event.fields.get("step")), event.fields.get("loss")
     if number is None:
         return
     known = to.steps.get(number)
     if known is None or event.time < known.time:
-        epoch, samples = _whole(event.fields.get("epoch")), _whole(event.fields.get("samples")) or 0
+        epoch, samples = (
+            whole_number(event.fields.get("epoch")),
+            whole_number(event.fields.get("samples")) or 0,
+        )
         usable = float(loss) if isinstance(loss, int | float) else None
         to.steps[number] = Step(event.time, number, epoch, usable, samples)
 
@@ -149,52 +150,3 @@ def mark_steps(rendezvous: Sequence[Rendezvous]) -> tuple[Step, ...]:
         done |= set(each.steps)
         every += each.steps.values()
     return tuple(sorted(every, key=lambda step: (step.time, step.number)))
-
-
-@dataclass(frozen=True)
-class RankProcess:
-    """The pod and the process of a rank.
-
-    Attributes:
-        rank: The rank; of parameter servers the replica's name.
-        pod: The pod.
-        pid: The process, in the pod's PID namespace; None if the trainer does not report it.
-    """
-
-    rank: int | str
-    pod: Object
-    pid: int | None
-
-
-def replica_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, RankProcess]:
-    """Locate master, servers and workers of parameter servers, by the last start of each."""
-    found = {}
-    for pod, event in reported:
-        if event.event == "start":
-            name = pods.replica_id(pod)
-            found[name] = RankProcess(name, pod, _whole(event.fields.get("pid")))
-    return dict(sorted(found.items()))
-
-
-def rank_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, RankProcess]:
-    """Locate the ranks of the newest rendezvous.
-
-    Args:
-        reported: The trainers' events, each with the pod in whose log it is.
-    """
-    reported = list(reported)
-    met = [each for each in reported if each[1].event == "rendezvous"]
-    met = met or [each for each in reported if each[1].event == "start"]
-    if not met:
-        return {}
-    met.sort(key=lambda each: each[1].time)
-    newest = met[-1][1]
-    found = {}
-    for pod, event in met:
-        if event.fields.get("round") == newest.fields.get("round") and event.rank < newest.world_size:
-            found[event.rank] = RankProcess(event.rank, pod, _whole(event.fields.get("pid")))
-    return dict(sorted(found.items()))
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -6,8 +6,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kitlib.metrics.speed_up import StepTimes
 from kitlib.widgets.plots import THEME, Picture, tidy
+from trainyard_kit.elastic_lab.speed_up import StepTimes
 
 LOOKS = (  # label, colour, hatching: told apart without colours as well
     ("computing (simulated)", THEME.lines[0], None),

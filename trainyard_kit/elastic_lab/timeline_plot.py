@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from kitlib.metrics.timeline import Row, Step, Timeline
 from kitlib.widgets.plots import THEME, Picture, tidy
+from trainyard_kit.elastic_lab.timeline import Row, Step, Timeline
 
 LEVELS = 9  # rows of labels above the strips; what finds no room has its mark alone
 LOOKS = {  # colour, hatching and opacity: told apart without colours as well

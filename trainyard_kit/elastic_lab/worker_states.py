@@ -6,9 +6,9 @@ From the worker's own events, and from the disruptions of it or its node: a kill
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kitlib.metrics.disruptions import Disruption
 from kitlib.metrics.events import Event
-from kitlib.metrics.rendezvous import Rendezvous, WorkerLog
+from trainyard_kit.elastic_lab.disruptions import Disruption
+from trainyard_kit.elastic_lab.rendezvous import Rendezvous, WorkerLog
 
 TRAINING, WAITING, HANGING, GONE, UNKNOWN = "training", "waiting", "hanging", "gone", "unknown"
 NO_LOG = "?"  # the worker of ranks without a log

@@ -1,0 +1,53 @@
+"""The pod and the process of each rank, from the trainers' events: where a signal to a rank goes. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kitlib.k8s import pods
+from kitlib.k8s.manifests import Object
+from kitlib.metrics.events import Event, whole_number
+
+
+@dataclass(frozen=True)
+class RankProcess:
+    """The pod and the process of a rank.
+
+    Attributes:
+        rank: The rank; of parameter servers the replica's name.
+        pod: The pod.
+        pid: The process, in the pod's PID namespace; None if the trainer does not report it.
+    """
+
+    rank: int | str
+    pod: Object
+    pid: int | None
+
+
+def replica_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, RankProcess]:
+    """Locate master, servers and workers of parameter servers, by the last start of each."""
+    found = {}
+    for pod, event in reported:
+        if event.event == "start":
+            name = pods.replica_id(pod)
+            found[name] = RankProcess(name, pod, whole_number(event.fields.get("pid")))
+    return dict(sorted(found.items()))
+
+
+def rank_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, RankProcess]:
+    """Locate the ranks of the newest rendezvous.
+
+    Args:
+        reported: The trainers' events, each with the pod in whose log it is.
+    """
+    reported = list(reported)
+    met = [each for each in reported if each[1].event == "rendezvous"]
+    met = met or [each for each in reported if each[1].event == "start"]
+    if not met:
+        return {}
+    met.sort(key=lambda each: each[1].time)
+    newest = met[-1][1]
+    found = {}
+    for pod, event in met:
+        if event.fields.get("round") == newest.fields.get("round") and event.rank < newest.world_size:
+            found[event.rank] = RankProcess(event.rank, pod, whole_number(event.fields.get("pid")))
+    return dict(sorted(found.items()))
