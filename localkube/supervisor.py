@@ -46,6 +46,7 @@ MOST_TOKEN_REVIEWS = 256
 # Twice a day; they are valid for thirty days more when it is time.
 RENEW_SECONDS = 12 * 3600
 MOST_LOG_BYTES, ROTATE_SECONDS = 10 * 2**20, 60
+GATEWAY_NICENESS = 5  # what pods send into the world does not slow down what they compute
 
 
 @dataclass
@@ -261,6 +262,7 @@ class Supervisor:
                 )
         finally:
             os.close(gate)
+        os.setpriority(os.PRIO_PROCESS, self._gateway.pid, GATEWAY_NICENESS)
         with contextlib.suppress(OSError):  # a full disk; it ends with this process all the same
             self._note("gateway", self._gateway.pid)
 

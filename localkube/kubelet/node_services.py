@@ -16,13 +16,14 @@ from localkube.kubelet.resources.stats import StatsProvider, stats_routes
 from localkube.kubelet.server import KubeletServer
 from localkube.kubelet.streaming.routes import Streams
 from localkube.kubelet.volumes.provisioner import Provisioner
-from localkube.network.apiserver_endpoints import limit_new_connections, publish_api_server
+from localkube.network.apiserver_endpoints import publish_api_server
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
 from localkube.network.egress_proxy import EgressProxy
 from localkube.network.fair_shares import RelayLimits
 from localkube.network.host_ports import HostPorts
 from localkube.network.node_listeners import NodePlace, NodeSockets
+from localkube.network.rate_limits import limit_rates
 from localkube.network.service_proxy import ServiceProxy
 from localkube.tasks import start_task
 
@@ -111,7 +112,7 @@ class NodeServices:
         self._go(Provisioner(api, directory=config.volumes).run(), "provisioner")
         self._go(maintain_etcd(config.etcd, pki=config.pki), "etcd's maintenance")
         if not config.plain:
-            limit_new_connections(port=6443)
+            limit_rates(port=6443)
         self._go(publish_api_server(api, address=network.address, port=6443), "endpoints of kubernetes")
         if config.metrics:
             registered = publish_metrics_server(

@@ -1,4 +1,4 @@
-"""The way of pods to the API server: the endpoints of ``default/kubernetes``, and how fast a pod may connect.
+"""The way of pods to the API server: the endpoints of ``default/kubernetes``.
 
 The API server runs with ``--endpoint-reconciler-type=none``, because its own address is not the one that pods
 reach. These are the objects of its lease reconciler: an EndpointSlice, and an Endpoints object that is not
@@ -7,40 +7,17 @@ mirrored.
 
 import asyncio
 import logging
-import socket
 from typing import Any
 
 from localkube.api_client import Api, ApiError
-from localkube.network import nftables
-from localkube.network.nftables import DROP, Hook, Table, verdict
 
 NAMESPACE = "/api/v1/namespaces/default"
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
 NAME = "kubernetes"
 NOT_READY = (0, 403, 429, 500, 503, 504)
 RETRY_SECONDS = 0.2
-# Of a pod that connects without end: each connection costs the API server a TLS handshake.
-NEW_EACH_SECOND, NEW_AT_ONCE = 20, 200
 
 log = logging.getLogger(__name__)
-
-
-def limit_new_connections(*, port: int) -> None:
-    """Drop what a pod opens too fast to the API server's own address; its kernel tries again later.
-
-    The rules are in the network namespace of the cluster, which this process is in.
-    """
-    table = Table("trainyard-api")
-    table.chain("ingress", Hook("filter", nftables.LOCAL_IN, 0))
-    table.rule("ingress", [*nftables.through_loopback(coming=True), verdict(nftables.ACCEPT)])
-    opens = [*nftables.is_ipv4(), *nftables.first_segment(), *nftables.port_in(port, port)]
-    too_many = table.more_than(NEW_EACH_SECOND, burst=NEW_AT_ONCE)
-    table.rule("ingress", [*opens, *too_many, verdict(DROP)])
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, nftables.NETLINK_NETFILTER) as kernel:
-            table.replace(kernel)
-    except OSError as error:  # a kernel without nf_tables
-        log.warning("pods may connect to the API server as fast as they can: %s", error)
 
 
 async def publish_api_server(api: Api, *, address: str, port: int) -> bool:

@@ -21,14 +21,15 @@ NEWTABLE, DELTABLE, NEWCHAIN, NEWRULE, NEWSET, NEWSETELEM = 0, 2, 3, 6, 9, 12
 REQUEST, ACK, CREATE, APPEND = 0x1, 0x4, 0x400, 0x800
 NESTED = 0x8000
 NETLINK_NETFILTER = 12
-NFPROTO_INET, NFPROTO_IPV4 = 1, 2
-LOCAL_IN, LOCAL_OUT = 1, 3
+NFPROTO_INET, NFPROTO_IPV4, NFPROTO_BRIDGE = 1, 2, 7
+LOCAL_IN, FORWARD, LOCAL_OUT = 1, 2, 3
 DROP, ACCEPT = 0, 1
 PROTOCOLS = {"TCP": 6, "UDP": 17, "SCTP": 132}
 NETWORK, TRANSPORT = 1, 2
 SOURCE, DESTINATION = 12, 16
 EQUAL, NOT_EQUAL = 0, 1
-META_IIF, META_OIF, META_NFPROTO, META_L4PROTO = 4, 5, 15, 16
+META_PROTOCOL, META_IIF, META_OIF, META_NFPROTO, META_L4PROTO = 1, 4, 5, 15, 16
+ETH_P_IP = 0x0800
 LOOPBACK_INDEX = 1
 ESTABLISHED_OR_RELATED = 0x2 | 0x4
 TCP_FLAGS, SYN, SYN_ACK = 13, 0x02, 0x12
@@ -51,9 +52,14 @@ class Hook:
 
 @dataclass
 class Table:
-    """A table of IPv4 and IPv6, as the messages that make it."""
+    """A table of IPv4 and IPv6, as the messages that make it.
+
+    Attributes:
+        family: ``NFPROTO_BRIDGE`` for what a bridge of the namespace passes on.
+    """
 
     name: str
+    family: int = NFPROTO_INET
     _messages: list[bytes] = field(default_factory=list)
     _sets: int = 0
 
@@ -104,16 +110,17 @@ class Table:
             OSError: The kernel refuses; nothing has changed.
         """
         named = _text(1, self.name)
-        start = [_message(NEWTABLE, named), _message(DELTABLE, named), _message(NEWTABLE, named)]
+        kinds = (NEWTABLE, DELTABLE, NEWTABLE)
+        start = [_message(kind, named, family=self.family) for kind in kinds]
         _send(sock, [*start, *self._messages])
 
     def delete(self, sock: socket.socket) -> None:
         """Remove the table of this name, if there is one."""
         named = _text(1, self.name)
-        _send(sock, [_message(NEWTABLE, named), _message(DELTABLE, named)])
+        _send(sock, [_message(kind, named, family=self.family) for kind in (NEWTABLE, DELTABLE)])
 
     def _add(self, kind: int, body: bytes, flags: int = 0) -> None:
-        self._messages.append(_message(kind, body, flags))
+        self._messages.append(_message(kind, body, flags, family=self.family))
 
 
 # Expressions: each compares something, or ends the rule with what becomes of the packet.
@@ -154,6 +161,12 @@ def through_loopback(*, coming: bool) -> list[Expression]:
 
 def is_ipv4() -> list[Expression]:
     return [_meta(META_NFPROTO), _compare(EQUAL, bytes([NFPROTO_IPV4]))]
+
+
+def leaves_by(interface: int) -> list[Expression]:
+    """It is an IPv4 packet that leaves by the interface of this number; for tables of a bridge as well."""
+    protocol = [_meta(META_PROTOCOL), _compare(EQUAL, struct.pack(">H", ETH_P_IP))]
+    return [_meta(META_OIF), _compare(EQUAL, struct.pack("=I", interface)), *protocol]
 
 
 def protocol_is(protocol: str) -> list[Expression]:
@@ -221,8 +234,8 @@ def _expression(name: str, data: bytes) -> Expression:
 # Messages.
 
 
-def _message(kind: int, body: bytes, flags: int = 0) -> bytes:
-    generic = struct.pack(">BBH", NFPROTO_INET, 0, 0)
+def _message(kind: int, body: bytes, flags: int = 0, *, family: int) -> bytes:
+    generic = struct.pack(">BBH", family, 0, 0)
     return (
         struct.pack("=HH", SUBSYSTEM << 8 | kind, REQUEST | CREATE * (kind != DELTABLE) | flags)
         + generic

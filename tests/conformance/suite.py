@@ -73,7 +73,7 @@ class Account:
             places = {} if self.own else {place: place for place in restrictions.python_places()}
             enter = restrictions.become(user.pw_uid, user.pw_gid, places | {Path("/tmp"): self.home / "tmp"})
         return {
-            "env": os.environ | folders | env,
+            "env": os.environ | {"TMPDIR": "/tmp"} | folders | env,
             "cwd": restrictions.REPOSITORY if self.own else "/",
             "preexec_fn": enter,
             "start_new_session": True,

@@ -1,0 +1,58 @@
+"""How fast one pod may open connections to what all pods share: the API server, and the gateway to the world.
+
+What is refused there has cost processor time for which no account of the pod pays: a TLS handshake, a step of
+the gateway's TCP/IP stack. The kernel drops it before, in the network namespace of the cluster; the pod's own
+tries again later.
+"""
+
+import logging
+import socket
+
+from localkube.network import nftables
+from localkube.network.nftables import DROP, Expression, Hook, Table, verdict
+from localkube.runtime.pod_network import GATE
+
+# New connections: each second, and at once.
+TO_API_SERVER, TO_WORLD = (20, 200), (50, 1_000)
+# Datagrams of a second; QUIC downloads 100 Mbit/s with 5,000 acknowledgements.
+DATAGRAMS_TO_WORLD = (10_000, 20_000)
+
+log = logging.getLogger(__name__)
+
+
+def limit_rates(*, port: int) -> None:
+    """Replace the rules of the network namespace that this process is in.
+
+    Args:
+        port: The API server's.
+    """
+    try:
+        tables = [_api_server(port), _gateway(socket.if_nametoindex(GATE[0]))]
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, nftables.NETLINK_NETFILTER) as kernel:
+            for table in tables:
+                table.replace(kernel)
+    except OSError as error:  # a kernel without nf_tables, or without those of a bridge
+        log.warning("a pod may open connections as fast as it can: %s", error)
+
+
+def _api_server(port: int) -> Table:
+    table = Table("trainyard-api")
+    table.chain("ingress", Hook("filter", nftables.LOCAL_IN, 0))
+    table.rule("ingress", [*nftables.through_loopback(coming=True), verdict(nftables.ACCEPT)])
+    opens = [*nftables.is_ipv4(), *nftables.first_segment(), *nftables.port_in(port, port)]
+    _limit(table, "ingress", opens, TO_API_SERVER)
+    return table
+
+
+def _gateway(interface: int) -> Table:
+    table = Table("trainyard-gateway", nftables.NFPROTO_BRIDGE)
+    table.chain("forward", Hook("filter", nftables.FORWARD, 0))
+    leaves = nftables.leaves_by(interface)
+    _limit(table, "forward", [*leaves, *nftables.first_segment()], TO_WORLD)
+    _limit(table, "forward", [*leaves, *nftables.protocol_is("UDP")], DATAGRAMS_TO_WORLD)
+    return table
+
+
+def _limit(table: Table, chain: str, what: list[Expression], rate: tuple[int, int]) -> None:
+    each_second, at_once = rate
+    table.rule(chain, [*what, *table.more_than(each_second, burst=at_once), verdict(DROP)])
