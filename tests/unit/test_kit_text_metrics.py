@@ -1,6 +1,7 @@
 """Numbers of programs that print no JSON: by the word loss, by a regular expression, from TensorBoard."""
 
 import io
+import re
 import tomllib
 from pathlib import Path
 
@@ -132,6 +133,24 @@ def read(*texts):
     return tuple(
         [event.fields["loss"] for event in events if event.event == kind] for kind in ("step", "eval")
     )
+
+
+PUBLISHED = Path(__file__).parents[1] / "walk_throughs" / "pages"
+
+
+@pytest.mark.parametrize(
+    ("page", "steps", "evaluations"),
+    [
+        ("gke-indexed-job", [2.297087, 2.550339, 2.3613, 0.0515, 0.209231], [0.0825]),
+        ("eks-distributed-training-workshop", [2.335, 2.323, 2.247, 2.225, 2.168, 2.163], []),
+    ],
+)
+def test_the_lines_that_published_pages_print_are_read_in_their_order(page, steps, evaluations):
+    lines = (PUBLISHED / f"{page}.md").read_text(encoding="utf-8").splitlines()
+    shown = [line for line in lines if re.search(r"\bloss: \d", line, re.IGNORECASE)]
+    train, validation = read(*shown[:20])
+    assert train[: len(steps)] == steps
+    assert validation == evaluations
 
 
 @pytest.mark.parametrize("text", ONE_LINE)
