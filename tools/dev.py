@@ -17,6 +17,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from dev_commands import ROOT, Commands, TaskError
 
@@ -270,10 +271,10 @@ def figures(commands: Commands) -> None:
     data = commands.word("DATA", "data")
     ranks, trainers = ("-m", "torch.distributed.run", "--standalone"), "trainers/cifar10-model"
     model, batches = "build/cifar10-model.pth", f"{data}/cifar-10-batches-py"
-    if os.path.isdir(f"{data}/MNIST/raw"):
+    if Path(data, "MNIST", "raw").is_dir():
         mnist = ("trainers/mnist.py", "--epochs=1", "--log-interval=100", f"--data-dir={data}")
         commands.module(*ranks, "--nproc-per-node=4", *mnist)
-    if os.path.isdir(batches):
+    if Path(batches).is_dir():
         training = (f"{trainers}-train.py", f"--model-file={model}", batches)
         commands.module(*ranks, "--nproc-per-node=2", *training)
         commands.module(f"{trainers}-test.py", f"--model-file={model}", batches)
