@@ -27,7 +27,7 @@ from kitlib.clusters.machine import doctor, images
 from kitlib.container_images import build_image
 from kitlib.datasets import DatasetJob, prepare_dataset, upload_image_folder
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
-from kitlib.jobs import ElasticJob, IndexedJob, ParameterServer, PyTorchJob, TorchElastic, TrainJob, launch
+from kitlib.jobs import ElasticJob, IndexedJob, PyTorchJob, TorchElastic, TrainJob, launch
 from kitlib.operators import install, uninstall
 from kitlib.runs.run import Run
 from kitlib.storage import Volume

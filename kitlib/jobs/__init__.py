@@ -4,7 +4,6 @@ from kitlib.jobs.base import Job, TrainingJob
 from kitlib.jobs.elastic_job import ElasticJob
 from kitlib.jobs.indexed_job import IndexedJob
 from kitlib.jobs.launcher import launch
-from kitlib.jobs.parameter_server import ParameterServer
 from kitlib.jobs.pytorch_job import PyTorchJob
 from kitlib.jobs.torch_elastic import TorchElastic
 from kitlib.jobs.train_job import TrainJob
@@ -13,7 +12,6 @@ __all__ = [
     "ElasticJob",
     "IndexedJob",
     "Job",
-    "ParameterServer",
     "PyTorchJob",
     "TorchElastic",
     "TrainJob",

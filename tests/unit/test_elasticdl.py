@@ -11,8 +11,8 @@ import yaml
 from click.testing import CliRunner
 
 from kitlib import clusters, config
-from trainyard_kit.cli.elasticdl import main
-from trainyard_kit.cli.elasticdl_flags import UNAVAILABLE
+from trainyard_kit.elasticdl.cli import main
+from trainyard_kit.elasticdl.flags import UNAVAILABLE
 
 from .cloud_like import CloudLike
 from .container_registry import serve_registry

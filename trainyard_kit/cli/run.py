@@ -204,7 +204,7 @@ def _job(
     **shape: Any,
 ) -> "Job":
     """Build the job of a kind, whose constructor has the same arguments."""
-    from kitlib import jobs
+    import kitlib as kit
 
     resources = {key: value for key, value in (("cpu", cpus), ("memory", memory)) if value is not None}
     mounts = dict(volume.partition("=")[::2] for volume in volumes)
@@ -214,7 +214,7 @@ def _job(
     else:
         given |= {"nodes": nodes, **resources}
     try:
-        return getattr(jobs, KINDS[kind])(trainer, **given)
+        return getattr(kit, KINDS[kind])(trainer, **given)
     except TypeError as error:
         what = f"a {kind} has another set of arguments: {str(error).partition(') ')[2] or error}"
         raise BadInput(what, about=f"--kind {kind}", fix="docs/api.md lists those of each kind") from error

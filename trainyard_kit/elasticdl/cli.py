@@ -2,7 +2,7 @@
 
 A module of a model zoo is trained, evaluated or used for predictions on a cluster of the kit
 (``--cluster``), which ElasticDL's own command finds by the kubeconfig. ``docs/parameter-server.md`` says what
-differs. What the flags mean is in `trainyard_kit.cli.elasticdl_flags`.
+differs. What the flags mean is in `trainyard_kit.elasticdl.flags`.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,9 @@ import click
 from kitlib import clusters, config
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput, NoContainerEngine, RunExists
-from trainyard_kit.cli.elasticdl_flags import (
+from trainyard_kit.cli.main import main as trainyard
+from trainyard_kit.cli.options import ErrorGroup
+from trainyard_kit.elasticdl.flags import (
     COMMON,
     INIT,
     ROLES,
@@ -28,12 +30,10 @@ from trainyard_kit.cli.elasticdl_flags import (
     parse_volumes,
     text_flag,
 )
-from trainyard_kit.cli.main import main as trainyard
-from trainyard_kit.cli.options import ErrorGroup
 
 if TYPE_CHECKING:
     from kitlib.container_images.engines import Engine
-    from kitlib.jobs.model_zoo import ModelZooJob
+    from trainyard_kit.elasticdl.model_zoo import ModelZooJob
 
 PATHS = {
     "training_data",
@@ -139,7 +139,7 @@ def _submit(given: Mapping[str, Any], **job: Any) -> None:
 
 
 def _make_job(given: Mapping[str, Any], cluster: Cluster, **job: Any) -> "ModelZooJob":
-    from kitlib.jobs.model_zoo import ModelZooJob, find_zoo
+    from trainyard_kit.elasticdl.model_zoo import ModelZooJob, find_zoo
 
     names = ("loss", "optimizer", "feed", "eval_metrics_fn")
     functions = {name: given[name] for name in names}

@@ -2,7 +2,7 @@
 
 A model zoo is a folder of modules with the functions that ElasticDL names: ``custom_model``, ``loss``,
 ``optimizer``, ``feed``, ``eval_metrics_fn``. It travels to the pods in a ConfigMap, or it is in their image.
-The command line is in `trainyard_kit.cli.elasticdl`.
+The command line is in `trainyard_kit.elasticdl.cli`.
 """
 
 import json
@@ -14,9 +14,9 @@ from typing import Any
 from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput
 from kitlib.jobs.base import FOLDER
-from kitlib.jobs.parameter_server import ParameterServer, check_functions
 from kitlib.jobs.sources import Sources, check_size, content_of, flags, literal
 from kitlib.k8s.manifests import Object, merge
+from trainyard_kit.elasticdl.parameter_server import ParameterServer, check_functions
 
 IN_IMAGE = "/"  # where a relative path in an image begins
 TRAINING = "training"
