@@ -292,14 +292,16 @@ def test_podman_takes_the_same_words_where_docker_does_not_answer(
     folder = tmp_path_factory.mktemp("aside")
     with serve_registry(folder, password=PASSWORD) as address:
         cluster = SimpleNamespace(registry=OwnRegistry(address, PASSWORD))
-        image = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster, arguments={"A": "1"})
+        image = kit.build_image(
+            "greeting", dockerfile=dockerfile, cluster=cluster, arguments={"A": "1"}, builder="here"
+        )
         try:
             stored = (folder / "storage").rglob(f"{image.digest.removeprefix('sha256:')}/link")
             assert image.digest.startswith("sha256:") and next(stored, None) is not None
             assert image.layers == 1 and image.bytes > 0
             wrong = SimpleNamespace(registry=OwnRegistry(address, "wrong"))
             with pytest.raises(CommandFailed, match="unauthorized|authentication"):
-                kit.build_image("greeting", dockerfile=dockerfile, cluster=wrong)
+                kit.build_image("greeting", dockerfile=dockerfile, cluster=wrong, builder="here")
         finally:
             subprocess.run(["podman", "rmi", "--force", image.name], check=True, capture_output=True)
     assert not list(tmp_path.glob("**/config.json"))
