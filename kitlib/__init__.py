@@ -21,10 +21,8 @@ from kitlib.clusters import (
     create_cluster,
     credentials,
     list_clusters,
-    preflight,
 )
 from kitlib.clusters.machine import doctor, images
-from kitlib.container_images import build_image
 from kitlib.datasets import DatasetJob, prepare_dataset, upload_image_folder
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
 from kitlib.jobs import ElasticJob, IndexedJob, PyTorchJob, TorchElastic, TrainJob, launch

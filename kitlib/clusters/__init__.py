@@ -7,7 +7,6 @@ from pathlib import Path
 
 from kitlib import config, plugins
 from kitlib.clusters.base import Cluster, Shape
-from kitlib.clusters.checks import Report
 from kitlib.clusters.cleanup import delete_all
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.clusters.local import LocalCluster, not_found
@@ -55,26 +54,6 @@ def create_cluster(
     """
     shape = Shape(nodes=nodes, cpus=cpus, memory=memory, gpus=gpus, options=options)
     return provider_class(provider).create(name, shape, recreate=recreate)
-
-
-def preflight(provider: str, *, name: str = DEFAULT_CLUSTER, nodes: int = 4, **options: object) -> Report:
-    """Check what may prevent a new cluster: credentials, permissions, quotas, zones, names.
-
-    `create_cluster` runs the same checks before anything is paid for.
-
-    Args:
-        provider: As for `create_cluster`.
-        name: The same.
-        nodes: The same.
-        options: The same.
-
-    Returns:
-        A report with a row for each check and its fix; ``raise_failures()`` turns it into an error.
-
-    Example:
-        >>> preflight("eks", region="us-west-2", instance_type="g4dn.xlarge", nodes=2)
-    """
-    return provider_class(provider).preflight(name, Shape(nodes=nodes, options=options))
 
 
 def connect(
@@ -227,6 +206,5 @@ __all__ = [
     "credentials",
     "find",
     "list_clusters",
-    "preflight",
     "provider_class",
 ]

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kitlib import config
 from kitlib.clusters import nodes, trainer_image
-from kitlib.clusters.checks import Report, ok
-from kitlib.clusters.image_registry import Registry
 from kitlib.clusters.kubectl import forward_port, run_kubectl
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, Text
@@ -142,19 +140,13 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     # What a provider may add
 
     @classmethod
-    def preflight(cls, name: str, shape: Shape) -> Report:
-        """Check what may prevent a new cluster; nothing is created, and nothing costs."""
-        words = f"the provider {cls.provider} needs no account and costs nothing"
-        return Report(f'cluster "{name}"', (ok("account", words),))
-
-    @classmethod
     def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
         """Describe the credentials that would be used, from variables and files, and the next step."""
         return "nothing: it needs no account", f'kit.create_cluster("{cls.provider}")'
 
     @property
-    def registry(self) -> Registry | None:
-        """The provider's container registry for the cluster's images, if it has one."""
+    def registry(self) -> object | None:
+        """The provider's `trainyard_kit.container_images.registry.Registry`, if it has one."""
         return None
 
     def load_images(self, archive: Path) -> bool:

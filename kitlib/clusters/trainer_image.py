@@ -1,6 +1,7 @@
 """The trainer image that was built for a cluster, remembered on the cluster itself, in a ConfigMap.
 
-So every job of every user has it, from any machine. It is built and pushed by `kitlib.container_images`.
+So every job of every user has it, from any machine. It is built and pushed by
+`trainyard_kit.container_images`.
 """
 
 import re

@@ -7,7 +7,7 @@ import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from kitlib.container_images import engines
+from trainyard_kit.container_images import engines
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 3600

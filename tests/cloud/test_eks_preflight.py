@@ -5,8 +5,8 @@ import pytest
 from botocore import exceptions as boto
 
 from kitlib.clusters.base import Shape
-from kitlib.clusters.checks import Level
 from kitlib.errors import BadInput, KitError
+from trainyard_kit.clouds.checks import Level
 from trainyard_kit.clouds.eks.access import check_principal
 from trainyard_kit.clouds.eks.client_errors import AwsError, to_error
 from trainyard_kit.clouds.eks.cluster import EksCluster

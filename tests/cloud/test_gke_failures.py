@@ -17,8 +17,8 @@ import httplib2
 import pytest
 
 from kitlib.clusters.base import Shape
-from kitlib.clusters.checks import Level
 from kitlib.errors import BadInput, PreflightFailed
+from trainyard_kit.clouds.checks import Level
 from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error, translate
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.create import create, cron, end_times

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kitlib.clusters.checks import Level
 from kitlib.errors import PreflightFailed
+from trainyard_kit.clouds.checks import Level
 from trainyard_kit.clouds.gke import preflight
 from trainyard_kit.clouds.gke.client_errors import role_for
 from trainyard_kit.clouds.gke.machines import GkePlan, choose

@@ -3,8 +3,8 @@
 from types import SimpleNamespace
 
 from kitlib.clusters import Cluster
-from kitlib.clusters.image_registry import Login, Registry, StoredImage
 from kitlib.errors import Rejected
+from trainyard_kit.container_images.registry import Login, Registry, StoredImage
 
 
 class ImageStore(Registry):

@@ -4,9 +4,9 @@ import base64
 from dataclasses import dataclass, replace
 
 from kitlib import plugins
-from kitlib.clusters.checks import Probe, failed, ok, run
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, ProviderFailed
+from trainyard_kit.clouds.checks import Probe, failed, ok, run
 from trainyard_kit.clouds.clock import Clock
 from trainyard_kit.clouds.cluster import CloudCluster, exec_kubeconfig
 from trainyard_kit.clouds.cluster_store import ClusterStore

@@ -18,11 +18,11 @@ from types import SimpleNamespace
 import pytest
 
 import kitlib as kit
-from kitlib.clusters.image_registry import Login, Registry, StoredImage
 from kitlib.config import DEFAULT_IMAGE
-from kitlib.container_images import engines
-from kitlib.container_images.build_context import BuildContext
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
+from trainyard_kit.container_images import engines
+from trainyard_kit.container_images.build_context import BuildContext
+from trainyard_kit.container_images.registry import Login, Registry, StoredImage
 
 from .container_registry import PASSWORD, serve_registry
 

@@ -4,9 +4,9 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib.clusters.checks import Level, Probe, failed, ok, run, warn
 from kitlib.errors import KitError, PreflightFailed
 from trainyard_kit.cli.main import main
+from trainyard_kit.clouds.checks import Level, Probe, failed, ok, run, warn
 
 ABOUT = 'cluster "lab" in us-west-2'
 

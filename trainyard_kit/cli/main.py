@@ -16,7 +16,7 @@ from click.shell_completion import get_completion_class
 
 from kitlib import __version__, clusters, config, plugins
 from kitlib.clusters import cleanup, kubeconfigs, machine
-from kitlib.container_images import TRAINER
+from kitlib.clusters.trainer_image import TRAINER
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound
 from trainyard_kit.cli.advice import PROGRAM, for_terminal
@@ -348,7 +348,7 @@ def list_images(output: str | None) -> None:
 @CLUSTER
 def build_image(name: str, tag: str | None, dockerfile: str, registry: str, here: bool, cluster: str) -> None:
     """Build the image NAME, by default the trainer's, for the pods of a cluster."""
-    from kitlib.container_images import build_image as build
+    from trainyard_kit.container_images import build_image as build
 
     place = None if here else clusters.connect(cluster)
     click.echo(build(name, tag=tag, dockerfile=dockerfile, registry=registry, cluster=place))
@@ -441,7 +441,8 @@ def doctor(
 ) -> None:
     """Show what this machine can do, and the credentials that each provider would use."""
     if provider is not None:
-        report = clusters.preflight(provider, name=name, nodes=nodes, **option)
+        preflight = plugins.find("kitlib.names", "preflight")
+        report = preflight(provider, name=name, nodes=nodes, **option)
         show(output, report.table()) if output else click.echo(report)
         context.exit(0 if report.ok else 1)
     credentials = clusters.credentials()

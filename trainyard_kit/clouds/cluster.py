@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from kitlib import config
 from kitlib.clusters import cleanup, kubeconfigs
 from kitlib.clusters.base import Cluster, Shape
-from kitlib.clusters.checks import Check, Probe, Report, run
 from kitlib.clusters.kubectl import find_kubectl
 from kitlib.clusters.nodes import is_ready, list_nodes
 from kitlib.display.tables import Table, Text
@@ -22,6 +21,7 @@ from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, KitErro
 from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
 from trainyard_kit.clouds import confirmation
+from trainyard_kit.clouds.checks import Check, Probe, Report, run
 from trainyard_kit.clouds.clock import Clock
 from trainyard_kit.clouds.cluster_store import ClusterStore
 from trainyard_kit.clouds.price_table import (

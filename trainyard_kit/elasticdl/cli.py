@@ -32,7 +32,7 @@ from trainyard_kit.elasticdl.flags import (
 )
 
 if TYPE_CHECKING:
-    from kitlib.container_images.engines import Engine
+    from trainyard_kit.container_images.engines import Engine
     from trainyard_kit.elasticdl.model_zoo import ModelZooJob
 
 PATHS = {
@@ -214,7 +214,7 @@ def init_zoo(base_image: str, extra_pypi_index: str, model_zoo: str) -> None:
 @click.option("--image", required=True, help="Its name, with registry and tag.")
 def build_zoo(path: Path, image: str) -> None:
     """Build the image of the model zoo in PATH."""
-    from kitlib.container_images.build_context import BuildContext
+    from trainyard_kit.container_images.build_context import BuildContext
 
     file = path / "Dockerfile"
     if not file.is_file():
@@ -234,7 +234,7 @@ def push_zoo(image: str) -> None:
 
 
 def _engine(image: str) -> "Engine":
-    from kitlib.container_images import engines
+    from trainyard_kit.container_images import engines
 
     found = engines.find()
     if found is None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from kitlib.clusters.image_registry import BuildRequest
 from kitlib.errors import CommandFailed, Interrupted, KitError, WaitTimeout
 from trainyard_kit.clouds.clock import Clock
 from trainyard_kit.clouds.eks.session import AwsSession
+from trainyard_kit.container_images.registry import BuildRequest
 
 POLL, LONGEST, LAST_LINES = 10.0, 4200.0, 15  # the project ends a build after an hour
 

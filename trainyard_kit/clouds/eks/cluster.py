@@ -9,10 +9,10 @@ from typing import Any
 
 from kitlib import config
 from kitlib.clusters.base import Shape
-from kitlib.clusters.checks import Check, Probe, Report, failed, run
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, KitError, ProviderFailed
 from kitlib.k8s import names
+from trainyard_kit.clouds.checks import Check, Probe, Report, failed, run
 from trainyard_kit.clouds.cluster import CloudCluster, exec_kubeconfig
 from trainyard_kit.clouds.cluster_store import ClusterStore
 from trainyard_kit.clouds.eks import access, delete, expiry, machines, roles

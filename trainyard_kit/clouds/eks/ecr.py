@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from kitlib.clusters.image_registry import BuildRequest, Login, Registry, StoredImage, short_name
 from trainyard_kit.clouds import tags
 from trainyard_kit.clouds.clock import Clock
 from trainyard_kit.clouds.eks import builds
 from trainyard_kit.clouds.eks.client_errors import foreign
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list
+from trainyard_kit.container_images.registry import BuildRequest, Login, Registry, StoredImage, short_name
 
 NOT_THERE = ("ImageNotFoundException", "RepositoryNotFoundException")
 

@@ -5,9 +5,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kitlib.clusters.checks import Check, failed, ok, warn
 from kitlib.errors import BadInput
 from trainyard_kit.clouds import tags
+from trainyard_kit.clouds.checks import Check, failed, ok, warn
 from trainyard_kit.clouds.eks.client_errors import ACCOUNT, CAPACITY, AwsError
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict
 

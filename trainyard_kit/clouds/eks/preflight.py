@@ -7,8 +7,8 @@ from pathlib import Path
 
 from botocore.exceptions import EndpointConnectionError
 
-from kitlib.clusters.checks import Check, Probe, failed, ok, warn
 from trainyard_kit.clouds import tags
+from trainyard_kit.clouds.checks import Check, Probe, failed, ok, warn
 from trainyard_kit.clouds.eks import machines, roles
 from trainyard_kit.clouds.eks.client_errors import UPGRADE, AwsError
 from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, EksPlan

@@ -12,12 +12,12 @@ from google.cloud.container_v1 import types
 
 from kitlib import config
 from kitlib.clusters.base import Shape
-from kitlib.clusters.checks import Check, Report
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput
 from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
 from kitlib.storage import Volume, persistent_volume, pvc
+from trainyard_kit.clouds.checks import Check, Report
 from trainyard_kit.clouds.cluster import CloudCluster, exec_kubeconfig
 from trainyard_kit.clouds.cluster_store import ClusterStore
 from trainyard_kit.clouds.gke import create, delete, preflight, token

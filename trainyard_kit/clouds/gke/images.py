@@ -11,7 +11,6 @@ from typing import Any
 
 from googleapiclient.http import MediaFileUpload
 
-from kitlib.clusters.image_registry import BuildRequest, Login, Registry, StoredImage, short_name
 from kitlib.errors import CommandFailed, Interrupted, KitError
 from trainyard_kit.clouds.clock import Clock
 from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
@@ -22,6 +21,7 @@ from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.gke.token import access_token
 from trainyard_kit.clouds.steps import Steps
 from trainyard_kit.clouds.tags import Tags
+from trainyard_kit.container_images.registry import BuildRequest, Login, Registry, StoredImage, short_name
 
 FOLDER = "trainyard/builds"  # of the bucket
 NEW_RIGHTS_SECONDS = 600  # until Cloud Build knows a new account and its roles

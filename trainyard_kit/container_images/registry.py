@@ -1,6 +1,6 @@
 """The contract of a provider's container registry, which may also build images.
 
-`clouds` implements it; `kitlib.container_images` builds and pushes with it.
+`trainyard_kit.clouds` implements it; `build_image` builds and pushes with it.
 """
 
 from abc import ABC, abstractmethod

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kitlib.clusters import provider_class
+from kitlib.clusters.base import Shape
+from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table
 from kitlib.errors import KitError, PreflightFailed
@@ -145,3 +148,29 @@ def _ask(probe: Probe) -> list[Check]:
         else:
             checks.append(warn(probe.name, f"it could not be looked at: {error.what}", error.fix))
     return checks
+
+
+def preflight(provider: str, *, name: str = DEFAULT_CLUSTER, nodes: int = 4, **options: object) -> Report:
+    """Check what may prevent a new cluster: credentials, permissions, quotas, zones, names.
+
+    `create_cluster` runs the same checks before anything is paid for.
+
+    Args:
+        provider: As for `create_cluster`.
+        name: The same.
+        nodes: The same.
+        options: The same.
+
+    Returns:
+        A report with a row for each check and its fix; ``raise_failures()`` turns it into an error.
+
+    Example:
+        >>> preflight("eks", region="us-west-2", instance_type="g4dn.xlarge", nodes=2)
+    """
+    shape = Shape(nodes=nodes, options=options)
+    preflight_of_provider = getattr(provider_class(provider), "preflight", None)
+    if preflight_of_provider is None:
+        words = f"the provider {provider} needs no account and costs nothing"
+        return Report(f'cluster "{name}"', (ok("account", words),))
+    report: Report = preflight_of_provider(name, shape)
+    return report

@@ -11,16 +11,17 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 from kitlib import config
 from kitlib.clusters import Cluster
-from kitlib.clusters.image_registry import BuildRequest, Registry
 from kitlib.clusters.trainer_image import TRAINER, remember
-from kitlib.container_images import engines
-from kitlib.container_images.build_context import BuildContext
 from kitlib.display.progress import progress
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
 from kitlib.k8s.quantities import format_bytes
+from trainyard_kit.container_images import engines
+from trainyard_kit.container_images.build_context import BuildContext
+from trainyard_kit.container_images.registry import BuildRequest, Registry
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def build_image(
     file = config.find(dockerfile)
     folder = config.DATA if file.is_relative_to(config.DATA) else file.parent
     context = BuildContext(folder, file, dict(arguments or {}))
-    home = cluster.registry if cluster is not None and not registry else None
+    home = cast("Registry | None", cluster.registry) if cluster is not None and not registry else None
     if builder == "cloud" and home is None:
         raise BadInput(
             "no cloud can build it",

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kitlib.clusters.image_registry import Login
-from kitlib.container_images.build_context import BuildContext
 from kitlib.display.progress import progress
 from kitlib.errors import CommandFailed
+from trainyard_kit.container_images.build_context import BuildContext
+from trainyard_kit.container_images.registry import Login
 
 PROGRAMS = ("docker", "podman")
 SAME = {"x86_64": "linux/amd64", "AMD64": "linux/amd64", "aarch64": "linux/arm64", "arm64": "linux/arm64"}
