@@ -241,13 +241,13 @@ def prepare_dataset(
 
 def _existing(job: DatasetJob, volume: Volume) -> Dataset | None:
     """Find a dataset that is complete and fits what a job would prepare."""
-    for place, there in _places(volume, job.dataset, records=job.records):
-        if there is None or (job.records and "records" not in there):
+    for place, existing in _places(volume, job.dataset, records=job.records):
+        if existing is None or (job.records and "records" not in existing):
             continue
         # How many are drawn, the instructor has decided for all.
-        enough = job.limit if place is volume else there.get("limit")
-        if _suits(there, job.synthetic, enough):
-            return _dataset(place, there)
+        enough = job.limit if place is volume else existing.get("limit")
+        if _suits(existing, job.synthetic, enough):
+            return _dataset(place, existing)
     return None
 
 
@@ -314,13 +314,13 @@ def _follow(run: Run, line: Progress, timeout: float) -> dict[str, Any]:
     """Show the Job's progress until it has ended, and return its description of the dataset."""
     fields: Mapping[str, Any] = {}
     stream = LogStream(run.objects, run.log_cache, rank=0, timeout=timeout, part_of=line)
-    for each in events.parse(stream):
-        fields = each.fields
-        if each.event == "end":
+    for event in events.parse(stream):
+        fields = event.fields
+        if event.event == "end":
             return dict(fields)
-        if each.event == "error":
+        if event.event == "error":
             raise _failed(run, str(fields["message"]))
-        if words := _words(each.event, fields):
+        if words := _words(event.event, fields):
             line.update(words)
     run.wait(timeout=timeout)  # it was killed, and is started again; or its traceback says why not
     return _last(run)

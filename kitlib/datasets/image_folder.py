@@ -55,7 +55,7 @@ class ImageFolder:
                 ) from error
         file = io.BytesIO()
         numpy.savez_compressed(
-            file, images=numpy.stack(shown), labels=numpy.array([each for _, each in chosen])
+            file, images=numpy.stack(shown), labels=numpy.array([label for _, label in chosen])
         )
         return file.getvalue()
 
@@ -84,7 +84,7 @@ def read(path: Path) -> ImageFolder:
             about=str(test),
             fix="give both folders the same classes",
         )
-    images = [(each, name) for name, found in by_class.items() for each in found]
+    images = [(path, name) for name, paths in by_class.items() for path in paths]
     return ImageFolder(path.absolute(), list(by_class), images, sum(map(len, tested.values())))
 
 

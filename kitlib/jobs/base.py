@@ -89,9 +89,9 @@ class Job(ABC):
         Raises:
             BadInput: There is none of this kind.
         """
-        chosen = [each for each in self.objects if kind in (None, each["kind"])]
+        chosen = [item for item in self.objects if kind in (None, item["kind"])]
         if not chosen:
-            kinds = ", ".join(each["kind"] for each in self.objects)
+            kinds = ", ".join(item["kind"] for item in self.objects)
             raise BadInput("this job has no object of that kind", about=f"{kind!r}", fix=f"one of {kinds}")
         return manifests.write(chosen)
 
@@ -140,7 +140,7 @@ class Job(ABC):
         return other
 
     def __repr__(self) -> str:
-        return f'{type(self).__name__} "{self.name}": {", ".join(title(each) for each in self.objects)}'
+        return f'{type(self).__name__} "{self.name}": {", ".join(title(item) for item in self.objects)}'
 
 
 class TrainingJob(Job):
@@ -293,8 +293,8 @@ class TrainingJob(Job):
         """Read an object of ``manifests/``, or of a file, and give it the name and the labels of this run."""
         path = file or config.manifests(folder or self.folder, f"{kind}.yaml")
         found = manifests.read(path)
-        if file and [each["kind"].lower() for each in found] != [kind]:
-            kinds, fix = ", ".join(each["kind"] for each in found), f"name a file with one {kind}"
+        if file and [document["kind"].lower() for document in found] != [kind]:
+            kinds, fix = ", ".join(document["kind"] for document in found), f"name a file with one {kind}"
             raise BadInput(f"this manifest has {kinds or 'nothing'}", about=str(path), fix=fix)
         return merge(found[0], {"metadata": {"name": self.name, "labels": self.labels}})
 
@@ -311,11 +311,11 @@ class TrainingJob(Job):
         """
         (base,) = template["spec"]["containers"]
         self._drop_workspace(template["spec"])
-        own = [each for each in base["volumeMounts"] if each["mountPath"] not in self.volumes]
+        own = [mount for mount in base["volumeMounts"] if mount["mountPath"] not in self.volumes]
         base["volumeMounts"] = own
         spread = copy.deepcopy(template["spec"].get("topologySpreadConstraints", []))
-        for each in spread:  # whatever the label, its value is the run
-            labels = each["labelSelector"]["matchLabels"]
+        for constraint in spread:  # whatever the label, its value is the run
+            labels = constraint["labelSelector"]["matchLabels"]
             labels.update(dict.fromkeys(labels, self.name))
         filled = {
             "image": self.image,
@@ -351,7 +351,7 @@ class TrainingJob(Job):
     def _drop_workspace(self, spec: Object) -> None:
         """Remove a manifest's own workspace if a volume replaces it: their fields may not be merged."""
         if self.workspace:
-            spec["volumes"] = [each for each in spec["volumes"] if each["name"] != "workspace"]
+            spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != "workspace"]
 
     def _fetching(self, source: Remote, container: str) -> Object:
         """Build what a pod needs to fetch its trainer before its container starts."""

@@ -110,8 +110,8 @@ def launch(
         if must_fit and cluster.provider == "local":  # elsewhere an autoscaler may add such a node
             raise
         log.warning("%s; its pods wait until there is such a node. %s", error.what, error.fix)
-    for each in job.priorities:
-        ensure_priority_class(kube, each)
+    for priority in job.priorities:
+        ensure_priority_class(kube, priority)
     try:
         for dry_run in (True, False):  # all are checked before the first is created
             _create_all(kube, job, objects, about=run.about, dry_run=dry_run)
@@ -220,9 +220,9 @@ def _wait_until_noticed(kube: Kube, pod: Object, *, about: str) -> None:
 
     def noticed(seen: Snapshot) -> bool:
         return any(
-            each["status"].get("containerStatuses")
-            or pods.condition(each, "PodScheduled").get("status") == "False"
-            for each in seen["Pod"].values()
+            pod["status"].get("containerStatuses")
+            or pods.condition(pod, "PodScheduled").get("status") == "False"
+            for pod in seen["Pod"].values()
         )
 
     with contextlib.suppress(WaitTimeout):  # its controllers have had their time

@@ -58,13 +58,13 @@ class NodeResources:
         every = _allowed(lambda: list_nodes(cluster.kube))
         if every is None:
             quotas = _allowed(lambda: cluster.kube.get_all("ResourceQuota")) or ()
-            hard = (each["spec"].get("hard") or {} for each in quotas)
-            return cls(gpu_nodes=tuple(int(each.get(f"requests.{GPU}", 0)) for each in hard))
-        usable = [each for each in every if is_ready(each) and not each["spec"].get("unschedulable")]
-        cpu_nodes = (each for each in usable if _tolerated(each, tolerations))
-        gpu_nodes = (each for each in usable if _tolerated(each, [*tolerations, GPU_TOLERATION]))
-        gpus = tuple(int(_allocatable(each, GPU)) for each in gpu_nodes)
-        cores = tuple(_allocatable(each, "cpu") for each in cpu_nodes)
+            hard = (quota["spec"].get("hard") or {} for quota in quotas)
+            return cls(gpu_nodes=tuple(int(quota.get(f"requests.{GPU}", 0)) for quota in hard))
+        usable = [node for node in every if is_ready(node) and not node["spec"].get("unschedulable")]
+        cpu_nodes = (node for node in usable if _tolerated(node, tolerations))
+        gpu_nodes = (node for node in usable if _tolerated(node, [*tolerations, GPU_TOLERATION]))
+        gpus = tuple(int(_allocatable(node, GPU)) for node in gpu_nodes)
+        cores = tuple(_allocatable(node, "cpu") for node in cpu_nodes)
         return cls(cores, max(gpus, cluster.training_gpus(), key=sum))
 
     def gpus_of_each(self, pods: int, *, processes: int = 1) -> int:
@@ -75,7 +75,7 @@ class NodeResources:
             1
         """
         for gpus in range(processes, 0, -1):
-            if sum(there // gpus for there in self.gpu_nodes) >= pods:
+            if sum(count // gpus for count in self.gpu_nodes) >= pods:
                 return gpus
         if total := sum(self.gpu_nodes):
             log.warning("%s pods train without GPUs: the nodes have %s; gpus=1 waits for more", pods, total)
@@ -170,8 +170,8 @@ def _tolerated(node: Object, tolerations: Sequence[Mapping[str, Any]]) -> bool:
     A node that has just become Ready keeps the taint of one that is not for a moment.
     """
     every = node["spec"].get("taints") or []
-    taints = [each for each in every if each["effect"] != "PreferNoSchedule" and each["key"] != NOT_READY]
-    return all(any(_matches(each, taint) for each in tolerations) for taint in taints)
+    taints = [taint for taint in every if taint["effect"] != "PreferNoSchedule" and taint["key"] != NOT_READY]
+    return all(any(_matches(toleration, taint) for toleration in tolerations) for taint in taints)
 
 
 def _matches(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:

@@ -214,18 +214,18 @@ def listed(program: Path, files: Iterable[str | Path]) -> list[str]:
     if isinstance(files, str | Path):
         raise BadInput("files is a list", about=f"files={str(files)!r}", fix=f"files=[{str(files)!r}]")
     folder, found = program.parent, list[str]()
-    for given in files:
-        path = folder / Path(given).expanduser()
+    for file in files:
+        path = folder / Path(file).expanduser()
         places = (Path(os.path.normpath(path)), path.parent.resolve() / path.name)  # by links or without
         place = next((place for place in places if place.is_relative_to(folder) and place != folder), None)
         if place is None or not place.exists():
             raise BadInput(
                 "there is no such file or folder beside the trainer",
-                about=f"{given}, looked for in {folder}",
+                about=f"{file}, looked for in {folder}",
                 fix="name files and folders below the trainer's, or put them on a volume",
             )
         name = place.relative_to(folder).as_posix()
-        if twice := [other for other in found if _overlap(name, other)]:
+        if twice := [path for path in found if _overlap(name, path)]:
             raise BadInput(
                 "a file is named twice", about=f"{name} and {twice[0]}", fix="name a folder, or what is in it"
             )
@@ -359,7 +359,7 @@ def flags(args: Mapping[str, Any] | Sequence[object]) -> list[str]:
             if value is not None and value is not False
         ]
     elif isinstance(args, Sequence) and not isinstance(args, str | bytes):
-        words = [str(each) for each in args]
+        words = [str(arg) for arg in args]
     else:
         what = "a trainer's arguments are a dict or a list"
         raise BadInput(what, about=f"args={args!r}", fix='args={"epochs": 3}')

@@ -55,13 +55,13 @@ class ElasticTrainingJob(TrainingJob):
         self.id: str = self._new_id()
         if min_nodes is not None or max_nodes is not None:
             self.limits = _check_limits(self.nodes, min_nodes, max_nodes)
-            offered = [config.find(each) for each in OFFERED]
+            offered = [config.find(path) for path in OFFERED]
             if self.remote:  # its imports are not known yet
                 self.sources |= sources(config.find(LAUNCHER), *offered)
             elif self.function:
                 wanted = imports(str(self.sources[self.trainer.name]))
                 self.sources |= sources(
-                    config.find(LAUNCHER), *(each for each in offered if each.stem in wanted)
+                    config.find(LAUNCHER), *(path for path in offered if path.stem in wanted)
                 )
             else:
                 launcher = config.find(LAUNCHER)
@@ -95,8 +95,8 @@ class ElasticTrainingJob(TrainingJob):
     def _pod_template(self, template: Object, **container: Any) -> Object:
         pod = super()._pod_template(template, **container)
         if self.limits is not None:
-            for each in pod["spec"]["topologySpreadConstraints"]:
-                each["whenUnsatisfiable"] = self.SPREAD
+            for constraint in pod["spec"]["topologySpreadConstraints"]:
+                constraint["whenUnsatisfiable"] = self.SPREAD
         return pod
 
     def _store(self, rendezvous: str) -> list[Object]:
@@ -170,7 +170,7 @@ class TorchElastic(ElasticTrainingJob):
     ) -> None:
         super().__init__(trainer, nodes=nodes, min_nodes=min_nodes, max_nodes=max_nodes, **job)
         if rendezvous not in STORES:
-            fix = " or ".join(f'rendezvous="{each}"' for each in STORES)
+            fix = " or ".join(f'rendezvous="{store}"' for store in STORES)
             raise BadInput("there is no such rendezvous", about=f"rendezvous={rendezvous!r}", fix=fix)
         self.rendezvous = rendezvous
 

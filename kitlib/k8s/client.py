@@ -321,10 +321,10 @@ class Kube:
                 if error.status != 404:
                     raise
                 found = []
-            for each in found:
-                if "/" not in each["name"]:
-                    self._resources[api_version, each["kind"]] = _Resource(
-                        base, each["name"], each["namespaced"]
+            for resource in found:
+                if "/" not in resource["name"]:
+                    self._resources[api_version, resource["kind"]] = _Resource(
+                        base, resource["name"], resource["namespaced"]
                     )
         try:
             return self._resources[api_version, kind]
@@ -400,7 +400,7 @@ class Kube:
         if not self._plugin:
             return ""
         command = [self._plugin["command"], *(self._plugin.get("args") or [])]
-        variables = {each["name"]: each["value"] for each in self._plugin.get("env") or []}
+        variables = {variable["name"]: variable["value"] for variable in self._plugin.get("env") or []}
         folder = self.kubeconfig.absolute().parent if os.sep in command[0] else None  # as client-go has it
         wanted = {"apiVersion": self._plugin["apiVersion"], "kind": "ExecCredential"}
         info = {"KUBERNETES_EXEC_INFO": json.dumps(wanted | {"spec": {"interactive": False}})}
@@ -437,9 +437,9 @@ def _load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str
 
     try:
         contexts, current = config.list_kube_config_contexts(str(kubeconfig))
-        chosen = next((each for each in contexts if each["name"] == context), None) if context else current
+        chosen = next((entry for entry in contexts if entry["name"] == context), None) if context else current
         if context and chosen is None:
-            known = ", ".join(each["name"] for each in contexts) or "none"
+            known = ", ".join(context["name"] for context in contexts) or "none"
             raise BadInput(
                 f'the kubeconfig has no context "{context}"',
                 about=f'{kubeconfig}, for cluster "{cluster}"',
@@ -464,7 +464,7 @@ def _load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str
         ) from error
     given = (chosen or {}).get("context", {})
     users = yaml.safe_load(kubeconfig.read_text(encoding="utf-8")).get("users") or []
-    plugins = [each["user"].get("exec") for each in users if each.get("name") == given.get("user")]
+    plugins = [user["user"].get("exec") for user in users if user.get("name") == given.get("user")]
     return client, given.get("namespace"), next(filter(None, plugins), {})
 
 

@@ -97,12 +97,12 @@ def events_table(events: Iterable[Object]) -> Table:
 
     rows = [
         (
-            age(time_of(each)),
-            each.get("type"),
-            each.get("reason"),
-            f"{each['involvedObject'].get('kind', '')}/{each['involvedObject'].get('name', '')}",
-            each.get("message", ""),
+            age(time_of(event)),
+            event.get("type"),
+            event.get("reason"),
+            f"{event['involvedObject'].get('kind', '')}/{event['involvedObject'].get('name', '')}",
+            event.get("message", ""),
         )
-        for each in sorted(events, key=lambda each: (time_of(each), each.get("eventTime") or ""))
+        for event in sorted(events, key=lambda event: (time_of(event), event.get("eventTime") or ""))
     ]
     return Table(("age", "type", "reason", "object", "message"), rows, empty="no events")

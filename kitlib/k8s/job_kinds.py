@@ -105,7 +105,7 @@ def wanted(item: Object) -> int:
     spec = item["spec"]
     replicas = spec.get("pytorchReplicaSpecs") or spec.get("replicaSpecs")
     if replicas:
-        return sum(each.get("replicas", 1) for each in replicas.values())
+        return sum(replica.get("replicas", 1) for replica in replicas.values())
     if "trainer" in spec:
         return spec["trainer"].get("numNodes") or 1
     return spec.get("completions") or spec.get("parallelism") or 1
@@ -120,22 +120,22 @@ def limits(item: Object) -> tuple[int, int, int]:
         return now, 1 + count + 1, now  # the master, the servers, and one worker
     elastic = spec.get("elasticPolicy") or spec
     masters = ((spec.get("pytorchReplicaSpecs") or {}).get("Master") or {}).get("replicas", 0)
-    least, most = (elastic.get(each) for each in ("minReplicas", "maxReplicas"))
+    least, most = (elastic.get(field) for field in ("minReplicas", "maxReplicas"))
     return now, masters + least if least else now, masters + most if most else now
 
 
 def conditions(item: Object) -> dict[str, Object]:
     """Index the conditions that are true by their type."""
     every = (item.get("status") or {}).get("conditions") or []
-    return {each["type"]: each for each in every if each["status"] == "True"}
+    return {condition["type"]: condition for condition in every if condition["status"] == "True"}
 
 
 def succeeded(item: Object, workers: Iterable[Object] = ()) -> bool:
     """Test for success; of plain pods by the pods: none trains any more, and one came to the end."""
     if item.get("kind") == POD_TEMPLATE:
         workers = list(workers)
-        return not any(map(active, workers)) and any(pods.phase(each) == "Succeeded" for each in workers)
-    return any(each in conditions(item) for each in kind_of(item).succeeded)
+        return not any(map(active, workers)) and any(pods.phase(worker) == "Succeeded" for worker in workers)
+    return any(condition in conditions(item) for condition in kind_of(item).succeeded)
 
 
 def succeeds_before_its_pods(item: Object) -> bool:
@@ -152,13 +152,13 @@ def failure(item: Object, workers: Iterable[Object] = ()) -> str | None:
     """
     if item.get("kind") == POD_TEMPLATE:
         workers = list(workers)
-        unreachable = any(pods.node_unreachable(each) for each in workers if not pods.finished(each))
-        failed = any(pods.phase(each) == "Failed" for each in workers)
+        unreachable = any(pods.node_unreachable(worker) for worker in workers if not pods.finished(worker))
+        failed = any(pods.phase(worker) == "Failed" for worker in workers)
         if any(map(active, workers)) or succeeded(item, workers) or (unreachable and not failed):
             return None
         return "every worker has failed" if failed else "its workers were deleted"
     state = conditions(item)
-    found = next((state[each] for each in kind_of(item).failed if each in state), None)
+    found = next((state[condition] for condition in kind_of(item).failed if condition in state), None)
     return None if found is None else found.get("message") or found.get("reason") or "it failed"
 
 

@@ -54,7 +54,7 @@ def complete(kube: Kube, pod: Object) -> bool:
 def merge(by_rank: Mapping[int | str, Sequence[Line]]) -> list[tuple[int | str, Line]]:
     """Merge the lines of many ranks in the order of their time."""
     lines = [(rank, line) for rank, written in by_rank.items() for line in written]
-    return sorted(lines, key=lambda each: (time_key(each[1].time), each[0]))
+    return sorted(lines, key=lambda line: (time_key(line[1].time), line[0]))
 
 
 class LogPosition:
@@ -158,7 +158,9 @@ class PodLogFollowers:
     def add(self, key: Any, follower: PodLogFollower) -> None:
         """Follow a pod; its lines come with this key."""
         thread = threading.Thread(target=self._run, args=(key, follower), name=f"log-{key}", daemon=True)
-        self.running = [each for each in self.running if each[0].is_alive()] + [(thread, follower)]
+        self.running = [follower for follower in self.running if follower[0].is_alive()] + [
+            (thread, follower)
+        ]
         thread.start()
 
     def alive(self) -> bool:
@@ -189,7 +191,7 @@ class PodLogFollowers:
             taken.append(self.lines.get())
         lines = [(key, what) for key, what in taken if isinstance(what, Line)]
         failed = [(key, what) for key, what in taken if not isinstance(what, Line)]
-        return sorted(lines, key=lambda each: time_key(each[1].time)), failed
+        return sorted(lines, key=lambda line: time_key(line[1].time)), failed
 
     def close(self) -> None:
         for _, follower in self.running:

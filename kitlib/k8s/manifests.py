@@ -37,7 +37,9 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     style = "|" if "\n" in text else None
-    if any(each in text for each in "\x85\u2028\u2029"):  # line breaks to PyYAML: lost if not escaped
+    if any(
+        character in text for character in "\x85\u2028\u2029"
+    ):  # line breaks to PyYAML: lost if not escaped
         style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -54,8 +56,8 @@ def write(objects: Sequence[Object]) -> Manifest:
     """Write objects as YAML for ``kubectl apply -f``, one document each."""
     return Manifest(
         "---\n".join(
-            yaml.dump(each, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
-            for each in objects
+            yaml.dump(item, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+            for item in objects
         )
     )
 
@@ -81,12 +83,12 @@ def read_text(path: Path) -> str:
 def parse(text: str, *, about: str) -> list[Object]:
     """Parse the objects of a YAML text."""
     try:
-        objects = [each for each in yaml.safe_load_all(text) if each is not None]
+        objects = [document for document in yaml.safe_load_all(text) if document is not None]
     except yaml.YAMLError as error:
         raise BadInput("this is not valid YAML", about=about, fix=f"correct it: {error}") from error
-    for each in objects:
-        typed = isinstance(each, dict) and each.get("apiVersion") and each.get("kind")
-        if not typed or not isinstance(each.get("metadata"), dict):
+    for item in objects:
+        typed = isinstance(item, dict) and item.get("apiVersion") and item.get("kind")
+        if not typed or not isinstance(item.get("metadata"), dict):
             what = "a Kubernetes object needs apiVersion, kind and metadata"
             raise BadInput(what, about=about, fix="add them, or give another file")
     return objects
@@ -110,8 +112,8 @@ def _merge(base: Any, patch: Any) -> Any:
     if isinstance(base, Mapping) and isinstance(patch, Mapping):
         return merge(base, patch)
     if _named(base) and _named(patch):
-        over = {each["name"]: each for each in patch}
-        kept = [merge(each, over.pop(each["name"])) if each["name"] in over else each for each in base]
+        over = {entry["name"]: entry for entry in patch}
+        kept = [merge(entry, over.pop(entry["name"])) if entry["name"] in over else entry for entry in base]
         return kept + list(over.values())
     return patch
 

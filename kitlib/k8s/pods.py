@@ -25,8 +25,10 @@ def node_rank(pod: Object) -> int | None:
     labels = meta.get("labels") or {}
     index = labels.get(names.WORKER, labels.get(INDEX, (meta.get("annotations") or {}).get(INDEX)))
     if index is None and REPLICA in labels:
-        env = (each for container in pod["spec"]["containers"] for each in container.get("env") or [])
-        index = next((each.get("value") for each in env if each["name"] == "RANK"), labels[REPLICA])
+        env = (variable for container in pod["spec"]["containers"] for variable in container.get("env") or [])
+        index = next(
+            (variable.get("value") for variable in env if variable["name"] == "RANK"), labels[REPLICA]
+        )
     return int(index) if index is not None and RANK.fullmatch(index) else None
 
 
@@ -74,20 +76,22 @@ def failed(pods: Iterable[Object]) -> list[Object]:
     Workers and servers are replaced when they fail: such a run ends with its master. Those that failed
     because they were deleted come last, since times are whole seconds.
     """
-    those = (each for each in pods if phase(each) == "Failed")
+    those = (pod for pod in pods if phase(pod) == "Failed")
     return sorted(those, key=lambda pod: (replica_id(pod) != "master", deleted(pod), finished_at(pod)))
 
 
 def started(pod: Object) -> bool:
     """Tell whether its main container runs, or has run, so that there may be a log."""
-    states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or []]
+    states = [
+        status.get("state") or {} for status in (pod.get("status") or {}).get("containerStatuses") or []
+    ]
     return any("running" in state or "terminated" in state for state in states)
 
 
 def condition(pod: Object, kind: str) -> Object:
     """Get a condition of the pod; an empty one if it has none of this kind."""
     every = (pod.get("status") or {}).get("conditions") or []
-    return next((each for each in every if each["type"] == kind), {})
+    return next((entry for entry in every if entry["type"] == kind), {})
 
 
 def node_unreachable(pod: Object) -> str:
@@ -111,8 +115,8 @@ def _states(pod: Object) -> list[tuple[Object, Object]]:
     """List its containers' states, waiting and terminated; initial containers first."""
     status = pod.get("status") or {}
     every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    states = [each.get("state") or {} for each in every]
-    return [(each.get("waiting") or {}, each.get("terminated") or {}) for each in states]
+    states = [status.get("state") or {} for status in every]
+    return [(state.get("waiting") or {}, state.get("terminated") or {}) for state in states]
 
 
 def status_word(pod: Object) -> str:
@@ -156,17 +160,17 @@ def _last_words(message: str) -> str:
 def finished_at(pod: Object) -> str:
     """Find when its first container failed, or the last one ended: RFC 3339, or an empty text."""
     ended = [ended for _, ended in _states(pod) if ended]
-    bad = [each.get("finishedAt") or "" for each in ended if each.get("exitCode") != 0]
-    return min(bad) if bad else max((each.get("finishedAt") or "" for each in ended), default="")
+    bad = [state.get("finishedAt") or "" for state in ended if state.get("exitCode") != 0]
+    return min(bad) if bad else max((state.get("finishedAt") or "" for state in ended), default="")
 
 
 def last_message(pod: Object) -> list[tracebacks.Line]:
     """Read its containers' termination messages: the end of a log that may be gone."""
     return [
-        tracebacks.Line(each.get("finishedAt") or "", text)
-        for _, each in _states(pod)
-        if each and each.get("exitCode") != 0
-        for text in tracebacks.with_head((each.get("message") or "").splitlines())
+        tracebacks.Line(state.get("finishedAt") or "", text)
+        for _, state in _states(pod)
+        if state and state.get("exitCode") != 0
+        for text in tracebacks.with_head((state.get("message") or "").splitlines())
     ]
 
 
@@ -185,7 +189,7 @@ def table(pods: Iterable[Object]) -> Table:
                 pod["metadata"]["name"],
                 *([node_rank(pod)] if ranked else []),
                 status_word(pod),
-                sum(each.get("restartCount", 0) for each in status.get("containerStatuses") or []),
+                sum(status.get("restartCount", 0) for status in status.get("containerStatuses") or []),
                 pod["spec"].get("nodeName"),
                 status.get("podIP"),
                 age(pod["metadata"].get("creationTimestamp")),

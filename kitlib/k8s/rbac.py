@@ -80,10 +80,14 @@ def may(kube: Kube, permission: Permission) -> bool:
 def table(kube: Kube) -> Table:
     """Make a row for each of :data:`PERMISSIONS`."""
     rows = []
-    for each in PERMISSIONS:
-        allowed = may(kube, each)
-        where = "" if each.cluster_wide else kube.namespace
-        how = grant(each.verb, each.resource, group=each.group, namespace=where).splitlines()[0]
-        takes = f"{each.verb} {each.resource}{'.' + each.group if each.group else ''}"
-        rows.append((each.to, takes, "yes" if allowed else "NO", each.notebooks, "" if allowed else how))
+    for permission in PERMISSIONS:
+        allowed = may(kube, permission)
+        where = "" if permission.cluster_wide else kube.namespace
+        how = grant(
+            permission.verb, permission.resource, group=permission.group, namespace=where
+        ).splitlines()[0]
+        takes = f"{permission.verb} {permission.resource}{'.' + permission.group if permission.group else ''}"
+        rows.append(
+            (permission.to, takes, "yes" if allowed else "NO", permission.notebooks, "" if allowed else how)
+        )
     return Table(("to", "takes", "allowed", "notebooks", "the role that would allow it"), rows)

@@ -60,9 +60,9 @@ class _Watcher:
     def _list(self) -> tuple[dict[str, Object], str]:
         items, version = self.kube.get_all_at(self.spec.kind, **self.selectors)
         if self.spec.on_object:
-            for each in items:
-                self.spec.on_object(each)
-        return {self._key(each): each for each in items}, version
+            for item in items:
+                self.spec.on_object(item)
+        return {self._key(item): item for item in items}, version
 
     def _key(self, item: Object) -> str:
         meta = item["metadata"]
@@ -123,7 +123,7 @@ def watch_objects(kube: Kube, *specs: WatchSpec) -> Iterator[Snapshot]:
     try:
         for spec in specs:
             watchers.append(_Watcher(kube, spec, changes))
-        state = {each.spec.kind: dict(each.objects) for each in watchers}
+        state = {watcher.spec.kind: dict(watcher.objects) for watcher in watchers}
         while True:
             yield dict(state)
             for kind, what in _take(changes):

@@ -85,8 +85,8 @@ class TrainingMetrics:
         self.validation: dict[int, dict[int, float]] = {}
         self.ended: set[int] = set()
         self._rows: dict[int, _Rows] = {}
-        for each in sorted(events, key=lambda event: event.time):
-            self.add(each)
+        for row in sorted(events, key=lambda event: event.time):
+            self.add(row)
 
     def add(self, event: Event) -> None:
         """Add one event; one without usable figures changes nothing."""
@@ -109,11 +109,11 @@ class TrainingMetrics:
     @property
     def last_step(self) -> int | None:
         """The largest step that a rank has reported last."""
-        return max((int(each.newest[STEP]) for each in self._rows.values()), default=None)
+        return max((int(row.newest[STEP]) for row in self._rows.values()), default=None)
 
     def first_and_last_loss(self) -> tuple[float, float]:
         """Average over the ranks their first and their last losses; NaN without any."""
-        ends = [(each.view[0, LOSS], each.newest[LOSS]) for each in self._rows.values()]
+        ends = [(row.view[0, LOSS], row.newest[LOSS]) for row in self._rows.values()]
         if not ends:
             return math.nan, math.nan
         first, last = np.mean(ends, axis=0)
@@ -139,11 +139,11 @@ class TrainingMetrics:
         rows = [self._rows[rank].view for rank in ranks]
         if max(map(len, rows), default=0) > 2 * buckets:
             width = _width(rows, buckets)
-            rows = [_gridded(each, width) for each in rows]
-        steps = np.unique(np.concatenate([each[:, STEP] for each in rows])) if rows else np.empty(0)
+            rows = [_gridded(row, width) for row in rows]
+        steps = np.unique(np.concatenate([row[:, STEP] for row in rows])) if rows else np.empty(0)
         spread = np.full((len(ranks), len(steps), 6), np.nan)
-        for index, each in enumerate(rows):
-            spread[index, np.searchsorted(steps, each[:, STEP])] = each
+        for index, row in enumerate(rows):
+            spread[index, np.searchsorted(steps, row[:, STEP])] = row
         return _frame(steps, ranks, spread, self.validation_losses())
 
     def _step(self, event: Event) -> None:
@@ -219,7 +219,7 @@ class _Rows:
 
 def _width(rows: list[np.ndarray], buckets: int) -> int:
     """Choose the steps in a bucket: a power of two, so that old buckets stay as they are."""
-    steps = max(float(each[-1, STEP]) for each in rows) - min(float(each[0, STEP]) for each in rows)
+    steps = max(float(row[-1, STEP]) for row in rows) - min(float(row[0, STEP]) for row in rows)
     return 2 ** max(0, math.ceil(math.log2(max(1.0, (steps + 1) / buckets))))
 
 

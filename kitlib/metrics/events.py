@@ -77,8 +77,8 @@ def parse(lines: Iterable[str]) -> Iterator[Event]:
 
 def rows(events: Iterable[Event], event: str | None = None) -> list[dict[str, Any]]:
     """Flatten events to rows in the order of their time, all of them or those of one kind."""
-    chosen = (each for each in events if event is None or each.event == event)
-    return [each.row() for each in sorted(chosen, key=lambda each: (each.time, each.rank))]
+    chosen = (entry for entry in events if event is None or entry.event == event)
+    return [entry.row() for entry in sorted(chosen, key=lambda entry: (entry.time, entry.rank))]
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -94,7 +94,7 @@ def _event(body: Mapping[str, Any], pod: str) -> str:
         kind = ""
     elif kind == "step" and any(name == "step" for name, _ in figures):
         kind = ""
-    words = ["" if who == pod else who, _text(kind), *(each for _, each in figures), _pairs(rest)]
+    words = ["" if who == pod else who, _text(kind), *(value for _, value in figures), _pairs(rest)]
     return "  ".join(filter(None, words))
 
 
@@ -127,7 +127,7 @@ def _pairs(fields: Mapping[str, object]) -> str:
 def _value(value: object) -> str:
     if isinstance(value, list | dict):
         items = value if isinstance(value, list) else value.values()
-        if len(value) > MOST_ITEMS or any(isinstance(each, list | dict) for each in items):
+        if len(value) > MOST_ITEMS or any(isinstance(item, list | dict) for item in items):
             count = _count(value)
             return f"{count:,} value{'s' * (count != 1)}"
         return f"[{', '.join(map(_value, value))}]" if isinstance(value, list) else f"{{{_pairs(value)}}}"

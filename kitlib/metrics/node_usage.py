@@ -75,11 +75,11 @@ class Rates:
 def figures(metrics: Iterable[Object]) -> dict[str, tuple[float, float]]:
     """Read cores and bytes by node from objects of kind NodeMetrics."""
     return {
-        each["metadata"]["name"]: (
-            parse_quantity(each["usage"]["cpu"]),
-            parse_quantity(each["usage"]["memory"]),
+        metric["metadata"]["name"]: (
+            parse_quantity(metric["usage"]["cpu"]),
+            parse_quantity(metric["usage"]["memory"]),
         )
-        for each in metrics
+        for metric in metrics
     }
 
 
@@ -89,8 +89,11 @@ def gpus_held(pods: Iterable[Object]) -> dict[str, float]:
     for pod in pods:
         node = pod["spec"].get("nodeName")
         if node and not finished(pod):
-            limits = ((each.get("resources") or {}).get("limits") or {} for each in pod["spec"]["containers"])
-            held[node] = held.get(node, 0.0) + sum(parse_quantity(each.get(GPU, 0)) for each in limits)
+            limits = (
+                (container.get("resources") or {}).get("limits") or {}
+                for container in pod["spec"]["containers"]
+            )
+            held[node] = held.get(node, 0.0) + sum(parse_quantity(limit.get(GPU, 0)) for limit in limits)
     return held
 
 
@@ -132,7 +135,7 @@ class UsageHistory:
         Returns:
             Percent of what is allocatable, of shape (nodes, samples); NaN where it is not known.
         """
-        rows = [[self._share(kind, name, each.get(name)) for each in self.samples] for name in self.nodes]
+        rows = [[self._share(kind, name, sample.get(name)) for sample in self.samples] for name in self.nodes]
         return np.array(rows, dtype=float).reshape(len(rows), len(self.samples))
 
     def _share(self, kind: str, name: str, use: NodeUse | None) -> float:
@@ -152,9 +155,9 @@ def node_usage(metrics: Iterable[Object], nodes: Iterable[Object]) -> Table:
         metrics: Objects of kind NodeMetrics.
         nodes: Objects of kind Node; one without metrics has dashes.
     """
-    used = {each["metadata"]["name"]: each["usage"] for each in metrics}
+    used = {metric["metadata"]["name"]: metric["usage"] for metric in metrics}
     rows = []
-    for node in sorted(nodes, key=lambda each: each["metadata"]["name"]):
+    for node in sorted(nodes, key=lambda node: node["metadata"]["name"]):
         name, has = node["metadata"]["name"], node["status"].get("allocatable") or {}
         usage = used.get(name, {})
         shares = [_percent(usage.get(kind), has.get(kind)) for kind in ("cpu", "memory")]

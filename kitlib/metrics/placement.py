@@ -102,14 +102,14 @@ class Placement:
 
     def seconds(self, uid: str, *states: str, now: float) -> float:
         """Sum the time of a pod in these states."""
-        mine = (each for each in self.intervals if each.uid == uid and each.state in states)
-        return sum((now if each.ended is None else each.ended) - each.began for each in mine)
+        mine = (interval for interval in self.intervals if interval.uid == uid and interval.state in states)
+        return sum((now if interval.ended is None else interval.ended) - interval.began for interval in mine)
 
     def table(self, *, now: float) -> Table:
         """Make a row a pod, in the order of creation: how long it waited and ran, and its end."""
         rows = []
-        for uid in dict.fromkeys(each.uid for each in self.intervals):
-            last = [each for each in self.intervals if each.uid == uid][-1]
+        for uid in dict.fromkeys(interval.uid for interval in self.intervals):
+            last = [interval for interval in self.intervals if interval.uid == uid][-1]
             waited = self.seconds(uid, WAITING, STARTING, now=now)
             ran = self.seconds(uid, RUNNING, LEAVING, now=now)
             end = last.state if uid in self._open else self.ends.get(uid, "")
@@ -121,7 +121,7 @@ class Placement:
 def group_of(pod: Object) -> str:
     """Find what a pod belongs to: its run, or else its job or app."""
     labels = pod["metadata"].get("labels") or {}
-    known = (labels[each] for each in (names.RUN, job_kinds.JOBSET, *OF_OTHERS) if each in labels)
+    known = (labels[label] for label in (names.RUN, job_kinds.JOBSET, *OF_OTHERS) if label in labels)
     return next(known, pod["metadata"]["name"])
 
 

@@ -40,11 +40,11 @@ def rank_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, 
         reported: The trainers' events, each with the pod in whose log it is.
     """
     reported = list(reported)
-    met = [each for each in reported if each[1].event == "rendezvous"]
-    met = met or [each for each in reported if each[1].event == "start"]
+    met = [pair for pair in reported if pair[1].event == "rendezvous"]
+    met = met or [pair for pair in reported if pair[1].event == "start"]
     if not met:
         return {}
-    met.sort(key=lambda each: each[1].time)
+    met.sort(key=lambda pair: pair[1].time)
     newest = met[-1][1]
     found = {}
     for pod, event in met:

@@ -61,7 +61,7 @@ class RunProgress:
     def position(self) -> tuple[float, float | None, str]:
         """What is done, the total if it is known, and the unit: ``steps``, ``epochs`` or ``%``."""
         ranks = self._current_ranks()
-        steps = [each.step for each in ranks if each.step is not None]
+        steps = [rank.step for rank in ranks if rank.step is not None]
         done: float
         total: float | None
         if not ranks and self._percent is not None:
@@ -69,7 +69,7 @@ class RunProgress:
         elif steps and ("steps" in self._totals or "epochs" not in self._totals):
             done, total, unit = self._over_ranks(steps), self._totals.get("steps"), "steps"
         else:
-            done, total = self._over_ranks([each.epoch for each in ranks]), self._totals.get("epochs")
+            done, total = self._over_ranks([rank.epoch for rank in ranks]), self._totals.get("epochs")
             unit = "epochs" if ranks else "steps"
         return (done if total is None else min(done, total)), total, unit
 
@@ -84,15 +84,15 @@ class RunProgress:
     def figures(self) -> str:
         """Loss and images a second of the whole run, as far as they are known."""
         ranks = self._current_ranks()
-        losses = [each.loss for each in ranks if each.loss is not None]
-        rates = [each.rate for each in ranks if each.rate is not None]
+        losses = [rank.loss for rank in ranks if rank.loss is not None]
+        rates = [rank.rate for rank in ranks if rank.rate is not None]
         words = [f"loss {number(sum(losses) / len(losses))}"] if losses else []
         return "  ".join(words + ([f"{number(sum(rates))} images/s"] if rates else []))
 
     def _current_ranks(self) -> list[_Rank]:
         """Exclude ranks beyond the world size, which have left an elastic run."""
         within = max(1, self._world_size)
-        return [each for (role, rank), each in self._ranks.items() if role is not None or rank < within]
+        return [state for (role, rank), state in self._ranks.items() if role is not None or rank < within]
 
     def _over_ranks(self, counts: list[int]) -> int:
         roles = any(role is not None for role, _ in self._ranks)

@@ -170,7 +170,7 @@ def _wait(kube: Kube, part: OperatorPart, report: Report, *, ours: bool) -> None
     about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'
     resume = f'install("{part.name}") again; cluster.kubectl("describe pods -n {namespace}") tells more'
     label, own = f"{OPERATOR}={part.name}", f"metadata.name={name},metadata.namespace={namespace}"
-    watched = [WatchSpec(each, labels=label) for each in IS_READY] if ours else [WatchSpec(kind, fields=own)]
+    watched = [WatchSpec(kind, labels=label) for kind in IS_READY] if ours else [WatchSpec(kind, fields=own)]
     wait(
         watch_objects(kube.within(""), *watched, WatchSpec("Pod", fields=f"metadata.namespace={namespace}")),
         until=lambda seen: f"{namespace}/{name}" in seen[kind] and not _not_ready(seen),
@@ -205,7 +205,7 @@ def _available(workload: Object) -> bool:
 
 def _has_condition(item: Object, condition: str) -> bool:
     held = (item.get("status") or {}).get("conditions") or []
-    return any(each["type"] == condition and each["status"] == "True" for each in held)
+    return any(entry["type"] == condition and entry["status"] == "True" for entry in held)
 
 
 # What an operator's jobs need of it, and when that is there.
@@ -252,7 +252,7 @@ def _left(kube: Kube, part: OperatorPart) -> list[tuple[str, str, str]]:
     found = []
     for definition in kube.get_all("CustomResourceDefinition", labels=label):
         spec = definition["spec"]
-        version = next(each["name"] for each in spec["versions"] if each["storage"])
+        version = next(version["name"] for version in spec["versions"] if version["storage"])
         kind, api_version = spec["names"]["kind"], f"{spec['group']}/{version}"
         try:
             items = everywhere.get_all(kind, labels=f"{OPERATOR}!={part.name}", api_version=api_version)
@@ -260,7 +260,7 @@ def _left(kube: Kube, part: OperatorPart) -> list[tuple[str, str, str]]:
             if error.status != 404:
                 raise
             continue  # so new that it is not served yet: there is none
-        found += [(kind, each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in items]
+        found += [(kind, item["metadata"].get("namespace", ""), item["metadata"]["name"]) for item in items]
     return found
 
 

@@ -46,18 +46,18 @@ class RunControl:
 
     def resume(self, rank: int | str | None) -> Text:
         """Send SIGCONT to the paused process of a rank, or to all paused processes."""
-        paused = [each for each in self._paused() if rank in (None, each.rank)]
+        paused = [process for process in self._paused() if rank in (None, process.rank)]
         if not paused:
             raise BadInput(
                 "no process is paused" if rank is None else f"rank {rank} is not paused",
                 about=self.objects.about,
                 fix="run.pause(rank=…) comes first; run.events() shows which were paused",
             )
-        return Text("\n".join(self._signal(each, "CONT", RESUMED) for each in paused))
+        return Text("\n".join(self._signal(process, "CONT", RESUMED) for process in paused))
 
     def _find(self, rank: int | str) -> RankProcess:
-        there = [each for each in self.objects.pods() if not pods.finished(each)]
-        named = any(isinstance(pods.replica_id(each), str) for each in there)  # parameter servers
+        there = [pod for pod in self.objects.pods() if not pods.finished(pod)]
+        named = any(isinstance(pods.replica_id(pod), str) for pod in there)  # parameter servers
         if not named:
             check_count(rank, what="rank", least=0, most=10**6)
         reported = [
@@ -72,9 +72,9 @@ class RunControl:
             if known:
                 what = f"no process trains as {pods.display_name(rank)}"
             lost = [
-                f"; {each['metadata']['name']}: {reason}"
-                for each in there
-                if (reason := pods.node_unreachable(each))
+                f"; {pod['metadata']['name']}: {reason}"
+                for pod in there
+                if (reason := pods.node_unreachable(pod))
             ]
             fix = f"one of {known}" if known else "wait for the first rendezvous; run.logs() shows it"
             raise BadInput(what + "".join(lost), about=self.objects.about, fix=fix)
@@ -88,16 +88,16 @@ class RunControl:
 
     def _paused(self) -> list[RankProcess]:
         """Find the processes that any kernel has paused, from the Events, in pods that still exist."""
-        there = {each["metadata"]["uid"]: each for each in self.objects.pods() if not pods.finished(each)}
+        there = {pod["metadata"]["uid"]: pod for pod in self.objects.pods() if not pods.finished(pod)}
         found: dict[tuple[str, str], RankProcess | None] = {}
-        for each in sorted(self.objects.events(), key=lambda event: event.get("eventTime") or ""):
-            notes = each["metadata"].get("annotations") or {}
-            uid = each["involvedObject"].get("uid", "")
+        for entry in sorted(self.objects.events(), key=lambda event: event.get("eventTime") or ""):
+            notes = entry["metadata"].get("annotations") or {}
+            uid = entry["involvedObject"].get("uid", "")
             if PID in notes and uid in there:
                 rank = int(notes[RANK]) if notes[RANK].isdigit() else notes[RANK]
                 process = RankProcess(rank, there[uid], int(notes[PID]))
-                found[uid, notes[PID]] = process if each["reason"] == PAUSED else None
-        return [each for each in found.values() if each]
+                found[uid, notes[PID]] = process if entry["reason"] == PAUSED else None
+        return [process for process in found.values() if process]
 
     def _signal(self, process: RankProcess, signal: str, reason: str) -> Text:
         """Run kill inside the pod, whose PID namespace the number belongs to."""
@@ -152,22 +152,22 @@ class RunControl:
         else:
             new = []
             leaving = [
-                each for each in there if (pods.node_rank(each) or 0) >= wanted and not pods.finished(each)
+                pod for pod in there if (pods.node_rank(pod) or 0) >= wanted and not pods.finished(pod)
             ]
 
         def apply() -> None:
             if main["kind"] == job_kinds.POD_TEMPLATE:
                 self.kube.patch(*patched, notes)
-                for each in new:
-                    self.kube.create(each)
-                for each in leaving:
-                    self.kube.delete("Pod", each["metadata"]["name"])
+                for pod in new:
+                    self.kube.create(pod)
+                for pod in leaving:
+                    self.kube.delete("Pod", pod["metadata"]["name"])
             else:
                 masters = main["spec"].get("pytorchReplicaSpecs", {}).get("Master", {}).get("replicas", 0)
                 self.kube.patch(*patched, {"spec": {"replicas": wanted - masters}}, part="scale")
 
         self.cache.drain(leaving, apply, seconds=LEAVE_SECONDS, report=report)
-        came, went = (", ".join(each["metadata"]["name"] for each in some) for some in (new, leaving))
+        came, went = (", ".join(pod["metadata"]["name"] for pod in some) for some in (new, leaving))
         return "; ".join(filter(None, [came and f"new: {came}", went and f"left: {went}"]))
 
     def _record(
@@ -194,8 +194,8 @@ def plan_workers(
     its name, so that its log can be read.
     """
     live = sorted(filter(job_kinds.active, there), key=lambda pod: pods.node_rank(pod) or 0)
-    lost = [each for each in there if pods.node_unreachable(each) and not pods.deleted(each)]
-    taken = {each["metadata"]["labels"][names.WORKER] for each in there}
+    lost = [pod for pod in there if pods.node_unreachable(pod) and not pods.deleted(pod)]
+    taken = {pod["metadata"]["labels"][names.WORKER] for pod in there}
     free = (number for number in count() if str(number) not in taken)
     new = [job_kinds.worker_pod(template, number) for number in islice(free, max(0, wanted - len(live)))]
     return [*live[wanted:], *lost], new

@@ -52,14 +52,14 @@ class LogCache:
         Failed ones first: some operators delete them as soon as they have seen it.
         """
         ending = [
-            each
-            for each in there
-            if pods.phase(each) == "Failed" or (pods.deleted(each) and not pods.node_unreachable(each))
+            pod
+            for pod in there
+            if pods.phase(pod) == "Failed" or (pods.deleted(pod) and not pods.node_unreachable(pod))
         ]
-        new = [each for each in ending if each["metadata"]["uid"] not in self._ended]
+        new = [pod for pod in ending if pod["metadata"]["uid"] not in self._ended]
         if new:
-            self.refresh([*new, *([] if self._ended else [each for each in there if each not in new])])
-            self._ended |= {each["metadata"]["uid"] for each in new}
+            self.refresh([*new, *([] if self._ended else [pod for pod in there if pod not in new])])
+            self._ended |= {pod["metadata"]["uid"] for pod in new}
 
     def drain(
         self,
@@ -78,7 +78,7 @@ class LogCache:
             report: Called with a line on the pods that are left.
         """
         self.refresh(leaving)
-        waiting = {each["metadata"]["uid"]: each for each in leaving if not pods.node_unreachable(each)}
+        waiting = {pod["metadata"]["uid"]: pod for pod in leaving if not pods.node_unreachable(pod)}
         if not waiting:
             delete()
             return
@@ -89,14 +89,14 @@ class LogCache:
             delete()
             end = time.monotonic() + seconds
             for seen in watch_objects(self.kube, WatchSpec("Pod", labels=names.RUN)):
-                by_uid = {each["metadata"]["uid"]: each for each in seen["Pod"].values()}
+                by_uid = {pod["metadata"]["uid"]: pod for pod in seen["Pod"].values()}
                 there = {uid: by_uid[uid] for uid in waiting if uid in by_uid}
                 waiting |= there
                 self._follow(there, followers, written)
                 alive = followers.alive()  # asked first: what they wrote before they ended is taken below
                 for uid, line in followers.take(0.1 if alive else 0.0):
                     written[uid].append(line)
-                left = [each["metadata"]["name"] for each in there.values()]
+                left = [pod["metadata"]["name"] for pod in there.values()]
                 if not alive and not left or time.monotonic() > end:
                     break
                 report(f"{', '.join(left) or 'their last lines'}: leaving")
@@ -132,7 +132,7 @@ class LogCache:
         there = self.objects.pods()
         # One that is being deleted counts only where there is no other.
         by_age = sorted(there, key=lambda pod: (not pods.deleted(pod), pod["metadata"]["creationTimestamp"]))
-        found = {pods.replica_id(each): each for each in by_age}
+        found = {pods.replica_id(pod): pod for pod in by_age}
         if rank is None:
             return dict(sorted(found.items()))
         main = self.objects.main()
@@ -154,7 +154,7 @@ class LogCache:
     def lines(self, rank: int | str | None = None) -> dict[int | str, list[Line]]:
         """Read the lines of each rank: of existing pods now, of deleted ones as they were kept."""
         chosen = self.newest_pods(rank)
-        existing = {each["metadata"]["uid"] for each in self.objects.pods()}
+        existing = {pod["metadata"]["uid"] for pod in self.objects.pods()}
         found: dict[int | str, list[Line]] = {}
         for uid, (pod, lines) in self.logs.items():
             if uid not in existing:
@@ -217,7 +217,7 @@ class LogStream:
 
         def started(state: tuple[Snapshot, RunStatus]) -> bool:
             seen, status = state
-            there = {pods.replica_id(each) for each in seen["Pod"].values() if pods.started(each)}
+            there = {pods.replica_id(pod) for pod in seen["Pod"].values() if pods.started(pod)}
             complete = self.rank in there if self.rank is not None else len(there) >= status.wanted
             return status.finished or complete
 
@@ -299,7 +299,7 @@ def failure(
     """
     ended = list(ended)
     fix = "fix it and launch again; run.logs(rank=…) has all that a rank wrote"
-    messages = {pods.replica_id(each): pods.last_message(each) for each in ended}
+    messages = {pods.replica_id(pod): pods.last_message(pod) for pod in ended}
     written = dict(written) | {
         rank: lines for rank, lines in messages.items() if _says_more(lines, written.get(rank))
     }
@@ -316,8 +316,8 @@ def failure(
         return RunFailed(what, about=about, fix=fix, detail=found.text, rank=found.rank)
     failed = pods.failed(ended)
     # A Job that gives up deletes the pods of the other ranks, which then fail as well.
-    lost = [each for each in failed if not pods.deleted(each)]
-    lost = lost or [each for each in ended if pods.node_unreachable(each)] or failed
+    lost = [pod for pod in failed if not pods.deleted(pod)]
+    lost = lost or [pod for pod in ended if pods.node_unreachable(pod)] or failed
     rank, what = None, status.reason or "the Job failed"
     texts: list[str] = []
     if lost:

@@ -96,12 +96,12 @@ class Run(Reports):
 
     def events(self) -> Table:
         """List the Events about the run's objects and pods, oldest first."""
-        ours = {self.name, *(each["metadata"]["name"] for each in self.objects.pods())}
+        ours = {self.name, *(pod["metadata"]["name"] for pod in self.objects.pods())}
         return events_table(
-            each
-            for each in self.kube.get_all("Event")
-            if each["involvedObject"].get("name") in ours
-            or (each["metadata"].get("labels") or {}).get(names.RUN) == self.name
+            event
+            for event in self.kube.get_all("Event")
+            if event["involvedObject"].get("name") in ours
+            or (event["metadata"].get("labels") or {}).get(names.RUN) == self.name
         )
 
     @overload
@@ -280,7 +280,7 @@ class Run(Reports):
 
     def _explainable(self, seen: Snapshot) -> bool:
         there = self.objects.pods()
-        existing = {each["metadata"]["name"] for each in there}
+        existing = {pod["metadata"]["name"] for pod in there}
         return existing >= seen["Pod"].keys() and bool(pods.failed(self.objects.newest(there)))
 
     def _check(self, status: RunStatus) -> None:

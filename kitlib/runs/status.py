@@ -66,10 +66,10 @@ def run_status(main: Object | None, every: Iterable[Object], warnings: Iterable[
     if main is None:
         return RunStatus(DELETED, "it was deleted, or never launched")
     every = list(every)
-    live = [each for each in every if not pods.deleted(each) or pods.finished(each)]
-    phases = [pods.phase(each) for each in live]
+    live = [pod for pod in every if not pods.deleted(pod) or pods.finished(pod)]
+    phases = [pods.phase(pod) for pod in live]
     wanted = job_kinds.wanted(main)
-    running, succeeded, failed = (phases.count(each) for each in ("Running", "Succeeded", "Failed"))
+    running, succeeded, failed = (phases.count(phase) for phase in ("Running", "Succeeded", "Failed"))
     counts = {"wanted": wanted, "running": running, "succeeded": succeeded, "failed": failed}
     if job_kinds.succeeded(main, live) and not (job_kinds.succeeds_before_its_pods(main) and running):
         counted = (main.get("status") or {}).get("succeeded") or 0
@@ -82,7 +82,7 @@ def run_status(main: Object | None, every: Iterable[Object], warnings: Iterable[
         return RunStatus(PENDING, "it is suspended", **counts)
     fewest = job_kinds.limits(main)[1]
     if running + succeeded + (failed if fewest == wanted else 0) >= fewest:
-        reasons = [pods.why(each) for each in live if pods.phase(each) == "Pending"]
+        reasons = [pods.why(pod) for pod in live if pods.phase(pod) == "Pending"]
         reason = _unreachable(live) or "; ".join(filter(None, dict.fromkeys(reasons)))
         return RunStatus(RUNNING, reason, **counts)
     return RunStatus(PENDING, _pending_reason(live, wanted, running, warnings), **counts)
@@ -95,19 +95,21 @@ def _first_failure(every: Iterable[Object]) -> str:
 
 
 def _unreachable(every: Iterable[Object]) -> str:
-    reasons = {pods.replica_id(each): pods.node_unreachable(each) for each in every}
-    found = (f"{pods.display_name(each)}: {reasons[each]}" for each in sorted(reasons) if reasons[each])
+    reasons = {pods.replica_id(pod): pods.node_unreachable(pod) for pod in every}
+    found = (
+        f"{pods.display_name(replica)}: {reasons[replica]}" for replica in sorted(reasons) if reasons[replica]
+    )
     return next(found, "")
 
 
 def _pending_reason(live: list[Object], wanted: int, running: int, warnings: Iterable[Object]) -> str:
-    pending = [each for each in live if pods.phase(each) == "Pending"]
+    pending = [pod for pod in live if pods.phase(pod) == "Pending"]
     reasons = [reason for reason in dict.fromkeys(map(pods.why, pending)) if reason]
     if not reasons and len(live) < wanted:
-        reasons = [each.get("message", "") for each in warnings][-1:]
+        reasons = [warning.get("message", "") for warning in warnings][-1:]
     progress_so_far = f"{running} of {wanted} pods run" if running else ""
     if not reasons:
-        waiting = {pods.status_word(each) for each in live} - {"Pending", "Running"}
+        waiting = {pods.status_word(pod) for pod in live} - {"Pending", "Running"}
         return progress_so_far or ", ".join(sorted(waiting)) or "its pods are being created"
     return "; ".join(filter(None, [progress_so_far, *reasons]))
 
@@ -206,22 +208,22 @@ class RunObjects:
         for pod in there:
             self.observe(pod)
         by_age = sorted(self._seen.values(), key=lambda pod: pod["metadata"]["creationTimestamp"])
-        return list({pods.replica_id(each): each for each in by_age}.values())
+        return list({pods.replica_id(pod): pod for pod in by_age}.values())
 
     def delete(self) -> None:
         """Delete all objects with the run's label, and its pods, and wait until those are gone."""
         kind = job_kinds.KINDS[self.kind]  # read before the main object is deleted
         pods_of_run = f"{kind.pods}={self.name}"
         for each_kind in KINDS:
-            for each in list_known(self.kube, each_kind, labels=self.label):
-                self.kube.delete(each_kind, each["metadata"]["name"])
+            for item in list_known(self.kube, each_kind, labels=self.label):
+                self.kube.delete(each_kind, item["metadata"]["name"])
         # Plain pods have no owner; and the garbage collector learns late of the owners of newly defined
         # kinds. Where another object owns the pods, their end tells that it is gone as well.
         selectors = {self.label, pods_of_run} if kind.creator == ("", "") else {self.label}
-        for each in (pod for labels in selectors for pod in self.kube.get_all("Pod", labels=labels)):
-            self.kube.delete("Pod", each["metadata"]["name"])
-        for each in self.events():
-            self.kube.delete("Event", each["metadata"]["name"])
+        for item in (pod for labels in selectors for pod in self.kube.get_all("Pod", labels=labels)):
+            self.kube.delete("Pod", item["metadata"]["name"])
+        for event in self.events():
+            self.kube.delete("Event", event["metadata"]["name"])
         if self.kube.get_all("Pod", labels=pods_of_run):
             with progress(f"run {self.name}") as line:
                 wait(
@@ -235,12 +237,12 @@ class RunObjects:
                 )
                 line.done("deleted")
         # Last: an operator that has not seen the deletion yet recreates them for pods that it misses.
-        for each in self.kube.get_all("Service", labels=f"{names.OPERATORS_JOB_NAME}={self.name}"):
-            self.kube.delete("Service", each["metadata"]["name"])
+        for service in self.kube.get_all("Service", labels=f"{names.OPERATORS_JOB_NAME}={self.name}"):
+            self.kube.delete("Service", service["metadata"]["name"])
 
 
 def _deleting(left: Collection[Object]) -> str:
-    reasons = {reason for each in left if (reason := pods.node_unreachable(each))}
+    reasons = {reason for pod in left if (reason := pods.node_unreachable(pod))}
     return "; ".join([f"deleting it, {len(left)} pods are still there", *sorted(reasons)])
 
 
@@ -269,15 +271,15 @@ def list_known(kube: Kube, kind: str, **selectors: str) -> list[Object]:
 def runs_table(kube: Kube) -> Table:
     """List the kit's runs in a cluster, newest last."""
     every = [
-        {"kind": kind, **each}
+        {"kind": kind, **item}
         for kind in job_kinds.KINDS
-        for each in list_known(kube, kind, labels=names.RUN)
+        for item in list_known(kube, kind, labels=names.RUN)
     ]
     by_run: dict[str | None, list[Object]] = {}
-    for each in kube.get_all("Pod"):
-        by_run.setdefault(job_kinds.run_of(each), []).append(each)
+    for pod in kube.get_all("Pod"):
+        by_run.setdefault(job_kinds.run_of(pod), []).append(pod)
     rows = []
-    for main in sorted(every, key=lambda each: each["metadata"]["creationTimestamp"]):
+    for main in sorted(every, key=lambda main: main["metadata"]["creationTimestamp"]):
         meta, labels = main["metadata"], main["metadata"]["labels"]
         name = labels[names.RUN]
         status = run_status(main, by_run.get(name, []))

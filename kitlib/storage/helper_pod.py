@@ -79,13 +79,13 @@ class HelperPod(AbstractContextManager["HelperPod"]):
             seen = wait(
                 watch_objects(kube, WatchSpec("Pod", fields=f"metadata.name={self.pod}")),
                 until=lambda state: any(
-                    pods.started(each) or pods.finished(each) for each in state["Pod"].values()
+                    pods.started(pod) or pods.finished(pod) for pod in state["Pod"].values()
                 ),
                 what="the pod that mounts the volume to start",
                 about=f"{self.about}, pod {self.pod}",
                 resume="see why it waits, fix that, and try again",
                 describe=lambda state: "; ".join(
-                    pods.why(each) or pods.status_word(each) for each in state["Pod"].values()
+                    pods.why(pod) or pods.status_word(pod) for pod in state["Pod"].values()
                 ),
             )
         except BaseException:

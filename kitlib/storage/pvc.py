@@ -107,9 +107,9 @@ def _delete(kube: Kube, kind: str, name: str, report: Callable[[str], None]) -> 
 def _delete_preparations(kube: Kube, name: str) -> None:
     """Delete the ended pods that prepared a dataset there; their result is in the dataset's own file."""
     using = users(kube, name)
-    for each in kube.get_all("Pod", labels=names.RUN):
-        pod, run = each["metadata"]["name"], each["metadata"]["labels"][names.RUN]
-        if pod in using and pods.finished(each) and run.startswith(PREPARATION):
+    for user in kube.get_all("Pod", labels=names.RUN):
+        pod, run = user["metadata"]["name"], user["metadata"]["labels"][names.RUN]
+        if pod in using and pods.finished(user) and run.startswith(PREPARATION):
             kube.delete("Pod", pod)
 
 
@@ -119,13 +119,13 @@ def users(kube: Kube, name: str) -> list[str]:
     Pods that have ended are among them: Kubernetes keeps a claim until they are deleted.
     """
     return [
-        each["metadata"]["name"]
-        for each in kube.get_all("Pod")
-        if not each["metadata"].get("deletionTimestamp")
-        and (each["metadata"].get("labels") or {}).get(names.VOLUME) != name
+        pod["metadata"]["name"]
+        for pod in kube.get_all("Pod")
+        if not pod["metadata"].get("deletionTimestamp")
+        and (pod["metadata"].get("labels") or {}).get(names.VOLUME) != name
         and any(
             (volume.get("persistentVolumeClaim") or {}).get("claimName") == name
-            for volume in each["spec"].get("volumes") or []
+            for volume in pod["spec"].get("volumes") or []
         )
     ]
 
@@ -146,7 +146,7 @@ def source(kube: Kube, name: str) -> Object:
 
 def table(kube: Kube) -> Table:
     """List the claims of the namespace."""
-    rows = [row(each) for each in kube.get_all(CLAIM)]
+    rows = [row(claim) for claim in kube.get_all(CLAIM)]
     return Table(("volume", "status", "size", "mode", "class", "age"), rows, empty="no volumes")
 
 
@@ -178,12 +178,14 @@ def _check_size(kube: Kube, claim: Object, size: str) -> None:
 def _check_class(kube: Kube, name: str | None) -> None:
     """Check that there is a StorageClass: a claim without one would wait for ever."""
     try:
-        classes = {each["metadata"]["name"]: each["metadata"] for each in kube.get_all(CLASS)}
+        classes = {item["metadata"]["name"]: item["metadata"] for item in kube.get_all(CLASS)}
     except Rejected as error:
         if error.status != 403:  # an attendee may not look; the wait will tell
             raise
         return
-    default = any((each.get("annotations") or {}).get(DEFAULT_CLASS) == "true" for each in classes.values())
+    default = any(
+        (metadata.get("annotations") or {}).get(DEFAULT_CLASS) == "true" for metadata in classes.values()
+    )
     if name not in classes and (name is not None or not default):
         raise BadInput(
             "there is no such StorageClass" if name else "the cluster has no default StorageClass",
@@ -196,12 +198,12 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
     """Wait until the claim is bound, or waits for its first pod to be."""
 
     def bound(seen: Snapshot) -> bool:
-        reasons = {each.get("reason") for each in seen["Event"].values()}
-        phases = {(each.get("status") or {}).get("phase") for each in seen[CLAIM].values()}
+        reasons = {event.get("reason") for event in seen["Event"].values()}
+        phases = {(claim.get("status") or {}).get("phase") for claim in seen[CLAIM].values()}
         return "Bound" in phases or "WaitForFirstConsumer" in reasons
 
     def last_words(seen: Snapshot) -> str:
-        said = sorted(seen["Event"].values(), key=lambda each: each.get("lastTimestamp") or "")
+        said = sorted(seen["Event"].values(), key=lambda event: event.get("lastTimestamp") or "")
         return said[-1].get("message", "") if said else "it is being made"
 
     with progress(f"volume {name}") as line:

@@ -76,12 +76,12 @@ class ClusterWatch(ObjectWatch):
 
     def _sample(self, nodes: list[Object], every: list[Object]) -> None:
         now, held = time.time(), gpus_held(every)
-        used = self._used([each["metadata"]["name"] for each in nodes], now)
+        used = self._used([node["metadata"]["name"] for node in nodes], now)
         known = self._gpu_percent.items()
         fresh = {node: percent for node, (at, percent) in known if now - at < FRESH_SECONDS}
         with self.lock:
             use = {}
-            for name in (each["metadata"]["name"] for each in nodes):
+            for name in (node["metadata"]["name"] for node in nodes):
                 cpu, memory = used.get(name, (None, None))
                 use[name] = NodeUse(cpu, memory, held.get(name, 0.0), fresh.get(name))
             self.history.add(now, nodes, use)
@@ -100,7 +100,7 @@ class ClusterWatch(ObjectWatch):
                 except KitError:  # a node that does not answer has no figures
                     continue
             else:
-                return {name: each for name, each in found.items() if each is not None}
+                return {name: value for name, value in found.items() if value is not None}
         self.source = "metrics-server"
         try:
             return figures(self.kube.get_all("NodeMetrics"))
@@ -128,7 +128,9 @@ class ClusterWatch(ObjectWatch):
             percent = event.fields.get("gpu_percent") if event is not None else None
             if isinstance(percent, int | float):
                 reported.setdefault(node, []).append(float(percent))
-        self._gpu_percent |= {node: (time.time(), sum(each) / len(each)) for node, each in reported.items()}
+        self._gpu_percent |= {
+            node: (time.time(), sum(values) / len(values)) for node, values in reported.items()
+        }
 
     # Display
 
@@ -187,12 +189,10 @@ class ClusterWatch(ObjectWatch):
     def _node_rows(self, nodes: Iterable[Object], every: list[Object]) -> list[list[object]]:
         newest = self.history.samples[-1] if self.history.samples else {}
         rows = []
-        for node in sorted(nodes, key=lambda each: each["metadata"]["name"]):
+        for node in sorted(nodes, key=lambda node: node["metadata"]["name"]):
             name, has = node["metadata"]["name"], node["status"].get("allocatable") or {}
             use = newest.get(name, NodeUse())
-            here = [
-                each for each in every if each["spec"].get("nodeName") == name and not pods.finished(each)
-            ]
+            here = [pod for pod in every if pod["spec"].get("nodeName") == name and not pods.finished(pod)]
             cpu = "–" if use.cpu is None else f"{use.cpu:.2f}"
             memory = "–" if use.memory is None else format_bytes(use.memory)
             gpus = f"{use.gpus:g} of {has[GPU]} asked for" if has.get(GPU, "0") != "0" else "none"
@@ -203,13 +203,13 @@ class ClusterWatch(ObjectWatch):
 
 def _ready(node: Object) -> str:
     every = (node.get("status") or {}).get("conditions") or []
-    ready = any(each["type"] == "Ready" and each["status"] == "True" for each in every)
+    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in every)
     return "Ready" if ready else "NotReady"
 
 
 def _pod_rows(every: Iterable[Object]) -> list[list[object]]:
     """List the pods, in the columns of :data:`PODS`."""
-    runs = {each["metadata"]["name"]: (each["metadata"].get("labels") or {}).get(names.RUN) for each in every}
-    rows = [each | {"run": runs[each["pod"]]} for each in pods.table(every)]
+    runs = {pod["metadata"]["name"]: (pod["metadata"].get("labels") or {}).get(names.RUN) for pod in every}
+    rows = [row | {"run": runs[row["pod"]]} for row in pods.table(every)]
     columns = {"pod": "", "status": "", "node": "", "run": None, "restarts": 0, "why": ""}
-    return [[each.get(name) or empty for name, empty in columns.items()] for each in rows]
+    return [[row.get(name) or empty for name, empty in columns.items()] for row in rows]

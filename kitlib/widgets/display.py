@@ -42,7 +42,7 @@ class NotebookDisplay:
                 watch.when_finished(_later(asyncio.get_running_loop(), self.complete))
         else:
             self.drawn = watch.state()
-            self.handles = [display(each, raw=True, display_id=True) for each in watch.still()]
+            self.handles = [display(picture, raw=True, display_id=True) for picture in watch.still()]
         self.shell.events.register("post_run_cell", self._after_cell)
 
     def complete(self) -> None:

@@ -78,8 +78,8 @@ class PlacementWatch(ObjectWatch):
 
     def __repr__(self) -> str:
         with self.lock:
-            lasting = [each.state for each in self.placement.intervals if each.ended is None]
-            seen = len({each.uid for each in self.placement.intervals})
+            lasting = [interval.state for interval in self.placement.intervals if interval.ended is None]
+            seen = len({interval.uid for interval in self.placement.intervals})
         running, waiting = lasting.count(RUNNING), lasting.count(WAITING)
         words = f"Placement in cluster {self.title}: {seen} pods seen, {running} run, {waiting} wait"
         return words + (f"; {self.trouble}" if self.trouble else "")
@@ -88,7 +88,7 @@ class PlacementWatch(ObjectWatch):
 def _nodes(kube: Kube) -> list[str]:
     """List the nodes; empty for a user who may not see them: then nodes appear with their pods."""
     try:
-        return sorted(each["metadata"]["name"] for each in kube.get_all("Node"))
+        return sorted(node["metadata"]["name"] for node in kube.get_all("Node"))
     except Rejected as error:
         if error.status != 403:
             raise

@@ -146,8 +146,8 @@ def plot_run(training: TrainingMetrics, *, title: str, words: str) -> Picture:
     if with_rate:
         axes[2].plot(frame.steps, frame.rate, color=THEME.lines[2], linewidth=1.4)
         axes[2].set(ylabel="images/s", ylim=(0, np.nanmax(frame.rate) * 1.1))
-    for each in axes:
-        tidy(each)
+    for axis in axes:
+        tidy(axis)
     axes[-1].set(xlabel="step")
     axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.align_ylabels(axes)
@@ -193,15 +193,15 @@ def plot_usage(history: UsageHistory, *, title: str, words: str) -> Picture:
     axes = figure.subplots(len(kinds), sharex=True)
     seconds = np.array(history.times) - (history.times[0] if history.times else 0)
     few = len(history.nodes) <= MOST_IN_LEGEND
-    for each, kind in zip(axes, kinds, strict=True):
+    for axis, kind in zip(axes, kinds, strict=True):
         for index, (name, values) in enumerate(zip(history.nodes, shares[kind], strict=True)):
             colour, dashes = style(index)
             line = (0, dashes) if few and dashes else "-"
-            each.plot(seconds, values, label=name, color=THEME.lines[colour], linestyle=line, linewidth=1.4)
-        tidy(each)
+            axis.plot(seconds, values, label=name, color=THEME.lines[colour], linestyle=line, linewidth=1.4)
+        tidy(axis)
         top = np.nanmax(shares[kind]) if np.isfinite(shares[kind]).any() else 0
         limit = max(10, 1.3 * top) if kind == "memory" else max(100, 1.05 * top)
-        each.set(ylabel=USAGE[kind], ylim=(0, limit))
+        axis.set(ylabel=USAGE[kind], ylim=(0, limit))
     if few and history.nodes:
         axes[0].legend(frameon=False, ncols=4, fontsize="small")
     axes[0].set_title(title, loc="left", color=THEME.text)
@@ -233,13 +233,20 @@ def plot_placement(placement: Placement, *, title: str, words: str, began: float
         now: At the right end.
     """
     lanes = {
-        PENDING: [each for each in placement.intervals if each.state == WAITING and _is_visible(each, now)]
+        PENDING: [
+            interval
+            for interval in placement.intervals
+            if interval.state == WAITING and _is_visible(interval, now)
+        ]
     }
-    lanes |= {node: [each for each in placement.intervals if each.node == node] for node in placement.nodes}
+    lanes |= {
+        node: [interval for interval in placement.intervals if interval.node == node]
+        for node in placement.nodes
+    }
     rows = {lane: _stack(stays, now) for lane, stays in lanes.items()}
-    groups = list(dict.fromkeys(each.group for each in placement.intervals))
+    groups = list(dict.fromkeys(interval.group for interval in placement.intervals))
     colours = {group: THEME.lines[index % len(THEME.lines)] for index, group in enumerate(groups)}
-    height = 0.22 * sum(1 + max(each, default=0) for each in rows.values()) + 0.1 * len(rows) + 0.6
+    height = 0.22 * sum(1 + max(row, default=0) for row in rows.values()) + 0.1 * len(rows) + 0.6
     heights = [max(1.6, height), *([1.5] * bool(placement.losses))]
     figure = Figure(figsize=(8.5, 0.8 + sum(heights)), layout="constrained", facecolor=THEME.ground)
     axes = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)[:, 0]
@@ -247,10 +254,10 @@ def plot_placement(placement: Placement, *, title: str, words: str, began: float
     axes[0].set_title(title, loc="left", color=THEME.text)
     for group, losses in placement.losses.items():
         times, values = zip(*sorted(losses), strict=True)
-        axes[1].plot([each - began for each in times], values, color=colours.get(group, THEME.main), lw=1.4)
+        axes[1].plot([time - began for time in times], values, color=colours.get(group, THEME.main), lw=1.4)
         axes[1].set(ylabel="loss")
-    for each in axes:
-        tidy(each)
+    for axis in axes:
+        tidy(axis)
     axes[-1].set(xlabel="seconds", xlim=(0, max(1.0, now - began)))
     return Picture(figure, words)
 

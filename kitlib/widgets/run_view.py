@@ -51,7 +51,7 @@ class LogTail:
         new = list(lines)
         self.total += len(new)
         self.lines += new
-        self.lines.sort(key=lambda each: time_key(each[1].time))  # stable: equal times stay as they came
+        self.lines.sort(key=lambda line: time_key(line[1].time))  # stable: equal times stay as they came
         del self.lines[:-MOST_LINES]
 
     def rows(self) -> list[list[object]]:
@@ -119,7 +119,7 @@ class RunWatch(Watch):
         if now or time.monotonic() - self._asked_events > EVENTS_SECONDS:
             self._asked_events = time.monotonic()
             try:
-                newest = [list(each.values()) for each in self.run.events()][-MOST_EVENTS:]
+                newest = [list(event.values()) for event in self.run.events()][-MOST_EVENTS:]
             except KitError:  # the pods' watch tells what is wrong with the API
                 return
             with self.lock:
@@ -203,10 +203,15 @@ class RunWatch(Watch):
         }
 
     def _tables(self) -> dict[str, object]:
-        latest = [[row[0], row[1], *(_shown(each) for each in row[2:])] for row in self.training.latest()]
+        latest = [[row[0], row[1], *(_shown(value) for value in row[2:])] for row in self.training.latest()]
         epochs = [
-            [number, _shown(each.mean_loss), _shown(sum(each.rate.values()) or float("nan")), each.accuracy]
-            for number, each in sorted(self.training.epochs.items())
+            [
+                number,
+                _shown(epoch.mean_loss),
+                _shown(sum(epoch.rate.values()) or float("nan")),
+                epoch.accuracy,
+            ]
+            for number, epoch in sorted(self.training.epochs.items())
         ]
         return {"pods": self.pods, "events": self.events, "latest": latest, "epochs": epochs}
 
@@ -247,7 +252,7 @@ def rows_of(frame: Curves) -> list[tuple[str, int, np.ndarray]]:
 
 def _pods_rows(seen: Iterable[Object]) -> list[list[object]]:
     columns = {"rank": 0, "pod": "", "status": "", "node": "", "restarts": 0, "why": ""}
-    return [[each.get(name) or empty for name, empty in columns.items()] for each in pods.table(seen)]
+    return [[row.get(name) or empty for name, empty in columns.items()] for row in pods.table(seen)]
 
 
 def _shown(value: float) -> str:

@@ -78,8 +78,8 @@ class Watch(AbstractContextManager["Watch"], ABC):
                 for name, work in self.work().items()
             ]
             self._working = len(self._threads)
-            for each in self._threads:
-                each.start()
+            for thread in self._threads:
+                thread.start()
         return self
 
     def stop(self) -> None:
@@ -90,9 +90,9 @@ class Watch(AbstractContextManager["Watch"], ABC):
     def join(self, timeout: float = END_SECONDS) -> None:
         """Wait until it has ended by itself, for so many seconds at most."""
         end = time.monotonic() + timeout
-        for each in self._threads:
-            if each is not threading.current_thread():
-                each.join(max(0.0, end - time.monotonic()))
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, end - time.monotonic()))
 
     @property
     def finished(self) -> bool:
@@ -235,7 +235,9 @@ class PodLogs:
         """Take the lines that have arrived, with their keys."""
         lines, failed = self._followers.drain()
         for follower, _ in failed:  # followed again when its pod is seen next
-            self.followed = {uid: each for uid, each in self.followed.items() if each is not follower}
+            self.followed = {
+                uid: running for uid, running in self.followed.items() if running is not follower
+            }
         return lines
 
     def alive(self) -> bool:
