@@ -100,7 +100,7 @@ def _cache(options: argparse.Namespace) -> list[dict[str, Any]]:
     from localkube.cluster import cache
 
     entries = cache.clear(options.what) if options.clear else cache.contents()
-    return [each.as_dict() for each in entries]
+    return [entry.as_dict() for entry in entries]
 
 
 def _doctor(options: argparse.Namespace) -> dict[str, Any]:
@@ -129,7 +129,9 @@ def _get_images(options: argparse.Namespace) -> list[dict[str, Any]]:
         found = programs.here(options.name)
     else:
         found = programs.obtain(options.name, report=lambda text: _say({"progress": text}))
-    return [{"name": each.name, "version": each.version, "folder": str(each.folder)} for each in found]
+    return [
+        {"name": program.name, "version": program.version, "folder": str(program.folder)} for program in found
+    ]
 
 
 def _image_store(options: argparse.Namespace) -> Any:

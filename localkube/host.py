@@ -236,7 +236,7 @@ def _own_subordinate_ids() -> tuple[int, ...]:
     if not all(map(shutil.which, ("newuidmap", "newgidmap"))):
         return ()
     ranges = [_ids_of(path, names) for path in ("/etc/subuid", "/etc/subgid")]
-    firsts = [min((first for first, size in each if size >= MANY_IDS - 1), default=0) for each in ranges]
+    firsts = [min((first for first, size in span if size >= MANY_IDS - 1), default=0) for span in ranges]
     return tuple(firsts) if all(firsts) else ()
 
 
@@ -256,7 +256,7 @@ def _can_have(subordinate: tuple[int, ...]) -> bool:
 def _subordinate_ids() -> tuple[int, int] | None:
     """Return the first of root's subordinate ids, and how many ranges they are; None if too few."""
     found = [_ids_of(path, ("root", "0")) for path in ("/etc/subuid", "/etc/subgid")]
-    both = max(found[0] & found[1], key=lambda each: each[1], default=(0, 0))
+    both = max(found[0] & found[1], key=lambda ids: ids[1], default=(0, 0))
     return (both[0], both[1] // RANGE) if both[1] >= FEWEST_RANGES * RANGE else None
 
 

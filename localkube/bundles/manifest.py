@@ -74,7 +74,7 @@ class BundleManifest:
             raw: Mapping[str, Any] = json.loads(text)
             version = raw["format"]
             names = ("kubernetes", "system", "machine", "python")
-            files = tuple(BundleFile(**each) for each in raw["files"]) if version == FORMAT else ()
+            files = tuple(BundleFile(**file) for file in raw["files"]) if version == FORMAT else ()
             made = cls(*(str(raw[name]) for name in names), files)
         except (ValueError, KeyError, TypeError) as error:
             raise LocalClusterError("this is no bundle of Trainyard", about=about, fix=AGAIN) from error

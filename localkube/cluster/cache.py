@@ -55,7 +55,7 @@ def contents() -> list[CacheEntry]:
                 users = [name for name, text in texts.items() if f'"{path}' in text]
                 used = f"cluster {', '.join(users)}" if users else THIS_VERSION if path in current else ""
             found.append(CacheEntry(folder.name, str(path), disk_usage(path), used))
-    return sorted(found, key=lambda each: -each.size)
+    return sorted(found, key=lambda entry: -entry.size)
 
 
 def clear(what: str | None) -> list[CacheEntry]:
@@ -67,23 +67,23 @@ def clear(what: str | None) -> list[CacheEntry]:
     Raises:
         LocalClusterError: There is no such kind, or it cannot be removed.
     """
-    everything = [each for each in contents() if each.what != "cluster"]
-    kinds = sorted({each.what for each in everything})
+    everything = [content for content in contents() if content.what != "cluster"]
+    kinds = sorted({entry.what for entry in everything})
     if what is not None and what not in kinds:
         raise LocalClusterError(
             "nothing of this kind is in the cache",
             about=what,
             fix=f"what there is: {', '.join(kinds) or 'nothing'}; clusters go by: trainyard cluster delete",
         )
-    going = [each for each in everything if not each.used]
+    going = [entry for entry in everything if not entry.used]
     if what is not None:
-        going = [each for each in everything if each.what == what and not each.used.startswith("cluster")]
+        going = [entry for entry in everything if entry.what == what and not entry.used.startswith("cluster")]
     with lock.alone(lambda text: None):  # nobody builds while things go
-        for each in going:
+        for entry in going:
             try:
-                remove_tree(Path(each.path))
+                remove_tree(Path(entry.path))
             except OSError as error:
-                raise unwritable(Path(each.path), error) from error
+                raise unwritable(Path(entry.path), error) from error
     return going
 
 
@@ -118,4 +118,4 @@ def _current() -> set[Path]:
 def _folders(place: Path) -> Iterator[Path]:
     """Yield the directories in one, except hidden ones, which are still being made."""
     if place.is_dir():
-        yield from sorted(each for each in place.iterdir() if each.is_dir() and not each.name.startswith("."))
+        yield from sorted(path for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))

@@ -188,7 +188,9 @@ class ClusterFiles:
 
     def _certificates(self, nodes: list[NodeSettings]) -> dict[str, Any]:
         """What ``controlplane/renewal.py`` issues again and again."""
-        addresses = [each for node in nodes for each in (node.address, node.external_address) if each]
+        addresses = [
+            address for node in nodes for address in (node.address, node.external_address) if address
+        ]
         loopback = [self._on_loopback(ClusterNetwork().address)] if self.mode == "plain" else []
         server = f"https://127.0.0.1:{self.port}"
         return {

@@ -229,8 +229,8 @@ def _install_go(packaged: Path) -> None:
     except OSError as error:
         raise unwritable(packaged, error) from error
     finally:
-        for each in (aside, scratch):
-            shutil.rmtree(each, ignore_errors=True)
+        for folder in (aside, scratch):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _version(go: str) -> str | None:

@@ -85,9 +85,9 @@ class EtcdMaintenance:
             log.info("etcd's database was defragmented: %d of %d bytes were used", used, size)
             size = int((await self._call("maintenance/status"))["dbSize"])
         if alarmed and size < ENOUGH_SHARE * self._quota:
-            for each in (await self._call("maintenance/alarm", action="GET")).get("alarms", ()):
-                if each["alarm"] == ALARM:
-                    await self._call("maintenance/alarm", action="DEACTIVATE", **each)
+            for alarm in (await self._call("maintenance/alarm", action="GET")).get("alarms", ()):
+                if alarm["alarm"] == ALARM:
+                    await self._call("maintenance/alarm", action="DEACTIVATE", **alarm)
             log.info("etcd accepts writes again: its database has %d bytes", size)
 
     async def _compact(self, revision: int) -> None:

@@ -156,7 +156,7 @@ def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: Ob
     hide = HiddenDirectories(
         config.hide
         if plain
-        else sorted({place for each in config.hide for place in everywhere(each, mounts)})
+        else sorted({place for directory in config.hide for place in everywhere(directory, mounts)})
     )
     ids = PodIds(config.ids, pods=config.pods)
 

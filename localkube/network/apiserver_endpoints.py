@@ -27,9 +27,7 @@ async def publish_api_server(api: Api, *, address: str, port: int) -> bool:
     """
     while True:
         try:
-            written = [
-                await _ensure(api, collection, wanted) for collection, wanted in _objects(address, port)
-            ]
+            written = [await _ensure(api, collection, item) for collection, item in _objects(address, port)]
             return any(written)
         except ApiError as error:
             if error.status not in NOT_READY:

@@ -65,7 +65,7 @@ class AllowRule:
         return (
             _within(meant, self.networks)
             and not _within(meant, self.excepted)
-            and (self.ports is None or any(each.has(protocol, port) for each in self.ports))
+            and (self.ports is None or any(allowed.has(protocol, port) for allowed in self.ports))
         )
 
 
@@ -132,7 +132,7 @@ def selects(selector: Object | None, labels: Mapping[str, str]) -> bool:
     wanted = selector.get("matchLabels") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
-    return all(_meets(each, labels) for each in selector.get("matchExpressions") or ())
+    return all(_meets(expression, labels) for expression in selector.get("matchExpressions") or ())
 
 
 def _meets(expression: Object, labels: Mapping[str, str]) -> bool:
@@ -163,7 +163,7 @@ def _rules(
     by_ports: dict[tuple[PortRange, ...] | None, list[str]] = {}
     for peer in meant:
         by_ports.setdefault(_tuple(ports(peer)), []).append(f"{peer.address}/32")
-    made = [AllowRule(tuple(sorted(found)), ports=each) for each, found in by_ports.items()]
+    made = [AllowRule(tuple(sorted(networks)), ports=ranges) for ranges, networks in by_ports.items()]
     elsewhere = _tuple(ports(None))
     if not sides:
         # A named port is that of the pod at the other end.
@@ -189,12 +189,12 @@ def _ports(listed: Sequence[Object] | None, pod: Peer | None) -> list[PortRange]
     if not listed:
         return None
     found = []
-    for each in listed:
-        protocol, port = each.get("protocol") or "TCP", each.get("port")
+    for policy in listed:
+        protocol, port = policy.get("protocol") or "TCP", policy.get("port")
         if port is None:
             found.append(PortRange(protocol))
         elif isinstance(port, int):
-            found.append(PortRange(protocol, port, each.get("endPort") or port))
+            found.append(PortRange(protocol, port, policy.get("endPort") or port))
         elif pod and (port, protocol) in pod.ports:
             number = pod.ports[port, protocol]
             found.append(PortRange(protocol, number, number))

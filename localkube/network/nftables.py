@@ -83,7 +83,8 @@ class Table:
         described = _u32(3, flags) + _u32(4, 7) + _u32(5, 4) + _u32(10, number)
         self._add(NEWSET, _text(1, self.name) + _text(2, name) + described)
         elements = b"".join(
-            _nest(1, _nest(1, _attribute(1, socket.inet_aton(each)))) for each in dict.fromkeys(addresses)
+            _nest(1, _nest(1, _attribute(1, socket.inet_aton(address))))
+            for address in dict.fromkeys(addresses)
         )
         self._add(NEWSETELEM, _text(1, self.name) + _text(2, name) + _u32(4, number) + _nest(3, elements))
         return _expression("lookup", _text(1, name) + _u32(2, 1) + _u32(4, number))

@@ -122,7 +122,7 @@ class PolicyEnforcer:
     def permits(self, client: str, backend: Backend, protocol: str) -> bool:
         """Check whether a client, by its address, may connect to an endpoint by way of a Service."""
         host, port = backend
-        going, coming = (self._rules.get(each, UNRESTRICTED) for each in (client, host))
+        going, coming = (self._rules.get(address, UNRESTRICTED) for address in (client, host))
         return going.opens(host, protocol, port) and (
             client == self._network.address or coming.accepts(client, protocol, port)
         )
@@ -194,7 +194,7 @@ class PolicyEnforcer:
 
     def _peers(self) -> list[Peer]:
         found = (self._peer(pod) for pod in self._pods().values())
-        return [each for each in found if each] + [self._name_server()]
+        return [rule for rule in found if rule] + [self._name_server()]
 
     def _peer(self, pod: Object) -> Peer | None:
         return peer(pod, self._labels(pod["metadata"]["namespace"]))

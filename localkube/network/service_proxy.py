@@ -67,10 +67,10 @@ def nearest(
     if client is None:
         return endpoints
     if local:
-        return [each for each in endpoints if each.node == client.name]
+        return [endpoint for endpoint in endpoints if endpoint.node == client.name]
     for hints, own in (("for_nodes", client.name), ("for_zones", client.zone)):
-        if all(getattr(each, hints) for each in endpoints):
-            near = [each for each in endpoints if own in getattr(each, hints)]
+        if all(getattr(endpoint, hints) for endpoint in endpoints):
+            near = [endpoint for endpoint in endpoints if own in getattr(endpoint, hints)]
             if near:
                 return near
     return endpoints
@@ -286,8 +286,10 @@ class ServiceProxy:
             protocol = port.get("protocol", "TCP")
             if protocol in LISTENERS:
                 own = {(ip, port["port"]) for ip in ips}
-                found = [each for each in _endpoints(slices, port, protocol) if each.backend not in own]
-                reached = [replace(each, backend=self._reach(*each.backend)) for each in found]
+                found = [
+                    endpoint for endpoint in _endpoints(slices, port, protocol) if endpoint.backend not in own
+                ]
+                reached = [replace(endpoint, backend=self._reach(*endpoint.backend)) for endpoint in found]
                 target = self._target(spec, reached, local=spec.get("internalTrafficPolicy") == LOCAL)
                 wanted |= {Front(ip, port["port"], protocol): target for ip in ips}
                 for node in self._nodes if port.get("nodePort") else ():
@@ -296,18 +298,18 @@ class ServiceProxy:
         return wanted
 
     def _target(self, spec: Object, endpoints: Sequence[ServiceEndpoint], *, local: bool) -> Target:
-        chooses = local or any(each.for_nodes or each.for_zones for each in endpoints)
+        chooses = local or any(endpoint.for_nodes or endpoint.for_zones for endpoint in endpoints)
 
         def near(client: str) -> Collection[Backend]:
             place = next((node for node in self._nodes if node.has(client)), None)
-            return {each.backend for each in nearest(endpoints, place, local=local)}
+            return {endpoint.backend for endpoint in nearest(endpoints, place, local=local)}
 
-        return [each.backend for each in endpoints], _affinity(spec), near if chooses else None
+        return [endpoint.backend for endpoint in endpoints], _affinity(spec), near if chooses else None
 
     def _on_node(self, spec: Object, endpoints: Sequence[ServiceEndpoint], node: NodePlace) -> Target:
         if spec.get("externalTrafficPolicy") == LOCAL:
-            endpoints = [each for each in endpoints if each.node == node.name]
-        return [each.backend for each in endpoints], _affinity(spec), None
+            endpoints = [endpoint for endpoint in endpoints if endpoint.node == node.name]
+        return [endpoint.backend for endpoint in endpoints], _affinity(spec), None
 
 
 def _affinity(spec: Object) -> float | None:
@@ -332,7 +334,7 @@ def _endpoints(slices: Sequence[Object], port: Object, protocol: str) -> list[Se
         for endpoint in item.get("endpoints") or ():
             conditions, hints = endpoint.get("conditions") or {}, endpoint.get("hints") or {}
             near = [
-                tuple(each["name"] for each in hints.get(kind) or ()) for kind in ("forNodes", "forZones")
+                tuple(hint["name"] for hint in hints.get(kind) or ()) for kind in ("forNodes", "forZones")
             ]
             found = [
                 ServiceEndpoint((address, number), endpoint.get("nodeName") or "", *near)
@@ -343,7 +345,7 @@ def _endpoints(slices: Sequence[Object], port: Object, protocol: str) -> list[Se
                 ready += found
             elif conditions.get("serving") and conditions.get("terminating"):
                 leaving += found
-    return sorted({each.backend: each for each in ready or leaving}.values())
+    return sorted({endpoint.backend: endpoint for endpoint in ready or leaving}.values())
 
 
 def _key(item: Object) -> Key:

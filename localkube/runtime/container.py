@@ -190,7 +190,11 @@ def _device_groups(devices: Iterable[str]) -> list[int]:
         elif os.path.exists(path):
             found.append(os.stat(path))
     return sorted(
-        {each.st_gid for each in found if stat.S_ISCHR(each.st_mode) and each.st_mode & 0o066 == 0o060}
+        {
+            status.st_gid
+            for status in found
+            if stat.S_ISCHR(status.st_mode) and status.st_mode & 0o066 == 0o060
+        }
     )
 
 

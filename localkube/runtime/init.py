@@ -428,9 +428,9 @@ class RuntimeInit:
             self._drop_entry(entry)
         if self._plain:
             # The commands that run in it; a PID namespace ends them by itself.
-            for other in self._entries.values():
-                if other.container == entry.identity and other.status is None:
-                    kill_session(other.pid)
+            for process in self._entries.values():
+                if process.container == entry.identity and process.status is None:
+                    kill_session(process.pid)
 
 
 def _refusal(error: ContainerStartError) -> Reply:

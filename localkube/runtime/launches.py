@@ -247,10 +247,12 @@ class Launches:
                 launch.read()
 
     def find(self, identity: str) -> Launch | None:
-        return next((each for each in self._all if each.identity == identity and not each.answered), None)
+        return next(
+            (launch for launch in self._all if launch.identity == identity and not launch.answered), None
+        )
 
     def wanted(self, choose: Callable[[Launch], bool]) -> list[Launch]:
-        return [each for each in self._all if not each.answered and choose(each)]
+        return [launch for launch in self._all if not launch.answered and choose(launch)]
 
     def pids(self) -> set[int]:
         """The processes of all starts so far: a helper reports its child before that becomes ours."""

@@ -124,10 +124,10 @@ class ContainerRoot:
 
     def close(self, *, readonly: bool) -> None:
         """Make read-only what has to be, and close the descriptors."""
-        for made, ends_read_only in self.covers:
+        for descriptor, ends_read_only in self.covers:
             if ends_read_only:
-                restrict(made, READ_ONLY, recursive=False)
-            os.close(made)
+                restrict(descriptor, READ_ONLY, recursive=False)
+            os.close(descriptor)
         if readonly:
             restrict(self.directory, READ_ONLY, recursive=False)
         os.close(self.directory)

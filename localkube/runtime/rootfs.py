@@ -193,7 +193,7 @@ def _show_host(spec: ContainerSpec, scratch: str, user_namespace: int | None) ->
 
 def _show_directories_of_host(root: ContainerRoot, spec: ContainerSpec) -> None:
     """Bind the host's top-level directories, read-only."""
-    covered = {each.destination.strip("/") for each in spec.mounts if not os.path.islink(each.destination)}
+    covered = {entry.destination.strip("/") for entry in spec.mounts if not os.path.islink(entry.destination)}
     for name in sorted(set(os.listdir(spec.root.path)) - covered - OWN_DIRECTORIES):
         source = os.path.join(spec.root.path, name)
         if os.path.islink(source):
@@ -230,7 +230,7 @@ def _show_control_groups(root: ContainerRoot, files: Iterable[str]) -> None:
         files: That of each by which it is entered. In version 1 there is a directory for each hierarchy, to
             which controllers' names may be links.
     """
-    groups = [os.path.dirname(each) for each in files if each.startswith(CONTROL_GROUPS + "/")]
+    groups = [os.path.dirname(file) for file in files if file.startswith(CONTROL_GROUPS + "/")]
     if not groups:
         return
     with closing(EXACT.open(root.directory, CONTROL_GROUPS)) as place:
@@ -238,7 +238,7 @@ def _show_control_groups(root: ContainerRoot, files: Iterable[str]) -> None:
             _bind_read_only(groups[0], place)
             return
         links = {
-            each.name: os.readlink(each.path) for each in os.scandir(CONTROL_GROUPS) if each.is_symlink()
+            entry.name: os.readlink(entry.path) for entry in os.scandir(CONTROL_GROUPS) if entry.is_symlink()
         }
         shown = root.tmpfs(SAFE | MOUNT_ATTR_NOEXEC, "mode=755", "size=64k")
         move_mount(shown, place)

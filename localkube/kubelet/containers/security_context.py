@@ -137,7 +137,7 @@ def capabilities(container: Mapping[str, Any]) -> tuple[str, ...]:
     if context.get("privileged"):
         return tuple(CAPABILITIES)
     changes = context.get("capabilities") or {}
-    add, drop = (_named(changes.get(each) or ()) for each in ("add", "drop"))
+    add, drop = (_named(changes.get(change) or ()) for change in ("add", "drop"))
     kept = set(CAPABILITIES) if "CAP_ALL" in add else set(DEFAULT_CAPABILITIES)
     if "CAP_ALL" in drop:
         kept = set()

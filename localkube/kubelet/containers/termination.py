@@ -67,7 +67,7 @@ async def end(
     deadline = loop.time() + grace
     if grace > 0 and hook:
         await _within(process, deadline, hook())
-    others = [other.wait() for other in after]
+    others = [task.wait() for task in after]
     if grace > 0 and others:
         await _within(process, deadline, asyncio.gather(*others))
     if grace > 0 and process.running:

@@ -79,12 +79,12 @@ class ResolvedImage:
 def from_record(record: Mapping[str, Any], name: str, store: Path) -> ResolvedImage:
     """Describe an image of the store (``store.py``)."""
     config = record["config"]
-    env = dict(each.split("=", 1) for each in config.get("Env") or [] if "=" in each)
+    env = dict(variable.split("=", 1) for variable in config.get("Env") or [] if "=" in variable)
     repository = re.sub(r":[^:/]*$", "", name.partition("@")[0]) + "@"
     digests = record.get("digests") or []
     return ResolvedImage(
         name=name,
-        id=next((each for each in digests if each.startswith(repository)), (*digests, record["id"])[0]),
+        id=next((digest for digest in digests if digest.startswith(repository)), (*digests, record["id"])[0]),
         entrypoint=config.get("Entrypoint") or (),
         command=config.get("Cmd") or (),
         env={"PATH": DEFAULT_PATH} | env,

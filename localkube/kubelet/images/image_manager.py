@@ -429,7 +429,7 @@ class ImageManager:
     def _record(
         self, pod: Object, container: Object, reason: str, message: str, *, warning: bool = False
     ) -> None:
-        found = (kind for kind, each in containers(pod) if each["name"] == container["name"])
+        found = (kind for kind, listed in containers(pod) if listed["name"] == container["name"])
         field = f"spec.{next(found)}{{{container['name']}}}" if container["name"] else ""
         self._events(pod).record(pod, reason, message, warning=warning, field=field)
 

@@ -48,8 +48,8 @@ class StandIn:
 
     def fits(self, repository: str, tag: str) -> bool:
         """Match an image of this repository and tag."""
-        return any(fnmatchcase(repository, each) for each in self.match) and any(
-            fnmatchcase(tag, each) for each in self.tags
+        return any(fnmatchcase(repository, pattern) for pattern in self.match) and any(
+            fnmatchcase(tag, pattern) for pattern in self.tags
         )
 
 
@@ -115,4 +115,4 @@ def ignored_mounts(container: Mapping[str, Any]) -> list[str]:
     """List the paths of mounted volumes that the stand-in does not read."""
     places = [mount["mountPath"] for mount in container.get("volumeMounts") or []]
     ignored = stand_in(container["image"]).ignores
-    return [place for place in places if any(f"{place}/".startswith(f"{each}/") for each in ignored)]
+    return [place for place in places if any(f"{place}/".startswith(f"{folder}/") for folder in ignored)]

@@ -29,8 +29,8 @@ def document() -> str:
     """Format the machine-independent columns as Markdown, for the documentation."""
     lines = ["| Image | Tags | What stands in | What it cannot do |", "| --- | --- | --- | --- |"]
     for entry in (*table(), UNKNOWN):
-        images = ", ".join(f"`{each}`" for each in entry.match) or "any other"
-        tags = "any" if entry.tags == ("*",) else ", ".join(f"`{each}`" for each in entry.tags)
+        images = ", ".join(f"`{pattern}`" for pattern in entry.match) or "any other"
+        tags = "any" if entry.tags == ("*",) else ", ".join(f"`{tag}`" for tag in entry.tags)
         lines.append(f"| {images} | {tags} | {entry.shown} | {entry.cannot or '-'} |")
     return "\n".join(lines) + "\n"
 

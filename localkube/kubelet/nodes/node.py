@@ -89,7 +89,7 @@ class NodePool:
 
     def others(self, uid: str) -> list[Mapping[str, Any]]:
         """List the pods that the node has beside one."""
-        return [pod for other, (pod, _) in self._pods.items() if other != uid]
+        return [pod for name, (pod, _) in self._pods.items() if name != uid]
 
     def remove(self, uid: str) -> None:
         """Give back what a pod was allocated of the node's resources and ports."""
@@ -154,11 +154,14 @@ def node_status(
     if shutting_down:
         ready = ("False", "KubeletNotReady", "node is shutting down")
     conditions.append(_condition("Ready", *ready, now))
-    known = {each["type"]: each for each in ((before or {}).get("status") or {}).get("conditions") or []}
-    for each in conditions:
-        last = known.get(each["type"], {})
-        if last.get("status") == each["status"]:
-            each["lastTransitionTime"] = last["lastTransitionTime"]
+    known = {
+        condition["type"]: condition
+        for condition in ((before or {}).get("status") or {}).get("conditions") or []
+    }
+    for condition in conditions:
+        last = known.get(condition["type"], {})
+        if last.get("status") == condition["status"]:
+            condition["lastTransitionTime"] = last["lastTransitionTime"]
     external = [{"type": "ExternalIP", "address": settings.external_address}]
     return {
         "addresses": [
@@ -221,7 +224,7 @@ def _condition(kind: str, status: str, reason: str, message: str, now: str) -> d
 def is_ready(item: Mapping[str, Any]) -> bool:
     """Check the Ready condition of a node or pod."""
     conditions = item.get("status", {}).get("conditions") or []
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def rfc3339(*, micro: bool = False) -> str:

@@ -85,11 +85,13 @@ class NodeFaults:
             try:
                 for critical, seconds in ((False, GRACE_SECONDS), (True, CRITICAL_SECONDS)):
                     workers = [
-                        each
-                        for each in self._pods.workers()
-                        if each.pool is node.pool and is_critical(each.pod) == critical and not each.finished
+                        worker
+                        for worker in self._pods.workers()
+                        if worker.pool is node.pool
+                        and is_critical(worker.pod) == critical
+                        and not worker.finished
                     ]
-                    ends = (each.terminate(grace=seconds) for each in workers)
+                    ends = (worker.terminate(grace=seconds) for worker in workers)
                     await asyncio.wait_for(asyncio.gather(*ends), seconds + REPORT_SECONDS)
             except TimeoutError:
                 log.warning("%s is stopped before all of its pods have ended", node.name)

@@ -94,7 +94,7 @@ class Simulator:
     async def _shape(self) -> None:
         """Create missing nodes and delete surplus ones."""
         answer = await self._api.get("/api/v1/nodes", labelSelector=MARK)
-        there = {each["metadata"]["name"] for each in answer.get("items") or []}
+        there = {item["metadata"]["name"] for item in answer.get("items") or []}
         missing = [index for index in range(self._count) if f"{SIMULATED_PREFIX}{index}" not in there]
         await asyncio.gather(*(self._create(index) for index in missing))
         await asyncio.gather(*(self._revive(name) for name in there & self._names))
@@ -284,11 +284,12 @@ def running(pod: dict[str, Any], address: str, now: str) -> dict[str, Any]:
             ),
         ],
         "containerStatuses": [
-            _container(each, {"running": {"startedAt": now}}, ready=True) for each in spec["containers"]
+            _container(container, {"running": {"startedAt": now}}, ready=True)
+            for container in spec["containers"]
         ],
     }
     if init := spec.get("initContainers"):
-        status["initContainerStatuses"] = [_container(each, ended, ready=True) for each in init]
+        status["initContainerStatuses"] = [_container(container, ended, ready=True) for container in init]
     return status
 
 
@@ -305,13 +306,15 @@ def succeeded(pod: dict[str, Any], began: str, now: str) -> dict[str, Any]:
                 for kind in ("ContainersReady", "Ready")
             ),
         ],
-        "containerStatuses": [_container(each, ended, ready=False) for each in pod["spec"]["containers"]],
+        "containerStatuses": [
+            _container(container, ended, ready=False) for container in pod["spec"]["containers"]
+        ],
     }
 
 
 def _others(pod: dict[str, Any]) -> list[dict[str, Any]]:
     """The conditions of other owners: a merge patch replaces the list."""
-    return [each for each in pod["status"].get("conditions") or [] if each["type"] not in OURS]
+    return [condition for condition in pod["status"].get("conditions") or [] if condition["type"] not in OURS]
 
 
 def _container(container: dict[str, Any], state: dict[str, Any], *, ready: bool) -> dict[str, Any]:

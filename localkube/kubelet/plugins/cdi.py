@@ -25,7 +25,7 @@ class ContainerEdits:
     mounts: list[tuple[str, str, bool]] = field(default_factory=list)
 
     def add(self, edits: Mapping[str, Any]) -> None:
-        self.env |= dict(each.split("=", 1) for each in edits.get("env") or [])
+        self.env |= dict(variable.split("=", 1) for variable in edits.get("env") or [])
         for node in edits.get("deviceNodes") or []:
             self.mounts.append((node["path"], node.get("hostPath") or node["path"], False))
         for mount in edits.get("mounts") or []:
@@ -46,7 +46,7 @@ def container_edits(names: Iterable[str], node: Path) -> ContainerEdits:
     for name in names:
         kind, _, device = name.partition("=")
         for spec in _specs(kind, (node, MACHINE)):
-            listed = next((each for each in spec.get("devices") or [] if each["name"] == device), None)
+            listed = next((entry for entry in spec.get("devices") or [] if entry["name"] == device), None)
             if listed:
                 break
         else:

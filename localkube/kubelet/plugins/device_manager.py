@@ -102,8 +102,8 @@ class DeviceManager:
     def quantities(self, *, healthy: bool) -> dict[str, str | None]:
         """Count devices by resource: the healthy ones, or all; None for a resource that is no more."""
         return {
-            name: None if each is None else str(len(each.healthy if healthy else each.devices))
-            for name, each in self._resources.items()
+            name: None if resource is None else str(len(resource.healthy if healthy else resource.devices))
+            for name, resource in self._resources.items()
         }
 
     def uses(self, uid: str) -> bool:
@@ -144,7 +144,7 @@ class DeviceManager:
         resource.followed = asyncio.current_task()
         try:
             async for message in plugin.stream("ListAndWatch", Empty(), ListAndWatchResponse):
-                resource.devices = {each.ID: each.health for each in message.devices}
+                resource.devices = {device.ID: device.health for device in message.devices}
                 self._changed()
         except PluginError as error:
             log.warning("device plugin for %s: %s", name, error)
@@ -194,7 +194,7 @@ class DeviceManager:
         return [(name, int(count)) for name, count in limits.items() if name in known and int(count)]
 
     def _given_resources(self) -> set[str]:
-        return {name for pod in self._given.values() for given in pod.values() for name in given}
+        return {name for pod in self._given.values() for grants in pod.values() for name in grants}
 
     async def _allocate(self, name: str, count: int, reusable: Iterable[str]) -> dict[str, Any]:
         from localkube.kubelet.plugins.messages_pb2 import AllocateRequest, AllocateResponse
@@ -204,7 +204,9 @@ class DeviceManager:
             raise PluginError(f"cannot allocate unregistered device {name}")
         if not resource.healthy or not resource.plugin:
             raise PluginError(f"no healthy devices present; cannot allocate unhealthy devices {name}")
-        taken = {each for pod in self._given.values() for given in pod.values() for each in _ids(given, name)}
+        taken = {
+            device for pod in self._given.values() for grants in pod.values() for device in _ids(grants, name)
+        }
         again = sorted(set(reusable) & resource.healthy)[:count]
         free = sorted(resource.healthy - taken)
         if len(again) + len(free) < count:
@@ -219,9 +221,9 @@ class DeviceManager:
         return {
             "ids": chosen,
             "envs": dict(response.envs),
-            "mounts": [[each.container_path, each.host_path, each.read_only] for each in response.mounts]
-            + [[each.container_path, each.host_path, False] for each in response.devices],
-            "cdi": [each.name for each in response.cdi_devices],
+            "mounts": [[mount.container_path, mount.host_path, mount.read_only] for mount in response.mounts]
+            + [[device.container_path, device.host_path, False] for device in response.devices],
+            "cdi": [device.name for device in response.cdi_devices],
         }
 
     async def _preferred(
@@ -249,12 +251,12 @@ class DeviceManager:
         """
         given = self._given.get(pod["metadata"]["uid"], {}).get(container["name"], {})
         env, mounts = {}, []
-        for name, each in given.items():
-            await self._pre_start(name, each["ids"])
-            env |= each["envs"]
-            mounts += each["mounts"]
+        for name, device_grant in given.items():
+            await self._pre_start(name, device_grant["ids"])
+            env |= device_grant["envs"]
+            mounts += device_grant["mounts"]
             try:
-                edits = container_edits(each["cdi"], self._directory.cdi)
+                edits = container_edits(device_grant["cdi"], self._directory.cdi)
             except CdiError as error:
                 raise PluginError(str(error)) from error
             env |= edits.env
@@ -275,10 +277,11 @@ class DeviceManager:
             {
                 "name": name,
                 "resources": [
-                    {"resourceID": each, "health": self._health(name, each)} for each in given["ids"]
+                    {"resourceID": identifier, "health": self._health(name, identifier)}
+                    for identifier in grant["ids"]
                 ],
             }
-            for name, given in self._given.get(uid, {}).get(container, {}).items()
+            for name, grant in self._given.get(uid, {}).get(container, {}).items()
         ]
 
     def _health(self, name: str, device: str) -> str:

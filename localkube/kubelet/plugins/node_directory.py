@@ -43,7 +43,7 @@ class NodeDirectory:
 
     def is_mounted_by(self, pod: Mapping[str, Any]) -> bool:
         """Check whether a pod mounts it: it may have plugins."""
-        paths = [(each.get("hostPath") or {}).get("path") for each in pod["spec"].get("volumes") or []]
+        paths = [(volume.get("hostPath") or {}).get("path") for volume in pod["spec"].get("volumes") or []]
         return any(path and self.resolve(path) for path in paths)
 
     def resolve(self, place: str) -> tuple[Path, str] | None:
@@ -57,7 +57,7 @@ class NodeDirectory:
             (PosixPath('/cluster/node-0'), 'device-plugins')
         """
         place = os.path.normpath(place)
-        for root, own in ((KUBELET, self.path), *((each, self.cdi) for each in CDI)):
+        for root, own in ((KUBELET, self.path), *((folder, self.cdi) for folder in CDI)):
             if place == root or place.startswith(root + "/"):
                 return own, place[len(root) + 1 :]
         return None

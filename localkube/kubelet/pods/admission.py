@@ -51,7 +51,10 @@ def refusal(
         resource = shortage.partition("resource: ")[2].partition(",")[0]
         return f"OutOf{resource}", shortage
     if any(
-        _collide(one, other) for one in _host_ports(pod) for each in others for other in _host_ports(each)
+        _collide(port, taken)
+        for port in _host_ports(pod)
+        for running in others
+        for taken in _host_ports(running)
     ):
         return _failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
     if node and not fits(pod, node):
@@ -81,7 +84,7 @@ def sysctls(pod: Object) -> dict[str, str]:
         {'net.ipv4.tcp_rmem': '1 2 3'}
     """
     wanted = (pod["spec"].get("securityContext") or {}).get("sysctls") or []
-    return {_normalized(each["name"]): each["value"] for each in wanted}
+    return {_normalized(entry["name"]): entry["value"] for entry in wanted}
 
 
 def _normalized(name: str) -> str:
@@ -115,9 +118,9 @@ def _collide(one: tuple[str, str, int], other: tuple[str, str, int]) -> bool:
 
 
 def _term_holds(term: Object, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
-    expressions = [(each, labels) for each in term.get("matchExpressions") or []]
-    expressions += [(each, fields) for each in term.get("matchFields") or []]
-    return bool(expressions) and all(_holds(each, values) for each, values in expressions)
+    expressions = [(expression, labels) for expression in term.get("matchExpressions") or []]
+    expressions += [(field, fields) for field in term.get("matchFields") or []]
+    return bool(expressions) and all(_holds(expression, values) for expression, values in expressions)
 
 
 def _holds(expression: Object, values: Mapping[str, str]) -> bool:

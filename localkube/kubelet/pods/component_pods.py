@@ -72,7 +72,7 @@ class ComponentPods:
         self._node, self._address, self._version = node, address, version
         self._changed = asyncio.Event()
         pods.subscribe(self._seen)
-        programs = {each["name"]: each for each in json.loads(plan.read_text())["components"]}
+        programs = {component["name"]: component for component in json.loads(plan.read_text())["components"]}
         self._components = {}
         for name, program in programs.items():
             if name in CONTROL_PLANE:
@@ -159,7 +159,9 @@ def component_pod(name: str, container: Object, *, labels: Mapping[str, str], no
 
 
 def _observe(component: Component, running: Sequence[Object]) -> None:
-    entry = next((each for each in running if each["id"].rpartition(".")[0] == component.process), None)
+    entry = next(
+        (container for container in running if container["id"].rpartition(".")[0] == component.process), None
+    )
     before = component.records.get(component.name)
     alive = entry is not None and entry["status"] is None
     if alive and (before is None or before.container_id != entry["id"]):

@@ -153,7 +153,7 @@ def _warm_start(
     found = plan(process.args, environment, python=sys.executable, path=environment.get("PATH", ""))
     if found is None:
         return process, None
-    volumes_at = [each["mountPath"] for each in container.get("volumeMounts") or ()]
+    volumes_at = [mount["mountPath"] for mount in container.get("volumeMounts") or ()]
     process = replace(process, args=tuple(cold_command(found, mounts=volumes_at)))
     may_be_warm = (pod["metadata"].get("annotations") or {}).get(WARM_ANNOTATION) != "false"
     return process, found if runtime.forkserver and may_be_warm else None

@@ -158,9 +158,9 @@ class ContainerWorker:
             return not self._resizing
         differing = changed(record.resources or {}, self.container.get("resources") or {})
         restarts = {
-            each["resourceName"]
-            for each in self.container.get("resizePolicy") or []
-            if each["restartPolicy"] == "RestartContainer"
+            policy["resourceName"]
+            for policy in self.container.get("resizePolicy") or []
+            if policy["restartPolicy"] == "RestartContainer"
         }
         if differing & restarts:
             self._resizing = True

@@ -109,13 +109,13 @@ class MirrorPods:
         """Bring the API in line; False when it has to be tried again."""
         there = {key: pod for key, pod in self._pods.store.items() if self._is_ours(pod)}
         done = True
-        for key, found in there.items():
+        for key, mirror in there.items():
             wanted = self._wanted.get(key)
-            if wanted is None or not self._is_current(found, wanted):
-                done &= await self._delete(found)
-        for key, wanted in self._wanted.items():
+            if wanted is None or not self._is_current(mirror, wanted):
+                done &= await self._delete(mirror)
+        for key, wanted_pod in self._wanted.items():
             if key not in self._pods.store:
-                done &= await self._create(wanted)
+                done &= await self._create(wanted_pod)
         return done
 
     async def _create(self, pod: Object) -> bool:

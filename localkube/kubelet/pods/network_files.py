@@ -82,7 +82,7 @@ def hosts(pod: Object, *, name: str, full: str, addresses: Iterable[str], of_nod
     if not pod["spec"].get("hostNetwork"):
         names = "\t".join(dict.fromkeys(filter(None, (full, name.partition(".")[0] if full else name))))
         text = HOSTS + "".join(f"{address}\t{names}\n" for address in addresses)
-    aliases = [f"{each['ip']}\t" + "\t".join(each.get("hostnames") or ()) for each in _aliases(pod)]
+    aliases = [f"{alias['ip']}\t" + "\t".join(alias.get("hostnames") or ()) for alias in _aliases(pod)]
     return text + ("\n# Entries added by HostAliases.\n" + "\n".join(aliases) + "\n" if aliases else "")
 
 
@@ -140,8 +140,8 @@ def resolver(pod: Object, *, cluster: str, of_node: Resolver) -> tuple[Resolver,
         found = Resolver((cluster,), (own, f"svc.{DOMAIN}", DOMAIN), ("ndots:5",))
     config = spec.get("dnsConfig") or {}
     options = {word.partition(":")[0]: word for word in found.options}
-    for each in config.get("options") or ():
-        name, value = each["name"], each.get("value")
+    for option in config.get("options") or ():
+        name, value = option["name"], option.get("value")
         options[name] = f"{name}:{value}" if value else name
     servers = tuple(dict.fromkeys((*found.servers, *(config.get("nameservers") or ()))))
     searches = tuple(dict.fromkeys((*found.searches, *(config.get("searches") or ()))))
@@ -156,7 +156,7 @@ def _within_limits(wanted: Resolver) -> tuple[Resolver, list[str]]:
             "Nameserver limits were exceeded, some nameservers have been omitted, "
             f"the applied nameserver line is: {' '.join(servers)}"
         )
-    searches = tuple(each for each in wanted.searches[:MOST_SEARCHES] if len(each) <= MOST_DOMAIN)
+    searches = tuple(search for search in wanted.searches[:MOST_SEARCHES] if len(search) <= MOST_DOMAIN)
     while len(" ".join(searches)) > MOST_SEARCH_CHARACTERS:
         searches = searches[:-1]
     if searches != wanted.searches:

@@ -140,9 +140,9 @@ def _paths(mounts: Iterable[MountSpec], directory: Path) -> dict[str, tuple[str,
             made = directory / f"scratch-{number}"
             made.mkdir(mode=0o700, exist_ok=True)
             paths[target] = (str(made), False)
-    for name, other in OTHER_NAMES.items():
+    for name, other_name in OTHER_NAMES.items():
         if name in paths:
-            paths.setdefault(other, paths[name])
+            paths.setdefault(other_name, paths[name])
     return paths | _mount_points(paths, directory)
 
 
@@ -153,11 +153,11 @@ def _mount_points(paths: Mapping[str, tuple[str, bool]], directory: Path) -> dic
     """
     made = {}
     for target, (source, _) in paths.items():
-        around = next((str(each) for each in Path(target).parents if str(each) in paths), None)
+        around = next((str(folder) for folder in Path(target).parents if str(folder) in paths), None)
         if around is None:
-            lacking = [each for each in Path(target).parents if not os.path.lexists(each)]
-            for each in lacking:
-                made[str(each)] = (str(directory / "lacking" / str(each).lstrip("/")), False)
+            lacking = [folder for folder in Path(target).parents if not os.path.lexists(folder)]
+            for folder in lacking:
+                made[str(folder)] = (str(directory / "lacking" / str(folder).lstrip("/")), False)
             link = directory / "lacking" / target.lstrip("/") if lacking else None
         else:
             real = Path(paths[around][0])
@@ -206,7 +206,7 @@ def is_static(command: str, env: Mapping[str, str]) -> bool:
             table = file.read(size * count)
     except OSError:
         return False
-    kinds = {struct.unpack_from("<I", table, size * each)[0] for each in range(count)}
+    kinds = {struct.unpack_from("<I", table, size * index)[0] for index in range(count)}
     return PROGRAM_INTERPRETER not in kinds
 
 

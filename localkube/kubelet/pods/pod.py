@@ -178,9 +178,7 @@ class PodWorker:
         self.stopping.set()
         ends = []
         for name, process in self.processes.items():
-            earlier = [
-                self.processes[other] for other in waits_for(self.pod, name) if other in self.processes
-            ]
+            earlier = [self.processes[wait] for wait in waits_for(self.pod, name) if wait in self.processes]
             if process.running:
                 ends.append(self.containers[name].stop(grace=grace, after=earlier))
         await asyncio.gather(*ends)
@@ -537,7 +535,7 @@ class PodWorker:
     async def _unless_stopped(self, work: Coroutine[Any, Any, Any]) -> None:
         """Wait for ``work``, or until the pod is being stopped."""
         ends = (self.stopping.wait(), self.restarting.wait())
-        tasks = [asyncio.create_task(each) for each in (work, *ends)]
+        tasks = [asyncio.create_task(end) for end in (work, *ends)]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
             task.cancel()

@@ -87,7 +87,9 @@ class PodManager:
             await asyncio.sleep(SECRET_SECONDS)
             everyone = turn % (REFRESH_SECONDS // SECRET_SECONDS) == 0
             for worker in self.workers():
-                due = everyone or any("secret" in each for each in worker.pod["spec"].get("volumes") or [])
+                due = everyone or any(
+                    "secret" in volume for volume in worker.pod["spec"].get("volumes") or []
+                )
                 try:
                     if due and not worker.finished and worker.volumes:
                         await self._runtime.volumes.refresh(worker.pod)
@@ -146,7 +148,7 @@ class PodManager:
                 self._deleted(uid)
         mine = [pod for pod in pods.values() if pod["spec"].get("nodeName") == node.name]
         # Those that have an address first: they get it again.
-        for pod in sorted(mine, key=lambda each: not each.get("status", {}).get("podIP")):
+        for pod in sorted(mine, key=lambda pod: not pod.get("status", {}).get("podIP")):
             if worker := self._new_worker(pod):
                 restore(worker)
                 worker.start()

@@ -41,11 +41,13 @@ class PodResize:
         self.wanted = pod
         self._worker = worker
         self._allocations: Allocations = worker.pool.allocations
-        self._allocated = {name: each.get("resources") or {} for name, each in _resizable(pod)}
+        self._allocated = {name: container.get("resources") or {} for name, container in _resizable(pod)}
         self._allocated |= _reported(pod)
         self._task: asyncio.Task | None = None
         before = (pod.get("status") or {}).get("conditions") or []
-        self.conditions = {each["type"]: each for each in before if each["type"] in RESIZES}
+        self.conditions = {
+            condition["type"]: condition for condition in before if condition["type"] in RESIZES
+        }
 
     def start(self) -> None:
         """Allocate what the pod has, and what it wants by now if there is room."""
@@ -61,8 +63,10 @@ class PodResize:
         spec = dict(self.wanted["spec"])
         for kind in STATUSES.keys() & spec.keys():
             spec[kind] = [
-                each | {"resources": self._allocated[each["name"]]} if each["name"] in changed else each
-                for each in spec[kind]
+                container | {"resources": self._allocated[container["name"]]}
+                if container["name"] in changed
+                else container
+                for container in spec[kind]
             ]
         return {**self.wanted, "spec": spec}
 
@@ -79,7 +83,9 @@ class PodResize:
             if shortage := self._allocations.shortage(worker.uid, wanted):
                 self._defer(shortage, wanted, generation)
             else:
-                self._allocated |= {name: each.get("resources") or {} for name, each in _resizable(pod)}
+                self._allocated |= {
+                    name: container.get("resources") or {} for name, container in _resizable(pod)
+                }
                 self.conditions = {IN_PROGRESS: _condition(IN_PROGRESS, "", "", generation)}
                 self._event("ResizeStarted", "Pod resize started", generation)
                 self._allocations.allocate(worker.uid, wanted)
@@ -103,7 +109,7 @@ class PodResize:
             condition = self.conditions[IN_PROGRESS]
             generation = condition.get("observedGeneration")
             try:
-                done = [each.resize() for each in list(worker.containers.values())]
+                done = [container.resize() for container in list(worker.containers.values())]
             except ResizeError as error:
                 if condition.get("reason") != ERROR:
                     self._event("ResizeError", "Pod resize error", generation, error=str(error))
@@ -135,7 +141,7 @@ def _condition(kind: str, reason: str, message: str, generation: int | None) -> 
 
 def _values(resources: Object) -> dict[tuple[str, str], Any]:
     kinds = ((kind, resources.get(kind) or {}) for kind in ("requests", "limits"))
-    return {(kind, name): parse(text) for kind, found in kinds for name, text in found.items()}
+    return {(kind, name): parse(text) for kind, amounts in kinds for name, text in amounts.items()}
 
 
 def _resizable(pod: Object) -> Iterator[tuple[str, Object]]:
@@ -147,9 +153,9 @@ def _resizable(pod: Object) -> Iterator[tuple[str, Object]]:
 def _reported(pod: Object) -> Iterator[tuple[str, Object]]:
     """Yield the resources that a former kubelet has reported of each container."""
     for field in STATUSES.values():
-        for each in (pod.get("status") or {}).get(field) or []:
-            if each.get("resources") is not None:
-                yield each["name"], each["resources"]
+        for status in (pod.get("status") or {}).get(field) or []:
+            if status.get("resources") is not None:
+                yield status["name"], status["resources"]
 
 
 def changed(one: Object, other: Object) -> set[str]:

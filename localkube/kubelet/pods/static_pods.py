@@ -129,12 +129,12 @@ def static_pod(manifest: Object, *, node: str, source: str) -> dict[str, Any]:
         *manifest["spec"]["containers"],
         *(manifest["spec"].get("initContainers") or ()),
     ]
-    if not all(isinstance(each.get("name"), str) for each in named):
+    if not all(isinstance(item.get("name"), str) for item in named):
         raise ValueError("a pod and its containers have names")
-    if not all(isinstance(each.get("image"), str) for each in named[1:]):
+    if not all(isinstance(container.get("image"), str) for container in named[1:]):
         raise ValueError("a container has an image")
     if any(
-        set(each) & {"secret", "configMap", "projected"} for each in manifest["spec"].get("volumes") or ()
+        set(volume) & {"secret", "configMap", "projected"} for volume in manifest["spec"].get("volumes") or ()
     ):
         raise ValueError(
             "a static pod can have no Secrets, ConfigMaps and tokens: it does not come from the API"
@@ -149,7 +149,7 @@ def static_pod(manifest: Object, *, node: str, source: str) -> dict[str, Any]:
     spec = POD_DEFAULTS | manifest["spec"] | {"nodeName": node, "tolerations": tolerations}
     for kind in ("initContainers", "containers"):
         if manifest["spec"].get(kind):
-            spec[kind] = [_with_defaults(each) for each in manifest["spec"][kind]]
+            spec[kind] = [_with_defaults(container) for container in manifest["spec"][kind]]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -170,7 +170,7 @@ def _with_defaults(container: Object) -> dict[str, Any]:
         if made.get(kind):
             made[kind] = PROBE_DEFAULTS | made[kind]
     if made.get("ports"):
-        made["ports"] = [{"protocol": "TCP"} | each for each in made["ports"]]
+        made["ports"] = [{"protocol": "TCP"} | port for port in made["ports"]]
     return made
 
 

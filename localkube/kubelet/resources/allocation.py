@@ -91,7 +91,7 @@ class Allocations:
     def shortage(self, uid: str, wanted: Mapping[str, int]) -> str | None:
         """Explain why a pod cannot have what it wants, in the kubelet's words; None when it can."""
         for name, unit in UNITS.items():
-            used = sum(given[name] for other, given in self._given.items() if other != uid)
+            used = sum(amounts[name] for holder, amounts in self._given.items() if holder != uid)
             capacity = unit(self.capacity[name])
             if wanted[name] and wanted[name] > capacity - used:
                 numbers = f"requested: {wanted[name]}, used: {used}, capacity: {capacity}"
@@ -108,9 +108,9 @@ class Allocations:
         self._waiting[uid] = _Waiting(pod, retry, grows, turn)
 
     def retry(self) -> None:
-        for each in _in_order(self._waiting.values()):
-            each.retry()
+        for waiter in _in_order(self._waiting.values()):
+            waiter.retry()
 
 
 def _in_order(waiting: Iterable[_Waiting]) -> list[_Waiting]:
-    return sorted(waiting, key=lambda each: each.rank)
+    return sorted(waiting, key=lambda waiter: waiter.rank)

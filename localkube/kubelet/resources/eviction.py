@@ -62,14 +62,14 @@ class EvictionManager:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _active(self) -> list[PodWorker]:
-        return [each for each in self._pods() if not each.finished and not each.stopping.is_set()]
+        return [pod for pod in self._pods() if not pod.finished and not pod.stopping.is_set()]
 
     # Pods above their own limits.
 
     async def _evict_above_limits(self) -> bool:
         """Evict the pods that store more than they may; True if there were some."""
         seen, evicted = {}, False
-        for worker in [each for each in self._active() if is_limited(each.pod)]:
+        for worker in [active for active in self._active() if is_limited(active.pod)]:
             try:
                 stored = await asyncio.to_thread(
                     measure, worker.pod, self._directory / worker.uid, _pids(worker)
@@ -92,14 +92,14 @@ class EvictionManager:
         condition, resource = SIGNALS[threshold.signal]
         self._warn("EvictionThresholdMet", f"Attempting to reclaim {resource}")
         if condition == "DiskPressure":
-            for worker in [each for each in self._pods() if each.finished]:
+            for worker in [pod for pod in self._pods() if pod.finished]:
                 await worker.runtime.remove_written(worker.uid)
-            if not any(SIGNALS[each.signal][0] == condition for each, _ in self._pressure.look()):
+            if not any(SIGNALS[threshold.signal][0] == condition for threshold, _ in self._pressure.look()):
                 return True
         usages = {worker.uid: await self._usage(worker, resource) for worker in self._active()}
         for usage in ranked(usages.values(), resource):
             uid = usage.pod["metadata"]["uid"]
-            worker = next((each for each in self._active() if each.uid == uid), None)
+            worker = next((active for active in self._active() if active.uid == uid), None)
             if worker is None or is_critical(worker.pod):
                 continue
             log.warning("evicting pod %s to reclaim %s", uid, resource)
@@ -122,7 +122,7 @@ class EvictionManager:
 
     def _memory(self, worker: PodWorker) -> dict[str, int]:
         processes, found = None, {}
-        for name, process in [each for each in worker.processes.items() if each[1].running]:
+        for name, process in [process for process in worker.processes.items() if process[1].running]:
             usage = self._limits.usage(process.identity)
             if usage is None:
                 processes = processes or ProcessTable()

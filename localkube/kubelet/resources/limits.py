@@ -219,9 +219,9 @@ def pod_resources(pod: Mapping[str, Any]) -> Resources:
     """Sum the resources of a pod's containers."""
     every = [resources(container) for _, container in containers(pod)]
     return Resources(
-        cpu_request=sum(each.cpu_request for each in every),
-        cpu_limit=sum(each.cpu_limit or 0 for each in every) or None,
-        memory_limit=sum(each.memory_limit or 0 for each in every) or None,
+        cpu_request=sum(share.cpu_request for share in every),
+        cpu_limit=sum(share.cpu_limit or 0 for share in every) or None,
+        memory_limit=sum(share.memory_limit or 0 for share in every) or None,
     )
 
 

@@ -62,7 +62,7 @@ def measure(
         if (
             count is disk_usage
             and name in pids
-            and not any((each / part).exists() for each in layers for part in ("upper", "root"))
+            and not any((layer / part).exists() for layer in layers for part in ("upper", "root"))
         ):
             found[name] += written(pids[name])
     return StorageUsage(volumes, found)

@@ -34,8 +34,8 @@ async def publish_metrics_server(
     Raises:
         ApiError: The API server refused for a reason that does not pass.
     """
-    for collection, wanted in _objects(address):
-        await _ensure(api, collection, wanted)
+    for collection, item in _objects(address):
+        await _ensure(api, collection, item)
     while not await _listens(*(addresses or NamespaceAddresses()).reach(address, PORT)):  # noqa: ASYNC110 - a listener's birth cannot be watched
         await asyncio.sleep(LISTENING_SECONDS)
     await _ensure(api, APISERVICES, _api_service(ca_file))

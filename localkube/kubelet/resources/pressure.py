@@ -117,7 +117,7 @@ def _memory() -> Observation:
             continue
         if most < found[0].capacity:
             found.append(Observation(most - max(0, used - int(statistics[idle])), most))
-    return min(found, key=lambda each: each.available)
+    return min(found, key=lambda observed: observed.available)
 
 
 def _processes() -> Observation:
@@ -152,13 +152,15 @@ class Pressure:
     def look(self) -> list[tuple[Threshold, Observation]]:
         """Measure the machine; return the thresholds that are met, memory's first."""
         seen, now = self._observe(), self._clock()
-        found = [(each, seen[each.signal]) for each in self._thresholds if each.signal in seen]
+        found = [
+            (threshold, seen[threshold.signal]) for threshold in self._thresholds if threshold.signal in seen
+        ]
         met = [(threshold, observation) for threshold, observation in found if threshold.is_met(observation)]
         self._last |= {SIGNALS[threshold.signal][0]: now for threshold, _ in met}
         self.conditions = frozenset(
             kind for kind, last in self._last.items() if now == last or now - last < self._transition
         )
-        return sorted(met, key=lambda each: each[0].signal != "memory.available")
+        return sorted(met, key=lambda pair: pair[0].signal != "memory.available")
 
     def refusal(self, pod: Object) -> str | None:
         """Explain why a new pod is not admitted, in the kubelet's words; None when it is."""
@@ -166,7 +168,9 @@ class Pressure:
             return None
         if self.conditions == {"MemoryPressure"}:
             best_effort = (pod.get("status") or {}).get("qosClass") == "BestEffort"
-            if not best_effort or any(_tolerates_memory_pressure(each) for each in _tolerations(pod)):
+            if not best_effort or any(
+                _tolerates_memory_pressure(toleration) for toleration in _tolerations(pod)
+            ):
                 return None
         return f"The node had condition: [{' '.join(sorted(self.conditions))}]. "
 

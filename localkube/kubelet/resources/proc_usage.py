@@ -51,8 +51,8 @@ class ProcessTable:
     def tree(self, pid: int) -> list[int]:
         """The process and its descendants; empty when it has ended."""
         found = [pid] if pid in self._seconds else []
-        for each in found:
-            found += self._children.get(each, [])
+        for process in found:
+            found += self._children.get(process, [])
         return found
 
     def usage(self, pid: int) -> Usage | None:
@@ -60,7 +60,7 @@ class ProcessTable:
         tree = self.tree(pid)
         if not tree:
             return None
-        cpu = max(LEAST_CPU_SECONDS, sum(self._seconds[each] for each in tree))
+        cpu = max(LEAST_CPU_SECONDS, sum(self._seconds[process] for process in tree))
         return Usage(cpu, max(LEAST_MEMORY_BYTES, sum(map(self.memory, tree))))
 
     def memory(self, pid: int) -> int:

@@ -111,15 +111,15 @@ class StatsProvider:
         found = {}
         for name in self._ended:
             seconds = {}
-            for each in self._running(name):
-                usage = self._control_groups(each.identity)
+            for container in self._running(name):
+                usage = self._control_groups(container.identity)
                 if usage is None:
                     processes = processes or ProcessTable()
-                    usage = processes.usage(each.pid)
+                    usage = processes.usage(container.pid)
                 if usage is not None:
-                    counter = self._counters.setdefault(each.identity, MonotonicCounter())
-                    found[each.identity] = Usage(counter.take(usage.cpu), usage.memory)
-                    seconds[each.identity] = found[each.identity].cpu
+                    counter = self._counters.setdefault(container.identity, MonotonicCounter())
+                    found[container.identity] = Usage(counter.take(usage.cpu), usage.memory)
+                    seconds[container.identity] = found[container.identity].cpu
             self._close(name, seconds)
         return found
 
@@ -137,14 +137,14 @@ class StatsProvider:
         lines.add("node_cpu_usage_seconds_total", whole.cpu, when=sample.when)
         lines.add("node_memory_working_set_bytes", whole.memory, when=sample.when)
         pods: dict[tuple[str, str], list[Usage]] = {}
-        for each in self._running(node.name):
-            usage = sample.usage.get(each.identity)
+        for container in self._running(node.name):
+            usage = sample.usage.get(container.identity)
             if usage is None:
                 continue
-            meta = each.pod["metadata"]
+            meta = container.pod["metadata"]
             pod = {"namespace": meta["namespace"], "pod": meta["name"]}
-            labels = {"container": each.name, **pod}
-            lines.add("container_start_time_seconds", each.started, labels)
+            labels = {"container": container.name, **pod}
+            lines.add("container_start_time_seconds", container.started, labels)
             lines.add("container_cpu_usage_seconds_total", usage.cpu, labels, when=sample.when)
             lines.add("container_memory_working_set_bytes", usage.memory, labels, when=sample.when)
             pods.setdefault((meta["namespace"], meta["name"]), []).append(usage)
@@ -160,11 +160,14 @@ class StatsProvider:
         """The response of ``/stats/summary``."""
         sample = self.measure()
         containers: dict[str, list[RunningContainer]] = {}
-        for each in self._running(node.name):
-            if each.identity in sample.usage:
-                containers.setdefault(each.pod["metadata"]["uid"], []).append(each)
+        for container in self._running(node.name):
+            if container.identity in sample.usage:
+                containers.setdefault(container.pod["metadata"]["uid"], []).append(container)
         about = {"nodeName": node.name} | _figures(self._whole(node, sample), sample.when)
-        return {"node": about, "pods": [self._pod_summary(each, sample) for each in containers.values()]}
+        return {
+            "node": about,
+            "pods": [self._pod_summary(group, sample) for group in containers.values()],
+        }
 
     def _pod_summary(self, containers: list[RunningContainer], sample: StatsSample) -> dict[str, Any]:
         pod = containers[0].pod
@@ -173,12 +176,12 @@ class StatsProvider:
             "podRef": {key: meta[key] for key in ("name", "namespace", "uid")},
             "startTime": pod.get("status", {}).get("startTime") or meta["creationTimestamp"],
             "containers": [
-                {"name": each.name, "startTime": _moment(each.started)}
-                | _figures(sample.usage[each.identity], sample.when)
-                for each in containers
+                {"name": container.name, "startTime": _moment(container.started)}
+                | _figures(sample.usage[container.identity], sample.when)
+                for container in containers
             ],
         }
-        found |= _figures(_sum(sample.usage[each.identity] for each in containers), sample.when)
+        found |= _figures(_sum(sample.usage[container.identity] for container in containers), sample.when)
         return found if stored is None else found | {"ephemeral-storage": {"usedBytes": stored}}
 
     def _whole(self, node: NodeSettings, sample: StatsSample) -> Usage:
@@ -248,7 +251,7 @@ def _own_usage() -> Usage:
 
 def _sum(usages: Iterable[Usage]) -> Usage:
     found = list(usages)
-    return Usage(sum(each.cpu for each in found), sum(each.memory for each in found))
+    return Usage(sum(usage.cpu for usage in found), sum(usage.memory for usage in found))
 
 
 def _figures(usage: Usage, when: float) -> dict[str, Any]:

@@ -67,10 +67,10 @@ def pod_conditions(
         finding = (True, "RestartAllContainersStarted", "container exited with restart policy rule")
         finding = finding if restarting else (False, "", "")
         own.append(_condition(RESTARTING, finding, known.get(RESTARTING), generation, now))
-    for each in resizes:
-        finding, last = (True, each.get("reason", ""), each.get("message", "")), known.get(each["type"])
+    for resize in resizes:
+        finding, last = (True, resize.get("reason", ""), resize.get("message", "")), known.get(resize["type"])
         unchanged = last if last and last.get("reason", "") == finding[1] else None
-        own.append(_condition(each["type"], finding, unchanged, each.get("observedGeneration"), now))
+        own.append(_condition(resize["type"], finding, unchanged, resize.get("observedGeneration"), now))
     return foreign + own
 
 
@@ -116,7 +116,7 @@ def _initialised(
 def was_initialised(pod: Object) -> bool:
     """Check whether the pod has reported that its init containers are done."""
     reported = (pod.get("status") or {}).get("conditions") or []
-    return any(each["type"] == "Initialized" and each["status"] == "True" for each in reported)
+    return any(condition["type"] == "Initialized" and condition["status"] == "True" for condition in reported)
 
 
 def _containers_ready(

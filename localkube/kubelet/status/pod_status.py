@@ -75,7 +75,7 @@ def pod_status(
     before = pod.get("status") or {}
     init_statuses, statuses, ephemeral_statuses = (_statuses(pod, kind, records) for kind in STATUSES)
     _add_health(statuses, devices)
-    every = {each["name"]: each for each in (*init_statuses, *statuses, *ephemeral_statuses)}
+    every = {status["name"]: status for status in (*init_statuses, *statuses, *ephemeral_statuses)}
     phase, reason, message = _outcome(pod, every, terminal, override)
     status: dict[str, Any] = {
         "phase": phase,
@@ -126,9 +126,9 @@ def rejected_status(
 
 
 def _add_health(statuses: Sequence[dict[str, Any]], devices: Mapping[str, Sequence[Object]]) -> None:
-    for each in statuses:
-        if devices.get(each["name"]):
-            each["allocatedResourcesStatus"] = list(devices[each["name"]])
+    for status in statuses:
+        if devices.get(status["name"]):
+            status["allocatedResourcesStatus"] = list(devices[status["name"]])
 
 
 def _addresses(address: str | None) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def _status(container: Object, record: ContainerRecord, *, kind: str) -> dict[st
     if record.user and record.state != "waiting":
         status["user"] = dict(record.user)
     if container.get("volumeMounts"):
-        status["volumeMounts"] = [_volume_mount(each) for each in container["volumeMounts"]]
+        status["volumeMounts"] = [_volume_mount(mount) for mount in container["volumeMounts"]]
     identity = record.container_id or (record.last.container_id if record.last else "")
     if identity:
         status["containerID"] = _identity(identity)

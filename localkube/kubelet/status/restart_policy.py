@@ -32,7 +32,10 @@ def container_should_restart(pod: Object, container: Object, exit_code: int) -> 
     if action := restart_action(container, exit_code):
         return action in (RESTART, RESTART_ALL)
     policy = container.get("restartPolicy") or pod["spec"].get("restartPolicy", "Always")
-    is_init = any(container["name"] == other["name"] for other in pod["spec"].get("initContainers") or [])
+    is_init = any(
+        container["name"] == init_container["name"]
+        for init_container in pod["spec"].get("initContainers") or []
+    )
     if is_init and not is_sidecar(container) and policy == "Always":
         policy = "OnFailure"
     return should_restart(policy, exit_code)
@@ -46,7 +49,7 @@ def restart_action(container: Object, exit_code: int) -> str | None:
 
 def may_restart_all(pod: Object) -> bool:
     """Check whether the end of one of a pod's containers may start all of them again."""
-    rules = [rule for _, each in containers(pod) for rule in each.get("restartPolicyRules") or []]
+    rules = [rule for _, container in containers(pod) for rule in container.get("restartPolicyRules") or []]
     return any(rule["action"] == RESTART_ALL for rule in rules)
 
 

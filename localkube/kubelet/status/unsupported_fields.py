@@ -48,7 +48,7 @@ CONTAINER_RULES = (
         "volumeMounts",
         "no later mount reaches a container, or comes out of one (mountPropagation)",
         lambda value: any(
-            each.get("mountPropagation") not in (None, "None", "HostToContainer") for each in value or ()
+            entry.get("mountPropagation") not in (None, "None", "HostToContainer") for entry in value or ()
         ),
     ),
 )
@@ -78,7 +78,7 @@ PLAIN_POD_RULES = (
     FieldRule(
         "volumes",
         "in plain mode a volume in memory is a directory on disk, and its sizeLimit is not a wall",
-        lambda value: any((each.get("emptyDir") or {}).get("medium") == "Memory" for each in value or ()),
+        lambda value: any((entry.get("emptyDir") or {}).get("medium") == "Memory" for entry in value or ()),
     ),
 )
 PLAIN_CONTAINER_RULES = (

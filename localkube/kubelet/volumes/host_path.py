@@ -64,10 +64,10 @@ def everywhere(directory: str, mountinfo: str) -> set[str]:
     device, root, place = max(above, key=lambda mount: len(mount[2]))
     inside = os.path.join(root, _below(directory, place)).rstrip("/")
     found = {directory}
-    for other, root, place in mounts:
-        if other == device and (rest := _below(inside, root)) is not None:
+    for mounted, root, place in mounts:
+        if mounted == device and (rest := _below(inside, root)) is not None:
             found.add(os.path.join(place, rest).rstrip("/"))
-        elif other == device and _below(root, inside) is not None:
+        elif mounted == device and _below(root, inside) is not None:
             found.add(place)
     return found
 
