@@ -47,8 +47,8 @@ def missing(requirements: Iterable[str], installed: Mapping[str, str]) -> list[s
         ['kopf', 'kubernetes<37']
     """
     wanted = []
-    for each in requirements:
-        text, _, marker = each.partition(";")
+    for requirement in requirements:
+        text, _, marker = requirement.partition(";")
         name = _NAME.match(text)
         if name and "extra ==" not in marker and canonical(name[0]) not in {*installed, *FRONT_END}:
             bounds = text[name.end() :].replace(" ", "").split(",")
@@ -71,7 +71,11 @@ def prepare(folder: str = COURSE) -> Path:
         RuntimeError: pip or the kit failed; the error has its last lines.
     """
     began = time.monotonic()
-    installed = {canonical(each.name): each.version for each in metadata.distributions() if each.name}
+    installed = {
+        canonical(distribution.name): distribution.version
+        for distribution in metadata.distributions()
+        if distribution.name
+    }
     wanted = missing(metadata.requires(DISTRIBUTION) or (), installed)
     if wanted:
         _install(wanted, installed)
@@ -107,20 +111,20 @@ def _install(wanted: list[str], installed: Mapping[str, str]) -> None:
 
 def _limits(installed: Mapping[str, str]) -> Iterator[str]:
     """Name the packages that were kept and are too old for a part of the course."""
-    for each in metadata.requires(DISTRIBUTION) or ():
-        name, _, least = each.partition(";")[0].partition(">=")
+    for require in metadata.requires(DISTRIBUTION) or ():
+        name, _, least = require.partition(";")[0].partition(">=")
         has, least = installed.get(canonical(name)), least.partition(",")[0].strip()
         if has and name in NEEDED_BY and _numbers(has) < _numbers(least):
             yield f"Limited: {name} {has} stays, and notebook {NEEDED_BY[name]} needs {least}."
 
 
 def _numbers(version: str) -> list[int]:
-    return [int(each) for each in re.findall(r"\d+", version)[:2]]
+    return [int(digits) for digits in re.findall(r"\d+", version)[:2]]
 
 
 def _mode() -> Iterator[str]:
     found = json.loads(_call("localkube", "doctor").splitlines()[-1])["result"]
-    gpus = ", ".join(each["name"] for each in found["gpus"]) or "none"
+    gpus = ", ".join(gpu["name"] for gpu in found["gpus"]) or "none"
     yield f"Cores: {found['cores']}. Memory: {found['memory'] / 2**30:.1f} GiB. GPUs: {gpus}."
     if found["mode"] == "namespaces":
         yield "Mode: namespaces. Each pod has a network, processes and a file tree of its own."

@@ -368,8 +368,8 @@ def pull_images(references: tuple[str, ...], platform: str | None) -> None:
 @click.argument("file", type=click.Path(exists=True))
 def load_images(file: str) -> None:
     """Load the images in FILE: of docker save, or an OCI layout."""
-    for found in machine.load_images(file):
-        click.echo(f"{', '.join(found['names']) or 'an image without a name'} is {found['id']}")
+    for loaded in machine.load_images(file):
+        click.echo(f"{', '.join(loaded['names']) or 'an image without a name'} is {loaded['id']}")
 
 
 @image.command("save")
@@ -404,8 +404,8 @@ def _echo_removed(found: dict[str, Any]) -> None:
 @click.argument("names", nargs=-1, required=True)
 def get_images(names: tuple[str, ...]) -> None:
     """Obtain the programs NAMES that images run: operators are built, which takes a minute or two each."""
-    for each in machine.get_images(*names):
-        click.echo(f"{each['name']} {each['version']} is in {each['folder']}")
+    for program in machine.get_images(*names):
+        click.echo(f"{program['name']} {program['version']} is in {program['folder']}")
 
 
 @main.group(invoke_without_command=True)

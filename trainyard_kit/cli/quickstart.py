@@ -43,8 +43,8 @@ def chart(values: Iterable[float], *, blocks: str = BLOCKS) -> str:
     rows = []
     for row in reversed(range(HEIGHT)):
         label = number(top) if row == HEIGHT - 1 else "" if row else "0"
-        heights = (math.ceil(each / top * HEIGHT * 8) - row * 8 for each in columns)
-        rows.append(f"{label:>8} |" + "".join(blocks[min(max(each, 0), 8)] for each in heights))
+        heights = (math.ceil(column / top * HEIGHT * 8) - row * 8 for column in columns)
+        rows.append(f"{label:>8} |" + "".join(blocks[min(max(height, 0), 8)] for height in heights))
     return "\n".join(rows)
 
 
@@ -69,7 +69,7 @@ class LossPrinter(BarPrinter):
     def above(self) -> "list[RenderableType]":
         from rich.text import Text
 
-        means = [sum(each) / len(each) for _, each in sorted(self.losses.copy().items())]
+        means = [sum(losses) / len(losses) for _, losses in sorted(self.losses.copy().items())]
         return [Text(f"    loss\n{chart(means, blocks=self.blocks)}")] if means else []
 
 
@@ -90,8 +90,8 @@ def quickstart(nodes: int, name: str, keep: bool) -> None:
             about=f'cluster "{name}"',
             fix=f"trainyard cluster delete {name}; or take another name: trainyard quickstart --name NAME",
         )
-    for each in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal, too, leaves nothing behind
-        signal.signal(each, signal.default_int_handler)
+    for signal_number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal, too, leaves nothing behind
+        signal.signal(signal_number, signal.default_int_handler)
     try:
         cluster = clusters.create_cluster("local", name=name, nodes=nodes)
         run = jobs.launch(jobs.IndexedJob("trainers/digits_ddp.py", name=RUN, nodes=nodes), cluster=cluster)
@@ -107,7 +107,7 @@ def quickstart(nodes: int, name: str, keep: bool) -> None:
 def _show_result(run: Run) -> None:
     steps, tested = run.metrics("step"), run.metrics("eval")
     ranks = steps["world_size"].iloc[-1]
-    first, last = (steps[steps.step == each].loss.mean() for each in (steps.step.min(), steps.step.max()))
+    first, last = (steps[steps.step == step].loss.mean() for step in (steps.step.min(), steps.step.max()))
     click.echo(
         f"{ranks} workers: loss {number(first)} in the first step and {number(last)} in the last; "
         f"{tested.accuracy.iloc[-1]:.1%} of the test images are classified correctly"

@@ -58,8 +58,8 @@ class BuildContext:
     def archive(self, path: Path) -> Path:
         """Write the files into a zip file, for a builder that is elsewhere."""
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-            for each in self.files:
-                archive.write(each.resolve(), str(each.relative_to(self.folder)))
+            for file in self.files:
+                archive.write(file.resolve(), str(file.relative_to(self.folder)))
         return path
 
 
@@ -85,14 +85,14 @@ def _regex(pattern: str) -> str:
     pieces = re.findall(r"\*\*/?|\*|\?|\[[^\]]+\]|\\.|.", pattern, re.DOTALL)
     words = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return "".join(
-        words.get(each)
-        or (each if each.startswith("[") and len(each) > 1 else re.escape(each.removeprefix("\\")))
-        for each in pieces
+        words.get(piece)
+        or (piece if piece.startswith("[") and len(piece) > 1 else re.escape(piece.removeprefix("\\")))
+        for piece in pieces
     )
 
 
 def _walk(folder: Path, root: Path, rules: list[Rule]) -> Iterator[Path]:
-    for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         path = Path(entry.path)
         name = path.relative_to(root).as_posix()
         ignored = _ignored(name, rules)

@@ -70,7 +70,7 @@ class Engine:
                 took = self._run(image, "pushed", *words, environment=environment)
             if digest.exists():
                 return took, digest.read_text(encoding="utf-8").strip()
-        pairs = [each.partition("@") for each in self.inspect(image)["RepoDigests"]]
+        pairs = [digest.partition("@") for digest in self.inspect(image)["RepoDigests"]]
         repository = image.rpartition(":")[0]
         return took, next((value for name, _, value in pairs if name == repository), "")
 
@@ -128,10 +128,10 @@ class Engine:
             ) as process,
         ):
             assert process.stdout is not None, "it is a pipe"
-            for each in process.stdout:
-                if each.strip():
-                    lines.append(each.rstrip())
-                    line.update(each.strip()[:120])
+            for output in process.stdout:
+                if output.strip():
+                    lines.append(output.rstrip())
+                    line.update(output.strip()[:120])
             if process.wait() == 0:
                 line.done(done)
         if process.returncode:
@@ -147,12 +147,12 @@ class Engine:
 
 def find() -> Engine | None:
     """Find the first engine on this machine that answers."""
-    return next((Engine(each) for each in PROGRAMS if not _missing(each)), None)
+    return next((Engine(program) for program in PROGRAMS if not _missing(program)), None)
 
 
 def missing() -> str:
     """Explain why no image can be built on this machine; empty if one can."""
-    reasons = [_missing(each) for each in PROGRAMS]
+    reasons = [_missing(program) for program in PROGRAMS]
     return "" if "" in reasons else "; ".join(reasons)
 
 

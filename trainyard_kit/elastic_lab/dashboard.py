@@ -126,9 +126,9 @@ class Dashboard(RunWatch):
 
     def facts(self) -> dict[str, Any]:
         timeline = self.timeline()
-        losses = [each.loss for each in timeline.steps if each.loss is not None]
+        losses = [step.loss for step in timeline.steps if step.loss is not None]
         figures = [["world size", str(timeline.world_size)], ["rounds", str(len(timeline.rendezvous))]]
-        figures += [["step", f"{timeline.step:,}"]] + [["loss", f"{each:.4g}"] for each in losses[-1:]]
+        figures += [["step", f"{timeline.step:,}"]] + [["loss", f"{loss:.4g}"] for loss in losses[-1:]]
         figures += [["steps lost", str(timeline.steps_lost)], ["repeated", str(timeline.steps_repeated)]]
         notes = [self.trouble] * bool(self.trouble) + list(timeline.gaps[-1:])
         return super().facts() | {"figures": figures, "notes": notes}
@@ -159,12 +159,12 @@ class Dashboard(RunWatch):
 
 def rows_of(timeline: Timeline) -> list[tuple[str, int, np.ndarray]]:
     """Flatten the steps into rows for the browser: seconds, loss, and the loss of repeated steps again."""
-    steps = [each for each in timeline.steps if each.loss is not None]
+    steps = [step for step in timeline.steps if step.loss is not None]
     thin = 1 + len(steps) // MOST_POINTS
-    kept = [each for index, each in enumerate(steps) if each.repeated or index % thin == 0]
-    again = [each.loss if each.repeated else np.nan for each in kept]
-    times = [each.time - timeline.began for each in kept]
-    rows = {"time": times, "loss": [each.loss for each in kept], "again": again}
+    kept = [step for index, step in enumerate(steps) if step.repeated or index % thin == 0]
+    again = [step.loss if step.repeated else np.nan for step in kept]
+    times = [step.time - timeline.began for step in kept]
+    rows = {"time": times, "loss": [step.loss for step in kept], "again": again}
     return [(name, 0, np.asarray(values, dtype=float)) for name, values in rows.items()]
 
 
@@ -176,10 +176,12 @@ def tables_of(timeline: Timeline) -> dict[str, object]:
         "columns": list(timeline.table().columns),
         "changes": list(timeline.table().rows),
         "marks": [[round(row.time - timeline.began, 3), label_of(row)] for row in timeline.rows],
-        "rounds": [[round(each.time - timeline.began, 3), each.number] for each in timeline.rendezvous],
+        "rounds": [
+            [round(meeting.time - timeline.began, 3), meeting.number] for meeting in timeline.rendezvous
+        ],
         "pauses": list(map(list, pauses(timeline))),
         "lanes": [[worker, list(map(list, _rounded(spans)))] for worker, spans in lanes(timeline)],
-        "world": [[round(each, 3) for each in times], sizes],
+        "world": [[round(moment, 3) for moment in times], sizes],
     }
 
 
@@ -245,10 +247,12 @@ class Buttons:
     def _show_workers(self, timeline: Timeline, busy: bool) -> None:
         there = {worker: rank for rank, worker in timeline.ranks.items()}
         hanging = {row.worker: row.rank for row in timeline.rows if row.what == "paused"}
-        shown = there | {each: rank for each in timeline.paused if (rank := hanging.get(each)) is not None}
+        shown = there | {
+            worker: rank for worker in timeline.paused if (rank := hanging.get(worker)) is not None
+        }
         self._ranks = shown
         rows = []
-        for worker in sorted(shown, key=lambda each: (shown[each], each)):
+        for worker in sorted(shown, key=lambda worker: (shown[worker], worker)):
             parts = self._of_worker.setdefault(worker, self._row_of_worker(worker))
             paused = worker in timeline.paused
             words = "hangs" if paused else "trains" if worker in there else ""
@@ -283,7 +287,7 @@ class Buttons:
     def _show_nodes(self, timeline: Timeline, busy: bool) -> None:
         if not self._of_node:
             try:
-                names = [each["node"] for each in self.cluster.nodes()]
+                names = [node["node"] for node in self.cluster.nodes()]
             except KitError:
                 return
             self._of_node = {name: self._row_of_node(name) for name in names}

@@ -68,9 +68,13 @@ def disruptions(
         'killed'
     """
     found = [each for event in events if (each := _disruption(event, run, workers, store)) is not None]
-    found.sort(key=lambda each: each.time)
-    reasons = [each for each in found if each.what not in ("pod deleted", STORE_LOST)]
-    return [each for each in found if each.what != "pod deleted" or not _explained(each, reasons)]
+    found.sort(key=lambda disruption: disruption.time)
+    reasons = [disruption for disruption in found if disruption.what not in ("pod deleted", STORE_LOST)]
+    return [
+        disruption
+        for disruption in found
+        if disruption.what != "pod deleted" or not _explained(disruption, reasons)
+    ]
 
 
 def _disruption(
@@ -99,7 +103,7 @@ def _disruption(
 
 def _explained(deletion: Disruption, reasons: Iterable[Disruption]) -> bool:
     return any(
-        abs(each.time - deletion.time) <= SAME_SECONDS
-        and (each.worker == deletion.worker or each.what.startswith("scaled"))
-        for each in reasons
+        abs(reason.time - deletion.time) <= SAME_SECONDS
+        and (reason.worker == deletion.worker or reason.what.startswith("scaled"))
+        for reason in reasons
     )

@@ -68,7 +68,7 @@ class Rendezvous:
     @property
     def first_step(self) -> Step | None:
         """The earliest of its steps."""
-        return min(self.steps.values(), key=lambda each: each.time, default=None)
+        return min(self.steps.values(), key=lambda step: step.time, default=None)
 
     @property
     def processes(self) -> set[tuple[str, int]]:
@@ -81,8 +81,8 @@ def all_rendezvous(logs: Iterable[WorkerLog]) -> list[Rendezvous]:
     met = ((event, log) for log in logs for event in _joins(log.events))
     found: list[Rendezvous] = []
     of_event: dict[int, Rendezvous] = {}
-    for event, log in sorted(met, key=lambda each: each[0].time):
-        known = next((each for each in reversed(found) if _belongs(event, each)), None)
+    for event, log in sorted(met, key=lambda pair: pair[0].time):
+        known = next((earlier for earlier in reversed(found) if _belongs(event, earlier)), None)
         if known is None:
             known = Rendezvous(whole_number(event.fields.get("round")) or 0, event.time, event.world_size)
             found.append(known)
@@ -99,8 +99,8 @@ def all_rendezvous(logs: Iterable[WorkerLog]) -> list[Rendezvous]:
 
 def _joins(events: Sequence[Event]) -> list[Event]:
     """Select the events of a rendezvous; of a trainer that reports none, those of its starts."""
-    found = [each for each in events if each.event == "rendezvous"]
-    return found or [each for each in events if each.event == "start"]
+    found = [event for event in events if event.event == "rendezvous"]
+    return found or [event for event in events if event.event == "start"]
 
 
 def _belongs(event: Event, to: Rendezvous) -> bool:
@@ -140,13 +140,15 @@ def mark_steps(rendezvous: Sequence[Rendezvous]) -> tuple[Step, ...]:
     done: set[int] = set()
     reached: int | None = None
     every: list[Step] = []
-    for each in rendezvous:
-        each.steps = {number: replace(step, repeated=number in done) for number, step in each.steps.items()}
-        each.steps_repeated = sum(step.repeated for step in each.steps.values())
-        first = min(each.steps, default=None) if each.next_step is None else each.next_step
+    for meeting in rendezvous:
+        meeting.steps = {
+            number: replace(step, repeated=number in done) for number, step in meeting.steps.items()
+        }
+        meeting.steps_repeated = sum(step.repeated for step in meeting.steps.values())
+        first = min(meeting.steps, default=None) if meeting.next_step is None else meeting.next_step
         if first is not None:
-            each.steps_lost = 0 if reached is None else max(0, reached - first + 1)
-            reached = max(each.steps, default=first - 1)
-        done |= set(each.steps)
-        every += each.steps.values()
+            meeting.steps_lost = 0 if reached is None else max(0, reached - first + 1)
+            reached = max(meeting.steps, default=first - 1)
+        done |= set(meeting.steps)
+        every += meeting.steps.values()
     return tuple(sorted(every, key=lambda step: (step.time, step.number)))

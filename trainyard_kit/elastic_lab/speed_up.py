@@ -50,14 +50,14 @@ def step_time(events: Iterable[Event], *, run: str) -> StepTime:
     Raises:
         BadInput: It logged no two steps of an epoch, or not how many images its ranks take in a step.
     """
-    own = [each for each in events if each.rank == 0]
-    steps = sorted((each for each in own if each.event == "step"), key=lambda each: each.time)
+    own = [event for event in events if event.rank == 0]
+    steps = sorted((event for event in own if event.event == "step"), key=lambda step: step.time)
     gaps = [
         (after.time - before.time) / (after.fields["step"] - before.fields["step"])
         for before, after in pairwise(steps)
         if after.fields.get("epoch") == before.fields.get("epoch")
     ]
-    start = next((each for each in own if each.event == "start"), None)
+    start = next((event for event in own if event.event == "start"), None)
     batch_size = start.fields.get("batch_size") if start else None
     if start is None or not gaps or not is_number(batch_size):
         raise BadInput(
@@ -65,7 +65,7 @@ def step_time(events: Iterable[Event], *, run: str) -> StepTime:
             about=f"run {run}: {len(steps)} steps logged by rank 0, images of a rank in a step: {batch_size}",
             fix="train for longer, or log every step: --log-every=1; `start` events need a batch_size",
         )
-    rates = [each.fields["ms_per_image"] for each in own if each.event == "simulated_accelerator"]
+    rates = [event.fields["ms_per_image"] for event in own if event.event == "simulated_accelerator"]
     computing = rates[0] * batch_size / 1000 if rates else None
     device = str(start.fields.get("device", "cpu"))
     return StepTime(start.world_size, batch_size, statistics.median(gaps), computing, device)
@@ -84,7 +84,7 @@ class StepTimes:
     @property
     def simulated(self) -> bool:
         """True if every run had a simulated accelerator."""
-        return all(each.computing is not None for each in self.times)
+        return all(time.computing is not None for time in self.times)
 
     @property
     def first(self) -> StepTime:
@@ -125,7 +125,7 @@ class StepTimes:
         )
         if self.simulated:
             columns += ("computing ms", "not divided ms", "network ms", "efficiency % by Amdahl")
-        return Table(columns, [self._row(each) for each in self.times])
+        return Table(columns, [self._row(time) for time in self.times])
 
     def plot(self) -> "Picture":
         """Plot what a step's time consists of, and the efficiency by number of workers."""

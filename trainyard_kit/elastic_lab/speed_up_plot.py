@@ -20,7 +20,7 @@ def plot_speed_up(speed_up: StepTimes) -> Picture:
     """Plot the parts of a step in milliseconds, and the efficiency in percent, by number of workers."""
     figure = Figure(figsize=(9, 3.4), layout="constrained", facecolor=THEME.ground)
     parts, curve = figure.subplots(1, 2)
-    names = [str(each.workers) for each in speed_up.times]
+    names = [str(time.workers) for time in speed_up.times]
     _draw_parts(parts, speed_up, names)
     _draw_efficiency(curve, speed_up, names)
     kind = "simulated accelerator" if speed_up.simulated else speed_up.first.device
@@ -28,23 +28,23 @@ def plot_speed_up(speed_up: StepTimes) -> Picture:
         axes.set_title(title, loc="left", color=THEME.text)
         axes.set_xlabel("workers")
         tidy(axes)
-    reached = (f"{speed_up.speed_up(each):.2f} with {each.workers}" for each in speed_up.times)
+    reached = (f"{speed_up.speed_up(time):.2f} with {time.workers}" for time in speed_up.times)
     return Picture(figure, f"Speed-up, {kind}: {', '.join(reached)}")
 
 
 def _draw_parts(axes: Axes, speed_up: StepTimes, names: Sequence[str]) -> None:
     if not speed_up.simulated:
-        axes.bar(names, [each.seconds * 1e3 for each in speed_up.times], color=THEME.lines[0], width=0.6)
+        axes.bar(names, [time.seconds * 1e3 for time in speed_up.times], color=THEME.lines[0], width=0.6)
     else:
         times = speed_up.times
         parts = (
-            [each.computing or 0.0 for each in times],
+            [time.computing or 0.0 for time in times],
             [speed_up.not_divided] * len(times),
-            [speed_up.network(each) for each in times],
+            [speed_up.network(time) for time in times],
         )
         below = [0.0] * len(times)
         for (label, colour, hatch), seconds in zip(LOOKS, parts, strict=True):
-            heights = [each * 1e3 for each in seconds]
+            heights = [second * 1e3 for second in seconds]
             look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": THEME.ground, "width": 0.6}
             axes.bar(names, heights, bottom=below, label=label, **look)
             below = [base + height for base, height in zip(below, heights, strict=True)]
@@ -53,10 +53,10 @@ def _draw_parts(axes: Axes, speed_up: StepTimes, names: Sequence[str]) -> None:
 
 
 def _draw_efficiency(axes: Axes, speed_up: StepTimes, names: Sequence[str]) -> None:
-    measured = [100 * speed_up.efficiency(each) for each in speed_up.times]
+    measured = [100 * speed_up.efficiency(time) for time in speed_up.times]
     axes.plot(names, [100] * len(names), color=THEME.text, linestyle=":", label="ideal")
     if speed_up.simulated:
-        predicted = [100 * speed_up.amdahl(each) for each in speed_up.times]
+        predicted = [100 * speed_up.amdahl(time) for time in speed_up.times]
         axes.plot(names, predicted, color=THEME.lines[1], linestyle="--", marker="s", label="by Amdahl's law")
         axes.fill_between(
             names, measured, predicted, color=THEME.lines[1], alpha=0.2, label="network's share"

@@ -113,7 +113,7 @@ class Timeline:
     @property
     def world_sizes(self) -> tuple[int, ...]:
         """The world size of each rendezvous, in their order."""
-        return tuple(each.world_size for each in self.rendezvous)
+        return tuple(meeting.world_size for meeting in self.rendezvous)
 
     @property
     def world_size(self) -> int:
@@ -150,7 +150,7 @@ class Timeline:
         if row.what in ("node stopped", "node isolated"):
             return any(self.nodes.get(worker) == row.node for worker in there)
         if row.what.startswith("scaled"):
-            last = max(each.time for each in self.rows if each.what.startswith("scaled"))
+            last = max(row.time for row in self.rows if row.what.startswith("scaled"))
             return row.time == last and not row.what.endswith(f" {self.world_size}")
         return row.what == "resumed" and row.worker not in there
 
@@ -165,28 +165,28 @@ class Timeline:
     @property
     def steps_lost(self) -> int:
         """Completed steps that were not carried on, in all."""
-        return sum(each.steps_lost for each in self.rendezvous)
+        return sum(meeting.steps_lost for meeting in self.rendezvous)
 
     @property
     def steps_repeated(self) -> int:
         """Steps done once more, in all."""
-        return sum(each.steps_repeated for each in self.rendezvous)
+        return sum(meeting.steps_repeated for meeting in self.rendezvous)
 
     @property
     def samples(self) -> dict[int, int]:
         """Samples of each epoch in the reported steps, a repeated step counted once."""
-        last = {each.number: each for each in self.steps}
+        last = {step.number: step for step in self.steps}
         counted: dict[int, int] = {}
-        for each in last.values():
-            if each.epoch is not None:
-                counted[each.epoch] = counted.get(each.epoch, 0) + each.samples
+        for step in last.values():
+            if step.epoch is not None:
+                counted[step.epoch] = counted.get(step.epoch, 0) + step.samples
         return dict(sorted(counted.items()))
 
     def frame(self) -> "pandas.DataFrame":
         """Make a pandas DataFrame of the rows, its columns those of :class:`Row`."""
         import pandas  # half a second, and seldom needed
 
-        names = [each.name for each in fields(Row)]
+        names = [column.name for column in fields(Row)]
         return pandas.DataFrame([[getattr(row, name) for name in names] for row in self.rows], columns=names)
 
     def table(self) -> Table:
@@ -209,8 +209,8 @@ class Timeline:
         if row.round is not None or (self.rendezvous and self._concerns(row)):
             sizes += f" → {'?' if row.after is None else row.after}"
         rank, number, lost, repeated = (
-            "" if each is None else str(each)
-            for each in (row.rank, row.round, row.steps_lost, row.steps_repeated)
+            "" if figure is None else str(figure)
+            for figure in (row.rank, row.round, row.steps_lost, row.steps_repeated)
         )
         seconds = "" if row.seconds is None else f"{row.seconds:.1f}"
         known = [f"+{row.time - self.began:.1f} s", row.what, row.worker, rank, row.node, number, sizes]
@@ -281,9 +281,9 @@ def build(name: str, logs: Iterable[WorkerLog], causes: Iterable[Disruption], *,
         >>> build("lab", logs, disruptions, now=time.time()).world_sizes
         (2, 1, 2)
     """
-    logs = [each for each in logs if each.events]
-    began = min((begin_of(each) for each in logs), default=now)
-    causes = sorted((each for each in causes if each.time >= began), key=lambda each: each.time)
+    logs = [log for log in logs if log.events]
+    began = min((begin_of(log) for log in logs), default=now)
+    causes = sorted((cause for cause in causes if cause.time >= began), key=lambda cause: cause.time)
     rendezvous = all_rendezvous(logs)
     steps = mark_steps(rendezvous)
     states, paused = worker_states(logs, rendezvous, causes, now=now)
@@ -296,7 +296,7 @@ def build(name: str, logs: Iterable[WorkerLog], causes: Iterable[Disruption], *,
         gaps=tuple(_gaps(rendezvous)),
         began=began,
         now=now,
-        nodes={each.worker: each.node for each in logs},
+        nodes={log.worker: log.node for log in logs},
         paused=paused,
     )
 
@@ -305,17 +305,17 @@ def _rows(rendezvous: Sequence[Rendezvous], causes: Sequence[Disruption], began:
     """Make a row for each disruption, and for each rendezvous that none explains, in the order of time."""
     rows: list[Row] = []
     waiting, before = list(causes), None
-    for each in rendezvous:
-        earlier = [cause for cause in waiting if cause.time <= each.time]
-        own: list[Disruption] = _causes(each, before, earlier) if before else []
-        rows += [_row_of_cause(cause, each, before, first=cause is own[0]) for cause in own]
+    for meeting in rendezvous:
+        earlier = [cause for cause in waiting if cause.time <= meeting.time]
+        own: list[Disruption] = _causes(meeting, before, earlier) if before else []
+        rows += [_row_of_cause(cause, meeting, before, first=cause is own[0]) for cause in own]
         if not own:
-            rows.append(_row_without_cause(each, before, began))
+            rows.append(_row_without_cause(meeting, before, began))
         waiting = [cause for cause in waiting if cause not in own]
-        before = each
+        before = meeting
     for cause in waiting:
-        past = (each for each in rendezvous if each.time <= cause.time)
-        newest = max(past, key=lambda each: each.time, default=None)
+        past = (meeting for meeting in rendezvous if meeting.time <= cause.time)
+        newest = max(past, key=lambda earlier: earlier.time, default=None)
         rows.append(_row_of_cause(cause, None, newest, first=False))
     return sorted(rows, key=lambda row: row.time)
 
@@ -324,11 +324,11 @@ def _causes(found: Rendezvous, before: Rendezvous, causes: Sequence[Disruption])
     """Select the causes of a rendezvous: the newest that fits, and those just before it."""
     known = CAUSES.get(found.reason)
     fits = [
-        each
-        for each in causes
-        if (known is None or each.what.startswith(known)) and _could_matter(each, before)
+        cause
+        for cause in causes
+        if (known is None or cause.what.startswith(known)) and _could_matter(cause, before)
     ]
-    return [each for each in fits if each.time >= fits[-1].time - SHARE_SECONDS]
+    return [cause for cause in fits if cause.time >= fits[-1].time - SHARE_SECONDS]
 
 
 def _could_matter(cause: Disruption, before: Rendezvous) -> bool:
@@ -387,10 +387,10 @@ def _figures(found: Rendezvous | None, since: float, *, first: bool) -> dict[str
 
 
 def _gaps(rendezvous: Iterable[Rendezvous]) -> Iterable[str]:
-    for each in rendezvous:
-        missing = each.world_size - len(each.ranks)
+    for meeting in rendezvous:
+        missing = meeting.world_size - len(meeting.ranks)
         if missing > 0:
             yield (
-                f"round {each.number}: of {missing} of its {each.world_size} ranks there is no log; "
+                f"round {meeting.number}: of {missing} of its {meeting.world_size} ranks there is no log; "
                 "the pod was deleted before it was read"
             )

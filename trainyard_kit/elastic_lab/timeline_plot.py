@@ -39,10 +39,10 @@ def plot_timeline(timeline: Timeline) -> Picture:
     _draw_world(axes[1], timeline)
     _draw_lanes(axes[2], known)
     _draw_loss(axes[3], timeline)
-    for each in axes[1:]:
+    for axis in axes[1:]:
         for mark in marks:
-            each.axvline(mark.time, color=THEME.text, linewidth=0.8, linestyle=(0, (2, 2)), alpha=0.7)
-        tidy(each)
+            axis.axvline(mark.time, color=THEME.text, linewidth=0.8, linestyle=(0, (2, 2)), alpha=0.7)
+        tidy(axis)
     axes[3].set(xlabel="seconds", xlim=(0, max(1.0, timeline.now - timeline.began)))
     figure.align_ylabels(axes)
     return Picture(figure, f"Run {timeline.name}: {timeline.words}; {len(timeline.rows)} changes")
@@ -81,12 +81,12 @@ def labelled(timeline: Timeline, letters: int) -> tuple[list[Mark], int]:
         time, label = row.time - timeline.began, label_of(row)
         begin = max(0.0, min(time, letter * (letters - len(label))))
         end = begin + letter * (len(label) + 2)
-        level = 1 + max((each.level for each in marks if each.begin < end or each.time < end), default=-1)
+        level = 1 + max((mark.level for mark in marks if mark.begin < end or mark.time < end), default=-1)
         if level < LEVELS:
             marks.append(Mark(time, label, level, begin))
         else:
             marks.append(Mark(time, "", 0, time))
-    return marks[::-1], 1 + max((each.level for each in marks), default=0)
+    return marks[::-1], 1 + max((mark.level for mark in marks), default=0)
 
 
 def label_of(row: Row) -> str:
@@ -103,7 +103,7 @@ def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
         if row.round is None or row.steps_lost is None:  # a round's first row alone
             continue
         end = row.time + row.seconds if row.seconds is not None else timeline.now
-        before = max((each.time for each in timeline.steps if each.time < end), default=row.time)
+        before = max((step.time for step in timeline.steps if step.time < end), default=row.time)
         begin = max(row.time, before)  # who is asked to join lets the others train on for a while
         words = f"{row.seconds:.1f} s" if row.seconds is not None else "…"
         found.append((begin - timeline.began, end - timeline.began, words))
@@ -113,7 +113,7 @@ def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
 def lanes(timeline: Timeline) -> list[tuple[str, list[tuple[str, float, float]]]]:
     """List what each worker did: kind, begin, end."""
     return [
-        (worker, [(each.kind, each.begin - timeline.began, each.end - timeline.began) for each in spans])
+        (worker, [(span.kind, span.begin - timeline.began, span.end - timeline.began) for span in spans])
         for worker, spans in timeline.states.items()
     ]
 
@@ -122,7 +122,7 @@ def world(timeline: Timeline) -> tuple[list[float], list[int]]:
     """Compute the world size over time: when it changed, and to what; its last value at the end again."""
     times = [
         0.0,
-        *(each.time - timeline.began for each in timeline.rendezvous),
+        *(meeting.time - timeline.began for meeting in timeline.rendezvous),
         timeline.now - timeline.began,
     ]
     sizes = [0, *timeline.world_sizes]
@@ -160,10 +160,15 @@ def _draw_world(axes: Axes, timeline: Timeline) -> None:
         axes.axvspan(begin, end, color=THEME.ground, linewidth=0)
         axes.axvspan(begin, end, color=THEME.lines[5], alpha=0.15, linewidth=0)
         axes.annotate(words, ((begin + end) / 2, most * 1.06), ha="center", fontsize=8, color=THEME.lines[5])
-    for each in timeline.rendezvous:
-        place = (each.time - timeline.began, 0)
+    for meeting in timeline.rendezvous:
+        place = (meeting.time - timeline.began, 0)
         axes.annotate(
-            f"{each.number}", place, xytext=(3, 3), textcoords="offset points", fontsize=7, color=THEME.text
+            f"{meeting.number}",
+            place,
+            xytext=(3, 3),
+            textcoords="offset points",
+            fontsize=7,
+            color=THEME.text,
         )
     axes.set(ylabel="world size", ylim=(0, most * 1.32))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
@@ -181,7 +186,7 @@ def _draw_lanes(axes: Axes, known: list[tuple[str, list[tuple[str, float, float]
     axes.set(
         yticks=range(len(known)), yticklabels=[worker for worker, _ in known], ylim=(len(known) - 0.4, -0.6)
     )
-    seen = [kind for kind in LOOKS if any(each[0] == kind for _, spans in known for each in spans)]
+    seen = [kind for kind in LOOKS if any(span[0] == kind for _, spans in known for span in spans)]
     for kind in seen:
         axes.fill([], [], label=kind, **_look(kind))
     if seen:
@@ -189,19 +194,19 @@ def _draw_lanes(axes: Axes, known: list[tuple[str, list[tuple[str, float, float]
 
 
 def _draw_loss(axes: Axes, timeline: Timeline) -> None:
-    steps = [each for each in timeline.steps if each.loss is not None]
+    steps = [step for step in timeline.steps if step.loss is not None]
     if not steps:
         axes.text(0.5, 0.5, "no steps were reported yet", ha="center", va="center", transform=axes.transAxes)
     for run in _stretches(steps):
-        times = [each.time - timeline.began for each in run]
-        losses = [math.nan if each.loss is None else each.loss for each in run]
+        times = [step.time - timeline.began for step in run]
+        losses = [math.nan if step.loss is None else step.loss for step in run]
         axes.plot(times, losses, color=THEME.lines[3], linewidth=1.4)
-        again = [each.time - timeline.began for each in run if each.repeated]
+        again = [step.time - timeline.began for step in run if step.repeated]
         if again:
             axes.axvspan(min(again), max(again), color=THEME.lines[4], alpha=0.25, linewidth=0)
-            marked = [loss for loss, each in zip(losses, run, strict=True) if each.repeated]
+            marked = [loss for loss, step in zip(losses, run, strict=True) if step.repeated]
             axes.plot(again, marked, "o", color=THEME.lines[4], markersize=3.5)
-    if any(each.repeated for each in steps):
+    if any(step.repeated for step in steps):
         axes.plot([], [], "o", color=THEME.lines[4], markersize=3.5, label="step done again")
         axes.legend(**LEGEND)
     axes.set(ylabel="loss")
@@ -210,10 +215,10 @@ def _draw_loss(axes: Axes, timeline: Timeline) -> None:
 def _stretches(steps: Iterable[Step]) -> Iterator[list[Step]]:
     """Split steps where the run went back to an earlier one: a new line begins there."""
     run: list[Step] = []
-    for each in steps:
-        if run and each.number <= run[-1].number:
+    for step in steps:
+        if run and step.number <= run[-1].number:
             yield run
             run = []
-        run.append(each)
+        run.append(step)
     if run:
         yield run

@@ -59,18 +59,20 @@ def worker_states(
         nodes[log.worker] = log.node
     paused = set()
     for worker in changes:
-        found = [each for each in disruptions if _concerns(each, worker, nodes[worker])]
+        found = [disruption for disruption in disruptions if _concerns(disruption, worker, nodes[worker])]
         changes[worker] += [
-            (each.time, AFTER_DISRUPTION[each.what]) for each in found if each.what in AFTER_DISRUPTION
+            (disruption.time, AFTER_DISRUPTION[disruption.what])
+            for disruption in found
+            if disruption.what in AFTER_DISRUPTION
         ]
         if found and found[-1].what == "paused" and found[-1].time >= max(changes[worker])[0]:
             paused.add(worker)
     states = {worker: tuple(_joined(sorted(known), now)) for worker, known in sorted(changes.items())}
-    ends = [*(each.time for each in rendezvous[1:]), now]
+    ends = [*(meeting.time for meeting in rendezvous[1:]), now]
     unknown = tuple(
-        WorkerState(UNKNOWN, each.time, end)
-        for each, end in zip(rendezvous, ends, strict=False)
-        if each.world_size > len(each.ranks) and end > each.time
+        WorkerState(UNKNOWN, meeting.time, end)
+        for meeting, end in zip(rendezvous, ends, strict=False)
+        if meeting.world_size > len(meeting.ranks) and end > meeting.time
     )
     if unknown:
         states[NO_LOG] = unknown
@@ -83,7 +85,7 @@ def _concerns(each: Disruption, worker: str, node: str) -> bool:
 
 def begin_of(log: WorkerLog) -> float:
     """Find when a worker began to wait for the others."""
-    return min(each.time - _waited(each) for each in log.events)
+    return min(event.time - _waited(event) for event in log.events)
 
 
 def _waited(event: Event) -> float:
@@ -92,28 +94,30 @@ def _waited(event: Event) -> float:
 
 
 def _reported(events: Sequence[Event]) -> list[Change]:
-    elastic = any(each.event == "rendezvous" for each in events)
+    elastic = any(event.event == "rendezvous" for event in events)
     changes, step = [], 0.0
-    for each in events:
-        if each.event == "step":
-            step = each.time
-        elif each.event == "lost":  # it has waited for the others since its last step
-            changes.append((step or each.time, WAITING))
-        elif each.event == "rendezvous":
-            changes += [(each.time - _waited(each), WAITING), (each.time, TRAINING)]
-            step = each.time
-        elif each.event == "start" and not elastic:
-            changes.append((each.time, TRAINING))
-        elif each.event in AFTER_EVENT:
-            changes.append((each.time, AFTER_EVENT[each.event]))
+    for event in events:
+        if event.event == "step":
+            step = event.time
+        elif event.event == "lost":  # it has waited for the others since its last step
+            changes.append((step or event.time, WAITING))
+        elif event.event == "rendezvous":
+            changes += [(event.time - _waited(event), WAITING), (event.time, TRAINING)]
+            step = event.time
+        elif event.event == "start" and not elastic:
+            changes.append((event.time, TRAINING))
+        elif event.event in AFTER_EVENT:
+            changes.append((event.time, AFTER_EVENT[event.event]))
     return changes
 
 
 def _left_behind(log: WorkerLog, rendezvous: Sequence[Rendezvous]) -> list[Change]:
     """A worker is gone after its last event, if no later rendezvous has it."""
     last = log.events[-1].time
-    later = [each for each in rendezvous if each.time > last]
-    return [(last, GONE)] if later and all(log.worker not in each.ranks.values() for each in later) else []
+    later = [meeting for meeting in rendezvous if meeting.time > last]
+    return (
+        [(last, GONE)] if later and all(log.worker not in meeting.ranks.values() for meeting in later) else []
+    )
 
 
 def _joined(changes: Sequence[Change], now: float) -> Iterable[WorkerState]:

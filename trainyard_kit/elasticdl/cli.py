@@ -198,7 +198,7 @@ def init_zoo(base_image: str, extra_pypi_index: str, model_zoo: str) -> None:
     }
     if not any(folder.rglob("*.py")):
         example = config.DATA / "trainers" / "model_zoo"
-        files |= {str(each.relative_to(example)): each.read_text("utf-8") for each in example.rglob("*.py")}
+        files |= {str(path.relative_to(example)): path.read_text("utf-8") for path in example.rglob("*.py")}
     for name, content in files.items():
         path = folder / name
         if path.exists():

@@ -63,8 +63,8 @@ def combine(*options: Flag) -> Flag:
     """Combine options to one decorator."""
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
-        for each in reversed(options):
-            command = each(command)
+        for option in reversed(options):
+            command = option(command)
         return command
 
     return add
@@ -134,10 +134,10 @@ def check_strategy(given: Mapping[str, Any]) -> None:
 def _pairs(text: str, *, flag: str, example: str, known: Mapping[str, str]) -> dict[str, str]:
     """Parse ``key=value,key=value``."""
     found = {}
-    for each in filter(None, text.split(",")):
-        key, equals, value = (part.strip() for part in each.partition("="))
+    for entry in filter(None, text.split(",")):
+        key, equals, value = (part.strip() for part in entry.partition("="))
         if not equals or not value or key not in known:
-            what = f"{key or each} is none of {', '.join(known)}" if equals else "this is no key=value"
+            what = f"{key or entry} is none of {', '.join(known)}" if equals else "this is no key=value"
             raise BadInput(what, about=f'--{flag}="{text}"', fix=f'--{flag}="{example}"')
         found[known[key]] = value
     return found
@@ -159,14 +159,14 @@ def parse_volumes(text: str) -> dict[str, str]:
         raise BadInput("the data, and the state of the job, need a volume", about="--volume", fix=fix)
     known = {name: name for name in ("mount_path", "claim_name", "host_path", "type")}
     found = {}
-    for each in filter(None, text.split(";")):
-        one = _pairs(each, flag="volume", example=example, known=known)
+    for part in filter(None, text.split(";")):
+        one = _pairs(part, flag="volume", example=example, known=known)
         if "host_path" in one:
             fix = f'put the files on a volume (trainyard volume upload), and --volume="{example}"'
             raise BadInput("a folder of the nodes is not mounted", about=f'--volume="{text}"', fix=fix)
         if set(one) != {"mount_path", "claim_name"}:
             fix = f'--volume="{example}"'
-            raise BadInput("a volume has a mount_path and a claim_name", about=f'--volume="{each}"', fix=fix)
+            raise BadInput("a volume has a mount_path and a claim_name", about=f'--volume="{part}"', fix=fix)
         found[one["mount_path"]] = one["claim_name"]
     return found
 
@@ -174,7 +174,7 @@ def parse_volumes(text: str) -> dict[str, str]:
 def check_path(flag: str, path: str, volumes: Mapping[str, str]) -> None:
     """Raise BadInput for a path that is on none of the volumes: pods would not find it, or lose it."""
     parts = Path(path).parts
-    if path and not any(parts[: len(Path(each).parts)] == Path(each).parts for each in volumes):
+    if path and not any(parts[: len(Path(volume).parts)] == Path(volume).parts for volume in volumes):
         mounted = ", ".join(volumes)
         raise BadInput(
             "this path is on no volume",
@@ -198,8 +198,8 @@ def parse_priorities(given: Mapping[str, Any]) -> dict[str, str]:
 def parse_environment(text: str) -> dict[str, str]:
     """Parse ``KEY=VALUE,KEY=VALUE``, whose values may have commas."""
     found = {}
-    for each in filter(None, re.split(r",(?=[A-Za-z_]\w*=)", text)):
-        key, equals, value = each.partition("=")
+    for setting in filter(None, re.split(r",(?=[A-Za-z_]\w*=)", text)):
+        key, equals, value = setting.partition("=")
         if not equals or not key.isidentifier():
             raise BadInput(
                 "this is no variable", about=f'--envs="{text}"', fix='--envs="KEY=VALUE,KEY=VALUE"'

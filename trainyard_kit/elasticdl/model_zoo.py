@@ -50,7 +50,7 @@ class ModelZoo:
         if self.in_image:
             return {}
         root = Path(self.folder)
-        paths = (each.relative_to(root) for each in sorted(root.rglob("*.py")))
+        paths = (path.relative_to(root) for path in sorted(root.rglob("*.py")))
         chosen = (path for path in paths if not any(part.startswith(".") for part in path.parts))
         return check_size(
             {path.as_posix(): content_of(root / path) for path in chosen}, about=f"model zoo {root}"
@@ -82,7 +82,7 @@ def find_zoo(folder: str, model_def: str, functions: Mapping[str, str], *, in_im
         place = Path.cwd()
     about = f"--model_zoo={folder} --model_def={model_def}, looked for in {place}"
     if not (place / module).is_file():
-        there = sorted(str(each.relative_to(place)) for each in place.rglob("*.py"))[:5]
+        there = sorted(str(path.relative_to(place)) for path in place.rglob("*.py"))[:5]
         what = f"the model zoo has no {module}" if place.is_dir() else "there is no such model zoo"
         has = f"it has {', '.join(there)}; " if there else ""
         raise BadInput(
@@ -191,7 +191,7 @@ class ModelZooJob(ParameterServer):
         pod = super()._pod(role, template)
         own = [{"name": name, "value": value} for name, value in self.environment.items()]
         pod["spec"]["containers"] = [
-            merge(each, {"imagePullPolicy": self.pull_policy, "env": own})
-            for each in pod["spec"]["containers"]
+            merge(container, {"imagePullPolicy": self.pull_policy, "env": own})
+            for container in pod["spec"]["containers"]
         ]
         return pod

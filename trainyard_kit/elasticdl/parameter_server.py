@@ -139,7 +139,7 @@ class ParameterServer(TrainingJob):
     def _volume_of(self, path: str, *, what: str) -> str:
         """Find the mount path of the volume that holds a path."""
         place = PurePosixPath(path)
-        holding = [each for each in self.volumes if place.is_relative_to(each) and str(place) != each]
+        holding = [volume for volume in self.volumes if place.is_relative_to(volume) and str(place) != volume]
         if not holding or ".." in place.parts:
             raise BadInput(
                 "this is on none of the job's volumes",
@@ -264,7 +264,7 @@ class ParameterServer(TrainingJob):
             container = merge(container, {"args": [f"--master={address}"], "env": env})
         maps = {"package": self._object_name("-package")}
         maps |= {"templates": self._object_name("-templates")} if role == "master" else {}
-        mapped = [{"name": each, "configMap": {"name": name}} for each, name in maps.items()]
+        mapped = [{"name": volume, "configMap": {"name": name}} for volume, name in maps.items()]
         spec = {
             "containers": [container],
             "volumes": [*mapped, *self._pod_volumes],
@@ -290,7 +290,7 @@ def check_functions(trainer: Path, needed: Mapping[str, str], *, fix: str) -> No
             defined |= {alias.asname or alias.name for alias in node.names}
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            defined |= {each.id for each in targets if isinstance(each, ast.Name)}
+            defined |= {target.id for target in targets if isinstance(target, ast.Name)}
     lacking = [words for name, words in needed.items() if name not in defined]
     if lacking:
         raise BadInput(

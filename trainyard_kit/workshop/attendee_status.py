@@ -43,15 +43,15 @@ class AttendeeStatus:
     @property
     def finished(self) -> list[str]:
         """Notebooks of which the last cell has run."""
-        return sorted(each.notebook for each in self.notebooks if ended(each))
+        return sorted(notebook.notebook for notebook in self.notebooks if ended(notebook))
 
     @property
     def troubles(self) -> list[str]:
         """What cannot be read, the error of the last cell, pods that failed, and pods that wait."""
         progress = self.notebooks[0] if self.notebooks else None
         cell = [progress.error] if progress and progress.error else []
-        failed = [each for each in self.pods if pods.phase(each) == "Failed"]
-        waiting = [each for each in self.pods if pods.phase(each) == "Pending" and pods.why(each)]
+        failed = [pod for pod in self.pods if pods.phase(pod) == "Failed"]
+        waiting = [pod for pod in self.pods if pods.phase(pod) == "Pending" and pods.why(pod)]
         pods_words = (f"{_name(pod)}: {pods.why(pod) or pods.status_word(pod)}" for pod in failed + waiting)
         words = [self.unreadable] * bool(self.unreadable) + cell + list(pods_words)
         return [text[:LONGEST_TROUBLE] for text in words]
@@ -61,13 +61,15 @@ def statuses(
     namespaces: Iterable[Object], notebooks: Iterable[Object], every: Iterable[Object], *, label: str
 ) -> list[AttendeeStatus]:
     """Join namespaces, reported progress and pods to a status for each attendee, sorted by name."""
-    whose = {each["metadata"]["name"]: each["metadata"]["labels"][label] for each in namespaces}
-    data = {each["metadata"]["namespace"]: each.get("data") or {} for each in notebooks}
-    theirs: dict[str, list[Object]] = {each: [] for each in whose}
+    whose = {
+        namespace["metadata"]["name"]: namespace["metadata"]["labels"][label] for namespace in namespaces
+    }
+    data = {notebook["metadata"]["namespace"]: notebook.get("data") or {} for notebook in notebooks}
+    theirs: dict[str, list[Object]] = {attendee: [] for attendee in whose}
     for pod in every:
         if pod["metadata"]["namespace"] in theirs:
             theirs[pod["metadata"]["namespace"]].append(pod)
-    found = [_status(whose[each], data.get(each, {}), theirs[each]) for each in whose]
+    found = [_status(whose[attendee], data.get(attendee, {}), theirs[attendee]) for attendee in whose]
     return sorted(found, key=lambda status: status.name)
 
 
@@ -120,7 +122,7 @@ def ended(progress: NotebookPosition) -> bool:
 
 def table(found: Iterable[AttendeeStatus], now: datetime | None = None) -> Table:
     """A row for each attendee, in the columns of :data:`COLUMNS`."""
-    return Table(COLUMNS, [row(each, now) for each in found], empty="no attendees")
+    return Table(COLUMNS, [row(status, now) for status in found], empty="no attendees")
 
 
 def row(status: AttendeeStatus, now: datetime | None = None) -> tuple[object, ...]:
@@ -129,7 +131,7 @@ def row(status: AttendeeStatus, now: datetime | None = None) -> tuple[object, ..
     doing = f"{STATE_WORDS[progress.state]} {age(progress.at, now)}" if progress else "not seen yet"
     more = len(status.troubles) - MOST_TROUBLES
     troubles = status.troubles[:MOST_TROUBLES] + ([f"and {more} more"] if more > 0 else [])
-    finished = " ".join(each.partition("_")[0] for each in status.finished)
+    finished = " ".join(notebook.partition("_")[0] for notebook in status.finished)
     return (
         status.name,
         progress.notebook if progress else None,
@@ -144,8 +146,8 @@ def row(status: AttendeeStatus, now: datetime | None = None) -> tuple[object, ..
 def counted(every: Iterable[Object]) -> str:
     """Count the pods in each phase, in words."""
     words = {"Running": "run", "Pending": "wait", "Failed": "failed"}
-    phases = [pods.phase(each) for each in every]
-    return ", ".join(f"{phases.count(each)} {word}" for each, word in words.items() if each in phases)
+    phases = [pods.phase(pod) for pod in every]
+    return ", ".join(f"{phases.count(name)} {word}" for name, word in words.items() if name in phases)
 
 
 def _name(pod: Object) -> str:

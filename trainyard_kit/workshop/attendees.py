@@ -165,8 +165,8 @@ def _policy() -> list[Object]:
 def table(kube: Kube) -> Table:
     """List the attendees of a cluster, with what each uses of their quota."""
     rows = []
-    for each in kube.get_all("Namespace", labels=LABEL):
-        meta = each["metadata"]
+    for namespace in kube.get_all("Namespace", labels=LABEL):
+        meta = namespace["metadata"]
         name = meta["labels"][LABEL]
         quota = kube.within(meta["name"]).find("ResourceQuota", ACCOUNT) or {}
         path = kubeconfig(kube.cluster, name)
@@ -201,8 +201,8 @@ def delete_volumes(kube: Kube, labels: str = LABEL) -> None:
         if error.status != 403:  # who may not see them has made none
             raise
         return
-    for each in every:
-        kube.delete("PersistentVolume", each["metadata"]["name"])
+    for volume in every:
+        kube.delete("PersistentVolume", volume["metadata"]["name"])
 
 
 def _wait_gone(kube: Kube, name: str) -> None:
@@ -220,10 +220,12 @@ def _wait_gone(kube: Kube, name: str) -> None:
 def remaining(seen: Snapshot) -> str:
     """Describe what a namespace that is being deleted still holds, in Kubernetes' words."""
     conditions = [
-        each for item in seen["Namespace"].values() for each in item["status"].get("conditions", ())
+        condition for item in seen["Namespace"].values() for condition in item["status"].get("conditions", ())
     ]
     said = [
-        each["message"] for each in conditions if each["status"] == "True" and "Remaining" in each["type"]
+        condition["message"]
+        for condition in conditions
+        if condition["status"] == "True" and "Remaining" in condition["type"]
     ]
     return "; ".join(said) or "Kubernetes deletes what is in it"
 
@@ -264,7 +266,8 @@ def _wait_counted(kube: Kube, name: str) -> None:
     wait(
         watch_objects(kube, WatchSpec("ResourceQuota")),
         until=lambda seen: all(
-            (each.get("status") or {}).get("hard") for each in seen["ResourceQuota"].values()
+            (resource_quota.get("status") or {}).get("hard")
+            for resource_quota in seen["ResourceQuota"].values()
         ),
         what="the quota to be counted",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',
@@ -293,10 +296,10 @@ def write_handout(cluster: str, every: Iterable[Attendee], *, jupyter: Mapping[s
     """Write a folder for each attendee, with kubeconfig and instructions, to one zip file of mode 0600."""
     path = handout(cluster)
     with _private_file(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
-        for each in every:
-            page = PAGE.format(**vars(each), cluster=cluster, jupyter=jupyter.get(each.name, ""))
-            for name, text in (("kubeconfig", each.kubeconfig.read_text()), ("start.txt", page)):
-                entry = zipfile.ZipInfo(f"{each.name}/{name}")
+        for attendee in every:
+            page = PAGE.format(**vars(attendee), cluster=cluster, jupyter=jupyter.get(attendee.name, ""))
+            for name, text in (("kubeconfig", attendee.kubeconfig.read_text()), ("start.txt", page)):
+                entry = zipfile.ZipInfo(f"{attendee.name}/{name}")
                 entry.external_attr = 0o600 << 16  # unpacked, it stays private
                 packed.writestr(entry, text)
     return path

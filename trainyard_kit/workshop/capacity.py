@@ -78,12 +78,12 @@ class Capacity:
 def count(attendees: int, quota: Quota, nodes: Sequence[Object], others: Iterable[Object]) -> Capacity:
     """Compare what so many attendees may request with what the nodes have free. Pure."""
     needed = {"cpu": parse_quantity(quota.cpu), "memory": parse_quantity(quota.memory), GPU: quota.gpus}
-    needed = {kind: attendees * each for kind, each in needed.items()}
-    ready = [each for each in nodes if is_ready(each) and not each["spec"].get("unschedulable")]
-    has = [{kind: _allocatable(each, kind) for kind in KINDS} for each in ready]
-    running = [each for each in others if not pods.finished(each)]
-    taken = {kind: sum(_asked(each, kind) for each in running) for kind in KINDS}
-    free = {kind: max(0.0, sum(each[kind] for each in has) - taken[kind]) for kind in KINDS}
+    needed = {kind: attendees * amount for kind, amount in needed.items()}
+    ready = [node for node in nodes if is_ready(node) and not node["spec"].get("unschedulable")]
+    has = [{kind: _allocatable(node, kind) for kind in KINDS} for node in ready]
+    running = [pod for pod in others if not pods.finished(pod)]
+    taken = {kind: sum(_asked(pod, kind) for pod in running) for kind in KINDS}
+    free = {kind: max(0.0, sum(node[kind] for node in has) - taken[kind]) for kind in KINDS}
     training = _training(ready)
     pattern = next(iter(training), None)
     return Capacity(needed, free, len(ready), len(training), _missing(needed, free, pattern), pattern)
@@ -91,11 +91,11 @@ def count(attendees: int, quota: Quota, nodes: Sequence[Object], others: Iterabl
 
 def _training(ready: Sequence[Object]) -> list[Object]:
     """Select the training nodes, which are those that a provider can add more of."""
-    pools = [(each["metadata"].get("labels") or {}).get(POOL) for each in ready]
+    pools = [(node["metadata"].get("labels") or {}).get(POOL) for node in ready]
     if any(pools):
-        return [each for each, pool in zip(ready, pools, strict=True) if pool in TRAINING]
-    most = max((_allocatable(each, "cpu") for each in ready), default=0)
-    return [each for each in ready if _allocatable(each, "cpu") == most]
+        return [node for node, pool in zip(ready, pools, strict=True) if pool in TRAINING]
+    most = max((_allocatable(node, "cpu") for node in ready), default=0)
+    return [node for node in ready if _allocatable(node, "cpu") == most]
 
 
 def _missing(needed: Mapping[str, Any], free: Mapping[str, Any], pattern: Object | None) -> int | None:
@@ -112,8 +112,10 @@ def _allocatable(node: Object, kind: str) -> float:
 
 
 def _asked(pod: Object, kind: str) -> float:
-    every = ((each.get("resources") or {}).get("requests") or {} for each in pod["spec"]["containers"])
-    return sum(parse_quantity(each.get(kind, "0")) for each in every)
+    every = (
+        (container.get("resources") or {}).get("requests") or {} for container in pod["spec"]["containers"]
+    )
+    return sum(parse_quantity(container.get(kind, "0")) for container in every)
 
 
 def _said(kind: str, amount: float) -> str:
@@ -130,7 +132,7 @@ def survey(on: Cluster, people: int, quota: Quota) -> Capacity | None:
         if error.status != 403:
             raise
         return None
-    theirs = {each["metadata"]["name"] for each in on.kube.get_all("Namespace", labels=LABEL)}
+    theirs = {namespace["metadata"]["name"] for namespace in on.kube.get_all("Namespace", labels=LABEL)}
     return count(people, quota, nodes, [p for p in pods if p["metadata"]["namespace"] not in theirs])
 
 
@@ -142,7 +144,7 @@ def ensure(
         return "not known", "this kubeconfig may not see nodes"
     if found.enough:
         return str(found), "enough for all at once"
-    scale_up_to, check_quota = (getattr(on, each, None) for each in ("scale_up_to", "check_quota"))
+    scale_up_to, check_quota = (getattr(on, method, None) for method in ("scale_up_to", "check_quota"))
     if found.missing is None:
         first = "" if scale_up_to is None or found.training else "; begin with cluster.scale(1), to go by it"
         return str(found), f"no node has what the quotas allow: pods that ask for it wait for ever{first}"
@@ -153,7 +155,11 @@ def ensure(
     wanted = found.training + found.missing
     report = check_quota(wanted, there=found.training)
     if not scale:
-        may = "" if report.ok else "; " + "; ".join(f"{each.name}: {each.words}" for each in report.failures)
+        may = (
+            ""
+            if report.ok
+            else "; " + "; ".join(f"{failure.name}: {failure.words}" for failure in report.failures)
+        )
         how = f"{found.missing} nodes are missing: scale=True shows their price, and adds them{may}"
         return str(found), how
     report.raise_failures()
@@ -193,11 +199,11 @@ def enforcer(daemonsets: Iterable[Object]) -> str:
 
     The API server accepts the policies either way, so it is told by the DaemonSets of those plugins.
     """
-    for each in daemonsets:
-        name = each["metadata"]["name"]
+    for daemonset in daemonsets:
+        name = daemonset["metadata"]["name"]
         if name in ENFORCERS:
             return ENFORCERS[name]
-        if name == AMAZON and _switched_on(each):
+        if name == AMAZON and _switched_on(daemonset):
             return "Amazon VPC CNI"
     return ""
 
@@ -205,5 +211,6 @@ def enforcer(daemonsets: Iterable[Object]) -> str:
 def _switched_on(daemonset: Object) -> bool:
     containers = daemonset["spec"]["template"]["spec"]["containers"]
     return any(
-        each["name"] == AMAZON_AGENT and AMAZON_WORD in (each.get("args") or []) for each in containers
+        container["name"] == AMAZON_AGENT and AMAZON_WORD in (container.get("args") or [])
+        for container in containers
     )

@@ -69,7 +69,7 @@ class Jupyter:
     def objects(self, kube: Kube, attendee: Attendee) -> list[Object]:
         """Build Secret, Service and Deployment; with a host also Ingress and NetworkPolicy."""
         files = ("secret", "service", "deployment", *(["ingress", "networkpolicy"] if self.host else []))
-        every = [manifests.read(settings.manifests("attendee", NAME, f"{each}.yaml"))[0] for each in files]
+        every = [manifests.read(settings.manifests("attendee", NAME, f"{file}.yaml"))[0] for file in files]
         secret, _, deployment = every[:3]
         secret["stringData"] = {
             "token": token_of(kube) or secrets.token_urlsafe(24),

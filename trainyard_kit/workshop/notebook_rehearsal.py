@@ -114,13 +114,15 @@ def judge(
     result: Mapping[str, Any], *, place: Mapping[str, object], before: Mapping[str, float]
 ) -> Rehearsal:
     """Evaluate a ``result.json``. Pure."""
-    executed = {each["name"]: each["seconds"] for each in result["notebooks"] if each["seconds"]}
+    executed = {
+        notebook["name"]: notebook["seconds"] for notebook in result["notebooks"] if notebook["seconds"]
+    }
     around = max(0.0, round(result["seconds"] - sum(executed.values()), 1))
     return Rehearsal(
         when=datetime.now(UTC).isoformat(timespec="seconds"),
         place=place,
         seconds=executed | {AROUND: around},
-        verdicts={each["name"]: each["verdict"] for each in result["notebooks"]},
+        verdicts={notebook["name"]: notebook["verdict"] for notebook in result["notebooks"]},
         before=before,
     )
 

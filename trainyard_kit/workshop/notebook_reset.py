@@ -63,13 +63,13 @@ def reset(notebook: str = "", *, cluster: Cluster | str = config.DEFAULT_CLUSTER
         found = None
     rows = []
     with progress("reset") as line:
-        for number, made, owner in plan(every, chosen):
-            line.update(made)
+        for number, item, owner in plan(every, chosen):
+            line.update(item)
             if owner != number:
                 became = f"stays: it belongs to notebook {owner}"
             else:
-                became = _delete(found, number, made) if found else ABSENT
-            rows.append((number, made, became))
+                became = _delete(found, number, item) if found else ABSENT
+            rows.append((number, item, became))
         line.done(f"deleted: {sum(became == DELETED for *_, became in rows)}")
     return Table(("notebook", "made", "now"), sorted(rows), empty="nothing is left behind by it")
 
@@ -78,15 +78,15 @@ def plan(every: Mapping[str, Sequence[str]], chosen: Collection[str]) -> list[tu
     """List number, object and owning notebook of what a reset deletes, in the order of deletion. Pure."""
     owners: dict[str, str] = {}
     for number in sorted(every):
-        for made in every[number]:
-            owners.setdefault(made, number)
+        for item in every[number]:
+            owners.setdefault(item, number)
     wanted = [
-        (number, made, owners[made])
+        (number, item, owners[item])
         for number in sorted(chosen)
-        for made in every[number]
-        if owners[made] == number or owners[made] not in chosen
+        for item in every[number]
+        if owners[item] == number or owners[item] not in chosen
     ]
-    return sorted(wanted, key=lambda each: ORDER.index(each[1].partition("/")[0]))
+    return sorted(wanted, key=lambda row: ORDER.index(row[1].partition("/")[0]))
 
 
 def _made() -> Iterator[tuple[str, list[str]]]:
@@ -138,7 +138,7 @@ def _delete_stored(cluster: Cluster, kind: str, name: str) -> str:
     if kind == "volume":
         volume.delete()
         return DELETED
-    if name not in {each["name"] for each in volume.ls()}:
+    if name not in {entry["name"] for entry in volume.ls()}:
         return ABSENT
     volume.remove(name)
     return DELETED

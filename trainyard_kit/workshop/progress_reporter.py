@@ -170,7 +170,7 @@ def locate(source: str, last: NotebookPosition, course: Course) -> NotebookPosit
     Cells such as ``import kitlib as kit`` are in many notebooks: the notebook of the previous cell wins.
     """
     found = course.get(source.strip(), [])
-    here = [each for each in found if each[0] == last.notebook]
+    here = [row for row in found if row[0] == last.notebook]
     if here or len(found) == 1:
         return NotebookPosition(*(here or found)[0])
     return last
@@ -198,7 +198,7 @@ def cells() -> Course:
     found: dict[str, list[tuple[str, int, int]]] = {}
     for path in sorted((config.ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         every = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        code = ["".join(each["source"]).strip() for each in every if each["cell_type"] == "code"]
+        code = ["".join(cell["source"]).strip() for cell in every if cell["cell_type"] == "code"]
         for number, source in enumerate(code, 1):
             found.setdefault(source, []).append((path.stem, number, len(code)))
     return found

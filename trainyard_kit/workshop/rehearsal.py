@@ -61,7 +61,7 @@ def rehearse(
     on = connect(cluster) if isinstance(cluster, str) else cluster
     limits = workshop.limits(quota)
     people = check_count(attendees, what="attendees", least=1, most=workshop.MOST)
-    wanted = datasets if isinstance(datasets, Mapping) else {each: {} for each in datasets}
+    wanted = datasets if isinstance(datasets, Mapping) else {dataset: {} for dataset in datasets}
     rows: list[tuple[object, ...]] = []
     with progress("rehearsal") as line:
         with _step(rows, "capacity for all", line) as found:

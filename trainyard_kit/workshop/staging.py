@@ -37,7 +37,7 @@ class Staged:
     @property
     def said(self) -> str:
         """Their names, in words."""
-        drawn = ", ".join(each for each, about in self.found.items() if about["synthetic"])
+        drawn = ", ".join(name for name, about in self.found.items() if about["synthetic"])
         return ", ".join(self.found) + (f" (stand-ins: {drawn})" if drawn else "")
 
     def share(self, kube: Kube, *, labels: Mapping[str, str]) -> None:

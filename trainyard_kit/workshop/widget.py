@@ -38,7 +38,7 @@ class WorkshopWatch(ObjectWatch):
     @property
     def rows(self) -> list[list[object]]:
         with self.lock:
-            return [list(each) for each in attendee_status.table(self.statuses).rows]
+            return [list(row) for row in attendee_status.table(self.statuses).rows]
 
     def specs(self) -> list[WatchSpec]:
         notebooks = f"metadata.name={progress_reporter.CONFIG_MAP}"
@@ -68,7 +68,7 @@ class WorkshopWatch(ObjectWatch):
             "phase": "Ended" if gone else "Live",
             "figures": [[name, str(count)] for name, count in self.counted(statuses).items()],
             "notes": [self.trouble] * bool(self.trouble),
-            "columns": [each.partition("_")[0] for each in columns],
+            "columns": [column.partition("_")[0] for column in columns],
             "progress": [[status.name, *row] for status, row in zip(statuses, progress, strict=True)],
             "finished": gone,
         }
@@ -76,12 +76,12 @@ class WorkshopWatch(ObjectWatch):
     @staticmethod
     def counted(statuses: list[AttendeeStatus]) -> dict[str, int]:
         """Count the attendees, those seen, those running a cell, and those with a problem."""
-        now = [each.notebooks[0].state for each in statuses if each.notebooks]
+        now = [status.notebooks[0].state for status in statuses if status.notebooks]
         return {
             "attendees": len(statuses),
             "seen": len(now),
             "run a cell": now.count(progress_reporter.RUNNING),
-            "in trouble": sum(bool(each.troubles) for each in statuses),
+            "in trouble": sum(bool(status.troubles) for status in statuses),
         }
 
     def picture(self) -> Picture:
@@ -114,7 +114,7 @@ def shares(statuses: Sequence[AttendeeStatus]) -> tuple[list[str], list[list[flo
     rows = []
     for status in statuses:
         by_name = {progress.notebook: progress for progress in status.notebooks}
-        rows.append([_share(by_name.get(each)) for each in columns])
+        rows.append([_share(by_name.get(column)) for column in columns])
     return columns, rows
 
 
@@ -138,9 +138,9 @@ def draw(statuses: Sequence[AttendeeStatus], *, title: str) -> Figure:
             axes.add_patch(Rectangle((across, down + 0.15), 0.9 * abs(row[across]), 0.7, facecolor=colour))
     axes.set(xlim=(0, max(1, len(columns))), ylim=(max(1, len(statuses)), 0))
     axes.set_xticks(
-        [each + 0.45 for each in range(len(columns))], [each.partition("_")[0] for each in columns]
+        [column + 0.45 for column in range(len(columns))], [column.partition("_")[0] for column in columns]
     )
-    axes.set_yticks([each + 0.5 for each in range(len(statuses))], [each.name for each in statuses])
+    axes.set_yticks([row + 0.5 for row in range(len(statuses))], [status.name for status in statuses])
     axes.tick_params(length=0, labelsize="small", colors=THEME.text)
     axes.xaxis.tick_top()
     axes.spines[:].set_visible(False)

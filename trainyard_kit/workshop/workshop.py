@@ -97,14 +97,18 @@ def create(
     on.trainer_image()  # else every attendee's first job would fail
     found = capacity.survey(on, len(people), each_may)
     said = capacity.ensure(on, found, scale=scale, confirm=confirm)
-    wanted = datasets if isinstance(datasets, Mapping) else {each: {} for each in datasets}
+    wanted = datasets if isinstance(datasets, Mapping) else {dataset: {} for dataset in datasets}
     staged = staging.stage(on, wanted) if wanted else None
     made = _add_all(on, people, each_may, hours, staged, jupyter)
-    lines = {each.name: jupyter.lines(on.kube.within(each.namespace), each) for each in made if jupyter}
+    lines = {
+        attendee.name: jupyter.lines(on.kube.within(attendee.namespace), attendee)
+        for attendee in made
+        if jupyter
+    }
     path = write_handout(on.name, made, jupyter=lines)
     facts = [
         ("attendees", f"{len(made)}: {made[0].name} to {made[-1].name}" if made[1:] else made[0].name, ""),
-        ("kubeconfigs", str(path), f"a key for each, until {min(each.expires for each in made)}"),
+        ("kubeconfigs", str(path), f"a key for each, until {min(attendee.expires for attendee in made)}"),
         ("quota of each", ", ".join(f"{key} {value}" for key, value in vars(each_may).items()), ""),
         ("capacity", *said),
         ("network", *capacity.network(on)),
@@ -193,9 +197,9 @@ def delete(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     """
     on = connect(cluster) if isinstance(cluster, str) else cluster
     kube = on.kube
-    every = [each["metadata"]["labels"][LABEL] for each in kube.get_all("Namespace", labels=LABEL)]
-    for each in every:  # all get the signal at once; what takes long is waiting
-        kube.delete("Namespace", attendees.namespace_of(each))
+    every = [namespace["metadata"]["labels"][LABEL] for namespace in kube.get_all("Namespace", labels=LABEL)]
+    for attendee in every:  # all get the signal at once; what takes long is waiting
+        kube.delete("Namespace", attendees.namespace_of(attendee))
     _at_once(lambda name: _remove(on, name), every, title="workshop", said="left")
     attendees.delete_volumes(kube)  # of those whose namespace was gone before
     staging.delete(on)
@@ -213,14 +217,14 @@ def _people(given: int | Sequence[str]) -> list[str]:
         raise BadInput(
             "nobody is named", about="attendees=[]", fix='attendees=["ada", "bob"], or attendees=30'
         )
-    for each in people:
-        names.validate_name(each, kind="attendee", longest=attendees.LONGEST_NAME)
+    for attendee in people:
+        names.validate_name(attendee, kind="attendee", longest=attendees.LONGEST_NAME)
     return people
 
 
 def limits(given: Mapping[str, Any]) -> Quota:
     """Validate the keyword arguments of a quota."""
-    known = [each.name for each in fields(Quota)]
+    known = [field.name for field in fields(Quota)]
     if unknown := sorted(set(given) - set(known)):
         raise BadInput(
             f"a workshop has no {', '.join(unknown)}",
@@ -267,10 +271,12 @@ def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str
             return work(name)
 
     with progress(title) as line, ThreadPoolExecutor(AT_ONCE, thread_name_prefix=title) as threads:
-        begun, refusals = [threads.submit(quietly, each) for each in people], list[Rejected]()
+        begun, refusals = [threads.submit(quietly, attendee) for attendee in people], list[Rejected]()
         try:
-            for done, each in enumerate(as_completed(begun), 1):
-                if refusal := _refusal(each):  # of one attendee's objects, which need not hold up the others'
+            for done, future in enumerate(as_completed(begun), 1):
+                if refusal := _refusal(
+                    future
+                ):  # of one attendee's objects, which need not hold up the others'
                     refusals.append(refusal)
                 line.update(f"{done - len(refusals)} of {len(people)} {said}")
         except BaseException as error:
@@ -283,7 +289,7 @@ def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str
         if refusals:
             raise refusals[0]
         line.done(f"{len(people)} of {len(people)} {said}")
-    return [each.result() for each in begun]
+    return [future.result() for future in begun]
 
 
 def _refusal(ended: Future[Any]) -> Rejected | None:
