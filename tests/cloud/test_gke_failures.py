@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import google.auth.exceptions as auth
+import googleapiclient
 import httplib2
 import pytest
 
@@ -22,8 +24,8 @@ from trainyard_kit.clouds.checks import Level
 from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error, translate
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.create import create, cron, end_times
-from trainyard_kit.clouds.gke.machines import GkePlan
-from trainyard_kit.clouds.gke.preflight import quotas
+from trainyard_kit.clouds.gke.machines import COMES_WITH, GPU_MACHINE, GkePlan
+from trainyard_kit.clouds.gke.preflight import quotas, required
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.gke.token import access_token
 from trainyard_kit.clouds.spec import Machines
@@ -173,6 +175,19 @@ def test_an_end_at_any_minute_is_tried_on_the_day_after_as_well(end):
     minute, hours, *_ = cron(times["again"]).split()
     assert hours == "0-23" and minute == "5"
     assert times["again"] - at < timedelta(days=1, hours=1)  # while the account may still delete
+
+
+def quota_names():
+    """The names that Compute Engine's discovery document has."""
+    file = Path(googleapiclient.__file__).with_name("discovery_cache") / "documents" / "compute.v1.json"
+    return set(json.loads(file.read_text())["schemas"]["Quota"]["properties"]["metric"]["enum"])
+
+
+@pytest.mark.parametrize("kind", [*COMES_WITH, "nvidia-tesla-t4"])
+def test_the_quota_of_each_kind_of_gpu_has_the_name_that_compute_engine_gives_it(google, kind):
+    machines = Machines(COMES_WITH.get(kind, GPU_MACHINE), 2, 1, kind, spot=True)
+    asked = required(GcpSession(PROJECT, ZONE), GkePlan(Tags("lab", "", ""), machines))
+    assert set(asked) <= quota_names() and asked["GPUS_ALL_REGIONS"] == 2
 
 
 def test_a_quota_that_compute_engine_does_not_tell_is_a_warning(google):

@@ -13,6 +13,7 @@ from trainyard_kit.clouds import resources
 from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.steps import Steps
 
 from .gke_lifecycle import NAME, OPTIONS, ZONE, GkeProcesses
 from .google.api_errors import ApiError, stockout
@@ -159,6 +160,73 @@ def test_the_training_nodes_get_another_number_down_to_none(google, user, monkey
         assert pool.autoscaling.max_node_count == nodes and lab._describe().machines.count == nodes
     user.delete()
     assert google.left() == []
+
+
+NONE_LEFT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough resources available.")
+NO_QUOTA = ("QUOTA_EXCEEDED", "Quota 'NVIDIA_T4_GPUS' exceeded.  Limit: 0.0 in region us-central1.")
+NO_ADDRESS = (
+    "CONDITION_NOT_MET",
+    "Constraint constraints/compute.vmExternalIpAccess violated for project p.",
+)
+
+
+@pytest.fixture
+def shown(google, monkeypatch):
+    """What each step's row said, and when."""
+    rows, update = [], Steps.update
+
+    def note(steps, name, phase, words="", **more):
+        rows.append((google.clock.now(), name, words))
+        update(steps, name, phase, words, **more)
+
+    monkeypatch.setattr(Steps, "update", note)
+    return rows
+
+
+def seconds_until(rows, step, words):
+    """Seconds from the beginning of a step to a row that says this."""
+    began = next(when for when, name, _ in rows if name == step)
+    return next(when for when, name, said in rows if name == step and words in said) - began
+
+
+def test_machines_that_are_not_given_are_explained_within_a_minute(google, user, shown):
+    google.world.launches["training"] = NONE_LEFT
+    google.delay("CREATE_NODE_POOL", 2100)
+    google.fail("container.CreateNodePool", 1, stockout(ZONE), times=9)
+    with pytest.raises(GcpError, match="enough resources"):
+        user.create()
+    assert seconds_until(shown, "training pool", "enough resources") <= 60
+
+
+@pytest.mark.parametrize(("failure", "fix"), [(NO_QUOTA, "iam-admin/quotas"), (NO_ADDRESS, "private=True")])
+def test_what_no_waiting_brings_ends_the_call_and_the_same_call_goes_on(
+    google, user, monkeypatch, failure, fix
+):
+    google.world.launches["training"] = failure
+    google.delay("CREATE_NODE_POOL", 2100)
+    before = google.clock.now()
+    with pytest.raises(GcpError) as told:
+        user.create()
+    assert fix in told.value.fix and failure[1][:20] in told.value.what and google.clock.now() - before < 900
+    google.world.launches.clear()
+    lab = user.create()
+    monkeypatch.setattr(GkeCluster, "nodes", lambda self: None)
+    monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: 2)
+    google.world.launches["training"], before = failure, google.clock.now()
+    with pytest.raises(ProviderFailed) as told:
+        lab.scale(4, confirm=True)
+    assert fix in told.value.fix and google.clock.now() - before < 300
+
+
+def test_scaling_returns_when_the_nodes_are_ready_and_not_before(google, user, shown, monkeypatch):
+    lab, looks = user.create(), iter([0, 2, 3, 4])
+    monkeypatch.setattr(GkeCluster, "nodes", lambda self: google.clock.now())
+    monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: next(looks))
+    google.world.launches["training"] = NONE_LEFT
+    lab.scale(4, confirm=True)
+    said = [words for _, name, words in shown if name == "training nodes"]
+    assert any("3 of 4 are Ready" in words and "enough resources" in words for words in said)
+    assert next(looks, None) is None
 
 
 def test_private_nodes_get_a_router_and_a_network_that_is_given_stays(google, user):

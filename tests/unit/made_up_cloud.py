@@ -1,6 +1,7 @@
 """A provider whose cloud is a dictionary and whose time is simulated: for tests of what all clouds share."""
 
 import base64
+import itertools
 from dataclasses import dataclass, replace
 
 from kitlib import plugins
@@ -51,7 +52,7 @@ class Account:
 
     def __init__(self, region="moon-1"):
         self.region, self.clock = region, SimulatedClock()
-        self.shortage = ("", "")
+        self.shortage, self.attempts = ("", ""), itertools.count()
         self.things, self.described, self.faults, self.calls = {}, {}, {}, []
 
     def call(self, verb, cluster, part):
@@ -178,8 +179,12 @@ class MoonCluster(CloudCluster):
     def _ready_nodes(self):
         return self._found().machines.count if self.account.shortage == ("", "") else 0
 
-    def _shortage(self):
-        return self.account.shortage
+    def _launch_failures(self):
+        words, _ = self.account.shortage
+        return {next(self.account.attempts): words} if words else {}
+
+    def _hopeless(self, words):
+        return self.account.shortage[1]
 
     def _extend(self, found, until, steps):
         self.session.described[self.name] = replace(found, tags=replace(found.tags, expires=until))

@@ -1,5 +1,6 @@
 """The lifecycle of a cluster at a cloud, at a made-up one: prices and consent, going on, scaling, its end."""
 
+import itertools
 import json
 import stat
 from dataclasses import replace
@@ -185,6 +186,10 @@ def test_scaling_waits_for_nodes_that_are_ready_and_ends_with_the_clouds_reason(
     with pytest.raises(ProviderFailed, match="not verified") as error:
         cluster.scale(3, confirm=True)
     assert error.value.fix == "wait for the mail" and account.clock.now() == began
+    account.attempts = itertools.repeat("of an earlier call, which has been seen to since")
+    with pytest.raises(ProviderFailed, match="no reason") as error:
+        cluster.scale(3, confirm=True)
+    assert "cluster.scale(0)" in error.value.fix and account.clock.now() - began >= 900
 
 
 def test_its_end_is_in_what_it_shows_and_urgent_in_the_last_hour(account, caplog, monkeypatch):

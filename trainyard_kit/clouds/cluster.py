@@ -5,7 +5,7 @@ How a cloud does each of these is in `trainyard_kit.clouds.eks` and `trainyard_k
 
 import logging
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -285,17 +285,20 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
             price = machine_prices(self.price_list, replace(machines, count=more))
             estimate = Estimate(f"{more} more nodes of {self.title}", price, hours_left(self._end()))
             self._spend(estimate, confirm=confirm, budget=budget)
+        known = self._launch_failures()  # of an earlier call: what has been seen to since
         with Steps(self.title, clock=self.clock) as steps:
             self._scale(nodes, steps)
-            self._await_nodes(nodes, steps)
+            self._await_nodes(nodes, steps, known)
         return self.nodes()
 
-    def _await_nodes(self, nodes: int, steps: Steps) -> None:
+    def _await_nodes(self, nodes: int, steps: Steps, known: Collection[str]) -> None:
         """Wait until so many training nodes are Ready, and show why the cloud does not give them."""
         name, end, before = "training nodes", self.clock.now() + NODES_SECONDS, 0
         with steps.step(name):
             while (ready := self._ready_nodes()) < nodes:
-                reason, fix = self._shortage()
+                failures = self._launch_failures()
+                new = [words for one, words in failures.items() if one not in known]
+                reason, fix = next(iter(new), ""), self._hopeless(new[0]) if new else ""
                 if ready > before:
                     before, end = ready, self.clock.now() + NODES_SECONDS
                 if fix or self.clock.now() > end:
@@ -516,8 +519,12 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
         """Change the number of training nodes."""
 
     @abstractmethod
-    def _shortage(self) -> tuple[str, str]:
-        """The cloud's words for why it gives no training nodes, and what to do if waiting does not help."""
+    def _launch_failures(self) -> dict[str, str]:
+        """The cloud's words for why it gives no training nodes, the newest first, each with an id."""
+
+    @abstractmethod
+    def _hopeless(self, words: str) -> str:
+        """What to do about such words if waiting does not help; empty if it may."""
 
     @abstractmethod
     def _extend(self, found: Info, until: datetime, steps: Steps) -> None:

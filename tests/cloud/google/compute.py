@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from .api_errors import OperationFailure
-from .rest import Request, Rest
+from .rest import Request, Rest, timestamp
 
 REGIONAL = dict.fromkeys(("CPUS", "PREEMPTIBLE_CPUS", "IN_USE_ADDRESSES"), 72.0)
 REGIONAL |= dict.fromkeys(("DISKS_TOTAL_GB", "SSD_TOTAL_GB"), 4096.0)
@@ -40,6 +40,19 @@ def insert_in_network(rest: Rest, request: Request) -> dict:
     return rest._create(request)
 
 
+def launch_errors(rest: Rest, request: Request) -> dict:
+    """Why the machines of a pool do not start: Compute Engine tries again and again."""
+    pool = request.path.split("/")[-2].split("-")[2]
+    if pool not in rest.world.launches:
+        return {}
+    code, message = rest.world.launches[pool]
+    return {
+        "items": [
+            {"timestamp": timestamp(rest.world.clock.date()), "error": {"code": code, "message": message}}
+        ]
+    }
+
+
 def _users_of(rest: Rest, path: str) -> Iterator[str]:
     *_, collection, name = path.split("/")
     field = collection.removesuffix("s")
@@ -61,6 +74,7 @@ def _quotas(rest: Rest, where: str | None) -> list[dict]:
 SPECIALS = {
     "compute.regions.get": region,
     "compute.projects.get": project,
+    "compute.instanceGroupManagers.listErrors": launch_errors,
     "compute.networks.delete": delete,
     "compute.subnetworks.delete": delete,
     "compute.subnetworks.insert": insert_in_network,

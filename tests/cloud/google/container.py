@@ -306,6 +306,10 @@ class Container:
             raise ApiError("INVALID_ARGUMENT", wrong)
         pool.status, pool.self_link = PoolStatus.PROVISIONING, f"{cluster.self_link}/nodePools/{pool.name}"
         self.sizes[pool.self_link] = pool.initial_node_count
+        root = f"https://www.googleapis.com/compute/v1/projects/{self.world.the_project.id}/zones/{zone}"
+        pool.instance_group_urls = [
+            f"{root}/instanceGroupManagers/gke-{cluster.name}-{pool.name}-0a1b2c3d-grp"
+        ]
 
     def _run(self, pool: types.NodePool) -> None:
         pool.status = PoolStatus.RUNNING

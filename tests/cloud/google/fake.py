@@ -19,7 +19,7 @@ PROJECT = "trainyard-test"
 NUMBER = 428015927319
 SERVICES = (
     *("artifactregistry", "cloudbilling", "cloudbuild", "cloudresourcemanager", "cloudscheduler", "compute"),
-    *("container", "file", "iam", "logging", "serviceusage", "storage"),
+    *("container", "containerfilesystem", "file", "iam", "logging", "serviceusage", "storage"),
 )
 
 

@@ -69,6 +69,9 @@ class World:
         self.calls: list[Call] = []
         self.delays = dict(DELAYS)
         self.endpoint, self.ca = "203.0.113.10", ""
+        self.launches: dict[
+            str, tuple[str, str]
+        ] = {}  # by node pool: why its machines do not start, code and words
         self.clusters: dict = {}  # of the container API
         self._faults: list[_Fault] = []
         self._numbers = itertools.count(1)

@@ -179,12 +179,14 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     def _scale(self, nodes: int, steps: Steps) -> None:
         resize(self.session, self.name, nodes, steps, fix=self._again)
 
-    def _shortage(self) -> tuple[str, str]:
-        words = next(iter(machines.launch_failures(self.session, self.name, TRAIN).values()), "")
+    def _launch_failures(self) -> dict[str, str]:
+        return machines.launch_failures(self.session, self.name, TRAIN)
+
+    def _hopeless(self, words: str) -> str:
         if not machines.hopeless(words):
-            return words, ""
+            return ""
         there = self._machines_of(self._found())
-        return words, machines.advice(self.session, there.type, words, spot=there.spot, other="") or ""
+        return machines.advice(self.session, there.type, words, spot=there.spot, other="") or ""
 
     def _extend(self, found: ClusterInfo, until: datetime, steps: Steps) -> None:
         if not self._stack().service_role:

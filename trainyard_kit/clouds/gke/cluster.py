@@ -20,7 +20,7 @@ from kitlib.storage import Volume, persistent_volume, pvc
 from trainyard_kit.clouds.checks import Check, Report
 from trainyard_kit.clouds.cluster import CloudCluster, exec_kubeconfig
 from trainyard_kit.clouds.cluster_store import ClusterStore
-from trainyard_kit.clouds.gke import create, delete, preflight, token
+from trainyard_kit.clouds.gke import create, delete, machines, preflight, token
 from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
 from trainyard_kit.clouds.gke.credentials import find_credentials
 from trainyard_kit.clouds.gke.iam import find_roles
@@ -206,8 +206,8 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def _preflight(self, plan: GkePlan) -> Report:
         return preflight.check(self.session, plan)
 
-    def _quotas(self, machines: Machines, nodes: int, more: int) -> Iterable[Check]:
-        plan = GkePlan(self._tags(None), replace(machines, count=more))
+    def _quotas(self, machines_: Machines, nodes: int, more: int) -> Iterable[Check]:
+        plan = GkePlan(self._tags(None), replace(machines_, count=more))
         return preflight.quotas(self.session, plan, new=False)
 
     # Changing
@@ -218,8 +218,12 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def _scale(self, nodes: int, steps: Steps) -> None:
         create.scale(self.session, self.name, nodes, steps)
 
-    def _shortage(self) -> tuple[str, str]:
-        return create.launch_failure(self.session, self.name), ""
+    def _launch_failures(self) -> dict[str, str]:
+        return machines.launch_failures(self.session, self.name)
+
+    def _hopeless(self, words: str) -> str:
+        error = machines.hopeless(self.session, words)
+        return error.fix if error else ""
 
     def _extend(self, found: GkeInfo, until: datetime, steps: Steps) -> None:
         create.extend(self.session, replace(found.tags, expires=until), steps)

@@ -4,7 +4,6 @@ Each ``ensure_`` finds a resource, creates it if it does not exist, and refuses 
 a second call continues after the first, wherever that died.
 """
 
-import contextlib
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
@@ -17,7 +16,14 @@ from google.cloud.container_v1 import types
 from kitlib.errors import ProviderFailed
 from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.iam import GRACE, ending_condition, project_part, set_roles
-from trainyard_kit.clouds.gke.machines import SYSTEM_MACHINE, GkePlan, disk_type, next_zones
+from trainyard_kit.clouds.gke.machines import (
+    SYSTEM_MACHINE,
+    TRAINING,
+    GkePlan,
+    disk_type,
+    launch_watch,
+    next_zones,
+)
 from trainyard_kit.clouds.gke.operations import LONGEST, POLL, Operations, failure_of
 from trainyard_kit.clouds.gke.parts import (
     ENDS,
@@ -36,7 +42,7 @@ from trainyard_kit.clouds.price_table import SYSTEM_DISK_GB
 from trainyard_kit.clouds.steps import Phase, Steps
 from trainyard_kit.clouds.tags import Tags
 
-TRAINING, TRAINING_STEP = "training", "training pool"
+TRAINING_STEP = "training pool"
 USUAL = {  # seconds
     **dict.fromkeys(("account expiry", "rights expiry", *ENDS.values()), 2),
     **dict.fromkeys(("account nodes", "rights nodes", "account builds"), 2),
@@ -91,21 +97,8 @@ def scale(session: GcpSession, cluster: str, nodes: int, steps: Steps) -> None:
     with steps.step(TRAINING_STEP):
         limit = autoscaling(nodes)
         operations.change(TRAINING_STEP, "set_node_pool_autoscaling", name=path, autoscaling=limit)
-        operations.change(TRAINING_STEP, "set_node_pool_size", name=path, node_count=nodes)
-
-
-def launch_failure(session: GcpSession, cluster: str) -> str:
-    """Find why Compute Engine starts no training machines; empty if it does, or where nobody may look."""
-    path = f"{session.place}/clusters/{cluster}/nodePools/{TRAINING}"
-    found: list[dict[str, Any]] = []
-    with contextlib.suppress(GcpError):  # it tells more, and nothing depends on it
-        pool = session.find("container", "get_node_pool", name=path)
-        for url in pool.instance_group_urls if pool else ():
-            zone, name = url.split("/")[-3::2]  # …/zones/ZONE/instanceGroupManagers/NAME
-            where = {"project": session.project, "zone": zone, "instanceGroupManager": name}
-            found += session.every("compute", "instanceGroupManagers.listErrors", "items", **where)
-    said = sorted((each.get("timestamp", ""), each["error"]["message"]) for each in found)
-    return said[-1][1] if said else ""
+        watch = launch_watch(session, cluster, steps.clock)
+        operations.change(TRAINING_STEP, "set_node_pool_size", watch=watch, name=path, node_count=nodes)
 
 
 class Creation:
@@ -144,13 +137,11 @@ class Creation:
             self._send(part, "patch", name=part.id, body=body)
 
     def ensure_project_role(self, role: str) -> None:
-        """Grant a service account its role in the project; that of the expiry until two days after it."""
-        binding: dict[str, Any] = {"role": ROLES[role]}
-        if role == "expiry":
-            binding["condition"] = ending_condition(self.tags)
-        set_roles(
-            self.operations, f"rights {role}", project_part(self.session), self._member(role), [binding]
-        )
+        """Grant a service account its roles in the project; that of the expiry until two days after it."""
+        ending = {"condition": ending_condition(self.tags)} if role == "expiry" else {}
+        bindings = [{"role": each, **ending} for each in ROLES[role]]
+        project, member = project_part(self.session), self._member(role)
+        set_roles(self.operations, f"rights {role}", project, member, bindings)
 
     def ensure_schedules(self) -> None:
         """Have Cloud Scheduler delete the training pool at the expiry, and the cluster 15 minutes later."""
@@ -331,8 +322,9 @@ class Creation:
                 call = lambda: session.container(f"create_{kind}", parent=parent, **given)  # noqa: E731
                 begun = operations.create(step, call)
             end = clock.now() + LONGEST
+            watch = launch_watch(session, self.name, clock) if kind == "node_pool" else None
             while True:
-                operations.wait_operation(step, "container", begun)
+                operations.wait_operation(step, "container", begun, watch=watch)
                 found = session.find("container", f"get_{kind}", name=path)
                 state = "GONE" if found is None else found.status.name
                 if state in UP:

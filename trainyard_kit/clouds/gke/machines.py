@@ -1,15 +1,20 @@
 """The plan of a cluster at Google Cloud, and which machines it can have."""
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_network
 from typing import Any
 
 from kitlib.errors import BadInput
+from trainyard_kit.clouds.clock import Clock
+from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.spec import CloudSpec, ClusterInfo, Machines
 
+TRAINING = "training"  # the name of the pool
+LOOK = 30.0  # seconds between two looks at why its machines do not start
 GPU_MACHINE, CPU_MACHINE, SYSTEM_MACHINE = "n1-standard-4", "e2-standard-4", "e2-standard-4"
 COMES_WITH = {  # machine types that come with their GPUs; the others are attached to N1
     "nvidia-l4": "g2-standard-8",
@@ -132,3 +137,46 @@ def next_zones(session: GcpSession, machines: Machines) -> list[str]:
     if machines.accelerator:
         zones &= set(accelerators(session).get(machines.accelerator, ()))
     return [each for each in sorted(zones - {session.zone}) if machine_type(session, machines.type, each)]
+
+
+def launch_failures(session: GcpSession, cluster: str) -> dict[str, str]:
+    """Find why Compute Engine starts no training machines.
+
+    Returns:
+        Its words, by time and group of machines, the newest first; empty where nobody may look.
+    """
+    path = f"{session.place}/clusters/{cluster}/nodePools/{TRAINING}"
+    found: dict[str, str] = {}
+    with contextlib.suppress(GcpError):  # it tells more, and nothing depends on it
+        pool = session.find("container", "get_node_pool", name=path)
+        for url in pool.instance_group_urls if pool else ():
+            zone, name = url.split("/")[-3::2]  # …/zones/ZONE/instanceGroupManagers/NAME
+            where = {"project": session.project, "zone": zone, "instanceGroupManager": name}
+            for each in session.every("compute", "instanceGroupManagers.listErrors", "items", **where):
+                error = each.get("error") or {}
+                words = f"{error.get('code', '')}: {error.get('message', '')}"
+                found[f"{each.get('timestamp', '')} {name} {words}"] = words
+    return dict(sorted(found.items(), reverse=True))
+
+
+def hopeless(session: GcpSession, words: str) -> GcpError | None:
+    """Build the error for machines that no waiting brings: a quota, a bill or a policy is in the way."""
+    error = to_error(ErrorReply(400, "", words), "training machines", session.project)
+    policy = error.why is ErrorReason.OTHER and "constraints/" in words
+    return error if policy or error.why in (ErrorReason.QUOTA, ErrorReason.BILLING) else None
+
+
+def launch_watch(session: GcpSession, cluster: str, clock: Clock) -> Callable[[], str]:
+    """Return what tells why machines do not start from now on, and raises if no waiting helps."""
+    known, due, said = launch_failures(session, cluster), clock.now() + LOOK, ""
+
+    def look() -> str:
+        nonlocal due, said
+        if clock.now() >= due:
+            new = [words for one, words in launch_failures(session, cluster).items() if one not in known]
+            if new and (error := hopeless(session, new[0])):
+                raise error
+            due, said = clock.now() + LOOK, next(iter(new), "")
+        return said
+
+    return look

@@ -61,18 +61,23 @@ class Operations:
                 return None
             raise
 
-    def change(self, step: str, method: str, **request: Any) -> None:
+    def change(
+        self, step: str, method: str, *, watch: Callable[[], str] | None = None, **request: Any
+    ) -> None:
         """Send a request to the container API, and wait for the end of its operation."""
         begun = self.send(step, lambda: self.session.find("container", method, **request))
-        self.wait_operation(step, "container", begun)
+        self.wait_operation(step, "container", begun, watch=watch)
 
-    def wait_operation(self, step: str, service: str, begun: Begun | None) -> None:
+    def wait_operation(
+        self, step: str, service: str, begun: Begun | None, *, watch: Callable[[], str] | None = None
+    ) -> None:
         """Wait for the end of an operation.
 
         Args:
             step: The row of the table that shows its progress.
             service: ``compute``; services that answer at once have none.
             begun: As the request returned it; None if there is none.
+            watch: Tells what holds it up, in words, or raises what no waiting helps against.
 
         Raises:
             GcpError: It failed.
@@ -94,7 +99,8 @@ class Operations:
                     about=f"operation {name}",
                     fix="the same call continues; https://status.cloud.google.com",
                 )
-            self.steps.update(step, Phase.RUNS, state)
+            words = watch() if watch else ""
+            self.steps.update(step, Phase.RUNS, f"{state}; {words}" if words else state)
             self.steps.sleep(POLL)
 
     def running(self, target: str) -> types.Operation | None:

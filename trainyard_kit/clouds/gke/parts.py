@@ -17,15 +17,17 @@ from google.cloud.container_v1 import types
 from kitlib.k8s import names
 from trainyard_kit.clouds import tags as tags_
 from trainyard_kit.clouds.gke.session import GcpSession
-from trainyard_kit.clouds.price_table import HOURS_A_MONTH, price_table
+from trainyard_kit.clouds.price_table import HOURS_A_MONTH, price_table, rate
 from trainyard_kit.clouds.spec import CloudResource
 from trainyard_kit.clouds.tags import Tags
 
 ZONE = "trainyard-zone"  # the label with the cluster's zone: by it the rest is found when the cluster is gone
-ROLES = {  # of the service accounts, in the project; that of builds has rights on bucket and repository alone
-    "expiry": "roles/container.clusterAdmin",
-    "nodes": "roles/container.defaultNodeServiceAccount",
-    "builds": "",
+# Of the service accounts, in the project; that of builds has rights on bucket and repository alone. Image
+# streaming needs the nodes' second: https://cloud.google.com/kubernetes-engine/docs/how-to/image-streaming
+ROLES: dict[str, tuple[str, ...]] = {
+    "expiry": ("roles/container.clusterAdmin",),
+    "nodes": ("roles/container.defaultNodeServiceAccount", "roles/serviceusage.serviceUsageConsumer"),
+    "builds": (),
 }
 ENDS = {
     "training": "end of the training pool",
@@ -104,10 +106,10 @@ def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
     project, region, name = session.project, session.region, f"trainyard-{cluster}"
     root, here = f"projects/{project}", {"project": project, "region": region}
     images = f"{root}/locations/{region}/repositories/{name}"
-    a_month = "{:.2f} $ a month for each gigabyte in it".format
+    rates = [rate("google", each) for each in ("Cloud Storage", "Artifact Registry")]
     found = [
         Part("network", "compute", "networks", {"project": project, "network": name}),
-        Part("bucket", "storage", "buckets", {"bucket": bucket_name(project, cluster)}, a_month(0.02)),
+        Part("bucket", "storage", "buckets", {"bucket": bucket_name(project, cluster)}, rates[0]),
     ]
     for role in ROLES:
         path = f"{root}/serviceAccounts/{account(session, role, cluster)}"
@@ -116,12 +118,12 @@ def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
         for what, end in ENDS.items():
             path = f"{root}/locations/{session.scheduler_region}/jobs/{name}-{what}"
             found.append(Part(end, "cloudscheduler", "projects.locations.jobs", {"name": path}))
-        lab, price = f"{session.place}/clusters/{cluster}", cost("GKE control plane")
+        lab, price = f"{session.place}/clusters/{cluster}", rate("google", "GKE control plane")
         collection = "projects.locations.repositories"
         found += [
             Part("subnet", "compute", "subnetworks", here | {"subnetwork": name}),
             Part("router", "compute", "routers", here | {"router": name}),
-            Part("repository", "artifactregistry", collection, {"name": images}, a_month(0.10)),
+            Part("repository", "artifactregistry", collection, {"name": images}, rates[1]),
             Part("cluster", "container", "clusters", {"name": lab}, price),
         ]
     return {each.name: each for each in found}

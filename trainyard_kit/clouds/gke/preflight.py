@@ -1,6 +1,7 @@
 """Checks before a cluster is created: credentials, project, APIs, permissions, machines and quotas."""
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,7 +14,8 @@ from trainyard_kit.clouds.gke.parts import is_ours, parts
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.price_table import SYSTEM_DISK_GB
 
-APIS = "artifactregistry cloudbuild cloudresourcemanager cloudscheduler compute container file iam storage"
+APIS = "artifactregistry cloudbuild cloudresourcemanager cloudscheduler compute container containerfilesystem"
+APIS += " file iam storage"
 _NEEDED = """
 artifactregistry: dockerimages.get repositories.create repositories.delete repositories.setIamPolicy tags.get
 artifactregistry: repositories.uploadArtifacts
@@ -188,7 +190,10 @@ def required(session: GcpSession, plan: GkePlan, *, new: bool = True) -> dict[st
         "NETWORKS": int(new and not plan.network),
     }
     if machines.accelerator:
-        kind = machines.accelerator.removeprefix("nvidia-").removeprefix("tesla-").replace("-", "_").upper()
+        kind = machines.accelerator.removeprefix("nvidia-").removeprefix("tesla-")
+        if not kind.startswith("a100"):  # the only kind whose memory is in the quota's name
+            kind = re.sub(r"-\d+gb$", "", kind)
+        kind = kind.replace("-", "_").upper()
         asked[f"{spot}NVIDIA_{kind}_GPUS"] = asked["GPUS_ALL_REGIONS"] = machines.gpus * machines.count
     return asked
 
