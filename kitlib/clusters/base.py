@@ -6,7 +6,7 @@ A provider is a class that `plugins` names: `local` and `existing` here, EKS and
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -508,6 +508,10 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     def end_notice(self) -> str:
         """When the cloud deletes it by itself, and how to put that off; empty if it does not."""
         return ""
+
+    def end_reminder(self) -> AbstractContextManager[object]:
+        """Announce the end again in its last hour, until the block ends; nothing where there is no end."""
+        return nullcontext()
 
     def announce_end(self) -> "Cluster":
         """Log when the cloud deletes it, if it does; return the cluster."""

@@ -24,7 +24,7 @@ import urllib3
 import yaml
 
 from kitlib.errors import BadInput, ClusterUnreachable, CommandFailed, KitError, Rejected
-from kitlib.k8s.api_errors import expired, rejected, words_of
+from kitlib.k8s.api_errors import credential_fault, expired, rejected, words_of
 from kitlib.k8s.manifests import Object, title
 
 _WRITING = {"fieldManager": "trainyard", "fieldValidation": "Strict"}
@@ -378,11 +378,11 @@ class Kube:
                     status=401,
                     reason="Unauthorized",
                 )
-            if response.status in (401, 403) and (words := self._plugin_failure()):
+            if response.status in (401, 403) and (words := self._plugin_failure(response.status)):
                 raise Rejected(
                     f"nobody is signed in: {words}",
                     about=f'{self.kubeconfig}, for cluster "{self.cluster}"',
-                    fix="do what it says; kit.credentials() says which credentials are used",
+                    fix="do what it says, or sign in again; kit.credentials() says which credentials are used",
                     status=401,
                     reason="Unauthorized",
                 )
@@ -392,7 +392,7 @@ class Kube:
             raise self._explain(words_of(error)) from error
         return response
 
-    def _plugin_failure(self) -> str:
+    def _plugin_failure(self, status: int) -> str:
         """Run the kubeconfig's credential plugin, whose failure the client logs and passes over; its words.
 
         https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
@@ -417,8 +417,15 @@ class Kube:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{command[0]}: {error}; {self._plugin.get('installHint', '')}".rstrip("; ")
+        if done.returncode == 0:
+            wrong = credential_fault(done.stdout, wanted, datetime.now(UTC))
+            if not wrong and status == 401:
+                wrong = (
+                    "printed a credential that the cluster does not accept: expired, or without access to it"
+                )
+            return f"{command[0]} {wrong}" if wrong else ""
         said = (done.stderr.strip() or done.stdout.strip())[-2000:]
-        return "" if done.returncode == 0 else said or f"{command[0]} ended with {done.returncode}"
+        return said or f"{command[0]} ended with {done.returncode}"
 
     def _unreachable(self, words: str) -> KitError:
         return ClusterUnreachable(

@@ -5,6 +5,7 @@ It keeps no state that the cluster does not have, but for the logs of deleted po
 
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import nullcontext
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
@@ -181,7 +182,7 @@ class Run(Reports):
         """
         from kitlib.widgets.run_view import RunWatch  # numpy and matplotlib take half a second
 
-        return RunWatch(self, states=self.objects.watch).start()
+        return RunWatch(self, states=self._states).start()
 
     def dashboard(self) -> object:
         """Show its live timeline, with buttons: kill, pause, scale, and stop or isolate local nodes.
@@ -265,13 +266,18 @@ class Run(Reports):
             self.log_cache.refresh_ending(seen["Pod"].values())
             yield status
 
+    def _states(self) -> Iterator[tuple[Snapshot, RunStatus]]:
+        """Follow its objects, and announce meanwhile that the cloud is about to delete the cluster."""
+        with self.cluster.end_reminder() if self.cluster is not None else nullcontext():
+            yield from self.objects.watch()
+
     def _watch(self) -> Iterator[tuple[Snapshot, RunStatus]]:
         """Yield objects and status; a failure not before it can be explained.
 
         Each watch runs by itself: that of the pods may be behind the one that brings the failure.
         """
         before, settled_by = None, 0.0
-        for seen, status in self.objects.watch():
+        for seen, status in self._states():
             if status.phase == FAILED and before and not self._explainable(seen):
                 settled_by = settled_by or time.monotonic() + SETTLE_SECONDS
                 status = before if time.monotonic() < settled_by else status

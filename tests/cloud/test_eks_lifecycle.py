@@ -13,6 +13,7 @@ from trainyard_kit.clouds.eks.cluster import EksCluster
 from trainyard_kit.clouds.eks.session import AwsSession
 from trainyard_kit.clouds.spec import Machines
 
+from . import asleep
 from .aws.network import plant
 from .eks_processes import NAME, REGION, STOCKOUT, EksProcesses
 
@@ -55,6 +56,21 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(aws, use
     assert EksCluster.find(NAME, region=REGION) is None
     with pytest.raises(ClusterNotFound):
         lab.extend(4, confirm=True)
+
+
+def test_a_laptop_that_sleeps_meanwhile_was_told_so_and_begins_the_nodes_when_it_wakes(
+    aws, user, monkeypatch
+):
+    rows = asleep.warnings(monkeypatch)
+    asleep.sleeps(aws.clock, monkeypatch, hours=3)
+    user.create()
+    assert rows == ["stack trainyard-lab-system", "stack trainyard-lab-train"]
+    assert train()["status"] == "ACTIVE"
+    user.delete()
+    asleep.sleeps(aws.clock, monkeypatch, hours=3)
+    with pytest.raises(KitError):  # its end was meanwhile
+        user.create(hours=1)
+    assert kinds(aws) <= FREE
 
 
 def test_nodes_are_scaled_to_none_and_up_again_and_machines_never_change(aws, user, monkeypatch):

@@ -58,6 +58,21 @@ def test_quotas_versions_and_a_foreign_cluster_are_found_before_anything_is_paid
 
 
 @pytest.mark.parametrize(
+    ("kind", "spot", "code"),
+    [
+        ("p4d.24xlarge", False, "L-417A185B"),
+        ("p4d.24xlarge", True, "L-7212CCBC"),
+        ("p5.48xlarge", False, "L-417A185B"),
+        ("p5.48xlarge", True, "L-C4BD4855"),
+    ],
+)
+def test_the_quota_of_an_a100_and_of_an_h100_is_checked_on_demand_and_as_spot(aws, user, kind, spot, code):
+    aws.quotas.values[code] = 191
+    (only,) = worst(report(instance_type=kind, spot=spot)).values()
+    assert only.level is Level.FAILED and "of 191, 0 are taken" in only.words and code in only.fix
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"instance_type": "p3.2xlarge"}, "Turing"),

@@ -17,11 +17,13 @@ import google.auth.exceptions as auth
 import googleapiclient
 import httplib2
 import pytest
+from google.api_core.exceptions import ServiceUnavailable
 
 from kitlib.clusters.base import Shape
 from kitlib.errors import BadInput, PreflightFailed
 from trainyard_kit.clouds.checks import Level
-from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error, translate
+from trainyard_kit.clouds.cloud_errors import ErrorReason
+from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error, translate
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.create import create, cron, end_times
 from trainyard_kit.clouds.gke.machines import COMES_WITH, GPU_MACHINE, GkePlan
@@ -156,7 +158,9 @@ def test_a_foreign_cluster_is_refused_before_a_schedule_could_delete_it(google, 
     assert google.left() == before
 
 
-@pytest.mark.parametrize("kind", [httplib2.ServerNotFoundError, OSError, auth.TransportError])
+@pytest.mark.parametrize(
+    "kind", [httplib2.ServerNotFoundError, OSError, auth.TransportError, ServiceUnavailable]
+)  # the last over gRPC
 def test_a_companys_certificate_is_named_with_the_variables_that_help(kind):
     told = translate(kind("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"), "container", "p")
     assert "REQUESTS_CA_BUNDLE" in told.fix and "HTTPLIB2_CA_CERTS" in told.fix

@@ -6,7 +6,8 @@ import pytest
 
 import kitlib as kit
 from kitlib.errors import CommandFailed, Interrupted
-from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
+from trainyard_kit.clouds.cloud_errors import ErrorReason
+from trainyard_kit.clouds.gke.client_errors import GcpError
 
 from .gke_lifecycle import GkeProcesses
 from .google.api_errors import LineCut, OperationFailure, permission_denied

@@ -10,11 +10,13 @@ from google.cloud.storage import Client
 from kitlib.clusters.base import Shape
 from kitlib.errors import BadInput, ClusterNotFound, KitError, PreflightFailed, ProviderFailed
 from trainyard_kit.clouds import resources
-from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
+from trainyard_kit.clouds.cloud_errors import ErrorReason
+from trainyard_kit.clouds.gke.client_errors import GcpError
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.session import GcpSession
-from trainyard_kit.clouds.steps import Steps
+from trainyard_kit.clouds.steps import Phase, Steps
 
+from . import asleep
 from .gke_lifecycle import NAME, OPTIONS, ZONE, GkeProcesses
 from .google.api_errors import ApiError, stockout
 from .google.fake import PROJECT
@@ -72,7 +74,7 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(google, 
     assert GkeCluster.find(NAME, project=PROJECT) is None
     with pytest.raises(ClusterNotFound, match="no such cluster"):
         lab.extend(4, confirm=True)
-    assert asked < 150 and not lab.resources().rows
+    assert asked < 160 and not lab.resources().rows
 
 
 def test_the_schedules_that_end_it_are_there_before_anything_that_costs(google, user):
@@ -162,6 +164,20 @@ def test_the_training_nodes_get_another_number_down_to_none(google, user, monkey
     assert google.left() == []
 
 
+def test_a_laptop_that_sleeps_meanwhile_was_told_so_and_begins_the_nodes_when_it_wakes(
+    google, user, monkeypatch
+):
+    rows = asleep.warnings(monkeypatch)
+    asleep.sleeps(google.clock, monkeypatch, hours=3, after=20)
+    user.create()
+    assert rows == ["training pool"] and training().status.name == "RUNNING"
+    user.delete()
+    asleep.sleeps(google.clock, monkeypatch, hours=3, after=20)
+    with pytest.raises(KitError):  # its end was meanwhile
+        user.create(hours=1)
+    assert clusters_left(google) == []
+
+
 NONE_LEFT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough resources available.")
 NO_QUOTA = ("QUOTA_EXCEEDED", "Quota 'NVIDIA_T4_GPUS' exceeded.  Limit: 0.0 in region us-central1.")
 NO_ADDRESS = (
@@ -176,7 +192,7 @@ def shown(google, monkeypatch):
     rows, update = [], Steps.update
 
     def note(steps, name, phase, words="", **more):
-        rows.append((google.clock.now(), name, words))
+        rows.append((google.clock.now(), name, phase, words))
         update(steps, name, phase, words, **more)
 
     monkeypatch.setattr(Steps, "update", note)
@@ -185,8 +201,8 @@ def shown(google, monkeypatch):
 
 def seconds_until(rows, step, words):
     """Seconds from the beginning of a step to a row that says this."""
-    began = next(when for when, name, _ in rows if name == step)
-    return next(when for when, name, said in rows if name == step and words in said) - began
+    began = next(when for when, name, phase, _ in rows if name == step and phase is Phase.RUNS)
+    return next(when for when, name, _, said in rows if name == step and words in said) - began
 
 
 def test_machines_that_are_not_given_are_explained_within_a_minute(google, user, shown):
@@ -224,7 +240,7 @@ def test_scaling_returns_when_the_nodes_are_ready_and_not_before(google, user, s
     monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: next(looks))
     google.world.launches["training"] = NONE_LEFT
     lab.scale(4, confirm=True)
-    said = [words for _, name, words in shown if name == "training nodes"]
+    said = [words for _, name, _, words in shown if name == "training nodes"]
     assert any("3 of 4 are Ready" in words and "enough resources" in words for words in said)
     assert next(looks, None) is None
 

@@ -11,8 +11,9 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 
 from kitlib.errors import BadInput
+from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.gke import token
-from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error
+from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.spec import ClusterInfo

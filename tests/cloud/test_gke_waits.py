@@ -4,7 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
+from trainyard_kit.clouds.cloud_errors import ErrorReason
+from trainyard_kit.clouds.gke.client_errors import GcpError
 from trainyard_kit.clouds.gke.operations import BUSY_SECONDS, NEW_ACCOUNT_SECONDS, Operations
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.steps import Steps

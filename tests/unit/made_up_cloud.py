@@ -9,8 +9,8 @@ from kitlib.display.tables import Text
 from kitlib.errors import BadInput, ProviderFailed
 from trainyard_kit.clouds.checks import Probe, failed, ok, run
 from trainyard_kit.clouds.clock import Clock
-from trainyard_kit.clouds.cluster import CloudCluster, exec_kubeconfig
-from trainyard_kit.clouds.cluster_store import ClusterStore
+from trainyard_kit.clouds.cluster import CloudCluster
+from trainyard_kit.clouds.cluster_store import ClusterStore, exec_kubeconfig
 from trainyard_kit.clouds.spec import (
     COMMON_OPTIONS,
     CloudResource,

@@ -1,6 +1,7 @@
 import base64
 import http.server
 import json
+import shlex
 import threading
 from datetime import UTC, datetime
 
@@ -161,6 +162,12 @@ def refusing():
         thread.join()
 
 
+def credential(version="v1beta1", **status):
+    """A plugin that prints a credential."""
+    found = {"apiVersion": f"client.authentication.k8s.io/{version}", "kind": "ExecCredential"}
+    return f"echo {shlex.quote(json.dumps(found | {'status': status}))}"
+
+
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize(
     ("script", "words"),
@@ -168,7 +175,17 @@ def refusing():
         ("echo the sign-in has expired: aws login >&2; exit 1", "the sign-in has expired: aws login"),
         ("exit 3", "ended with 3"),
         (None, "no-such-plugin"),
-        ("echo '{}'", ""),
+        ("true", "printed no ExecCredential: nothing"),
+        ("echo Opening the browser...", "printed no ExecCredential: Opening the browser"),
+        ("echo '[]'", "printed no ExecCredential"),
+        ("echo '{}'", "printed the apiVersion None"),
+        (credential(), "without a token"),
+        (credential(token=""), "without a token"),
+        (credential(clientCertificateData="x"), "without a token"),
+        (credential(token="x", expirationTimestamp="2020-01-01T00:00:00Z"), "has expired, at 2020"),
+        (credential(token="x", expirationTimestamp="soon"), "printed no ExecCredential"),
+        (credential("v1", token="x"), "and not 'client.authentication.k8s.io/v1beta1'"),
+        (credential(token="x", expirationTimestamp="2999-01-01T00:00:00Z"), ""),
     ],
 )
 def test_a_credential_plugin_that_fails_is_shown_in_its_own_words(tmp_path, refusing, script, words, status):
@@ -180,6 +197,7 @@ def test_a_credential_plugin_that_fails_is_shown_in_its_own_words(tmp_path, refu
     with pytest.raises(Rejected) as told:
         Kube(tmp_path / "config", cluster="lab")._request("GET", "/api", about="nodes")
     assert words in told.value.what and "clusterrole" not in told.value.fix
+    assert "new kubeconfig" not in told.value.fix
     assert "kit.credentials()" in told.value.fix
 
 

@@ -4,26 +4,23 @@ How a cloud does each of these is in `trainyard_kit.clouds.eks` and `trainyard_k
 """
 
 import logging
-from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Self
 
 from kitlib import config
 from kitlib.clusters import cleanup, kubeconfigs
-from kitlib.clusters.base import Cluster, Shape
+from kitlib.clusters.base import Shape
 from kitlib.clusters.kubectl import find_kubectl
 from kitlib.clusters.nodes import is_ready, list_nodes
 from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
-from kitlib.k8s import manifests, names
+from kitlib.k8s import names
 from kitlib.k8s.quantities import check_count
-from trainyard_kit.clouds import confirmation
-from trainyard_kit.clouds.checks import Check, Probe, Report, run
-from trainyard_kit.clouds.clock import Clock
-from trainyard_kit.clouds.cluster_store import ClusterStore
+from trainyard_kit.clouds import confirmation, ending
+from trainyard_kit.clouds.checks import Probe, Report, run
+from trainyard_kit.clouds.launches import await_nodes
 from trainyard_kit.clouds.price_table import (
     Estimate,
     Price,
@@ -32,63 +29,26 @@ from trainyard_kit.clouds.price_table import (
     hours_left,
     machine_prices,
 )
+from trainyard_kit.clouds.provider import CloudProvider, Info, Plan, Session
 from trainyard_kit.clouds.release import release
 from trainyard_kit.clouds.spec import (
     HOURS,
-    CloudResource,
     CloudSpec,
     ClusterInfo,
     Machines,
     hours_of,
     until_of,
 )
-from trainyard_kit.clouds.steps import Phase, Steps
+from trainyard_kit.clouds.steps import Steps
 from trainyard_kit.clouds.tags import Tags
 
 SAME_END = timedelta(minutes=10)
 log = logging.getLogger(__name__)
-POOL, NODES_SECONDS = "trainyard/pool", 900.0
-Session = TypeVar("Session")
-Plan = TypeVar("Plan", bound=CloudSpec)
-Info = TypeVar("Info", bound=ClusterInfo)
+POOL = "trainyard/pool"
 
 
-class CloudCluster(Cluster, Generic[Session, Plan, Info]):
-    """A cluster at a cloud: created, found, scaled, extended and deleted in one way for EKS and GKE.
-
-    The abstract methods are what each cloud does in its own way.
-
-    Args:
-        name: Its name.
-        session: The client of its account or project, in its region or zone.
-
-    Attributes:
-        store: The files on this machine about such clusters.
-        clock: By which operations are awaited; tests bring their own.
-        cloud: Its name for people.
-        options: Of `create_cluster`, with a description of each.
-        place: The session's attribute with the location: ``region``.
-        pool: The value of the label ``trainyard/pool`` on training nodes.
-        up: States in which its API server answers.
-        price_list: ``amazon`` or ``google``, in the table of prices.
-        system_machine: The type of its system node.
-        stays: Why what the course stores is billed after the expiry; empty if the expiry deletes it.
-    """
-
-    store: ClassVar[ClusterStore]
-    clock: ClassVar[Clock] = Clock()
-    cloud: ClassVar[str]
-    options: ClassVar[Mapping[str, str]]
-    place: ClassVar[str]
-    pool: ClassVar[str]
-    up: ClassVar[tuple[str, ...]]
-    price_list: ClassVar[str]
-    system_machine: ClassVar[str]
-    stays: ClassVar[str] = ""
-
-    def __init__(self, name: str, session: Session) -> None:
-        super().__init__(self.checked(name))
-        self.session = session
+class CloudCluster(CloudProvider[Session, Plan, Info]):
+    """A cluster at a cloud: created, found, scaled, extended and deleted in one way for EKS and GKE."""
 
     # Creating and finding
 
@@ -288,26 +248,9 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
         known = self._launch_failures()  # of an earlier call: what has been seen to since
         with Steps(self.title, clock=self.clock) as steps:
             self._scale(nodes, steps)
-            self._await_nodes(nodes, steps, known)
+            failures = (self._launch_failures, self._hopeless, known)
+            await_nodes(nodes, steps, self._ready_nodes, *failures)
         return self.nodes()
-
-    def _await_nodes(self, nodes: int, steps: Steps, known: Collection[str]) -> None:
-        """Wait until so many training nodes are Ready, and show why the cloud does not give them."""
-        name, end, before = "training nodes", self.clock.now() + NODES_SECONDS, 0
-        with steps.step(name):
-            while (ready := self._ready_nodes()) < nodes:
-                failures = self._launch_failures()
-                new = [words for one, words in failures.items() if one not in known]
-                reason, fix = next(iter(new), ""), self._hopeless(new[0]) if new else ""
-                if ready > before:
-                    before, end = ready, self.clock.now() + NODES_SECONDS
-                if fix or self.clock.now() > end:
-                    words = reason or "the cloud gives no reason"
-                    what = f"{ready} of {nodes} training nodes are Ready: {words}"
-                    fix = fix or f"wait, or cluster.scale({ready}), so that no more are asked for"
-                    raise ProviderFailed(what, about=self.title, fix=fix)
-                steps.update(name, Phase.RUNS, f"{ready} of {nodes} are Ready{reason and f'; {reason}'}")
-                steps.sleep(15)
 
     def _ready_nodes(self) -> int:
         """Count the training nodes that are Ready."""
@@ -388,16 +331,11 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
             found = self._describe()
         except KitError:  # what is announced beside something else keeps nobody from that
             return ""
-        end = found.tags.expires if found else None
-        if end is None:
-            return ""
-        minutes = int((end - datetime.now(UTC)).total_seconds() // 60)
-        if minutes < 0:
-            return f"is past its end, {end:%Y-%m-%d %H:%M} UTC: {self.cloud} is deleting it"
-        left = f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-        urgent = "WARNING: less than an hour is left; " if minutes < 60 else ""
-        how = f"{self.cloud} then deletes it and what is on it; cluster.extend(hours=2) puts that off"
-        return f"ends at {end:%Y-%m-%d %H:%M} UTC, in {left}: {urgent}{how}"
+        return ending.notice(found.tags.expires if found else None, self.cloud)
+
+    def end_reminder(self) -> ending.EndReminder:
+        """Announce the end in its last hour, until the block ends: also one that was moved meanwhile."""
+        return ending.EndReminder(self._end, self.announce_end)
 
     def delete(self) -> None:
         """Delete all of it, and verify that nothing is left; idempotent.
@@ -432,138 +370,6 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
                 fix=f"delete it again; if it stays, docs/{cls.provider}.md says how by hand",
             )
 
-    def _install(self, item: str, parameters: Mapping[str, str]) -> None:
-        """Apply a StorageClass of the kit's manifests, with parameters of the cluster's own."""
-        (found,) = manifests.read(config.manifests(self.provider, item))
-        wanted = manifests.merge(found, {"parameters": dict(parameters)})
-        kind, name = wanted["kind"], wanted["metadata"]["name"]
-        there = self.kube.find(kind, name)
-        if there and there.get("parameters") != wanted["parameters"]:
-            self.kube.delete(kind, name)  # its parameters cannot be changed; volumes of it stay
-        self.kube.apply(wanted)
-
-    # What each cloud does in its own way
-
-    @classmethod
-    @abstractmethod
-    def checked(cls, name: str) -> str:
-        """Validate a cluster's name, and return it."""
-
-    @classmethod
-    @abstractmethod
-    def _session(cls, name: str, given: Mapping[str, Any]) -> Session:
-        """Build the session from options, or from what this machine remembers of the cluster."""
-
-    @classmethod
-    @abstractmethod
-    def sessions(
-        cls, *, regions: str | Sequence[str] | None, profile: str | None, project: str | None
-    ) -> list[Session]:
-        """Build a session for each place to ask; arguments for other clouds are ignored.
-
-        Args:
-            regions: Of AWS: names, or ``"all"``.
-            profile: Of the AWS configuration.
-            project: Of Google Cloud.
-        """
-
-    @classmethod
-    def where(cls, session: Session) -> str:
-        """Name the region or zone that a session asks, or without a zone its project."""
-        return str(getattr(session, cls.place, None) or getattr(session, "project", ""))
-
-    @classmethod
-    @abstractmethod
-    def clusters(cls, session: Session) -> list[Info]:
-        """Describe each cluster of the kit in the whole account or project."""
-
-    @classmethod
-    @abstractmethod
-    def find_resources(cls, session: Session, cluster: str | None = None) -> list[CloudResource]:
-        """Find what exists of one cluster, or of all for None, by the kit's tags, whoever created it.
-
-        What Kubernetes created for a cluster (load balancers, volumes) and what is being deleted count.
-        """
-
-    @classmethod
-    @abstractmethod
-    def _delete(cls, session: Session, name: str, steps: Steps) -> None:
-        """Delete what exists of a cluster; an error does not keep independent resources."""
-
-    @abstractmethod
-    def _describe(self) -> Info | None:
-        """Describe the cluster; None if there is none, or it is not the kit's."""
-
-    @abstractmethod
-    def _planned(self, shape: Shape) -> Plan:
-        """Plan the cluster; one that was begun keeps its end."""
-
-    @abstractmethod
-    def _reuse_existing(self, found: Info, plan: Plan, shape: Shape) -> Plan:
-        """Take over the existing machines into the plan; they never change.
-
-        Raises:
-            BadInput: Others are asked for.
-        """
-
-    @abstractmethod
-    def _preflight(self, plan: Plan) -> Report:
-        """Check what may prevent it."""
-
-    @abstractmethod
-    def _create(self, plan: Plan, steps: Steps) -> None:
-        """Create all of it, or continue; what exists stays. Schedules of its end come first."""
-
-    @abstractmethod
-    def _scale(self, nodes: int, steps: Steps) -> None:
-        """Change the number of training nodes."""
-
-    @abstractmethod
-    def _launch_failures(self) -> dict[str, str]:
-        """The cloud's words for why it gives no training nodes, the newest first, each with an id."""
-
-    @abstractmethod
-    def _hopeless(self, words: str) -> str:
-        """What to do about such words if waiting does not help; empty if it may."""
-
-    @abstractmethod
-    def _extend(self, found: Info, until: datetime, steps: Steps) -> None:
-        """Move its end."""
-
-    @abstractmethod
-    def _quotas(self, machines: Machines, nodes: int, more: int) -> Iterable[Check]:
-        """Check quotas for so many of these machines, of which so many are not there yet."""
-
-    @abstractmethod
-    def _install_addons(self, plan: Plan) -> None:
-        """Install StorageClasses, and what the nodes need."""
-
-    @abstractmethod
-    def _location(self) -> dict[str, str | None]:
-        """What this machine remembers of it: region and profile, or project and zone."""
-
-    @abstractmethod
-    def _kubeconfig(self, found: Info) -> Mapping[str, Any]:
-        """Build its kubeconfig."""
-
-    @abstractmethod
-    def add_admin(self, who: str) -> Text:
-        """Make somebody an administrator of the cluster, until its end; returns how they reach it.
-
-        Args:
-            who: At AWS the ARN of a user or role of IAM; at Google Cloud ``user:ada@example.org``.
-        """
-
-    @property
-    @abstractmethod
-    def bucket(self) -> str:
-        """Its bucket, which its pods may use: ``s3://…`` or ``gs://…``."""
-
-    @property
-    @abstractmethod
-    def _again(self) -> str:
-        """The call that creates it, or continues."""
-
     def _machines_of(self, found: ClusterInfo) -> Machines:
         if found.machines is None:
             raise ProviderFailed("it has no training nodes yet", about=self.title, fix=self._again)
@@ -579,23 +385,3 @@ class CloudCluster(Cluster, Generic[Session, Plan, Info]):
     def title(self) -> str:
         """It for messages: ``cluster "lab" in us-west-2``."""
         return f'cluster "{self.name}" in {self.where(self.session)}'
-
-
-def exec_kubeconfig(name: str, found: ClusterInfo, program: Mapping[str, object]) -> dict[str, Any]:
-    """Build a kubeconfig whose credentials come from a program; it holds no secret.
-
-    Args:
-        name: The cluster's.
-        found: With endpoint and authority.
-        program: The ``exec`` of the user: command, args, apiVersion.
-    """
-    server = {"server": found.endpoint, "certificate-authority-data": found.authority}
-    user = {"name": name, "user": {"exec": {"interactiveMode": "Never", **program}}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": name, "cluster": server}],
-        "users": [user],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "current-context": name,
-    }

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from kitlib import config
+from trainyard_kit.clouds.spec import ClusterInfo
 
 
 class ClusterStore:
@@ -69,6 +70,26 @@ class ClusterStore:
         aside.touch(mode=0o600)
         aside.write_text(text, encoding="utf-8")
         aside.replace(path)
+
+
+def exec_kubeconfig(name: str, found: ClusterInfo, program: Mapping[str, object]) -> dict[str, Any]:
+    """Build a kubeconfig whose credentials come from a program; it holds no secret.
+
+    Args:
+        name: The cluster's.
+        found: With endpoint and authority.
+        program: The ``exec`` of the user: command, args, apiVersion.
+    """
+    server = {"server": found.endpoint, "certificate-authority-data": found.authority}
+    user = {"name": name, "user": {"exec": {"interactiveMode": "Never", **program}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": name, "cluster": server}],
+        "users": [user],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+        "current-context": name,
+    }
 
 
 def read_ini(file: Path) -> configparser.RawConfigParser:

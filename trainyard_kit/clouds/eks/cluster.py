@@ -12,9 +12,10 @@ from kitlib.clusters.base import Shape
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, KitError, ProviderFailed
 from kitlib.k8s import names
+from trainyard_kit.clouds import storage_classes
 from trainyard_kit.clouds.checks import Check, Probe, Report, failed, run
-from trainyard_kit.clouds.cluster import CloudCluster, exec_kubeconfig
-from trainyard_kit.clouds.cluster_store import ClusterStore
+from trainyard_kit.clouds.cluster import CloudCluster
+from trainyard_kit.clouds.cluster_store import ClusterStore, exec_kubeconfig
 from trainyard_kit.clouds.eks import access, delete, expiry, machines, roles
 from trainyard_kit.clouds.eks import plan as planning
 from trainyard_kit.clouds.eks.create import bring_up, resize
@@ -201,8 +202,8 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
         delete.delete(session, name, steps)
 
     def _install_addons(self, plan: EksPlan) -> None:
-        self._install("storageclass.yaml", {"fileSystemId": self._stack().outputs["Files"]})
-        self._install("storageclass-ebs.yaml", {})
+        storage_classes.install(self, "storageclass.yaml", {"fileSystemId": self._stack().outputs["Files"]})
+        storage_classes.install(self, "storageclass-ebs.yaml", {})
         if plan.machines.gpus:
             from kitlib.operators import install  # which imports this package
 

@@ -9,7 +9,8 @@ from trainyard_kit.clouds.eks import expiry, machines, roles
 from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, ZONES, EksPlan
 from trainyard_kit.clouds.eks.session import AwsSession
 from trainyard_kit.clouds.eks.stacks import SYSTEM, TRAIN, Stack, StackFailed, follow, patiently
-from trainyard_kit.clouds.steps import Steps
+from trainyard_kit.clouds.launches import AWAKE
+from trainyard_kit.clouds.steps import Phase, Steps
 
 
 def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:
@@ -22,6 +23,8 @@ def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> N
         role = roles.create_stack_role(session, plan.tags, boundary=plan.boundary)
         expiry.create(session, plan.tags, steps, boundary=plan.boundary)
     given, cluster = plan.stack_tags, Stack(session, plan.tags.cluster)
+    for pool in (SYSTEM, TRAIN):
+        steps.update(f"stack {Stack(session, plan.tags.cluster, pool).name}", Phase.WAITS, AWAKE)
     _create({cluster: plan.cluster_parameters(session.principal)}, given, role, steps, fix=fix)
     pools = {Stack(session, plan.tags.cluster, each): plan.pool_parameters(each) for each in (SYSTEM, TRAIN)}
     try:

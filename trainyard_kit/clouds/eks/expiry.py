@@ -10,6 +10,7 @@ from datetime import UTC, timedelta
 from typing import Any
 
 from trainyard_kit.clouds import tags
+from trainyard_kit.clouds.cloud_errors import AGAIN, ErrorReason
 from trainyard_kit.clouds.eks import roles
 from trainyard_kit.clouds.eks.client_errors import AwsError, foreign
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list
@@ -90,9 +91,7 @@ def _see_free(session: AwsSession, cluster: str) -> None:
     found = session.find("scheduler", "get_schedule_group", Name=group_name(cluster))
     if found and found["State"] == "DELETING":
         about = f"schedule group {group_name(cluster)}"
-        raise AwsError(
-            "it is still being deleted", about=about, fix="call it again in a minute", passing=True
-        )
+        raise AwsError("it is still being deleted", about=about, fix=AGAIN, why=ErrorReason.BUSY)
 
 
 def _schedule(session: AwsSession, given: tags.Tags, pool: str, role: str) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from kitlib.errors import BadInput
 from trainyard_kit.clouds import tags
 from trainyard_kit.clouds.checks import Check, failed, ok, warn
-from trainyard_kit.clouds.eks.client_errors import ACCOUNT, CAPACITY, AwsError
+from trainyard_kit.clouds.cloud_errors import HOPELESS, ErrorReason, classify
+from trainyard_kit.clouds.eks.client_errors import AwsError
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict
 
 # https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html
@@ -16,7 +17,6 @@ ZONES_WITHOUT_EKS = {"use1-az3", "usw1-az2", "cac1-az3"}
 WITH_A_GPU = ("g4dn.xlarge", "g6.xlarge", "g5.xlarge", "g4dn.2xlarge")
 WITHOUT = ("m5.xlarge", "m6i.xlarge", "c5.2xlarge", "t3.xlarge")
 # PyTorch's builds for CUDA 13 begin with Turing, compute capability 7.5.
-QUOTA = re.compile(r"VcpuLimitExceeded|vCPU limit|MaxSpotInstanceCount|InstanceLimitExceeded", re.I)
 TOO_OLD = {"p2": "K80", "g2": "K520", "p3": "V100", "p3dn": "V100", "g3": "M60", "g3s": "M60"}
 # By the letters of a type: the family of Service Quotas, and the codes of its quotas of vCPUs, on demand and
 # spot. https://docs.aws.amazon.com/general/latest/gr/ec2-service.html
@@ -202,19 +202,20 @@ def launch_failures(session: AwsSession, cluster: str, pool: str) -> dict[str, s
 
 def hopeless(words: str) -> bool:
     """Whether waiting does not help: the account or its quota forbids the machines."""
-    return bool(QUOTA.search(words)) or any(re.search(each, words, re.I) for each, *_ in ACCOUNT)
+    return classify("amazon", words).why in HOPELESS
 
 
 def advice(session: AwsSession, kind: str, words: str, *, spot: bool, other: str) -> str | None:
     """Say what to do for nodes that AWS did not give; None unless account, quota or stockout is why."""
-    for pattern, _, fix, _ in ACCOUNT:
-        if re.search(pattern, words, re.I):
-            return fix
-    if QUOTA.search(words):
+    rows = [classify("amazon", line) for line in words.splitlines()]
+    row = next((row for row in rows if row.why in (*HOPELESS, ErrorReason.STOCKOUT)), None)
+    if row is None:
+        return None
+    if row.why is ErrorReason.ACCOUNT:
+        return row.fix
+    if row.why is ErrorReason.QUOTA:
         name, code = family(kind, spot=spot)
         return f"the quota of vCPUs of {name} instances is used up: {more_quota(session, code, 64)}"
-    if not CAPACITY.search(words):
-        return None
     cheaper = ["spot=False, which costs more and is seldom refused"] if spot else []
     types = [f'instance_type="{each}"' for each in instead(kind)]
     return "create it again with " + ", or ".join([f'zone="{other}"', *cheaper, *types])

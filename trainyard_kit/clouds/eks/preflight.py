@@ -9,8 +9,9 @@ from botocore.exceptions import EndpointConnectionError
 
 from trainyard_kit.clouds import tags
 from trainyard_kit.clouds.checks import Check, Probe, failed, ok, warn
+from trainyard_kit.clouds.cloud_errors import classify
 from trainyard_kit.clouds.eks import machines, roles
-from trainyard_kit.clouds.eks.client_errors import UPGRADE, AwsError
+from trainyard_kit.clouds.eks.client_errors import AwsError
 from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, EksPlan
 from trainyard_kit.clouds.eks.session import AwsSession
 
@@ -68,17 +69,18 @@ def account_plan(session: AwsSession, plan: EksPlan | None) -> Check:
         return ok(about, "there are none in this partition")
     found = session.within("us-east-1").find("freetier", "get_account_plan_state")  # which is there alone
     kind, status = (found or {}).get("accountPlanType"), (found or {}).get("accountPlanStatus")
+    upgrade = classify("amazon", "free plan").fix
     if kind != "FREE":
         return ok(about, "paid" if found else "the account has none, as all older ones")
     if status != "ACTIVE":
         words = f"the account's free plan is {str(status).lower().replace('_', ' ')}"
-        return failed(about, f"{words}: it starts nothing", UPGRADE)
+        return failed(about, f"{words}: it starts nothing", upgrade)
     names = {SYSTEM_MACHINE, *((plan.machines.type, *plan.machines.others) if plan else ())}
     answer = session.call("ec2", "describe_instance_types", InstanceTypes=sorted(names))
     other = [each["InstanceType"] for each in answer["InstanceTypes"] if not each.get("FreeTierEligible")]
     if not other:
         return ok(about, "free; it has these machines")
-    return failed(about, f"it is the free plan, which starts no {' and no '.join(other)}", UPGRADE)
+    return failed(about, f"it is the free plan, which starts no {' and no '.join(other)}", upgrade)
 
 
 def services(session: AwsSession) -> Check:

@@ -14,8 +14,9 @@ from typing import Any
 
 from kitlib.errors import Interrupted, WaitTimeout
 from trainyard_kit.clouds import tags
+from trainyard_kit.clouds.cloud_errors import ErrorReason, classify
 from trainyard_kit.clouds.eks import machines
-from trainyard_kit.clouds.eks.client_errors import CAPACITY, AwsError, foreign
+from trainyard_kit.clouds.eks.client_errors import AwsError, foreign
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list
 from trainyard_kit.clouds.steps import Phase, Steps, duration
 
@@ -261,7 +262,7 @@ class Stack:
         now = self._found()
         what = self.failed[0] if self.failed else f"{now.status}: {now.reason}" if now else "it is gone"
         found = StackFailed(what, about=self.about, fix=fix, detail="\n".join(self.failed[1:]))
-        found.stockout = any(map(CAPACITY.search, self.failed))
+        found.stockout = ErrorReason.STOCKOUT in {classify("amazon", words).why for words in self.failed}
         return found
 
 

@@ -9,7 +9,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any
 
 import google.api_core.exceptions as api
@@ -18,50 +17,11 @@ import httplib2
 from googleapiclient.errors import Error as ClientError
 from googleapiclient.errors import HttpError
 
-from kitlib.errors import BadInput, KitError, ProviderFailed
+from kitlib.errors import BadInput, KitError
+from trainyard_kit.clouds.cloud_errors import AGAIN, CERTIFICATE, CLOCK, CloudError, ErrorReason, classify
 
-ErrorReason = StrEnum(
-    "ErrorReason",
-    "ABSENT TAKEN BUSY DENIED UNKNOWN_ACCOUNT DISABLED BILLING PROJECT QUOTA STOCKOUT CREDENTIALS NETWORK "
-    "FAULT OTHER",
-)
 CONSOLE = "https://console.cloud.google.com"
 LOGIN = "gcloud auth application-default login; kit.credentials() says which credentials win"
-AGAIN = "call it again in a minute"
-SAID = {
-    ErrorReason.ABSENT: ("it is not there: {words}", "look for it: kit.list_resources()"),
-    ErrorReason.TAKEN: ("the name is taken: {words}", "take another name"),
-    ErrorReason.BUSY: ("Google Cloud is at something else there: {words}", AGAIN),
-    ErrorReason.DENIED: (
-        "this user lacks the permission {permission}",
-        "{role} gives it: gcloud projects add-iam-policy-binding {project} --member=user:YOU --role={role}",
-    ),
-    ErrorReason.UNKNOWN_ACCOUNT: ("Google Cloud does not know it yet: {words}", AGAIN),
-    ErrorReason.DISABLED: (
-        "the API {service} is not enabled in project {consumer}",
-        "gcloud services enable {service} --project={project}\n"
-        "or at {console}/apis/library/{service}?project={project}",
-    ),
-    ErrorReason.BILLING: (
-        "nobody pays for project {project}: {words}",
-        "link a billing account: {console}/billing/linkedaccount?project={project}",
-    ),
-    ErrorReason.PROJECT: (
-        "there is no project {project}, or it is not yours to use: {words}",
-        "take its id, not its name: gcloud projects list; or get roles/serviceusage.serviceUsageConsumer",
-    ),
-    ErrorReason.QUOTA: (
-        "the project's quota is used up: {words}",
-        "ask for more{of} at {console}/iam-admin/quotas?project={project}; or fewer nodes, or another region",
-    ),
-    ErrorReason.STOCKOUT: (
-        "the zone has none of these to give now: {words}",
-        "another zone or accelerator, or spot=False if it was spot",
-    ),
-    ErrorReason.CREDENTIALS: ("Google Cloud does not accept these credentials: {words}", LOGIN),
-    ErrorReason.FAULT: ("Google Cloud failed: {words}", AGAIN),
-    ErrorReason.OTHER: ("Google Cloud refused: {words}", "correct what it names; the same call continues"),
-}
 ROLES = {  # https://cloud.google.com/iam/docs/understanding-roles; the longest beginning counts
     "artifactregistry.": "roles/artifactregistry.admin",
     "cloudbuild.": "roles/cloudbuild.builds.editor",
@@ -69,6 +29,7 @@ ROLES = {  # https://cloud.google.com/iam/docs/understanding-roles; the longest 
     "compute.": "roles/compute.networkAdmin",
     "compute.disks.": "roles/compute.storageAdmin",
     "compute.firewalls.": "roles/compute.securityAdmin",
+    "compute.instanceGroupManagers.": "roles/compute.viewer",
     "container.": "roles/container.admin",
     "file.": "roles/file.editor",
     "iam.serviceAccounts.": "roles/iam.serviceAccountAdmin",
@@ -86,36 +47,13 @@ RAISED = (  # by the client libraries
     http.client.HTTPException,
     OSError,
 )
-_CERTIFICATE = re.compile(
-    r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|self.signed certificate", re.I
-)
-_STOCKOUT = re.compile(r"STOCKOUT|RESOURCE_POOL_EXHAUSTED|not have enough resources|pool exhausted", re.I)
-_QUOTA = re.compile(r"quota '?([A-Za-z0-9_-]+)'? exceeded|QUOTA_EXCEEDED|insufficient (?:\w+ )?quota", re.I)
-_BILLING = re.compile(r"billing (?:account|must|is|to be).*(?:disabled|enabled)", re.I)
 # What Google's token service says of a token from the past or the future, and TLS of all certificates.
 _SKEW = re.compile(r"in a reasonable timeframe|iat and exp values|certificate is not yet valid", re.I)
-_BUSY = re.compile(
-    r"incompatible operation|operation .{0,200}in progress|is currently \w+ing|ALREADY_HAS_OPERATION|"
-    r"being (?:used|created|deleted|updated) by|resourceInUse|resourceNotReady|not ready|try again later|"
-    r"concurrent (?:policy )?change|is being",
-    re.I,
-)
-_NO_ACCOUNT = re.compile(r"(?:account|principal|member|identity pool)\b.* does not exist", re.I)
 _PERMISSION = re.compile(r"""permission ['"]?([a-z]+(?:\.\w+){2,3})|([a-z]+(?:\.\w+){2,3})['"]? permission""")
 
 
-class GcpError(ProviderFailed):
-    """A request to Google Cloud failed.
-
-    Attributes:
-        why: The reason.
-        consumer: Id or number of the project that is said to lack an API.
-    """
-
-    def __init__(self, what: str, *, why: ErrorReason, consumer: str = "", **told: str) -> None:
-        super().__init__(what, **told)
-        self.why, self.consumer = why, consumer
-        self.passing = why in (ErrorReason.BUSY, ErrorReason.NETWORK, ErrorReason.FAULT)
+class GcpError(CloudError):
+    """A request to Google Cloud failed."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +75,7 @@ def translate(error: Exception, about: str, project: str) -> KitError:
         about: The request: ``container: create_cluster lab``.
         project: Of the request.
     """
-    if isinstance(error, api.GoogleAPICallError | HttpError):
+    if isinstance(error, api.GoogleAPICallError | HttpError) and not CERTIFICATE.search(str(error)):
         return to_error(_reply(error), about, project)
     words = str(error.args[0]) if error.args else str(error)
     if isinstance(error, TypeError | ClientError):
@@ -148,8 +86,8 @@ def translate(error: Exception, about: str, project: str) -> KitError:
     if isinstance(error, auth.DefaultCredentialsError):
         what = "there are no credentials for Google Cloud"
     elif _SKEW.search(str(error)):
-        what, fix = f"this machine's clock is wrong: {words}", "set it: sudo chronyc makestep, or timedatectl"
-    elif _CERTIFICATE.search(str(error)):
+        what, fix = f"this machine's clock is wrong: {words}", CLOCK
+    elif CERTIFICATE.search(str(error)):
         what = f"a certificate between here and Google Cloud is not known: {words}"
         names = ("REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
         fix = f"for a proxy that opens TLS, set {', '.join(names)} to its .pem; then restart the kernel"
@@ -163,7 +101,8 @@ def translate(error: Exception, about: str, project: str) -> KitError:
 
 def to_error(said: ErrorReply, about: str, project: str) -> GcpError:
     """Build the error for a service's reply, or for the end of an operation."""
-    why, words, metadata = reason_of(said), said.words.strip(), said.metadata
+    words, metadata = said.words.strip(), said.metadata
+    known = classify("google", f"{said.status} {said.code} {said.reason}: {words}")
     consumer = metadata.get("consumer", "").removeprefix("projects/") or _first(
         r"project (\S+) before", words
     )
@@ -179,34 +118,9 @@ def to_error(said: ErrorReply, about: str, project: str) -> GcpError:
         "role": role_for(permission),
         "of": f" of {metric}" if metric else "",
     }
-    what, fix = (each.format_map(given) for each in SAID[why])
-    if "compute.vmExternalIpAccess" in words:
-        fix = "private=True gives nodes no public address: cluster.delete(), then create it with that"
-    detail = words if why is ErrorReason.DENIED else ""
-    return GcpError(what, about=about, fix=fix, detail=detail, why=why, consumer=consumer)
-
-
-def reason_of(said: ErrorReply) -> ErrorReason:
-    """Classify a reply."""
-    words, status, code = said.words, said.status, said.code
-    signed_out = status == 401 or code == "UNAUTHENTICATED" or "metadata from plugin failed" in words
-    rules = (
-        (said.reason == "SERVICE_DISABLED" or "accessNotConfigured" in code, ErrorReason.DISABLED),
-        (said.reason == "BILLING_DISABLED" or _BILLING.search(words), ErrorReason.BILLING),
-        (said.reason in ("CONSUMER_INVALID", "USER_PROJECT_DENIED"), ErrorReason.PROJECT),
-        (signed_out, ErrorReason.CREDENTIALS),
-        (_STOCKOUT.search(words), ErrorReason.STOCKOUT),
-        (_QUOTA.search(words) or code == "quotaExceeded", ErrorReason.QUOTA),
-        (status == 400 and _NO_ACCOUNT.search(words), ErrorReason.UNKNOWN_ACCOUNT),
-        (status == 403 and "ateLimitExceeded" not in code, ErrorReason.DENIED),
-        (status == 404 or code == "NOT_FOUND", ErrorReason.ABSENT),
-        (code in ("ALREADY_EXISTS", "alreadyExists", "conflict"), ErrorReason.TAKEN),
-        (status in (403, 412, 429) or code == "ABORTED", ErrorReason.BUSY),
-        (status < 500 and _BUSY.search(f"{said.reason} {words}"), ErrorReason.BUSY),
-        (status == 409, ErrorReason.TAKEN),
-        (status >= 500, ErrorReason.FAULT),
-    )
-    return next((reason for holds, reason in rules if holds), ErrorReason.OTHER)
+    what, fix = (each.format_map(given) for each in (known.what, known.fix))
+    detail = words if known.why is ErrorReason.DENIED else ""
+    return GcpError(what, about=about, fix=fix, detail=detail, why=known.why, consumer=consumer)
 
 
 def role_for(permission: str) -> str:

@@ -17,11 +17,13 @@ from kitlib.errors import BadInput
 from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
 from kitlib.storage import Volume, persistent_volume, pvc
+from trainyard_kit.clouds import storage_classes
 from trainyard_kit.clouds.checks import Check, Report
-from trainyard_kit.clouds.cluster import CloudCluster, exec_kubeconfig
-from trainyard_kit.clouds.cluster_store import ClusterStore
+from trainyard_kit.clouds.cloud_errors import ErrorReason
+from trainyard_kit.clouds.cluster import CloudCluster
+from trainyard_kit.clouds.cluster_store import ClusterStore, exec_kubeconfig
 from trainyard_kit.clouds.gke import create, delete, machines, preflight, token
-from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
+from trainyard_kit.clouds.gke.client_errors import GcpError
 from trainyard_kit.clouds.gke.credentials import find_credentials
 from trainyard_kit.clouds.gke.iam import find_roles
 from trainyard_kit.clouds.gke.images import ArtifactRegistry
@@ -231,7 +233,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def _install_addons(self, plan: GkePlan) -> None:
         words = ",".join(f"{key}={value}" for key, value in labels(plan.tags, self.session).items())
         network = plan.network or f"trainyard-{self.name}"
-        self._install("storageclass.yaml", {"network": network, "labels": words})
+        storage_classes.install(self, "storageclass.yaml", {"network": network, "labels": words})
         for each in plan.admins:
             self.add_admin(each)
 

@@ -14,7 +14,8 @@ import yaml
 from google.cloud.container_v1 import types
 
 from kitlib.errors import ProviderFailed
-from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error
+from trainyard_kit.clouds.cloud_errors import ErrorReason
+from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.iam import GRACE, ending_condition, project_part, set_roles
 from trainyard_kit.clouds.gke.machines import (
     SYSTEM_MACHINE,
@@ -38,6 +39,7 @@ from trainyard_kit.clouds.gke.parts import (
 )
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.gke.token import SCOPE
+from trainyard_kit.clouds.launches import AWAKE
 from trainyard_kit.clouds.price_table import SYSTEM_DISK_GB
 from trainyard_kit.clouds.steps import Phase, Steps
 from trainyard_kit.clouds.tags import Tags
@@ -61,7 +63,7 @@ UP, BROKEN = ("RUNNING", "DEGRADED", "RECONCILING", "RUNNING_WITH_ERROR"), ("ERR
 def create(session: GcpSession, plan: GkePlan, steps: Steps) -> None:
     """Create all of a cluster, or continue."""
     for name, seconds in USUAL.items():
-        steps.update(name, Phase.WAITS, usual=seconds)
+        steps.update(name, Phase.WAITS, AWAKE if name == TRAINING_STEP else "", usual=seconds)
     make = Creation(session, plan.tags, steps)
     make.refuse_foreign()
     make.ensure_account("expiry")

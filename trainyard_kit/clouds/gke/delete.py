@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from kitlib.errors import KitError, ProviderFailed
-from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
+from trainyard_kit.clouds.cloud_errors import ErrorReason
+from trainyard_kit.clouds.gke.client_errors import GcpError
 from trainyard_kit.clouds.gke.iam import find_roles, project_part, set_roles
 from trainyard_kit.clouds.gke.operations import BUSY_SECONDS, Operations
 from trainyard_kit.clouds.gke.parts import ENDS, Part, account, find_parts

@@ -13,7 +13,8 @@ from googleapiclient.http import MediaFileUpload
 
 from kitlib.errors import CommandFailed, Interrupted, KitError
 from trainyard_kit.clouds.clock import Clock
-from trainyard_kit.clouds.gke.client_errors import ErrorReason, GcpError
+from trainyard_kit.clouds.cloud_errors import ErrorReason
+from trainyard_kit.clouds.gke.client_errors import GcpError
 from trainyard_kit.clouds.gke.create import Creation
 from trainyard_kit.clouds.gke.operations import POLL
 from trainyard_kit.clouds.gke.parts import account, bucket_name, is_ours, parts

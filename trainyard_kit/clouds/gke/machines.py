@@ -9,7 +9,8 @@ from typing import Any
 
 from kitlib.errors import BadInput
 from trainyard_kit.clouds.clock import Clock
-from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error
+from trainyard_kit.clouds.cloud_errors import HOPELESS
+from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.spec import CloudSpec, ClusterInfo, Machines
 
@@ -162,8 +163,7 @@ def launch_failures(session: GcpSession, cluster: str) -> dict[str, str]:
 def hopeless(session: GcpSession, words: str) -> GcpError | None:
     """Build the error for machines that no waiting brings: a quota, a bill or a policy is in the way."""
     error = to_error(ErrorReply(400, "", words), "training machines", session.project)
-    policy = error.why is ErrorReason.OTHER and "constraints/" in words
-    return error if policy or error.why in (ErrorReason.QUOTA, ErrorReason.BILLING) else None
+    return error if error.why in HOPELESS else None
 
 
 def launch_watch(session: GcpSession, cluster: str, clock: Clock) -> Callable[[], str]:

@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 from google.cloud.container_v1 import types
 
 from kitlib.errors import ProviderFailed
-from trainyard_kit.clouds.gke.client_errors import ErrorReason, ErrorReply, GcpError, to_error
+from trainyard_kit.clouds.cloud_errors import ErrorReason
+from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.steps import Phase, Steps
 

@@ -22,7 +22,7 @@ artifactregistry: repositories.uploadArtifacts
 cloudbuild: builds.create builds.list builds.update
 cloudscheduler: jobs.create jobs.delete jobs.update
 compute: disks.delete disks.list firewalls.delete firewalls.list networks.create networks.delete
-compute: routers.create routers.delete subnetworks.create subnetworks.delete
+compute: instanceGroupManagers.get routers.create routers.delete subnetworks.create subnetworks.delete
 container: clusters.create clusters.delete clusters.get clusters.getCredentials clusters.update
 container: operations.list
 iam: serviceAccounts.actAs serviceAccounts.create serviceAccounts.delete

@@ -26,7 +26,8 @@ from googleapiclient.errors import HttpError
 from googleapiclient.http import BatchHttpRequest
 
 from kitlib.errors import BadInput
-from trainyard_kit.clouds.gke.client_errors import LOGIN, RAISED, ErrorReason, GcpError, translate
+from trainyard_kit.clouds.cloud_errors import ErrorReason
+from trainyard_kit.clouds.gke.client_errors import LOGIN, RAISED, GcpError, translate
 from trainyard_kit.clouds.gke.token import SCOPES, TOKEN
 
 if TYPE_CHECKING:
