@@ -382,7 +382,7 @@ class Kube:
                 raise Rejected(
                     f"nobody is signed in: {words}",
                     about=f'{self.kubeconfig}, for cluster "{self.cluster}"',
-                    fix="do what it says, or sign in again; kit.credentials() says which credentials are used",
+                    fix="do what it says, or sign in again; kit.credentials() says which are used",
                     status=401,
                     reason="Unauthorized",
                 )

@@ -12,6 +12,7 @@ from trainyard_kit.clouds.eks import delete
 from trainyard_kit.clouds.eks.cluster import EksCluster
 from trainyard_kit.clouds.eks.session import AwsSession
 from trainyard_kit.clouds.spec import Machines
+from trainyard_kit.clouds.steps import Steps
 
 from . import asleep
 from .aws.network import plant
@@ -87,6 +88,29 @@ def test_nodes_are_scaled_to_none_and_up_again_and_machines_never_change(aws, us
         lab.scale(20, confirm=True, budget=5)
     with pytest.raises(BadInput, match="budget"):
         user.create(name="other", budget=2)
+
+
+def test_scaling_returns_when_the_nodes_are_ready_and_tells_what_holds_them_up(aws, user, monkeypatch):
+    lab, looks, rows, update = user.create(), iter([0, 2, 3, 4]), [], Steps.update
+
+    def note(steps, name, phase, words="", **more):
+        rows.append((name, words))
+        update(steps, name, phase, words, **more)
+
+    monkeypatch.setattr(Steps, "update", note)
+    monkeypatch.setattr(EksCluster, "nodes", lambda self: None)
+    monkeypatch.setattr(EksCluster, "_ready_nodes", lambda self: next(looks))
+    aws.launches["train"] = STOCKOUT[1]
+    lab.scale(4, confirm=True)
+    assert any("3 of 4 are Ready" in words and "capacity" in words for _, words in rows)
+    assert next(looks, None) is None
+    aws.launches["train"] = "MaxSpotInstanceCountExceeded: Max spot instance count exceeded"
+    monkeypatch.setattr(EksCluster, "_ready_nodes", lambda self: 4)
+    began = aws.clock.now()
+    with pytest.raises(ProviderFailed, match="Max spot instance count") as told:
+        lab.scale(6, confirm=True)
+    assert "servicequotas" in told.value.fix or "call it again" in told.value.fix
+    assert aws.clock.now() - began < 300
 
 
 def test_at_its_end_all_that_costs_by_the_hour_goes_by_itself(aws, user):

@@ -13,6 +13,7 @@ from .wire import Question
 if TYPE_CHECKING:
     from .server import FakeAws
 
+EVENTS = 20  # on a page: who follows a stack asks for them again and again, and knows all but the newest
 DO_NOTHING = (
     "This stack cannot be updated from [CREATE_FAILED] state because it contains [on-failure: DO_NOTHING]. "
     "Please use disable-rollback option instead during stack creation."
@@ -84,7 +85,10 @@ class CloudFormation:
         return self._paged("Stacks", [_shown(each) for each in found], given)
 
     def describe_stack_events(self, question: Question) -> dict[str, Any]:
-        return self._paged("StackEvents", self._find(question).events[::-1], question.parameters)
+        part, token = page(
+            self._find(question).events[::-1], question.parameters, self.aws.page_size or EVENTS
+        )
+        return {"StackEvents": part, "NextToken": token} if token else {"StackEvents": part}
 
     def list_stack_resources(self, question: Question) -> dict[str, Any]:
         rows = []

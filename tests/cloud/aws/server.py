@@ -191,7 +191,8 @@ class FakeAws:
         """Say of a node group that cannot be filled that a launch failed, and of others nothing."""
         name = question.parameters["AutoScalingGroupName"]
         words = self.launches.get(name.split("-")[1])
-        row = {"ActivityId": f"{name}-1", "AutoScalingGroupName": name, "Cause": "a difference"}
+        one = f"{name}-{self.clock.now() // 60:.0f}"  # it tries again each minute
+        row = {"ActivityId": one, "AutoScalingGroupName": name, "Cause": "a difference"}
         row |= {"StartTime": self.clock.date(), "StatusCode": "Failed", "StatusMessage": words}
         return {"Activities": [row] if words else []}
 
