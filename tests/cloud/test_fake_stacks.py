@@ -134,6 +134,7 @@ def test_a_role_that_lacks_one_read_of_a_handler_cannot_create_what_asks_for_it(
     driver.iam.put_role_policy(RoleName="stacks", PolicyName="it", PolicyDocument=json.dumps(policy))
     stack = driver.create("trainyard-lab", "cluster", CLUSTER)
     assert driver.wait(stack)[0] == "CREATE_FAILED"
-    events = driver.stacks.describe_stack_events(StackName=stack)["StackEvents"]
+    pages = driver.stacks.get_paginator("describe_stack_events").paginate(StackName=stack)
+    events = [event for page in pages for event in page["StackEvents"]]
     failed = [each["ResourceStatusReason"] for each in events if each["ResourceStatus"] == "CREATE_FAILED"]
     assert any("perform: elasticfilesystem:DescribeReplicationConfigurations" in each for each in failed)
