@@ -87,7 +87,11 @@ def launch(
         if options.get("nodes") == 0:
             return launch_here(job, **{key: value for key, value in options.items() if key != "nodes"})
         job = IndexedJob(job, **options)
-    cluster = connect(cluster) if isinstance(cluster, str) else cluster
+    on = connect(cluster) if isinstance(cluster, str) else cluster
+    return _launch_on(on, job, replace=replace, must_fit=must_fit)
+
+
+def _launch_on(cluster: Cluster, job: Job, *, replace: bool, must_fit: bool) -> Run:
     kube, job = cluster.announce_end().kube, job.on(cluster)
     objects = job.objects
     run = Run(kube, job.name, kind=objects[-1]["kind"], cluster=cluster)

@@ -94,14 +94,7 @@ def build_image(
         '127.0.0.1:5000/trainyard/trainer@sha256:…'
         >>> build_image(cluster=cluster)
     """
-    if tag in ("", "latest"):
-        raise BadInput(
-            "this tag does not say which version it is: a node that has it already may run an old one",
-            about=f"image {name}, tag={tag!r}",
-            fix='tag="0.1.0", or the commit; without it, the tag is made of the content',
-        )
-    if builder not in ("", "here", "cloud"):
-        raise BadInput("there is no such builder", about=f"builder={builder!r}", fix='"here" or "cloud"')
+    _check(name, tag, builder)
     file = config.find(dockerfile)
     folder = config.DATA if file.is_relative_to(config.DATA) else file.parent
     context = BuildContext(folder, file, dict(arguments or {}))
@@ -122,6 +115,17 @@ def build_image(
     if cluster is not None and name == TRAINER and (home is not None or registry):
         remember(cluster.kube, image.reference)
     return image
+
+
+def _check(name: str, tag: str | None, builder: str) -> None:
+    if tag in ("", "latest"):
+        raise BadInput(
+            "this tag does not say which version it is: a node that has it already may run an old one",
+            about=f"image {name}, tag={tag!r}",
+            fix='tag="0.1.0", or the commit; without it, the tag is made of the content',
+        )
+    if builder not in ("", "here", "cloud"):
+        raise BadInput("there is no such builder", about=f"builder={builder!r}", fix='"here" or "cloud"')
 
 
 def _here(full: str, context: BuildContext, *, push: bool) -> ContainerImage:

@@ -30,6 +30,12 @@ NEEDED = {
     "dataset": "dataset(record: bytes) -> (tensor, label)",
 }
 MAX_WORKERS, MAX_SERVERS = 1000, 100
+OPTIONS = {  # of the master, with their bounds
+    "epochs": (1, 100_000),
+    "minibatch_size": (1, 2**20),
+    "minibatches_per_task": (1, 2**20),
+    "evaluation_steps": (0, 2**30),
+}
 MAX_NAME = 40  # leaves room for "elasticdl-" and "-worker-" with a number
 EXAMPLES = {"resources": '{"worker": {"cpu": 0.5, "memory": "512Mi"}}', "priority": '{"worker": "low"}'}
 
@@ -100,7 +106,7 @@ class ParameterServer(TrainingJob):
             volumes = {str(PurePosixPath(data.path).parent): data.volume}
         super().__init__(
             trainer,
-            nodes=1,
+            nodes=check_count(workers, what="workers", least=1, most=MAX_WORKERS),
             processes_per_node=1,
             volumes=volumes,
             args=args,
@@ -114,15 +120,10 @@ class ParameterServer(TrainingJob):
         self.root: str = self._volume_of(self.data, what="data")
         self.model_file: str = model_file or f"{self.root}/models/{self.name}.pt"
         self._volume_of(self.model_file, what="model_file")
-        self.workers: int = check_count(workers, what="workers", least=1, most=MAX_WORKERS)
         self.servers: int = check_count(servers, what="servers", least=1, most=MAX_SERVERS)
         self.options: dict[str, int] = {
-            "epochs": check_count(epochs, what="epochs", least=1, most=100_000),
-            "minibatch": check_count(minibatch_size, what="minibatch_size", least=1, most=2**20),
-            "minibatches_per_task": check_count(
-                minibatches_per_task, what="minibatches_per_task", least=1, most=2**20
-            ),
-            "evaluation_steps": check_count(evaluation_steps, what="evaluation_steps", least=0, most=2**30),
+            **_checked(epochs=epochs, minibatch_size=minibatch_size),
+            **_checked(minibatches_per_task=minibatches_per_task, evaluation_steps=evaluation_steps),
             "grads_to_wait": _check_grads(grads_to_wait, workers),
         }
         self.role_resources: dict[str, Any] = _by_role(resources, what="resources", check=_resources)
@@ -149,8 +150,9 @@ class ParameterServer(TrainingJob):
         return max(holding, key=len)
 
     @property
-    def _workers(self) -> int:
-        return self.workers
+    def workers(self) -> int:
+        """The number of pods that train."""
+        return self.nodes
 
     @property
     def _pods(self) -> int:
@@ -298,6 +300,15 @@ def check_functions(trainer: Path, needed: Mapping[str, str], *, fix: str) -> No
             about=f"trainer {trainer}",
             fix=f"define it at the top of the file; {fix}",
         )
+
+
+def _checked(**options: int) -> dict[str, int]:
+    return {
+        name.removesuffix("_size"): check_count(
+            value, what=name, least=OPTIONS[name][0], most=OPTIONS[name][1]
+        )
+        for name, value in options.items()
+    }
 
 
 def _check_grads(grads_to_wait: int, workers: int) -> int:

@@ -100,22 +100,34 @@ def create(
     wanted = datasets if isinstance(datasets, Mapping) else {dataset: {} for dataset in datasets}
     staged = staging.stage(on, wanted) if wanted else None
     made = _add_all(on, people, each_may, hours, staged, jupyter)
-    lines = {
-        attendee.name: jupyter.lines(on.kube.within(attendee.namespace), attendee)
-        for attendee in made
-        if jupyter
-    }
-    path = write_handout(on.name, made, jupyter=lines)
+    path = _hand_out(on, made, jupyter)
     facts = [
-        ("attendees", f"{len(made)}: {made[0].name} to {made[-1].name}" if made[1:] else made[0].name, ""),
-        ("kubeconfigs", str(path), f"a key for each, until {min(attendee.expires for attendee in made)}"),
-        ("quota of each", ", ".join(f"{key} {value}" for key, value in vars(each_may).items()), ""),
+        *_facts(made, each_may, path),
         ("capacity", *said),
         ("network", *capacity.network(on)),
         ("data", *((staged.said, "read-only") if staged else ("none", 'datasets=["mnist"] stages them'))),
         ("jupyter", *capacity.place_of_notebooks(on, jupyter)),
     ]
     return Workshop(tuple(made), path, Table(("what", "is", "note"), facts))
+
+
+def _hand_out(on: Cluster, made: Sequence[Attendee], jupyter: Jupyter | None) -> Path:
+    lines = {
+        attendee.name: jupyter.lines(on.kube.within(attendee.namespace), attendee)
+        for attendee in made
+        if jupyter
+    }
+    return write_handout(on.name, made, jupyter=lines)
+
+
+def _facts(made: Sequence[Attendee], each_may: Quota, path: Path) -> list[tuple[str, str, str]]:
+    """Describe the attendees, their kubeconfigs and what each may use."""
+    first, last = made[0].name, made[-1].name
+    return [
+        ("attendees", f"{len(made)}: {first} to {last}" if made[1:] else first, ""),
+        ("kubeconfigs", str(path), f"a key for each, until {min(attendee.expires for attendee in made)}"),
+        ("quota of each", ", ".join(f"{key} {value}" for key, value in vars(each_may).items()), ""),
+    ]
 
 
 def add(

@@ -145,23 +145,7 @@ def node_status(
         shutting_down: Its pods are being terminated.
         before: The node as it is known; transition times are kept from there.
     """
-    now = rfc3339()
-    conditions = [
-        _condition(kind, "True" if kind in pressure else "False", *PRESSURE[kind][kind in pressure], now)
-        for kind in PRESSURE
-    ]
-    ready = ("True", "KubeletReady", "the kubelet runs containers as processes")
-    if shutting_down:
-        ready = ("False", "KubeletNotReady", "node is shutting down")
-    conditions.append(_condition("Ready", *ready, now))
-    known = {
-        condition["type"]: condition
-        for condition in ((before or {}).get("status") or {}).get("conditions") or []
-    }
-    for condition in conditions:
-        last = known.get(condition["type"], {})
-        if last.get("status") == condition["status"]:
-            condition["lastTransitionTime"] = last["lastTransitionTime"]
+    before_conditions = ((before or {}).get("status") or {}).get("conditions") or []
     external = [{"type": "ExternalIP", "address": settings.external_address}]
     return {
         "addresses": [
@@ -171,7 +155,7 @@ def node_status(
         ],
         "capacity": settings.allocatable() | (devices.quantities(healthy=False) if devices else {}),
         "allocatable": settings.allocatable() | (devices.quantities(healthy=True) if devices else {}),
-        "conditions": conditions,
+        "conditions": _conditions(pressure, shutting_down=shutting_down, before=before_conditions),
         "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},
         "declaredFeatures": DECLARED_FEATURES,
         "features": {"supplementalGroupsPolicy": True},
@@ -191,6 +175,27 @@ def node_status(
             "systemUUID": settings.name,
         },
     }
+
+
+def _conditions(
+    pressure: Collection[str], *, shutting_down: bool, before: Collection[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Compute the conditions of a node; one whose status is as before keeps its transition time."""
+    now = rfc3339()
+    conditions = [
+        _condition(kind, "True" if kind in pressure else "False", *PRESSURE[kind][kind in pressure], now)
+        for kind in PRESSURE
+    ]
+    ready = ("True", "KubeletReady", "the kubelet runs containers as processes")
+    if shutting_down:
+        ready = ("False", "KubeletNotReady", "node is shutting down")
+    conditions.append(_condition("Ready", *ready, now))
+    known = {condition["type"]: condition for condition in before}
+    for condition in conditions:
+        last = known.get(condition["type"], {})
+        if last.get("status") == condition["status"]:
+            condition["lastTransitionTime"] = last["lastTransitionTime"]
+    return conditions
 
 
 # Reason and message without pressure, and with it, as a kubelet's.

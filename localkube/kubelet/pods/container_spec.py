@@ -41,6 +41,7 @@ from localkube.runtime.container_spec import (
     LinuxResources,
     LinuxSpec,
     MountSpec,
+    PlainPod,
     ProcessSpec,
     RootSpec,
     StartRequest,
@@ -97,7 +98,6 @@ async def start_request(
         image,
         process=_process(_expanded(container, declared), image, environment, user),
     )
-    plain = None
     own = _image_mounts if image.layers else _host_mounts
     spec = ContainerSpec(
         process=process,
@@ -113,15 +113,23 @@ async def start_request(
         hostname=hostname,
         linux=_linux(runtime, pod, container, pool, identity=f"{uid}.{name}.{restart}", target=target),
     )
-    if runtime.plain:
-        spec, plain = runtime.plain.adapt(
-            spec,
-            directory=runtime.pods / uid / "plain" / f"{name}.{restart}",
-            address=address,
-            namespace=pod["metadata"]["namespace"],
-            warn=lambda text: runtime.events.record(pod, "UnsupportedFields", text, warning=True),
-        )
+    spec, plain = _adapted(runtime, spec, pod, directory=f"{name}.{restart}", address=address)
     return StartRequest(spec, bool(container.get("stdin")), fork_plan, plain, target), image
+
+
+def _adapted(
+    runtime: Runtime, spec: ContainerSpec, pod: Mapping[str, Any], *, directory: str, address: str
+) -> tuple[ContainerSpec, PlainPod | None]:
+    """Adapt a container to plain mode, where there is no other."""
+    if not runtime.plain:
+        return spec, None
+    return runtime.plain.adapt(
+        spec,
+        directory=runtime.pods / pod["metadata"]["uid"] / "plain" / directory,
+        address=address,
+        namespace=pod["metadata"]["namespace"],
+        warn=lambda text: runtime.events.record(pod, "UnsupportedFields", text, warning=True),
+    )
 
 
 def _user(

@@ -92,7 +92,6 @@ def pod_status(
         ),
         "hostIP": host_ip,
         "hostIPs": [{"ip": host_ip}],
-        "startTime": before.get("startTime") or timestamp(start_time),
         "containerStatuses": statuses,
     }
     return status | _present(
@@ -101,8 +100,7 @@ def pod_status(
         **_addresses(pod_ip or before.get("podIP")),
         reason=reason,
         message=message,
-        qosClass=before.get("qosClass"),
-        observedGeneration=pod["metadata"].get("generation"),
+        **_kept(pod, start_time),
     )
 
 
@@ -113,16 +111,17 @@ def rejected_status(
 
     Source: rejectPod in pkg/kubelet/kubelet.go
     """
-    before = pod.get("status") or {}
     phase, reason, message = _outcome(pod, {}, True, override)
-    return _present(
-        phase=phase,
-        reason=reason,
-        message=message,
-        startTime=before.get("startTime") or timestamp(start_time),
-        qosClass=before.get("qosClass"),
-        observedGeneration=pod["metadata"].get("generation"),
-    )
+    return _present(phase=phase, reason=reason, message=message, **_kept(pod, start_time))
+
+
+def _kept(pod: Object, start_time: float) -> dict[str, Any]:
+    before = pod.get("status") or {}
+    return {
+        "startTime": before.get("startTime") or timestamp(start_time),
+        "qosClass": before.get("qosClass"),
+        "observedGeneration": pod["metadata"].get("generation"),
+    }
 
 
 def _add_health(statuses: Sequence[dict[str, Any]], devices: Mapping[str, Sequence[Object]]) -> None:
