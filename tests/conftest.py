@@ -35,7 +35,8 @@ def entry_points_are_installed():
     with (HERE.parent / "pyproject.toml").open("rb") as file:
         declared = tomllib.load(file)["project"]["entry-points"]
     for group, names in declared.items():
-        if missing := names.keys() - {entry.name for entry in metadata.entry_points(group=group)}:
+        installed = {(entry.name, entry.value) for entry in metadata.entry_points(group=group)}
+        if missing := names.items() - installed:
             pytest.exit(f"the environment lacks the entry points {missing} of {group}: make setup", 1)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SETTLE_SECONDS = 5  # for the watch of the pods to bring the reason of a failure
 
 
-class RunTimeline(Protocol):
+class WorkersTimeline(Protocol):
     """What the entry point ``timeline`` builds of a run's logs and Events.
 
     Attributes:
@@ -144,7 +144,7 @@ class Run(Reports):
     def _logs(self) -> dict[int | str, list[Line]]:
         return self.log_cache.lines()
 
-    def timeline(self) -> RunTimeline:
+    def timeline(self) -> WorkersTimeline:
         """Build its timeline: each change of its workers, and the steps and the time that it cost.
 
         Logs of deleted pods are in it as far as this object has read them: each call does.
@@ -159,8 +159,8 @@ class Run(Reports):
         """
         return self._timeline(self.objects.pods(), finished=self.status.finished)
 
-    def _timeline(self, listed: Collection[Object], *, finished: bool) -> RunTimeline:
-        timeline: RunTimeline = plugins.find("kitlib.runs", "timeline")(
+    def _timeline(self, listed: Collection[Object], *, finished: bool) -> WorkersTimeline:
+        timeline: WorkersTimeline = plugins.find("kitlib.runs", "timeline")(
             self.log_cache, listed, finished=finished
         )
         return timeline
@@ -197,8 +197,8 @@ class Run(Reports):
         return plugins.find("kitlib.runs", "dashboard")(self)
 
     def wait(
-        self, *, until: Callable[[RunTimeline], bool] | None = None, timeout: float = 3600
-    ) -> RunStatus | RunTimeline:
+        self, *, until: Callable[[WorkersTimeline], bool] | None = None, timeout: float = 3600
+    ) -> RunStatus | WorkersTimeline:
         """Wait until it has succeeded, or until a condition holds, showing its status.
 
         Args:
@@ -235,9 +235,9 @@ class Run(Reports):
         return status
 
     def _wait_until(
-        self, until: Callable[[RunTimeline], bool], timeout: float, line: Progress
-    ) -> RunTimeline:
-        def timelines() -> Iterator[RunTimeline]:
+        self, until: Callable[[WorkersTimeline], bool], timeout: float, line: Progress
+    ) -> WorkersTimeline:
+        def timelines() -> Iterator[WorkersTimeline]:
             for seen, status in self._watch():
                 yield self._timeline(seen["Pod"].values(), finished=status.finished)
                 self._check(status)

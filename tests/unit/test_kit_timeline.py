@@ -2,6 +2,7 @@
 
 import pytest
 
+from trainyard_kit.elastic_lab import RunTimeline
 from trainyard_kit.elastic_lab.disruptions import disruptions
 from trainyard_kit.elastic_lab.timeline import build
 from trainyard_kit.elastic_lab.timeline_plot import LEVELS, labelled, pauses
@@ -214,7 +215,7 @@ def test_a_hundred_changes_and_none_at_all_can_be_drawn(whole):
         at += 3
     busy = timeline(story, now=at)
     for each in (busy, whole, build("lab", [], [], now=BEGAN)):
-        drawn = each.plot()
+        drawn = RunTimeline.of(each).plot()
         assert drawn._repr_png_().startswith(b"\x89PNG")
     assert pauses(whole)[1][2] == "1.0 s"
 

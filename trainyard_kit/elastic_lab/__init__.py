@@ -6,7 +6,8 @@
 """
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from kitlib.display.tables import parse_time
@@ -14,14 +15,46 @@ from kitlib.k8s import job_kinds, pods
 from kitlib.k8s.events import namespace_events
 from kitlib.k8s.manifests import Object
 from kitlib.runs.logs import LogCache
+from kitlib.runs.reports import Reports
 from kitlib.runs.run import Run
+from trainyard_kit.elastic_lab.speed_up import StepTimes, step_time
 from trainyard_kit.elastic_lab.timeline import RunHistory, Timeline
 
 if TYPE_CHECKING:
+    from kitlib.widgets.plots import Picture
     from trainyard_kit.elastic_lab.dashboard import Dashboard
 
 
-def read_timeline(cache: LogCache, listed: Collection[Object], *, finished: bool) -> Timeline:
+class RunTimeline(Timeline):
+    """A run's timeline with its plot; built by :meth:`kitlib.Run.timeline`."""
+
+    @classmethod
+    def of(cls, timeline: Timeline) -> "RunTimeline":
+        """Add the plot to a timeline."""
+        return cls(**{field.name: getattr(timeline, field.name) for field in fields(timeline)})
+
+    def plot(self) -> "Picture":
+        """Plot world size, each worker's states, loss, and the cost of each change.
+
+        Example:
+            >>> run.timeline().plot().save("timeline.png")
+        """
+        from trainyard_kit.elastic_lab.timeline_plot import plot_timeline  # matplotlib takes half a second
+
+        return plot_timeline(self)
+
+
+class SpeedUp(StepTimes):
+    """Speed-up and efficiency of several runs, with their plot."""
+
+    def plot(self) -> "Picture":
+        """Plot what a step's time consists of, and the efficiency by number of workers."""
+        from trainyard_kit.elastic_lab.speed_up_plot import plot_speed_up  # matplotlib takes half a second
+
+        return plot_speed_up(self)
+
+
+def read_timeline(cache: LogCache, listed: Collection[Object], *, finished: bool) -> RunTimeline:
     """Build the timeline from the logs of these pods, those kept of deleted ones, and the Events."""
     objects = cache.objects
     cache.refresh(listed)
@@ -32,7 +65,8 @@ def read_timeline(cache: LogCache, listed: Collection[Object], *, finished: bool
     ends = (parse_time(at).timestamp() for pod in listed if (at := pods.finished_at(pod)))
     ended = max(ends, default=0.0) if finished else 0.0
     store = [f"{objects.name}-store"]
-    return history.timeline(namespace_events(objects.kube), now=ended or time.time(), store=store)
+    timeline = history.timeline(namespace_events(objects.kube), now=ended or time.time(), store=store)
+    return RunTimeline.of(timeline)
 
 
 def dashboard(run: Run) -> "Dashboard":
@@ -45,3 +79,26 @@ def dashboard(run: Run) -> "Dashboard":
         replicas=lambda: job_kinds.limits(run.objects.main()),
         cluster=run.cluster if getattr(run.cluster, "provider", "") == "local" else None,
     ).start()
+
+
+def speed_up(runs: Iterable[Reports]) -> SpeedUp:
+    """Compare runs of one trainer on different numbers of workers.
+
+    Args:
+        runs: Completed ones, whose trainer logs ``step`` events and a ``batch_size``. They are compared with
+            the one that has the fewest workers.
+
+    Returns:
+        What shows itself as a table, and has ``.times`` and its picture, ``.plot()``.
+
+    Raises:
+        BadInput: A run logged too few steps.
+
+    Example:
+        >>> kit.speed_up([single, run])
+        WORKERS  IMAGES A WORKER  MS A STEP  IMAGES/S  SPEED-UP  EFFICIENCY %
+        1        128              516.2      248.0     1.0       100
+        4        32               137.3      932.3     3.76      94
+    """
+    times = (step_time(run.reports(), run=run.name) for run in runs)
+    return SpeedUp(tuple(sorted(times, key=lambda time: time.workers)))

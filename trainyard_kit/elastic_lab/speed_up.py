@@ -1,4 +1,4 @@
-"""Speed-up of runs that differ in their number of workers: the time of a step, and what it consists of.
+"""Speed-up of runs that differ in their number of workers: the time of a step, and what it consists of. Pure.
 
 A step's time is the median, which a few slow steps do not move. With a simulated accelerator, the computing
 time of a rank's batch is known. What the smallest run takes beyond it is not divided among workers (Amdahl,
@@ -9,15 +9,10 @@ import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput
 from kitlib.metrics.events import Event, is_number
-from kitlib.runs.reports import Reports
-
-if TYPE_CHECKING:
-    from kitlib.widgets.plots import Picture
 
 
 @dataclass(frozen=True)
@@ -127,12 +122,6 @@ class StepTimes:
             columns += ("computing ms", "not divided ms", "network ms", "efficiency % by Amdahl")
         return Table(columns, [self._row(time) for time in self.times])
 
-    def plot(self) -> "Picture":
-        """Plot what a step's time consists of, and the efficiency by number of workers."""
-        from trainyard_kit.elastic_lab.speed_up_plot import plot_speed_up  # matplotlib takes half a second
-
-        return plot_speed_up(self)
-
     def _row(self, time: StepTime) -> tuple[float, ...]:
         row: tuple[float, ...] = (
             time.workers,
@@ -151,26 +140,3 @@ class StepTimes:
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
-
-
-def speed_up(runs: Iterable[Reports]) -> StepTimes:
-    """Compare runs of one trainer on different numbers of workers.
-
-    Args:
-        runs: Completed ones, whose trainer logs ``step`` events and a ``batch_size``. They are compared with
-            the one that has the fewest workers.
-
-    Returns:
-        What shows itself as a table, and has ``.times`` and its picture, ``.plot()``.
-
-    Raises:
-        BadInput: A run logged too few steps.
-
-    Example:
-        >>> kit.speed_up([single, run])
-        WORKERS  IMAGES A WORKER  MS A STEP  IMAGES/S  SPEED-UP  EFFICIENCY %
-        1        128              516.2      248.0     1.0       100
-        4        32               137.3      932.3     3.76      94
-    """
-    times = (step_time(run.reports(), run=run.name) for run in runs)
-    return StepTimes(tuple(sorted(times, key=lambda time: time.workers)))

@@ -20,8 +20,6 @@ from trainyard_kit.elastic_lab.worker_states import WorkerState, begin_of, worke
 if TYPE_CHECKING:
     import pandas
 
-    from kitlib.widgets.plots import Picture
-
 SHARE_SECONDS = 10.0  # disruptions within so short a time may share a rendezvous
 # The disruptions that may cause a rendezvous with this reason; other reasons may have any cause.
 CAUSES = {
@@ -193,16 +191,6 @@ class Timeline:
         """Make a table of the rows: times from the beginning, world sizes as ``2 → 1``."""
         shown = [self._shown(row) for row in self.rows]
         return Table((*self.COLUMNS, *self.FIGURES), shown, empty="no worker has reported anything yet")
-
-    def plot(self) -> "Picture":
-        """Plot world size, each worker's states, loss, and the cost of each change.
-
-        Example:
-            >>> run.timeline().plot().save("timeline.png")
-        """
-        from trainyard_kit.elastic_lab.timeline_plot import plot_timeline  # matplotlib takes half a second
-
-        return plot_timeline(self)
 
     def _shown(self, row: Row) -> list[object]:
         sizes = str(row.before)

@@ -18,6 +18,7 @@ from localkube.kubelet.containers.environment import ConfigError
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.images.image_manager import IMAGE_BACK_OFF, IMAGE_REASONS
 from localkube.kubelet.pods.container_spec import start_request
+from localkube.kubelet.pods.pod_state import PodState
 from localkube.kubelet.pods.resize import changed
 from localkube.kubelet.probes.handlers import HandlerError, ProbeResult, ProbeTarget
 from localkube.kubelet.probes.prober import Prober
@@ -45,12 +46,12 @@ class ContainerWorker:
     """Runs one container as its specification says.
 
     Args:
-        pod: Its ``PodWorker``.
+        pod: The state of its pod.
         container: Its specification.
         kind: The list of the PodSpec that it is in.
     """
 
-    def __init__(self, pod: Any, container: Mapping[str, Any], *, kind: str) -> None:
+    def __init__(self, pod: PodState, container: Mapping[str, Any], *, kind: str) -> None:
         self.container = container
         self.name: str = container["name"]
         # Set while a run of it has started fully: its hook is done, its startup probe has passed.
@@ -327,7 +328,7 @@ class ContainerWorker:
             self._probes.start()
             self._probed()
         self._check_definition()
-        pod.resources.actuate()
+        pod.actuate()
         pod.report()
 
     async def _post_start(self, process: Process) -> bool:

@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import Any
 
 from localkube.api_client import ApiError
-from localkube.kubelet.containers.process import Process
 from localkube.kubelet.containers.termination import waits_for
 from localkube.kubelet.nodes.node import NodePool, is_ready
 from localkube.kubelet.plugins.rpc import PluginError
@@ -22,12 +21,13 @@ from localkube.kubelet.pods.container_worker import ContainerWorker
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.mirror_pods import is_mirror, with_status
 from localkube.kubelet.pods.network_files import HostnameError
+from localkube.kubelet.pods.pod_state import PodState
 from localkube.kubelet.pods.resize import PodResize
 from localkube.kubelet.pods.runtime_class import check_runtime_class
 from localkube.kubelet.pods.status_manager import StatusManager
 from localkube.kubelet.resources.allocation import requests
 from localkube.kubelet.status import container_state
-from localkube.kubelet.status.container_state import EPHEMERAL, INIT, MAIN, ContainerRecord
+from localkube.kubelet.status.container_state import EPHEMERAL, INIT, MAIN
 from localkube.kubelet.status.pod_status import (
     DEADLINE_EXCEEDED,
     EVICTED,
@@ -38,7 +38,7 @@ from localkube.kubelet.status.pod_status import (
 )
 from localkube.kubelet.status.restart_policy import removed_to_restart
 from localkube.kubelet.status.unsupported_fields import unsupported_fields, unsupported_fields_in_plain_mode
-from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError
+from localkube.kubelet.volumes.volume_manager import VolumeError
 from localkube.runtime.client import RuntimeCallError, RuntimeExited
 from localkube.tasks import start_task
 
@@ -50,36 +50,22 @@ EVICTION_GRACE_SECONDS = 1.0
 RESTART_SECONDS = 1.0
 
 
-class PodWorker:
+class PodWorker(PodState):
     """Runs one pod as its specification says, and reports its status."""
 
     def __init__(self, pod: Mapping[str, Any], *, pool: NodePool, runtime: Runtime) -> None:
-        self.uid: str = pod["metadata"]["uid"]
-        self.pool, self.runtime = pool, runtime
+        super().__init__(pod, pool=pool, runtime=runtime)
         self.resources = PodResize(self, pod)
         # The specification has what the node has allocated, where that is not what it wants.
         self.pod = self.resources.pod
-        self.address: str | None = None
         self._prepared = False  # sandbox and volumes
-        self.volumes: dict[str, MountedVolume] = {}
-        self.records: dict[str, ContainerRecord] = {}
-        self.processes: dict[str, Process] = {}
-        # The end of a short process can overtake the answer to the order that started it.
-        self.early: dict[str, dict[str, Any]] = {}
-        self.stopping = asyncio.Event()
-        # Set while its containers end because all of them start again.
-        self.restarting = asyncio.Event()
-        # Set while no container runs, and what those wrote that did is gone: so many are being cleared away.
-        self.clearing = 0
-        self.quiet = asyncio.Event()
-        self.quiet.set()
         self.finished = False
         spec = pod["spec"]
         self._inits = [ContainerWorker(self, c, kind=INIT) for c in spec.get(INIT) or []]
         self._main = [ContainerWorker(self, c, kind=MAIN) for c in spec[MAIN]]
         self._ephemeral = [ContainerWorker(self, c, kind=EPHEMERAL) for c in spec.get(EPHEMERAL) or []]
         workers = [*self._inits, *self._main, *self._ephemeral]
-        self.containers = {worker.name: worker for worker in workers}
+        self.containers: dict[str, ContainerWorker] = {worker.name: worker for worker in workers}
         # Containers that do not keep the pod alive: sidecars and ephemeral ones. None before it is prepared.
         self._beside: list[asyncio.Task] | None = None
         self._updated = asyncio.Event()
@@ -88,8 +74,6 @@ class PodWorker:
             runtime, path=self._path, pod=lambda: self.pod, status=self._status, answered=self._update
         )
         self._task: asyncio.Task | None = None
-        self._background: set[asyncio.Task] = set()
-        self._deleting: float | None = None
         self._had_devices: dict[
             str, list[dict[str, Any]]
         ] = {}  # the last status may come after their release
@@ -493,44 +477,13 @@ class PodWorker:
     def _has_run(self) -> bool:
         return any(record.container_id for record in self.records.values())
 
-    # What its containers ask of it.
-
-    @property
-    def grace(self) -> float:
-        """The termination grace period: that of the deletion, once there is one."""
-        if self._deleting is not None:
-            return self._deleting
-        return self.pod["spec"].get("terminationGracePeriodSeconds", 30)
+    # Small things.
 
     def report(self, *, ended: str | None = None) -> None:
         self._reports.soon(ended=ended)
 
-    def event(self, reason: str, message: str, *, warning: bool = False, container: str = "") -> None:
-        self.runtime.events.record(self.pod, reason, message, warning=warning, field=container)
-
-    async def pause(self, seconds: float) -> bool:
-        """Sleep; True when the pod is being stopped."""
-        try:
-            await asyncio.wait_for(self.stopping.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
-
-    async def kill(self, process: Process, number: int) -> None:
-        await self.runtime.client.call("kill", id=process.identity, signal=int(number))
-
-    def in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task:
-        task = start_task(work, name=f"background {self._path}")
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
-
-    # Small things.
-
-    @property
-    def _path(self) -> str:
-        meta = self.pod["metadata"]
-        return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+    def actuate(self) -> None:
+        self.resources.actuate()
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Any]) -> None:
         """Wait for ``work``, or until the pod is being stopped."""

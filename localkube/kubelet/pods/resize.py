@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from localkube.kubelet.pods.pod_state import PodState
 from localkube.kubelet.quantity import parse
 from localkube.kubelet.resources.allocation import Allocations, requests
 from localkube.kubelet.resources.limits import ResizeError
@@ -29,7 +30,7 @@ class PodResize:
     """The resources of one pod.
 
     Args:
-        worker: Its ``PodWorker``.
+        worker: The state of the pod.
         pod: Its object.
 
     Attributes:
@@ -37,7 +38,7 @@ class PodResize:
         conditions: Of the pod, by type: what is pending or in progress.
     """
 
-    def __init__(self, worker: Any, pod: Object) -> None:
+    def __init__(self, worker: PodState, pod: Object) -> None:
         self.wanted = pod
         self._worker = worker
         self._allocations: Allocations = worker.pool.allocations
