@@ -4,10 +4,12 @@ import importlib.util
 import json
 import re
 import sys
+from email import message_from_string
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from cfnlint import api
 from cfnlint.decode.cfn_yaml import loads
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
@@ -89,6 +91,28 @@ def test_a_template_is_clean_by_the_schemas_of_several_regions(name):
 def test_the_schemas_refuse_what_is_misspelt(name, good, bad, said):
     assert text(name).count(good) == 1
     assert said in "\n".join(lint(text(name).replace(good, bad)))
+
+
+def test_training_nodes_pull_images_in_parallel_to_disks_that_are_fast_enough():
+    """https://awslabs.github.io/amazon-eks-ami/nodeadm; it ignores the gate on the system's two cores."""
+    launch = loads(text("nodes.yaml"))["Resources"]["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
+    _, part = message_from_string(launch["UserData"]["Fn::Base64"]).walk()
+    assert part.get_content_type() == "application/node.eks.aws"
+    config = yaml.safe_load(part.get_payload())
+    assert (config["apiVersion"], config["kind"]) == ("node.eks.aws/v1alpha1", "NodeConfig")
+    assert config["spec"] == {"featureGates": {"FastImagePull": True}}
+    disk = launch["BlockDeviceMappings"][0]["Ebs"]
+    assert disk["VolumeType"] == "gp3" and disk["Throughput"]["Fn::If"] == ["System", 125, 600]
+
+
+def test_images_and_data_come_from_s3_without_the_price_of_the_nat_gateway():
+    endpoint = loads(text("cluster.yaml"))["Resources"]["S3Endpoint"]
+    given = endpoint["Properties"]
+    assert given["VpcEndpointType"] == "Gateway" and endpoint["Condition"] == "OwnNetwork"
+    assert given["ServiceName"] == {"Fn::Sub": "com.amazonaws.${AWS::Region}.s3"}
+    public, private = given["RouteTableIds"]
+    assert public == {"Ref": "PublicRouteTable"}
+    assert private["Fn::If"][:2] == ["Private", {"Ref": "PrivateRouteTable"}]
 
 
 def test_each_template_fits_in_one_request():

@@ -176,7 +176,7 @@ def counts(prices):
 
 def test_a_cluster_is_priced_with_its_disks_its_addresses_and_what_the_course_stores():
     found = cluster_prices("amazon", spec(type="g4dn.xlarge", count=2, gpus=1), system="t3.large")
-    by_hand = 0.10 + 0.0832 + 2 * 0.526 + (250 * 0.08 + 3 * 125 * 0.04) / 730 + 3 * 0.005
+    by_hand = 0.10 + 0.0832 + 2 * 0.526 + (250 * 0.08 + 2 * 475 * 0.04) / 730 + 3 * 0.005
     stored = (10 * 0.30 + 5 * 0.10) / 730
     assert Estimate("lab", found, hours=1).an_hour == pytest.approx(by_hand + stored)
     assert not any(each.stays for each in found)
@@ -184,7 +184,7 @@ def test_a_cluster_is_priced_with_its_disks_its_addresses_and_what_the_course_st
 
 def test_the_throughput_that_is_paid_for_is_that_of_the_nodes_disks():
     nodes = (config.ROOT / "trainyard_kit" / "clouds" / "eks" / "nodes.yaml").read_text(encoding="utf-8")
-    assert f"Throughput: {125 + MORE_THROUGHPUT}," in nodes
+    assert f"Throughput: !If [System, 125, {125 + MORE_THROUGHPUT}]" in nodes
 
 
 def test_private_nodes_have_one_address_and_a_gateway_instead_of_one_each():

@@ -31,7 +31,7 @@ DISK = {"amazon": "EBS gp3", "google": "persistent disk, balanced"}
 # Gigabytes that the course stores, with room; both clouds bill what is there.
 STORED = {"amazon": {"EFS": 10, "ECR": 5}, "google": {"Artifact Registry": 5, "Cloud Storage": 1}}
 SYSTEM_DISK_GB = 50
-MORE_THROUGHPUT = 125  # MiB/s of each disk at AWS, above those in its price: nodes.yaml has the sum
+MORE_THROUGHPUT = 475  # MiB/s of each training node's disk at AWS above the 125 in its price: see nodes.yaml
 SOLD_APART = "n1-"  # machines of Google whose GPUs have a price of their own; the others come with them
 INSTANCE, ACCELERATOR = "node.kubernetes.io/instance-type", "cloud.google.com/gke-accelerator"
 TRAFFIC = "traffic out of the cloud and between zones is not in it: a few cents for the course"
@@ -201,7 +201,11 @@ def cluster_prices(cloud: str, spec: CloudSpec, *, system: str, stays: str = "")
         table.price(system, what=f"node {system}, of the system"),
         *(machine_prices(cloud, machines) if machines.count else ()),
         table.price(DISK[cloud], what="disks, a gigabyte", count=disks),
-        *([table.price("EBS gp3 throughput", count=nodes * MORE_THROUGHPUT)] if cloud == "amazon" else ()),
+        *(
+            [table.price("EBS gp3 throughput", count=machines.count * MORE_THROUGHPUT)]
+            if cloud == "amazon"
+            else ()
+        ),
         table.price("public IPv4 address", count=1 if spec.private else nodes),
     ]
     if spec.private:
