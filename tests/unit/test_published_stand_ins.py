@@ -7,6 +7,8 @@ from localkube.kubelet.images import image_table
 
 TABLE = config.DATA / "images" / "published.toml"
 IMAGES = {
+    "registry.cern.ch/itwinai/dist-ml/itwinai-slim:0.0.7": "main.py",
+    "torchelastic/examples:0.1.0rc1": "fetch_trainer.py",
     "gcr.io/my-project/pytorch-mnist-gpu:latest": "mnist.py",
     "620266777012.dkr.ecr.us-west-2.amazonaws.com/pytorch-cpu:latest": "cifar10-model-train.py",
     "042407962002.dkr.ecr.us-west-2.amazonaws.com/pytorch-cpu:latest": "cifar10-model-test.py",
@@ -28,7 +30,7 @@ def with_the_table(monkeypatch):
 @pytest.mark.parametrize(("image", "program"), IMAGES.items())
 def test_a_published_image_has_its_program_where_the_page_calls_it(image, program):
     entry = image_table.stand_in(image)
-    assert entry.directory == "/workspace" and entry.preferred
+    assert entry.directory in ("/workspace", "/app") and entry.preferred
     assert (TABLE.parent / entry.files / program).is_file()
 
 

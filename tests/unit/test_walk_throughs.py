@@ -1,55 +1,43 @@
-"""`docs/walk-throughs.md`: each step names existing code cells, and tests that run them or its manifests."""
+"""`docs/walk-throughs.md`: every published command has a row, ours can be typed, and each step is tested."""
 
 import ast
 import re
+import shlex
+import subprocess
+import tomllib
 from functools import cache
 from pathlib import Path
 
+import click
 import nbformat
 import pytest
 
 from kitlib import jobs
+from trainyard_kit.cli.main import main as trainyard
+from trainyard_kit.elasticdl.cli import main as elasticdl
+
+from ..walk_throughs import tables
+from ..walk_throughs.pages import PAGES, blocks
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "walk-throughs.md"
-COLUMNS = ["Step", "Code cell", "Manifest", "Result to be seen", "Test"]
-CELL = re.compile(r"\[(\d\d) ([^]]+)\]\(\.\./notebooks/([^)#]+)\.ipynb#cell-id=([^)]+)\)")
-TEST = re.compile(r"`(tests/[^:`]+)(?:::(\w+))?(?:\[(\w+)\])?`")
-# They run a notebook as it is stored, the first of them the one in brackets.
-RUNNERS = {
-    "test_nbval_passes_a_notebook_that_keeps_the_cluster": None,
-    "test_nbval_passes_cleaning_up_where_nothing_was_made_before": "13_clean_up",
-}
+STEPS = tomllib.loads((ROOT / "tests" / "walk_throughs" / "steps.toml").read_text(encoding="utf-8"))["step"]
+LINK = re.compile(r"\[(\d\d)\]\(\.\./notebooks/([^)#]+)\.ipynb#cell-id=([^)]+)\)")
 # What sends the manifests of a folder, beside who names the file.
 SENDERS = {each.folder: each.__name__ for each in vars(jobs).values() if getattr(each, "folder", None)}
-SENDERS |= {"dataset": "prepare_dataset", "volume": "create_volume", "model-zoo": "zoo init"}
-
-
-def tables():
-    """Return for each walk-through the rows of its table, as dicts by column."""
-    found = {}
-    for part in re.split(r"^## ", PAGE.read_text(), flags=re.M)[1:]:
-        title, *lines = part.splitlines()
-        table = [line.strip("|").split("|") for line in lines if line.startswith("|")]
-        rows = [[cell.strip() for cell in row] for row in table]
-        if rows and rows[0] == COLUMNS:
-            found[title] = [dict(zip(COLUMNS, row, strict=True)) for row in rows[2:]]
-    return found
-
-
-ROWS = [pytest.param(row, id=f"{title}: {row['Step']}") for title, rows in tables().items() for row in rows]
+SENDERS |= {
+    "parameter-server": "ParameterServer",
+    "dataset": "prepare_dataset",
+    "volume": "create_volume",
+    "model-zoo": "zoo init",
+}
+ROWS = [pytest.param(row, id=f"{title}: {row[0]}") for title, rows in tables.tables().items() for row in rows]
 
 
 @cache
 def code_cells(notebook):
-    """Return by id the source of each code cell, and the heading above it."""
-    found, heading = {}, ""
-    for cell in nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4).cells:
-        if cell.cell_type == "code":
-            found[cell.id] = (heading, cell.source)
-        else:
-            heading = ([heading] + re.findall(r"^#+ (.+)$", cell.source, flags=re.M))[-1]
-    return found
+    """Return by id the source of each code cell."""
+    cells = nbformat.read(ROOT / "notebooks" / f"{notebook}.ipynb", as_version=4).cells
+    return {cell.id: cell.source for cell in cells if cell.cell_type == "code"}
 
 
 @cache
@@ -90,37 +78,71 @@ def refers(source, manifest):
     return (folder in source and whole) or SENDERS.get(folder, "\0") in source
 
 
-def test_each_of_the_five_walk_throughs_has_a_table():
-    assert len(tables()) == 5
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_a_step_names_code_cells_in_their_sections(row):
-    links = CELL.findall(row["Code cell"])
-    assert links and len(links) == row["Code cell"].count("]("), row["Code cell"]
-    for number, heading, notebook, cell in links:
-        assert notebook.startswith(number)
-        assert cell in code_cells(notebook), f"{notebook} has no code cell {cell}"
-        assert code_cells(notebook)[cell][0] == heading, f"{cell} is in another section of {notebook}"
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_the_notebooks_of_a_step_are_run_as_they_are_shipped(row):
-    run = {RUNNERS[name] or shown for _, name, shown in TEST.findall(row["Test"]) if name in RUNNERS}
-    assert run == {notebook for _, _, notebook, _ in CELL.findall(row["Code cell"])}
-    assert row["Result to be seen"]
-
-
-@pytest.mark.parametrize("row", ROWS)
-def test_the_tests_of_a_step_exist_and_its_manifests_are_in_what_they_run(row):
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: f"{step['page']}: {step['step']}")
+def test_the_cells_and_tests_of_a_step_exist_and_its_manifests_are_in_what_they_run(step):
     """A test refers to a manifest, or runs a notebook that does."""
     sources = []
-    for path, name, _ in TEST.findall(row["Test"]):
+    for path, _, name in (test.partition("::") for test in step.get("tests", [])):
         assert name in definitions(path), f"{path} has no test {name!r}"
-        if name not in RUNNERS:
-            sources.append(source_of(path, name))
-    for _, _, notebook, _ in CELL.findall(row["Code cell"]):
-        sources.append("\n".join(source for _, source in code_cells(notebook).values()))
-    for each in re.findall(r"`([^`]+)`", row["Manifest"]):
-        assert (ROOT / each).exists(), each
-        assert any(refers(source, each) for source in sources), f"no test and no code cell refers to {each}"
+        sources.append(source_of(path, name))
+    for notebook, _, cell in (each.partition("#") for each in step["cells"]):
+        assert cell in code_cells(notebook), f"{notebook} has no code cell {cell}"
+        sources.append("\n".join(code_cells(notebook).values()))
+    for manifest in step.get("manifests", []):
+        assert (ROOT / manifest).exists(), manifest
+        assert any(refers(source, manifest) for source in sources), f"nothing refers to {manifest}"
+
+
+def published_commands(page):
+    """List the first lines of the commands that a page's blocks show, or of the EKS workshop its scripts."""
+    if page.startswith("eks"):
+        return blocks(page, "console")
+    lines = "\n".join(blocks(page, "bash")).replace("\\\n", "").splitlines()
+    words = (line.removeprefix("$ ") for line in lines if not line.startswith((" ", "\t")))
+    starts = ("gcloud", "eksctl", "docker", "kubectl", "elasticdl", "cat", "sed", "pip")
+    return [line for line in words if line.startswith(starts)]
+
+
+@pytest.mark.parametrize("title", tables.PAGES)
+def test_every_command_of_a_published_page_has_a_row_in_its_order(title):
+    theirs = [code for row in tables.tables()[title] for code in tables.codes(row[0])]
+    commands = [line for line in published_commands(tables.PAGES[title]) if not line.startswith("cd ")]
+    without = [line for line in commands if not any(line.strip().startswith(code) for code in theirs)]
+    assert not without
+    if title.startswith("EKS"):
+        assert theirs == [line.strip() for line in commands] and len(theirs) == 24
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_row_names_a_code_cell(row):
+    links = LINK.findall(row[2])
+    assert links and len(links) == row[2].count("](")
+    for number, notebook, cell in links:
+        assert notebook.startswith(number) and cell in code_cells(notebook)
+
+
+def check_command(program, words):
+    """Parse the words of a program of ours, as click does before it runs it."""
+    command = program
+    while isinstance(command, click.Group) and (words or not command.invoke_without_command):
+        _, command, words = command.resolve_command(click.Context(command), list(words))
+    command.make_context(command.name, list(words))
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_our_commands_of_a_row_can_be_typed(row):
+    commands = [command for cloud in (False, True) for command in tables.ours(row[1], cloud=cloud)]
+    assert commands or row[1].startswith(("the same", "the published command"))
+    for command in commands:
+        subprocess.run(["bash", "-n", "-c", command], check=True)
+        for place in re.findall(r"\b(?:manifests|trainers|programs)/[\w./-]*", command):
+            assert (ROOT / place).exists(), place
+        program, *words = shlex.split(command)
+        if program in ("trainyard", "elasticdl") and "NAME" not in words:
+            check_command({"trainyard": trainyard, "elasticdl": elasticdl}[program], words)
+
+
+def test_the_pages_of_all_tables_are_kept():
+    assert {f"{page}.md" for page in tables.PAGES.values()} | {"README.md"} == {
+        path.name for path in PAGES.iterdir()
+    }

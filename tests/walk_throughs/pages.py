@@ -21,6 +21,13 @@ def manifest(page: str, *words: str) -> str:
     return found[found.index("apiVersion: ") :]
 
 
+def commands(page: str, start: str) -> list[str]:
+    """List the page's commands that begin so, in their order; a continued line is one."""
+    shell = "\n".join(block for name in ("bash", "") for block in blocks(page, name))
+    lines = re.sub(r"\\\n *", "", shell).splitlines()
+    return [line.removeprefix("$ ") for line in lines if line.removeprefix("$ ").startswith(start)]
+
+
 def printed(page: str, pattern: str) -> list[str]:
     """List the lines of the page that a regular expression matches."""
     text = (PAGES / f"{page}.md").read_text(encoding="utf-8")

@@ -4,20 +4,39 @@ Images are those of the pages: the kit's environment stands in for them, with pr
 """
 
 import re
+import shutil
 import subprocess
 
+import boto3
 import pytest
+import yaml
+from PIL import Image
 
 import kitlib as kit
 
 from ..unit.small_data import write_cifar10
-from .pages import manifest, printed
+from .pages import blocks, commands, manifest, printed
 
 # What the providers put on the nodes of the pages.
 LABELS = {
     "cloud.google.com/gke-accelerator": "nvidia-tesla-t4",
     "beta.kubernetes.io/instance-type": "c5.4xlarge",
 }
+MIRROR = """
+apiVersion: v1
+kind: Pod
+metadata: {name: mirror, labels: {app: mirror}}
+spec:
+  containers:
+    - {name: web, image: nginx, volumeMounts: [{name: files, mountPath: /usr/share/nginx/html}]}
+  volumes:
+    - {name: files, persistentVolumeClaim: {claimName: mirror}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: mirror}
+spec: {selector: {app: mirror}, ports: [{port: 80}]}
+"""
 NUMBER = r"-?\d+(?:\.\d+)?"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
@@ -121,3 +140,147 @@ def test_the_pods_and_the_service_of_elasticdls_page_run_on_its_claim(cluster, a
     cluster.kubectl("rollout status deployment test-nginx --timeout=120s")
     scaled = cluster.kubectl("scale deployment.v1.apps/test-nginx --replicas=1")
     assert "deployment.apps/test-nginx scaled" in scaled
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_jobs_of_kubeflows_page_train_with_two_processes_in_a_pod_and_its_commands_work(
+    cluster, apply, tmp_path
+):
+    page = "kubeflow-pytorchjob"
+    kit.install("training-operator", cluster=cluster)
+    try:
+        (line,) = printed(page, "^training-operator-")
+        assert same_shape(cluster.kubectl("get pods -n kubeflow"), re.sub(r"-\w+-\w+ .*", "", line))
+        fragments = [yaml.safe_load(dedented(block)) for block in blocks(page) if "- name: pytorch" in block]
+        for name, fragment in zip(("torchrun-gpu", "torchrun-cpu"), reversed(fragments), strict=True):
+            job = yaml.safe_load(kit.config.manifests("pytorch-job", "cpu.yaml").read_text())
+            job["metadata"]["name"] = name
+            for role in job["spec"]["pytorchReplicaSpecs"].values():
+                role["template"]["spec"] = {"containers": fragment["containers"]}
+            (tmp_path / "job-manifest.yaml").write_text(yaml.safe_dump(job))
+            (create,) = commands(page, "kubectl create")
+            create = create.replace("job-manifest.yaml", str(tmp_path / "job-manifest.yaml"))
+            dry = "--dry-run=server" if name == "torchrun-gpu" else ""
+            cluster.kubectl(f"{create.removeprefix('kubectl ')} {dry}")
+        job = "-n kubeflow pytorchjob/torchrun-cpu"
+        cluster.kubectl(f"wait {job} --for=condition=Succeeded --timeout=600s")
+        shown = [cluster.kubectl(command.removeprefix("kubectl ")) for command in inspections(page)]
+        for text in shown[:2]:
+            assert "registry.cern.ch/itwinai/dist-ml/itwinai-slim:0.0.7" in text
+        for text in shown[2:]:
+            assert '"world_size":4' in text
+        cluster.kubectl(commands(page, "kubectl delete --all")[0].removeprefix("kubectl "))
+        assert "No resources" in cluster.kubectl("get pytorchjobs -n kubeflow")
+        (delete,) = commands(page, "kubectl delete deployment")
+        assert "training-operator" in cluster.kubectl(delete.removeprefix("kubectl "))
+    finally:
+        kit.uninstall("training-operator", cluster=cluster)
+
+
+def dedented(fragment):
+    """Indent a container's lines as YAML needs it: the page has them two columns too far."""
+    lines = [line for line in fragment.splitlines() if line.strip() != "..."]
+    inside = next(index for index, line in enumerate(lines) if "- name:" in line) + 1
+    return "\n".join(lines[:inside] + [line.removeprefix("  ") for line in lines[inside:]])
+
+
+def inspections(page):
+    """List what describes pods, and then what shows logs."""
+    return commands(page, "kubectl describe") + commands(page, "kubectl logs")
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_the_workers_of_torchelastics_page_fetch_their_program_meet_at_etcd_and_train(
+    cluster, apply, tmp_path
+):
+    page, folder = "torchelastic-eks", kit.config.manifests("torch-elastic-eks", "etcd.yaml").parent
+    volume = cluster.create_volume("efs-claim")
+    mirror(cluster, apply, tmp_path)
+    (heredoc,) = [block for block in blocks(page, "bash") if "download-dataset-task" in block]
+    (tmp_path / "download.yaml").write_text(heredoc.partition("\n")[2].removesuffix("\nEOF\n"))
+    assert "pod/download-dataset-task created" in apply(
+        (tmp_path / "download.yaml").read_text(), "s|http://cs231n.stanford.edu|http://mirror|"
+    )
+    done = "wait pod/download-dataset-task --for=jsonpath={.status.phase}=Succeeded --timeout=180s"
+    cluster.kubectl(done)
+    assert "train" in str(volume.ls("tiny-imagenet-200"))
+    apply((folder / "etcd.yaml").read_text())
+    apply((folder / "s3.yaml").read_text())
+    cluster.kubectl("wait pod/s3 pod/etcd --for=condition=Ready --timeout=120s")
+    upload_main(cluster)
+    (edit,) = commands(page, "sed -i '' 's/<BUCKET>")
+    expression = edit.removeprefix("sed -i '' ").removesuffix(" imagenet.yaml")
+    names = {"BUCKET": "my-bucket", "USER": "me", "JOB_ID": "imagenet"}
+    for name, value in names.items():
+        expression = expression.replace(f"""'"${name}"'""", value)
+    created = apply(imagenet(page), expression.strip("'"))
+    (shown,) = [block for block in blocks(page, "bash") if "kubectl apply -f imagenet.yaml" in block]
+    assert created.splitlines() == shown.splitlines()[1:]
+    cluster.kubectl("wait pod -l job=imagenet --for=jsonpath={.status.phase}=Succeeded --timeout=600s")
+    log = cluster.kubectl("logs imagenet-worker-1")
+    assert re.search(r"^download: s3://my-bucket/petctl/me/imagenet/main.py to ", log, re.MULTILINE)
+    for line in LINES:
+        whole = printed(page, re.escape(line))[0]
+        words = re.sub(r"^.*?(\d\d,\d{3}) (main: |coordinator_p2p: )?", "", whole)
+        words = words.partition("'participants'")[0].replace("GPU", "CPU")
+        assert same_shape(log, words), words
+
+
+# What the page prints that a reader looks for; the rest is of a TorchElastic before torchrun.
+LINES = (
+    "Loading data from:",
+    "Loading model:",
+    "running on GPU",
+    "Attempting to join next rendezvous",
+    "Waiting for remaining peers",
+    "All peers arrived. Confirming membership",
+    "Rendezvous version 1 is complete",
+    "Got next rendezvous",
+    "Model state synced",
+    "num_data_workers=0",
+    "epoch: 0, iteration: 1",
+)
+
+
+def imagenet(page):
+    """Write the file that the page applies and does not show, by its fragment, its log and its objects."""
+    (fragment,) = [block for block in blocks(page, "bash") if block.startswith("containers:")]
+    given = yaml.safe_load(re.sub(r"^ *\.{4}\n", "", fragment, flags=re.MULTILINE))["containers"][0]
+    given["args"] += ["/data/tiny-imagenet-200/train", "--epochs", "2"]
+    rendezvous = {"NNODES": "1:3", "RDZV_BACKEND": "etcd", "RDZV_ENDPOINT": "etcd:2379"}
+    rendezvous |= {"RDZV_ID": "imagenet", "RDZV_CONF": "last_call_timeout=15"}
+    given["env"] = [{"name": f"PET_{name}", "value": value} for name, value in rendezvous.items()]
+    given["envFrom"] = [{"secretRef": {"name": "imagenet"}}]
+    given["volumeMounts"] = [{"name": "persistent-storage", "mountPath": "/data"}]
+    claim = {"name": "persistent-storage", "persistentVolumeClaim": {"claimName": "efs-claim"}}
+    objects = []
+    for name in ("imagenet-worker-1", "imagenet-worker-2"):
+        about = {"name": name, "labels": {"app": name, "job": "imagenet"}}
+        spec = {"restartPolicy": "Never", "containers": [given], "volumes": [claim]}
+        objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec})
+        service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": name}}
+        objects.append({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": service})
+    return yaml.safe_dump_all(objects)
+
+
+def mirror(cluster, apply, tmp_path):
+    """Serve a small tiny-imagenet-200.zip in the place of the site that the page downloads from."""
+    for number in range(32):
+        place = tmp_path / "zip" / "tiny-imagenet-200" / "train" / f"n{number % 2}" / f"{number}.JPEG"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (64, 64), (number, 128, 255 * (number % 2))).save(place)
+    shutil.make_archive(str(tmp_path / "tiny-imagenet-200"), "zip", tmp_path / "zip")
+    cluster.create_volume("mirror").upload(tmp_path / "tiny-imagenet-200.zip")
+    apply(MIRROR)
+    cluster.kubectl("wait pod/mirror --for=condition=Ready --timeout=60s")
+
+
+def upload_main(cluster):
+    """Upload the program by the S3 API, as the page has it done."""
+    account = {"aws_access_key_id": "exercise", "aws_secret_access_key": "exercise"}
+    with cluster.port_forward("service/s3", 5000) as address:
+        s3 = boto3.client("s3", endpoint_url=f"http://{address}", region_name="us-east-1", **account)
+        s3.create_bucket(Bucket="my-bucket")
+        s3.upload_file(kit.config.DATA / "trainers" / "main.py", "my-bucket", "petctl/me/imagenet/main.py")

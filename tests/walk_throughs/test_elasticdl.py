@@ -11,37 +11,13 @@ import pytest
 
 import kitlib as kit
 
+from ..cluster.ranks import until
+from .pages import commands, manifest
+
+PAGE = "elasticdl-gke"
 # kubectl of the kit in the stead of one on PATH; the rest is the walk-through's own text.
 KUBECTL = 'kubectl() { trainyard kubectl "$@"; }\n'
-TRAIN = r"""
-elasticdl train \
-  --image_name=gcr.io/${PROJECT_ID}/elasticdl:mnist \
-  --model_zoo=model_zoo \
-  --model_def=mnist_functional_api.mnist_functional_api.custom_model \
-  --training_data=/data/mnist/train \
-  --validation_data=/data/mnist/test \
-  --num_epochs=5 \
-  --master_resource_request="cpu=2,memory=2048Mi" \
-  --master_resource_limit="cpu=2,memory=2048Mi" \
-  --master_pod_priority=high \
-  --worker_resource_request="cpu=2,memory=2048Mi" \
-  --worker_resource_limit="cpu=2,memory=2048Mi" \
-  --worker_pod_priority=low \
-  --ps_resource_request="cpu=2,memory=2048Mi" \
-  --ps_resource_limit="cpu=2,memory=2048Mi" \
-  --ps_pod_priority=high \
-  --minibatch_size=64 \
-  --num_minibatches_per_task=64 \
-  --num_ps_pods=2 \
-  --num_workers=4 \
-  --evaluation_steps=200 \
-  --grads_to_wait=1 \
-  --job_name=test-mnist \
-  --log_level=INFO \
-  --image_pull_policy=Always \
-  --volume="mount_path=/data,claim_name=fileserver-claim" \
-  --distribution_strategy=ParameterServerStrategy
-"""
+(TRAIN,) = commands(PAGE, "elasticdl train")
 LATER = r"""
 elasticdl {command} --job_name={command}-mnist --num_workers=1 \
   --checkpoint_dir_for_init={place} --{data}=/data/mnist/test \
@@ -55,10 +31,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def cluster(state_home):
-    """A cluster whose nodes claim to have room for the published requests: 14 cores."""
+    """A cluster whose nodes claim to have room for nine pods of two cores: two more than the job's."""
     name = f"test-{secrets.token_hex(3)}"
     try:
-        yield kit.create_cluster("local", name=name, nodes=4, cpus=4, memory="8Gi")
+        yield kit.create_cluster("local", name=name, nodes=3, cpus=6, memory="8Gi")
     finally:
         kit.clusters.LocalCluster(name).delete()
 
@@ -133,3 +109,25 @@ def test_a_deleted_master_is_replaced_by_its_job_and_the_run_goes_on(cluster, da
     assert re.fullmatch(r"master-\w{5}", master)
     closed = run.metrics("epoch")
     assert set(closed.records) == {data.train_images} and len(run.metrics("resume")) == 1
+
+
+def test_a_service_of_high_priority_preempts_three_workers_which_come_back_when_it_is_scaled_down(
+    cluster, data, shell, tmp_path
+):
+    shell("elasticdl zoo init")
+    shell(TRAIN.replace("--num_epochs=5", "--num_epochs=500"))
+    run = cluster.run("test-mnist")
+    (tmp_path / "model_zoo" / "nginx.yaml").write_text(manifest(PAGE, "test-nginx"))
+
+    def phases(name):
+        listed = shell(f"kubectl get pods --no-headers | grep {name} || true").splitlines()
+        return sorted(line.split()[2] for line in listed)
+
+    until(lambda: phases("test-mnist-worker") == ["Running"] * 4, "four workers")
+    shell(*commands(PAGE, "kubectl create -f nginx.yaml"))
+    until(lambda: phases("test-nginx") == ["Running"] * 5, "the service")
+    until(lambda: phases("test-mnist-worker") == ["Pending"] * 3 + ["Running"], "one worker to go on")
+    shell(*commands(PAGE, "kubectl scale"))
+    until(lambda: phases("test-mnist-worker") == ["Running"] * 4, "four workers again")
+    run.delete()
+    shell("kubectl delete -f nginx.yaml")

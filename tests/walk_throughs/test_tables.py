@@ -1,0 +1,78 @@
+"""The column of our commands in docs/walk-throughs.md, run in a shell from top to bottom, with few images."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kitlib as kit
+
+from .tables import ours, tables
+
+KUBECTL = 'kubectl() { trainyard kubectl "$@"; }\n'
+ONE_EPOCH = "sed 's/--epochs=10/--epochs=1/'"
+# Fewer images and epochs: what a command becomes here.
+SMALL = {
+    "trainyard dataset prepare": "trainyard dataset prepare --synthetic --limit 400",
+    "kubectl apply -f manifests/dataset/job.yaml": (
+        r"sed 's|- --root=/data|&\n            - --source=synthetic\n            - --limit=400|' "
+        "manifests/dataset/job.yaml | kubectl apply -f -"
+    ),
+    "kubectl apply -f elasticjob.yaml": f"{ONE_EPOCH} elasticjob.yaml | kubectl apply -f -",
+    "kubectl apply -f workers.yaml": f"{ONE_EPOCH} workers.yaml | kubectl apply -f -",
+}
+# What a reader looks for in what the commands print, one after the other.
+SEEN = {
+    "GKE Indexed Job": ["job.batch/mnist created", "job.batch/mnist condition met", '"accuracy"'],
+    "Kubeflow PyTorchJob": ["1/1", "torchrun-cpu created", "condition met", '"world_size":4', "deleted"],
+    "EKS distributed training workshop": [
+        "job.batch/prepare-cifar10 condition met",
+        "elasticjob.elastic.pytorch.org/cifar10-train created",
+        "cifar10-train-worker-1",
+        "CPU(cores)",
+        "cifar10-train condition met",
+        'elasticjob.elastic.pytorch.org "cifar10-train" deleted',
+        "job.batch/cifar10-test condition met",
+        "Accuracy of the network on the",
+        "Accuracy for class:",
+        'job.batch "cifar10-test" deleted',
+    ],
+    "TorchElastic on EKS": ["imagenet-worker-2 created", '"event":"step"', '"imagenet-worker-1" deleted'],
+}
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(1500)]
+
+
+@pytest.fixture
+def shell(state_home, tmp_path):
+    """Run a command in a folder with the kit's; return what it writes. The cluster is deleted at the end."""
+    for name in ("manifests", "trainers", "programs"):
+        (tmp_path / name).symlink_to(kit.config.DATA / name)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "TRAINYARD_CLUSTER": "demo"}
+
+    def run(command):
+        lines = ["bash", "-euo", "pipefail", "-c", KUBECTL + command]
+        done = subprocess.run(
+            lines, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    yield run
+    kit.clusters.LocalCluster("demo").delete()
+
+
+@pytest.mark.parametrize("title", SEEN)
+def test_our_commands_of_a_walk_through_run_from_top_to_bottom(title, shell):
+    written = ""
+    for row in tables()[title]:
+        for command in ours(row[1], cloud=False):
+            small = next((start for start in SMALL if command.startswith(start)), None)
+            written += shell(SMALL[small] + command.removeprefix(small) if small else command)
+    place = 0
+    for words in SEEN[title]:
+        assert words in written[place:], f"{words}\n{written[place:]}"
+        place = written.index(words, place) + len(words)
