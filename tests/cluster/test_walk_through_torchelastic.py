@@ -68,6 +68,15 @@ def manifest(tmp_path, changes):
     return path
 
 
+def write_images(folder):
+    """Write a few images of two classes."""
+    for part, count in (("train", IMAGES), ("val", 1)):
+        for number in range(2 * count):
+            place = folder / part / f"class-{number % 2}" / f"{number}.png"
+            place.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (64, 64), (number, 128, 255 * (number % 2))).save(place)
+
+
 def events(kubectl, worker, kind):
     """Return the events of a kind in a worker's log."""
     lines = kubectl(f"logs imagenet-worker-{worker}").splitlines()
@@ -77,11 +86,7 @@ def events(kubectl, worker, kind):
 def test_the_manifest_as_it_is_shipped_trains_its_resnet_on_all_images_of_the_volume(
     volume, upload, local_cluster, tmp_path
 ):
-    for part, count in (("train", IMAGES), ("val", 1)):
-        for number in range(2 * count):
-            place = tmp_path / "images" / part / f"class-{number % 2}" / f"{number}.png"
-            place.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (64, 64), (number, 128, 255 * (number % 2))).save(place)
+    write_images(tmp_path / "images")
     kit.upload_image_folder(tmp_path / "images", volume=volume, name="tiny-imagenet-200")
     upload("tiny_imagenet_elastic.py")
     kubectl = local_cluster.kubectl
