@@ -228,6 +228,10 @@ def test_the_last_hour_is_announced_while_a_run_is_waited_for_also_when_it_begin
     run = Run(SimpleNamespace(cluster="lab"), "digits", kind="Job", cluster=cluster)
     monkeypatch.setattr(run.objects, "watch", lambda: iter([announced.wait(30)]))
     assert next(iter(run._states())) is True and len(looked) >= 2
+    announced.clear()
+    with cluster.end_reminder() as reminder:  # beside the other
+        reminder._thread.join()
+    assert not announced.is_set()
     account.described["lab"] = replace(described, tags=tags(expires=None))
     monkeypatch.undo()
     with MoonCluster("lab", account).end_reminder() as reminder:

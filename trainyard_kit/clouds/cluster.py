@@ -335,7 +335,14 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
     def end_reminder(self) -> ending.EndReminder:
         """Announce the end in its last hour, until the block ends: also one that was moved meanwhile."""
-        return ending.EndReminder(self._end, self.announce_end)
+        return ending.EndReminder(self._end, self._remind)
+
+    def _remind(self) -> None:
+        """Announce the end, but once in ten minutes: a run is watched and waited for at the same time."""
+        now = datetime.now(UTC)
+        if self._reminded is None or now - self._reminded > SAME_END:
+            self._reminded = now
+            self.announce_end()
 
     def delete(self) -> None:
         """Delete all of it, and verify that nothing is left; idempotent.

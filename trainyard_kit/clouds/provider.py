@@ -52,6 +52,7 @@ class CloudProvider(Cluster, Generic[Session, Plan, Info]):
     def __init__(self, name: str, session: Session) -> None:
         super().__init__(self.checked(name))
         self.session = session
+        self._reminded: datetime | None = None
 
     @classmethod
     @abstractmethod

@@ -29,7 +29,6 @@ ROLES = {  # https://cloud.google.com/iam/docs/understanding-roles; the longest 
     "compute.": "roles/compute.networkAdmin",
     "compute.disks.": "roles/compute.storageAdmin",
     "compute.firewalls.": "roles/compute.securityAdmin",
-    "compute.instanceGroupManagers.": "roles/compute.viewer",
     "container.": "roles/container.admin",
     "file.": "roles/file.editor",
     "iam.serviceAccounts.": "roles/iam.serviceAccountAdmin",
