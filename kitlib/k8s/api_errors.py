@@ -27,7 +27,8 @@ _FORBIDDEN = re.compile(
 _CONNECTIONS = {
     "CERTIFICATE_VERIFY_FAILED": (
         "its API server shows a certificate that the kubeconfig does not trust",
-        "use the kubeconfig of this very cluster: one of its name may have been created again since",
+        "use the kubeconfig of this very cluster: one of its name may have been created again since; "
+        "or have a proxy that opens TLS let its address through: NO_PROXY",
     ),
     "WRONG_VERSION_NUMBER": (
         "there is no TLS at its address",

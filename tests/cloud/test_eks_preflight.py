@@ -181,13 +181,20 @@ PENDING = (
 )
 BLOCKED = "This account is currently blocked and not recognized as a valid account. Launching failed."
 NO_TIER = "The specified instance type is not eligible for Free Tier. Launching EC2 instance failed."
+NO_DISKS = "VolumeLimitExceeded: You have reached the maximum storage. Launching EC2 instance failed."
 NO_QUOTA = "You have requested more vCPU capacity than your current vCPU limit of 1 allows. VcpuLimitExceeded"
 
 
 @pytest.mark.parametrize("pool", ["train", "system"])
 @pytest.mark.parametrize(
     ("words", "fix"),
-    [(PENDING, "e-mail"), (BLOCKED, "e-mail"), (NO_TIER, "upgrade"), (NO_QUOTA, "servicequotas")],
+    [
+        (PENDING, "e-mail"),
+        (BLOCKED, "e-mail"),
+        (NO_TIER, "upgrade"),
+        (NO_QUOTA, "quotas/L-"),
+        (NO_DISKS, "Service Quotas"),
+    ],
 )
 def test_an_account_that_may_start_nothing_is_told_within_minutes_and_the_same_call_goes_on(
     aws, user, pool, words, fix

@@ -14,6 +14,7 @@ from trainyard_kit.clouds.eks.session import AwsSession, as_dict
 
 # https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html
 ZONES_WITHOUT_EKS = {"use1-az3", "usw1-az2", "cac1-az3"}
+OF_MACHINES = re.compile(r"vcpu ?limit|MaxSpotInstanceCount|InstanceLimitExceeded", re.I)
 WITH_A_GPU = ("g4dn.xlarge", "g6.xlarge", "g5.xlarge", "g4dn.2xlarge")
 WITHOUT = ("m5.xlarge", "m6i.xlarge", "c5.2xlarge", "t3.xlarge")
 # PyTorch's builds for CUDA 13 begin with Turing, compute capability 7.5.
@@ -211,7 +212,7 @@ def advice(session: AwsSession, kind: str, words: str, *, spot: bool, other: str
     row = next((row for row in rows if row.why in (*HOPELESS, ErrorReason.STOCKOUT)), None)
     if row is None:
         return None
-    if row.why is ErrorReason.ACCOUNT:
+    if row.why is ErrorReason.ACCOUNT or (row.why is ErrorReason.QUOTA and not OF_MACHINES.search(words)):
         return row.fix
     if row.why is ErrorReason.QUOTA:
         name, code = family(kind, spot=spot)
