@@ -39,6 +39,7 @@ from .google.fake import PROJECT
 
 ZONE = "us-central1-c"
 OPTIONS = {"zone": ZONE, "accelerator": "nvidia-tesla-t4", "confirm": True}
+CORES = {"name": "a2-highgpu-1g", "guestCpus": 12, "memoryMb": 87040}
 TIMEFRAME = (
     "Invalid JWT: Token must be a short-lived token (60 minutes) and in a reasonable timeframe. Check your "
     "iat and exp values in the JWT claim."
@@ -192,6 +193,18 @@ def test_the_quota_of_each_kind_of_gpu_has_the_name_that_compute_engine_gives_it
     machines = Machines(COMES_WITH.get(kind, GPU_MACHINE), 2, 1, kind, spot=True)
     asked = required(GcpSession(PROJECT, ZONE), GkePlan(Tags("lab", "", ""), machines))
     assert set(asked) <= quota_names() and asked["GPUS_ALL_REGIONS"] == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "shared", "own"),
+    [("n1-standard-4", 12, None), ("n2-standard-4", 4, "N2_CPUS"), ("a2-highgpu-1g", 4, "A2_CPUS")],
+)
+def test_cores_count_against_the_quota_of_their_family(google, kind, shared, own):
+    google.rest.store.put("compute", f"projects/{PROJECT}/zones/{ZONE}/machineTypes/a2-highgpu-1g", CORES)
+    plan = GkePlan(Tags("lab", "", ""), Machines(kind, 2))
+    asked = required(GcpSession(PROJECT, ZONE), plan)
+    assert asked["CPUS"] == shared and set(asked) <= quota_names()
+    assert own is None or asked[own] == (24 if own == "A2_CPUS" else 8)
 
 
 def test_a_quota_that_compute_engine_does_not_tell_is_a_warning(google):

@@ -28,7 +28,7 @@ def lab(google, local_cluster, monkeypatch):
 
 
 def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_sidecar(lab):
-    volume = lab.create_volume("fuse-models", storage_class="gcs-fuse")
+    volume = lab.create_volume("fuse-models")  # which is the default
     bucket = lab.bucket.removeprefix("gs://")
     there = volume.source["csi"]
     assert there["volumeHandle"] == f"{bucket}:fuse-models"

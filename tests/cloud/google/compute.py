@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from .api_errors import OperationFailure
 from .rest import Request, Rest, timestamp
 
-REGIONAL = dict.fromkeys(("CPUS", "PREEMPTIBLE_CPUS", "IN_USE_ADDRESSES"), 72.0)
+REGIONAL = dict.fromkeys(("CPUS", "N2_CPUS", "PREEMPTIBLE_CPUS", "IN_USE_ADDRESSES"), 72.0)
 REGIONAL |= dict.fromkeys(("DISKS_TOTAL_GB", "SSD_TOTAL_GB"), 4096.0)
 REGIONAL |= dict.fromkeys(("NVIDIA_T4_GPUS", "PREEMPTIBLE_NVIDIA_T4_GPUS", "NVIDIA_L4_GPUS"), 8.0)
 GLOBAL = {"GPUS_ALL_REGIONS": 8.0, "CPUS_ALL_REGIONS": 128.0, "NETWORKS": 15.0}

@@ -14,6 +14,12 @@ from trainyard_kit.clouds.gke.parts import is_ours, parts
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.price_table import SYSTEM_DISK_GB
 
+SHARED = (
+    "E2",
+    "F1",
+    "G1",
+    "N1",
+)  # families of machines whose cores count against CPUS; others have their own
 APIS = "artifactregistry cloudbuild cloudresourcemanager cloudscheduler compute container containerfilesystem"
 APIS += " file iam storage"
 _NEEDED = """
@@ -154,12 +160,11 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
         "all regions": session.rest("compute", "projects.get", **project),
     }
     listed = {each["metric"] for found in places.values() for each in found.get("quotas", ())}
-    for metric in (each for each in asked if each.endswith("_GPUS") and each not in listed):
+    own = [each for each, count in asked.items() if count and each.endswith(("_GPUS", "_CPUS"))]
+    for metric in (each for each in own if each not in listed):
         page = f"{CONSOLE}/iam-admin/quotas?project={session.project}"
         words = f"{asked[metric]:g} needed in {session.region}; Compute Engine does not tell this quota"
-        yield warn(
-            f"quota {metric}", words, f"look for the GPU's family at {page}: 0 is usual in a new project"
-        )
+        yield warn(f"quota {metric}", words, f"look for the family at {page}: 0 is usual in a new project")
     for where, found in places.items():
         for each in found.get("quotas", ()):
             metric, room = each["metric"], each["limit"] - each["usage"]
@@ -181,9 +186,11 @@ def required(session: GcpSession, plan: GkePlan, *, new: bool = True) -> dict[st
         for name, count in ((SYSTEM_MACHINE, system), (machines.type, machines.count))
     )
     disks = machines.disk_gb * machines.count if disk_type(machines.type) == "pd-balanced" else 0
+    family = machines.type.partition("-")[0].upper()
+    of_cores = f"{spot}CPUS" if spot or family in SHARED else f"{family}_CPUS"
     asked = {
         "CPUS": own,
-        f"{spot}CPUS": cores if spot else own + cores,
+        of_cores: cores if of_cores != "CPUS" else own + cores,
         "CPUS_ALL_REGIONS": own + cores,
         "IN_USE_ADDRESSES": 0 if plan.private else system + machines.count,
         "SSD_TOTAL_GB": system * SYSTEM_DISK_GB + disks,
