@@ -168,8 +168,8 @@ class TrainingJob(Job):
             they are missing; by default the pods have the cluster's default.
         source_secret: A Secret with the environment variables needed to fetch a trainer, if that is not the
             pods' own identity: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL`` …
-        image: Of the pods, with torch in it; by default ``TRAINYARD_IMAGE``, or the cluster's own.
-        pull_secret: The Secret by which nodes may pull it; by default ``TRAINYARD_PULL_SECRET``, or none.
+        image: Of the pods, with torch in it; by default ``TRAINYARD_IMAGE``, or the cluster's own. Nodes pull
+            it with the Secret ``TRAINYARD_PULL_SECRET``.
         name: Name of the run; by default made from the trainer's, and unique.
         manifest: A YAML file with an object of the job's kind, to be filled in in place of the kit's own.
 
@@ -196,7 +196,6 @@ class TrainingJob(Job):
         priority: str | None = None,
         source_secret: str | None = None,
         image: str | None = None,
-        pull_secret: str | None = None,
         name: str | None = None,
         manifest: str | Path | None = None,
     ) -> None:
@@ -221,14 +220,11 @@ class TrainingJob(Job):
         )
         name = names.unique(self.trainer.stem) if name is None else name
         self.name = names.validate_name(name, kind="run", longest=names.MAX_RUN_NAME)
-        for word, value in (("image", image), ("pull_secret", pull_secret)):
-            if value is not None and (not isinstance(value, str) or len(value.split()) != 1):
-                fix = 'image="registry.example/mine:1", or leave it out'
-                raise BadInput(f"{word} is a name", about=f"{word}={value!r}", fix=fix)
+        if image is not None and (not isinstance(image, str) or len(image.split()) != 1):
+            fix = 'image="registry.example/mine:1", or leave it out'
+            raise BadInput("image is a name", about=f"image={image!r}", fix=fix)
         given = config.read()
-        self.settings = dataclasses.replace(
-            given, image=image or given.image, pull_secret=pull_secret or given.pull_secret
-        )
+        self.settings = dataclasses.replace(given, image=image or given.image)
         needed = (self.remote.secret if self.remote else None, self.settings.pull_secret)
         self.secrets = tuple(filter(None, needed))
         self.labels: dict[str, str] = names.labels(

@@ -4,14 +4,9 @@ The operator makes the pods and a headless Service for each, and gives torchrun,
 addresses of the others in PET_* variables.
 """
 
-from pathlib import Path
-from typing import Any
-
-from kitlib.errors import BadInput
 from kitlib.jobs.sources import literal
 from kitlib.jobs.torch_elastic import STORES, ElasticTrainingJob
 from kitlib.k8s.manifests import Object, merge
-from kitlib.k8s.quantities import check_count
 
 RENDEZVOUS = "c10d"
 
@@ -25,8 +20,6 @@ class PyTorchJob(ElasticTrainingJob):
 
     Args:
         trainer: The program; for elastic training an elastic one.
-        target_cpu: Percent of the workers' CPU request: the operator has a HorizontalPodAutoscaler add
-            workers above it and remove them below it, within the limits. Needs ``cpu=``.
         job: The other arguments of `TrainingJob`; min_nodes, max_nodes and max_restarts as in `TorchElastic`.
 
     Example:
@@ -37,18 +30,6 @@ class PyTorchJob(ElasticTrainingJob):
     """
 
     folder = "pytorch-job"
-
-    def __init__(self, trainer: str | Path, *, target_cpu: int | None = None, **job: Any) -> None:
-        super().__init__(trainer, **job)
-        self.target_cpu = target_cpu
-        if target_cpu is not None:
-            check_count(target_cpu, what="target_cpu", least=1, most=1000)
-            if self.limits is None or self.cpu is None:
-                raise BadInput(
-                    "an autoscaler needs limits, and the CPU request of which it is a percentage",
-                    about=f"target_cpu={target_cpu}",
-                    fix=f'max_nodes=4, cpu="0.5", target_cpu={target_cpu}',
-                )
 
     def build(self) -> list[Object]:
         store = [] if self.limits is None else self._store(RENDEZVOUS)
@@ -81,9 +62,6 @@ class PyTorchJob(ElasticTrainingJob):
             "rdzvPort": port,
             "rdzvId": self.id,
         }
-        if self.target_cpu is not None:
-            target = {"type": "Utilization", "averageUtilization": self.target_cpu}
-            policy["metrics"] = [{"type": "Resource", "resource": {"name": "cpu", "target": target}}]
         spec = {
             "nprocPerNode": str(self.processes_per_node),
             "elasticPolicy": policy,

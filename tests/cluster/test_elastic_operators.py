@@ -72,7 +72,10 @@ def test_a_pytorch_job_is_scaled_by_hand_and_then_by_an_autoscaler(launch, local
     try:
         args = SMALL | {"epochs": 1000}  # as quick as it can: a CPU above the target
         elastic = {"nodes": 1, "min_nodes": 1, "max_nodes": 3, "cpu": "300m", "args": args}
-        run = launch(kit.PyTorchJob(TRAINER, target_cpu=50, **elastic))
+        target = {"type": "Utilization", "averageUtilization": 50}
+        metric = {"type": "Resource", "resource": {"name": "cpu", "target": target}}
+        job = kit.PyTorchJob(TRAINER, **elastic)
+        run = launch(job.patch({"spec": {"elasticPolicy": {"metrics": [metric]}}}))
         until(run, "the autoscaler's second worker", lambda step: step["world_size"] >= 2)
         (scaler,) = local_cluster.kube.get_all("HorizontalPodAutoscaler", api_version="autoscaling/v2")
         assert scaler["spec"]["scaleTargetRef"]["name"] == run.name

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from kitlib import clusters, config
 from trainyard_kit.elasticdl.cli import main
-from trainyard_kit.elasticdl.flags import UNAVAILABLE
 
 from .cloud_like import CloudLike
 from .container_registry import serve_registry
@@ -127,13 +126,6 @@ def test_on_a_cloud_the_zoo_is_the_one_in_the_image(elasticdl, monkeypatch):
     assert done[0] == 0
     (_, master) = containers(list(yaml.safe_load_all(Path("job.yaml").read_text())))["master"]
     assert "--trainer=/model_zoo/mnist_functional_api/mnist_functional_api.py" in master["args"]
-
-
-@pytest.mark.parametrize("name", sorted(UNAVAILABLE))
-def test_a_flag_of_elasticdl_that_is_not_available_is_named_as_such(elasticdl, name):
-    status, said = elasticdl("train", **{name: "x"})
-    assert status == 1
-    assert f"ElasticDL's flag --{name} is not available here" in said and "try:" in said
 
 
 @pytest.mark.parametrize(

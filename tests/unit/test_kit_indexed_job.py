@@ -143,23 +143,23 @@ def test_the_image_comes_from_the_settings(job_of, monkeypatch):
     assert container_of(job_of())["image"] == "registry.example/mine:1"
 
 
-def test_an_image_of_ones_own_is_one_argument_and_the_secret_that_opens_its_registry_another(
+def test_an_image_of_ones_own_is_an_argument_and_the_secret_that_opens_its_registry_a_setting(
     job_of, trainer, monkeypatch
 ):
     monkeypatch.setenv("TRAINYARD_IMAGE", "registry.example/ours:1")
     monkeypatch.setenv("TRAINYARD_PULL_SECRET", "ours")
     pod = job_of()["Job"]["spec"]["template"]["spec"]
     assert pod["imagePullSecrets"] == [{"name": "ours"}]
-    own = job_of(image="registry.example/mine@sha256:0", pull_secret="mine")
+    own = job_of(image="registry.example/mine@sha256:0")
     assert container_of(own)["image"] == "registry.example/mine@sha256:0"
-    assert own["Job"]["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "mine"}]
+    assert own["Job"]["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "ours"}]
     assert kit.IndexedJob(trainer).secrets == ("ours",)  # launch refuses where it is missing
     monkeypatch.delenv("TRAINYARD_PULL_SECRET")
     assert "imagePullSecrets" not in job_of()["Job"]["spec"]["template"]["spec"]
 
 
-@pytest.mark.parametrize("wrong", [{"image": ""}, {"image": "two words"}, {"pull_secret": 3}])
-def test_an_image_and_a_secret_are_names(job_of, wrong):
+@pytest.mark.parametrize("wrong", [{"image": ""}, {"image": "two words"}, {"image": 3}])
+def test_an_image_is_a_name(job_of, wrong):
     with pytest.raises(BadInput, match="is a name"):
         job_of(**wrong)
 

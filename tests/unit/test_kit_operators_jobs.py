@@ -156,16 +156,6 @@ def test_a_pytorch_job_with_limits_has_workers_alone_that_meet_outside_of_them(t
     assert set(spec["pytorchReplicaSpecs"]) == {"Worker"}
     (container,) = pod_of(spec["pytorchReplicaSpecs"]["Worker"])["containers"]
     assert container["command"][1:] == ["/trainyard/trainer/elastic_launch.py", "/trainyard/trainer/mine.py"]
-    assert "metrics" not in policy, "an autoscaler is for those who ask for it"
-
-
-def test_an_autoscaler_has_to_know_of_how_much_cpu_it_is_a_percentage(trainer):
-    job = kit.PyTorchJob(trainer, nodes=1, max_nodes=4, cpu="0.5", target_cpu=60)
-    (metric,) = job.objects[-1]["spec"]["elasticPolicy"]["metrics"]
-    assert metric["resource"]["target"] == {"type": "Utilization", "averageUtilization": 60}
-    for without in ({"cpu": "0.5"}, {"max_nodes": 4}):
-        with pytest.raises(KitError, match="autoscaler"):
-            kit.PyTorchJob(trainer, nodes=1, target_cpu=60, **without)
 
 
 def test_an_elastic_job_with_limits_is_started_by_the_elastic_launcher(trainer):
@@ -190,13 +180,15 @@ def test_limits_that_contradict_each_other_are_refused_before_anything_is_starte
 
 
 @pytest.mark.parametrize("way", [kit.PyTorchJob, kit.ElasticJob, kit.TorchElastic])
-def test_every_pod_with_an_image_of_ones_own_has_the_secret_for_it(trainer, way):
-    job = way(trainer, nodes=2, image="registry.example/mine:1", pull_secret="mine")
+def test_every_pod_with_an_image_of_ones_own_has_the_secret_for_it(trainer, way, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_PULL_SECRET", "mine")
+    job = way(trainer, nodes=2, image="registry.example/mine:1")
     text = str(job.manifest())
     assert text.count("image: registry.example/mine:1") == text.count("- name: mine\n") > 0
 
 
-def test_a_train_job_says_that_it_has_no_place_for_such_a_secret(trainer):
+def test_a_train_job_says_that_it_has_no_place_for_such_a_secret(trainer, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_PULL_SECRET", "mine")
     with pytest.raises(KitError, match="cannot name a Secret") as error:
-        kit.TrainJob(trainer, pull_secret="mine")
+        kit.TrainJob(trainer)
     assert "kit.PyTorchJob" in error.value.fix

@@ -1,4 +1,4 @@
-"""The flags of ``elasticdl``, their values, and those of ElasticDL that are not available: `UNAVAILABLE`."""
+"""The flags of ``elasticdl``, and their values."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -16,44 +16,16 @@ KINDS = {"cpu": "cpu", "memory": "memory", "disk": "ephemeral-storage", "gpu": "
 REQUESTS = {"master": "cpu=0.1,memory=1024Mi", "ps": "cpu=1,memory=4096Mi", "worker": "cpu=1,memory=4096Mi"}
 LEVELS = ["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"]
 STRATEGY = "ParameterServerStrategy"
-UNAVAILABLE = {  # of ElasticDL's flags: what to do instead
-    "aux_params": "leave it out",
-    "callbacks": "leave it out; what callbacks do in ElasticDL belongs in loss() or feed()",
-    "cluster_spec": "--yaml=FILE writes the manifest: edit it, and apply it with kubectl",
-    "cluster_spec_json": "--yaml=FILE writes the manifest: edit it, and apply it with kubectl",
-    "custom_data_reader": "leave it out; feed() gets the records of a dataset of the kit",
-    "data_reader_params": "leave it out; feed() gets the records of a dataset of the kit",
-    "dataset_fn": "--feed is its later name",
-    "docker_base_url": "set DOCKER_HOST",
-    "docker_image_repository": "--image_name has the registry",
-    "docker_tlscert": "set DOCKER_CERT_PATH",
-    "docker_tlskey": "set DOCKER_CERT_PATH",
-    "force_use_kube_config_file": "--cluster names the cluster; trainyard cluster list shows them",
-    "get_model_steps": "leave it out; every response to a gradient has the newest parameters",
-    "image_base": "elasticdl zoo init --base_image, and zoo build",
-    "keep_checkpoint_max": "leave it out; each server keeps its two newest checkpoints",
-    "local_pkg_dir": "COPY the wheels in the Dockerfile, and install them there",
-    "log_file_path": "trainyard kubectl logs POD > FILE",
-    "lr_staleness_modulation": "leave it out; a lower learning rate in optimizer() does the same",
-    "model_params": "leave it out; custom_model() has default values",
-    "namespace": "--cluster names the cluster, whose kubeconfig has the namespace",
-    "records_per_task": "--num_minibatches_per_task",
-    "tensorboard_log_dir": "leave it out; run.watch() in a notebook draws the curves",
-}
 
 
 class Command(click.Command):
-    """A command that explains the flags that it does not have."""
+    """A command whose error names the flag that was perhaps meant."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            name = error.option_name.lstrip("-")
             about = f"{ctx.command_path} {error.option_name}"
-            if name in UNAVAILABLE:
-                what = f"ElasticDL's flag --{name} is not available here"
-                raise BadInput(what, about=about, fix=UNAVAILABLE[name]) from error
             close = f"perhaps {', '.join(error.possibilities)}; " if error.possibilities else ""
             fix = f"{close}{ctx.command_path} --help lists the flags"
             raise BadInput("there is no such flag", about=about, fix=fix) from error

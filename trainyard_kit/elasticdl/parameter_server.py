@@ -62,7 +62,6 @@ class ParameterServer(TrainingJob):
         resources: By role, ``{"worker": {"cpu": 0.5, "memory": "512Mi"}}``; roles are master, ps, worker.
         priority: PriorityClasses by role: ``{"worker": "low", "master": "high", "ps": "high"}``.
         image: Of all pods; by default ``TRAINYARD_IMAGE``, or the cluster's own.
-        pull_secret: The Secret by which nodes may pull it.
         name: Of the run; by default made from the trainer's, and unique.
 
     Raises:
@@ -96,7 +95,6 @@ class ParameterServer(TrainingJob):
         resources: Mapping[str, Mapping[str, Any]] | None = None,
         priority: Mapping[str, str] | None = None,
         image: str | None = None,
-        pull_secret: str | None = None,
         name: str | None = None,
     ) -> None:
         stem = names.slug(Path(trainer).stem, MAX_NAME - 6).rstrip("-")
@@ -112,7 +110,6 @@ class ParameterServer(TrainingJob):
             args=args,
             gpus=gpus,
             image=image,
-            pull_secret=pull_secret,
             name=name,
         )
         self._check_trainer()
