@@ -55,3 +55,30 @@ def made(cluster):
 
     yield make
     delete(cluster, *reversed(things))
+
+
+@pytest.fixture
+def registry():
+    """A registry of images on this machine, which a test may have misbehave."""
+    from ..unit.image_registry import serve
+
+    with serve() as serving:
+        yield serving
+
+
+@pytest.fixture
+def store(tmp_path):
+    """The place of a store of images."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def no_configuration(tmp_path, monkeypatch):
+    """Neither this user's credentials nor mirrors."""
+    from ..unit.oci_images import program
+
+    program()  # before the home is another, in which Go would have no cache
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    for name in ("DOCKER_CONFIG", "XDG_RUNTIME_DIR", "REGISTRY_AUTH_FILE"):
+        monkeypatch.delenv(name, raising=False)

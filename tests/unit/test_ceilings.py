@@ -1,0 +1,115 @@
+"""The sizes that packages keep. Who has to go over one says in CONTRIBUTING's way what goes out instead."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LINES = {
+    "kitlib": 14_000,
+    "localkube": 30_200,
+    "programs": 1_600,
+    "trainers": 9_500,
+    "trainyard_kit": 16_500,
+    "tests": 59_500,
+}
+PRODUCT = ("kitlib", "localkube", "trainyard_kit")
+ENTRIES = 14  # at a package's root
+ENTRIES_BELOW = 22  # in a folder below it
+FILE_LINES = 500
+FUNCTION_LINES = 60
+ANY = {"kitlib": 9, "localkube": 14, "trainyard_kit": 7}  # arguments and results of public functions
+PRONOUNS = {
+    *("each", "other", "others", "found", "said", "told"),
+    *("given", "whose", "there", "made", "wanted"),
+}
+PRONOUN_PERCENT = 2
+LONGER = {  # of the files and functions, those that are longer for a reason
+    "trainers/cifar10_checkpoint.py:main": "a trainer is read from top to bottom",
+}
+
+
+def python_files(package: str) -> list[Path]:
+    """List a package's own files, without those that protoc makes."""
+    return [path for path in sorted((ROOT / package).rglob("*.py")) if "_pb2" not in path.name]
+
+
+def functions(package: str) -> Iterator[tuple[Path, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for path in python_files(package):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield path, node
+
+
+def entries(folder: Path) -> set[str]:
+    """Name the modules and packages of a folder, without what every package has."""
+    packages = {path.name for path in folder.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
+    modules = {path.name for path in folder.glob("*.py") if "_pb2" not in path.name}
+    return packages | modules - {"__init__.py", "__main__.py"}
+
+
+def loop_variables(package: str) -> list[str]:
+    trees = (ast.parse(path.read_text(encoding="utf-8")) for path in python_files(package))
+    loops = (
+        node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.For | ast.comprehension)
+    )
+    return [name.id for loop in loops for name in ast.walk(loop.target) if isinstance(name, ast.Name)]
+
+
+def is_any(annotation: ast.expr | None) -> bool:
+    """Tell whether an annotation says nothing: ``Any``, or ``Any | None``."""
+    if isinstance(annotation, ast.BinOp):
+        return is_any(annotation.left) or is_any(annotation.right)
+    return isinstance(annotation, ast.Name) and annotation.id == "Any"
+
+
+@pytest.mark.parametrize("package", LINES)
+def test_a_package_has_no_more_lines_than_its_ceiling(package):
+    lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in python_files(package))
+    assert lines <= LINES[package], f"{package} has {lines} lines: take something out, or see CONTRIBUTING.md"
+
+
+@pytest.mark.parametrize("package", PRODUCT)
+def test_a_folder_has_no_more_entries_than_a_reader_keeps_in_mind(package):
+    assert len(entries(ROOT / package)) <= ENTRIES
+    folders = {path.parent for path in python_files(package)} - {ROOT / package}
+    crowded = {str(folder.relative_to(ROOT)): len(entries(folder)) for folder in folders}
+    assert {name: count for name, count in crowded.items() if count > ENTRIES_BELOW} == {}
+
+
+@pytest.mark.parametrize("package", LINES)
+def test_files_and_functions_are_short_enough_to_be_read_at_once(package):
+    files = [path for path in python_files(package) if len(path.read_text("utf-8").splitlines()) > FILE_LINES]
+    assert [str(path.relative_to(ROOT)) for path in files] == []
+    if package == "tests":
+        return
+    long = {
+        f"{path.relative_to(ROOT)}:{function.name}"
+        for path, function in functions(package)
+        if function.end_lineno - function.lineno + 1 > FUNCTION_LINES
+    }
+    assert long - LONGER.keys() == set()
+
+
+@pytest.mark.parametrize("package", ANY)
+def test_public_functions_say_what_they_take_and_return(package):
+    untyped = [
+        f"{path.relative_to(ROOT)}:{function.lineno} {function.name}"
+        for path, function in functions(package)
+        if not function.name.startswith("_")
+        for annotation in (
+            function.returns,
+            *(argument.annotation for argument in (*function.args.args, *function.args.kwonlyargs)),
+        )
+        if is_any(annotation)
+    ]
+    assert len(untyped) <= ANY[package], "\n".join(untyped)
+
+
+@pytest.mark.parametrize("package", PRODUCT)
+def test_loop_variables_are_nouns_of_what_is_looped_over(package):
+    names = loop_variables(package)
+    pronouns = [name for name in names if name in PRONOUNS]
+    assert 100 * len(pronouns) <= PRONOUN_PERCENT * len(names), f"{len(pronouns)} of {len(names)}"
