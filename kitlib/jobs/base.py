@@ -171,7 +171,7 @@ class TrainingJob(Job):
         image: Of the pods, with torch in it; by default ``TRAINYARD_IMAGE``, or the cluster's own. Nodes pull
             it with the Secret ``TRAINYARD_PULL_SECRET``.
         name: Name of the run; by default made from the trainer's, and unique.
-        manifest: A YAML file with an object of the job's kind, to be filled in in place of the kit's own.
+        template: A YAML file with an object of the job's kind, to be filled in in place of the kit's own.
 
     Raises:
         BadInput: The trainer is missing, too large or no Python; or another argument is invalid.
@@ -197,9 +197,9 @@ class TrainingJob(Job):
         source_secret: str | None = None,
         image: str | None = None,
         name: str | None = None,
-        manifest: str | Path | None = None,
+        template: str | Path | None = None,
     ) -> None:
-        self.file: Path | None = None if manifest is None else config.find(manifest)
+        self.file: Path | None = None if template is None else config.find(template)
         self._read_trainer(trainer, args, files, source_secret)
         self.nodes: int = check_count(nodes, what="nodes", least=1, most=MAX_NODES)
         self.volumes: dict[str, str] = _claims(volumes or {})

@@ -7,9 +7,9 @@ import ssl
 import aiohttp
 import pytest
 
-from localkube.kubelet import server as kubelet_server
+from localkube.kubelet import http_server as kubelet_server
+from localkube.kubelet.http_server import KubeletServer, stream_shares
 from localkube.kubelet.logs.log_reader import LogFiles
-from localkube.kubelet.server import KubeletServer, stream_shares
 
 from .tls import Authority
 

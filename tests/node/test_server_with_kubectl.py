@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from localkube.kubelet.http_server import KubeletServer
 from localkube.kubelet.logs.log_reader import LogFiles
-from localkube.kubelet.server import KubeletServer
 
 NODE = "logs-node"
 

@@ -11,7 +11,7 @@ import yaml
 from click.testing import CliRunner
 
 from kitlib import clusters, config
-from trainyard_kit.elasticdl.cli import main
+from trainyard_kit.elasticdl.commands import main
 
 from .cloud_like import CloudLike
 from .container_registry import serve_registry

@@ -54,7 +54,7 @@ def test_torchrun_gets_its_ranks_from_the_completion_index_and_no_shell(job_of):
 
 
 def test_a_manifest_of_ones_own_is_filled_in(job_of):
-    given = {"manifest": "manifests/eks-workshop/train.yaml", "volumes": {"/data": "other"}}
+    given = {"template": "manifests/eks-workshop/train.yaml", "volumes": {"/data": "other"}}
     job = job_of(nodes=3, args={"epochs": 2}, **given)["Job"]
     spec, container = job["spec"]["template"]["spec"], container_of({"Job": job})
     assert (job["spec"]["completions"], container["name"]) == (3, "worker")
@@ -64,7 +64,7 @@ def test_a_manifest_of_ones_own_is_filled_in(job_of):
     (volume,) = (each for each in spec["volumes"] if each["name"] == claim["name"])
     assert volume["persistentVolumeClaim"]["claimName"] == "other"
     with pytest.raises(BadInput, match="this manifest has Service"):
-        job_of(manifest="manifests/eks-workshop/service.yaml")
+        job_of(template="manifests/eks-workshop/service.yaml")
 
 
 def test_the_pods_find_each_other_through_a_headless_service(job_of):

@@ -2,7 +2,7 @@
 
 A model zoo is a folder of modules with the functions that ElasticDL names: ``custom_model``, ``loss``,
 ``optimizer``, ``feed``, ``eval_metrics_fn``. It travels to the pods in a ConfigMap, or it is in their image.
-The command line is in `trainyard_kit.elasticdl.cli`.
+The command line is in `trainyard_kit.elasticdl.commands`.
 """
 
 import json
