@@ -1,4 +1,4 @@
-"""The sizes that packages keep. Who has to go over one says in CONTRIBUTING's way what goes out instead."""
+"""The ceilings that packages keep; CONTRIBUTING.md says how somebody proceeds who goes over one."""
 
 import ast
 from collections.abc import Iterator
