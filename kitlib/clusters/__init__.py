@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kitlib import config, plugins
-from kitlib.clusters.base import Cluster, Shape
+from kitlib.clusters.base import Cluster
 from kitlib.clusters.cleanup import delete_all
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.clusters.local import LocalCluster, not_found
+from kitlib.clusters.shape import Shape
 from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed
@@ -125,16 +126,16 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
             about=f'cluster "{name}"',
             fix=f"say which: provider={' or '.join(map(repr, _providers()))}",
         )
-    asked = [provider_class(each) for each in (_used() if provider is None else [provider])]
-    for each in asked:
-        known = set(inspect.signature(each.find).parameters) - {"name"}
+    asked = [provider_class(name) for name in (_used() if provider is None else [provider])]
+    for kind in asked:
+        known = set(inspect.signature(kind.find).parameters) - {"name"}
         if unknown := sorted(set(where) - known):
             raise BadInput(
                 f"the provider {provider} has no {', '.join(unknown)}",
                 about=f'cluster "{name}"',
                 fix=f"it is found by: {', '.join(sorted(known)) or 'its name alone'}",
             )
-        if cluster := each.find(name, **where):
+        if cluster := kind.find(name, **where):
             return cluster
     return None
 
@@ -188,7 +189,7 @@ def _used() -> list[str]:
 
 
 def _not_there(name: str, provider: str) -> ClusterNotFound:
-    known = [str(each["cluster"]) for each in provider_class(provider).existing()]
+    known = [str(cluster["cluster"]) for cluster in provider_class(provider).existing()]
     return ClusterNotFound(
         f"{provider} has no such cluster of the kit's there",
         about=f'cluster "{name}"',

@@ -7,7 +7,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from html import escape
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kitlib import config
 from kitlib.clusters import nodes, trainer_image
 from kitlib.clusters.kubectl import forward_port, run_kubectl
+from kitlib.clusters.shape import Shape
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, KitError, Rejected, RunNotFound, VolumeNotFound
@@ -25,7 +25,7 @@ from kitlib.k8s.api_errors import launch_rejected
 from kitlib.k8s.client import Kube
 from kitlib.k8s.events import events_table, make_event, write_event
 from kitlib.k8s.manifests import title
-from kitlib.k8s.quantities import check_count, check_quantity
+from kitlib.k8s.quantities import check_count
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.runs.run import Run
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from kitlib.widgets.cluster_view import ClusterWatch
     from kitlib.widgets.placement import PlacementWatch
 
-MOST_NODES, MOST_SIMULATED = 100, 5000
+MOST_SIMULATED = 5000
 
 
 NODE_EVENTS = {
@@ -49,42 +49,6 @@ NODE_EVENTS = {
 
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The size of a new cluster; validated before anything is started.
-
-    Attributes:
-        nodes: How many.
-        cpus: Cores of each; None lets the provider choose.
-        memory: Of each, as "4Gi"; None lets the provider choose.
-        gpus: Of each; None takes those that there are.
-        options: Of this provider alone.
-    """
-
-    nodes: int
-    cpus: float | None = None
-    memory: str | None = None
-    gpus: int | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        check_count(self.nodes, what="nodes", least=1, most=MOST_NODES)
-        check_quantity(self.cpus, what="cpus", example="1")
-        check_quantity(self.memory, what="memory", example='"4Gi"')
-        if self.gpus is not None:
-            check_count(self.gpus, what="gpus", least=0, most=64)
-
-    def check_options(self, known: Mapping[str, str], provider: str) -> None:
-        """Raise BadInput for options that are not among ``known``, which describes each."""
-        unknown = sorted(set(self.options) - set(known))
-        if unknown:
-            raise BadInput(
-                f"the provider {provider} has no option {', '.join(unknown)}",
-                about=f'create_cluster("{provider}", {unknown[0]}=…)',
-                fix="its own options: " + ("; ".join(f"{k}: {v}" for k, v in known.items()) or "none"),
-            )
 
 
 class Cluster(AbstractContextManager["Cluster"], ABC):
@@ -300,7 +264,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             RunNotFound: There is none of this name.
         """
         if find_main(self.kube, name) is None:
-            known = ", ".join(str(each["run"]) for each in self.runs()) or "none"
+            known = ", ".join(str(run["run"]) for run in self.runs()) or "none"
             raise RunNotFound(
                 "there is no such run",
                 about=f'run "{name}" in cluster "{self.name}"',
@@ -330,7 +294,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             VolumeNotFound: There is none of this name.
         """
         if self.kube.find(pvc.CLAIM, name) is None:
-            known = ", ".join(str(each["volume"]) for each in self.volumes()) or "none"
+            known = ", ".join(str(volume["volume"]) for volume in self.volumes()) or "none"
             raise VolumeNotFound(
                 "there is no such volume",
                 about=pvc.about(self.kube, name),
@@ -405,14 +369,14 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         path = config.find(path)
         text = manifests.read_text(path)
         applied = []
-        for document, each in enumerate(manifests.parse(text, about=str(path))):
+        for document, item in enumerate(manifests.parse(text, about=str(path))):
             try:
-                applied.append(self.kube.apply(each))
+                applied.append(self.kube.apply(item))
             except Rejected as error:
                 raise launch_rejected(error, text, document=document, fix=f"fix {path}") from error
         return Table(
             ("object", "namespace"),
-            [(title(each), each["metadata"].get("namespace")) for each in applied],
+            [(title(item), item["metadata"].get("namespace")) for item in applied],
             empty="no objects in the file",
         )
 
@@ -526,7 +490,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             if error.status != 403:
                 raise
             return f'namespace "{self.kube.namespace}"'
-        return f"{sum(each['status'] == 'Ready' for each in every)} of {len(every)} nodes Ready"
+        return f"{sum(node['status'] == 'Ready' for node in every)} of {len(every)} nodes Ready"
 
     def __exit__(self, *exception: object) -> None:
         self.delete()

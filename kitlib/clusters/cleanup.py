@@ -34,8 +34,8 @@ def owned(kube: Kube) -> Table:
     """List the kit's objects in a cluster, with run and owner."""
     rows = []
     for kind in OWNED:
-        for each in list_known(kube, kind, labels=names.KIT):
-            meta = each["metadata"]
+        for item in list_known(kube, kind, labels=names.KIT):
+            meta = item["metadata"]
             rows.append(
                 (
                     f"{kind}/{meta['name']}",
@@ -54,7 +54,7 @@ def delete_all(kube: Kube) -> Table:
     Raises:
         VolumeInUse: Pods that are not the kit's use one of its volumes.
     """
-    found = {str(each["run"]) for each in owned(kube) if each["run"]}
+    found = {str(row["run"]) for row in owned(kube) if row["run"]}
     runs = [Run(kube, name) for name in sorted(found)]
     kinds = {run.name: run.objects.kind for run in runs}
     for name, kind in kinds.items():  # all get the signal at once; what takes long is waiting for the pods

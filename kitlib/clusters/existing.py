@@ -10,8 +10,9 @@ import yaml
 
 from kitlib import config, plugins
 from kitlib.clusters import cleanup, kubeconfigs
-from kitlib.clusters.base import Cluster, Shape
+from kitlib.clusters.base import Cluster
 from kitlib.clusters.kubectl import find_kubectl
+from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
 from kitlib.k8s import names
 from kitlib.k8s.api_errors import unreached
@@ -148,7 +149,7 @@ class ExistingCluster(Cluster):
         """Build a kubeconfig with one context of the given one, and the namespace of this cluster."""
         given = yaml.safe_load(self._kubeconfig.read_text(encoding="utf-8"))
         name = self.context or given["current-context"]
-        there = next(each["context"] for each in given["contexts"] if each["name"] == name)
+        there = next(context["context"] for context in given["contexts"] if context["name"] == name)
         chosen = {"name": name, "context": there | {"namespace": self.kube.namespace}}
         return {"apiVersion": "v1", "kind": "Config", "contexts": [chosen], "current-context": name}
 

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from kitlib.clusters import cleanup, kubeconfigs
-from kitlib.clusters.base import Cluster, Shape
+from kitlib.clusters.base import Cluster
 from kitlib.clusters.machine import Unfinished, ask, get_images, load_images
+from kitlib.clusters.shape import Shape
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table
 from kitlib.errors import (
@@ -109,14 +110,14 @@ class LocalCluster(Cluster):
         """List the clusters of this machine."""
         return [
             {
-                "cluster": each["name"],
+                "cluster": cluster["name"],
                 "provider": cls.provider,
-                "state": each["state"],
-                "nodes": each.get("nodes"),
-                "version": each.get("version"),
-                "why": each.get("reason"),
+                "state": cluster["state"],
+                "nodes": cluster.get("nodes"),
+                "version": cluster.get("version"),
+                "why": cluster.get("reason"),
             }
-            for each in ask("list")
+            for cluster in ask("list")
         ]
 
     def start(self) -> "LocalCluster":
@@ -248,7 +249,7 @@ def broken(name: str, status: dict[str, Any]) -> ClusterBroken:
 
 def not_found(name: str) -> ClusterNotFound:
     """Build the error for a name that no cluster has."""
-    known = ", ".join(str(each["cluster"]) for each in LocalCluster.existing())
+    known = ", ".join(str(cluster["cluster"]) for cluster in LocalCluster.existing())
     return ClusterNotFound(
         "there is no such cluster",
         about=f'cluster "{name}"',

@@ -127,7 +127,7 @@ def doctor() -> Table:
         ),
         (
             "gpus",
-            ", ".join(each["name"] for each in found["gpus"]) or "none",
+            ", ".join(gpu["name"] for gpu in found["gpus"]) or "none",
             "" if found["gpus"] else "training runs on the CPU",
         ),
         _namespaces(found["namespaces"]),
@@ -184,7 +184,7 @@ def images(*, wide: bool = False) -> Table:
         wide: Add what each stand-in cannot do.
     """
     columns = ("image", "tags", "stand_in", "state") + (("cannot",) if wide else ())
-    rows = [tuple(each[column] for column in columns) for each in ask("images")]
+    rows = [tuple(image[column] for column in columns) for image in ask("images")]
     return Table(tuple(column.replace("_", " ") for column in columns), rows)
 
 
@@ -192,13 +192,13 @@ def pulled_images() -> Table:
     """List the images in the store, which local nodes run from: pulled ones and loaded ones."""
     rows = [
         (
-            ", ".join(each["names"] or each["digests"]) or "no name",
-            each["id"].removeprefix("sha256:")[:12],
-            f"{each['os']}/{each['architecture']}",
-            format_bytes(each["size"]),
-            str(each["users"] or "-"),
+            ", ".join(image["names"] or image["digests"]) or "no name",
+            image["id"].removeprefix("sha256:")[:12],
+            f"{image['os']}/{image['architecture']}",
+            format_bytes(image["size"]),
+            str(image["users"] or "-"),
         )
-        for each in ask("image-store", "list")
+        for image in ask("image-store", "list")
     ]
     return Table(("image", "id", "platform", "download", "containers"), rows)
 
@@ -282,15 +282,15 @@ def get_images(*names: str) -> list[dict[str, str]]:
     """
     with progress("images") as line:
         found = ask("get-images", *names, report=line.update)
-        line.done(", ".join(f"{each['name']} {each['version']}" for each in found))
+        line.done(", ".join(f"{program['name']} {program['version']}" for program in found))
     return found
 
 
 def manifests_here(program: str) -> Path | None:
     """Folder of the manifests beside an operator's program, if that is on this machine already."""
     with contextlib.suppress(KitError):  # no machine for local clusters, and so without their programs
-        for found in ask("get-images", "--here", program):
-            return Path(found["folder"]) / "manifests"
+        for image in ask("get-images", "--here", program):
+            return Path(image["folder"]) / "manifests"
     return None
 
 
@@ -314,7 +314,7 @@ def create_bundle(file: str, *, wheels: bool = True, images: Sequence[str] = ())
             "create",
             str(Path(file).absolute()),
             *([] if wheels else ["--without-wheels"]),
-            *(f"--image={each}" for each in images),
+            *(f"--image={image}" for image in images),
             report=line.update,
         )
         line.done(f"{made['bytes'] / 1e6:,.0f} MB")
@@ -354,6 +354,7 @@ def clear_cache(what: str | None = None) -> Table:
 
 def _cache_table(entries: list[dict[str, Any]], *, empty: str) -> Table:
     rows = [
-        (each["what"], format_bytes(each["size"]), each["used"] or "nobody", each["path"]) for each in entries
+        (entry["what"], format_bytes(entry["size"]), entry["used"] or "nobody", entry["path"])
+        for entry in entries
     ]
     return Table(("what", "size", "used by", "path"), rows, empty=empty)

@@ -42,21 +42,21 @@ def list_nodes(kube: Kube, kind: str = "Node") -> list[Object]:
 def is_ready(node: Object) -> bool:
     """Whether a node has the condition Ready."""
     return any(
-        each["type"] == "Ready" and each["status"] == "True"
-        for each in (node.get("status") or {}).get("conditions") or []
+        condition["type"] == "Ready" and condition["status"] == "True"
+        for condition in (node.get("status") or {}).get("conditions") or []
     )
 
 
 def readiness(nodes: Iterable[Object]) -> str:
     """Count the Ready nodes, in words."""
-    ready = [is_ready(each) for each in nodes]
+    ready = [is_ready(node) for node in nodes]
     return f"{sum(ready)} of {len(ready)} nodes are Ready"
 
 
 def table(nodes: Iterable[Object]) -> Table:
     """A row for each node, with what is allocatable on it."""
     rows = []
-    for node in sorted(nodes, key=lambda each: each["metadata"]["name"]):
+    for node in sorted(nodes, key=lambda node: node["metadata"]["name"]):
         has = node["status"].get("allocatable") or {}
         rows.append(
             (

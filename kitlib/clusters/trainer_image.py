@@ -33,9 +33,9 @@ def remember(kube: Kube, image: str) -> None:
     now = config.read()
     labels = names.labels(workshop=now.workshop, lifetime=now.lifetime)
     del labels[names.EXPIRES]  # it stays as long as the cluster
-    for each in ("role", "rolebinding", "configmap"):
-        (item,) = manifests.read(config.manifests(FOLDER, f"{each}.yaml"))
-        own = {"data": {"image": image}} if each == "configmap" else {}
+    for kind in ("role", "rolebinding", "configmap"):
+        (item,) = manifests.read(config.manifests(FOLDER, f"{kind}.yaml"))
+        own = {"data": {"image": image}} if kind == "configmap" else {}
         kube.apply(merge(item, {"metadata": {"labels": labels}} | own))
 
 

@@ -149,7 +149,7 @@ def share(text: str) -> float | None:
     """
     if not (match := _COUNT.search(text)):
         return None
-    done, total = (float(each.replace(",", "")) for each in match.groups())
+    done, total = (float(group.replace(",", "")) for group in match.groups())
     return min(done / total, 1.0) if total else None
 
 

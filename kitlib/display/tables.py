@@ -101,7 +101,7 @@ def printable(text: str) -> str:
         >>> printable("\\x1b[31mred\\x1b[0m bell\\x07")
         'red bell\\\\x07'
     """
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), plain(text))
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), plain(text))
 
 
 def facts(about: Mapping[str, object]) -> Table:

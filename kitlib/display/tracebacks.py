@@ -83,7 +83,7 @@ def find(lines: Iterable[Line]) -> list[Traceback]:
         if not text.startswith('{"'):  # an event that came in between
             by_prefix.setdefault(prefix[0].strip() if prefix else "", []).append(Line(line.time, text))
     found = [traceback for prefix, own in by_prefix.items() for traceback in _find_in(own, prefix)]
-    return [each for each in found if not any(noise in each.error for noise in _NOISE)]
+    return [failure for failure in found if not any(noise in failure.error for noise in _NOISE)]
 
 
 def first(logs: Mapping[int | str, Iterable[Line]]) -> Traceback | None:
@@ -253,6 +253,6 @@ def _joined(lines: Sequence[Line]) -> list[Line]:
     for index, line in enumerate(made):
         if line.text.rstrip() == _HEAD:
             near = range(index + 1, min(index + 6, len(made)))
-            frame = next((each for each in near if made[each].text.startswith("  ")), index + 1)
+            frame = next((index for index in near if made[index].text.startswith("  ")), index + 1)
             made[index:frame] = [*made[index + 1 : frame], line]
     return made

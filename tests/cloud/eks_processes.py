@@ -6,7 +6,7 @@ No Kubernetes is behind it: what is done inside a cluster is in `test_eks_provid
 import random
 from collections.abc import Callable
 
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from trainyard_kit.clouds import cluster as shared
 from trainyard_kit.clouds.eks.cluster import EksCluster
 from trainyard_kit.clouds.eks.session import AwsSession

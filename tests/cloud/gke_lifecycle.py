@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable
 
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from trainyard_kit.clouds import cluster as shared
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.session import GcpSession

@@ -4,7 +4,7 @@ import boto3
 import pytest
 from botocore import exceptions as boto
 
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput, KitError
 from trainyard_kit.clouds.checks import Level
 from trainyard_kit.clouds.eks.access import check_principal

@@ -7,7 +7,8 @@ from inspect import signature
 import pytest
 
 from kitlib import config
-from kitlib.clusters.base import Cluster, Shape
+from kitlib.clusters.base import Cluster
+from kitlib.clusters.shape import Shape
 from kitlib.errors import ClusterNotFound
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.session import GcpSession

@@ -19,7 +19,7 @@ import httplib2
 import pytest
 from google.api_core.exceptions import ServiceUnavailable
 
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput, PreflightFailed
 from trainyard_kit.clouds.checks import Level
 from trainyard_kit.clouds.cloud_errors import ErrorReason

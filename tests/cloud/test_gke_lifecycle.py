@@ -7,7 +7,7 @@ import pytest
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.storage import Client
 
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput, ClusterNotFound, KitError, PreflightFailed, ProviderFailed
 from trainyard_kit.clouds import resources
 from trainyard_kit.clouds.cloud_errors import ErrorReason

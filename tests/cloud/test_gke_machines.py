@@ -2,7 +2,7 @@
 
 import pytest
 
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.machines import choose, disk_type

@@ -14,7 +14,7 @@ from google.cloud import storage
 from sklearn.datasets import load_digits
 
 import kitlib as kit
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 
 from .backing_cluster import BackingCluster

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from kitlib import clusters
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from kitlib.errors import (
     BadInput,
     ClusterNotFound,

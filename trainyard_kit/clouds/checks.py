@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kitlib.clusters import provider_class
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table
@@ -65,11 +65,11 @@ class Report:
     @property
     def failures(self) -> tuple[Check, ...]:
         """The checks that failed."""
-        return tuple(each for each in self.checks if each.level is Level.FAILED)
+        return tuple(check for check in self.checks if check.level is Level.FAILED)
 
     def table(self) -> Table:
         """A row for each check."""
-        rows = [(each.name, each.level.value, each.words, each.fix) for each in self.checks]
+        rows = [(check.name, check.level.value, check.words, check.fix) for check in self.checks]
         return Table(("check", "result", "found", "how to fix it"), rows, empty="nothing was checked")
 
     def raise_failures(self) -> "Report":
@@ -83,9 +83,9 @@ class Report:
         one, *more = self.failures
         count = f"{1 + len(more)} things stand in the way: " if more else ""
         raise PreflightFailed(
-            count + "; ".join(f"{each.name}: {each.words}" for each in self.failures),
+            count + "; ".join(f"{failure.name}: {failure.words}" for failure in self.failures),
             about=f"{self.about}; nothing was made",
-            fix="\n".join(dict.fromkeys(each.fix for each in self.failures if each.fix)),
+            fix="\n".join(dict.fromkeys(failure.fix for failure in self.failures if failure.fix)),
         )
 
     def __repr__(self) -> str:
@@ -129,9 +129,9 @@ def run(probes: Iterable[Probe], *, about: str) -> Report:
             line.update(probe.name)
             found = _ask(probe)
             checks += found
-            if probe.stops and any(each.level is Level.FAILED for each in found):
+            if probe.stops and any(check.level is Level.FAILED for check in found):
                 break
-        bad = sum(each.level is Level.FAILED for each in checks)
+        bad = sum(check.level is Level.FAILED for check in checks)
         line.done(f"{len(checks)} checks, {bad} failed")
     return Report(about, tuple(checks))
 
@@ -140,8 +140,8 @@ def _ask(probe: Probe) -> list[Check]:
     checks: list[Check] = []
     try:
         found = probe.ask()
-        for each in [found] if isinstance(found, Check) else found:
-            checks.append(each)  # one may be found before the next raises
+        for check in [found] if isinstance(found, Check) else found:
+            checks.append(check)  # one may be found before the next raises
     except KitError as error:
         if probe.needed:
             checks.append(failed(probe.name, error.what, error.fix))

@@ -11,9 +11,9 @@ from typing import Self
 
 from kitlib import config
 from kitlib.clusters import cleanup, kubeconfigs
-from kitlib.clusters.base import Shape
 from kitlib.clusters.kubectl import find_kubectl
 from kitlib.clusters.nodes import is_ready, list_nodes
+from kitlib.clusters.shape import Shape
 from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
 from kitlib.k8s import names
@@ -125,9 +125,9 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
     def running_costs(cls, session: Session) -> list[Estimate]:
         """Estimate what each cluster of the kit in the account or project costs until its end."""
         found = []
-        for each in cls.clusters(session):
-            about = f'cluster "{each.tags.cluster}" in {each.where}'
-            found.append(Estimate(about, cls._prices(each), hours_left(each.tags.expires)))
+        for cluster in cls.clusters(session):
+            about = f'cluster "{cluster.tags.cluster}" in {cluster.where}'
+            found.append(Estimate(about, cls._prices(cluster), hours_left(cluster.tags.expires)))
         return found
 
     # Looking
@@ -150,8 +150,8 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
     def resources(self) -> Table:
         """List what exists of it at the cloud."""
         rows = [
-            (each.name, each.kind, each.state, each.costs, each.id)
-            for each in self.find_resources(self.session, self.name)
+            (resource.name, resource.kind, resource.state, resource.costs, resource.id)
+            for resource in self.find_resources(self.session, self.name)
         ]
         columns = ("what", "kind", "state", "costs", "id")
         return Table(columns, rows, empty=f"nothing is left of it at {self.cloud}")
@@ -254,8 +254,8 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
     def _ready_nodes(self) -> int:
         """Count the training nodes that are Ready."""
-        nodes = (each for each in list_nodes(self.kube) if is_ready(each))
-        return sum((each["metadata"].get("labels") or {}).get(POOL) == self.pool for each in nodes)
+        nodes = (node for node in list_nodes(self.kube) if is_ready(node))
+        return sum((node["metadata"].get("labels") or {}).get(POOL) == self.pool for node in nodes)
 
     def scale_up_to(self, nodes: int, *, confirm: bool = False) -> Table:
         """Have at least so many training nodes: as `scale`, but existing ones stay."""
@@ -372,7 +372,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         if left := cls.find_resources(session, name):
             raise ProviderFailed(
                 "something is left, and may cost: "
-                + "; ".join(f"{each.name} {each.id} {each.costs}".rstrip() for each in left),
+                + "; ".join(f"{resource.name} {resource.id} {resource.costs}".rstrip() for resource in left),
                 about=title,
                 fix=f"delete it again; if it stays, docs/{cls.provider}.md says how by hand",
             )

@@ -59,11 +59,11 @@ def committed_cost(standing: Iterable[Estimate]) -> float:
         BadInput: The price of one is not known.
     """
     total = 0.0
-    for each in standing:
-        if each.unknown:
-            words = f"its cost cannot be counted: the price of {', '.join(each.unknown)} is not known"
-            raise BadInput(words, about=each.about, fix="delete it, or leave the budget out")
-        total += each.total
+    for resource in standing:
+        if resource.unknown:
+            words = f"its cost cannot be counted: the price of {', '.join(resource.unknown)} is not known"
+            raise BadInput(words, about=resource.about, fix="delete it, or leave the budget out")
+        total += resource.total
     return total
 
 

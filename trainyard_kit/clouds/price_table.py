@@ -89,7 +89,7 @@ class Estimate:
     @property
     def an_hour(self) -> float:
         """Dollars an hour, of what has a price."""
-        return sum(each.together for each in self.prices)
+        return sum(price.together for price in self.prices)
 
     @property
     def total(self) -> float:
@@ -99,18 +99,18 @@ class Estimate:
     @property
     def unknown(self) -> tuple[str, ...]:
         """What has no price, so that the sums are too low."""
-        return tuple(each.what for each in self.prices if each.dollars_an_hour is None)
+        return tuple(price.what for price in self.prices if price.dollars_an_hour is None)
 
     def table(self) -> Table:
         """Tabulate the parts, and the sums."""
         least = "at least " if self.unknown else ""
         rows = []
-        for each in self.prices:
+        for price in self.prices:
             figures = [UNKNOWN] * 3
-            if each.dollars_an_hour is not None:
-                known = (each.dollars_an_hour, each.together, each.together * self.hours)
+            if price.dollars_an_hour is not None:
+                known = (price.dollars_an_hour, price.together, price.together * self.hours)
                 figures = list(map(_dollars, known))
-            rows.append((each.what, f"{each.count:g}", *figures))
+            rows.append((price.what, f"{price.count:g}", *figures))
         sums = (f"{least}{_dollars(self.an_hour)}", f"{least}{_dollars(self.total)}")
         hours = f"in {self.hours:g} hour{'' if self.hours == 1 else 's'}"
         return Table(
@@ -120,11 +120,11 @@ class Estimate:
     def words(self) -> list[str]:
         """Notes below the table."""
         said = [f"the price of {', '.join(self.unknown)} is {UNKNOWN}"] if self.unknown else []
-        said += dict.fromkeys(each.source for each in self.prices if each.source)
-        if staying := [each for each in self.prices if each.stays]:
-            day = _dollars(sum(each.together for each in staying) * 24)
+        said += dict.fromkeys(price.source for price in self.prices if price.source)
+        if staying := [price for price in self.prices if price.stays]:
+            day = _dollars(sum(price.together for price in staying) * 24)
             said.append(f"still billed after its expiry, {day} a day, until kit.clean_up or a delete:")
-            said += [f"  {each.what}: {each.stays}" for each in staying]
+            said += [f"  {price.what}: {price.stays}" for price in staying]
         return [*said, *self.notes]
 
     def __repr__(self) -> str:
@@ -176,7 +176,7 @@ def price_table(cloud: str) -> PriceTable:
 def machine_prices(cloud: str, machines: Machines) -> tuple[Price, ...]:
     """Price training nodes without their disks; of several types that a spot group may take, the dearest."""
     table, spot = price_table(cloud), ", spot" if machines.spot else ""
-    kind = max((machines.type, *machines.others), key=lambda each: table.an_hour.get(each, math.inf))
+    kind = max((machines.type, *machines.others), key=lambda other: table.an_hour.get(other, math.inf))
     found = [table.price(kind, what=f"node {kind}{spot}", count=machines.count, spot=machines.spot)]
     if machines.accelerator and machines.type.startswith(SOLD_APART):
         name, count = machines.accelerator, machines.gpus * machines.count
@@ -253,12 +253,12 @@ def describe_price(nodes: Sequence[Object], hours: float, *, at: str = "", more:
         at: The cluster's provider.
         more: How many of the nodes are still to be added.
     """
-    found = next((each["spec"].get("providerID", "").partition(":")[0] for each in nodes), "")
+    found = next((node["spec"].get("providerID", "").partition(":")[0] for node in nodes), "")
     cloud = CLOUDS.get(at) or CLOUDS.get(found)
     if cloud is None:
         return "nothing here, beyond the machines that there are"
-    table, machines = price_table(cloud), [_machine(each) for each in nodes]
-    prices = [price for each in machines for price in machine_prices(cloud, each)]
+    table, machines = price_table(cloud), [_machine(node) for node in nodes]
+    prices = [price for machine in machines for price in machine_prices(cloud, machine)]
     total = Estimate("this cluster", (table.price(CONTROL_PLANE[cloud]), *prices), hours)
     unknown = f"; not known: {', '.join(dict.fromkeys(total.unknown))}" if total.unknown else ""
     said = f"about {total.total:.2f} dollars, {total.an_hour:.2f} an hour"

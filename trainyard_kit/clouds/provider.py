@@ -5,7 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
-from kitlib.clusters.base import Cluster, Shape
+from kitlib.clusters.base import Cluster
+from kitlib.clusters.shape import Shape
 from kitlib.display.tables import Text
 from trainyard_kit.clouds.checks import Check, Report
 from trainyard_kit.clouds.clock import Clock

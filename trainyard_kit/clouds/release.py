@@ -26,9 +26,9 @@ def release(kube: Kube, *, about: str) -> None:
         try:
             everywhere = kube.within("")
             for kind, goes in ((SERVICE, _balanced), (CLAIM, bool), (POD, _holds_a_claim)):
-                for each in everywhere.get_all(kind):
-                    if goes(each):
-                        meta = each["metadata"]
+                for item in everywhere.get_all(kind):
+                    if goes(item):
+                        meta = item["metadata"]
                         kube.within(meta["namespace"]).delete(kind, meta["name"])
             wait(
                 watch_objects(everywhere, WatchSpec(SERVICE), WatchSpec(CLAIM), WatchSpec(VOLUME)),
@@ -53,7 +53,7 @@ def _balanced(service: dict[str, Any]) -> bool:
 
 
 def _holds_a_claim(pod: dict[str, Any]) -> bool:
-    return any("persistentVolumeClaim" in each for each in pod["spec"].get("volumes") or ())
+    return any("persistentVolumeClaim" in volume for volume in pod["spec"].get("volumes") or ())
 
 
 def _made_for_a_claim(volume: dict[str, Any]) -> bool:

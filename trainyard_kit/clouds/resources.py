@@ -68,13 +68,13 @@ def places(
     if provider not in (None, *CLOUDS):
         raise BadInput(f"there is no cloud {provider!r}", about="the provider", fix=", ".join(CLOUDS))
     found, unanswered = [], []
-    for each in CLOUDS if provider is None else (provider,):
-        kind = plugins.load(plugins.entries("kitlib.providers")[each])
+    for cloud in CLOUDS if provider is None else (provider,):
+        kind = plugins.load(plugins.entries("kitlib.providers")[cloud])
         try:
             sessions = kind.sessions(regions=regions, profile=profile, project=project)
             found += [Place(kind, session) for session in sessions]
         except KitError as error:
-            unanswered.append((each, error))
+            unanswered.append((cloud, error))
     return found, unanswered
 
 
@@ -94,9 +94,9 @@ def find(
     found, errors, answered = [], list(unanswered), 0
     with progress("clouds") as line, ThreadPoolExecutor(WORKERS, thread_name_prefix="list") as pool:
         line.update("listing the kit's resources")
-        for place, answer in [(each, pool.submit(ask, each)) for each in asked]:
+        for place, answer in [(place, pool.submit(ask, place)) for place in asked]:
             try:
-                found += [(place, each) for each in answer.result()]
+                found += [(place, resource) for resource in answer.result()]
                 answered += 1
             except KitError as error:
                 errors.append((str(place), error))
@@ -109,10 +109,21 @@ def find(
 def table(found: Iterable[Found], unanswered: Iterable[Unanswered] = ()) -> Table:
     """Tabulate resources, with a row for each place that gave no answer."""
     rows: list[tuple[object, ...]] = []
-    for _, each in found:
-        owner, end = (each.tags.owner, each.tags.expires) if each.tags else (None, None)
+    for _, resource in found:
+        owner, end = (resource.tags.owner, resource.tags.expires) if resource.tags else (None, None)
         until = end and end.strftime("%Y-%m-%d %H:%M UTC")
-        rows.append((each.cluster, each.name, each.state, each.where, owner, until, each.costs, each.id))
+        rows.append(
+            (
+                resource.cluster,
+                resource.name,
+                resource.state,
+                resource.where,
+                owner,
+                until,
+                resource.costs,
+                resource.id,
+            )
+        )
     for where, error in unanswered:
         rows.append((None, f"{where} could not be asked", "unknown", where, None, None, None, error.what))
     return Table(COLUMNS, rows, empty="nothing of the kit is at the clouds that were asked")
@@ -127,12 +138,12 @@ def costs(asked: Iterable[Place], *, budget: float | None = None) -> Table:
     """
     found: list[Estimate] = []
     rows: list[tuple[object, ...]] = []
-    for place in {each.provider: each for each in reversed(list(asked))}.values():
+    for place in {place.provider: place for place in reversed(list(asked))}.values():
         try:
             found += place.provider.running_costs(place.session)
         except KitError as error:
             rows.append((f"{place} could not be asked: {error.what}", None, None, None))
-    rows = [*((each.about, *_figures([each]), each.hours) for each in found), *rows]
+    rows = [*((resource.about, *_figures([resource]), resource.hours) for resource in found), *rows]
     if found:
         rows.append(("together", *_figures(found), None))
     if rows and budget is not None:
@@ -141,8 +152,8 @@ def costs(asked: Iterable[Place], *, budget: float | None = None) -> Table:
 
 
 def _figures(estimates: Sequence[Estimate]) -> tuple[str, str]:
-    least = "at least " if any(each.unknown for each in estimates) else ""
-    an_hour, total = (sum(getattr(each, what) for each in estimates) for what in ("an_hour", "total"))
+    least = "at least " if any(estimate.unknown for estimate in estimates) else ""
+    an_hour, total = (sum(getattr(estimate, what) for estimate in estimates) for what in ("an_hour", "total"))
     return f"{least}{an_hour:.2f}", f"{least}{total:.2f}"
 
 
@@ -186,8 +197,8 @@ def delete_resources(
         raise BadInput("no cluster is named", about="clusters=[]", fix=fix)
     asked, errors = places(provider, regions=regions, profile=profile, project=project)
     found, unanswered = find(asked, errors)
-    found = [(place, each) for place, each in found if wanted is None or each.cluster in wanted]
-    meant = list(dict.fromkeys((place, each.cluster) for place, each in found))
+    found = [(place, resource) for place, resource in found if wanted is None or resource.cluster in wanted]
+    meant = list(dict.fromkeys((place, resource.cluster) for place, resource in found))
     if dry_run or not meant:
         return table(found, unanswered)
     if len(meant) > 1 and confirm is not True:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput
 from trainyard_kit.clouds.tags import Tags
 

@@ -92,7 +92,7 @@ class Steps(AbstractContextManager["Steps"]):
         if kind is None:  # what was expected and not needed goes
             with self._lock:
                 self._steps = {
-                    name: each for name, each in self._steps.items() if each.phase is not Phase.WAITS
+                    name: step for name, step in self._steps.items() if step.phase is not Phase.WAITS
                 }
         self.show(over=True)
         if self._line is not None:
@@ -127,7 +127,7 @@ class Steps(AbstractContextManager["Steps"]):
         if self._line is not None:
             self._write(self._line, over)
         elif threading.current_thread() is threading.main_thread():  # which runs the cell
-            key = f"{over} {[(each.name, each.phase, each.words) for each in self.steps]}"
+            key = f"{over} {[(step.name, step.phase, step.words) for step in self.steps]}"
             if key != self._shown or self._live:
                 self._shown = key
                 self._display()
@@ -149,17 +149,17 @@ class Steps(AbstractContextManager["Steps"]):
         """Tabulate the steps."""
         now = self.clock.now()
         rows = [
-            (each.name, each.phase.value, duration(each.usual or None), duration(each.took(now)), each.words)
-            for each in self.steps
+            (step.name, step.phase.value, duration(step.usual or None), duration(step.took(now)), step.words)
+            for step in self.steps
         ]
         return Table(COLUMNS, rows, empty="nothing to do")
 
     def __str__(self) -> str:
         steps = self.steps
-        done = sum(each.phase is Phase.DONE for each in steps)
+        done = sum(step.phase is Phase.DONE for step in steps)
         parts = [f"{done} of {len(steps)} steps done after {duration(self.clock.now() - self._began)}"]
         for phase, words in ((Phase.FAILED, "failed"), (Phase.RUNS, "at work")):
-            if names := [each.name for each in steps if each.phase is phase]:
+            if names := [step.name for step in steps if step.phase is phase]:
                 parts.append(f"{words}: {', '.join(names)}")
         return "; ".join(parts)
 
@@ -175,12 +175,12 @@ class Steps(AbstractContextManager["Steps"]):
             self._handle.update(bundle, raw=True)
 
     def _write(self, line: progress.Progress, over: bool) -> None:
-        for each in self.steps:
-            if each.phase in (Phase.DONE, Phase.FAILED) and each.name not in self._noted:
-                self._noted.add(each.name)
-                took = duration(each.took(self.clock.now()))
-                words = f": {each.words}" if each.words else ""
-                line.note(f"{MARKS[each.phase]} {each.name}: {each.phase.value} after {took}{words}")
+        for step in self.steps:
+            if step.phase in (Phase.DONE, Phase.FAILED) and step.name not in self._noted:
+                self._noted.add(step.name)
+                took = duration(step.took(self.clock.now()))
+                words = f": {step.words}" if step.words else ""
+                line.note(f"{MARKS[step.phase]} {step.name}: {step.phase.value} after {took}{words}")
         if over:
             line.done(str(self))
         elif line.rewrites:
@@ -189,8 +189,8 @@ class Steps(AbstractContextManager["Steps"]):
     def _html(self) -> str:
         from kitlib.widgets.widget import bundle
 
-        head = "".join(f"<th>{each}</th>" for each in ("", *COLUMNS[:4], "", ""))
-        body = "".join(_row(each, self.clock.now()) for each in self.steps)
+        head = "".join(f"<th>{title}</th>" for title in ("", *COLUMNS[:4], "", ""))
+        body = "".join(_row(step, self.clock.now()) for step in self.steps)
         return (
             f"<style>{bundle(('steps.css',))}</style><div class='ty-steps'>"
             f"<p role='status'><b>{escape(self.title)}</b>: {escape(str(self))}</p>"

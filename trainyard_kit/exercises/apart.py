@@ -206,7 +206,7 @@ def main(module: str, source: str, results: str, names: str) -> None:
     with Path(results).open("a", encoding="utf-8") as file:
         try:
             exec(compile(definitions(cell), CELL, "exec"), vars(learner))
-            written = {name: getattr(learner, found) for name, found in json.loads(names).items()}
+            written = {name: getattr(learner, load) for name, load in json.loads(names).items()}
         except Exception as error:  # noqa: BLE001 whatever the learner's code raises
             rows = exercise.none_right(f"outside of the notebook {explain(error)}")
         else:

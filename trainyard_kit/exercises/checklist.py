@@ -164,7 +164,7 @@ def explain(error: BaseException) -> str:
     words = traceback.format_exception_only(error)[-1].strip()
     if isinstance(error, SyntaxError) and error.lineno:
         return f"{words} (line {error.lineno})"
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == CELL]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == CELL]
     if not frames:
         return f"it raises {words}"
     line = linecache.getline(CELL, frames[-1].lineno).strip()
@@ -210,7 +210,7 @@ def definitions(cell: str) -> ast.Module:
     """
     tree = ast.parse(cell, CELL)
     kept = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
-    tree.body = [each for each in tree.body if isinstance(each, kept) or _constant(each)]
+    tree.body = [statement for statement in tree.body if isinstance(statement, kept) or _constant(statement)]
     return tree
 
 

@@ -74,7 +74,7 @@ def _digest(optimizer: torch.optim.Optimizer) -> str:
 
 def _explain(error: BaseException, program: str) -> str:
     words = traceback.format_exception_only(error)[-1].strip()
-    frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == program]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == program]
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else 0
     return f"line {line} raises {words}" if line else f"it raises {words}"
 

@@ -14,9 +14,9 @@ def check_kind(written: object, *, kind: str, version: str) -> None:
     """
     if not isinstance(written, dict):
         raise NotYet(f"it is {describe(written)}: write the manifest as a dict")
-    for name, wanted in (("kind", kind), ("apiVersion", version)):
-        if (found := field(written, name)) != wanted:
-            raise NotYet(f"{name} is {describe(found)}, and should be {wanted!r}")
+    for name, value in (("kind", kind), ("apiVersion", version)):
+        if (found := field(written, name)) != value:
+            raise NotYet(f"{name} is {describe(found)}, and should be {value!r}")
 
 
 def dry_run(cluster, written: dict) -> dict:

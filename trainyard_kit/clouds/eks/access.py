@@ -58,6 +58,6 @@ def revoke_pods(session: AwsSession, cluster: str, namespace: str) -> None:
     """Undo `grant_pods`; idempotent."""
     which = {"clusterName": cluster, "namespace": namespace, "serviceAccount": "default"}
     found = session.find("eks", "list_pod_identity_associations", **which) or {}
-    for each in found.get("associations", []):
-        one = {"clusterName": cluster, "associationId": each["associationId"]}
+    for association in found.get("associations", []):
+        one = {"clusterName": cluster, "associationId": association["associationId"]}
         session.find("eks", "delete_pod_identity_association", **one)

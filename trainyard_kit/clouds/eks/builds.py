@@ -88,12 +88,14 @@ def _commands(order: BuildRequest, region: str) -> tuple[str, ...]:
 
 def _last_words(session: AwsSession, ended: Mapping[str, Any]) -> str:
     """Read the last lines of a build's log, or why it never began."""
-    phases = [each for each in ended.get("phases", []) if each.get("phaseStatus") not in (None, "SUCCEEDED")]
-    contexts = [context for each in phases for context in each.get("contexts", [])]
-    said = [each["message"] for each in contexts if each.get("message")]
+    phases = [
+        phase for phase in ended.get("phases", []) if phase.get("phaseStatus") not in (None, "SUCCEEDED")
+    ]
+    contexts = [context for phase in phases for context in phase.get("contexts", [])]
+    said = [context["message"] for context in contexts if context.get("message")]
     logs = ended.get("logs", {})
     if logs.get("groupName") and logs.get("streamName"):
         which = {"logGroupName": logs["groupName"], "logStreamName": logs["streamName"]}
         found = session.find("logs", "get_log_events", limit=LAST_LINES, **which)
-        said += [each["message"].rstrip() for each in (found or {}).get("events", [])]
+        said += [event["message"].rstrip() for event in (found or {}).get("events", [])]
     return "\n".join(said[-LAST_LINES:])

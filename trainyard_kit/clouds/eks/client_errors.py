@@ -140,4 +140,4 @@ def _names(parameters: Mapping[str, Any]) -> str:
         for key, value in parameters.items()
         if isinstance(value, str) and re.search(r"(?i)name$|id$|arn$|^bucket$", key)
     )
-    return "".join(f" {each}" for each in told)
+    return "".join(f" {words}" for words in told)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kitlib import config
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, KitError, ProviderFailed
 from kitlib.k8s import names
@@ -66,9 +66,11 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     ) -> list[AwsSession]:
         if regions != "all":
             chosen = [regions] if regions is None or isinstance(regions, str) else regions
-            return [AwsSession(each, profile) for each in chosen]
+            return [AwsSession(region, profile) for region in chosen]
         home = AwsSession(None, profile)
-        return [home.within(each["RegionName"]) for each in home.call("ec2", "describe_regions")["Regions"]]
+        return [
+            home.within(region["RegionName"]) for region in home.call("ec2", "describe_regions")["Regions"]
+        ]
 
     @classmethod
     def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
@@ -156,7 +158,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
         kept = self._stack().parameters
         zones = (kept["ZoneOne"], kept["ZoneTwo"])
         having = machines.zones_with(self.session, (plan.machines.type, *plan.machines.others))
-        wanted = shape.options.get("zone") or next((each for each in zones if each in having), zones[0])
+        wanted = shape.options.get("zone") or next((zone for zone in zones if zone in having), zones[0])
         if wanted not in zones:
             fix = f"zone={' or '.join(map(repr, zones))}"
             raise BadInput("the cluster has no subnet there", about=f'zone="{wanted}", {self.title}', fix=fix)
@@ -174,8 +176,8 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
 
     def _create(self, plan: EksPlan, steps: Steps) -> None:
         bring_up(self.session, plan, steps, fix=self._again)
-        for each in plan.admins:
-            access.add_admin(self.session, self.name, each, plan.tags.amazon())
+        for admin in plan.admins:
+            access.add_admin(self.session, self.name, admin, plan.tags.amazon())
 
     def _scale(self, nodes: int, steps: Steps) -> None:
         resize(self.session, self.name, nodes, steps, fix=self._again)
@@ -276,9 +278,9 @@ def _info(session: AwsSession, now: StackState, there: Iterable[tuple[Stack, Sta
     assert whose is not None  # `stacks_of` finds the kit's alone
     ready = now.complete or (now.busy and now.status.startswith("UPDATE"))
     trained = None
-    for stack, each in there:
-        if (stack.cluster, stack.pool) == (name, TRAIN) and (each.complete or each.busy):
-            trained = planning.training(session, each.parameters)
+    for stack, state in there:
+        if (stack.cluster, stack.pool) == (name, TRAIN) and (state.complete or state.busy):
+            trained = planning.training(session, state.parameters)
     return ClusterInfo(
         Tags(name, whose.owner, whose.workshop, end.expires if end else None),
         trained,

@@ -26,11 +26,11 @@ def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> N
     for pool in (SYSTEM, TRAIN):
         steps.update(f"stack {Stack(session, plan.tags.cluster, pool).name}", Phase.WAITS, AWAKE)
     _create({cluster: plan.cluster_parameters(session.principal)}, given, role, steps, fix=fix)
-    pools = {Stack(session, plan.tags.cluster, each): plan.pool_parameters(each) for each in (SYSTEM, TRAIN)}
+    pools = {Stack(session, plan.tags.cluster, pool): plan.pool_parameters(pool) for pool in (SYSTEM, TRAIN)}
     try:
         _create(pools, given, role, steps, fix=fix)
     except StackFailed as error:
-        failed = next(each for each in pools if each.about == error.about)
+        failed = next(stack for stack in pools if stack.about == error.about)
         other = ZONES[pools[failed].get("Zone") != ZONES[1]]
         zone, train = plan.zones[ZONES.index(other)], plan.machines
         words, kind = f"{error.what}\n{error.detail}", train.type if failed.pool == TRAIN else SYSTEM_MACHINE
@@ -45,28 +45,28 @@ def _create(
     wanted: Mapping[Stack, Mapping[str, Any]], given: Mapping[str, str], role: str, steps: Steps, *, fix: str
 ) -> None:
     """Have these stacks complete, all at the same time."""
-    follow([each for each in wanted if (now := each.describe()) and now.busy], steps, fix=fix)
-    missing = {each: now for each in wanted if not ((now := each.describe()) and now.complete)}
+    follow([stack for stack in wanted if (now := stack.describe()) and now.busy], steps, fix=fix)
+    missing = {stack: now for stack in wanted if not ((now := stack.describe()) and now.complete)}
     resumed, replaced = [], []
-    for each, now in missing.items():
-        if now is not None and now.resumable and _has_control_plane(each):
-            each.update({})
-            resumed.append(each)
+    for stack, now in missing.items():
+        if now is not None and now.resumable and _has_control_plane(stack):
+            stack.update({})
+            resumed.append(stack)
         elif now is not None:  # of a failed pool nothing is worth keeping
-            each.delete()
-            replaced.append(each)
+            stack.delete()
+            replaced.append(stack)
     follow(replaced, steps, fix=fix)
-    for each in replaced:
-        if each.describe() is not None:
-            raise each.error("cluster.delete(), then create it again")
-    for each in missing:
-        if each not in resumed:
-            patiently(steps, partial(each.create, wanted[each], given, role=role))
+    for stack in replaced:
+        if stack.describe() is not None:
+            raise stack.error("cluster.delete(), then create it again")
+    for stack in missing:
+        if stack not in resumed:
+            patiently(steps, partial(stack.create, wanted[stack], given, role=role))
     follow(missing, steps, fix=fix)
-    for each in missing:
-        now = each.describe()
+    for stack in missing:
+        now = stack.describe()
         if now is None or not now.complete:
-            raise each.error(fix)
+            raise stack.error(fix)
 
 
 def _has_control_plane(stack: Stack) -> bool:

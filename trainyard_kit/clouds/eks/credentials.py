@@ -30,7 +30,7 @@ def find_renewal(env: Mapping[str, str], home: Path, profile: str | None = None)
     if name == "default" and not profiles.get(name):
         if env.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
             return f"write a new token to {env['AWS_WEB_IDENTITY_TOKEN_FILE']}"
-        if any(env.get(each) for each in CONTAINER):
+        if any(env.get(variable) for variable in CONTAINER):
             return "restart this container, or see that its role may still be used"
         return SIGN_IN
     return _renewal(profiles, name, set())
@@ -70,7 +70,7 @@ def find_credentials(env: Mapping[str, str], home: Path) -> tuple[str, str]:
             return f'profile "{name}" in {file} ({chosen})', f"if it has expired: {find_renewal(env, home)}"
     if profile:
         return f'profile "{profile}" (AWS_PROFILE), which no file has', f"unset it, or: {SIGN_IN}"
-    if any(env.get(each) for each in CONTAINER):
+    if any(env.get(variable) for variable in CONTAINER):
         return "the role of this container", WHOSE
     return "nothing was found; on an EC2 instance, its role", SIGN_IN
 

@@ -31,15 +31,17 @@ def find_resources(session: AwsSession, cluster: str | None = None) -> list[Clou
     if cluster is not None:
         names = {cluster}
     else:
-        names = {each.cluster for each, _ in stacks} | {owner.cluster for owner, _ in outside}
+        names = {stack.cluster for stack, _ in stacks} | {owner.cluster for owner, _ in outside}
         names.update(expiry.groups(session))
     found = []
     for name in sorted(names):
-        mine = [(each, now) for each, now in stacks if each.cluster == name]
+        mine = [(stack, now) for stack, now in stacks if stack.cluster == name]
         end = expiry.find(session, name)
         whose = end or next((tags.read(now.tags) for _, now in mine), None)
-        rows = [each for stack, _ in mine for each in _inside(stack)]
-        rows += [("stack", "AWS::CloudFormation::Stack", each.name, now.status.lower()) for each, now in mine]
+        rows = [resource for stack, _ in mine for resource in _inside(stack)]
+        rows += [
+            ("stack", "AWS::CloudFormation::Stack", stack.name, now.status.lower()) for stack, now in mine
+        ]
         rows += [
             ("role", "AWS::IAM::Role", role, "there") for owner, role in outside if owner.cluster == name
         ]
@@ -47,15 +49,17 @@ def find_resources(session: AwsSession, cluster: str | None = None) -> list[Clou
             [("schedules", "AWS::Scheduler::ScheduleGroup", expiry.group_name(name), "there")] if end else []
         )
         known = {identity for _, _, identity, _ in rows}
-        others = [each for each in ecr.repositories(session, name) if each not in known]
-        rows += [("repository", "AWS::ECR::Repository", each, "there") for each in others]
+        others = [repository for repository in ecr.repositories(session, name) if repository not in known]
+        rows += [("repository", "AWS::ECR::Repository", repository, "there") for repository in others]
         for what, kind, identity, state in rows:
             costs = rate("amazon", COSTS[kind]) if kind in COSTS else ""
             costs = "by the hour for each node" if kind == "AWS::EKS::Nodegroup" else costs
             found.append(CloudResource(name, what, kind, identity, session.region, state, costs, whose))
-        for each in orphans.find(session, network(session, name, mine)):
-            where, costs = session.region, each.costs
-            found.append(CloudResource(name, each.name, each.kind, each.id, where, costs=costs, tags=whose))
+        for orphan in orphans.find(session, network(session, name, mine)):
+            where, costs = session.region, orphan.costs
+            found.append(
+                CloudResource(name, orphan.name, orphan.kind, orphan.id, where, costs=costs, tags=whose)
+            )
     return found
 
 
@@ -69,11 +73,11 @@ def delete(session: AwsSession, cluster: str, steps: Steps) -> None:
     whose = next((tags.read(now.tags) for _, now in there), None)
     if whose and any(now.service_role for _, now in there):  # without it, nobody can delete the stacks
         roles.create_stack_role(session, tags.Tags(cluster, whose.owner, whose.workshop, whose.expires))
-    _delete([each for each, _ in there if each.pool], there, steps)
-    _delete([each for each, _ in there if not each.pool], there, steps)
+    _delete([stack for stack, _ in there if stack.pool], there, steps)
+    _delete([stack for stack, _ in there if not stack.pool], there, steps)
     with steps.step("repositories, volumes, roles and schedules"):
-        for each in list(ecr.repositories(session, cluster)):
-            ecr.delete_repository(session, each)
+        for repository in list(ecr.repositories(session, cluster)):
+            ecr.delete_repository(session, repository)
         orphans.clean(session, network(session, cluster, []), steps)
         roles.delete_role(session, roles.role_name(session, cluster, roles.STACK))
         expiry.delete(session, cluster, steps)
@@ -83,20 +87,22 @@ def _delete(stacks: list[Stack], there: Iterable[tuple[Stack, StackState]], step
     """Delete stacks, and again after what held them is gone."""
     fix = "delete it again"
     updating = [
-        each for each in stacks if (now := each.describe()) and now.busy and now.status.startswith("UPDATE")
+        stack
+        for stack in stacks
+        if (now := stack.describe()) and now.busy and now.status.startswith("UPDATE")
     ]
     follow(updating, steps, fix=fix)  # which CloudFormation does not interrupt
     for _ in range(ATTEMPTS):
-        stacks = [each for each in stacks if each.describe() is not None]
-        for each in stacks:
-            if not each.pool:
-                _clear(each, there, steps)
-            if (now := each.describe()) and not now.status.startswith("DELETE_IN"):
-                patiently(steps, each.delete)  # a role that was just created anew is not known yet
+        stacks = [stack for stack in stacks if stack.describe() is not None]
+        for stack in stacks:
+            if not stack.pool:
+                _clear(stack, there, steps)
+            if (now := stack.describe()) and not now.status.startswith("DELETE_IN"):
+                patiently(steps, stack.delete)  # a role that was just created anew is not known yet
         follow(stacks, steps, fix=fix)
-    for each in stacks:
-        if each.describe() is not None:
-            raise each.error("what it names holds it: delete that, and then the cluster again")
+    for stack in stacks:
+        if stack.describe() is not None:
+            raise stack.error("what it names holds it: delete that, and then the cluster again")
 
 
 def _clear(stack: Stack, there: Iterable[tuple[Stack, StackState]], steps: Steps) -> None:
@@ -115,7 +121,8 @@ def _empty(session: AwsSession, bucket: str) -> None:
         every = list(session.every("s3", "list_object_versions", key, Bucket=bucket))
         for begin in range(0, len(every), 1000):
             batch = [
-                {"Key": each["Key"], "VersionId": each["VersionId"]} for each in every[begin : begin + 1000]
+                {"Key": version["Key"], "VersionId": version["VersionId"]}
+                for version in every[begin : begin + 1000]
             ]
             session.call("s3", "delete_objects", Bucket=bucket, Delete={"Objects": batch, "Quiet": True})
 
@@ -137,10 +144,10 @@ def _inside(stack: Stack) -> list[tuple[str, str, str, str]]:
     if stack.describe() is None:
         return []
     found = []
-    for each in stack.session.every(
+    for summary in stack.session.every(
         "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack.name
     ):
-        one, state = each.get("PhysicalResourceId"), each["ResourceStatus"]
+        one, state = summary.get("PhysicalResourceId"), summary["ResourceStatus"]
         if one and state != "DELETE_COMPLETE":
-            found.append((row(each["LogicalResourceId"]), each["ResourceType"], one, state.lower()))
+            found.append((row(summary["LogicalResourceId"]), summary["ResourceType"], one, state.lower()))
     return found

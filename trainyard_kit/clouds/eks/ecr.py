@@ -79,9 +79,9 @@ def repository_name(cluster: str, image: str) -> str:
 
 def repositories(session: AwsSession, cluster: str) -> Iterator[str]:
     """Find the repositories of a cluster, also those that its stack does not have."""
-    for each in session.every("ecr", "describe_repositories", "repositories"):
-        name = each["repositoryName"]
-        if name.startswith(repository_name(cluster, "")) and _is_ours(session, each, cluster):
+    for repository in session.every("ecr", "describe_repositories", "repositories"):
+        name = repository["repositoryName"]
+        if name.startswith(repository_name(cluster, "")) and _is_ours(session, repository, cluster):
             yield name
 
 

@@ -36,8 +36,8 @@ def find(session: AwsSession, cluster: str) -> tags.Tags | None:
 def groups(session: AwsSession) -> list[str]:
     """List the clusters of the region that have a schedule group."""
     every = session.every("scheduler", "list_schedule_groups", "ScheduleGroups", NamePrefix="trainyard-")
-    names = [each["Name"].removeprefix("trainyard-") for each in every if each["State"] != "DELETING"]
-    return [each for each in names if find(session, each)]
+    names = [rule["Name"].removeprefix("trainyard-") for rule in every if rule["State"] != "DELETING"]
+    return [name for name in names if find(session, name)]
 
 
 def create(session: AwsSession, given: tags.Tags, steps: Steps, *, boundary: str = "") -> None:
@@ -57,7 +57,7 @@ def create(session: AwsSession, given: tags.Tags, steps: Steps, *, boundary: str
     if made is None:
         session.call("scheduler", "tag_resource", ResourceArn=arn, Tags=as_list(given.amazon()))
     stacks = [
-        session.arn("cloudformation", f"stack/{Stack(session, given.cluster, each).name}/*") for each in POOLS
+        session.arn("cloudformation", f"stack/{Stack(session, given.cluster, pool).name}/*") for pool in POOLS
     ]
     role = roles.create_role(
         session,

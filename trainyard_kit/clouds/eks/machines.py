@@ -57,7 +57,7 @@ def instance_type(session: AwsSession, name: str) -> InstanceType:
     if "x86_64" not in found["ProcessorInfo"]["SupportedArchitectures"]:
         raise BadInput("its processors are ARM's; the trainer image is built for amd64", about=about, fix=fix)
     gpus = found.get("GpuInfo", {}).get("Gpus", [])
-    nvidia = sum(each["Count"] for each in gpus if each["Manufacturer"] == "NVIDIA")
+    nvidia = sum(gpu["Count"] for gpu in gpus if gpu["Manufacturer"] == "NVIDIA")
     efa = bool(found.get("NetworkInfo", {}).get("EfaSupported"))
     return InstanceType(name, found["VCpuInfo"]["DefaultVCpus"], nvidia, efa)
 
@@ -78,12 +78,12 @@ def zones(session: AwsSession, types: list[str], first: str = "") -> tuple[str, 
         {"Name": "state", "Values": ["available"]},
     ]
     every = session.call("ec2", "describe_availability_zones", Filters=state)["AvailabilityZones"]
-    usable = {each["ZoneName"] for each in every if each.get("ZoneId") not in ZONES_WITHOUT_EKS}
+    usable = {offering["ZoneName"] for offering in every if offering.get("ZoneId") not in ZONES_WITHOUT_EKS}
     having = zones_with(session, types) & usable
     if not having or len(usable) < 2 or first not in {"", *having}:
         where = f"zone {first}" if first else f"no zone of {session.region}"
-        others = [f'zone="{each}"' for each in sorted(having)] if first else []
-        fix = " or ".join([*others, *(f'instance_type="{each}"' for each in instead(types[0]))])
+        others = [f'zone="{zone}"' for zone in sorted(having)] if first else []
+        fix = " or ".join([*others, *(f'instance_type="{other_type}"' for other_type in instead(types[0]))])
         about = f'instance_type="{", ".join(types)}"'
         raise BadInput(f"{where} has {'no ' if first else ''}machines of this type", about=about, fix=fix)
     chosen = sorted(usable, key=lambda zone: (zone != first, zone not in having, zone))
@@ -95,13 +95,13 @@ def zones_with(session: AwsSession, types: Iterable[str]) -> set[str]:
     wanted = [{"Name": "instance-type", "Values": list(types)}]
     asked = {"LocationType": "availability-zone", "Filters": wanted}
     every = session.every("ec2", "describe_instance_type_offerings", "InstanceTypeOfferings", **asked)
-    return {each["Location"] for each in every}
+    return {offering["Location"] for offering in every}
 
 
 def instead(name: str) -> list[str]:
     """Name types that would do in place of one: with a GPU, or without."""
     others = WITH_A_GPU if re.match(r"(g|gr|p|vt)\d", name) else WITHOUT
-    return [each for each in others if each != name][:3]
+    return [similar for similar in others if similar != name][:3]
 
 
 def family(kind: str, *, spot: bool = False) -> tuple[str, str]:
@@ -165,11 +165,11 @@ def _vcpus(
 def _running(session: AwsSession, cluster: str) -> Iterable[tuple[str, int, bool]]:
     states = [{"Name": "instance-state-name", "Values": ["pending", "running"]}]
     for reservation in session.every("ec2", "describe_instances", "Reservations", Filters=states):
-        for each in reservation["Instances"]:
-            given = as_dict(each.get("Tags"))
+        for instance in reservation["Instances"]:
+            given = as_dict(instance.get("Tags"))
             whose = tags.read(given)
             if given.get("eks:cluster-name") != cluster and not (whose and whose.cluster == cluster):
-                yield each["InstanceType"], 1, each.get("InstanceLifecycle") == "spot"
+                yield instance["InstanceType"], 1, instance.get("InstanceLifecycle") == "spot"
 
 
 def more_quota(session: AwsSession, code: str, value: int) -> str:
@@ -218,5 +218,5 @@ def advice(session: AwsSession, kind: str, words: str, *, spot: bool, other: str
         name, code = family(kind, spot=spot)
         return f"the quota of vCPUs of {name} instances is used up: {more_quota(session, code, 64)}"
     cheaper = ["spot=False, which costs more and is seldom refused"] if spot else []
-    types = [f'instance_type="{each}"' for each in instead(kind)]
+    types = [f'instance_type="{other_type}"' for other_type in instead(kind)]
     return "create it again with " + ", or ".join([f'zone="{other}"', *cheaper, *types])

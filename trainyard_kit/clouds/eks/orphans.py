@@ -84,10 +84,10 @@ def clean(session: AwsSession, network: Network, steps: Steps) -> None:
     """Delete them, and wait until they are gone, for five minutes: what is left then, the stack names."""
     end = steps.clock.now() + PATIENCE
     while found := find(session, network):
-        for each in found:
+        for resource in found:
             try:
-                if each.request:
-                    service, operation, parameters = each.request
+                if resource.request:
+                    service, operation, parameters = resource.request
                     session.find(service, operation, **parameters)
             except AwsError as error:
                 if not error.passing:  # in use by another, which goes first
@@ -100,43 +100,43 @@ def clean(session: AwsSession, network: Network, steps: Steps) -> None:
 def _inside(session: AwsSession, network: Network) -> Iterator[Orphan]:
     here = {"Filters": [{"Name": "vpc-id", "Values": [network.vpc]}]}
     yield from _balancers(session, network)
-    for each in session.every("ec2", "describe_vpc_endpoints", "VpcEndpoints", **here):
-        one = each["VpcEndpointId"]
-        if network.marks(as_dict(each.get("Tags"))) and each["State"] not in ("deleting", "deleted"):
+    for endpoint in session.every("ec2", "describe_vpc_endpoints", "VpcEndpoints", **here):
+        one = endpoint["VpcEndpointId"]
+        if network.marks(as_dict(endpoint.get("Tags"))) and endpoint["State"] not in ("deleting", "deleted"):
             request = ("ec2", "delete_vpc_endpoints", {"VpcEndpointIds": [one]})
             yield Orphan("endpoint", "AWS::EC2::VPCEndpoint", one, request=request)
-    for each in session.every("ec2", "describe_network_interfaces", "NetworkInterfaces", **here):
-        one, kind = each["NetworkInterfaceId"], "AWS::EC2::NetworkInterface"
-        if each["Status"] == "available" and network.marks(as_dict(each.get("TagSet"))):
+    for interface in session.every("ec2", "describe_network_interfaces", "NetworkInterfaces", **here):
+        one, kind = interface["NetworkInterfaceId"], "AWS::EC2::NetworkInterface"
+        if interface["Status"] == "available" and network.marks(as_dict(interface.get("TagSet"))):
             request = ("ec2", "delete_network_interface", {"NetworkInterfaceId": one})
             yield Orphan("network interface of a node", kind, one, request=request)
-        elif network.own and each.get("Description", "").startswith("ELB "):
+        elif network.own and interface.get("Description", "").startswith("ELB "):
             yield Orphan(
                 "network interface of a load balancer", kind, one
             )  # which goes with it, a little later
-    for each in session.every("ec2", "describe_security_groups", "SecurityGroups", **here):
-        if not network.marks(as_dict(each.get("Tags"))):
+    for group in session.every("ec2", "describe_security_groups", "SecurityGroups", **here):
+        if not network.marks(as_dict(group.get("Tags"))):
             continue
-        which = {"GroupId": each["GroupId"]}
+        which = {"GroupId": group["GroupId"]}
         request = ("ec2", "delete_security_group", which)
         # Groups whose rules name another hold each other: first the rules go, then the groups.
-        if naming := [rule for rule in each["IpPermissions"] if rule.get("UserIdGroupPairs")]:
+        if naming := [rule for rule in group["IpPermissions"] if rule.get("UserIdGroupPairs")]:
             request = ("ec2", "revoke_security_group_ingress", {**which, "IpPermissions": naming})
-        yield Orphan("security group", "AWS::EC2::SecurityGroup", each["GroupId"], request=request)
+        yield Orphan("security group", "AWS::EC2::SecurityGroup", group["GroupId"], request=request)
 
 
 def _balancers(session: AwsSession, network: Network) -> Iterator[Orphan]:
     for (service, listing, key, identity, vpc), delete, kind in BALANCERS:
         found = session.every(service, listing, key)
-        names = [each[identity] for each in found if each.get(vpc) == network.vpc]
+        names = [resource[identity] for resource in found if resource.get(vpc) == network.vpc]
         for some in (names[begin : begin + MOST_AT_ONCE] for begin in range(0, len(names), MOST_AT_ONCE)):
             if service == "elb":
                 told = session.call("elb", "describe_tags", LoadBalancerNames=some)
             else:
                 told = session.call("elbv2", "describe_tags", ResourceArns=some)
-            for each in told["TagDescriptions"]:
-                if network.marks(as_dict(each["Tags"])):
-                    one = each.get("ResourceArn") or each["LoadBalancerName"]
+            for description in told["TagDescriptions"]:
+                if network.marks(as_dict(description["Tags"])):
+                    one = description.get("ResourceArn") or description["LoadBalancerName"]
                     group = key == "TargetGroups"
                     costs = "" if group else f"{rate('amazon', 'load balancer')}, and traffic"
                     name = "target group" if group else "load balancer of a Service"
@@ -146,8 +146,8 @@ def _balancers(session: AwsSession, network: Network) -> Iterator[Orphan]:
 def _volumes(session: AwsSession, cluster: str) -> Iterator[Orphan]:
     wanted = {f"tag:{tags.KIT}": "true", f"tag:{tags.CLUSTER}": cluster, "status": "available"}
     filters = [{"Name": key, "Values": [value]} for key, value in wanted.items()]
-    for each in session.every("ec2", "describe_volumes", "Volumes", Filters=filters):
-        request = ("ec2", "delete_volume", {"VolumeId": each["VolumeId"]})
+    for volume in session.every("ec2", "describe_volumes", "Volumes", Filters=filters):
+        request = ("ec2", "delete_volume", {"VolumeId": volume["VolumeId"]})
         yield Orphan(
-            "volume of a claim", "AWS::EC2::Volume", each["VolumeId"], rate("amazon", "EBS gp3"), request
+            "volume of a claim", "AWS::EC2::Volume", volume["VolumeId"], rate("amazon", "EBS gp3"), request
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput
 from kitlib.k8s.quantities import check_count
 from trainyard_kit.clouds.eks import machines
@@ -121,12 +121,12 @@ def plan(session: AwsSession, whose: Tags, shape: Shape) -> EksPlan:
     fix = 'instance_type="m5.xlarge", or "g4dn.xlarge" for a GPU'
     no_words(shape, ("cpus", "memory", "gpus"), about="eks", cloud="AWS", fix=fix)
     names = _strings(given, "instance_types") or [str(given.get("instance_type") or MACHINE)]
-    types = [machines.instance_type(session, each) for each in names]
-    if len({each.gpus for each in types}) > 1:
+    types = [machines.instance_type(session, name) for name in names]
+    if len({type_.gpus for type_ in types}) > 1:
         fix = "types with as many GPUs each"
         raise BadInput("these have different numbers of GPUs", about=", ".join(names), fix=fix)
     efa, vpc, zone = bool(given.get("efa")), str(given.get("vpc") or ""), str(given.get("zone") or "")
-    if efa and not all(each.efa for each in types):
+    if efa and not all(type_.efa for type_ in types):
         fix = 'instance_type="g4dn.8xlarge", for one'
         raise BadInput("these have no Elastic Fabric Adapter", about=", ".join(names), fix=fix)
     subnets = tuple(_strings(given, "subnets"))
@@ -161,19 +161,19 @@ def _existing(
     """Look up the zones of existing subnets; the one of the wanted zone comes first."""
     about = f'vpc="{vpc}", subnets={list(subnets)}, zone="{zone}"'
     found = list(session.every("ec2", "describe_subnets", "Subnets", SubnetIds=list(subnets)))
-    found.sort(key=lambda each: each["AvailabilityZone"] != zone)
-    zones = [each["AvailabilityZone"] for each in found]
-    strange = {each["VpcId"] for each in found} != {vpc} or zone not in {"", *zones}
+    found.sort(key=lambda subnet: subnet["AvailabilityZone"] != zone)
+    zones = [subnet["AvailabilityZone"] for subnet in found]
+    strange = {subnet["VpcId"] for subnet in found} != {vpc} or zone not in {"", *zones}
     if strange or len(zones) != 2 or zones[0] == zones[1]:
         words = "two subnets of the VPC are needed, in two zones, one of them the wanted one; these are in "
         raise BadInput(words + ", ".join(zones), about=about, fix="name two such")
-    return (zones[0], zones[1]), tuple(each["SubnetId"] for each in found)
+    return (zones[0], zones[1]), tuple(subnet["SubnetId"] for subnet in found)
 
 
 def _strings(given: Mapping[str, Any], option: str) -> list[str]:
     """Read an option that is a list of strings."""
     value = given.get(option) or []
-    if isinstance(value, str) or not all(isinstance(each, str) for each in value):
+    if isinstance(value, str) or not all(isinstance(item, str) for item in value):
         raise BadInput("this is a list", about=f"{option}={value!r}", fix=f"{option}=[{value!r}]")
     return list(value)
 
@@ -181,7 +181,7 @@ def _strings(given: Mapping[str, Any], option: str) -> list[str]:
 def _tags(given: object) -> dict[str, str]:
     if (
         not isinstance(given, Mapping)
-        or not all(isinstance(each, str) for pair in given.items() for each in pair)
+        or not all(isinstance(word, str) for pair in given.items() for word in pair)
         or any(key.startswith((PREFIX, "aws:")) for key in given)
     ):
         words = f"tags are a dict of strings, and no key begins with {PREFIX} or aws:"

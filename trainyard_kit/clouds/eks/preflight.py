@@ -77,7 +77,7 @@ def account_plan(session: AwsSession, plan: EksPlan | None) -> Check:
         return failed(about, f"{words}: it starts nothing", upgrade)
     names = {SYSTEM_MACHINE, *((plan.machines.type, *plan.machines.others) if plan else ())}
     answer = session.call("ec2", "describe_instance_types", InstanceTypes=sorted(names))
-    other = [each["InstanceType"] for each in answer["InstanceTypes"] if not each.get("FreeTierEligible")]
+    other = [type_["InstanceType"] for type_ in answer["InstanceTypes"] if not type_.get("FreeTierEligible")]
     if not other:
         return ok(about, "free; it has these machines")
     return failed(about, f"it is the free plan, which starts no {' and no '.join(other)}", upgrade)
@@ -95,7 +95,7 @@ def services(session: AwsSession) -> Check:
     if silent:
         words = f"nothing answers as {', '.join(silent)} in {session.region}"
         return failed("services", words, "see that this machine is online; if it is, take another region")
-    return ok("services", f"{', '.join(each for each, _ in SERVICES)} answer in {session.region}")
+    return ok("services", f"{', '.join(service for service, _ in SERVICES)} answer in {session.region}")
 
 
 def free(session: AwsSession, name: str) -> Check:
@@ -114,7 +114,7 @@ def log_group(session: AwsSession, name: str) -> Check:
     """Check whether a log group is left of an earlier cluster: one that EKS made is in the stack's way."""
     about, group = "log group", f"/aws/eks/{name}/cluster"
     listed = session.every("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
-    there = any(each["logGroupName"] == group for each in listed)
+    there = any(row["logGroupName"] == group for row in listed)
     if not there or session.find("eks", "describe_cluster", name=name):
         return ok(about, "none is in the way")
     stack = session.call(
@@ -129,7 +129,7 @@ def log_group(session: AwsSession, name: str) -> Check:
 def build_quota(session: AwsSession) -> Check:
     """Check whether CodeBuild may run a build: new accounts have a quota of none."""
     listed = session.every("service-quotas", "list_service_quotas", "Quotas", ServiceCode="codebuild")
-    limits = [each["Value"] for each in listed if "Linux/Medium" in each["QuotaName"]]
+    limits = [row["Value"] for row in listed if "Linux/Medium" in row["QuotaName"]]
     if not limits or limits[0] > 0:
         return ok("builds", f"CodeBuild runs {limits[0]:g} at once" if limits else "CodeBuild names no limit")
     page = f"https://{session.region}.console.aws.amazon.com/servicequotas/home/services/codebuild/quotas"
@@ -144,7 +144,7 @@ def version(session: AwsSession, wanted: str) -> Check:
     every = session.every(
         "eks", "describe_cluster_versions", "clusterVersions", versionStatus="STANDARD_SUPPORT"
     )
-    known = sorted({each["clusterVersion"] for each in every})
+    known = sorted({item["clusterVersion"] for item in every})
     if wanted not in known:
         words = f"Kubernetes {wanted} is not, or no longer, in the standard support of EKS"
         return failed("version", words, f"version= one of: {', '.join(known)}")
@@ -178,7 +178,7 @@ def permissions(session: AwsSession, name: str) -> Check:
     decided: dict[str, str] = {}
     for statement in policy["Statement"]:
         arns = {"ResourceArns": [role]} if statement["Resource"] != "*" else {}
-        for each in session.every(
+        for result in session.every(
             "iam",
             "simulate_principal_policy",
             "EvaluationResults",
@@ -186,7 +186,7 @@ def permissions(session: AwsSession, name: str) -> Check:
             ActionNames=statement["Action"],
             **arns,
         ):
-            decided[each["EvalActionName"]] = each["EvalDecision"]
+            decided[result["EvalActionName"]] = result["EvalDecision"]
     about, who = "permissions", session.principal
     if denied := sorted(action for action, decision in decided.items() if decision == "explicitDeny"):
         words = f"a policy denies {who} {', '.join(denied)}, which no permission outweighs"

@@ -88,8 +88,8 @@ def find_roles(session: AwsSession, cluster: str | None = None) -> Iterator[tupl
 
 def regions(session: AwsSession) -> set[str]:
     """Find the regions of the account in which there are clusters of the kit: roles are in no region."""
-    found = (_REGION.fullmatch(each) for each in _names(session))
-    return {session.region, *(each[1] for each in found if each)}
+    found = (_REGION.fullmatch(name) for name in _names(session))
+    return {session.region, *(match[1] for match in found if match)}
 
 
 def role_name(session: AwsSession, cluster: str, part: str) -> str:
@@ -98,7 +98,7 @@ def role_name(session: AwsSession, cluster: str, part: str) -> str:
 
 
 def _names(session: AwsSession) -> list[str]:
-    return [each["RoleName"] for each in session.every("iam", "list_roles", "Roles", PathPrefix=PATH)]
+    return [role["RoleName"] for role in session.every("iam", "list_roles", "Roles", PathPrefix=PATH)]
 
 
 def _is_ours(session: AwsSession, name: str) -> bool:

@@ -193,7 +193,7 @@ def as_list(tags: Mapping[str, str]) -> list[dict[str, str]]:
 
 def as_dict(tags: list[dict[str, str]] | None) -> dict[str, str]:
     """Read tags as most services write them."""
-    return {each["Key"]: each["Value"] for each in tags or []}
+    return {tag["Key"]: tag["Value"] for tag in tags or []}
 
 
 @cache
@@ -201,4 +201,6 @@ def _regions() -> tuple[str, ...]:
     """All regions that botocore knows; it takes half a second to read."""
     session = boto3.Session()
     partitions = session.get_available_partitions()
-    return tuple(region for each in partitions for region in session.get_available_regions("ec2", each))
+    return tuple(
+        region for partition in partitions for region in session.get_available_regions("ec2", partition)
+    )

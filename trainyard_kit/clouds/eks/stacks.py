@@ -189,8 +189,8 @@ class Stack:
     def settled(self, steps: Steps) -> bool:
         """Show what has happened since the last call; return whether CloudFormation is done with it."""
         now = self._found()
-        for each in self._events():
-            self._show(each, steps)
+        for event in self._events():
+            self._show(event, steps)
         if now is None:
             steps.update(self._row, Phase.DONE, "deleted")
             return True
@@ -226,20 +226,20 @@ class Stack:
         """The events of the current operation that are new, oldest first."""
         found = []
         try:
-            for each in self.session.every(
+            for event in self.session.every(
                 "cloudformation", "describe_stack_events", "StackEvents", StackName=self._id
             ):
-                token = each.get("ClientRequestToken", "")
-                if each["EventId"] in self._seen or (self._token and token != self._token):
+                token = event.get("ClientRequestToken", "")
+                if event["EventId"] in self._seen or (self._token and token != self._token):
                     break
-                found.append(each)
-                root = each.get("PhysicalResourceId") == each["StackId"]
-                if root and each["ResourceStatus"] in BEGUN:
+                found.append(event)
+                root = event.get("PhysicalResourceId") == event["StackId"]
+                if root and event["ResourceStatus"] in BEGUN:
                     break
         except AwsError as error:
             if error.code != "ValidationError":  # it is gone, and was known by its name alone
                 raise
-        self._seen |= {each["EventId"] for each in found}
+        self._seen |= {event["EventId"] for event in found}
         return found[::-1]
 
     def _show(self, event: dict[str, Any], steps: Steps) -> None:
@@ -274,11 +274,11 @@ def follow(stacks: Iterable[Stack], steps: Steps, *, fix: str) -> None:
         Interrupted: The user stopped it; CloudFormation goes on.
     """
     waiting, end = list(stacks), steps.clock.now() + LONGEST
-    names = ", ".join(each.name for each in waiting)
+    names = ", ".join(stack.name for stack in waiting)
     try:
-        while waiting := [each for each in waiting if not each.settled(steps)]:
+        while waiting := [stack for stack in waiting if not stack.settled(steps)]:
             if steps.clock.now() > end:
-                said = "; ".join(f"{each.name} is {each.describe()}" for each in waiting)
+                said = "; ".join(f"{stack.name} is {stack.describe()}" for stack in waiting)
                 raise WaitTimeout(f"not done after {duration(LONGEST)}: {said}", about=names, fix=fix)
             steps.sleep(POLL)
     except KeyboardInterrupt as error:
@@ -301,13 +301,13 @@ def patiently(steps: Steps, ask: Callable[[], object]) -> object:
 def stacks_of(session: AwsSession, cluster: str | None = None) -> list[tuple[Stack, StackState]]:
     """Find the stacks of one cluster, or of all of the kit's clusters in the region."""
     if cluster is not None:
-        found = [(each, each.describe()) for each in (Stack(session, cluster, pool) for pool in POOLS)]
-        return [(each, now) for each, now in found if now is not None]
+        found = [(stack, stack.describe()) for stack in (Stack(session, cluster, pool) for pool in POOLS)]
+        return [(stack, now) for stack, now in found if now is not None]
     every = []
-    for each in session.every("cloudformation", "describe_stacks", "Stacks"):
-        now = state_of(each)
+    for stack in session.every("cloudformation", "describe_stacks", "Stacks"):
+        now = state_of(stack)
         name, whose = now.parameters.get("ClusterName", ""), tags.read(now.tags)
-        if whose and name and each["StackName"].startswith(f"trainyard-{name}"):
+        if whose and name and stack["StackName"].startswith(f"trainyard-{name}"):
             every.append((Stack(session, name, now.parameters.get("Pool", "")), now))
     return every
 
@@ -323,8 +323,11 @@ def state_of(found: Mapping[str, Any]) -> StackState:
         found["StackId"],
         found["StackStatus"],
         found.get("StackStatusReason", ""),
-        {each["ParameterKey"]: each.get("ParameterValue", "") for each in found.get("Parameters", [])},
-        {each["OutputKey"]: each["OutputValue"] for each in found.get("Outputs", [])},
+        {
+            parameter["ParameterKey"]: parameter.get("ParameterValue", "")
+            for parameter in found.get("Parameters", [])
+        },
+        {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])},
         as_dict(found.get("Tags")),
         found.get("RoleARN", ""),
     )

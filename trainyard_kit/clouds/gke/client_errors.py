@@ -117,7 +117,7 @@ def to_error(said: ErrorReply, about: str, project: str) -> GcpError:
         "role": role_for(permission),
         "of": f" of {metric}" if metric else "",
     }
-    what, fix = (each.format_map(given) for each in (known.what, known.fix))
+    what, fix = (words.format_map(given) for words in (known.what, known.fix))
     detail = words if known.why is ErrorReason.DENIED else ""
     return GcpError(what, about=about, fix=fix, detail=detail, why=known.why, consumer=consumer)
 
@@ -149,8 +149,8 @@ def _reply(error: api.GoogleAPICallError | HttpError) -> ErrorReply:
         words, details = body.get("message", ""), body.get("details") or []
     except (ValueError, KeyError, TypeError, AttributeError):
         return ErrorReply(status, "", str(error))
-    old = next((each.get("reason", "") for each in body.get("errors") or []), "")  # of Compute and Storage
+    old = next((error.get("reason", "") for error in body.get("errors") or []), "")  # of Compute and Storage
     code = old if re.search("Exceeded|NotConfigured", old) else body.get("status") or old
     none: dict[str, Any] = {}
-    info = next((each for each in details if each.get("@type", "").endswith("ErrorInfo")), none)
+    info = next((detail for detail in details if detail.get("@type", "").endswith("ErrorInfo")), none)
     return ErrorReply(status, code, words, info.get("reason", ""), info.get("metadata") or {})

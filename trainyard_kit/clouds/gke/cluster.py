@@ -11,7 +11,7 @@ from typing import Any
 from google.cloud.container_v1 import types
 
 from kitlib import config
-from kitlib.clusters.base import Shape
+from kitlib.clusters.shape import Shape
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput
 from kitlib.k8s import manifests, names
@@ -129,14 +129,18 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def clusters(cls, session: GcpSession) -> list[GkeInfo]:
         parent = f"projects/{session.project}/locations/-"
         listed = session.find("container", "list_clusters", parent=parent)
-        return [_info(each) for each in (listed.clusters if listed else ()) if is_ours(each, each.name)]
+        return [
+            _info(cluster)
+            for cluster in (listed.clusters if listed else ())
+            if is_ours(cluster, cluster.name)
+        ]
 
     @classmethod
     def find_resources(cls, session: GcpSession, cluster: str | None = None) -> list[CloudResource]:
         zones, found = traces(session), []
         for name in zones if cluster is None else (cluster,):
             there = session.at(zones.get(name) or session.zone)
-            found += [each.resource(there, name) for each in find_parts(there, name)]
+            found += [part.resource(there, name) for part in find_parts(there, name)]
             for role in find_roles(session, name):
                 kind = "cloudresourcemanager.googleapis.com/Policy"
                 found.append(CloudResource(name, f"rights {role}", kind, role, session.project))
@@ -158,7 +162,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         fix = 'machine_type="e2-standard-4", or accelerator="nvidia-tesla-t4" for a GPU'
         no_words(shape, ("cpus", "memory"), about="gke", cloud="Google Cloud", fix=fix)
         check_count(disk_gb, what="disk_gb", least=30, most=2000)
-        kinds = {each: given.get(each) for each in MACHINE_OPTIONS}
+        kinds = {option: given.get(option) for option in MACHINE_OPTIONS}
         cidrs = given.get("allowed_cidrs") or ()
         plan = GkePlan(
             self._tags(until_of(given.get("hours", HOURS))),
@@ -171,8 +175,8 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
             admins=admins_of(given.get("admins")),
             confirm=given.get("confirm") is True,
         )
-        for each in plan.admins:
-            _subject(each)
+        for admin in plan.admins:
+            _subject(admin)
         return self._continued(plan)
 
     def _continued(self, plan: GkePlan) -> GkePlan:
@@ -199,7 +203,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
             plan = replace(plan, private=found.private, network=found.network, subnetwork=found.subnetwork)
         if there is None:
             return plan
-        kinds = [(each.type, each.accelerator, each.spot) for each in (there, asked)]
+        kinds = [(machine.type, machine.accelerator, machine.spot) for machine in (there, asked)]
         if set(MACHINE_OPTIONS) & set(shape.options) and kinds[0] != kinds[1]:
             has = ", ".join(f"{key}={value!r}" for key, value in zip(MACHINE_OPTIONS, kinds[0], strict=True))
             raise other_machines(has, self.title)
@@ -234,8 +238,8 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         words = ",".join(f"{key}={value}" for key, value in labels(plan.tags, self.session).items())
         network = plan.network or f"trainyard-{self.name}"
         storage_classes.install(self, "storageclass.yaml", {"network": network, "labels": words})
-        for each in plan.admins:
-            self.add_admin(each)
+        for admin in plan.admins:
+            self.add_admin(admin)
 
     def add_admin(self, who: str) -> Text:
         """Make somebody an administrator, by a ClusterRoleBinding; to reach it they need a role of IAM.
@@ -264,8 +268,8 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     def pod_annotations(self, mounted: Iterable[str]) -> Mapping[str, str]:
         """Annotations with which GKE adds the sidecar of GCS FUSE to pods that mount a bucket."""
-        claims = filter(None, (self.kube.find(pvc.CLAIM, each) for each in mounted))
-        fuse = any(each["spec"].get("storageClassName") == persistent_volume.GCS_FUSE for each in claims)
+        claims = filter(None, (self.kube.find(pvc.CLAIM, claim) for claim in mounted))
+        fuse = any(claim["spec"].get("storageClassName") == persistent_volume.GCS_FUSE for claim in claims)
         return persistent_volume.GCS_FUSE_ANNOTATIONS if fuse else {}
 
     def create_volume(
@@ -328,7 +332,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 def _info(found: types.Cluster) -> GkeInfo:
     whose = tags_of(found)
     assert whose is not None  # what is not the kit's is not described
-    pools = [each for each in found.node_pools if each.name == create.TRAINING]
+    pools = [pool for pool in found.node_pools if pool.name == create.TRAINING]
     return GkeInfo(
         whose,
         _machines(pools[0]) if pools else None,

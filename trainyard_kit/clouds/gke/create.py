@@ -141,7 +141,7 @@ class Creation:
     def ensure_project_role(self, role: str) -> None:
         """Grant a service account its roles in the project; that of the expiry until two days after it."""
         ending = {"condition": ending_condition(self.tags)} if role == "expiry" else {}
-        bindings = [{"role": each, **ending} for each in ROLES[role]]
+        bindings = [{"role": name, **ending} for name in ROLES[role]]
         project, member = project_part(self.session), self._member(role)
         set_roles(self.operations, f"rights {role}", project, member, bindings)
 
@@ -204,7 +204,7 @@ class Creation:
         body["networkConfig"]["defaultEnablePrivateNodes"] = plan.private
         body["nodePools"][0]["config"] = self._node(plan, SYSTEM_MACHINE, SYSTEM_DISK_GB)
         if plan.allowed_cidrs:
-            blocks = [{"cidrBlock": each} for each in plan.allowed_cidrs]
+            blocks = [{"cidrBlock": cidr} for cidr in plan.allowed_cidrs]
             allowed = {"authorizedNetworksConfig": {"enabled": True, "cidrBlocks": blocks}}
             ways = {"enabled": True, "enablePublicEndpoint": True, **allowed}
             body["controlPlaneEndpointsConfig"] = {"ipEndpointsConfig": ways}

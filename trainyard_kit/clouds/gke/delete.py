@@ -30,17 +30,17 @@ def delete(session: GcpSession, cluster: str, steps: Steps) -> None:
     errors: list[KitError] = []
     found = find_parts(session, cluster)
     for stage in STAGES:
-        _delete_all(operations, [each for each in found if _word(each) in stage], errors)
+        _delete_all(operations, [part for part in found if _word(part) in stage], errors)
         if stage == STAGES[0]:
             found = find_parts(session, cluster)  # with what the cluster has deleted itself, or left
     if not errors:
         for role in find_roles(session, cluster):
             member = f"serviceAccount:{account(session, role, cluster)}"
             set_roles(operations, f"rights {role}", project_part(session), member, [])
-        accounts = [each for each in found if each.service == "iam"]
-        last = [each for each in accounts if each.name == "account expiry"]  # by it the rest is found
-        jobs = [each for each in found if each.name in ENDS.values()]
-        for chosen in (jobs, [each for each in accounts if each not in last], last):
+        accounts = [part for part in found if part.service == "iam"]
+        last = [part for part in accounts if part.name == "account expiry"]  # by it the rest is found
+        jobs = [part for part in found if part.name in ENDS.values()]
+        for chosen in (jobs, [part for part in accounts if part not in last], last):
             _delete_all(operations, chosen if not errors else [], errors)
     if len(errors) == 1:
         raise errors[0]

@@ -25,15 +25,15 @@ def set_roles(
     def change() -> None:
         policy = _policy(operations.session, part)
         before = policy.get("bindings", [])
-        mine = [each for each in before if any(_is(one, member) for one in each.get("members", ()))]
+        mine = [binding for binding in before if any(_is(one, member) for one in binding.get("members", ()))]
         if sorted(map(_essence, mine)) == sorted(map(_essence, bindings)):
             return
         kept = [
-            each | {"members": [one for one in each.get("members", ()) if not _is(one, member)]}
-            for each in before
+            binding | {"members": [one for one in binding.get("members", ()) if not _is(one, member)]}
+            for binding in before
         ]
-        given = [each | {"members": [member]} for each in bindings]
-        policy |= {"bindings": [*(each for each in kept if each["members"]), *given], "version": 3}
+        given = [binding | {"members": [member]} for binding in bindings]
+        policy |= {"bindings": [*(binding for binding in kept if binding["members"]), *given], "version": 3}
         body = policy if part.service == "storage" else {"policy": policy}
         operations.session.rest(part.service, f"{part.collection}.setIamPolicy", **part.target, body=body)
 
@@ -44,7 +44,7 @@ def set_roles(
 def find_roles(session: GcpSession, cluster: str) -> list[str]:
     """Find which of a cluster's service accounts have a role in the project."""
     bindings = _policy(session, project_part(session)).get("bindings", ())
-    given = {one for each in bindings for one in each.get("members", ())}
+    given = {one for binding in bindings for one in binding.get("members", ())}
     members = {role: f"serviceAccount:{account(session, role, cluster)}" for role in ROLES}
     return [role for role, member in members.items() if any(_is(one, member) for one in given)]
 

@@ -103,7 +103,7 @@ class CloudBuild:
         words = ["build", f"--file={order.dockerfile}", f"--tag={order.image}", *words, "."]
         docker = {
             "name": "gcr.io/cloud-builders/docker",
-            "args": [each.replace("$", "$$") for each in words],
+            "args": [word.replace("$", "$$") for word in words],
         }
         self.body = {
             "source": {"storageSource": {"bucket": self.bucket, "object": self.source}},
@@ -152,7 +152,7 @@ class CloudBuild:
             try:
                 ended = self._end_of(self._begin())
                 words, late = _why(ended), self.clock.now() >= end
-                if ended["status"] == "SUCCESS" or late or not any(each in words for each in _DENIED):
+                if ended["status"] == "SUCCESS" or late or not any(word in words for word in _DENIED):
                     return ended
             except GcpError as error:
                 why = (ErrorReason.DENIED, ErrorReason.UNKNOWN_ACCOUNT)
@@ -181,9 +181,9 @@ class CloudBuild:
         """Cancel the builds of this request that run; returns what became of them."""
         try:
             same = {"parent": self.place, "filter": f'tags="{self.mark}"'}
-            for each in self.session.every("cloudbuild", f"{_BUILDS}.list", "builds", **same):
-                if each["status"] in _RUNNING and each["id"] != but:
-                    name = f"{self.place}/builds/{each['id']}"
+            for build in self.session.every("cloudbuild", f"{_BUILDS}.list", "builds", **same):
+                if build["status"] in _RUNNING and build["id"] != but:
+                    name = f"{self.place}/builds/{build['id']}"
                     self.session.find("cloudbuild", f"{_BUILDS}.cancel", name=name, body={})
         except KitError as error:
             return f"may go on, and cost: {error.what}"
@@ -192,7 +192,7 @@ class CloudBuild:
     def _log(self, build: dict[str, Any]) -> list[str]:
         where = {"bucket": self.bucket, "object": f"{FOLDER}/log-{build['id']}.txt"}
         said = self.session.find("storage", "objects.get_media", **where) or b""
-        return [each for each in said.decode(errors="replace").splitlines() if each.strip()]
+        return [line for line in said.decode(errors="replace").splitlines() if line.strip()]
 
 
 def _why(ended: dict[str, Any]) -> str:

@@ -56,8 +56,8 @@ class GkePlan(CloudSpec):
         if self.subnetwork and not self.network:
             raise BadInput("its network is not named", about="subnetwork=…", fix='network="its network"')
         try:
-            for each in self.allowed_cidrs:
-                ip_network(each)
+            for cidr in self.allowed_cidrs:
+                ip_network(cidr)
         except ValueError as error:
             raise BadInput(str(error), about="allowed_cidrs", fix='["203.0.113.0/24"]') from error
         for key, value in self.labels.items():
@@ -110,7 +110,7 @@ def disk_type(machine: str) -> str:
         >>> disk_type("n4-standard-8"), disk_type("n1-standard-4")
         ('hyperdisk-balanced', 'pd-balanced')
     """
-    hyper = machine.startswith(tuple(f"{each}-" for each in HYPERDISK_ONLY))
+    hyper = machine.startswith(tuple(f"{family}-" for family in HYPERDISK_ONLY))
     return "hyperdisk-balanced" if hyper else "pd-balanced"
 
 
@@ -119,9 +119,9 @@ def accelerators(session: GcpSession) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     method, project = "acceleratorTypes.aggregatedList", session.project
     for scope in session.every("compute", method, "items", project=project):
-        for each in scope.get("acceleratorTypes", ()):
-            zone = each["zone"].rpartition("/")[2]
-            found.setdefault(each["name"], {})[zone] = each.get("maximumCardsPerInstance", 1)
+        for type_ in scope.get("acceleratorTypes", ()):
+            zone = type_["zone"].rpartition("/")[2]
+            found.setdefault(type_["name"], {})[zone] = type_.get("maximumCardsPerInstance", 1)
     return found
 
 
@@ -134,10 +134,10 @@ def machine_type(session: GcpSession, name: str, zone: str | None = None) -> dic
 def next_zones(session: GcpSession, machines: Machines) -> list[str]:
     """The other zones of the region that have the machines."""
     listed = session.every("compute", "zones.list", "items", project=session.project)
-    zones = {each["name"] for each in listed if each["name"].rpartition("-")[0] == session.region}
+    zones = {zone["name"] for zone in listed if zone["name"].rpartition("-")[0] == session.region}
     if machines.accelerator:
         zones &= set(accelerators(session).get(machines.accelerator, ()))
-    return [each for each in sorted(zones - {session.zone}) if machine_type(session, machines.type, each)]
+    return [zone for zone in sorted(zones - {session.zone}) if machine_type(session, machines.type, zone)]
 
 
 def launch_failures(session: GcpSession, cluster: str) -> dict[str, str]:
@@ -153,10 +153,10 @@ def launch_failures(session: GcpSession, cluster: str) -> dict[str, str]:
         for url in pool.instance_group_urls if pool else ():
             zone, name = url.split("/")[-3::2]  # …/zones/ZONE/instanceGroupManagers/NAME
             where = {"project": session.project, "zone": zone, "instanceGroupManager": name}
-            for each in session.every("compute", "instanceGroupManagers.listErrors", "items", **where):
-                error = each.get("error") or {}
+            for item in session.every("compute", "instanceGroupManagers.listErrors", "items", **where):
+                error = item.get("error") or {}
                 words = f"{error.get('code', '')}: {error.get('message', '')}"
-                found[f"{each.get('timestamp', '')} {name} {words}"] = words
+                found[f"{item.get('timestamp', '')} {name} {words}"] = words
     return dict(sorted(found.items(), reverse=True))
 
 

@@ -107,8 +107,8 @@ class Operations:
     def running(self, target: str) -> types.Operation | None:
         """Find an operation that somebody else began on ``clusters/lab/nodePools/training``."""
         listed = self.session.container("list_operations", parent=self.session.place).operations
-        going = [each for each in listed if each.status != types.Operation.Status.DONE]
-        return next((each for each in going if each.target_link.endswith(f"/{target}")), None)
+        going = [operation for operation in listed if operation.status != types.Operation.Status.DONE]
+        return next((operation for operation in going if operation.target_link.endswith(f"/{target}")), None)
 
     def _look(self, service: str, name: str, begun: Begun) -> tuple[str, str]:
         """Get an operation's state and its error, in words; one that is forgotten is done."""
@@ -134,9 +134,12 @@ def failure_of(found: types.Operation | types.Cluster | types.NodePool) -> str:
     """The error of an operation, or what is wrong with a cluster or node pool; empty if nothing is."""
     if isinstance(found, types.Operation):
         conditions = [*found.nodepool_conditions, *found.cluster_conditions]
-        said = [found.error.message, *(f"{each.code.name}: {each.message}" for each in conditions)]
+        said = [
+            found.error.message,
+            *(f"{condition.code.name}: {condition.message}" for condition in conditions),
+        ]
         failed = found.error.code or conditions
     else:
-        said = [each.message for each in found.conditions] or [found.status_message]
+        said = [condition.message for condition in found.conditions] or [found.status_message]
         failed = True
     return ("; ".join(dict.fromkeys(filter(None, said))) or "it gave no reason") if failed else ""

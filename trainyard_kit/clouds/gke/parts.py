@@ -106,7 +106,7 @@ def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
     project, region, name = session.project, session.region, f"trainyard-{cluster}"
     root, here = f"projects/{project}", {"project": project, "region": region}
     images = f"{root}/locations/{region}/repositories/{name}"
-    rates = [rate("google", each) for each in ("Cloud Storage", "Artifact Registry")]
+    rates = [rate("google", service) for service in ("Cloud Storage", "Artifact Registry")]
     found = [
         Part("network", "compute", "networks", {"project": project, "network": name}),
         Part("bucket", "storage", "buckets", {"bucket": bucket_name(project, cluster)}, rates[0]),
@@ -126,17 +126,17 @@ def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
             Part("repository", "artifactregistry", collection, {"name": images}, rates[1]),
             Part("cluster", "container", "clusters", {"name": lab}, price),
         ]
-    return {each.name: each for each in found}
+    return {part.name: part for part in found}
 
 
 def find_parts(session: GcpSession, cluster: str) -> list[Part]:
     """Find what exists of a cluster, whoever created it."""
     listed = list(parts(session, cluster).values())
     with ThreadPoolExecutor(8, thread_name_prefix="find") as pool:
-        items = list(pool.map(lambda each: each.get(session), listed))
-    there = [replace(each, item=item) for each, item in zip(listed, items, strict=True)]
-    there = [each for each in there if is_ours(each.item, cluster)]
-    own = any(each.name == "network" for each in there)
+        items = list(pool.map(lambda part: part.get(session), listed))
+    there = [replace(part, item=item) for part, item in zip(listed, items, strict=True)]
+    there = [part for part in there if is_ours(part.item, cluster)]
+    own = any(part.name == "network" for part in there)
     return [*there, *_orphans(session, cluster, own_network=own)]
 
 
@@ -226,9 +226,11 @@ def _orphans(session: GcpSession, cluster: str, *, own_network: bool) -> Iterato
     def inside(item: Mapping[str, Any]) -> bool:
         return own_network and f"/{item.get('network', '')}".endswith(f"/networks/trainyard-{cluster}")
 
-    listed = {each: list(_listed(session, each)) for each in ORPHANS}
-    firewalls = [_OF_SERVICE.fullmatch(each["name"]) for each in listed["firewalls"] if inside(each)]
-    services, nodes = {each[1] for each in firewalls if each}, f"gke-{cluster[:20]}"
+    listed = {collection: list(_listed(session, collection)) for collection in ORPHANS}
+    firewalls = [
+        _OF_SERVICE.fullmatch(firewall["name"]) for firewall in listed["firewalls"] if inside(firewall)
+    ]
+    services, nodes = {firewall[1] for firewall in firewalls if firewall}, f"gke-{cluster[:20]}"
     for collection, singular in ORPHANS.items():
         for item in listed[collection]:
             of_node = collection == "disks" and item["name"].startswith(nodes)  # it goes with the node
@@ -237,7 +239,7 @@ def _orphans(session: GcpSession, cluster: str, *, own_network: bool) -> Iterato
     root = f"projects/{session.project}/locations/-"
     for item in session.every("file", f"{_INSTANCES}.list", "instances", parent=root):
         if is_ours(item, cluster) or any(map(inside, item.get("networks", ()))):
-            size = sum(int(each.get("capacityGb", 0)) for each in item.get("fileShares", ()))
+            size = sum(int(share.get("capacityGb", 0)) for share in item.get("fileShares", ()))
             name, price = item["name"].rpartition("/")[2], cost("Filestore, basic HDD", size)
             yield Part(f"file system {name}", "file", _INSTANCES, {"name": item["name"]}, price, item)
 

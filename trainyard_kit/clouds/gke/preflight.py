@@ -76,10 +76,10 @@ def _project(session: GcpSession) -> Check:
 
 
 def _apis(session: GcpSession) -> Check:
-    root, hosts = f"projects/{session.project}", [f"{each}.googleapis.com" for each in APIS.split()]
+    root, hosts = f"projects/{session.project}", [f"{api}.googleapis.com" for api in APIS.split()]
     asked = [f"{root}/services/{host}" for host in hosts]
     found = session.rest("serviceusage", "services.batchGet", parent=root, names=asked)["services"]
-    on = {each["config"]["name"] for each in found if each["state"] == "ENABLED"}
+    on = {service["config"]["name"] for service in found if service["state"] == "ENABLED"}
     if not (off := [host for host in hosts if host not in on]):
         return ok("APIs", "all that are needed are enabled")
     link = f"{CONSOLE}/flows/enableapi?apiid={','.join(off)}&project={session.project}"
@@ -98,7 +98,7 @@ def _billing(session: GcpSession) -> Check:
 def _permissions(session: GcpSession) -> Check:
     asked = {"resource": f"projects/{session.project}", "body": {"permissions": NEEDED}}
     found = session.rest("cloudresourcemanager", "projects.testIamPermissions", **asked)
-    missing = [each for each in NEEDED if each not in found.get("permissions", ())]
+    missing = [permission for permission in NEEDED if permission not in found.get("permissions", ())]
     if not missing:
         return ok("permissions", f"all {len(NEEDED)} that are needed")
     line = f"gcloud projects add-iam-policy-binding {session.project} --member=user:YOU --role="
@@ -108,7 +108,7 @@ def _permissions(session: GcpSession) -> Check:
 
 def _zone(session: GcpSession) -> Check:
     listed = session.every("compute", "zones.list", "items", project=session.project)
-    up = [each["name"] for each in listed if each.get("status") == "UP"]
+    up = [item["name"] for item in listed if item.get("status") == "UP"]
     return _known("zone", session.zone, up, "Google Cloud") or ok("zone", session.zone)
 
 
@@ -120,7 +120,7 @@ def _accelerator(session: GcpSession, plan: GkePlan) -> Check:
     if wrong := _known("accelerator", kind, offered, "Google Cloud"):
         return wrong
     if (most := offered[kind].get(session.zone)) is None:
-        near = sorted(offered[kind], key=lambda each: (not each.startswith(session.region), each))
+        near = sorted(offered[kind], key=lambda zone: (not zone.startswith(session.region), zone))
         return failed("accelerator", f"{session.zone} has no {kind}", _meant("zone", near))
     if gpus > most:
         words = f"a machine has at most {most} {kind}, and {gpus} are asked for"
@@ -133,16 +133,16 @@ def _machine(session: GcpSession, plan: GkePlan) -> Check:
     if found := machine_type(session, wanted):
         return ok("machine type", f"{wanted}: {found['guestCpus']} vCPUs, {found['memoryMb'] / 1024:g} GiB")
     where = {"project": session.project, "zone": session.zone}
-    known = [each["name"] for each in session.every("compute", "machineTypes.list", "items", **where)]
+    known = [item["name"] for item in session.every("compute", "machineTypes.list", "items", **where)]
     return _known("machine_type", wanted, known, session.zone) or ok("machine type", wanted)
 
 
 def _name(session: GcpSession, plan: GkePlan) -> Iterator[Check]:
     name, found = plan.tags.cluster, parts(session, plan.tags.cluster)
-    for each in (found["cluster"], found["network"]):
-        there = each.get(session)
+    for part in (found["cluster"], found["network"]):
+        there = part.get(session)
         if there is not None and not is_ours(there, name):
-            words = f'there is a {each.name} for the name "{name}", and it is not the kit\'s'
+            words = f'there is a {part.name} for the name "{name}", and it is not the kit\'s'
             yield failed("name", words, f'name="{name}-2"')
 
 
@@ -159,18 +159,18 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
         session.region: session.rest("compute", "regions.get", region=session.region, **project),
         "all regions": session.rest("compute", "projects.get", **project),
     }
-    listed = {each["metric"] for found in places.values() for each in found.get("quotas", ())}
-    own = [each for each, count in asked.items() if count and each.endswith(("_GPUS", "_CPUS"))]
-    for metric in (each for each in own if each not in listed):
+    listed = {quota["metric"] for place in places.values() for quota in place.get("quotas", ())}
+    own = [metric for metric, count in asked.items() if count and metric.endswith(("_GPUS", "_CPUS"))]
+    for metric in (metric for metric in own if metric not in listed):
         page = f"{CONSOLE}/iam-admin/quotas?project={session.project}"
         words = f"{asked[metric]:g} needed in {session.region}; Compute Engine does not tell this quota"
         yield warn(f"quota {metric}", words, f"look for the family at {page}: 0 is usual in a new project")
-    for where, found in places.items():
-        for each in found.get("quotas", ()):
-            metric, room = each["metric"], each["limit"] - each["usage"]
+    for where, place in places.items():
+        for quota in place.get("quotas", ()):
+            metric, room = quota["metric"], quota["limit"] - quota["usage"]
             if not (needed := asked.get(metric)):
                 continue
-            words = f"{needed:g} needed, {room:g} of {each['limit']:g} free in {where}"
+            words = f"{needed:g} needed, {room:g} of {quota['limit']:g} free in {where}"
             link = f"{CONSOLE}/iam-admin/quotas?project={session.project}&metric={metric}"
             other = f", spot={not plan.machines.spot}" if "GPU" in metric else ""
             fix = f"ask for more of {metric} at {link}; or fewer nodes, another region{other}"
@@ -212,11 +212,11 @@ def _known(option: str, wanted: str, known: Iterable[str], whose: str) -> Check 
     word = option.replace("_", " ")
     near = [
         *get_close_matches(wanted, known, cutoff=0.5),
-        *(each for each in known if each.startswith(wanted)),
+        *(name for name in known if name.startswith(wanted)),
     ]
     return failed(word, f'{whose} has no {word} "{wanted}"', _meant(option, near or known))
 
 
 def _meant(option: str, near: Iterable[str]) -> str:
     listed = list(dict.fromkeys(near))[:4]
-    return "did you mean " + " or ".join(f'{option}="{each}"' for each in listed) + "?"
+    return "did you mean " + " or ".join(f'{option}="{item}"' for item in listed) + "?"

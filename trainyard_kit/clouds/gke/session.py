@@ -83,8 +83,10 @@ class GcpSession:
         """The region of the schedules: the zone's, or that of the most similar name where it has none."""
         root = f"projects/{self.project}"
         listed = self.every("cloudscheduler", "projects.locations.list", "locations", name=root)
-        has = sorted(each["locationId"] for each in listed)
-        return max(has, key=lambda each: len(os.path.commonprefix((each, self.region))), default=self.region)
+        has = sorted(location["locationId"] for location in listed)
+        return max(
+            has, key=lambda region: len(os.path.commonprefix((region, self.region))), default=self.region
+        )
 
     @cached_property
     def number(self) -> str:
@@ -280,5 +282,8 @@ def _usual_project() -> str:
 
 def _about(service: str, method: str, parameters: Mapping[str, Any]) -> str:
     return " ".join(
-        [f"{service}: {method}", *(each for each in parameters.values() if isinstance(each, str))]
+        [
+            f"{service}: {method}",
+            *(parameter for parameter in parameters.values() if isinstance(parameter, str)),
+        ]
     )

@@ -41,7 +41,8 @@ def owned(cluster):
 @EXERCISE.check("a selector of the run finds it, and leaves the ConfigMap mine alone")
 def selected(cluster):
     found = {
-        each["metadata"]["name"] for each in cluster.kube.get_all("ConfigMap", labels=f"{names.RUN}={RUN}")
+        config_map["metadata"]["name"]
+        for config_map in cluster.kube.get_all("ConfigMap", labels=f"{names.RUN}={RUN}")
     }
     if "mine" in found:
         raise NotYet(f"mine has the label, too: kubectl label configmap mine {names.RUN}- takes it away")

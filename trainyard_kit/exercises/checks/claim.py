@@ -52,11 +52,11 @@ def storage_class(claim, cluster):
         if error.status == 403:  # an attendee of a shared cluster does not see classes
             return
         raise
-    known = [each["metadata"]["name"] for each in classes]
+    known = [class_["metadata"]["name"] for class_ in classes]
     if name is not None and name not in known:
         raise NotYet(f"there is no class {name!r}: use one of {', '.join(known)}, or none for the default")
     if name is None and not any(
-        (each["metadata"].get("annotations") or {}).get(DEFAULT) == "true" for each in classes
+        (class_["metadata"].get("annotations") or {}).get(DEFAULT) == "true" for class_ in classes
     ):
         raise NotYet(f"this cluster has no default class: name one of {', '.join(known)}")
 

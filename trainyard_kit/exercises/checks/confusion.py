@@ -15,7 +15,7 @@ def rows(confusion) -> list[list[int]]:
     """Compute the matrix of four classes, of which the last has no images."""
     found = confusion(LABELS, PREDICTIONS, 4)
     try:
-        return [[int(each) for each in row] for row in found]
+        return [[int(count) for count in row] for row in found]
     except (TypeError, ValueError):
         raise NotYet(f"it returns {describe(found)}, and should return a list of rows") from None
 
@@ -42,9 +42,9 @@ def total(confusion):
 
 @EXERCISE.check("what is right is on the diagonal")
 def diagonal(confusion):
-    found = [rows(confusion)[each][each] for each in range(4)]
-    if found != [WANTED[each][each] for each in range(4)]:
-        raise NotYet(f"the diagonal is {found}, and should be {[WANTED[each][each] for each in range(4)]}")
+    found = [rows(confusion)[index][index] for index in range(4)]
+    if found != [WANTED[index][index] for index in range(4)]:
+        raise NotYet(f"the diagonal is {found}, and should be {[WANTED[index][index] for index in range(4)]}")
 
 
 @EXERCISE.check("rows are the truth, columns the predictions")
@@ -63,7 +63,7 @@ def arrays(confusion):
     import numpy
 
     found = confusion(numpy.array(LABELS), numpy.array(PREDICTIONS), 4)
-    if [[int(each) for each in row] for row in found] != WANTED:
+    if [[int(count) for count in row] for row in found] != WANTED:
         raise NotYet("with arrays the matrix is another one: iterate over labels and predictions in pairs")
 
 

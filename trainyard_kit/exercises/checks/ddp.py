@@ -72,8 +72,8 @@ def train(source: str) -> tuple[Rank, ...]:
     if len(found) < RANKS:
         raise NotYet(f"{RANKS - len(found)} of {RANKS} ranks ended before they had trained")
     return tuple(
-        Rank(each["world_size"], tuple(each["images"]), each["steps"], tuple(each["weights"]))
-        for each in found
+        Rank(record["world_size"], tuple(record["images"]), record["steps"], tuple(record["weights"]))
+        for record in found
     )
 
 
@@ -128,7 +128,7 @@ def batch(program):
 def same_weights(program):
     first, second = (rank.weights for rank in ranks(program))
     if first != second:
-        same = [mine == other for mine, other in zip(first, second, strict=False)]
+        same = [mine == second_weight for mine, second_weight in zip(first, second, strict=False)]
         when = f"after step {same.index(False) + 1}" if False in same[:-1] else "at the end"
         raise NotYet(
             f"the weights differ {when}: wrap the model in DistributedDataParallel, which averages "

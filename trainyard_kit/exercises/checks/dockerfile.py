@@ -55,8 +55,8 @@ def parts(dockerfile: object) -> tuple[list[str], int]:
         raise NotYet(f"it is {describe(dockerfile)}: it should be the list of all lines")
     ours = instructions((config.DATA / "images" / "trainer" / "Dockerfile").read_text().splitlines())
     every = instructions(dockerfile)
-    new = [place for place, each in enumerate(every) if each not in ours]
-    if lost := [each for each in ours if each not in every]:
+    new = [place for place, line in enumerate(every) if line not in ours]
+    if lost := [line for line in ours if line not in every]:
         raise NotYet(f"an instruction of the course is gone: {lost[0]}")
     if len(new) != 1:
         raise NotYet(f"there are {len(new)} new instructions: write one")
@@ -192,7 +192,7 @@ def constrained(dockerfile):
     if any(constraint(words) != CONSTRAINTS for words in installs_of(dockerfile)):
         raise NotYet(f"a requirement of {PACKAGE} could replace torch: pass --constraint {CONSTRAINTS}")
     every, place = parts(dockerfile)
-    if place < next(number for number, each in enumerate(every) if f"> {CONSTRAINTS}" in each):
+    if place < next(number for number, line in enumerate(every) if f"> {CONSTRAINTS}" in line):
         raise NotYet(
             f"{CONSTRAINTS} does not exist yet at this place: put it after the instruction that writes it"
         )
@@ -220,7 +220,7 @@ def no_cache(dockerfile):
 @EXERCISE.check("a change to a trainer does not install it again")
 def cached(dockerfile):
     every, place = parts(dockerfile)
-    if place > next(number for number, each in enumerate(every) if each.startswith("COPY trainers/")):
+    if place > next(number for number, line in enumerate(every) if line.startswith("COPY trainers/")):
         raise NotYet(
             "a layer is built again when one before it changed: put the instruction before COPY trainers/"
         )

@@ -25,15 +25,18 @@ def round_of(train, state: dict, world_size: int, *, steps: int) -> list[list[li
         The images of each rank for each step that was done.
     """
     states = [dict(state) for _ in range(world_size)]
-    ranks = [train(each, list(range(IMAGES)), rank, world_size, BATCH) for rank, each in enumerate(states)]
-    if not all(hasattr(each, "send") for each in ranks):
+    ranks = [train(state, list(range(IMAGES)), rank, world_size, BATCH) for rank, state in enumerate(states)]
+    if not all(hasattr(batches, "send") for batches in ranks):
         raise NotYet(f"train() returns {describe(ranks[0])}: keep the line that yields this rank's images")
-    done, begun = [], [next(each, None) for each in ranks]
+    done, begun = [], [next(batches, None) for batches in ranks]
     while not any(images is None for images in begun) and len(done) < steps:
-        batch, begun = begun, [next(each, None) for each in ranks]  # going on to the next step ends this one
-        done.append([_numbers(each) for each in batch])
-    for each in ranks:
-        each.close()
+        batch, begun = (
+            begun,
+            [next(batches, None) for batches in ranks],
+        )  # going on to the next step ends this one
+        done.append([_numbers(images) for images in batch])
+    for batches in ranks:
+        batches.close()
     state.clear()
     state.update(states[0])
     return done
@@ -41,7 +44,7 @@ def round_of(train, state: dict, world_size: int, *, steps: int) -> list[list[li
 
 def _numbers(images: object) -> list[int]:
     try:
-        return [int(each) for each in images]
+        return [int(image) for image in images]
     except TypeError:
         raise NotYet(f"a step yields {describe(images)}, and should yield a list of images") from None
 

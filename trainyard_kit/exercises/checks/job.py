@@ -80,9 +80,15 @@ def _ended(kube, name: str) -> list[dict]:
 
     def conditions(state) -> dict[str, str]:
         found = [
-            each for job in state["Job"].values() for each in job.get("status", {}).get("conditions", ())
+            condition
+            for job in state["Job"].values()
+            for condition in job.get("status", {}).get("conditions", ())
         ]
-        return {each["type"]: each.get("message", "") for each in found if each["status"] == "True"}
+        return {
+            condition["type"]: condition.get("message", "")
+            for condition in found
+            if condition["status"] == "True"
+        }
 
     def describe(state) -> str:
         return ", ".join(f"{pod['status']['phase']}" for pod in state["Pod"].values()) or "no pods"

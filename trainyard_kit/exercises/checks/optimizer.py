@@ -59,7 +59,7 @@ def accuracy(optimizer, staleness: int) -> float:
     names = [name for name, _ in model.named_parameters()]
     older, generator = deque(maxlen=staleness + 1), torch.Generator().manual_seed(0)
     for update in range(UPDATES):
-        older.append([each.detach().clone().requires_grad_() for each in model.parameters()])
+        older.append([parameter.detach().clone().requires_grad_() for parameter in model.parameters()])
         chosen = torch.randint(len(images), (MINIBATCH,), generator=generator)
         outputs = torch.func.functional_call(
             model, dict(zip(names, older[0], strict=True)), (images[chosen],)
@@ -92,8 +92,8 @@ def returns(optimizer):
 @EXERCISE.check("it updates the parameters that it is given, and all of them", essential=True)
 def updates(optimizer):
     given = list(network().parameters())
-    held = [each for group in optimizer(given).param_groups for each in group["params"]]
-    if {id(each) for each in held} != {id(each) for each in given}:
+    held = [param for group in optimizer(given).param_groups for param in group["params"]]
+    if {id(parameter) for parameter in held} != {id(parameter) for parameter in given}:
         raise NotYet("a server calls it with its own part of the model: pass on exactly these parameters")
 
 

@@ -34,7 +34,7 @@ TRAINED_LONGER = {9050: 0.04, 10050: 0.0035}
 
 def found(pattern: str, text: str = SHOWN) -> list[dict[str, object]]:
     """Find what the kit would: the fields of each line that matches."""
-    lines = [Line("2026-01-01T00:00:00Z", each) for each in text.splitlines()]
+    lines = [Line("2026-01-01T00:00:00Z", line) for line in text.splitlines()]
     return [event.fields for event in parse_text({0: lines}, pattern)]
 
 
@@ -65,7 +65,7 @@ def unescaped(pattern: str) -> str:
 
 
 def values(rows: Sequence[dict[str, object]], group: str) -> str:
-    return ", ".join(str(each.get(group)) for each in rows)
+    return ", ".join(str(row.get(group)) for row in rows)
 
 
 @EXERCISE.check("it is a regular expression with the groups step and loss", essential=True)
@@ -90,7 +90,7 @@ def each_line(pattern):
 @EXERCISE.check("step is the number of the iteration")
 def steps(pattern):
     rows = training(pattern)
-    if [each.get("step") for each in rows] != list(TRAINED):
+    if [row.get("step") for row in rows] != list(TRAINED):
         raise NotYet(
             f"step is {values(rows, 'step')}, and should be 50, 100, 150: what is before it?"
             + unescaped(pattern)
@@ -100,7 +100,7 @@ def steps(pattern):
 @EXERCISE.check("loss is the number after nll, with its exponent")
 def losses(pattern):
     rows = training(pattern)
-    if [each.get("loss") for each in rows] != list(TRAINED.values()):
+    if [row.get("loss") for row in rows] != list(TRAINED.values()):
         raise NotYet(
             f"loss is {values(rows, 'loss')}, and should be 1.8412, 0.92071, 0.7714" + unescaped(pattern)
         )
@@ -116,6 +116,6 @@ def no_validation(pattern):
 @EXERCISE.check("it also reads a longer run", last=True)
 def longer(pattern):
     rows = found(pattern, LONGER)
-    if {each.get("step"): each.get("loss") for each in rows} != TRAINED_LONGER:
+    if {row.get("step"): row.get("loss") for row in rows} != TRAINED_LONGER:
         numbers = f"step {values(rows, 'step') or 'nothing'} and loss {values(rows, 'loss') or 'nothing'}"
         raise NotYet(f"of a longer run it reads {numbers}: numbers may have more digits")

@@ -30,7 +30,9 @@ def replicas(job, deployment, cluster):
 
 @EXERCISE.check("the operator's container is called pytorch")
 def names(job, deployment, cluster):
-    if wrong := [each.get("name") for each in containers(job) if each.get("name") != "pytorch"]:
+    if wrong := [
+        container.get("name") for container in containers(job) if container.get("name") != "pytorch"
+    ]:
         raise NotYet(
             f"a container is called {wrong[0]!r}: the operator sets variables only in one called 'pytorch'"
         )
@@ -51,8 +53,8 @@ def pods(job, deployment, cluster):
 def same(job, deployment, cluster):
     wanted = field(deployment, "spec.template.spec.containers.0")
     for name in ("image", "command"):
-        for found in containers(job):
-            expect(found.get(name), wanted.get(name), f"a container's {name}")
+        for container in containers(job):
+            expect(container.get(name), wanted.get(name), f"a container's {name}")
 
 
 @EXERCISE.check("a rank that fails is not restarted alone")

@@ -23,7 +23,7 @@ def orders(train, rank: int) -> list[list[int]]:
     steps = train(list(range(IMAGES)), rank, RANKS, EPOCHS)
     try:
         for epoch, batch in steps:
-            found[epoch].extend(int(each) for each in batch)
+            found[epoch].extend(int(image) for image in batch)
     except TypeError as error:
         if "iter" in str(error) or "unpack" in str(error):
             raise NotYet(
@@ -36,7 +36,7 @@ def orders(train, rank: int) -> list[list[int]]:
 @EXERCISE.check("each rank trains in each epoch", essential=True)
 def trains(train):
     for rank in range(RANKS):
-        counts = [len(each) for each in orders(train, rank)]
+        counts = [len(order) for order in orders(train, rank)]
         if set(counts) != {IMAGES // RANKS}:
             raise NotYet(
                 f"rank {rank} has {counts} images in its epochs, and should have {IMAGES // RANKS} in each"

@@ -1,0 +1,46 @@
+"""The size of a cluster that is to be created, checked before anything is started."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kitlib.errors import BadInput
+from kitlib.k8s.quantities import check_count, check_quantity
+
+MOST_NODES = 100
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The size of a new cluster; validated before anything is started.
+
+    Attributes:
+        nodes: How many.
+        cpus: Cores of each; None lets the provider choose.
+        memory: Of each, as "4Gi"; None lets the provider choose.
+        gpus: Of each; None takes those that there are.
+        options: Of this provider alone.
+    """
+
+    nodes: int
+    cpus: float | None = None
+    memory: str | None = None
+    gpus: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_count(self.nodes, what="nodes", least=1, most=MOST_NODES)
+        check_quantity(self.cpus, what="cpus", example="1")
+        check_quantity(self.memory, what="memory", example='"4Gi"')
+        if self.gpus is not None:
+            check_count(self.gpus, what="gpus", least=0, most=64)
+
+    def check_options(self, known: Mapping[str, str], provider: str) -> None:
+        """Raise BadInput for options that are not among ``known``, which describes each."""
+        unknown = sorted(set(self.options) - set(known))
+        if unknown:
+            raise BadInput(
+                f"the provider {provider} has no option {', '.join(unknown)}",
+                about=f'create_cluster("{provider}", {unknown[0]}=…)',
+                fix="its own options: " + ("; ".join(f"{k}: {v}" for k, v in known.items()) or "none"),
+            )
