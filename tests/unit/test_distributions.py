@@ -17,6 +17,7 @@ from packaging.utils import canonicalize_name
 OURS = set(DISTRIBUTIONS)
 # Of others, each named on purpose where somebody is told to install it.
 OTHERS = {
+    "elasticdl-client",
     "botocore",  # AWS's, with its part that signs in by aws login
     "hydra-core",  # public programs of docs/your-own.md, and timm
     "timm",

@@ -11,10 +11,10 @@ from pathlib import Path
 import click
 import nbformat
 import pytest
-from trainyard_kit.elasticdl.cli import main as elasticdl
 
 from kitlib import jobs
 from trainyard_kit.cli.main import main as trainyard
+from trainyard_kit.elasticdl.commands import main as elasticdl
 
 from ..walk_throughs import tables
 from ..walk_throughs.pages import PAGES, blocks

@@ -242,13 +242,13 @@ class ControlGroups:
     def sweep(self) -> None:
         """Retry removals that came too early. A pod's group goes with its last container."""
         pods = {_pod(identity) for identity in self._running}
-        for each in list(self._late):
-            groups = list(dict.fromkeys(self._groups(each).values()))
-            if _pod(each) not in pods:
+        for identity in list(self._late):
+            groups = list(dict.fromkeys(self._groups(identity).values()))
+            if _pod(identity) not in pods:
                 groups += [group.parent for group in groups]
-                groups += [root / BEST_EFFORT / _pod(each) for root in self.directories]
+                groups += [root / BEST_EFFORT / _pod(identity) for root in self.directories]
             if sum(map(_gone, groups)) == len(groups):
-                self._late.discard(each)
+                self._late.discard(identity)
 
     def keep_only(self, identities: set[str]) -> None:
         """Remove the groups of all other containers."""
