@@ -20,13 +20,13 @@ from rich.console import Console
 from bench import machine, table
 from bench.errors import MeasureFailed, NotHere
 from bench.lab import Lab
-from bench.measures import MEASURES
+from bench.measures import FELT, MEASURES
 from bench.results import Result
 from kitlib.errors import Interrupted, KitError
 from localkube.errors import LocalClusterError
 
 OUTPUT = Path(__file__).parent / "results" / "latest.json"
-ROUNDS, QUICK_ROUNDS = 5, 1
+ROUNDS, QUICK_ROUNDS = 3, 1
 PLAIN_WIDTH = 140  # of a file or a pipe
 FAILURES = (MeasureFailed, KitError, LocalClusterError, OSError, psutil.Error, subprocess.SubprocessError)
 
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = 0
     try:
         with Lab(rounds=rounds, quick=options.quick, report=_progress(console)) as lab:
-            for name in options.only or MEASURES:
+            for name in MEASURES if options.all else options.only or FELT:
                 _take(name, lab, report, console)
     except KeyboardInterrupt:
         console.print("interrupted; the clusters of this run are deleted", style="red")
@@ -124,6 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", nargs="+", choices=list(MEASURES), metavar="MEASURE", help=", ".join(MEASURES)
     )
+    parser.add_argument("--all", action="store_true", help=f"by default {', '.join(FELT)}")
     parser.add_argument("--output", type=Path, default=OUTPUT, help=f"default {OUTPUT}")
     return parser
 

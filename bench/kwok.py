@@ -78,20 +78,30 @@ def obtain(control_plane: ControlPlaneBinaries, *, folder: Path, report: Callabl
     """
     version = control_plane.version
     programs = cache_dir() / "bench" / f"kwok-{VERSION}"
-    servers = cache_dir() / "bench" / f"kubernetes-{version}"
-    flags = ["-trimpath", f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion={version}"]
     if not _has(programs, PROGRAMS):
         report(f"installing kwok and kwokctl {VERSION}; one to three minutes elsewhere")
         _build(programs, "install", *(f"sigs.k8s.io/kwok/cmd/{name}@{VERSION}" for name in PROGRAMS))
-    for name, package in SERVERS.items():
-        if not _has(servers, [name]):
-            report(f"building upstream's {name} for kwok; two minutes elsewhere, the first of them more")
-            _build(servers, "build", *flags, package, output=name)
+    servers = obtain_servers(version, report=report)
     folder.mkdir(parents=True, exist_ok=True)
     for name in SERVERS:
         (folder / name).symlink_to(servers / name)
     (folder / "kubectl").symlink_to(control_plane.programs["kubectl"][0])
     return Kwok(programs, folder, version)
+
+
+def obtain_servers(version: str, *, report: Callable[[str], None]) -> Path:
+    """Return the folder of upstream's servers by their own names, building those that are not in the cache.
+
+    Raises:
+        PeerAbsent: There is no Go, or the modules cannot be fetched or built.
+    """
+    servers = cache_dir() / "bench" / f"kubernetes-{version}"
+    flags = ["-trimpath", f"-ldflags=-s -w -X k8s.io/component-base/version.gitVersion={version}"]
+    for name, package in SERVERS.items():
+        if not _has(servers, [name]):
+            report(f"building upstream's {name}; two minutes elsewhere, the first of them more")
+            _build(servers, "build", *flags, package, output=name)
+    return servers
 
 
 def _has(folder: Path, names: Iterable[str]) -> bool:

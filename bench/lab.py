@@ -8,20 +8,28 @@ import logging
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import kitlib as kit
-from bench import kwok
+from bench import kubelets, kwok
 from bench.errors import PeerAbsent
+from bench.results import Limit, Result
 from bench.watching import wait_account
 from kitlib.clusters import Cluster, LocalCluster
+from kitlib.k8s.client import Kube
 from localkube.controlplane import binaries
 
 NODES = 4
 STATE = "XDG_STATE_HOME"
 UNLIMITED = ("--disable-qps-limits",)
+KWOK, KUBELET = "kwok", "kubelet"
+PEERS = {KUBELET: "kubelet, containerd, runc", KWOK: "kwok, fake pods"}
+
+Peer = TypeVar("Peer", kwok.Kwok, kubelets.Kubelets)
 
 
 class Lab(AbstractContextManager):
@@ -35,11 +43,10 @@ class Lab(AbstractContextManager):
 
     def __init__(self, *, rounds: int, quick: bool = False, report: Callable[[str], None]) -> None:
         self.rounds, self.quick, self.report = rounds, quick, report
-        self.kwok: kwok.Kwok | None = None
-        self.kwok_absent = ""
+        self.absent: dict[str, str] = {}  # why, by peer
         self._made = 0
         self._stack = ExitStack()
-        self._shared: dict[str, Cluster | kwok.KwokCluster] = {}
+        self._shared: dict[str, Cluster | kwok.KwokCluster | kubelets.KubeletCluster] = {}
 
     def __enter__(self) -> "Lab":
         with ExitStack() as stack:
@@ -47,13 +54,7 @@ class Lab(AbstractContextManager):
             stack.enter_context(_environment(STATE, str(self.folder / "state")))
             stack.enter_context(_terminated())
             logging.getLogger("trainyard").setLevel(logging.WARNING)
-            control_plane = binaries.obtain(report=self.report)
-            try:
-                folder = self.folder / "kubernetes"
-                self.kwok = kwok.obtain(control_plane, folder=folder, report=self.report)
-            except PeerAbsent as reason:
-                self.kwok_absent = str(reason)
-                self.report(f"kwok is absent: {reason}")
+            self._control_plane = binaries.obtain(report=self.report)
             self._stack = stack.pop_all()
         return self
 
@@ -62,6 +63,62 @@ class Lab(AbstractContextManager):
             self.sweep()
         finally:
             self._stack.close()
+
+    # Peers
+
+    @cached_property
+    def _kwok(self) -> kwok.Kwok | None:
+        """What makes clusters of pretended nodes; None where it is absent."""
+        return self._obtain(KWOK, kwok.obtain)
+
+    @cached_property
+    def _kubelets(self) -> kubelets.Kubelets | None:
+        """What makes clusters of real kubelets; None where that is absent."""
+        return self._obtain(KUBELET, kubelets.obtain)
+
+    def has(self, peer: str) -> bool:
+        """Tell whether a peer is there; the first question may take minutes, in which it is built."""
+        return {KWOK: lambda: self._kwok, KUBELET: lambda: self._kubelets}[peer]() is not None
+
+    def _obtain(self, name: str, obtain: Callable[..., Peer]) -> Peer | None:
+        try:
+            return obtain(self._control_plane, folder=self.folder / f"of-{name}", report=self.report)
+        except PeerAbsent as reason:
+            self.absent[name] = str(reason)
+            self.report(f"{name} is absent: {reason}")
+            return None
+
+    def compare(
+        self,
+        samples: Mapping[str, Sequence[float]],
+        *,
+        what: str,
+        unit: str,
+        limits: Mapping[str, Limit | None],
+        **fields: object,
+    ) -> list[Result]:
+        """Return a line for each peer that has a limit: ours beside its.
+
+        Args:
+            samples: By side: ``ours``, and the peers that are there.
+            what: For people.
+            unit: Of all samples.
+            limits: By peer; None for no goal.
+            fields: More of the lines.
+        """
+        return [
+            Result(
+                what=what,
+                unit=unit,
+                ours=tuple(samples["ours"]),
+                peer=PEERS[peer],
+                theirs=tuple(samples.get(peer, ())),
+                absent=self.absent.get(peer, ""),
+                limit=limit,
+                **fields,
+            )
+            for peer, limit in limits.items()
+        ]
 
     # Clusters
 
@@ -76,9 +133,15 @@ class Lab(AbstractContextManager):
 
     def kwok_cluster(self, *extra: str) -> kwok.KwokCluster:
         """Make a cluster of kwok's, without nodes, for one sample."""
-        assert self.kwok is not None, "callers ask whether kwok is there"
+        assert self._kwok is not None, "callers ask whether kwok is there"
         name = self._name()
-        return kwok.KwokCluster(self.kwok, name, folder=self.folder / name, extra=extra)
+        return kwok.KwokCluster(self._kwok, name, folder=self.folder / name, extra=extra)
+
+    def kubelet_cluster(self) -> kubelets.KubeletCluster:
+        """Make a cluster of real kubelets that is not started, for one sample."""
+        assert self._kubelets is not None, "callers ask whether it is there"
+        name = self._name()
+        return kubelets.KubeletCluster(self._kubelets, name, folder=self.folder / name, report=self.report)
 
     @property
     def ours(self) -> Cluster:
@@ -89,17 +152,32 @@ class Lab(AbstractContextManager):
         return self._shared["ours"]
 
     @property
-    def theirs(self) -> kwok.KwokCluster | None:
+    def real(self) -> Cluster | None:
+        """The cluster of real kubelets that several measures use; None where they are absent."""
+        if self.has(KUBELET) and KUBELET not in self._shared:
+            self.report("creating the kubelets' cluster")
+            self._shared[KUBELET] = self.kubelet_cluster()
+            self._shared[KUBELET].start().wait_ready()
+            wait_account(self._shared[KUBELET].kube)
+        return self._shared[KUBELET].cluster if KUBELET in self._shared else None
+
+    @property
+    def fake(self) -> kwok.KwokCluster | None:
         """The cluster of kwok's that several measures use, its limits lifted; None where kwok is absent."""
-        if self.kwok is not None and "theirs" not in self._shared:
+        if self.has(KWOK) and KWOK not in self._shared:
             self.report("creating kwok's cluster")
-            self._shared["theirs"] = self.kwok_cluster(*UNLIMITED)
-            self._shared["theirs"].add_nodes()
-            wait_account(self._shared["theirs"].kube)
-        return self._shared.get("theirs")
+            self._shared[KWOK] = self.kwok_cluster(*UNLIMITED)
+            self._shared[KWOK].add_nodes()
+            wait_account(self._shared[KWOK].kube)
+        return self._shared.get(KWOK)
+
+    def kubes(self) -> dict[str, Kube]:
+        """Return the APIs of the shared clusters of all sides, by side."""
+        clusters = {"ours": self.ours, KUBELET: self.real, KWOK: self.fake}
+        return {side: cluster.kube for side, cluster in clusters.items() if cluster is not None}
 
     def clear(self, *which: str) -> None:
-        """Delete shared clusters, ``ours`` or ``theirs`` or all, so that a measure has the machine alone."""
+        """Delete shared clusters, of these sides or all, so that a measure has the machine alone."""
         with ExitStack() as stack:  # one that cannot be deleted does not keep the others
             for name in which or tuple(self._shared):
                 if name in self._shared:

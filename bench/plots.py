@@ -57,7 +57,8 @@ def save_overview(results: Iterable[Result], folder: Path) -> None:
         ticks = [tick for tick in (0.05, 0.1, 0.2, 0.5, 1, 2, 5) if min(shares) / 2 < tick < max(shares) * 2]
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
-        axes.set_yticks(range(len(judged)), [each.what for each in judged])
+        labels = [f"{line.what}, beside {line.peer}" if line.theirs else line.what for line in judged]
+        axes.set_yticks(range(len(judged)), labels)
         axes.set_xlabel("share of what the goal allows; to the left of 1 it is met")
         _plain(axes, theme)
 

@@ -92,7 +92,9 @@ def bare(ranks: int, *, flags: Mapping[str, object], folder: Path) -> Times:
     return read(lines, submitted=submitted, finished=finished, ranks=ranks)
 
 
-def in_cluster(cluster: Cluster, ranks: int, *, flags: Mapping[str, object], patch: Mapping | None) -> Times:
+def in_cluster(
+    cluster: Cluster, ranks: int, *, flags: Mapping[str, object], patch: Mapping | None, keep: bool = False
+) -> Times:
     """Train by the kit's Indexed Job, a pod a rank; the run is deleted afterwards.
 
     Args:
@@ -100,6 +102,7 @@ def in_cluster(cluster: Cluster, ranks: int, *, flags: Mapping[str, object], pat
         ranks: How many pods.
         flags: The trainer's.
         patch: Changes of the Job, such as `COLD` or `as_python`.
+        keep: Leave the run, where the cluster is deleted anyway.
     """
     job = kit.IndexedJob(TRAINER, nodes=ranks, args=flags)
     job = job.patch(patch) if patch else job
@@ -113,7 +116,8 @@ def in_cluster(cluster: Cluster, ranks: int, *, flags: Mapping[str, object], pat
         warm = _started_warm(cluster.kube, {pod["metadata"]["name"] for pod in pods})
         return read(lines, submitted=submitted, finished=finished, ranks=ranks, warm=warm)
     finally:
-        run.delete()
+        if not keep:
+            run.delete()
 
 
 def as_python(ranks: int) -> dict:

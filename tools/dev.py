@@ -280,11 +280,12 @@ def figures(commands: Commands) -> None:
         commands.module(f"{trainers}-test.py", f"--model-file={model}", batches)
 
 
-@task()
+@task("MEASURES")
 def bench(commands: Commands) -> None:
-    """Measure this kit beside its peers, in one run."""
+    """Measure this kit beside its peers, in one run of twenty minutes; MEASURES="pod_start idle"."""
     commands.setup()
-    commands.module("-m", "bench")
+    names = commands.many("MEASURES")
+    commands.module("-m", "bench", *(["--only", *names] if names else []))
 
 
 @task("BASE")

@@ -4,15 +4,15 @@ The others sleep: looked at is what their number costs, in interfaces, mounts an
 """
 
 from bench import objects
-from bench.lab import Lab
-from bench.measures.pod_start import PEER, series
+from bench.lab import KUBELET, KWOK, Lab
+from bench.measures.pod_start import QUICK_PODS, series
 from bench.results import Limit, Result
 from bench.sampling import alternate, percentile
 from bench.watching import Watch, has_started, wait_gone
 from kitlib.k8s.client import Kube
 
 OTHERS = 20
-PODS, QUICK_PODS = 100, 20
+PODS = 100
 MILLISECONDS = 120
 LABEL = {"bench": "company"}
 
@@ -20,32 +20,27 @@ LABEL = {"bench": "company"}
 def measure(lab: Lab) -> list[Result]:
     """Start and delete pods beside twenty others, a series on each side in turns."""
     count = QUICK_PODS if lab.quick else PODS
-    kubes = {"ours": lab.ours.kube} | ({"theirs": lab.theirs.kube} if lab.theirs is not None else {})
+    kubes = {side: kube for side, kube in lab.kubes().items() if side != KUBELET}
     try:
-        for name, kube in kubes.items():
-            lab.report(f"starting pods beside {OTHERS} others, {name}")
+        for side, kube in kubes.items():
+            lab.report(f"starting pods beside {OTHERS} others, {side}")
             _company(kube)
             series(kube, 5)  # connections, caches
         samples = alternate(
-            {name: lambda k=kube: series(k, count) for name, kube in kubes.items()}, lab.rounds
+            {side: lambda kube=kube: series(kube, count) for side, kube in kubes.items()}, lab.rounds
         )
     finally:
         for kube in kubes.values():
             for number in range(OTHERS):
                 kube.delete("Pod", f"company-{number}")
             wait_gone(kube, labels="bench=company")
-    return [
-        Result(
-            what=f"pod created → its container started, p99 of {count} with {OTHERS} pods running",
-            unit="ms",
-            ours=tuple(percentile(each, 99) for each in samples["ours"]),
-            peer=PEER,
-            theirs=tuple(percentile(each, 99) for each in samples.get("theirs", [])),
-            absent=lab.kwok_absent,
-            limit=Limit(MILLISECONDS, of="value", unit="ms"),
-            details={"ours": samples["ours"], "kwok": samples.get("theirs", [])},
-        )
-    ]
+    return lab.compare(
+        {side: [percentile(times, 99) for times in taken] for side, taken in samples.items()},
+        what=f"pod created → its container started, p99 of {count} with {OTHERS} pods running",
+        unit="ms",
+        limits={KWOK: Limit(MILLISECONDS, of="value", unit="ms")},
+        details=dict(samples),
+    )
 
 
 def _company(kube: Kube) -> None:

@@ -1,35 +1,39 @@
-"""From submitting a job to its first training step, with four ranks, beside a bare torchrun of four.
+"""From submitting a job to its first step, with four ranks: beside real kubelets and a bare torchrun.
 
 The kit's Job has a torchrun in each pod, as on any cluster, and torchrun starts the trainer as a process of
 its own; so it is measured too with the trainer as the pod's command. Cold means that every pod begins with
-nothing, and a torchrun in it forks its worker; warm that pods are forked by the cluster's forkserver.
+nothing, and a torchrun in it forks its worker; warm that pods are forked by the cluster's forkserver. The
+kubelets get the same Job, whose image has been pulled and reads this machine's Python environment.
 
 Bounded, cold, by `import torch`, once in each pod on two cores; warm by the pod's start and gloo's
 rendezvous.
 """
 
+from collections.abc import Callable
+
 from bench import training
-from bench.lab import Lab
+from bench.lab import KUBELET, KWOK, PEERS, Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
 from kitlib.k8s.manifests import merge
 
 RANKS = 4
 FLAGS = {"epochs": 1, "log-every": 1}
-COLD_LIMIT, WARM_LIMIT = Limit(0.9), Limit(0.3)
-PEER = "torchrun --nproc-per-node 4"
+BARE = "bare"
+NAMES = {BARE: f"torchrun --nproc-per-node {RANKS}", KUBELET: f"the same Job, {PEERS[KUBELET]}"}
+COLD, WARM = {BARE: 0.9}, {BARE: 0.3}
 LINES = (
-    ("cold, the trainer itself", "cold-python", COLD_LIMIT),
-    ("cold, torchrun in each pod", "cold-torchrun", COLD_LIMIT),
-    ("warm, the trainer itself", "warm-python", WARM_LIMIT),
-    ("warm, torchrun in each pod", "warm-torchrun", WARM_LIMIT),
+    ("cold, the trainer itself", "cold-python", COLD),
+    ("cold, torchrun in each pod", "cold-torchrun", {KUBELET: 0.6} | COLD),
+    ("warm, the trainer itself", "warm-python", WARM),
+    ("warm, torchrun in each pod", "warm-torchrun", {KUBELET: 0.15} | WARM),
 )
 WARM_UPS = 5
 
 
 def measure(lab: Lab) -> list[Result]:
     """Train for an epoch, in every way in turns."""
-    lab.clear("theirs")
+    lab.clear(KWOK)
     python = training.as_python(RANKS)
     patches = {
         "cold-python": merge(training.COLD, python),
@@ -37,16 +41,23 @@ def measure(lab: Lab) -> list[Result]:
         "warm-python": python,
         "warm-torchrun": None,
     }
-    sides = {
+    sides: dict[str, Callable[[], training.Times]] = {
         name: lambda patch=patch: training.in_cluster(lab.ours, RANKS, flags=FLAGS, patch=patch)
         for name, patch in patches.items()
     }
-    sides["bare"] = lambda: training.bare(RANKS, flags=FLAGS, folder=lab.folder)
+    sides[BARE] = lambda: training.bare(RANKS, flags=FLAGS, folder=lab.folder)
+    if lab.real is not None:
+        sides[KUBELET] = lambda: training.in_cluster(lab.real, RANKS, flags=FLAGS, patch=None)
+        sides[KUBELET]()
     _warm_up(lab, python)
-    sides["bare"]()
+    sides[BARE]()
     lab.report("first steps")
     samples = alternate(sides, lab.rounds)
-    return [_result(samples, what, side, limit) for what, side, limit in LINES]
+    return [
+        _result(lab, samples, what, side, peer, Limit(share))
+        for what, side, shares in LINES
+        for peer, share in shares.items()
+    ]
 
 
 def _warm_up(lab: Lab, patch: dict) -> None:
@@ -57,17 +68,20 @@ def _warm_up(lab: Lab, patch: dict) -> None:
             return
 
 
-def _result(samples: dict[str, list[training.Times]], what: str, side: str, limit: Limit) -> Result:
+def _result(
+    lab: Lab, samples: dict[str, list[training.Times]], what: str, side: str, peer: str, limit: Limit
+) -> Result:
     ours = samples[side]
-    warm = sum(each.warm for each in ours)
+    warm = sum(times.warm for times in ours)
     expected = RANKS * len(ours) if side.startswith("warm") else 0
     return Result(
-        what=f"submit → first step, 4 ranks, {what}",
+        what=f"submit → first step, {RANKS} ranks, {what}",
         unit="s",
-        ours=tuple(each.to_first_step for each in ours),
-        peer=PEER,
-        theirs=tuple(each.to_first_step for each in samples["bare"]),
+        ours=tuple(times.to_first_step for times in ours),
+        peer=NAMES[peer],
+        theirs=tuple(times.to_first_step for times in samples.get(peer, ())),
+        absent=lab.absent.get(peer, ""),
         limit=limit,
         notes="" if warm == expected else f"{warm} pods came from the forkserver, not {expected}",
-        details={"pods from the forkserver": [each.warm for each in ours]},
+        details={"pods from the forkserver": [times.warm for times in ours]},
     )

@@ -2,7 +2,8 @@
 
 All processes are counted: the supervisor and what descends from it (the site with the control plane and the
 kubelet, and the gateway). Memory is the proportional set size, in which a page that several processes map is
-shared out among them. kwok's figures stand beside; there is no limit on the ratio.
+shared out among them. Beside it are four kubelets with a containerd each, kube-proxy and released servers,
+without the DNS server that they use, and kwok.
 
 Bounded by upstream: the API server takes 200 MB, of which 80 are live, and each of five Go processes 19 MB
 for the initialisation of its packages; the CPU is timers of etcd and the controllers, and the nodes'
@@ -15,14 +16,16 @@ from dataclasses import dataclass
 
 import psutil
 
-from bench.lab import Lab
+from bench.lab import KUBELET, KWOK, Lab
 from bench.results import Limit, Result
 from kitlib.clusters import Cluster
 
-SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 45, 10
-WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 60, 10
-MEGABYTES, PERCENT = 400, 2
-NOUNS = {"megabytes": "memory (PSS)", "percent": "CPU"}
+SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 30, 10
+WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 20, 10
+LINES = {
+    "megabytes": ("memory (PSS)", "MB", {KUBELET: Limit(0.5), KWOK: Limit(450, of="value", unit="MB")}),
+    "percent": ("CPU", "% of a core", {KUBELET: Limit(0.5), KWOK: Limit(2, of="value", unit="%")}),
+}
 
 
 @dataclass(frozen=True)
@@ -41,56 +44,31 @@ class Usage:
 def measure(lab: Lab) -> list[Result]:
     """Watch each side idle, one after the other, so that neither shares its pages with the other."""
     lab.clear()
+    usages: dict[str, list[Usage]] = {}
     with lab.cluster(warm=False) as cluster:
-        ours = _watch(lab, "our cluster", lambda: processes_of(cluster))
+        usages["ours"] = _watch(lab, "our cluster", lambda: processes_of(cluster))
         sharing = sharers(processes_of(cluster))
-    theirs: list[Usage] = []
-    if lab.kwok is not None:
+    if lab.has(KUBELET):
+        with lab.kubelet_cluster() as kubelets:
+            usages[KUBELET] = _watch(lab, "the kubelets' cluster", kubelets.start().wait_ready().processes)
+    if lab.has(KWOK):
         with lab.kwok_cluster() as peer:
             peer.add_nodes()
-            theirs = _watch(lab, "kwok's cluster", lambda: [psutil.Process(pid) for pid in peer.pids()])
-    notes = (
-        f"{sharing} processes of other clusters share pages with ours, which then count less"
-        if sharing
-        else ""
-    )
+            processes = [psutil.Process(pid) for pid in peer.pids()]
+            usages[KWOK] = _watch(lab, "kwok's cluster", lambda: processes)
+    notes = f"{sharing} processes of other clusters share pages with ours" if sharing else ""
     return [
-        _result(
-            lab,
-            ours,
-            theirs,
-            "megabytes",
-            "MB",
-            Limit(MEGABYTES, of="value", unit="MB"),
-            notes,
-        ),
-        _result(lab, ours, theirs, "percent", "% of a core", Limit(PERCENT, of="value", unit="%")),
+        line
+        for attribute, (noun, unit, limits) in LINES.items()
+        for line in lab.compare(
+            {side: [sum(getattr(u, attribute).values()) for u in taken] for side, taken in usages.items()},
+            what=f"idle cluster of 4 nodes without forkserver, {noun}",
+            unit=unit,
+            limits=limits,
+            notes=notes if attribute == "megabytes" else "",
+            details={side: [getattr(usage, attribute) for usage in taken] for side, taken in usages.items()},
+        )
     ]
-
-
-def _result(
-    lab: Lab,
-    ours: list[Usage],
-    theirs: list[Usage],
-    attribute: str,
-    unit: str,
-    limit: Limit,
-    notes: str = "",
-) -> Result:
-    return Result(
-        what=f"idle cluster of 4 nodes without forkserver, {NOUNS[attribute]}",
-        unit=unit,
-        ours=tuple(sum(getattr(each, attribute).values()) for each in ours),
-        peer="kwok, 4 fake nodes",
-        theirs=tuple(sum(getattr(each, attribute).values()) for each in theirs),
-        absent=lab.kwok_absent,
-        limit=limit,
-        notes=notes,
-        details={
-            "ours": [getattr(each, attribute) for each in ours],
-            "kwok": [getattr(each, attribute) for each in theirs],
-        },
-    )
 
 
 def processes_of(cluster: Cluster) -> list[psutil.Process]:

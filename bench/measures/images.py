@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.errors import MeasureFailed, NotHere
-from bench.lab import Lab
+from bench.lab import KUBELET, KWOK, Lab
 from bench.measures.pod_start import series
 from bench.results import Limit, Result
 from bench.sampling import alternate, percentile
@@ -48,7 +48,7 @@ def measure(lab: Lab) -> list[Result]:
         missing.append("busybox-static")
     if missing or subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
         raise NotHere(f"Docker has to make the image: {', '.join(missing) or 'its daemon'} is missing")
-    lab.clear("theirs")
+    lab.clear(KUBELET, KWOK)
     size = QUICK_MEGABYTES if lab.quick else MEGABYTES
     with _registry(lab.folder) as address, _pushed(f"{address}/bench:1", size, lab.folder) as image:
         return [_pulls(lab, image, size), _second_starts(lab, image), _disk(lab, image, size)]

@@ -10,7 +10,7 @@ was not profiled.
 import time
 
 from bench import objects
-from bench.lab import UNLIMITED, Lab
+from bench.lab import KWOK, UNLIMITED, Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
 from bench.watching import Watch, wait_account
@@ -23,7 +23,7 @@ LIMIT = Limit(1.0)
 NODES, PODS = 1000, 10_000
 QUICK_NODES, QUICK_PODS = 100, 1000
 PATIENCE_SECONDS = 1200
-SELECTORS = {"ours": "trainyard/simulated", "theirs": "type=kwok"}
+SELECTORS = {"ours": "trainyard/simulated", KWOK: "type=kwok"}
 
 
 def measure(lab: Lab) -> list[Result]:
@@ -31,20 +31,10 @@ def measure(lab: Lab) -> list[Result]:
     nodes, pods = (QUICK_NODES, QUICK_PODS) if lab.quick else (NODES, PODS)
     lab.clear()
     sides = {"ours": lambda: _ours(lab, nodes, pods)}
-    if lab.kwok is not None:
-        sides["theirs"] = lambda: _theirs(lab, nodes, pods)
-    samples = alternate(sides, lab.rounds)
-    return [
-        Result(
-            what=f"{nodes} simulated nodes Ready + {pods} pods Running",
-            unit="s",
-            ours=tuple(samples["ours"]),
-            peer="kwok --disable-qps-limits",
-            theirs=tuple(samples.get("theirs", ())),
-            absent=lab.kwok_absent,
-            limit=LIMIT,
-        )
-    ]
+    if lab.has(KWOK):
+        sides[KWOK] = lambda: _theirs(lab, nodes, pods)
+    what = f"{nodes} simulated nodes Ready + {pods} pods Running"
+    return lab.compare(alternate(sides, lab.rounds), what=what, unit="s", limits={KWOK: LIMIT})
 
 
 def _ours(lab: Lab, nodes: int, pods: int) -> float:
@@ -62,7 +52,7 @@ def _theirs(lab: Lab, nodes: int, pods: int) -> float:
         wait_account(cluster.kube)
         began = time.monotonic()
         cluster.scale_nodes(nodes)
-        _fill(cluster.kube, SELECTORS["theirs"], nodes, pods)
+        _fill(cluster.kube, SELECTORS[KWOK], nodes, pods)
         return time.monotonic() - began
 
 

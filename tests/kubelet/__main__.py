@@ -13,29 +13,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-import tomllib
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from localkube.controlplane import binaries
 from localkube.errors import LocalClusterError
 from localkube.lock import alone
 
-from ..conformance import images
 from ..node import bare_control_plane
-from . import node, program, services
+from . import images, namespaces, node, program, services
 
-RECIPES = tomllib.loads(Path(__file__).with_name("images.toml").read_text(encoding="utf-8"))
 REPOSITORY = Path(__file__).parents[2]
 NOTEBOOKS = ("01", "02", "05", "06", "07", "08", "09")
 COMPONENTS = (*bare_control_plane.COMPONENTS, "kube-scheduler", "metrics-server")
 KEPT = REPOSITORY / "reports" / "kubelet"
-# What the kubelet sets for the whole machine.
-SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
-SYSCTLS += ("kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")
-CGROUPS = Path("/sys/fs/cgroup")
-OWN_MOUNTS = ("/run", "/var/lib", "/var/log")
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
@@ -75,13 +65,12 @@ def _outside() -> int:
     with (
         alone(_say, making="test-kubelet"),  # two would each restore the other's settings of the kernel
         tempfile.TemporaryDirectory(prefix="kubelet-") as scratch,
-        _sysctls_kept(),
-        _cgroups(Path(scratch)),
+        namespaces.sysctls_kept(),
+        namespaces.cgroups(Path(scratch).name),
     ):
-        with _registry(Path(scratch)):
+        with images.registry(Path(scratch), report=_say):
             pass  # filled, while there is a network
-        command = ["unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc"]
-        command += [sys.executable, "-m", __package__, *sys.argv[1:], "--inside", scratch]
+        command = [*namespaces.NEW, sys.executable, "-m", __package__, *sys.argv[1:], "--inside", scratch]
         with subprocess.Popen(command, cwd=REPOSITORY) as process:
             try:
                 return process.wait()
@@ -103,13 +92,13 @@ def _end(process: subprocess.Popen) -> None:
 
 def _inside(options: argparse.Namespace) -> int:
     folder = options.inside
-    _make_network()
+    namespaces.make_network()
     prefixes = sorted({Path(sys.prefix), Path(sys.base_prefix)})
     control_plane = binaries.obtain(report=_say)
     with contextlib.ExitStack() as stack:
         stack.callback(_keep, folder, options.output / "logs")
-        mirror = stack.enter_context(_registry(folder))
-        _cover(folder)
+        mirror = stack.enter_context(images.registry(folder, report=_say))
+        namespaces.cover(folder)
         plane = stack.enter_context(
             bare_control_plane.bare(
                 folder / "plane", control_plane, components=COMPONENTS, addresses=node.LISTEN
@@ -149,69 +138,6 @@ def _use(plane: bare_control_plane.BareControlPlane, folder: Path, options: argp
             process.send_signal(signal.SIGINT)
             process.wait()
             raise
-
-
-def _registry(folder: Path) -> AbstractContextManager[str]:
-    recipes = {name: recipe | _environment(recipe) for name, recipe in RECIPES.items()}
-    wanted = [f"{name}:{tag}" for name, recipe in recipes.items() for tag in recipe["tags"]]
-    return images.registry(wanted, folder=folder, report=_say, recipes=recipes)
-
-
-def _environment(recipe: dict) -> dict:
-    path = f"PATH={sys.prefix}/bin:{images.PATH.removeprefix('PATH=')}"
-    return {"env": [path, "PYTHONUNBUFFERED=1"]} if recipe.get("environment") else {}
-
-
-def _cover(folder: Path) -> None:
-    """Put own folders over those into which containerd and the kubelet write, whatever is set."""
-    for place in OWN_MOUNTS:
-        own = folder / place.strip("/").replace("/", "-")
-        own.mkdir()
-        subprocess.check_call(["mount", "--bind", own, place])
-    # Nothing else answers here, and who waits for an answer waits for seconds.
-    resolver = folder / "machine-resolv.conf"
-    resolver.write_text(f"nameserver {node.ADDRESS}\n")
-    subprocess.check_call(["mount", "--bind", resolver, "/etc/resolv.conf"])
-
-
-def _make_network() -> None:
-    run = subprocess.check_call
-    run(["ip", "link", "set", "lo", "up"])
-    run(["ip", "link", "add", "node0", "type", "bridge"])
-    run(["ip", "address", "add", f"{node.ADDRESS}/32", "dev", "node0"])
-    run(["ip", "link", "set", "node0", "up"])
-    run(["ip", "route", "add", "default", "dev", "node0"])
-
-
-@contextlib.contextmanager
-def _sysctls_kept() -> Iterator[None]:
-    found = {Path("/proc/sys", each): Path("/proc/sys", each).read_text() for each in SYSCTLS}
-    try:
-        yield
-    finally:
-        for path, value in found.items():
-            path.write_text(value)
-
-
-@contextlib.contextmanager
-def _cgroups(folder: Path) -> Iterator[None]:
-    hierarchies = [CGROUPS] if (CGROUPS / "cgroup.procs").exists() else [*CGROUPS.iterdir()]
-    made = [each / folder.name for each in hierarchies if (each / "cgroup.procs").exists()]
-    try:
-        for each in made:
-            each.mkdir()
-            if (each / "cpu.shares").exists():
-                # The kubelet's share for all pods together; by default they would have one process's.
-                (each / "cpu.shares").write_text(str(1024 * (os.cpu_count() or 1)))
-            for name in ("cpuset.cpus", "cpuset.mems"):
-                if (each / name).exists():
-                    (each / name).write_text((each.parent / name).read_text())
-        yield
-    finally:
-        for each in made:
-            for path in sorted(each.rglob("*/"), key=lambda path: -len(path.parts)):
-                path.rmdir()
-            each.rmdir()
 
 
 def _keep(folder: Path, kept: Path) -> None:

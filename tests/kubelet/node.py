@@ -22,7 +22,8 @@ from localkube.network.addresses import ClusterNetwork
 from ..node.bare_control_plane import BareControlPlane
 from ..patience import PATIENCE
 
-NAME, ADDRESS, PODS = "real-kubelet", ClusterNetwork().address, "10.244.1.0/24"
+NAME, ADDRESS = "real-kubelet", ClusterNetwork().address
+KUBELET_PORT = 10250
 LISTEN = ListenAddresses(advertise=ADDRESS)
 PLUGINS = Path("/usr/lib/cni")
 NEEDED = {"containerd": "containerd", "runc": "runc", "ip": "iproute2", "nft": "nftables"}
@@ -47,15 +48,16 @@ def check_programs() -> None:
 
 @dataclass(frozen=True)
 class Node:
-    """The node's processes.
+    """The node's processes; several share an address, and the kube-proxy of the first.
 
     Args:
-        folder: For all of its files.
+        folder: For all of its files; what is in its ``containerd`` are images that need not be pulled.
         program: The kubelet and kube-proxy.
         plane: The control plane.
         mirror: Address of the registry from which all images are pulled.
         cgroup: In which the pods are, a path from the root of each hierarchy.
         mounted: Folders of this machine that all containers can read.
+        number: Which of the nodes it is.
     """
 
     folder: Path
@@ -64,6 +66,12 @@ class Node:
     mirror: str
     cgroup: str
     mounted: Sequence[Path]
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        """That of the Node; the first one's has no number."""
+        return f"{NAME}-{self.number}" if self.number else NAME
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -72,17 +80,38 @@ class Node:
         Raises:
             LocalClusterError: It does not become so.
         """
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._process("containerd", self._containerd()))
-            self._wait(lambda: (self.folder / "containerd.sock").exists(), "containerd's socket")
-            stack.enter_context(self._process("kubelet", self._kubelet()))
-            stack.enter_context(self._process("kube-proxy", self._kube_proxy()))
-            self._wait(self._ready, "the node to be Ready")
+        with self.containerd(), self.kubelet():
+            self.wait_ready()
             yield
+
+    @contextlib.contextmanager
+    def containerd(self) -> Iterator[None]:
+        """Run the container runtime, and yield when it accepts connections."""
+        with self._process("containerd", self._containerd()):
+            self._wait(lambda: (self.folder / "containerd.sock").exists(), "containerd's socket")
+            yield
+
+    @contextlib.contextmanager
+    def kubelet(self) -> Iterator[None]:
+        """Run the kubelet, and with the first one kube-proxy."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._process("kubelet", self._kubelet()))
+            if self.number == 0:
+                stack.enter_context(self._process("kube-proxy", self._kube_proxy()))
+            yield
+
+    def wait_ready(self) -> None:
+        """Wait until the Node is Ready.
+
+        Raises:
+            LocalClusterError: It does not become so.
+        """
+        self._wait(self._ready, "the node to be Ready")
 
     def _ready(self) -> bool:
         jsonpath = '{.items[*].status.conditions[?(@.type=="Ready")].status}'
-        return self.plane.run("get", "nodes", "-o", f"jsonpath={jsonpath}") == "True"
+        selected = f"--field-selector=metadata.name={self.name}"
+        return self.plane.run("get", "nodes", selected, "-o", f"jsonpath={jsonpath}") == "True"
 
     def _wait(self, done: Any, what: str) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -90,7 +119,7 @@ class Node:
             if time.monotonic() > deadline:
                 raise LocalClusterError(
                     f"waited {PATIENCE} s in vain for {what}",
-                    about=NAME,
+                    about=self.name,
                     fix=f"see the logs in {self.folder}",
                 )
             time.sleep(0.2)
@@ -124,7 +153,8 @@ class Node:
             "mtu": 1500,
             "ipam": {"type": "host-local", "dataDir": str(self.folder / "ipam")},
         }
-        network["ipam"] |= {"ranges": [[{"subnet": PODS}]], "routes": [{"dst": "0.0.0.0/0"}]}
+        subnet = {"subnet": f"10.244.{self.number + 1}.0/24"}
+        network["ipam"] |= {"ranges": [[subnet]], "routes": [{"dst": "0.0.0.0/0"}]}
         portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
         plugins = {"cniVersion": "0.4.0", "name": "pods", "plugins": [network, portmap]}
         self._write("cni/10-pods.conflist", plugins)
@@ -163,6 +193,8 @@ SystemdCgroup = false
             },
             "authorization": {"mode": "Webhook"},
             "address": ADDRESS,
+            "port": KUBELET_PORT + self.number,
+            "healthzPort": 0,
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": self.cgroup,
             "clusterDNS": [ADDRESS],
@@ -184,7 +216,8 @@ SystemdCgroup = false
             "kubelet",
             f"--config={self._write('kubelet.json', settings)}",
             f"--kubeconfig={self._kubeconfig()}",
-            f"--hostname-override={NAME}",
+            f"--hostname-override={self.name}",
+            f"--root-dir={self.folder}/kubelet",
             f"--node-ip={ADDRESS}",
             "--v=2",
         ]
@@ -195,7 +228,7 @@ SystemdCgroup = false
             "kind": "KubeProxyConfiguration",
             "mode": "nftables",
             "clusterCIDR": "10.244.0.0/16",
-            "hostnameOverride": NAME,
+            "hostnameOverride": self.name,
             "clientConnection": {"kubeconfig": str(self._kubeconfig())},
             # These limits are the whole machine's.
             "conntrack": {

@@ -21,15 +21,16 @@ from .node import ADDRESS, LISTEN
 
 
 @contextlib.contextmanager
-def running(plane: BareControlPlane, *, volumes: Path) -> Iterator[None]:
+def running(plane: BareControlPlane, *, volumes: Path, metrics: bool = True) -> Iterator[None]:
     """Run them in a thread.
 
     Args:
         plane: The control plane.
         volumes: Where the directories of PersistentVolumes are.
+        metrics: Whether there is a metrics-server.
     """
     loop = asyncio.new_event_loop()
-    task = loop.create_task(_serve(plane, volumes))
+    task = loop.create_task(_serve(plane, volumes, metrics))
     thread = threading.Thread(target=_run, args=(loop, task), name="services")
     thread.start()
     try:
@@ -44,7 +45,7 @@ def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task) -> None:
         loop.run_until_complete(task)
 
 
-async def _serve(plane: BareControlPlane, volumes: Path) -> None:
+async def _serve(plane: BareControlPlane, volumes: Path, metrics: bool) -> None:
     async with plane.api() as api:
         services, slices, pods = (
             Informer(api, path)
@@ -57,4 +58,5 @@ async def _serve(plane: BareControlPlane, volumes: Path) -> None:
                 group.create_task(informer.run())
             group.create_task(Provisioner(api, directory=volumes).run())
             group.create_task(publish_api_server(api, address=ADDRESS, port=LISTEN.api_port))
-            group.create_task(publish_metrics_server(api, address=ADDRESS, ca_file=plane.ca))
+            if metrics:
+                group.create_task(publish_metrics_server(api, address=ADDRESS, ca_file=plane.ca))

@@ -4,17 +4,19 @@ import importlib.util
 import io
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
 from rich.console import Console
 
-from bench import cifar10, kubeflow, kwok, objects, table, torchrun, training
+from bench import cifar10, kubeflow, kwok, measures, objects, publish, table, torchrun, training
 from bench.__main__ import Report, _take
 from bench.errors import MeasureFailed, NotHere, PeerAbsent
+from bench.lab import Lab
 from bench.machine import State
-from bench.measures import MEASURES, first_step, idle, to_97_percent
+from bench.measures import FELT, MEASURES, first_step, idle, to_97_percent
 from bench.peers.cifar10_plain import Cifar10
 from bench.results import MET, MISSED, UNJUDGED, Limit, Result
 from bench.sampling import alternate, order, percentile
@@ -170,7 +172,9 @@ def test_a_line_says_when_pods_did_not_start_as_it_claims():
         return training.Times(0, 1, 2, 3, (1,), warm)
 
     samples = {"warm-python": [times(3)], "bare": [times(0)]}
-    found = first_step._result(samples, "warm", "warm-python", Limit(0.3))
+    found = first_step._result(
+        Lab(rounds=1, report=print), samples, "warm", "warm-python", "bare", Limit(0.3)
+    )
     assert found.notes == "3 pods came from the forkserver, not 4"
 
 
@@ -199,32 +203,23 @@ def test_usage_is_summed_from_the_kernels_figures():
     assert sum(found.percent.values()) >= 0
 
 
-def test_all_measures_have_a_name():
-    alone = {"creation", "top", "idle", "kubelet"}
-    together = {
-        "pod_start",
-        "busy_start",
-        "images",
-        "preemption",
-        "log_follow",
-        "widget",
-        "many_pods",
-        "simulated",
-        "first_step",
-        "training_time",
-        "to_97_percent",
-        "local_process",
-        "elastic_recovery",
-        "records",
-        "two_jobs",
-        "cifar10_cpu",
-        "cifar10_gpu",
-        "scaling",
-        "parameter_server",
-        "task_service",
-        "async_checkpoint",
-    }
-    assert set(MEASURES) == alone | together
+def test_every_module_of_measures_is_taken_and_what_is_felt_by_default():
+    modules = {path.stem for path in Path(measures.__file__).parent.glob("[!_]*.py")}
+    assert modules == {measure.__module__.rpartition(".")[2] for measure in MEASURES.values()}
+    assert {name for _, name, _ in publish.FELT} <= set(FELT)
+
+
+def test_a_line_for_each_peer_says_why_one_is_absent():
+    lab = Lab(rounds=1, report=print)
+    lab.absent["kubelet"] = "runc needs root"
+    samples = {"ours": [1.0], "kwok": [4.0]}
+    real, fake = lab.compare(samples, what="", unit="s", limits={"kubelet": Limit(0.1), "kwok": Limit(0.1)})
+    assert (real.absent, real.verdict, fake.ratio, fake.verdict) == (
+        "runc needs root",
+        UNJUDGED,
+        0.25,
+        MISSED,
+    )
 
 
 def epoch(rank: int, rate: float) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
@@ -56,8 +57,19 @@ def published(docs, **runs: dict) -> str:
 
 def test_a_row_has_value_peer_ratio_goal_and_verdict(docs):
     text = published(docs, one=run("pod_start", MISSED))
-    assert "| [pods that start](#pod_start) | 40.0 ms | 20.0 ms | 2.00 | ≤ 1 × peer | missed |" in text
+    assert (
+        "| [pods that start](#pod_start) | 40.0 ms | 20.0 ms | 2.00 | ≤ 1 × peer | missed | a peer |" in text
+    )
     assert "0 goals are met, 1 missed" in text
+
+
+def test_the_first_table_has_what_is_felt_beside_the_other_tool(docs):
+    beside = replace(MISSED, what="p50 of pods", peer="real kubelets")
+    text = published(docs, one=run("pod_start", replace(beside, theirs=(), peer="absent"), beside))
+    _, first, _ = text.split("goals are met")
+    assert "(#pod_start) | 40.0 ms | 20.0 ms | 2.00 | real kubelets |" in first
+    assert "absent" not in first
+    assert "What somebody" not in published(docs, two=run("pod_start", MET))
 
 
 def test_a_measure_is_explained_by_its_module(docs):

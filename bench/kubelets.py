@@ -1,0 +1,207 @@
+"""The peer for all that a node does: Kubernetes' own kubelet, containerd and runc, four nodes of them.
+
+kind, k3d and minikube consist of these. Here they run as `tests.kubelet` has them, without a Docker around
+each node, and beside released servers of Kubernetes: no kubeadm, no CoreDNS, no image to unpack, so what is
+measured is the least that those take. Each node has a containerd of its own, as in kind: a kubelet deletes
+the containers that it does not know. The images are there before a clock starts; the trainer's is of Debian's
+packages, with this machine's Python environment mounted read-only. Needs root.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import psutil
+
+from bench import kwok
+from bench.errors import MeasureFailed, PeerAbsent
+from bench.peers import kubelet_nodes
+from bench.peers.kubelet_nodes import OUTSIDE, UPLINK, make_node
+from kitlib.clusters import Cluster
+from kitlib.clusters.existing import ExistingCluster
+from kitlib.clusters.nodes import is_ready
+from kitlib.k8s.client import Kube
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import WatchSpec, watch_objects
+from localkube.controlplane.binaries import ControlPlaneBinaries
+from localkube.errors import LocalClusterError
+from localkube.lock import alone
+from tests.kubelet import images, namespaces, node, program
+
+NODES, READY_SECONDS = 4, 120
+LINK = "trainyard-nodes"
+REPOSITORY = Path(__file__).parents[1]
+RECIPES = {name: images.RECIPES[name] for name in ("registry.k8s.io/pause", "docker.io/pytorch/pytorch")}
+RECIPES["docker.io/library/busybox"] = {"tags": ["latest"], "cmd": ["sh"]}
+
+
+@dataclass(frozen=True)
+class Kubelets:
+    """What clusters are made of: upstream's servers, and a containerd's folder that has the images."""
+
+    servers: Path
+    images: Path
+
+
+def obtain(control_plane: ControlPlaneBinaries, *, folder: Path, report: Callable[[str], None]) -> Kubelets:
+    """Build the programs unless they are in the cache, and pull the images.
+
+    Raises:
+        PeerAbsent: This user is not root, or programs are missing.
+    """
+    if os.geteuid() != 0:
+        raise PeerAbsent("runc and the kubelet need root")
+    try:
+        node.check_programs()
+        program.obtain(report=report)
+    except LocalClusterError as error:
+        raise PeerAbsent(f"{error}") from error
+    servers = kwok.obtain_servers(control_plane.version, report=report)
+    report("pulling the images of the kubelet's nodes")
+    folder.mkdir()
+    try:
+        with images.registry(folder, report=report, recipes=RECIPES) as mirror:
+            _pull(folder, mirror)
+    except LocalClusterError as error:
+        raise PeerAbsent(f"its images could not be made: {error}") from error
+    return Kubelets(servers, folder / "node-0" / "containerd")
+
+
+def _pull(folder: Path, mirror: str) -> None:
+    """Have a containerd pull all images, and stop it."""
+    puller = make_node(folder, 0, Path(), None, mirror=mirror)
+    puller.folder.mkdir()
+    with puller.containerd():
+        for name in images.tags(RECIPES):
+            command = ["ctr", f"--address={puller.folder}/containerd.sock", "--namespace=k8s.io"]
+            command += ["images", "pull", f"--hosts-dir={puller.folder}/certs.d", name]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise PeerAbsent(f"containerd could not pull {name}: {done.stderr[-300:]}")
+
+
+class KubeletCluster(AbstractContextManager):
+    """A cluster of real kubelets; deleted at the end of the ``with``.
+
+    Its process has its namespaces when this returns; `start` starts the cluster in them.
+
+    Args:
+        peer: What it is made of.
+        name: Of the cluster.
+        folder: For its files; nothing else may be in there.
+        report: Called when another process runs such a node, which is waited for.
+    """
+
+    def __init__(self, peer: Kubelets, name: str, *, folder: Path, report: Callable[[str], None]) -> None:
+        self.name, self.folder = name, folder
+        self._stack = ExitStack()
+        groups = [folder.name, *(f"{folder.name}/node-{number}" for number in range(NODES))]
+        with ExitStack() as stack:
+            stack.enter_context(alone(report, making="test-kubelet"))
+            stack.enter_context(namespaces.sysctls_kept())
+            stack.enter_context(namespaces.cgroups(*groups))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            for number in range(NODES):
+                _copy(peer.images, folder / f"node-{number}" / "containerd")
+            self._log = stack.enter_context((folder / "process.log").open("w"))
+            self._process = stack.enter_context(self._isolate(peer.servers))
+            self._expect("isolated")
+            self._link()
+            self._stack = stack.pop_all()
+
+    def start(self) -> "KubeletCluster":
+        """Start control plane, containerds and kubelets; return when the API server answers."""
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        self._expect("started")
+        return self
+
+    def wait_ready(self) -> "KubeletCluster":
+        """Wait until all nodes are Ready."""
+        wait(
+            watch_objects(self.kube, WatchSpec("Node")),
+            until=lambda seen: sum(map(is_ready, seen["Node"].values())) == NODES,
+            timeout=READY_SECONDS,
+            what="the kubelets' nodes to be Ready",
+            about=f'cluster "{self.name}"',
+            resume=f"see the logs in {self.folder}",
+            describe=lambda seen: f"{sum(map(is_ready, seen['Node'].values()))} are",
+        )
+        return self
+
+    @cached_property
+    def kube(self) -> Kube:
+        """Its API."""
+        return Kube(self.folder / "kubeconfig", cluster=self.name)
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The same for calls of the kit."""
+        return ExistingCluster(self.name, kubeconfig=self.folder / "kubeconfig")
+
+    def processes(self) -> list[psutil.Process]:
+        """Return its processes, without the Python that has started them and serves DNS."""
+        (first,) = psutil.Process(self._process.pid).children()
+        return [child for child in first.children(recursive=True) if child.status() != psutil.STATUS_ZOMBIE]
+
+    def delete(self) -> None:
+        """End its processes and remove its files."""
+        self._stack.close()
+
+    @contextmanager
+    def _isolate(self, servers: Path) -> Iterator[subprocess.Popen]:
+        command = [*namespaces.NEW, sys.executable, "-m", kubelet_nodes.__name__]
+        command += [str(self.folder), str(NODES), str(servers)]
+        process = subprocess.Popen(
+            command,
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            start_new_session=True,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                # Its namespaces end with the first process in them, and all others, before it is waited for.
+                for child in psutil.Process(process.pid).children():
+                    child.kill()
+                process.wait()
+
+    def _expect(self, word: str) -> None:
+        line = self._process.stdout.readline().strip()
+        if line != word:
+            last = (self.folder / "process.log").read_text(errors="replace")[-600:]
+            raise MeasureFailed(f"the kubelets' cluster has not {word}: {line} {last}")
+
+    def _link(self) -> None:
+        """Lead from this machine to the nodes' address; the link ends with their namespace."""
+        (first,) = psutil.Process(self._process.pid).children()
+        for words in (
+            ("link", "add", LINK, "type", "veth", "peer", "name", UPLINK, "netns", str(first.pid)),
+            ("address", "add", f"{OUTSIDE}/32", "dev", LINK),
+            ("link", "set", LINK, "up"),
+            ("route", "add", f"{node.ADDRESS}/32", "dev", LINK, "src", OUTSIDE),
+        ):
+            subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    def __exit__(self, *exception) -> None:
+        self.delete()
+
+
+def _copy(images: Path, to: Path) -> None:
+    """Copy a containerd's folder: its files as links, its databases as such."""
+    to.parent.mkdir(parents=True)
+    subprocess.run(["cp", "--archive", "--link", str(images), str(to)], check=True)
+    for database in to.rglob("*.db"):
+        content = database.read_bytes()
+        database.unlink()
+        database.write_bytes(content)

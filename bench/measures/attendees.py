@@ -1,0 +1,72 @@
+"""Thirty attendees launch a job of two pods each at the same moment: until the last of them has trained.
+
+Each has a namespace and launches by the kit, in a thread of its own. The clock runs from the first launch to
+the last run that has succeeded: 60 pods on two cores, four nodes, an epoch of the digits each. The kubelets
+get the same jobs. The ideal is computed: thirty times what a bare torchrun of two ranks takes, which has both
+cores to itself; with a forkserver a pod need not import torch, so it can be beaten.
+
+Bounded by two cores: each rank imports torch where no forkserver starts it, and a rendezvous waits for both.
+"""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import kitlib as kit
+from bench import training
+from bench.lab import KUBELET, KWOK, PEERS, Lab
+from bench.results import Limit, Result
+from bench.sampling import alternate
+from bench.watching import wait_account, wait_gone
+from kitlib.clusters import Cluster
+from kitlib.clusters.existing import ExistingCluster
+
+ATTENDEES, QUICK_ATTENDEES = 30, 4
+RANKS, FLAGS = 2, {"epochs": 1}
+ROUNDS = 1  # of minutes
+RUN_SECONDS = 1200
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Have all of them launch, on each side in turns."""
+    lab.clear(KWOK)
+    count = QUICK_ATTENDEES if lab.quick else ATTENDEES
+    sides = {"ours": lambda: _all_train(lab, lab.ours, count)}
+    if lab.real is not None:
+        sides[KUBELET] = lambda: _all_train(lab, lab.real, count)
+    training.in_cluster(lab.ours, RANKS, flags=FLAGS, patch=None)  # the forkserver has loaded then
+    samples = alternate(sides, min(lab.rounds, ROUNDS))
+    alone = [training.bare(RANKS, flags=FLAGS, folder=lab.folder) for _ in range(lab.rounds)]
+    ideal = [count * (times.finished - times.submitted) for times in alone]
+    what = f"{count} attendees launch 2 pods each at once → all have trained"
+    return [
+        Result(what, "s", tuple(samples["ours"]), peer, tuple(theirs), absent, limit)
+        for peer, theirs, absent, limit in (
+            (PEERS[KUBELET], samples.get(KUBELET, ()), lab.absent.get(KUBELET, ""), None),
+            (f"the ideal: {count} × a bare torchrun", ideal, "", Limit(1.0)),
+        )
+    ]
+
+
+def _all_train(lab: Lab, cluster: Cluster, count: int) -> float:
+    lab.report(f"{count} attendees train at once, {cluster.name}")
+    names = [f"attendee-{number:02}" for number in range(1, count + 1)]
+    for name in names:
+        cluster.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        wait_account(cluster.kube.within(name))
+    began = time.monotonic()
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(lambda name: _train(cluster, name), names))
+        return time.monotonic() - began
+    finally:
+        for name in names:
+            cluster.kube.delete("Namespace", name)
+        for name in names:
+            wait_gone(cluster.kube.within(name))
+
+
+def _train(cluster: Cluster, namespace: str) -> None:
+    """Launch a job as an attendee would, and wait until it has succeeded."""
+    theirs = ExistingCluster(namespace, kubeconfig=cluster.kubeconfig, namespace=namespace)
+    run = kit.launch(kit.IndexedJob(training.TRAINER, nodes=RANKS, args=FLAGS), cluster=theirs)
+    run.wait(timeout=RUN_SECONDS)

@@ -1,0 +1,68 @@
+"""Thirty elastic workers launched, whose pods the kit creates, beside the same number in a Job, whose the Job
+controller creates: from `kit.launch` to the last started container.
+
+The pods sleep, so that no training takes the cores while others start.
+
+Bounded by the pods' start: two cores, and the kubelet's requests.
+"""
+
+import time
+
+import kitlib as kit
+from bench.lab import KUBELET, KWOK, Lab
+from bench.results import Limit, Result
+from bench.sampling import alternate
+from bench.watching import Watch, has_started, wait_gone
+from kitlib.jobs.base import Job
+from kitlib.k8s import names
+
+WORKERS, QUICK_WORKERS = 30, 5
+LIMIT = Limit(1.0)
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Launch both in turns."""
+    lab.clear(KUBELET, KWOK)
+    count = QUICK_WORKERS if lab.quick else WORKERS
+    elastic = kit.TorchElastic("trainers/digits_elastic.py", nodes=count)
+    fixed = kit.IndexedJob("trainers/digits_ddp.py", nodes=count)
+    jobs = {
+        "elastic": elastic.patch({"template": _sleeping("worker")}),
+        "job": fixed.patch({"spec": {"template": _sleeping("pytorch")}}),
+    }
+    _launch(lab, jobs["job"])  # a start waits for a forkserver that still imports
+    samples = alternate({side: lambda job=job: _launch(lab, job) for side, job in jobs.items()}, lab.rounds)
+    return [
+        Result(
+            what=f"{count} elastic workers launched → all started",
+            unit="s",
+            ours=tuple(samples["elastic"]),
+            peer=f"a Job of {count}",
+            theirs=tuple(samples["job"]),
+            limit=LIMIT,
+        )
+    ]
+
+
+def _sleeping(container: str) -> dict:
+    """Return the patch of a pod template that has a container sleep."""
+    sleeper = {"name": container, "command": ["sleep", "1000"], "args": None}
+    return {"spec": {"terminationGracePeriodSeconds": 0, "containers": [sleeper]}}
+
+
+def _launch(lab: Lab, job: Job) -> float:
+    lab.report(f"launching {job.nodes} workers, {type(job).__name__}")
+    kube, started = lab.ours.kube, set()
+    with Watch(kube, "Pod") as watch:
+        began = time.monotonic()
+        run = kit.launch(job, cluster=lab.ours)
+
+        def all_started(kind: str, pod: dict) -> bool:
+            if pod["spec"]["containers"][0]["name"] != "store" and has_started(pod):
+                started.add(pod["metadata"]["uid"])
+            return len(started) == job.nodes
+
+        seen, _ = watch.until(all_started, what=f"{job.nodes} workers started")
+    run.delete()
+    wait_gone(kube, labels=f"{names.RUN}={run.name}")
+    return seen - began

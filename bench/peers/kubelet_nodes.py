@@ -1,0 +1,95 @@
+"""The inner process of `bench.kubelets`: a control plane as released, and nodes of Kubernetes' own kubelet.
+
+``python -m bench.peers.kubelet_nodes FOLDER NODES SERVERS`` runs in namespaces of its own. It says
+``isolated``, waits for a line, and says ``started`` when the kubelets are. Everything ends with it.
+"""
+
+import dataclasses
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from bench.kwok import SERVERS
+from localkube.controlplane import binaries, certificates
+from localkube.controlplane.components import ComponentCommand
+from tests.kubelet import namespaces, node, program, services
+from tests.node.bare_control_plane import BareControlPlane, bare
+
+UPLINK, OUTSIDE = "uplink", "169.254.77.1"
+# With these the local cluster's components differ from released ones, as kubeadm and kind start them.
+TUNED = ("--kube-api-qps=", "--kube-api-burst=", "--node-monitor-", "--horizontal-pod-autoscaler-")
+
+
+def main() -> None:
+    """Run the cluster until this process is killed."""
+    folder, count, servers = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    print("isolated", flush=True)
+    sys.stdin.readline()
+    with running(folder, count, servers):
+        print("started", flush=True)
+        signal.pause()
+
+
+@contextmanager
+def running(folder: Path, count: int, servers: Path) -> Iterator[None]:
+    """Run control plane and nodes, in whose folders the images are already."""
+    namespaces.make_network()
+    namespaces.join(UPLINK, OUTSIDE)
+    namespaces.cover(folder)
+    with ExitStack() as stack:
+        plane = stack.enter_context(_control_plane(folder, servers))
+        kubelet = program.obtain(report=lambda line: None)
+        nodes = [make_node(folder, number, kubelet, plane) for number in range(count)]
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(stack.enter_context, [made.containerd() for made in nodes]))
+        for made in nodes:
+            stack.enter_context(made.kubelet())
+        (folder / "volumes").mkdir()
+        stack.enter_context(services.running(plane, volumes=folder / "volumes", metrics=False))
+        yield
+
+
+def make_node(
+    folder: Path, number: int, kubelet: Path, plane: BareControlPlane | None, *, mirror: str = "127.0.0.1:9"
+) -> node.Node:
+    """Describe a node whose pods can read this Python and its packages."""
+    prefixes = sorted({Path(sys.prefix), Path(sys.base_prefix)})
+    name = f"node-{number}"
+    return node.Node(folder / name, kubelet, plane, mirror, f"/{folder.name}/{name}", prefixes, number)
+
+
+@contextmanager
+def _control_plane(folder: Path, servers: Path) -> Iterator[BareControlPlane]:
+    """Run upstream's programs; ``folder/kubeconfig`` is an administrator's from outside."""
+    ours = binaries.present()
+    programs = {name: (str(servers / name),) for name in SERVERS} | {"kubectl": ours.programs["kubectl"]}
+    control_plane = dataclasses.replace(ours, programs=programs)
+    components = tuple(SERVERS)
+    with bare(
+        folder / "plane", control_plane, components=components, addresses=node.LISTEN, change=_as_released
+    ) as plane:
+        server = f"https://{node.ADDRESS}:{node.LISTEN.api_port}"
+        certificates.write_kubeconfig(
+            folder / "kubeconfig", server=server, name="kubelet", pki=plane.paths.pki, user="admin"
+        )
+        yield plane
+
+
+def _as_released(component: ComponentCommand) -> ComponentCommand:
+    """Take back what our control plane sets for speed: rates of requests, garbage collection."""
+    for word in component.argv:
+        if component.name == "kube-scheduler" and word.startswith("--config="):
+            path = Path(word.partition("=")[2])
+            settings = json.loads(path.read_text(encoding="utf-8"))
+            del settings["clientConnection"]["qps"], settings["clientConnection"]["burst"]
+            path.write_text(json.dumps(settings), encoding="utf-8")
+    argv = tuple(word for word in component.argv if not word.startswith(TUNED))
+    return dataclasses.replace(component, argv=argv, env={})
+
+
+if __name__ == "__main__":
+    main()
