@@ -55,7 +55,8 @@ kubelet, containerd and runc, of which kind, k3d and minikube consist, or torchr
 PROFILES = """
 ## Profiles
 
-Where the time of the slowest paths went, before and after the last changes to them.
+Where the time of the slowest paths went, before and after the last changes to them, and what larger numbers
+would change.
 """
 
 

@@ -57,6 +57,7 @@ MEASURES: dict[str, Callable[[Lab], list[Result]]] = FELT | {
     "log_follow": log_follow.measure,
     "widget": widget.measure,
     "simulated": simulated.measure,
+    "simulated_large": simulated.measure_large,
     "elastic_recovery": elastic_recovery.measure,
     "two_jobs": two_jobs.measure,
     "training_time": training_time.measure,

@@ -106,6 +106,11 @@ def usage(processes: Iterable[psutil.Process], *, seconds: float) -> Usage:
     )
 
 
+def memory(processes: Iterable[psutil.Process]) -> float:
+    """Return the megabytes of processes together, as proportional set size."""
+    return sum(process.memory_full_info().pss for process in processes) / 1e6
+
+
 def _cpu(process: psutil.Process) -> float:
     times = process.cpu_times()
     return times.user + times.system
