@@ -42,8 +42,10 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
     parser.add_argument("--data-dir", type=Path, default=Path("data/mnist"), help="where MNIST is")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=64, help="images a step, over all ranks together")
-    parser.add_argument("--batch-size-per-rank", type=int, help="each rank's; replaces --batch-size")
+    parser.add_argument(
+        "--global-batch-size", type=int, default=64, help="images a step, of all ranks together"
+    )
+    parser.add_argument("--batch-size", type=int, help="images a step of each rank; replaces the global one")
     parser.add_argument("--lr", type=float, default=0.004)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=5, help="steps between two `step` events")
@@ -262,7 +264,7 @@ def main(argv: list[str] | None = None) -> None:
         about = describe(settings.data_dir)
         train, test = read_mnist(settings.data_dir)
     sampler = DistributedSampler(train, seed=settings.seed)  # a different share of the images for each rank
-    share = settings.batch_size_per_rank or max(1, settings.batch_size // dist.get_world_size())
+    share = settings.batch_size or max(1, settings.global_batch_size // dist.get_world_size())
     loader = DataLoader(train, batch_size=share, sampler=sampler)
 
     network = make_model(train.tensors[0].shape[-1]).to(device)

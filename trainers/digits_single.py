@@ -34,7 +34,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--dataset", choices=["digits", "mnist"], default="digits")
     parser.add_argument("--data-dir", type=Path, default=Path("data/mnist"), help="where MNIST is")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--batch-size", type=int, default=64, help="images a step")
+    parser.add_argument("--global-batch-size", type=int, default=64, help="images a step")
     parser.add_argument("--lr", type=float, default=0.004)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=5, help="steps between two `step` events")
@@ -213,7 +213,7 @@ def main(argv: list[str] | None = None) -> None:
     else:
         about = describe(settings.data_dir)
         train, test = read_mnist(settings.data_dir)
-    loader = DataLoader(train, batch_size=settings.batch_size, shuffle=True)
+    loader = DataLoader(train, batch_size=settings.global_batch_size, shuffle=True)
 
     model = make_model(train.tensors[0].shape[-1]).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)

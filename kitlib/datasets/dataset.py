@@ -41,7 +41,7 @@ SOURCES = {None: "auto", True: "synthetic", False: "real"}
 NETWORK_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "TRAINYARD_DATASET_MIRROR")
 # Of a workshop: the claim that everybody reads, its mount path, and the annotation that lists its datasets.
 SHARED, SHARED_MOUNT, SHARED_NOTE = "workshop-datasets", "/datasets", "trainyard/datasets"
-STAND_IN = "SYNTHETIC stand-in images, not the real ones"
+STAND_IN = "SYNTHETIC images, not the real ones"
 
 
 @dataclass(frozen=True)

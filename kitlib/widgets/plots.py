@@ -345,7 +345,7 @@ def plot_images(images: Any, labels: Sequence[str], *, title: str, synthetic: bo
     for panel, image, label in zip(figure.axes, images, labels, strict=False):
         panel.imshow(image, cmap="gray_r" if image.ndim == 2 else None)
         panel.set_title(label if len(label) <= 14 else f"{label[:13]}…", fontsize=8)
-    words = f"{title}: synthetic stand-in images" if synthetic else title
+    words = f"{title}: synthetic images" if synthetic else title
     figure.suptitle(words, fontsize=10, color="firebrick" if synthetic else None)
     shown = ", ".join(sorted(set(labels))[:12])
     return Picture(figure, f"{words}; {len(images)} of them, of the classes {shown}")

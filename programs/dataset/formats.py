@@ -80,7 +80,7 @@ def read_digits_folder(folder: Path) -> Contents:
 def write_mnist(folder: Path, train: int, test: int, seed: int) -> None:
     raw = folder / "MNIST" / "raw"
     raw.mkdir(parents=True)
-    meter = Meter("drawing stand-in images", train + test)
+    meter = Meter("drawing synthetic images", train + test)
     for part, count in (("train", train), ("t10k", test)):
         rng = np.random.default_rng([seed, count, part == "t10k"])
         which, images = labels(count, 10, rng), []
@@ -121,7 +121,7 @@ def write_cifar10(folder: Path, train: int, test: int, seed: int) -> None:
     looks = Looks(10, group=2, seed=0)
     counts = [len(part) for part in np.array_split(np.arange(train), 5)]
     names = [f"data_batch_{number}" for number in range(1, 6)]
-    meter = Meter("drawing stand-in images", train + test)
+    meter = Meter("drawing synthetic images", train + test)
     for index, (name, count) in enumerate([*zip(names, counts, strict=True), ("test_batch", test)]):
         rng = np.random.default_rng([seed, index])
         which = labels(count, 10, rng)
@@ -182,7 +182,7 @@ def write_tiny_imagenet(folder: Path, train: int, test: int, seed: int) -> None:
     looks = Looks(SYNTHETIC_CLASSES, group=5, seed=0)
     ids = [f"n9{number:07d}" for number in range(SYNTHETIC_CLASSES)]
     each, each_test = max(1, train // SYNTHETIC_CLASSES), max(1, test // SYNTHETIC_CLASSES)
-    meter = Meter("drawing stand-in images", (each + each_test) * SYNTHETIC_CLASSES)
+    meter = Meter("drawing synthetic images", (each + each_test) * SYNTHETIC_CLASSES)
     annotations = []
     for number, wnid in enumerate(ids):
         rng = np.random.default_rng([seed, number])

@@ -25,7 +25,7 @@ def test_the_program_with_todos_is_that_of_one_process():
 
 TODO = {
     1: '    dist.init_process_group("gloo")',
-    2: "    sampler, share = DistributedSampler(train), settings.batch_size // dist.get_world_size()\n"
+    2: "    sampler, share = DistributedSampler(train), settings.global_batch_size // dist.get_world_size()\n"
     "    loader = DataLoader(train, batch_size=share, sampler=sampler)",
     3: "    model = DistributedDataParallel(model)",
     4: "        sampler.set_epoch(epoch)",
@@ -45,7 +45,7 @@ def filled(**changes):
     return "\n".join(lines) + "\n"
 
 
-SINGLE = "    loader = DataLoader(train, batch_size=settings.batch_size, shuffle=True)"
+SINGLE = "    loader = DataLoader(train, batch_size=settings.global_batch_size, shuffle=True)"
 
 
 PROGRAMS = {

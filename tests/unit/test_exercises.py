@@ -37,16 +37,14 @@ DATASET = """
             pixels = torch.from_numpy(numpy.array(Image.open(path).convert("L")))
             return pixels.unsqueeze(0).float() / 255, label
 """
-SET_EPOCH = """
-    from torch.utils.data import DataLoader, DistributedSampler
+FINISH = """
+    import torch
 
-    def train(images, rank, ranks, epochs):
-        sampler = DistributedSampler(images, num_replicas=ranks, rank=rank, seed=1)
-        loader = DataLoader(images, batch_size=8, sampler=sampler)
-        for epoch in range(epochs):
-            sampler.set_epoch(epoch)
-            for batch in loader:
-                yield epoch, batch
+    def finish(model, correct, rank, path):
+        torch.distributed.all_reduce(correct)
+        if rank == 0:
+            torch.save(model.module.state_dict(), path)
+        return correct
 """
 ELASTIC = """
     def train(state, images, rank, world_size, batch):
@@ -74,7 +72,7 @@ INSTRUCTION = f"RUN python -m pip install {FLAGS} einops==0.8.2"
 SOLUTIONS = {
     "00": AMDAHL.format("1 / (1 - share + share / workers)"),
     "04": DATASET,
-    "06": SET_EPOCH,
+    "06": FINISH,
     "08": ELASTIC,
     "10": OPTIMIZER,
     "12": CONFUSION,
@@ -114,19 +112,19 @@ WRONG = [
     ("04", "sorted(folder.iterdir())", "folder.iterdir()", "order is the same", "sort the files"),
     ("04", "self.items[index]", "self.item[index]", "an item", "raises AttributeError: 'Pictures'"),
     ("04", "pixels.unsqueeze(0).float() / 255, label", "None", "an item", "dataset[0] is None"),
-    ("06", "            sampler.set_epoch(epoch)\n", "", "order of its own", "told the number of the epoch"),
-    ("06", "set_epoch(epoch)", "set_epoch(rank)", "each image once", "the same number"),
     (
         "06",
-        "            sampler.set_epoch(epoch)\n            for batch in loader:",
-        "            for batch in loader:\n                sampler.set_epoch(epoch)",
-        "order of its own",
-        "epochs 0 and 1",
+        "        torch.distributed.all_reduce(correct)\n        if rank == 0:\n",
+        "        if rank == 0:\n            torch.distributed.all_reduce(correct)\n",
+        "come to their end",
+        "all ranks must call it",
     ),
-    ("06", "set_epoch(epoch)", "set_epoch(0)", "order of its own", "epochs 0 and 1"),
-    ("06", "sampler=sampler", "shuffle=True", "each rank trains", "40"),
-    ("06", "seed=1", "seed=1, shuffle=False", "shuffled", "in the order of the data set"),
-    ("06", "yield epoch, batch", "return", "each rank trains", "keep the line that yields"),
+    ("06", "model.module.state_dict()", "model.state_dict()", "without DDP", "module.weight"),
+    ("06", "if rank == 0", "if rank >= 0", "one rank saves", "[1, 1]"),
+    ("06", "if rank == 0", "if rank == 2", "without DDP", "no file"),
+    ("06", "return correct", "return rank", "the sum over the ranks", "rank 0 returns 0.0"),
+    ("06", "all_reduce(correct)", "reduce(correct, 0)", "the sum over the ranks", "rank 1 returns 4.0"),
+    ("06", "model.module.state", "modle.state", "come to their end", "raises NameError"),
     ("08", 'range(state["step"], ', "range(", "goes on where it was", "begin at state"),
     ("08", '            state["step"] = step + 1\n', "", "goes on where it was", "begin at state"),
     ("08", "whole[rank::world_size]", "whole", "divide each step", "should take 4"),
@@ -365,18 +363,6 @@ def test_a_loop_that_loses_the_rest_of_a_division_is_refused_and_arrays_are_imag
         assert (found := rows("08", ELASTIC.replace("images[step", f"{array}[step"))), found
 
 
-@pytest.mark.parametrize(
-    "order", ["own[::-1]", "own[epoch:] + own[:epoch]", "own[epoch % 2::2] + own[1 - epoch % 2::2]"]
-)
-def test_an_order_that_is_only_turned_is_not_shuffled(order):
-    source = (
-        "def train(images, rank, ranks, epochs):\n    own = images[rank::ranks]\n"
-        f"    for epoch in range(epochs):\n        yield epoch, {order}\n"
-    )
-    wrong = {row.name: row.advice for row in rows("06", source) if row.right is False}
-    assert "the sampler should shuffle" in " ".join(wrong.values()), wrong
-
-
 def stubs():
     """List the number and the source of each notebook's exercise, as a learner finds it."""
     found = []
@@ -448,6 +434,3 @@ def test_the_arguments_of_a_check_are_named():
 def test_each_notebook_has_an_exercise_to_write():
     numbers = [path.name[:2] for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))]
     assert sorted(exercises.EXERCISES) == numbers
-
-
-# The program of 05

@@ -30,8 +30,9 @@ def test_it_has_the_figures_of_the_eks_workshop():
 
 def test_the_full_profile_has_the_sizes_of_the_other_walk_throughs():
     assert FULL["05_indexed_job"] == {"dataset": "mnist", "epochs": 1}
-    elastic_job = {"limit": 0, "elastic_epochs": 10, "batch_size": 128, "model": "workshop"}
-    assert FULL["09_kubeflow_operators"] == elastic_job
+    elastic_job = {"limit": 0, "epochs": 10, "batch_size": 128, "model": "workshop"}
+    found = FULL["21_elastic_from_a_bucket"]
+    assert {name: found[f"cifar_{name}"] for name in elastic_job} == elastic_job
     assert FULL["10_parameter_server"] == {"limit": 0, "epochs": 5, "minibatch": 64}
     assert FULL["11_elastic_scheduling"]["limit"] == 0
 

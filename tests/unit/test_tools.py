@@ -150,7 +150,7 @@ def test_figures_are_the_values_of_tagged_cells_and_what_is_no_number_is_none(ex
 
 def test_a_result_names_each_data_set_and_whether_it_was_real(executed):
     prepared, again = new_code_cell("a = prepare()"), new_code_cell("kit.launch('trainers/digits_ddp.py')")
-    text = "dataset cifar10: SYNTHETIC stand-in images, not the real ones (0.4 s)"
+    text = "dataset cifar10: SYNTHETIC images, not the real ones (0.4 s)"
     prepared.outputs = [new_output("display_data", data={"text/plain": text})]
     again.outputs = [new_output("stream", text="ready\ndataset mnist: real images, from a mirror (0.1 s)\n")]
     found = executed(prepared, again).data

@@ -149,7 +149,7 @@ def test_mnist_is_read_from_its_own_files(ddp, tmp_path):
 @pytest.mark.timeout(120)
 def test_one_epoch_trains_the_published_network_on_four_ranks_with_the_batch_of_each(tmp_path):
     data = write_mnist(tmp_path / "mnist", train=1000)
-    flags = ["--dataset=mnist", f"--data-dir={data}", "--epochs=1", "--batch-size-per-rank=16"]
+    flags = ["--dataset=mnist", f"--data-dir={data}", "--epochs=1", "--batch-size=16"]
     done, events = train(
         sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=4", str(DDP), *flags
     )

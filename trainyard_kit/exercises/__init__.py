@@ -20,7 +20,7 @@ EXERCISES = {
     "03": "dockerfile",
     "04": "dataset",
     "05": "ddp",
-    "06": "set_epoch",
+    "06": "finish",
     "07": "pattern",
     "08": "elastic_loop",
     "09": "pytorch_job",

@@ -60,7 +60,7 @@ def train(source: str) -> tuple[Rank, ...]:
             f"--nproc-per-node={RANKS}",
         ]
         recorder = str(apart.HERE / "ddp_recorder.py")
-        words = [recorder, folder, str(program), f"--epochs={EPOCHS}", f"--batch-size={BATCH}"]
+        words = [recorder, folder, str(program), f"--epochs={EPOCHS}", f"--global-batch-size={BATCH}"]
         with progress("kit.check") as line:
             line.update(f"training {EPOCHS} epochs on {RANKS} ranks of torchrun")
             ended, _ = apart.run([*torchrun, *words], seconds=SECONDS, folder=folder, OMP_NUM_THREADS="1")

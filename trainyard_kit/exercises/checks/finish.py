@@ -1,0 +1,113 @@
+"""06: the end of a training, in which one rank alone calls a collective and saves the wrapped model.
+
+Two processes with gloo run what was written, on a wrapped network. A rank that waits for a collective which
+the other never calls is told by gloo's error: the other's connection is closed when it has ended.
+"""
+
+import json
+import multiprocessing
+import os
+import tempfile
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+
+from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, explain
+
+RANKS, SECONDS = 2, 20
+COUNTS = (3.0, 4.0)  # correct answers of each rank
+STUB = """
+def finish(model, correct, rank, path):
+    if rank == 0:
+        torch.distributed.all_reduce(correct)
+        torch.save(model.state_dict(), path)
+    return correct
+"""
+EXERCISE = Exercise("finish", seconds=60, stub=STUB)
+
+
+def _rank(finish, rank: int, folder: Path) -> None:
+    """Run one rank, and write what became of it."""
+    import torch
+
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # the machine's name may lead nowhere
+    torch.distributed.init_process_group(
+        "gloo", f"file://{folder}/store", timedelta(seconds=SECONDS), RANKS, rank
+    )
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
+    saves: list[str] = []
+    save, torch.save = torch.save, lambda *what, **how: (saves.append(""), save(*what, **how))[1]
+    told: dict[str, object] = {}
+    try:
+        answer = finish(model, torch.tensor([COUNTS[rank]]), rank, str(folder / "model.pt"))
+        told["answer"] = float(answer) if answer is not None else None
+    except Exception as error:  # noqa: BLE001 whatever the learner's code raises
+        lost = isinstance(error, RuntimeError) and any(
+            word in str(error).lower() for word in ("gloo", "peer")
+        )
+        told["lost" if lost else "error"] = explain(error)
+    told["saves"] = len(saves)
+    Path(folder, f"rank-{rank}").write_text(json.dumps(told), encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def both(finish) -> tuple[tuple[dict, ...], dict | None]:
+    """Run the ranks; return what each told, and the names of what is in the saved file.
+
+    Raises:
+        NotYet: One raised an error of its own, or does not end.
+    """
+    import torch  # once, before the processes are forked
+
+    with tempfile.TemporaryDirectory(prefix="ranks-") as name:
+        folder, fork = Path(name), multiprocessing.get_context("fork")
+        ranks = [
+            fork.Process(target=_rank, args=(finish, rank, folder), daemon=True) for rank in range(RANKS)
+        ]
+        for process in ranks:
+            process.start()
+        for process in ranks:
+            process.join(2 * SECONDS)
+            process.kill()
+        found = [Path(folder, f"rank-{rank}") for rank in range(RANKS)]
+        told = [json.loads(path.read_text()) if path.exists() else {} for path in found]
+        for rank, one in enumerate(told):
+            if error := one.get("error"):
+                raise NotYet(f"rank {rank}: {error}")
+        path = folder / "model.pt"
+        saved = torch.load(path, weights_only=True) if path.exists() else None
+    return tuple(told), saved
+
+
+@EXERCISE.check("both ranks come to their end", essential=True)
+def ends(finish):
+    told, _ = both(finish)
+    if any("lost" in one or not one for one in told):
+        raise NotYet("one rank waits in a collective that the other never calls: all ranks must call it")
+
+
+@EXERCISE.check("both ranks return the sum over the ranks")
+def sums(finish):
+    for rank, one in enumerate(both(finish)[0]):
+        if one["answer"] != sum(COUNTS):
+            raise NotYet(f"rank {rank} returns {describe(one['answer'])}, and should return {sum(COUNTS)}")
+
+
+@EXERCISE.check("one rank saves")
+def one_writer(finish):
+    saves = [one["saves"] for one in both(finish)[0]]
+    if sum(saves) != 1:
+        raise NotYet(f"the ranks save {saves} times: rank 0 should, and nobody else")
+
+
+@EXERCISE.check("the file loads into the model without DDP")
+def loads(finish):
+    saved = both(finish)[1]
+    if saved is None:
+        raise NotYet("there is no file at path: torch.save should write it")
+    if set(saved) != {"weight", "bias"}:
+        names = ", ".join(saved) if isinstance(saved, dict) else describe(saved)
+        raise NotYet(
+            f"it has {names}, and the network weight and bias: save what DDP has wrapped, model.module"
+        )
