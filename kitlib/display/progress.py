@@ -31,6 +31,7 @@ class Progress(AbstractContextManager["Progress"]):
     """
 
     rewrites = False  # whether a line replaces the one before
+    in_place = False  # whether people see it change, so that it may show each step
 
     def __init__(self, title: str) -> None:
         self.title = title
@@ -65,7 +66,7 @@ class Progress(AbstractContextManager["Progress"]):
 class TerminalProgress(Progress):
     """A spinner with a line, on stderr."""
 
-    rewrites = True
+    rewrites = in_place = True
 
     def __init__(self, title: str) -> None:
         super().__init__(title)
@@ -98,6 +99,8 @@ class TerminalProgress(Progress):
 
 class NotebookProgress(Progress):
     """One output of a cell, updated in place; the executed notebook keeps its last state."""
+
+    in_place = True
 
     def __init__(self, title: str) -> None:
         super().__init__(title)

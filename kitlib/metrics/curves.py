@@ -15,7 +15,7 @@ from kitlib.metrics.events import Event, is_number
 
 STEP, LOSS, SMOOTH, RATE, WORLD, GPU = range(6)  # the columns of a rank's rows
 MOST_ROWS = 4096
-WEIGHT = 0.4  # of a new loss in the smoothed one
+WEIGHT = 0.4  # of a new loss in the smoothed one, after many of them
 MOST_BUCKETS, LEAST_BUCKETS = 320, 60
 MOST_BYTES = 48_000  # of a frame, so that a browser far away keeps up
 
@@ -201,7 +201,8 @@ class _Rows:
         if self.count and step <= self.newest[STEP]:  # it resumed from a checkpoint: the later attempt counts
             self.count = int(np.searchsorted(self.view[:, STEP], step))
         before = self.newest[SMOOTH] if self.count else loss
-        smooth = before + WEIGHT * (loss - before) if math.isfinite(loss) else before
+        weight = WEIGHT / (1 - (1 - WEIGHT) ** (self.count + 1))  # bias-corrected, as Adam's means
+        smooth = before + weight * (loss - before) if math.isfinite(loss) else before
         self._make_room()
         self.rows[self.count] = (step, loss, smooth if math.isfinite(smooth) else loss, rate, world, gpu)
         self.count += 1

@@ -74,6 +74,18 @@ class RunProgress:
         return (done if total is None else min(done, total)), total, unit
 
     @property
+    def began(self) -> bool:
+        """Whether an event has said how far a rank, or the work, is."""
+        return bool(self._ranks) or self._percent is not None
+
+    @property
+    def share(self) -> str:
+        """The position as progress bars read it: ``140 of 375 steps``."""
+        done, total, unit = self.position
+        of = "" if total is None else f" of {number(total)}"
+        return f"{number(done)}{of} {unit}"
+
+    @property
     def count(self) -> str:
         """The position in words: ``140/375 steps``."""
         done, total, unit = self.position

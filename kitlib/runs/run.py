@@ -21,6 +21,7 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot
 from kitlib.runs.control import KILLED, PAUSED, RunControl
+from kitlib.runs.follower import RunFollower
 from kitlib.runs.logs import Log, LogCache, LogStream, failure
 from kitlib.runs.reports import Reports
 from kitlib.runs.status import DELETED, FAILED, RunObjects, RunStatus
@@ -220,16 +221,17 @@ class Run(Reports):
         with progress(f"run {self.name}") as line:
             if until is not None:
                 return self._wait_until(until, timeout, line)
-            status = wait(
-                self._statuses(),
-                until=lambda state: state.finished,
-                timeout=timeout,
-                what="the run to end",
-                about=self.about,
-                resume=f"run.wait() goes on waiting, run.delete() ends it; from "
-                f'another kernel: kit.connect("{self.kube.cluster}").run("{self.name}")',
-                report=line.update,
-            )
+            with RunFollower(self.kube) as follower:
+                status = wait(
+                    self._statuses(follower if line.in_place else None),
+                    until=lambda state: state.finished,
+                    timeout=timeout,
+                    what="the run to end",
+                    about=self.about,
+                    resume=f"run.wait() goes on waiting, run.delete() ends it; from "
+                    f'another kernel: kit.connect("{self.kube.cluster}").run("{self.name}")',
+                    report=lambda text: line.update(follower.describe(text) if line.in_place else text),
+                )
             line.done(status.phase)
         self._check(status)
         return status
@@ -261,9 +263,11 @@ class Run(Reports):
         line.done(found.words)
         return found
 
-    def _statuses(self) -> Iterator[RunStatus]:
+    def _statuses(self, follower: RunFollower | None) -> Iterator[RunStatus]:
         for seen, status in self._watch():
             self.log_cache.refresh_ending(seen["Pod"].values())
+            if follower and not status.finished:
+                follower.follow(seen["Pod"].values())
             yield status
 
     def _states(self) -> Iterator[tuple[Snapshot, RunStatus]]:

@@ -20,6 +20,7 @@ from kitlib.metrics import events as metrics
 from kitlib.metrics.curves import Curves, TrainingMetrics
 from kitlib.metrics.events import Event
 from kitlib.metrics.log_format import format_line
+from kitlib.metrics.run_progress import RunProgress
 from kitlib.metrics.text import LossEvents
 from kitlib.widgets.plots import Picture, plot_run
 from kitlib.widgets.watch import PodLogs, Watch
@@ -78,7 +79,9 @@ class RunWatch(Watch):
         super().__init__(run.name)
         self.run, self.states = run, states
         self.began: float = time.time()
+        self.ended: float | None = None
         self.training: TrainingMetrics = TrainingMetrics()
+        self.progress: RunProgress = RunProgress()
         self._texts: dict[object, LossEvents] | None = {}  # none once a trainer has logged an event
         self.log_tail: LogTail = LogTail()
         self.phase, self.words = "Pending", ""
@@ -110,6 +113,7 @@ class RunWatch(Watch):
             self.trouble: str = error.what
         self._end_logs()
         self.over = self._seen_finished or bool(self.trouble)
+        self.ended = time.time()
         self.stopping.set()
 
     def _key(self, pod: Object) -> object:
@@ -143,9 +147,10 @@ class RunWatch(Watch):
         for key, line in lines:
             event = metrics.parse_line(line.text)
             if event is not None and self._texts is not None:
-                self._texts, self.training = None, TrainingMetrics()
+                self._texts, self.training, self.progress = None, TrainingMetrics(), RunProgress()
             for reported in [event] if event is not None else self._losses(key, line):
                 self.training.add(reported)
+                self.progress.add(reported)
 
     def _losses(self, key: object, line: Line) -> Iterable[Event]:
         """Read the losses of a program that logs no events; the pods' numbers are the ranks."""
@@ -169,7 +174,7 @@ class RunWatch(Watch):
         with self.lock:
             frame = self.training.frame()
             traits: dict[str, Any] = {
-                "facts": self.facts(),
+                "facts": self.facts() | self._position(),
                 "tables": self._tables(),
                 "summary": self.summary(),
             }
@@ -200,6 +205,16 @@ class RunWatch(Watch):
             "figures": figures,
             "notes": notes,
             "finished": self.over,
+        }
+
+    def _position(self) -> dict[str, Any]:
+        """How far the run is, for the view alone: it changes each second."""
+        done, total, unit = self.progress.position
+        known = self.progress.began and total
+        seconds = (self.ended or time.time()) - self.began
+        return {
+            "share": min(1.0, done / total) if known and total else None,
+            "position": f"{self.progress.share}, {seconds:.0f} s" if known else f"{seconds:.0f} s",
         }
 
     def _tables(self) -> dict[str, object]:

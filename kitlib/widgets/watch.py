@@ -200,6 +200,8 @@ class Watch(AbstractContextManager["Watch"], ABC):
         if content.get("event") == "opened":
             self._open_views.add(str(content.get("view")))
             self._closed_since = None
+            if self._view is not None:  # a page that was loaded again may have missed the last changes
+                self._view.send_state()
             self.start()
         elif content.get("event") == "closed":
             self._open_views.discard(str(content.get("view")))

@@ -110,3 +110,14 @@ def test_programs_get_the_json_as_it_was_written_and_people_get_words(capsys, ou
     else:
         assert out.splitlines()[:2] == ["[rank 1] it begins", "[rank 1] step  loss 0.1235"]
         assert err == ""
+
+
+def test_the_position_is_what_a_progress_bar_reads():
+    from kitlib.display.progress import share
+
+    progress = RunProgress()
+    assert not progress.began
+    for text in (line("start", world_size=1, steps=375), line("step", world_size=1, step=150, loss=0.41)):
+        progress.add(metrics.parse_line(text))
+    assert progress.began and progress.share == "150 of 375 steps"
+    assert share(f"{progress.share}, 12 s, {progress.figures}") == 0.4

@@ -172,3 +172,22 @@ def test_a_live_view_reads_losses_in_text_until_a_trainer_logs_events():
     event = '{"event": "step", "time": 1, "rank": 0, "world_size": 1, "step": 7, "loss": 3.0}'
     watch._take([(0, Line("2026-01-01T00:00:01Z", text)) for text in (event, texts[0])])
     assert watch.training.first_and_last_loss() == (3.0, 3.0) and watch.training.last_step == 7
+
+
+def test_the_smoothed_loss_is_the_bias_corrected_mean_that_pandas_computes():
+    losses = [3.0, 1.0, 2.0, 0.5, 0.7, 0.2]
+    events = [Event("step", float(n), 0, 1, {"step": n, "loss": loss}) for n, loss in enumerate(losses)]
+    expected = pd.Series(losses).ewm(alpha=curves.WEIGHT, adjust=True).mean()
+    np.testing.assert_allclose(curves.TrainingMetrics(events).frame().smooth, expected)
+
+
+def test_a_view_shows_the_steps_that_are_done_and_all_of_them():
+    fields = {"step": 9, "loss": 0.5}
+    watch = RunWatch(
+        SimpleNamespace(name="digits", kube=SimpleNamespace(cluster="lab")), states=lambda: iter(())
+    )
+    for event in (Event("start", 1.0, 0, 1, {"steps": 40}), Event("step", 2.0, 0, 1, fields)):
+        watch.progress.add(event)
+    position = watch._position()
+    assert position["share"] == 9 / 40
+    assert position["position"].startswith("9 of 40 steps, ")

@@ -45,7 +45,7 @@ class Chart {
     return {
       width: Math.max(120, this.box.clientWidth),
       height: options.height,
-      padding: [8, 12, 0, 0],
+      padding: [10, 24, 0, 0], // the last label of an axis is centred on its end
       legend: { show: options.legend !== false && lines.length <= 10, live: true },
       cursor: { sync: options.syncKey ? { key: options.syncKey } : undefined, points: { size: 6 }, drag: { x: true, y: false } },
       scales: { x: { time: Boolean(options.time), range: (_, low, high) => (low === high ? [low - 1, high + 1] : [low, high]) }, y: { range } },

@@ -88,9 +88,10 @@ function runView(model, root) {
 
 // Phase and figures, the same for all kinds.
 function drawFacts(model, root, list) {
-  const { figures = [], phase, words, notes = [] } = model.get("facts") || {};
+  const { figures = [], phase, words, notes = [], share, position } = model.get("facts") || {};
   const items = figures.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value)));
   items.unshift(element("div", { title: words || phase }, element("dt", {}, "phase"), element("dd", { "data-word": phase }, phase || "–")));
+  if (position) items.splice(1, 0, element("div", {}, element("dt", {}, "progress"), element("dd", {}, position, Number.isFinite(share) ? element("progress", { value: share, "aria-label": "steps that are done" }) : null)));
   list.replaceChildren(...items);
   const said = [...notes, ...(phase === "Pending" || phase === "Failed" ? [words] : [])].filter(Boolean);
   root.querySelector(".ty-notes").textContent = said.join(" · ");

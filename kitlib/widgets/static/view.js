@@ -22,7 +22,13 @@ function render({ model, el }) {
 
   function drawAll() {
     recolour();
-    Object.values(view.draw).forEach((draw) => draw(theme));
+    for (const draw of Object.values(view.draw)) {
+      try {
+        draw(theme);
+      } catch (error) {
+        console.error(error); // one part that cannot be drawn yet shall not leave the others empty
+      }
+    }
   }
 
   const listeners = [];
