@@ -8,7 +8,9 @@ kept by the `Run` that watches. Reading one pod is in `kitlib.k8s.logs`.
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
+from itertools import islice
 from typing import Self
 
 from kitlib.display import tracebacks
@@ -189,12 +191,22 @@ class LogStream:
     ) -> None:
         self.objects, self.cache, self.rank = objects, cache, rank
         self.timeout, self.part_of = timeout, part_of
+        self.most: int | None = None
 
     def __iter__(self) -> Iterator[str]:
         return (prefixed(rank, line, self.rank) for rank, line in self.lines())
 
+    def head(self, lines: int) -> Self:
+        """Return the first lines alone: following ends with the last of them, and the run goes on."""
+        first = copy(self)
+        first.most = lines
+        return first
+
     def lines(self) -> Iterator[tuple[int | str, Line]]:
         """Yield each line as it is written, with its rank or the name of its replica."""
+        return islice(self._follow(), self.most)
+
+    def _follow(self) -> Iterator[tuple[int | str, Line]]:
         followers = logs.PodLogFollowers()
         try:
             for rank, pod in self._wait_for_pods().items():

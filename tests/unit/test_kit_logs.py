@@ -5,9 +5,11 @@ import io
 import pytest
 import urllib3
 
+from kitlib.display.tracebacks import Line
 from kitlib.errors import Rejected
 from kitlib.k8s.client import Stream
 from kitlib.k8s.logs import PodLogFollower
+from kitlib.runs.logs import LogStream
 
 POD = {"metadata": {"name": "worker-0"}, "spec": {"containers": [{"name": "trainer"}]}}
 WRITTEN = b"".join(b"2026-01-01T00:00:0%d.5Z line %d\n" % (second, second) for second in range(4))
@@ -63,3 +65,19 @@ def test_a_kubelet_that_does_not_know_its_pods_yet_is_asked_again():
     assert len(list(PodLogFollower(looks, POD, looks.ended))) == 4
     gone = Starting((b"", True))
     assert list(PodLogFollower(gone, POD, gone.ended)) == []
+
+
+def test_the_head_of_a_stream_ends_following_with_its_last_line(monkeypatch):
+    ends = []
+
+    def follow(stream):
+        try:
+            while True:
+                yield 0, Line("", "a line")
+        finally:
+            ends.append(stream)
+
+    monkeypatch.setattr(LogStream, "_follow", follow)
+    stream = LogStream(None, None, timeout=1)
+    assert [*stream.head(2)] == ["[rank 0] a line"] * 2
+    assert len(ends) == 1 and stream.most is None

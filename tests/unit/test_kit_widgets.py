@@ -4,15 +4,17 @@ import math
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from kitlib.display.tracebacks import Line
 from kitlib.k8s.logs import LogPosition
+from kitlib.metrics import curves
 from kitlib.metrics.curves import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, TrainingMetrics
 from kitlib.metrics.events import Event
 from kitlib.widgets import run_view
 from kitlib.widgets.plots import DARK, LIGHT, plot_loss, plot_run, style
-from kitlib.widgets.run_view import LONGEST, MOST_LINES, LogTail
+from kitlib.widgets.run_view import LONGEST, MOST_LINES, LogTail, RunWatch
 
 
 def step(number, *, rank=0, world=1, value=1.0, **fields):
@@ -178,7 +180,7 @@ def test_the_smoothed_loss_is_the_bias_corrected_mean_that_pandas_computes():
     losses = [3.0, 1.0, 2.0, 0.5, 0.7, 0.2]
     events = [Event("step", float(n), 0, 1, {"step": n, "loss": loss}) for n, loss in enumerate(losses)]
     expected = pd.Series(losses).ewm(alpha=curves.WEIGHT, adjust=True).mean()
-    np.testing.assert_allclose(curves.TrainingMetrics(events).frame().smooth, expected)
+    np.testing.assert_allclose(TrainingMetrics(events).frame().smooth, expected)
 
 
 def test_a_view_shows_the_steps_that_are_done_and_all_of_them():
