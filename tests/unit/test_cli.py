@@ -15,9 +15,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from kitlib import config
 from kitlib.display.tables import Table
 from kitlib.errors import KitError
 from trainyard_kit.cli import advice, options
+from trainyard_kit.cli.course import copy_course
 from trainyard_kit.cli.kubectl import WITH_CONTAINER, split_cluster
 from trainyard_kit.cli.main import main
 
@@ -316,3 +318,17 @@ def test_a_folder_that_cannot_be_written_is_a_sentence():
     assert "the course cannot be written" in done.output
     assert "/proc/course" in done.output
     assert isinstance(done.exception, SystemExit)
+
+
+def test_the_course_is_copied_without_what_a_learner_made_beside_it(tmp_path, monkeypatch):
+    notebooks = tmp_path / "data" / "notebooks"
+    ours, theirs = (
+        ("05_jobs.ipynb", "scripts/train.py"),
+        ("my_digits.py", "05_jobs-Copy1.ipynb", "Untitled.ipynb"),
+    )
+    for name in (*ours, *theirs):
+        (notebooks / name).parent.mkdir(parents=True, exist_ok=True)
+        (notebooks / name).touch()
+    monkeypatch.setattr(config, "DATA", tmp_path / "data")
+    written = [str(path) for path in copy_course(tmp_path / "course") if path.parts[0] == "notebooks"]
+    assert written == [f"notebooks/{name}" for name in ours]

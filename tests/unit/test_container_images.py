@@ -309,3 +309,17 @@ def test_podman_takes_the_same_words_where_docker_does_not_answer(
 
 def test_a_password_is_not_shown():
     assert "secret" not in repr(Login("registry.example", "AWS", "secret"))
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("trainyard/trainer:1", "docker.io/trainyard/trainer:1"),
+        ("it:1", "docker.io/library/it:1"),
+        ("localhost/it:1", "localhost/it:1"),
+        ("127.0.0.1:5000/it:1", "127.0.0.1:5000/it:1"),
+        ("quay.io/it:1", "quay.io/it:1"),
+    ],
+)
+def test_podman_is_given_the_name_that_the_kubelet_looks_for(image, name):
+    assert (engines.Engine("podman").name(image), engines.Engine("docker").name(image)) == (name, image)

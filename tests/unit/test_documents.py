@@ -66,3 +66,10 @@ def test_the_course_and_the_changelog_name_the_benchmarks_figure():
     lesson = (ROOT / "notebooks" / "06_data_parallel.ipynb").read_text(encoding="utf-8")
     assert f"{seconds} s lost after a kill, where torchrun had not continued after {peer} s" in lesson
     assert f"continues {seconds} s after a worker was killed" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_half_day_of_the_guide_has_180_minutes_at_most():
+    guide = (ROOT / "docs" / "instructors-guide.md").read_text(encoding="utf-8")
+    agenda = guide.partition("| Half a day |")[2].partition("\n\n")[0]
+    minutes = [row.split("|")[2].strip() for row in agenda.splitlines()[2:]]
+    assert sum(int(number) for number in minutes if number) <= 180

@@ -103,6 +103,17 @@ def test_the_first_cell_says_goal_time_cost_what_is_needed_and_what_is_learnt(no
     )
 
 
+def test_the_minutes_are_those_of_reading_and_of_the_exercises(notebook):
+    """150 words a minute, 20 lines of code, four cells to be run, and four minutes for each exercise."""
+    words = sum(len(cell.source.split()) for cell in notebook.cells if cell.cell_type == "markdown")
+    own = [cell for cell in code_cells(notebook) if "hosted" not in tags(cell)]
+    lines = sum(len(cell.source.splitlines()) for cell in own)
+    exercises = sum("exercise" in tags(cell) for cell in own)
+    minutes = words / 150 + lines / 20 + len(own) / 4 + 4 * exercises
+    stated = re.search(r"^\| Time \| (\d+) minutes", notebook.cells[0].source, flags=re.MULTILINE)
+    assert abs(int(stated[1]) - minutes) <= 5, f"about {minutes:.0f}"
+
+
 def test_the_second_cell_has_literal_parameters_alone(notebook, number):
     second = notebook.cells[1]
     assert "parameters" in tags(second)

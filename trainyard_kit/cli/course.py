@@ -5,6 +5,7 @@ as the repository. What the learner has changed there is never overwritten.
 """
 
 import filecmp
+import re
 import shutil
 from pathlib import Path
 
@@ -19,6 +20,8 @@ FILES = (
     "trainyard_kit/exercises/digits_todo.py",
 )  # of the packages, where notebooks show them
 IGNORED = {"__pycache__", ".ipynb_checkpoints"}
+# Of the notebooks' folder: what learners made beside them, as my_digits.py or a notebook's copy, is theirs.
+COURSE = re.compile(r"notebooks/(\d\d_\w+\.ipynb|sanitize\.cfg|\w+/.*)|(?!notebooks/).*")
 MOST_NAMED = 5
 ROOM_MB = 20
 
@@ -36,7 +39,9 @@ def copy_course(folder: Path) -> list[Path]:
         path.relative_to(config.DATA): path
         for name in FOLDERS
         for path in sorted((config.DATA / name).rglob("*"))
-        if path.is_file() and not IGNORED & set(path.parts)
+        if path.is_file()
+        and not IGNORED & set(path.parts)
+        and COURSE.fullmatch(path.relative_to(config.DATA).as_posix())
     }
     sources |= {Path(name): config.ROOT / name for name in FILES}
     there = {name for name in sources if (folder / name).exists()}

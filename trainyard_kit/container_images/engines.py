@@ -37,6 +37,13 @@ class Engine:
 
     program: str
 
+    def name(self, image: str) -> str:
+        """Name an image as Kubernetes does: Podman reads ``trainyard/trainer`` as one of ``localhost``."""
+        host, _, path = image.partition("/")
+        if self.program == "docker" or path and (host == "localhost" or set(host) & set(".:")):
+            return image
+        return f"docker.io/{image if path else f'library/{image}'}"
+
     def build(self, image: str, context: BuildContext, *, target: str = "") -> float:
         """Build an image and return the seconds that it took.
 
@@ -51,7 +58,7 @@ class Engine:
         values = [f"--build-arg={key}={value}" for key, value in context.arguments.items()]
         other = [f"--platform={target}"] if target and SAME.get(platform.machine()) != target else []
         file = f"--file={context.dockerfile}"
-        words = ("build", file, f"--tag={image}", *values, *other, str(context.folder))
+        words = ("build", file, f"--tag={self.name(image)}", *values, *other, str(context.folder))
         return self._run(image, "built", *words)
 
     def push(self, image: str, login: Login | None = None) -> tuple[float, str]:
@@ -80,11 +87,11 @@ class Engine:
         Raises:
             CommandFailed: The error has the engine's words.
         """
-        return self._run(image, "saved", "save", f"--output={archive}", image)
+        return self._run(image, "saved", "save", f"--output={archive}", self.name(image))
 
     def inspect(self, image: str) -> dict[str, Any]:
         """Inspect an image that the engine has."""
-        shown = self._output("image", "inspect", image)
+        shown = self._output("image", "inspect", self.name(image))
         (found,) = json.loads(shown)
         return found
 
