@@ -5,7 +5,7 @@ import pytest
 from trainyard_kit.elastic_lab import RunTimeline
 from trainyard_kit.elastic_lab.disruptions import disruptions
 from trainyard_kit.elastic_lab.timeline import build
-from trainyard_kit.elastic_lab.timeline_plot import LEVELS, labelled, pauses
+from trainyard_kit.elastic_lab.timeline_plot import LEVELS, labelled, pauses, raise_labels
 
 from .elastic_story import BEGAN, Story, lab
 
@@ -203,6 +203,17 @@ def test_no_label_of_the_picture_covers_another_or_is_crossed_by_a_line(whole):
             covered = later.begin < mark.begin + letter * len(mark.label)
             assert not covered or later.level < mark.level
     assert levels <= LEVELS
+
+
+def test_the_seconds_of_pauses_that_follow_closely_stand_at_two_heights():
+    found = [
+        (0.0, 2.0, "2.3 s"),
+        (2.6, 3.0, "0.3 s"),
+        (4.0, 10.0, "6.0 s"),
+        (16.0, 16.6, "0.6 s"),
+        (17.0, 17.5, "0.5 s"),
+    ]
+    assert raise_labels(found, 0.4) == [False, True, False, False, True]
 
 
 def test_a_hundred_changes_and_none_at_all_can_be_drawn(whole):

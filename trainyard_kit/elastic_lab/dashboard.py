@@ -26,7 +26,7 @@ from kitlib.widgets.plots import Picture
 from kitlib.widgets.run_view import RunWatch, States
 from kitlib.widgets.watch import UPDATE_SECONDS
 from trainyard_kit.elastic_lab.timeline import RunHistory, Timeline
-from trainyard_kit.elastic_lab.timeline_plot import label_of, lanes, pauses, plot_timeline, world
+from trainyard_kit.elastic_lab.timeline_plot import label_of, labelled_pauses, lanes, plot_timeline, world
 
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
@@ -179,7 +179,7 @@ def tables_of(timeline: Timeline) -> dict[str, object]:
         "rounds": [
             [round(meeting.time - timeline.began, 3), meeting.number] for meeting in timeline.rendezvous
         ],
-        "pauses": list(map(list, pauses(timeline))),
+        "pauses": list(map(list, labelled_pauses(timeline))),
         "lanes": [[worker, list(map(list, _rounded(spans)))] for worker, spans in lanes(timeline)],
         "world": [[round(moment, 3) for moment in times], sizes],
     }

@@ -110,6 +110,25 @@ def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
     return found
 
 
+def labelled_pauses(timeline: Timeline) -> list[tuple[float, float, str, bool]]:
+    """Find the pauses, and whether the label of each stands higher."""
+    found = pauses(timeline)
+    letter = max(1.0, timeline.now - timeline.began) / LETTERS
+    return [(*pause, raised) for pause, raised in zip(found, raise_labels(found, letter), strict=True)]
+
+
+def raise_labels(found: list[tuple[float, float, str]], letter: float) -> list[bool]:
+    """Tell which pauses' labels stand higher, as they would cover the one before; a letter in seconds."""
+    raised: list[bool] = []
+    end = [-math.inf] * 2  # of the last label in each height
+    for begin, until, words in found:
+        half = letter * (len(words) + 1) / 2
+        middle = (begin + until) / 2
+        raised.append(middle - half < end[False] and end[True] <= end[False])
+        end[raised[-1]] = middle + half
+    return raised
+
+
 def lanes(timeline: Timeline) -> list[tuple[str, list[tuple[str, float, float]]]]:
     """List what each worker did: kind, begin, end."""
     return [
@@ -156,10 +175,11 @@ def _draw_world(axes: Axes, timeline: Timeline) -> None:
     most = max(1, *sizes)
     axes.fill_between(times, sizes, step="post", color=THEME.lines[0], alpha=0.3, linewidth=0)
     axes.step(times, sizes, where="post", color=THEME.lines[0], linewidth=1.6)
-    for begin, end, words in pauses(timeline):
+    for begin, end, words, raised in labelled_pauses(timeline):
         axes.axvspan(begin, end, color=THEME.ground, linewidth=0)
         axes.axvspan(begin, end, color=THEME.lines[5], alpha=0.15, linewidth=0)
-        axes.annotate(words, ((begin + end) / 2, most * 1.06), ha="center", fontsize=8, color=THEME.lines[5])
+        height = most * (1.24 if raised else 1.06)
+        axes.annotate(words, ((begin + end) / 2, height), ha="center", fontsize=8, color=THEME.lines[5])
     for meeting in timeline.rendezvous:
         place = (meeting.time - timeline.began, 0)
         axes.annotate(
@@ -170,7 +190,7 @@ def _draw_world(axes: Axes, timeline: Timeline) -> None:
             fontsize=7,
             color=THEME.text,
         )
-    axes.set(ylabel="world size", ylim=(0, most * 1.32))
+    axes.set(ylabel="world size", ylim=(0, most * 1.46))
     axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
 
 

@@ -45,10 +45,10 @@ function timelineView(model, root) {
     const { length = 1, columns = [], changes: rows = [], marks = [], rounds = [], pauses = [], lanes: workers = [] } = model.get("tables");
     drawMarks(marks, length);
     over.replaceChildren(
-      ...pauses.map(([begin, end, words]) => {
+      ...pauses.map(([begin, end, words, raised]) => {
         const made = at(begin / length, "ty-pause");
         made.style.width = width((end - begin) / length);
-        made.append(element("span", {}, words));
+        made.append(element("span", { style: raised ? "top: 13px" : "" }, words)); // not over its neighbour
         return made;
       }),
       ...rounds.map(([time, number]) => { const made = at(time / length, "ty-round"); made.textContent = number; return made; }));
