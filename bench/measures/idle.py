@@ -20,8 +20,8 @@ from bench.lab import KUBELET, KWOK, Lab
 from bench.results import Limit, Result
 from kitlib.clusters import Cluster
 
-SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 30, 10
-WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 20, 10
+SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 25, 10
+WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 15, 10
 LINES = {
     "megabytes": ("memory (PSS)", "MB", {KUBELET: Limit(0.5), KWOK: Limit(450, of="value", unit="MB")}),
     "percent": ("CPU", "% of a core", {KUBELET: Limit(0.5), KWOK: Limit(2, of="value", unit="%")}),

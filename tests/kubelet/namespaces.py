@@ -67,6 +67,10 @@ def cgroups(*names: str) -> Iterator[None]:
     try:
         for group in groups:
             group.mkdir()
+            if group.parent in groups and (controllers := group.parent / "cgroup.controllers").exists():
+                # In version 2 a group has those that its parent hands on.
+                enabled = " ".join(f"+{name}" for name in controllers.read_text().split())
+                (group.parent / "cgroup.subtree_control").write_text(enabled)
             if (group / "cpu.shares").exists():
                 # The kubelet's share for all pods together; by default they would have one process's.
                 (group / "cpu.shares").write_text(str(1024 * (os.cpu_count() or 1)))
