@@ -27,7 +27,10 @@ def signal_itself():
 
 def queue():
     name = f"/queue-{os.getpid()}-{len(os.listdir('/proc/self/fd'))}".encode()
-    return libc.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, None) >= 0
+    one_message = (ctypes.c_long * 8)(0, 1, 8192)  # struct mq_attr
+    made = libc.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, one_message) >= 0
+    libc.mq_unlink(name)  # else it outlives the process, and counts for its user until the machine starts again
+    return made
 
 def fork():
     try:
@@ -42,9 +45,12 @@ def pipe():
     except OSError:
         return False
 
+polls = []
+
 def poll():
     try:
-        select.epoll().register(0)
+        polls.append(select.epoll())
+        polls[-1].register(0)
     except OSError as error:
         return isinstance(error, PermissionError)  # of a file, which cannot be watched
     return True
