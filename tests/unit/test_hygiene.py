@@ -172,6 +172,11 @@ def test_outputs_are_none_or_checked_ones(notebook):
             assert not cell.outputs, f"{cell.id} has outputs; clear them, or tag the cell {CHECKED}"
 
 
+def test_nbval_compares_the_outputs_of_at_least_60_cells():
+    notebooks = [nbformat.read(path, as_version=4) for path in NOTEBOOKS]
+    assert sum(CHECKED in tags(cell) for notebook in notebooks for cell in code_cells(notebook)) >= 60
+
+
 @pytest.mark.usefixtures("lesson")
 def test_an_exercise_is_followed_by_its_hidden_solution_which_ends_with_an_assert(notebook):
     cells = notebook.cells
