@@ -124,6 +124,21 @@ WRONG = [
     ("06", "if rank == 0", "if rank == 2", "without DDP", "no file"),
     ("06", "return correct", "return rank", "the sum over the ranks", "rank 0 returns 0.0"),
     ("06", "all_reduce(correct)", "reduce(correct, 0)", "the sum over the ranks", "rank 1 returns 4.0"),
+    ("06", "model.module.state_dict()", "model.module", "without DDP", "save its state_dict"),
+    (
+        "06",
+        "    return correct",
+        "    return correct if rank == 0 else None",
+        "the sum",
+        "rank 1 returns None",
+    ),
+    (
+        "06",
+        "path)\n",
+        "path)\n            torch.distributed.barrier()\n",
+        "come to their end",
+        "all ranks must",
+    ),
     ("06", "model.module.state", "modle.state", "come to their end", "raises NameError"),
     ("08", 'range(state["step"], ', "range(", "goes on where it was", "begin at state"),
     ("08", '            state["step"] = step + 1\n', "", "goes on where it was", "begin at state"),
@@ -323,6 +338,22 @@ def test_a_number_of_any_kind_is_right_and_a_function_however_it_is_written(answ
 def test_a_table_of_the_points_that_are_asked_or_no_number_is_wrong(answer, advice):
     found = rows("00", AMDAHL.format(answer))
     assert any(advice in row.advice for row in found if row.right is False), found
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("import torch\n", "import torch\n    from torch import save\n"),
+        (
+            "model.module.state_dict()",
+            "{n.removeprefix('module.'): v for n, v in model.state_dict().items()}",
+        ),
+        ("return correct", "torch.distributed.barrier(); return correct.item()"),
+    ],
+)
+def test_the_end_of_a_training_may_be_written_in_several_ways(old, new):
+    source = FINISH.replace(old, new).replace("torch.save", "save" if "save" in new else "torch.save")
+    assert (found := rows("06", source)), found
 
 
 IMAGE_FOLDER = """
