@@ -19,6 +19,7 @@ from kitlib.clusters import cleanup, kubeconfigs, machine
 from kitlib.clusters.trainer_image import TRAINER
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound
+from trainyard_kit.cli import local_store
 from trainyard_kit.cli.advice import PROGRAM, for_terminal
 from trainyard_kit.cli.course import course
 from trainyard_kit.cli.kubectl import kubectl
@@ -306,7 +307,7 @@ def bundle() -> None:
 @click.option("--image", "images", multiple=True, help="A container image to take along; may be repeated.")
 def create_bundle(file: str, without_wheels: bool, images: tuple[str, ...]) -> None:
     """Create FILE from what this machine has, and from the Python packages that it fetches."""
-    made = machine.create_bundle(file, wheels=not without_wheels, images=images)
+    made = local_store.create_bundle(file, wheels=not without_wheels, images=images)
     click.echo(f"{made['file']}: {made['bytes'] / 1e6:,.0f} MB, {', '.join(made['holds'])}")
 
 
@@ -314,7 +315,7 @@ def create_bundle(file: str, without_wheels: bool, images: tuple[str, ...]) -> N
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 def use_bundle(file: str) -> None:
     """Unpack FILE, so that this machine needs no network."""
-    used = machine.use_bundle(file)
+    used = local_store.use_bundle(file)
     click.echo(f"{used['cache']} has {', '.join(used['holds'])}")
 
 
@@ -325,7 +326,7 @@ def use_bundle(file: str) -> None:
 def image(context: click.Context, wide: bool, output: str | None) -> None:
     """Show, pull, load, save, build and remove images, and what stands in for some."""
     if context.invoked_subcommand is None:
-        known, pulled = machine.images(wide=wide), machine.pulled_images()
+        known, pulled = machine.images(wide=wide), local_store.pulled_images()
         if pulled.rows or output:
             show(output, known=known, pulled=pulled)
         else:
@@ -336,7 +337,7 @@ def image(context: click.Context, wide: bool, output: str | None) -> None:
 @OUTPUT
 def list_images(output: str | None) -> None:
     """Show the images that were pulled or loaded."""
-    show(output, machine.pulled_images())
+    show(output, local_store.pulled_images())
 
 
 @image.command("build")
@@ -360,7 +361,7 @@ def build_image(name: str, tag: str | None, dockerfile: str, registry: str, here
 def pull_images(references: tuple[str, ...], platform: str | None) -> None:
     """Pull REFERENCES, with your own Docker credentials."""
     for reference in references:
-        found = machine.pull_image(reference, platform=platform)
+        found = local_store.pull_image(reference, platform=platform)
         click.echo(f"{', '.join(found['names'] or found['digests'])} is {found['id']}")
 
 
@@ -377,21 +378,21 @@ def load_images(file: str) -> None:
 @click.option("--file", required=True, type=click.Path(dir_okay=False), help="The archive.")
 def save_images(references: tuple[str, ...], file: str) -> None:
     """Write REFERENCES to one archive, which Docker and Podman load as well."""
-    click.echo(f"{file}: {machine.save_images(*references, file=file) / 1e6:,.1f} MB")
+    click.echo(f"{file}: {local_store.save_images(*references, file=file) / 1e6:,.1f} MB")
 
 
 @image.command("remove")
 @click.argument("references", nargs=-1, required=True)
 def remove_images(references: tuple[str, ...]) -> None:
     """Remove REFERENCES: names, or ids."""
-    _echo_removed(machine.remove_images(*references))
+    _echo_removed(local_store.remove_images(*references))
 
 
 @image.command("prune")
 @click.option("--all", "everything", is_flag=True, help="Also the images that no container uses.")
 def prune_images(everything: bool) -> None:
     """Remove the layers and half downloads that no image needs."""
-    _echo_removed(machine.prune_images(all=everything))
+    _echo_removed(local_store.prune_images(all=everything))
 
 
 def _echo_removed(found: dict[str, Any]) -> None:
@@ -414,14 +415,14 @@ def get_images(names: tuple[str, ...]) -> None:
 def cache(context: click.Context, output: str | None) -> None:
     """Show what the kit keeps on this machine, and how large it is."""
     if context.invoked_subcommand is None:
-        show(output, machine.cache_contents())
+        show(output, local_store.cache_contents())
 
 
 @cache.command("clear")
 @click.option("--what", help="All of one kind that no cluster uses, such as bench.")
 def clear_cache(what: str | None) -> None:
     """Remove what neither a cluster nor this version of the kit uses."""
-    click.echo(machine.clear_cache(what))
+    click.echo(local_store.clear_cache(what))
 
 
 @main.command()
