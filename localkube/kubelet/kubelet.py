@@ -24,11 +24,13 @@ from localkube.kubelet.nodes.node_faults import NodeFaults
 from localkube.kubelet.nodes.simulation import MARK, Simulation
 from localkube.kubelet.nodes.virtual_node import NodeStates, VirtualNode
 from localkube.kubelet.pods.component_pods import ComponentPods
-from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.context import HostView, Runtime
 from localkube.kubelet.pods.mirror_pods import MirrorPods
 from localkube.kubelet.pods.plain_mode import PlainPods
+from localkube.kubelet.pods.pod_files import PodFiles
 from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.pods.pod_manager import PodManager
+from localkube.kubelet.pods.starts import StartingPods
 from localkube.kubelet.pods.static_pods import StaticPods
 from localkube.kubelet.resources.cgroups import ControlGroups
 from localkube.kubelet.resources.eviction import EvictionManager
@@ -164,6 +166,8 @@ def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: Ob
         start_task(client.call("kill", id=identity, signal=9), name=f"out of memory {identity}")
 
     images = _images(config, objects)
+    volumes = _volumes(config, api, objects, hide=hide, ids=ids, images=images)
+    starting = StartingPods()
     events = EventRecorder(api)
     start_task(events.run(), name="events of the cluster", critical=True)
     return Runtime(
@@ -171,7 +175,7 @@ def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: Ob
         client=client,
         objects=objects,
         images=images,
-        volumes=_volumes(config, api, objects, hide=hide, ids=ids, images=images),
+        volumes=volumes,
         logs=LogFiles(config.log_limits),
         executions=Executions(client),
         events=events,
@@ -182,16 +186,12 @@ def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: Ob
             warn=lambda policy, reason, message: events.record(policy, reason, message, warning=True),
             plain=bool(plain),
         ),
-        hide=hide,
+        files=PodFiles(config.pods, config.tmpfs, ids, starting, volumes, images),
+        host=HostView(hide, config.environment, config.sources, config.covered, config.seccomp),
         ids=ids,
-        environment=config.environment,
-        sources=config.sources,
-        covered=config.covered,
-        seccomp=config.seccomp,
+        starting=starting,
         forkserver=config.forkserver,
-        pods=config.pods,
         node_directories=config.node_directories,
-        tmpfs=config.tmpfs,
         services=Informer(api, "/api/v1/services"),
         nodes=Informer(api, "/api/v1/nodes", label_selector=f"!{MARK}"),
         version=config.version,

@@ -8,11 +8,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINES = {
-    "kitlib": 13_370,
+    "kitlib": 13_230,
     "localkube": 30_400,
     "programs": 1_600,
     "trainers": 9_600,
-    "trainyard_kit": 17_200,
+    "trainyard_kit": 17_400,
     "tests": 60_200,
 }
 PRODUCT = ("kitlib", "localkube", "trainyard_kit")

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.pod_files import PodFiles
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.pods.reattach import restore
 
@@ -35,10 +35,9 @@ BACK_OFF = {
 def test_a_run_that_ended_with_its_node_counts_though_the_api_never_heard_of_it(
     tmp_path, status, logged, state, count
 ):
-    runtime = object.__new__(Runtime)
-    object.__setattr__(runtime, "pods", tmp_path)
+    runtime = SimpleNamespace(files=PodFiles(tmp_path, tmp_path, None, None, None, None))
     for number in range(logged):
-        path = runtime.log_path("u", "main", number)
+        path = runtime.files.log_path("u", "main", number)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     pod = {"status": {"containerStatuses": [{"name": "main", **status}]}}
@@ -53,8 +52,7 @@ def test_a_run_that_ended_with_its_node_counts_though_the_api_never_heard_of_it(
 
 
 def test_a_pod_that_changes_while_its_node_returns_is_restored_before_it_starts(monkeypatch, tmp_path):
-    runtime = object.__new__(Runtime)
-    object.__setattr__(runtime, "pods", tmp_path)
+    runtime = SimpleNamespace(files=PodFiles(tmp_path, tmp_path, None, None, None, None))
     pod = {
         "metadata": {"uid": "u"},
         "spec": {"nodeName": "node-0"},

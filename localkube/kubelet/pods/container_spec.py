@@ -85,7 +85,7 @@ async def start_request(
     """
     uid, name = pod["metadata"]["uid"], container["name"]
     hostname, _ = network_files.hostname(pod, node=pool.settings.name)
-    layer = runtime.writable_layer(uid, name, restart)
+    layer = runtime.files.writable_layer(uid, name, restart)
     image = await runtime.images.get(pod, container, used_by=layer)
     grant = await _devices(pool, pod, container)
     user = _user(runtime, pod, container, image)
@@ -106,7 +106,7 @@ async def start_request(
             *own(runtime, uid, layer),
             *_network_mounts(runtime, uid),
             *([MountSpec(image.directory, source=image.files, options=("ro",))] if image.files else ()),
-            *mounts(container, volumes, environment=declared, hidden=runtime.hide.identities),
+            *mounts(container, volumes, environment=declared, hidden=runtime.host.hide.identities),
             *_device_mounts(runtime, pool, grant),
             _termination_mount(runtime, uid, container, restart),
         ),
@@ -125,7 +125,7 @@ def _adapted(
         return spec, None
     return runtime.plain.adapt(
         spec,
-        directory=runtime.pods / pod["metadata"]["uid"] / "plain" / directory,
+        directory=runtime.files.pods / pod["metadata"]["uid"] / "plain" / directory,
         address=address,
         namespace=pod["metadata"]["namespace"],
         warn=lambda text: runtime.events.record(pod, "UnsupportedFields", text, warning=True),
@@ -182,7 +182,7 @@ def _device_mounts(runtime: Runtime, pool: NodePool, grant: DeviceGrant) -> Iter
             if subpaths:
                 host_path.check(subpaths[0], "", beneath=root)
             else:
-                host_path.check(path, "", hidden=runtime.hide)
+                host_path.check(path, "", hidden=runtime.host.hide)
         except (OSError, host_path.HostPathError) as error:
             raise ConfigError(f"device mount {path}: {error}", reason="CreateContainerError") from error
         options = ["ro"] if readonly else []
@@ -202,7 +202,7 @@ def _linux(
 ) -> LinuxSpec:
     first_core = pool.settings.first_core
     groups, cores = runtime.limits.apply(container, identity=identity, first_core=first_core, pod=pod)
-    hidden = runtime.hide.places()
+    hidden = runtime.host.hide.places()
     shares = target or pod["spec"].get("shareProcessNamespace") or "pid" in runtime.shared_with_node(pod)
     return LinuxSpec(
         namespaces=("mount",) if shares else ("mount", "pid"),
@@ -212,7 +212,7 @@ def _linux(
         cgroups_path=tuple(groups),
         masked_paths=tuple(path for path, _ in hidden),
         masked_inodes=tuple(f"{device}:{inode}" for _, (device, inode) in hidden),
-        seccomp="" if (container.get("securityContext") or {}).get("privileged") else runtime.seccomp,
+        seccomp="" if (container.get("securityContext") or {}).get("privileged") else runtime.host.seccomp,
     )
 
 
@@ -405,16 +405,18 @@ def _host_mounts(runtime: Runtime, uid: str, layer: Path) -> list[MountSpec]:
         directory.chmod(0o1777)
         runtime.ids.give(directory, uid)
         made.append(MountSpec(place, source=str(directory)))
-    hidden = [path for path, _ in runtime.hide.places()]
+    hidden = [path for path, _ in runtime.host.hide.places()]
     return [
         *made,
         _shared_memory(),
-        *root_mounts(runtime.environment, runtime.covered, sources=runtime.sources, hidden=hidden),
+        *root_mounts(
+            runtime.host.environment, runtime.host.covered, sources=runtime.host.sources, hidden=hidden
+        ),
     ]
 
 
 def _network_mounts(runtime: Runtime, uid: str) -> list[MountSpec]:
-    directory = runtime.network_files(uid)
+    directory = runtime.files.network_files(uid)
     return [
         MountSpec(f"/etc/{name}", source=str(directory / name))
         for name in ("hosts", "hostname", "resolv.conf")
@@ -422,7 +424,7 @@ def _network_mounts(runtime: Runtime, uid: str) -> list[MountSpec]:
 
 
 def _termination_mount(runtime: Runtime, uid: str, container: Mapping[str, Any], restart: int) -> MountSpec:
-    path = runtime.termination_path(uid, container["name"], restart)
+    path = runtime.files.termination_path(uid, container["name"], restart)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.touch()
     path.chmod(0o666)  # for whichever user the container runs as

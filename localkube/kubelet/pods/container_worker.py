@@ -110,7 +110,7 @@ class ContainerWorker:
         pod.clearing += 1
 
         async def clear() -> None:
-            await pod.runtime.remove_writable_layer(pod.uid, self.name, restart)
+            await pod.runtime.files.remove_writable_layer(pod.uid, self.name, restart)
             pod.clearing -= 1
             if not pod.processes and not pod.clearing:
                 pod.quiet.set()
@@ -225,7 +225,7 @@ class ContainerWorker:
         self._replaced = False
         self._updated.clear()
         if count:
-            pod.in_background(pod.runtime.remove_former_runs(pod.uid, self.name, count))
+            pod.in_background(pod.runtime.files.remove_former_runs(pod.uid, self.name, count))
         definition = _definition(self.container)
         try:
             request, image = await start_request(
@@ -247,7 +247,7 @@ class ContainerWorker:
             self._wait("CreateContainerConfigError", str(error), count, last)
         except RuntimeCallError as error:
             pod.runtime.limits.ended(identity)
-            await pod.runtime.remove_writable_layer(pod.uid, self.name, count)
+            await pod.runtime.files.remove_writable_layer(pod.uid, self.name, count)
             if error.stage != "exec":
                 self._wait("CreateContainerError", error.message, count, last)
                 return
@@ -273,7 +273,7 @@ class ContainerWorker:
         if known := self.process:
             close_all(descriptors)
             return known
-        path = pod.runtime.log_path(pod.uid, self.name, count)
+        path = pod.runtime.files.log_path(pod.uid, self.name, count)
         process = Process(entry, descriptors, log_path=path, files=pod.runtime.logs)
         if early := pod.early.pop(process.identity, None):
             process.exited(early)
@@ -395,7 +395,9 @@ class ContainerWorker:
         self.abandon()
         self._probes, self._ending = None, None
         self.started.clear()
-        message = runtime.termination_message(pod.uid, self.container, record.restart_count, result.code)
+        message = runtime.files.termination_message(
+            pod.uid, self.container, record.restart_count, result.code
+        )
         over = runtime.limits.ended(record.container_id) and result.code != 0
         pod.records[self.name] = records.ended(record, result, message=message, out_of_memory=over)
         pod.report(ended=record.container_id)

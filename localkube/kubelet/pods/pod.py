@@ -132,7 +132,7 @@ class PodWorker(PodState):
         await self._release()
         await self.runtime.client.call("delete_pod", pod=self.uid)
         self.runtime.events.forget(self.uid)
-        await self.runtime.remove_files(self.uid)
+        await self.runtime.files.remove_files(self.uid)
 
     def abandon(self) -> None:
         """Stop managing the pod, without reporting: its node was stopped."""
@@ -386,7 +386,7 @@ class PodWorker(PodState):
             pod, name=name, full=full, addresses=[self.address], of_node=network_files.node_hosts()
         )
         files = {"hosts": hosts, "hostname": f"{name}\n", "resolv.conf": resolver.text()}
-        for path in network_files.write(self.runtime.network_files(self.uid), files):
+        for path in network_files.write(self.runtime.files.network_files(self.uid), files):
             self.runtime.ids.give(path, self.uid)
 
     async def _until_done(self, attempt: Callable[[], Awaitable[None]]) -> bool:

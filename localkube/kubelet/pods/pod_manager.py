@@ -138,7 +138,7 @@ class PodManager:
             await self._client.call("remove_sandbox", pod=uid)
             await self._runtime.volumes.lose_memory(uid)
             with contextlib.suppress(OSError):  # removed with the pod, or by the next kubelet
-                await asyncio.to_thread(remove_tree, self._runtime.tmpfs_directory(uid))
+                await asyncio.to_thread(remove_tree, self._runtime.files.tmpfs_directory(uid))
 
     async def reconcile(self, node: VirtualNode) -> None:
         """Bring the node's pods in line with the API."""
@@ -248,13 +248,17 @@ class PodManager:
                 await self._client.call("delete", id=entry["id"])
         for uid in answer["pods"].keys() - known:
             await self._client.call("remove_sandbox", pod=uid)
-        left = {path.name for root in (self._runtime.pods, self._runtime.tmpfs) for path in root.iterdir()}
+        left = {
+            path.name
+            for root in (self._runtime.files.pods, self._runtime.files.tmpfs)
+            for path in root.iterdir()
+        }
         start_task(self._remove_files(left - known), name="files of former pods")
 
     async def _remove_files(self, uids: set[str]) -> None:
         """Remove what former pods have left, one after the other: nobody waits for it."""
         for uid in uids:
-            await self._runtime.remove_files(uid)
+            await self._runtime.files.remove_files(uid)
 
     # Queries of the kubelet's API.
 
@@ -290,7 +294,7 @@ class PodManager:
         """The log of the container's latest or previous run; None where there is none."""
         worker = self._workers.get(pod["metadata"]["uid"])
         run = latest_run(worker.records.get(container) if worker else None, previous=previous)
-        return None if run is None else self._runtime.log_path(worker.uid, container, run)
+        return None if run is None else self._runtime.files.log_path(worker.uid, container, run)
 
     def waiting_reason(self, pod: Mapping[str, Any], container: str) -> str | None:
         """The reason why the container has not started yet; None once it has ever run."""

@@ -59,7 +59,7 @@ def _record_losses(worker: PodWorker, names: Iterable[str]) -> None:
     for name in names:
         record = worker.records.get(name)
         known = latest_run(record, previous=False)
-        newest = worker.runtime.newest_run_logged(worker.uid, name)
+        newest = worker.runtime.files.newest_run_logged(worker.uid, name)
         if newest is not None and (known is None or known < newest):  # it ended before the API knew of it
             last = record.last if record and record.state == "waiting" else record
             record = ContainerRecord(name, "running", restart_count=newest, last=last)

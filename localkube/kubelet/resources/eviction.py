@@ -93,7 +93,7 @@ class EvictionManager:
         self._warn("EvictionThresholdMet", f"Attempting to reclaim {resource}")
         if condition == "DiskPressure":
             for worker in [pod for pod in self._pods() if pod.finished]:
-                await worker.runtime.remove_written(worker.uid)
+                await worker.runtime.files.remove_written(worker.uid)
             if not any(SIGNALS[threshold.signal][0] == condition for threshold, _ in self._pressure.look()):
                 return True
         usages = {worker.uid: await self._usage(worker, resource) for worker in self._active()}
@@ -135,7 +135,7 @@ class EvictionManager:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLEANUP_SECONDS):
                 await worker.quiet.wait()
-        await worker.runtime.remove_written(worker.uid)
+        await worker.runtime.files.remove_written(worker.uid)
 
 
 def _pids(worker: PodWorker) -> dict[str, int]:

@@ -1,0 +1,149 @@
+"""What pods keep on the disk: where it is, and how it goes when a container or the pod has ended."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from localkube.kubelet.images.image_manager import ImageManager
+from localkube.kubelet.logs.container_log import segments
+from localkube.kubelet.pods.pod_ids import PodIds
+from localkube.kubelet.pods.starts import StartingPods
+from localkube.kubelet.volumes.volume_manager import VolumeManager
+from localkube.runtime.trees import remove_tree
+
+log = logging.getLogger(__name__)
+
+# Trees of files that are removed at the same time: each takes turns with this process's other work.
+REMOVALS_AT_ONCE = 2
+MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
+FALLBACK_LINES = 80
+
+
+@dataclass(frozen=True)
+class PodFiles:
+    """The files of all pods, by their UIDs.
+
+    Attributes:
+        pods: Their directory.
+        tmpfs: The same in memory, for what comes from the API. No pod may write there: it is all pods'.
+        ids: The users and groups that own them.
+        starting: The pods that start, for whose sake removals wait.
+    """
+
+    pods: Path
+    tmpfs: Path
+    ids: PodIds
+    starting: StartingPods
+    volumes: VolumeManager
+    images: ImageManager
+    removing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REMOVALS_AT_ONCE))
+
+    def tmpfs_directory(self, uid: str) -> Path:
+        return self.tmpfs / uid
+
+    def network_files(self, uid: str) -> Path:
+        """The directory of the pod's hosts, hostname and resolv.conf, which its containers may write."""
+        return self.pods / uid / "network"
+
+    def directories(self, uid: str) -> tuple[Path, Path]:
+        """All directories that a pod may have left."""
+        return self.pods / uid, self.tmpfs / uid
+
+    async def remove_files(self, uid: str) -> None:
+        """Remove all that a pod has left; what cannot be removed is named in the log, and stays."""
+        await self.starting.give_way()
+        try:
+            await self.volumes.remove(uid)
+        except OSError as error:
+            log.warning("a volume of pod %s is left: %s", uid, error)
+        for directory in self.directories(uid):
+            try:
+                await self._remove(directory)
+            except OSError as error:
+                log.warning("files of pod %s are left: %s", uid, error)
+                return
+        self.ids.release(uid)
+        self.images.forget(uid)
+
+    async def _remove(self, directory: Path) -> None:
+        async with self.removing:
+            await asyncio.to_thread(remove_tree, directory)
+
+    async def remove_written(self, uid: str) -> None:
+        """Remove what a pod that has ended has stored, but for its logs: the disk is short."""
+        try:
+            await self.volumes.remove(uid)
+            await self._remove(self.pods / uid / "writable")
+        except OSError as error:
+            log.warning("files of pod %s are left: %s", uid, error)
+
+    def log_path(self, uid: str, container: str, restart: int) -> Path:
+        return self.pods / uid / "logs" / container / f"{restart}.log"
+
+    def newest_run_logged(self, uid: str, container: str) -> int | None:
+        """The number of a container's newest run that has a log: it has run, whatever was reported."""
+        return max(
+            (int(path.stem) for path in self.log_path(uid, container, 0).parent.glob("*.log")), default=None
+        )
+
+    def writable_layer(self, uid: str, container: str, restart: int) -> Path:
+        """The directory with what one run of a container writes outside of volumes."""
+        return self.pods / uid / "writable" / f"{container}.{restart}"
+
+    async def remove_writable_layer(self, uid: str, container: str, restart: int) -> None:
+        """Remove it once the run has ended; what cannot be removed goes with the pod."""
+        await self.starting.give_way()
+        try:
+            await self._remove(self.writable_layer(uid, container, restart))
+        except OSError as error:
+            log.warning("files of container %s of pod %s are left: %s", container, uid, error)
+
+    async def remove_former_runs(self, uid: str, container: str, restart: int) -> None:
+        """Remove what earlier runs have left: one that ended with its node was not cleared away."""
+        for place in ("writable", "termination"):
+            for path in (self.pods / uid / place).glob(f"{container}.*"):
+                number = int(path.suffix.removeprefix("."))
+                if number < restart and place == "writable":
+                    await self.remove_writable_layer(uid, container, number)
+                elif number < restart:
+                    path.unlink(missing_ok=True)
+
+    def termination_path(self, uid: str, container: str, restart: int) -> Path:
+        return self.pods / uid / "termination" / f"{container}.{restart}"
+
+    def termination_message(self, uid: str, container: Mapping[str, Any], restart: int, code: int) -> str:
+        """Read a container's termination message, or the end of its log if its policy says so."""
+        path = self.termination_path(uid, container["name"], restart)
+        text = _tail(path, MESSAGE_BYTES)
+        fallback = container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        if not text and code and fallback:
+            text = _last_output(self.log_path(uid, container["name"], restart))
+        return text
+
+
+def _tail(path: Path, size: int) -> str:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read(size).decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _last_output(path: Path) -> str:
+    """Read the last 2048 bytes and 80 lines of a container's output, without the log's own columns."""
+    entries = b""
+    for name in reversed(segments(path)):
+        if len(entries) < 4 * FALLBACK_BYTES:
+            with open(name, "rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - 4 * FALLBACK_BYTES))
+                entries = file.read() + entries
+    fields = [entry.split(b" ", 3) for entry in entries.split(b"\n") if entry.count(b" ") >= 3]
+    # Of a line that was written in parts, only the last entry ends it.
+    output = b"".join(content + (b"" if tag == b"P" else b"\n") for _, _, tag, content in fields)
+    last = b"".join(output.splitlines(keepends=True)[-FALLBACK_LINES:])
+    return last[-FALLBACK_BYTES:].decode(errors="replace")
