@@ -213,7 +213,7 @@ def test_the_seconds_of_pauses_that_follow_closely_stand_at_two_heights():
         (16.0, 16.6, "0.6 s"),
         (17.0, 17.5, "0.5 s"),
     ]
-    assert raise_labels(found, 0.4) == [False, True, False, False, True]
+    assert [*raise_labels(found, 0.4)] == [False, True, False, False, True]
 
 
 def test_a_hundred_changes_and_none_at_all_can_be_drawn(whole):

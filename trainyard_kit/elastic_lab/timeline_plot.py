@@ -112,21 +112,18 @@ def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
 
 def labelled_pauses(timeline: Timeline) -> list[tuple[float, float, str, bool]]:
     """Find the pauses, and whether the label of each stands higher."""
-    found = pauses(timeline)
-    letter = max(1.0, timeline.now - timeline.began) / LETTERS
+    found, letter = pauses(timeline), max(1.0, timeline.now - timeline.began) / LETTERS
     return [(*pause, raised) for pause, raised in zip(found, raise_labels(found, letter), strict=True)]
 
 
-def raise_labels(found: list[tuple[float, float, str]], letter: float) -> list[bool]:
+def raise_labels(found: list[tuple[float, float, str]], letter: float) -> Iterator[bool]:
     """Tell which pauses' labels stand higher, as they would cover the one before; a letter in seconds."""
-    raised: list[bool] = []
     end = [-math.inf] * 2  # of the last label in each height
     for begin, until, words in found:
-        half = letter * (len(words) + 1) / 2
-        middle = (begin + until) / 2
-        raised.append(middle - half < end[False] and end[True] <= end[False])
-        end[raised[-1]] = middle + half
-    return raised
+        middle, half = (begin + until) / 2, letter * (len(words) + 1) / 2
+        raised = middle - half < end[False] and end[True] <= end[False]
+        end[raised] = middle + half
+        yield raised
 
 
 def lanes(timeline: Timeline) -> list[tuple[str, list[tuple[str, float, float]]]]:

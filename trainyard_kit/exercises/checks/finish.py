@@ -44,9 +44,8 @@ def _rank(finish, rank: int, folder: Path) -> None:
         answer = finish(model, torch.tensor([COUNTS[rank]]), rank, str(path))
         told["answer"] = float(answer) if answer is not None else None
     except Exception as error:  # noqa: BLE001 whatever the learner's code raises
-        lost = isinstance(error, RuntimeError) and any(
-            word in str(error).lower() for word in ("gloo", "peer")
-        )
+        words = str(error).lower()
+        lost = isinstance(error, RuntimeError) and ("gloo" in words or "peer" in words)
         told["lost" if lost else "error"] = explain(error)
     told["saves"] = int(path.exists())
     Path(folder, f"rank-{rank}").write_text(json.dumps(told), encoding="utf-8")
@@ -71,8 +70,8 @@ def both(finish) -> tuple[tuple[dict, ...], dict | None]:
         for process in ranks:
             process.join(2 * SECONDS)
             process.kill()
-        found = [Path(folder, f"rank-{rank}") for rank in range(RANKS)]
-        told = [json.loads(path.read_text()) if path.exists() else {} for path in found]
+        files = (folder / f"rank-{rank}" for rank in range(RANKS))
+        told = [json.loads(file.read_text()) if file.exists() else {} for file in files]
         for rank, one in enumerate(told):
             if error := one.get("error"):
                 raise NotYet(f"rank {rank}: {error}")
@@ -113,7 +112,4 @@ def loads(finish):
     if not isinstance(saved, dict):
         raise NotYet("it has a whole object: save its state_dict(), which has tensors alone, by their names")
     if set(saved) != {"weight", "bias"}:
-        names = ", ".join(saved)
-        raise NotYet(
-            f"it has {names}, and the network weight and bias: save what DDP has wrapped, model.module"
-        )
+        raise NotYet(f"it has {', '.join(saved)}, and the network weight and bias: save model.module's")
