@@ -29,7 +29,7 @@ def queue():
     name = f"/queue-{os.getpid()}-{len(os.listdir('/proc/self/fd'))}".encode()
     one_message = (ctypes.c_long * 8)(0, 1, 8192)  # struct mq_attr
     made = libc.mq_open(name, os.O_CREAT | os.O_RDWR, 0o600, one_message) >= 0
-    libc.mq_unlink(name)  # else it outlives the process, and counts for its user until the machine starts again
+    libc.mq_unlink(name)  # else it outlives the process, and counts for its user until a restart
     return made
 
 def fork():
