@@ -142,7 +142,7 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
 
 def list_clusters() -> Table:
     """List the clusters of every provider."""
-    rows = [row for provider in _used() for row in provider_class(provider).existing()]
+    rows = [row for provider in _used() for row in provider_class(provider).list()]
     columns = ("cluster", "provider", "state", "nodes", "version", "why")
     return Table(columns, [[row[column] for column in columns] for row in rows], empty="no clusters")
 
@@ -189,7 +189,7 @@ def _used() -> list[str]:
 
 
 def _not_there(name: str, provider: str) -> ClusterNotFound:
-    known = [str(cluster["cluster"]) for cluster in provider_class(provider).existing()]
+    known = [str(cluster["cluster"]) for cluster in provider_class(provider).list()]
     return ClusterNotFound(
         f"{provider} has no such cluster of the kit's there",
         about=f'cluster "{name}"',

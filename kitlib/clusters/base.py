@@ -5,7 +5,7 @@ A provider is a class that `plugins` names: `local` and `existing` here, EKS and
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from functools import cached_property
@@ -20,7 +20,7 @@ from kitlib.clusters.shape import Shape
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, KitError, Rejected, RunNotFound, VolumeNotFound
-from kitlib.k8s import manifests, pods, rbac
+from kitlib.k8s import manifests, pods
 from kitlib.k8s.api_errors import launch_rejected
 from kitlib.k8s.client import Kube
 from kitlib.k8s.events import events_table, make_event, write_event
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kitlib.widgets.placement import PlacementWatch
 
 MOST_SIMULATED = 5000
-
+Rows = list[dict[str, object]]
 
 NODE_EVENTS = {
     "stop": "Stopped",
@@ -81,7 +81,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
 
     @classmethod
     @abstractmethod
-    def existing(cls) -> list[dict[str, object]]:
+    def list(cls) -> Rows:
         """List the clusters: cluster, provider, state, nodes, version and why of each."""
 
     @property
@@ -90,7 +90,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         """The kubeconfig file of the cluster."""
 
     @abstractmethod
-    def kubectl_command(self) -> list[str]:
+    def kubectl_command(self) -> Sequence[str]:
         """The kubectl command line for the cluster, without arguments."""
 
     @abstractmethod
@@ -271,17 +271,6 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
                 fix=f"take one of those that there are: {known}",
             )
         return Run(self.kube, name, cluster=self)
-
-    def allowed(self) -> Table:
-        """Check what this user may do, with a SelfSubjectAccessReview for each step of the course.
-
-        Example:
-            >>> cluster.allowed()
-            TO           TAKES              ALLOWED  NOTEBOOKS   THE ROLE THAT WOULD ALLOW IT
-            launch runs  create jobs.batch  yes      all         -
-            see nodes    list nodes         NO       01, 10, 12  kubectl create clusterrole list-nodes …
-        """
-        return rbac.table(self.kube)
 
     def volumes(self) -> Table:
         """List the volumes of its namespace."""

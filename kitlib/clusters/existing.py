@@ -3,14 +3,14 @@
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
 from kitlib import config, plugins
 from kitlib.clusters import cleanup, kubeconfigs
-from kitlib.clusters.base import Cluster
+from kitlib.clusters.base import Cluster, Rows
 from kitlib.clusters.kubectl import find_kubectl
 from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput, ClusterUnreachable, KitError
@@ -103,7 +103,7 @@ class ExistingCluster(Cluster):
         return found
 
     @classmethod
-    def existing(cls) -> list[dict[str, object]]:
+    def list(cls) -> Rows:
         """List the clusters that were used before; none of them is contacted."""
         return [
             {
@@ -131,7 +131,7 @@ class ExistingCluster(Cluster):
         """The file that was given."""
         return self._kubeconfig
 
-    def kubectl_command(self) -> list[str]:
+    def kubectl_command(self) -> Sequence[str]:
         """The kubectl command line, with context and namespace.
 
         They come from a second kubeconfig, which has no credentials: with ``--namespace`` kubectl would

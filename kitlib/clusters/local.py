@@ -1,11 +1,12 @@
 """The provider ``local``: clusters on this machine, with a real control plane, and processes as nodes."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from kitlib.clusters import cleanup, kubeconfigs
-from kitlib.clusters.base import Cluster
+from kitlib.clusters.base import Cluster, Rows
 from kitlib.clusters.machine import Unfinished, ask, get_images, load_images
 from kitlib.clusters.shape import Shape
 from kitlib.display.progress import progress
@@ -106,7 +107,7 @@ class LocalCluster(Cluster):
         return None if status["state"] == "absent" else cls(name, status)
 
     @classmethod
-    def existing(cls) -> list[dict[str, object]]:
+    def list(cls) -> Rows:
         """List the clusters of this machine."""
         return [
             {
@@ -177,7 +178,7 @@ class LocalCluster(Cluster):
         """Whether pods are processes of this user, isolated from nothing: a cluster for one person."""
         return bool(self._known("mode") == "plain")
 
-    def kubectl_command(self) -> list[str]:
+    def kubectl_command(self) -> Sequence[str]:
         """The kubectl of the control plane."""
         return list(self._known("kubectl"))
 
@@ -249,7 +250,7 @@ def broken(name: str, status: dict[str, Any]) -> ClusterBroken:
 
 def not_found(name: str) -> ClusterNotFound:
     """Build the error for a name that no cluster has."""
-    known = ", ".join(str(cluster["cluster"]) for cluster in LocalCluster.existing())
+    known = ", ".join(str(cluster["cluster"]) for cluster in LocalCluster.list())
     return ClusterNotFound(
         "there is no such cluster",
         about=f'cluster "{name}"',

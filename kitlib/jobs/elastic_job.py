@@ -12,7 +12,7 @@ class ElasticJob(ElasticTrainingJob):
     lost workers, and ``run.scale`` changes their number. Without, it is fixed, and torchrun starts the
     trainer.
 
-    The arguments are those of `TrainingJob`, and min_nodes, max_nodes and max_restarts of `TorchElastic`.
+    The arguments are those of `TrainingJob`, and min_nodes and max_nodes of `TorchElastic`.
 
     Example:
         >>> job = ElasticJob("trainers/digits_elastic.py", nodes=4, min_nodes=1, priority="low")
@@ -27,7 +27,7 @@ class ElasticJob(ElasticTrainingJob):
         (container,) = worker["template"]["spec"]["containers"]
         command, words = container["command"], [f"--nproc_per_node={self.processes_per_node}"]
         if self.limits is not None:
-            command, words = self._launcher, [*words, f"--max_restarts={self.max_restarts}"]
+            command, words = self._launcher, [*words, f"--max_restarts={self.MAX_RESTARTS}"]
         pod = self._pod_template(
             worker["template"], command=command, args=[*words, *literal([self._path, *self.args])]
         )

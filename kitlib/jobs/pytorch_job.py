@@ -20,7 +20,7 @@ class PyTorchJob(ElasticTrainingJob):
 
     Args:
         trainer: The program; for elastic training an elastic one.
-        job: The other arguments of `TrainingJob`; min_nodes, max_nodes and max_restarts as in `TorchElastic`.
+        job: The other arguments of `TrainingJob`; min_nodes and max_nodes as in `TorchElastic`.
 
     Example:
         >>> job = PyTorchJob("trainers/digits_ddp.py", nodes=2, processes_per_node=2)
@@ -56,7 +56,7 @@ class PyTorchJob(ElasticTrainingJob):
         policy = {
             "minReplicas": fewest,
             "maxReplicas": most,
-            "maxRestarts": self.max_restarts,
+            "maxRestarts": self.MAX_RESTARTS,
             "rdzvBackend": backend,
             "rdzvHost": f"{self.name}-store.{self.name}",
             "rdzvPort": port,

@@ -33,11 +33,11 @@ class ElasticTrainingJob(TrainingJob):
         nodes: Number of nodes at the beginning.
         min_nodes: The fewest with which it trains.
         max_nodes: The most that ``run.scale`` may request; by default twice ``nodes``.
-        max_restarts: How often the launcher in a pod restarts a failed trainer.
         job: The other arguments of `TrainingJob`.
     """
 
     limits: tuple[int, int] | None = None
+    MAX_RESTARTS: ClassVar = 10  # of a failed trainer by the launcher in its pod
     SPREAD: ClassVar = "ScheduleAnyway"  # when a node is lost, its workers may go where there is room
 
     def __init__(
@@ -47,11 +47,9 @@ class ElasticTrainingJob(TrainingJob):
         nodes: int = 4,
         min_nodes: int | None = None,
         max_nodes: int | None = None,
-        max_restarts: int = 10,
         **job: Any,
     ) -> None:
         super().__init__(trainer, nodes=nodes, **job)
-        self.max_restarts: int = check_count(max_restarts, what="max_restarts", least=0, most=1000)
         self.id: str = self._new_id()
         if min_nodes is not None or max_nodes is not None:
             self.limits = _check_limits(self.nodes, min_nodes, max_nodes)
@@ -144,7 +142,6 @@ class TorchElastic(ElasticTrainingJob):
         min_nodes: The fewest with which it trains.
         max_nodes: The most that ``run.scale`` may request; by default twice ``nodes``.
         rendezvous: The store of the rendezvous: ``"c10d"``, torch's own, or ``"etcd"``, with the v2 API.
-        max_restarts: How often the launcher in a pod restarts a failed trainer.
         job: The other arguments of `TrainingJob`.
 
     Raises:
@@ -194,7 +191,7 @@ class TorchElastic(ElasticTrainingJob):
             "PET_RDZV_BACKEND": backend,
             "PET_RDZV_ENDPOINT": f"{self.name}-store.{self.name}:{port}",
             "PET_RDZV_ID": self.id,
-            "PET_MAX_RESTARTS": str(self.max_restarts),
+            "PET_MAX_RESTARTS": str(self.MAX_RESTARTS),
         }
         env = [{"name": key, "value": value} for key, value in variables.items()]
         pod = self._pod_template(item["template"], command=[*self._launcher, *literal([self._path])])

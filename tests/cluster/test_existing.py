@@ -10,7 +10,6 @@ import yaml
 import kitlib as kit
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.errors import ClusterUnreachable, Rejected
-from kitlib.k8s import rbac
 
 pytestmark = pytest.mark.cluster
 
@@ -19,7 +18,7 @@ pytestmark = pytest.mark.cluster
 def forget(state_home):
     """Forget the clusters that a test connected to: their names would lead others there."""
     yield
-    for each in ExistingCluster.existing():
+    for each in ExistingCluster.list():
         ExistingCluster.find(each["cluster"]).forget()
 
 
@@ -43,15 +42,6 @@ def spoil(attendee, tmp_path):
         return path
 
     return write
-
-
-def test_it_is_asked_what_this_user_may_do_and_said_what_would_allow_the_rest(attendee, local_cluster):
-    theirs = kit.connect("existing", kubeconfig=attendee.kubeconfig, context="guest")
-    told = {each["to"]: each for each in theirs.allowed()}
-    within = [each.to for each in rbac.PERMISSIONS if not each.cluster_wide]
-    assert {each["to"] for each in told.values() if each["allowed"] == "yes"} == set(within)
-    assert "kubectl create clusterrole list-nodes" in told["see nodes"]["the role that would allow it"]
-    assert {each["allowed"] for each in local_cluster.allowed()} == {"yes"}
 
 
 def test_a_right_that_is_granted_as_the_error_says_is_there(attendee, local_cluster):

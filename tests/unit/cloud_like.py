@@ -52,7 +52,7 @@ class CloudLike(Cluster):
     """A cluster with a registry of its own; the rest of the contract is not needed here."""
 
     provider = "cloud-like"
-    create = find = existing = kubeconfig = kubectl_command = delete = explain = None
+    create = find = list = kubeconfig = kubectl_command = delete = explain = None
     registry = ImageStore()
     kube = None
 

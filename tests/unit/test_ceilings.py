@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINES = {
-    "kitlib": 13_230,
+    "kitlib": 13_130,
     "localkube": 30_400,
     "programs": 1_600,
     "trainers": 9_600,

@@ -51,8 +51,8 @@ def test_a_cluster_is_created_remembered_and_reached_by_a_kubeconfig_without_a_s
         ("install", "addons")
     ]
     assert cluster.status["state"] == "active" and cluster.status["region"] == "moon-1"
-    assert [each["cluster"] for each in MoonCluster.existing()] == ["lab"]
-    assert "kit.connect('lab')" in MoonCluster.existing()[0]["why"]
+    assert [each["cluster"] for each in MoonCluster.list()] == ["lab"]
+    assert "kit.connect('lab')" in MoonCluster.list()[0]["why"]
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     assert config["users"][0]["user"]["exec"]["command"] == "moon-token"
     assert stat.S_IMODE(cluster.kubeconfig.stat().st_mode) == 0o600
@@ -64,7 +64,7 @@ def test_nothing_is_created_unless_the_price_is_agreed_to_and_within_the_budget(
         create(confirm=False)
     with pytest.raises(BadInput, match="above the budget"):
         create(budget=1)
-    assert account.calls == [] and MoonCluster.existing() == []
+    assert account.calls == [] and MoonCluster.list() == []
 
 
 def test_a_budget_counts_the_clusters_that_are_there_until_their_ends(account):
@@ -142,7 +142,7 @@ def test_it_is_deleted_with_what_kubernetes_created_and_verified(account):
     cluster = create()
     cluster.delete()
     assert ("release", cluster.title) in account.calls
-    assert account.left() == [] and MoonCluster.existing() == []
+    assert account.left() == [] and MoonCluster.list() == []
     cluster.delete()
     assert cluster.status == {"name": "lab", "state": "absent"}
 
@@ -155,7 +155,7 @@ def test_what_is_left_after_a_deletion_is_an_error_with_its_cost(account, monkey
     ) as error:
         cluster.delete()
     assert "docs/moon.md" in error.value.fix
-    assert [each["cluster"] for each in MoonCluster.existing()] == ["lab"], "it can be deleted again"
+    assert [each["cluster"] for each in MoonCluster.list()] == ["lab"], "it can be deleted again"
 
 
 def test_an_api_server_that_does_not_answer_is_explained_by_the_clouds_state(account):

@@ -83,7 +83,7 @@ class GpuPool(Cluster):
     """A provider whose GPU nodes have to be asked for; the rest of the contract is not needed here."""
 
     provider = "pool"
-    create = find = existing = kubeconfig = kubectl_command = delete = explain = None
+    create = find = list = kubeconfig = kubectl_command = delete = explain = None
     kube = SimpleNamespace(get_all=lambda kind: [])
 
     def trainer_image(self):

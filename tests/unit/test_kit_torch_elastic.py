@@ -109,7 +109,6 @@ def test_each_launch_has_a_rendezvous_of_its_own(trainer, monkeypatch):
         {"min_nodes": 4, "max_nodes": 3, "nodes": 3},
         {"min_nodes": 0},
         {"rendezvous": "etcd3"},
-        {"max_restarts": -1},
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_made(trainer, wrong):

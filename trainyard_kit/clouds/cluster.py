@@ -4,6 +4,7 @@ How a cloud does each of these is in `trainyard_kit.clouds.eks` and `trainyard_k
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Self
 
 from kitlib import config
 from kitlib.clusters import cleanup, kubeconfigs
+from kitlib.clusters.base import Rows
 from kitlib.clusters.kubectl import find_kubectl
 from kitlib.clusters.nodes import is_ready, list_nodes
 from kitlib.clusters.shape import Shape
@@ -92,7 +94,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         return cluster._preflight(cluster._planned(shape))
 
     @classmethod
-    def existing(cls) -> list[dict[str, object]]:
+    def list(cls) -> Rows:
         """List the clusters that this machine has used; the cloud is not asked for their state."""
         return cls.store.rows(cls.place)
 
@@ -122,7 +124,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         confirmation.confirm_cost(estimate, confirm=confirm, budget=budget, already=already)
 
     @classmethod
-    def running_costs(cls, session: Session) -> list[Estimate]:
+    def running_costs(cls, session: Session) -> Sequence[Estimate]:
         """Estimate what each cluster of the kit in the account or project costs until its end."""
         found = []
         for cluster in cls.clusters(session):
@@ -202,7 +204,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         if found.endpoint:
             self.store.write_kubeconfig(self.name, self._kubeconfig(found))
 
-    def kubectl_command(self) -> list[str]:
+    def kubectl_command(self) -> Sequence[str]:
         """The kubectl on PATH, or else the kit's own."""
         return find_kubectl()
 
