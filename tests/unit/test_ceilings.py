@@ -11,9 +11,9 @@ LINES = {
     "kitlib": 13_130,
     "localkube": 30_400,
     "programs": 1_600,
-    "trainers": 9_600,
-    "trainyard_kit": 17_400,
-    "tests": 60_200,
+    "trainers": 9_900,
+    "trainyard_kit": 17_850,
+    "tests": 60_500,
 }
 PRODUCT = ("kitlib", "localkube", "trainyard_kit")
 ENTRIES = 14  # at a package's root

@@ -13,6 +13,8 @@ from kitlib.errors import BadInput
 from trainyard_kit import exercises
 from trainyard_kit.exercises.checklist import Checklist, definitions
 
+from .exercise_answers import EXPOSED, OPTIMIZER, RESUME, RESUME_BY_STATEFUL
+
 ROOT = Path(__file__).parents[2]
 AMDAHL = "def amdahl(share, workers):\n    return {}"
 DATASET = """
@@ -60,12 +62,6 @@ CONFUSION = """
             matrix[label][prediction] += 1
         return matrix
 """
-OPTIMIZER = """
-    import torch
-
-    def optimizer(parameters):
-        return torch.optim.SGD(parameters, lr=0.05)
-"""
 PATTERN = r"\[train\].* it (?P<step>\d+)/.* nll (?P<loss>\S+)"
 FLAGS = "--break-system-packages --no-cache-dir --constraint /opt/trainyard/constraints.txt"
 INSTRUCTION = f"RUN python -m pip install {FLAGS} einops==0.8.2"
@@ -76,6 +72,8 @@ SOLUTIONS = {
     "08": ELASTIC,
     "10": OPTIMIZER,
     "12": CONFUSION,
+    "14": RESUME,
+    "15": EXPOSED,
 }
 # Notebook, what is replaced in the solution, by what, a check that fails then, and words of its advice.
 WRONG = [
@@ -173,6 +171,25 @@ WRONG = [
     ("12", "range(classes)]", "range(max(labels) + 1)]", "a row and a column", "without images"),
     ("12", "return matrix", "pass", "a row and a column", "returns None"),
     ("12", "return matrix", "return 5", "a row and a column", "returns 5"),
+    ("14", 'return state["step"]', "return 0", "the step to go on with", "returns 0"),
+    ("14", 'return state["step"]', 'return state["step"] + 1', "the step to go on with", "returns 4"),
+    ("14", 'return state["step"]', "pass", "the step to go on with", "returns None"),
+    ("14", '"optimizer": moments, ', "", "the moments", "Adam begins anew"),
+    ("14", '"model": weights, ', "", "the weights that four ranks saved", "the weights are others"),
+    ("14", "        checkpoint.load(state, checkpoint_id=folder)\n", "", "weights", "the weights are others"),
+    ("14", "checkpoint.load(", "__import__('torch').load(", "come to its end", "raises AttributeError"),
+    ("14", "checkpoint_id=folder", "checkpoint_id='nowhere'", "come to its end", "raises"),
+    ("15", "sends and not computes", "sends", "hides what it covers", "nothing is left"),
+    ("15", "communication + computing", "communication", "hides what it covers", "take away"),
+    ("15", "return total", "return sum(b - a for a, b in communication) - total", "all of it", "add up"),
+    ("15", "return total", "return None", "all of it is exposed", "returns None"),
+    (
+        "15",
+        "any(a <= begin and end <= b for a, b in computing)",
+        "any(a == begin for a, b in computing)",
+        "covers",
+        "nothing is left",
+    ),
 ]
 
 
@@ -378,6 +395,17 @@ def test_a_class_without_methods_has_a_source(monkeypatch):
     assert [row.right for row in found][:2] == [True, True], found
 
 
+def test_a_checkpoint_may_be_loaded_in_several_ways_and_a_rank_that_does_not_take_part_is_named(monkeypatch):
+    assert (found := rows("14", RESUME_BY_STATEFUL)), found
+    monkeypatch.setattr("trainyard_kit.exercises.checks.resume.SECONDS", 6)
+    alone = RESUME.replace(
+        "checkpoint.load(", "__import__('torch').distributed.get_rank() or checkpoint.load("
+    )
+    first, *others = rows("14", alone)
+    assert "all ranks call" in first.advice
+    assert not any(row.right for row in others)
+
+
 UNEVEN = """
     def train(state, images, rank, world_size, batch):
         for step in range(state["step"], len(images) // batch):
@@ -456,8 +484,8 @@ def test_what_is_no_function_is_named(nonsense):
 
 
 def test_the_arguments_of_a_check_are_named():
-    with pytest.raises(BadInput, match="(?s)14.*one of 00, 01"):
-        kit.check("14")
+    with pytest.raises(BadInput, match="(?s)99.*one of 00, 01"):
+        kit.check("99")
     with pytest.raises(BadInput, match=r'kit.check\("00", amdahl=amdahl\)'):
         kit.check("00", function=print)
 

@@ -25,11 +25,13 @@ COURSE = (
     "11_elastic_scheduling",
     "12_evaluate",
     "13_clean_up",
+    "14_language_model",
+    "15_where_the_step_goes",
 )
 # Published recipes: no lesson, no exercise.
 APPENDICES = ("20_cloud_accounts", "21_elastic_from_a_bucket", "22_published_commands")
 PARTS = ("The question", "Exercise", "When it goes wrong", "What just happened?", "On a cloud", "Clean up")
-TRAINING = ("05", "06", "07", "08", "09", "10", "11", "12")
+TRAINING = ("05", "06", "07", "08", "09", "10", "11", "12", "14", "15")
 CHECKED = "nbval-check-output"
 MOST_CELLS, MEDIAN_LINES, WORDS = 40, 3, range(800, 1801)
 

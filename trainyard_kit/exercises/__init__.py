@@ -28,6 +28,8 @@ EXERCISES = {
     "11": "priority_class",
     "12": "confusion",
     "13": "adoption",
+    "14": "resume",
+    "15": "exposed",
 }
 __all__ = ["check"]
 

@@ -1,0 +1,47 @@
+"""Right answers to the exercises of 10, 14 and 15, as a cell has them."""
+
+OPTIMIZER = """
+    import torch
+
+    def optimizer(parameters):
+        return torch.optim.SGD(parameters, lr=0.05)
+"""
+RESUME = """
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    def resume(model, optimizer, folder):
+        weights, moments = get_state_dict(model, optimizer)
+        state = {"model": weights, "optimizer": moments, "step": 0}
+        checkpoint.load(state, checkpoint_id=folder)
+        set_state_dict(model, optimizer, model_state_dict=weights, optim_state_dict=moments)
+        return state["step"]
+"""
+RESUME_BY_STATEFUL = """
+    from torch.distributed.checkpoint import FileSystemReader, load
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+    from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
+
+    class State:
+        def __init__(self, model, optimizer):
+            self.model, self.optimizer = model, optimizer
+
+    def resume(model, optimizer, folder):
+        state = {"model": get_model_state_dict(model), "step": 0}
+        load(state, storage_reader=FileSystemReader(folder))
+        set_model_state_dict(model, state["model"])
+        moments = {"optimizer": get_optimizer_state_dict(model, optimizer)}
+        load(moments, storage_reader=FileSystemReader(folder))
+        set_optimizer_state_dict(model, optimizer, moments["optimizer"])
+        return state["step"]
+"""
+EXPOSED = """
+    def exposed(communication, computing):
+        edges = sorted({edge for span in communication + computing for edge in span})
+        total = 0
+        for begin, end in zip(edges, edges[1:]):
+            sends = any(a <= begin and end <= b for a, b in communication)
+            computes = any(a <= begin and end <= b for a, b in computing)
+            total += (end - begin) * (sends and not computes)
+        return total
+"""

@@ -1,0 +1,249 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["numpy>=2.4", "torch>=2.15"]
+# ///
+"""Train a small GPT on the source code of Python's standard library, which every machine has.
+
+A token is a byte. A step has the same sequences whatever the number of ranks and of micro-batches, so all of
+these commands follow the same losses:
+
+    python trainers/gpt.py --steps 20
+    torchrun --nproc-per-node 4 trainers/gpt.py --parallel ddp --accumulate 2 --precision bf16 --recompute
+    torchrun --nproc-per-node 4 trainers/gpt.py --parallel fsdp --checkpoint-dir data/gpt --stop-after 10
+    torchrun --nproc-per-node 2 trainers/gpt.py --parallel fsdp --checkpoint-dir data/gpt  # resumes
+
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
+"""
+
+import argparse
+import contextlib
+import gc
+import json
+import math
+import os
+import sys
+import sysconfig
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import step_recorder  # lies beside this file
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint as recomputed
+
+
+def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
+    """Parse the flags; the defaults train a model of 0.8 million parameters for half a minute on a core."""
+    parser = argparse.ArgumentParser(description="Train a small GPT, on one rank or on many.")
+    add = parser.add_argument
+    add("--parallel", choices=["none", "ddp", "fsdp"], default="none")
+    add("--precision", choices=["fp32", "bf16"], default="fp32")
+    add("--accumulate", type=int, default=1, help="micro-batches of a step")
+    add("--sync-always", action="store_true", help="average gradients after each micro-batch, not each step")
+    add("--recompute", action="store_true", help="activation checkpointing: keep the blocks' inputs alone")
+    numbers = {"layers": 4, "heads": 4, "width": 128, "context": 64, "steps": 100, "seed": 0, "log-every": 5}
+    for name, value in numbers.items():
+        add(f"--{name}", type=int, default=value)
+    add("--batch-size", type=int, default=32, help="sequences of a step, over all ranks and micro-batches")
+    add("--lr", type=float, default=0.003)
+    add("--sample", type=int, default=0, help="bytes to write before and after the training")
+    add("--checkpoint-dir", type=Path, help="where to save at the end, and what to resume from")
+    add("--stop-after", type=int, help="save and end after this step, as if the time were over")
+    step_recorder.add_flags(parser)
+    return parser.parse_args(argv)
+
+
+def emit(event: str, **fields: object) -> None:
+    """Write one event as a single line and flush it: the notebook reads it from the pod's log."""
+    line = {"event": event, "time": time.time(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    sys.stdout.write(json.dumps(line | fields, separators=(",", ":")) + "\n")
+    sys.stdout.flush()
+
+
+def read_text() -> torch.Tensor:
+    """Return the modules of the standard library as one sequence of bytes below 128."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
+    text = torch.frombuffer(bytearray().join(map(Path.read_bytes, files)), dtype=torch.uint8)
+    return text[text < 128]
+
+
+def read_batch(text: torch.Tensor, step: int, settings: argparse.Namespace) -> torch.Tensor:
+    """Return this rank's sequences of a step: those of all ranks together depend on the step alone."""
+    dice = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
+    starts = torch.randint(len(text) - settings.context, (settings.batch_size,), generator=dice)
+    mine = starts[dist.get_rank() :: dist.get_world_size()]
+    return text[mine[:, None] + torch.arange(settings.context + 1)].long()
+
+
+class Block(nn.Module):
+    """Attention to earlier tokens, then a layer for each token alone; both add to their input."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_layer = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.layer = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, width = x.shape
+        parts = self.attention(self.before_attention(x)).view(batch, length, 3, self.heads, -1)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + self.mix(seen.transpose(1, 2).reshape(batch, length, width))
+        return x + self.layer(self.before_layer(x))
+
+
+class GPT(nn.Module):
+    """A decoder-only transformer (Radford et al., 2019) over bytes."""
+
+    def __init__(self, settings: argparse.Namespace) -> None:
+        super().__init__()
+        width, self.context, self.recompute = settings.width, settings.context, settings.recompute
+        self.tokens, self.places = nn.Embedding(128, width), nn.Embedding(settings.context, width)
+        self.blocks = nn.ModuleList(Block(width, settings.heads) for _ in range(settings.layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 128)
+        for parameter in self.parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.02)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.tokens(tokens) + self.places.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = recomputed(block, x, use_reentrant=False) if self.recompute else block(x)
+        return self.head(self.norm(x))
+
+
+def distribute(network: GPT, settings: argparse.Namespace, device: torch.device) -> nn.Module:
+    """Return the model in copies (DDP), or with each block split over the ranks (FSDP2)."""
+    if settings.parallel == "ddp":
+        return DistributedDataParallel(network, bucket_cap_mb=1)
+    if settings.parallel == "fsdp":
+        policy = MixedPrecisionPolicy(torch.bfloat16 if settings.precision == "bf16" else None, torch.float32)
+        mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        for part in (*network.blocks, network):
+            fully_shard(part, mesh=mesh, mp_policy=policy)
+    return network
+
+
+@torch.no_grad()
+def write_sample(model: nn.Module, settings: argparse.Namespace, device: torch.device) -> str:
+    """Let the model go on after ``def``, byte by byte; all ranks take part, as each may hold a part of it."""
+    dice, tokens = torch.Generator().manual_seed(settings.seed), list(b"\ndef ")
+    for _ in range(settings.sample):
+        seen = torch.tensor([tokens[-settings.context :]], device=device)
+        odds = (model(seen)[0, -1].float().cpu() / 0.7).softmax(0)
+        tokens.append(int(torch.multinomial(odds, 1, generator=dice)))
+    return bytes(tokens).decode("ascii").strip("\n")
+
+
+def save(network: GPT, optimizer: torch.optim.Optimizer, settings: argparse.Namespace, step: int) -> None:
+    """Save this rank's part of the state; ``step`` is the next one to take."""
+    model, state = get_state_dict(network, optimizer)
+    content = {"model": model, "optimizer": state, "step": step}
+    checkpoint.save(content, checkpoint_id=settings.checkpoint_dir)  # .metadata is written last
+    emit("checkpoint", step=step)
+
+
+def resume(network: GPT, optimizer: torch.optim.Optimizer, settings: argparse.Namespace) -> int:
+    """Load this rank's part of the checkpoint, whichever ranks saved it; return the step to go on with."""
+    if not settings.checkpoint_dir or not (settings.checkpoint_dir / ".metadata").exists():
+        return 0
+    model, state = get_state_dict(network, optimizer)
+    content = {"model": model, "optimizer": state, "step": 0}
+    checkpoint.load(content, checkpoint_id=settings.checkpoint_dir)
+    set_state_dict(network, optimizer, model_state_dict=model, optim_state_dict=state)
+    emit("resume", step=content["step"])
+    return content["step"]
+
+
+def join() -> torch.device:
+    """Join the process group; return this rank's device: a GPU only where each rank has one of its own."""
+    cuda = torch.cuda.is_available()
+    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(minutes=5), **alone)
+    index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count() if cuda else 0
+    own = [str(torch.cuda.get_device_properties(index).uuid) if cuda else ""] * dist.get_world_size()
+    dist.all_gather_object(own, own[0])
+    if not all(own) or len(set(own)) < len(own):
+        return torch.device("cpu")
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def backward(model: nn.Module, part: torch.Tensor, settings: argparse.Namespace, *, last: bool) -> float:
+    """Add the gradients of a micro-batch; only with the ``last`` one of a step do the ranks average them."""
+    send = last or settings.sync_always
+    if settings.parallel == "fsdp":
+        model.set_requires_gradient_sync(send)
+    low = settings.precision == "bf16" and settings.parallel != "fsdp"  # there it is the policy's
+    with model.no_sync() if settings.parallel == "ddp" and not send else contextlib.nullcontext():
+        with torch.autocast(part.device.type, torch.bfloat16, enabled=low):
+            answers = model(part[:, :-1])
+        loss = functional.cross_entropy(answers.float().flatten(0, 1), part[:, 1:].flatten())
+        (loss / settings.accumulate).backward()
+    return loss.item()
+
+
+def train(model, network, optimizer, text, *, settings, device, tracer) -> None:
+    """Take the steps that are left."""
+    begin, end, found = resume(network, optimizer, settings), settings.stop_after or settings.steps, {}
+    for step in range(begin, end):
+        with step_recorder.reading(settings):
+            batch = read_batch(text, step, settings).to(device)
+        for group in optimizer.param_groups:  # linear warm-up, then half a cosine
+            cosine = 0.55 + 0.45 * math.cos(math.pi * step / settings.steps)
+            group["lr"] = settings.lr * min((step + 1) / 10, cosine)
+        step_recorder.compute_longer(settings, dist.get_rank())
+        parts, loss = batch.chunk(settings.accumulate), 0.0
+        for number, part in enumerate(parts):
+            with contextlib.nullcontext() if found else step_recorder.count_activations(network, found):
+                loss += backward(model, part, settings, last=number == len(parts) - 1) / len(parts)
+        optimizer.step()
+        if step == begin:
+            emit("memory", **step_recorder.memory_of(network, optimizer), **found)
+            began = time.perf_counter()
+        elif step % settings.log_every == 0 or step == end - 1:
+            rate = (step - begin) * batch[:, 1:].numel() / (time.perf_counter() - began)
+            emit("step", step=step, loss=round(loss, 4), tokens_per_s=round(rate, 1))
+        optimizer.zero_grad()
+        tracer.step()
+    if settings.checkpoint_dir:
+        save(network, optimizer, settings, end)
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Join, resume, train, save; write a sample before and after."""
+    settings, device = parse_settings(argv), join()
+    ranks, rank = dist.get_world_size(), dist.get_rank()
+    if settings.parallel == "none" and ranks > 1:
+        raise SystemExit(f"{ranks} ranks would train {ranks} models: choose --parallel ddp or fsdp")
+    if settings.batch_size % (parts := ranks * settings.accumulate):
+        raise SystemExit(f"--batch-size {settings.batch_size}: no multiple of {parts} ranks x micro-batches")
+    torch.manual_seed(settings.seed)  # the same first weights on every rank
+    text, network = read_text(), GPT(settings).to(device)
+    count = sum(parameter.numel() for parameter in network.parameters())
+    model = distribute(network, settings, device)
+    optimizer = torch.optim.AdamW(model.parameters(), settings.lr, betas=(0.9, 0.95))
+    emit("start", parameters=count, text_bytes=len(text), device=str(device), steps=settings.steps)
+    before = write_sample(model, settings, device) if settings.sample else None
+    with step_recorder.trace(settings.trace_dir, rank) as tracer:
+        train(model, network, optimizer, text, settings=settings, device=device, tracer=tracer)
+    if settings.sample and (after := write_sample(model, settings, device)) and rank == 0:
+        emit("sample", before=before, after=after)
+    emit("end")
+    del model, network, optimizer
+    gc.collect()  # a sharded model's cycles hold the group: its threads must end before the interpreter
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

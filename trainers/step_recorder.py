@@ -1,0 +1,100 @@
+"""Measure the steps of `gpt.py`: a rank's bytes, and a trace of what it does; slow one rank down.
+
+The lesson of the trainer is how it trains; what only measures is here, and is imported by it.
+"""
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import profile, record_function, schedule
+
+SKIPPED, RECORDED = 3, 3  # steps before the trace, and in it
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of this module."""
+    add = parser.add_argument
+    add("--trace-dir", type=Path, help="each rank writes a trace of some steps here")
+    add("--slow-rank", type=int, default=-1, help="this one computes for --slow-ms longer in each step")
+    add("--slow-ms", type=float, default=0)
+    add("--read-ms", type=float, default=0, help="what reading a batch takes longer, as from a slow volume")
+
+
+def local(tensor: Any) -> torch.Tensor:
+    """Return this rank's part of a tensor."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
+    """Count the bytes that this rank holds of parameters, gradients and optimizer state."""
+    parameters = list(network.parameters())
+    state = [part for each in optimizer.state.values() for part in each.values() if torch.is_tensor(part)]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    kinds = {"parameters": parameters, "gradients": gradients, "optimizer": state}
+    return {
+        f"{kind}_bytes": sum(local(tensor).nbytes for tensor in tensors) for kind, tensors in kinds.items()
+    }
+
+
+@contextlib.contextmanager
+def count_activations(network: Any, found: dict[str, int]) -> Iterator[None]:
+    """Count the bytes that the forward pass keeps for the backward pass, without the parameters.
+
+    Blocks that are computed again keep their input alone, which autograd does not save but the closure does.
+    """
+    kept: dict[int, torch.UntypedStorage] = {}  # by address; held until the end, so that none is used twice
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        if not _is_parameter(tensor):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    def before_block(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
+        note(given[0])
+
+    hooks = [block.register_forward_pre_hook(before_block) for block in network.blocks]
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        yield
+    found["activations_bytes"] = sum(storage.nbytes() for storage in kept.values())
+    for hook in hooks:
+        hook.remove()
+
+
+def _is_parameter(tensor: torch.Tensor) -> bool:
+    """Tell a parameter, whole or gathered, and a view of one, from what was computed."""
+    base = tensor if tensor._base is None else tensor._base
+    return isinstance(base, nn.Parameter)
+
+
+def trace(folder: Path | None, rank: int) -> contextlib.AbstractContextManager:
+    """Trace some steps of this rank into ``rank-N.json.gz``, in Chrome's format; without a folder none.
+
+    https://docs.pytorch.org/docs/stable/profiler.html
+    """
+    if folder is None:
+        return contextlib.nullcontext(argparse.Namespace(step=lambda: None))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = str(folder / f"rank-{rank}.json.gz")
+    steps = schedule(wait=SKIPPED - 1, warmup=1, active=RECORDED, repeat=1)
+    return profile(schedule=steps, on_trace_ready=lambda done: done.export_chrome_trace(path))
+
+
+def compute_longer(settings: argparse.Namespace, rank: int) -> None:
+    """Compute something else for some milliseconds on one rank: a node that is slow on purpose."""
+    end, matrix = time.perf_counter() + settings.slow_ms / 1000, torch.ones(256, 256)
+    while rank == settings.slow_rank and time.perf_counter() < end:
+        matrix = matrix @ matrix / 256
+
+
+@contextlib.contextmanager
+def reading(settings: argparse.Namespace) -> Iterator[None]:
+    """Name what is done inside ``data`` in the trace, and wait as for a volume that is slow."""
+    with record_function("data"):
+        time.sleep(settings.read_ms / 1000)
+        yield

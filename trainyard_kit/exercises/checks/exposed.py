@@ -1,0 +1,60 @@
+"""15: the communication that no computing hides, from spans of time; judged by random ones on a grid."""
+
+import random
+
+from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+
+STUB = '''
+def exposed(communication, computing):
+    """Add up the milliseconds of communication in which nothing is computed; spans are (begin, end)."""
+    return 0
+'''
+EXERCISE = Exercise("exposed", seconds=5, stub=STUB)
+
+
+def compare(exposed, communication: list, computing: list, advice: str) -> None:
+    """Compare with the count of milliseconds, one by one."""
+    covered = {ms for begin, end in computing for ms in range(begin, end)}
+    wanted = len({ms for begin, end in communication for ms in range(begin, end)} - covered)
+    found = exposed(list(communication), list(computing))
+    try:
+        right = not isinstance(found, bool | str) and abs(float(found) - wanted) < 1e-6
+    except (TypeError, ValueError):
+        raise NotYet(f"it returns {describe(found)}, and should return milliseconds") from None
+    if not right:
+        call = f"exposed({communication}, {computing})"
+        raise NotYet(f"{call} is {describe(found)}, and should be {wanted}: {advice}")
+
+
+@EXERCISE.check("without computing, all of it is exposed", essential=True)
+def alone(exposed):
+    compare(exposed, [(10, 30), (40, 45)], [], "add up all spans")
+
+
+@EXERCISE.check("computing hides what it covers")
+def covered(exposed):
+    compare(exposed, [(10, 30)], [(0, 50)], "nothing is left")
+    compare(exposed, [(10, 30)], [(20, 50)], "take away what both have, and not more")
+    compare(exposed, [(10, 30)], [(30, 50)], "spans that only touch have nothing in common")
+
+
+@EXERCISE.check("one operation may be hidden in several parts")
+def parts(exposed):
+    compare(exposed, [(0, 40)], [(5, 10), (20, 25)], "compare with each span of computing")
+
+
+@EXERCISE.check("a millisecond that two spans cover counts once")
+def once(exposed):
+    compare(exposed, [(0, 40)], [(5, 15), (10, 20)], "join spans of computing that overlap, before")
+    compare(exposed, [(0, 20), (10, 30)], [(25, 40)], "two operations at a time expose it once")
+
+
+@EXERCISE.check("it is right for fifty random timelines, in any order", last=True)
+def random_spans(exposed):
+    dice = random.Random(15)
+    for _ in range(50):
+        both = [
+            [(begin, begin + dice.randrange(1, 20)) for begin in (dice.randrange(60) for _ in range(count))]
+            for count in (dice.randrange(4), dice.randrange(6))
+        ]
+        compare(exposed, *both, advice="spans come in no order")

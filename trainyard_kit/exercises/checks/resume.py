@@ -1,0 +1,181 @@
+"""14: resume on two ranks what four have saved. Ranks are forked processes: none imports torch anew."""
+
+import importlib
+import multiprocessing
+import re
+import tempfile
+from collections.abc import Callable
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import checkpoint
+from torch.distributed.checkpoint.state_dict import get_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, explain
+
+BEFORE, NOW, STEPS, SECONDS = 4, 2, 3, 30
+LEFT_ALONE = re.compile("[Tt]imed out|(?:closed|reset) by peer")  # what gloo says on ranks that wait
+STUB = '''
+def resume(model, optimizer, folder):
+    """Load the checkpoint of any number of ranks; return the step to go on with."""
+    return 0
+'''
+EXERCISE = Exercise(
+    "resume", seconds=60, stub=STUB, endless="does a rank wait for what the other never calls?"
+)
+
+
+def build(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Make a model that is split over the ranks, and its optimizer."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for part in (model[0], model[2], model):
+        fully_shard(part, mesh=mesh)
+    return model, torch.optim.AdamW(model.parameters(), 0.05)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
+    """Take a step that has the same images on any number of ranks."""
+    images = torch.randn(16, 8, generator=torch.Generator().manual_seed(number))
+    (model(images) - images.roll(1, 1)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    return [parameter.full_tensor().detach().clone() for parameter in model.parameters()]
+
+
+def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    """Return both moments of all parameters, as far as the optimizer has them."""
+    states = [optimizer.state.get(weight, {}) for weight in optimizer.param_groups[0]["params"]]
+    both = [state[name] for state in states for name in ("exp_avg", "exp_avg_sq") if name in state]
+    return [moment.full_tensor().clone() for moment in both]
+
+
+def interrupted(folder: Path) -> dict:
+    """Train, save, and take the step after that."""
+    model, optimizer = build(seed=1)
+    for number in range(STEPS):
+        step(model, optimizer, number)
+    saved, state = get_state_dict(model, optimizer)
+    checkpoint.save({"model": saved, "optimizer": state, "step": STEPS}, checkpoint_id=folder)
+    found = {"weights": weights(model), "moments": moments(optimizer)}
+    step(model, optimizer, STEPS)
+    return found | {"next": weights(model)}
+
+
+def resumed(resume: Callable, folder: Path) -> dict:
+    """Let the learner's function load what was saved, and take the step after that."""
+    model, optimizer = build(seed=2)
+    returned = resume(model, optimizer, str(folder))
+    kind = "step" if type(returned) is int else "other"
+    found = {kind: returned if kind == "step" else describe(returned)}
+    found |= {"weights": weights(model), "moments": moments(optimizer)}
+    step(model, optimizer, STEPS)
+    return found | {"next": weights(model)}
+
+
+def _rank(rank: int, ranks: int, function: Callable, folder: Path) -> None:
+    torch.set_num_threads(1)
+    meet = f"file://{folder}/meet-{ranks}"
+    dist.init_process_group(
+        "gloo", init_method=meet, rank=rank, world_size=ranks, timeout=timedelta(seconds=SECONDS)
+    )
+    try:
+        found = function()
+    except BaseException as error:  # noqa: BLE001 CheckpointException is no Exception
+        found = {"error": explain(error)}
+    torch.save(found, folder / f"{ranks}-{rank}.part")
+    (folder / f"{ranks}-{rank}.part").rename(folder / f"{ranks}-{rank}")
+
+
+def on_ranks(ranks: int, function: Callable, folder: Path) -> list[dict]:
+    """Call a function on so many ranks.
+
+    Raises:
+        NotYet: It raises an error on one, or does not end.
+    """
+    fork = multiprocessing.get_context("fork")
+    processes = [fork.Process(target=_rank, args=(rank, ranks, function, folder)) for rank in range(ranks)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(SECONDS)
+    found = [torch.load(path) for path in sorted(folder.glob(f"{ranks}-?"))]
+    for process in processes:
+        process.kill()
+        process.join()
+    errors = [result["error"] for result in found if "error" in result]
+    reasons = [error for error in errors if not LEFT_ALONE.search(error)]  # of the rank that left, if one did
+    if reasons:
+        raise NotYet(reasons[0])
+    if errors or len(found) < ranks:
+        raise NotYet(
+            "a rank waits for another: all ranks call get_state_dict, checkpoint.load and set_state_dict"
+        )
+    return found
+
+
+@lru_cache(maxsize=1)
+def saved() -> tuple[tempfile.TemporaryDirectory, dict]:
+    """Return the folder with the checkpoint of four ranks, and what they had."""
+    importlib.import_module("torch._dynamo")  # what fully_shard imports: once, not on each rank
+    folder = tempfile.TemporaryDirectory(prefix="exercise-")
+    checkpoint = Path(folder.name, "checkpoint")
+    return folder, on_ranks(BEFORE, lambda: interrupted(checkpoint), Path(folder.name))[0]
+
+
+@lru_cache(maxsize=1)
+def run(resume: Callable) -> tuple[dict, list[dict]]:
+    """Return what four ranks saved, and what each of two has after the learner's function."""
+    folder, before = saved()
+    with tempfile.TemporaryDirectory(prefix="exercise-") as own:
+        return before, on_ranks(NOW, lambda: resumed(resume, Path(folder.name, "checkpoint")), Path(own))
+
+
+def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
+    return len(ours) == len(theirs) and all(
+        torch.allclose(one, other, atol=1e-5) for one, other in zip(ours, theirs, strict=True)
+    )
+
+
+@EXERCISE.check("both ranks come to its end", essential=True)
+def ends(resume):
+    run(resume)
+
+
+@EXERCISE.check("both ranks have the weights that four ranks saved")
+def loads_weights(resume):
+    before, now = run(resume)
+    if not all(same(rank["weights"], before["weights"]) for rank in now):
+        raise NotYet("the weights are others: checkpoint.load fills the dict of get_state_dict, in place")
+
+
+@EXERCISE.check("the optimizer has the moments that were saved")
+def loads_moments(resume):
+    before, now = run(resume)
+    if not all(same(rank["moments"], before["moments"]) for rank in now):
+        raise NotYet("Adam begins anew: load the key optimizer as well, and set it by set_state_dict")
+
+
+@EXERCISE.check("it returns the step to go on with")
+def returns_step(resume):
+    for rank in run(resume)[1]:
+        if rank.get("step") != STEPS:
+            found = rank.get("step", rank.get("other"))
+            raise NotYet(f"it returns {found} where step {STEPS} comes next: load the key step, an int")
+
+
+@EXERCISE.check("the next step is that of a run without an interruption", last=True)
+def goes_on(resume):
+    before, now = run(resume)
+    if not all(same(rank["next"], before["next"]) for rank in now):
+        raise NotYet("after the next step the weights differ: is the learning rate as it was?")
