@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, explain
 
 BEFORE, NOW, STEPS, SECONDS = 4, 2, 3, 30
-LEFT_ALONE = re.compile("[Tt]imed out|(?:closed|reset) by peer|gloo/transport")  # what gloo says on ranks that wait
+LEFT_ALONE = re.compile("[Tt]imed out|(?:closed|reset) by peer|gloo/transport")  # gloo, of one that left
 STUB = '''
 def resume(model, optimizer, folder):
     """Load the checkpoint of any number of ranks; return the step to go on with."""
