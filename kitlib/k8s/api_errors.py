@@ -88,7 +88,7 @@ def rbac_hint(words: str) -> str:
     if found["user"].startswith("system:anonymous"):
         return "sign in first: the request brought no credentials; kit.credentials() says which there are"
     how = grant(**{key: found[key] for key in ("verb", "resource", "group", "namespace", "user")})
-    return f"kubectl auth can-i --list shows what you may do; an administrator allows this by\n{how}"
+    return f"what you may do: kubectl auth can-i --list; an administrator allows this by\n{how}"
 
 
 def grant(verb: str, resource: str, *, group: str, namespace: str | None, user: str = "USER") -> str:
