@@ -28,7 +28,7 @@ from smoke.brief import brief  # noqa: E402
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 LAST = "13_clean_up"  # deletes the cluster
 # Those that train for a minute or more; `make run` executes them, too.
-LONGEST = ("06", "07", "08", "09", "10", "11", "12", "21", "22")
+LONGEST = ("06", "07", "08", "09", "10", "11", "12", "14", "15", "21", "22")
 CLUSTER = "trainyard"  # the name in the notebooks; the state folder is the tests' own
 LEAST = {"05_indexed_job": 0.97}  # accuracy
 SOME = ["01_create_a_cluster", LAST]
