@@ -121,6 +121,7 @@ WRONG = [
     ("06", "if rank == 0", "if rank >= 0", "one rank saves", "[1, 1]"),
     ("06", "if rank == 0", "if rank == 2", "without DDP", "no file"),
     ("06", "return correct", "return rank", "the sum over the ranks", "rank 0 returns 0.0"),
+    ("06", "return correct", "return str(int(correct))", "the sum over the ranks", "rank 0 returns '7'"),
     ("06", "all_reduce(correct)", "reduce(correct, 0)", "the sum over the ranks", "rank 1 returns 4.0"),
     ("06", "model.module.state_dict()", "model.module", "without DDP", "save its state_dict"),
     (

@@ -42,7 +42,7 @@ def _rank(finish, rank: int, folder: Path) -> None:
     told: dict[str, object] = {}
     try:
         answer = finish(model, torch.tensor([COUNTS[rank]]), rank, str(path))
-        told["answer"] = float(answer) if answer is not None else None
+        told["answer"] = answer if answer is None or isinstance(answer, str) else float(answer)
     except Exception as error:  # noqa: BLE001 whatever the learner's code raises
         words = str(error).lower()
         lost = isinstance(error, RuntimeError) and ("gloo" in words or "peer" in words)
