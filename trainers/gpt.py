@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["torch>=2.15"]
+# dependencies = ["numpy>=2.4", "torch>=2.15"]
 # ///
 """Train a small GPT on the source code of Python's standard library, which every machine has.
 

@@ -28,7 +28,7 @@ METADATA = {
     "Oracle": "192.0.0.192",
 }
 WORLD, ECHO, SECOND, OTHER = "203.0.113.9", 9000, "10.244.1.6", "10.244.1.7"
-OF_POD, TRIED, PATIENCE = 256, 300, 3
+OF_POD, TRIED, PATIENCE = 256, 300, 8
 # Nobody is on that link, and nobody says so: a connection waits until it is given up.
 SILENT, DIALS_OF_POD, DIALS_OF_NAMESPACE, DIALLED = "198.51.100.9", 128, 256, 1200
 

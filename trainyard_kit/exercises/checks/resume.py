@@ -109,7 +109,7 @@ def on_ranks(ranks: int, function: Callable, folder: Path) -> list[dict]:
         process.start()
     for process in processes:
         process.join(SECONDS)
-    found = [torch.load(path) for path in sorted(folder.glob(f"{ranks}-?"))]
+    found = [torch.load(path, weights_only=True) for path in sorted(folder.glob(f"{ranks}-?"))]
     for process in processes:
         process.kill()
         process.join()
