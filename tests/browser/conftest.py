@@ -91,6 +91,10 @@ def serve(home, *words, folder=None):
             yield lambda path: f"{address}lab/tree/{path}?token={token}&reset"
         finally:
             server.terminate()
+            try:
+                server.wait(20)
+            except subprocess.TimeoutExpired:
+                server.kill()  # a worker thread of AnyIO's outlived its loop, and is joined for ever
 
 
 def _address(folder, log, server):
