@@ -113,6 +113,11 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         """The provider's `trainyard_kit.container_images.registry.Registry`, if it has one."""
         return None
 
+    @property
+    def bucket(self) -> str:
+        """The bucket that its pods may read by their own identity; empty if the cluster has none."""
+        return ""
+
     def load_images(self, archive: Path) -> bool:
         """Give the nodes the images of an archive of ``docker save``; False if only a registry can."""
         return False

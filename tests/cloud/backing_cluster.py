@@ -7,6 +7,7 @@ group wants them: then they register with the group's labels, as a cloud's do.
 import json
 import queue
 import secrets
+import socket
 import subprocess
 import sys
 import threading
@@ -141,3 +142,10 @@ def _localkube(*words: str) -> dict:
     if "error" in last:
         raise RuntimeError(f"localkube {' '.join(words)}: {last['error']}")
     return last.get("result") or {}
+
+
+def way_out() -> str:
+    """Return the address by which this machine speaks to others; nothing is sent."""
+    with socket.socket(type=socket.SOCK_DGRAM) as one:
+        one.connect(("198.51.100.1", 9))
+        return one.getsockname()[0]

@@ -52,6 +52,9 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(aws, use
     user.create()
     assert aws.left() == before and user.changes().count("cloudformation:CreateStack") == 3
     assert EksCluster.find(NAME, region=REGION).status == lab.status
+    assert lab.upload(__file__, to="code/main.py") == f"{lab.bucket}/code/main.py"
+    stored = boto3.client("s3").get_object(Bucket=lab.bucket[5:], Key="code/main.py")
+    assert stored["Body"].read() == Path(__file__).read_bytes()
     user.delete()
     assert aws.left() == []
     assert EksCluster.find(NAME, region=REGION) is None

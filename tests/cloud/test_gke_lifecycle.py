@@ -2,6 +2,7 @@
 
 import threading
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from google.auth.credentials import AnonymousCredentials
@@ -362,6 +363,8 @@ def test_what_kubernetes_left_and_the_buckets_objects_go_too(google, user):
     bucket = Client(PROJECT, AnonymousCredentials(), client_options=options).bucket(lab.bucket[5:])
     for index in range(3):
         bucket.blob(f"models/{index}").upload_from_string("weights")
+    assert lab.upload(__file__, to="code/main.py") == f"{lab.bucket}/code/main.py"
+    assert bucket.blob("code/main.py").download_as_bytes() == Path(__file__).read_bytes()
     found = {each.name: each.costs for each in GkeCluster.find_resources(GcpSession(PROJECT), NAME)}
     service = ("a" + "0123456789abcdef" * 2)[:32]
     for name in (f"forwarding rule {service}", "disk pvc-1", "file system pvc-2"):

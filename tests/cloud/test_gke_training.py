@@ -4,7 +4,6 @@ The trainer comes from it, to machines with a GPU each, and the model goes there
 """
 
 import io
-import socket
 from pathlib import Path
 
 import pytest
@@ -17,20 +16,13 @@ import kitlib as kit
 from kitlib.clusters.shape import Shape
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 
-from .backing_cluster import BackingCluster
+from .backing_cluster import BackingCluster, way_out
 from .gke_lifecycle import OPTIONS
 from .google.nodes import nodes_of
 from .shared_files import SharedFiles
 
 TRAINER = Path(__file__).parent / "digits_to_bucket.py"
 DRIVER, NODES = "filestore.csi.storage.gke.io", 2
-
-
-def way_out() -> str:
-    """Return the address by which this machine speaks to others; nothing is sent."""
-    with socket.socket(type=socket.SOCK_DGRAM) as one:
-        one.connect(("198.51.100.1", 9))
-        return one.getsockname()[0]
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 from .aws.machines import files_of, nodes_of
 from .aws.server import Backing
-from .backing_cluster import BackingCluster
+from .backing_cluster import BackingCluster, way_out
 from .notebook_runs import SECONDS, hide_engines, run_course, said
 
 DEVICE_PLUGIN = Path(__file__).with_name("device-plugin.yaml")
@@ -34,9 +34,14 @@ def real_cluster(aws, *, gpus):
     with (
         BackingCluster(aws.token_webhook(NAME), nodes=NODES + 1, options=("--gpus", str(gpus))) as behind,
         files_of(aws, behind, region=REGION) as files,
+        aws.also_at(way_out()) as address,
     ):
         if gpus:  # NVIDIA's is fetched from the internet; the machines report their GPUs without it
             behind.kubectl("apply", "-f", str(DEVICE_PLUGIN))
+        # Pods have a role of the cluster's at EKS; here a Secret leads them to the bucket.
+        reading = ("AWS_ACCESS_KEY_ID=pod", "AWS_SECRET_ACCESS_KEY=pod", f"AWS_ENDPOINT_URL={address}")
+        words = [f"--from-literal={each}" for each in (*reading, f"AWS_DEFAULT_REGION={REGION}")]
+        behind.kubectl("create", "secret", "generic", "imagenet", *words)
         aws.backings[NAME] = Backing(behind.endpoint, behind.ca, nodes_of(behind))
         yield
         behind.settled()

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from ..unit.container_registry import PASSWORD
-from .backing_cluster import BackingCluster
+from .backing_cluster import BackingCluster, way_out
 from .google.nodes import nodes_of
 from .notebook_runs import SECONDS, hide_engines, run_course, said
 from .shared_files import SharedFiles
@@ -43,6 +43,10 @@ def real_cluster(google, files, *, gpus):
         BackingCluster(google.token_webhook, nodes=NODES + 1, options=("--gpus", str(gpus))) as behind,
         SharedFiles(behind.kubeconfig, files, driver=DRIVER, check=why_not) as driver,
     ):
+        emulator = (
+            f"--from-literal=STORAGE_EMULATOR_HOST={google.also_at(way_out())}"  # see test_gke_training
+        )
+        behind.kubectl("create", "secret", "generic", "imagenet", emulator)
         google.backing(behind.endpoint, behind.ca, nodes_of(behind))
         yield
         behind.settled()

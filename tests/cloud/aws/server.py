@@ -3,8 +3,8 @@
 import re
 import socket
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -15,7 +15,7 @@ from botocore.awsrequest import AWSResponse
 from moto.core.base_backend import BackendDict
 from moto.core.botocore_stubber import MockRawResponse
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-from werkzeug.serving import make_server
+from werkzeug.serving import BaseWSGIServer, make_server
 from werkzeug.test import EnvironBuilder
 
 from ..simulated_clock import SimulatedClock
@@ -42,6 +42,19 @@ class Backing:
     on_nodes: Callable[[str, dict[str, Any], int], None] | None = None
 
 
+@contextmanager
+def served(server: BaseWSGIServer) -> Iterator[str]:
+    """Serve in a thread of its own; yield the URL."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    try:
+        yield f"http://{server.host}:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 class FakeAws:
     """One account, all regions. There is one in a process; `reset` between tests is cheap.
 
@@ -65,6 +78,10 @@ class FakeAws:
             target=self._server.serve_forever, args=(0.05,), name="aws", daemon=True
         )
         self.reset()
+
+    def also_at(self, host: str) -> AbstractContextManager[str]:
+        """Serve at another address of this machine, too, for pods, while in the context; yield the URL."""
+        return served(make_server(host, 0, self._answer, threaded=True, request_handler=_Quiet))
 
     def __enter__(self) -> "FakeAws":
         self._thread.start()

@@ -218,6 +218,13 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
         """The bucket that its pods may read: ``s3://…``."""
         return f"s3://{self._stack().outputs['Bucket']}"
 
+    def upload(self, path: str | Path, *, to: str) -> str:
+        """Copy a file to the cluster's bucket, where it is called ``to``; return its address: ``s3://…``."""
+        bucket = self.bucket
+        where = {"Bucket": bucket.removeprefix("s3://"), "Key": to}
+        self.session.call("s3", "put_object", Body=Path(path).read_bytes(), **where)
+        return f"{bucket}/{to}"
+
     @property
     def registry(self) -> EcrRegistry:
         """Its repositories in ECR."""

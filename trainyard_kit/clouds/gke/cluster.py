@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from google.cloud.container_v1 import types
+from googleapiclient.http import MediaFileUpload
 
 from kitlib import config
 from kitlib.clusters.shape import Shape
@@ -304,6 +305,13 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def bucket(self) -> str:
         """The bucket to which its pods, and nobody else's, may write: ``gs://…``."""
         return f"gs://{bucket_name(self.session.project, self.name)}"
+
+    def upload(self, path: str | Path, *, to: str) -> str:
+        """Copy a file to the cluster's bucket, where it is called ``to``; return its address: ``gs://…``."""
+        media = MediaFileUpload(str(path), mimetype="application/octet-stream")
+        bucket = self.bucket.removeprefix("gs://")
+        self.session.rest("storage", "objects.insert", bucket=bucket, name=to, media_body=media)
+        return f"{self.bucket}/{to}"
 
     @property
     def registry(self) -> ArtifactRegistry:
