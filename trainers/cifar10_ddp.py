@@ -13,7 +13,8 @@ Resuming after a failure is in ``cifar10_checkpoint.py``.
     torchrun trainers/cifar10_ddp.py --model resnet9 --batch-size 512 --epochs 24  # 94 % on one GPU
 
 The folder has ``cifar-10-batches-py`` and ``dataset.json``; ``kit.prepare_dataset`` creates both.
-Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``. Other lines are
+for people, in the words of the walk-throughs.
 """
 
 import argparse
@@ -273,6 +274,7 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
                 **said,
                 **gpu_usage(device),
             )
+            print(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}", flush=True)  # for people
     mean = round(total.item() / seen, 5)
     seconds = time.perf_counter() - began
     rate = round(seen / seconds, 1)
@@ -345,6 +347,7 @@ def main(argv: list[str] | None = None) -> None:
     dice = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
 
     about = describe(settings.data_dir)
+    print(f"reading {settings.data_dir}/cifar-10-batches-py/", flush=True)
     train = [part.to(device) for part in read_images(settings.data_dir, train=True, limit=settings.limit)]
     test = [
         part.to(device) for part in read_images(settings.data_dir, train=False, limit=settings.limit // 5)
@@ -388,9 +391,11 @@ def main(argv: list[str] | None = None) -> None:
     if dist.get_rank() == 0:  # one writer: two would corrupt the file
         emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
         if settings.model_file:
+            print(f"saving model: {settings.model_file}", flush=True)
             made = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
             save(settings.model_file, made | {"epochs": settings.epochs, "weights": network.state_dict()})
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
+    print("Finished Training", flush=True)
     dist.destroy_process_group()
 
 

@@ -12,7 +12,8 @@ batch; the backward pass averages the gradients, so all ranks apply the same upd
     torchrun --nnodes 4 --nproc-per-node 1 --node-rank $RANK \\
         --master-addr $MASTER_ADDR --master-port 29500 trainers/digits_ddp.py   # one on each of four machines
 
-Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``. Other lines are
+for people, in the words of the walk-throughs.
 """
 
 import argparse
@@ -189,6 +190,8 @@ def train_epoch(model, loader, optimizer, schedule, *, epoch: int, every: int, d
         if step % every == 0:
             rate = seen / (time.perf_counter() - began)
             emit("step", step=step, epoch=epoch, loss=round(loss.item(), 5), images_per_s=round(rate, 1))
+            progress = f"[{index * len(images)}/{len(loader.dataset)} ({100 * index / len(loader):.0f}%)]"
+            print(f"Train Epoch: {epoch + 1} {progress}\tLoss: {loss.item():.6f}", flush=True)  # for people
     seconds = time.perf_counter() - began
     emit(
         "epoch",
@@ -283,7 +286,9 @@ def main(argv: list[str] | None = None) -> None:
     for epoch in range(settings.epochs):
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         train_epoch(model, loader, optimizer, schedule, epoch=epoch, every=settings.log_every, device=device)
-    evaluate(network, test, device)
+    loss, correct, count = evaluate(network, test, device)
+    share = f"{correct}/{count} ({100 * correct / count:.0f}%)"
+    print(f"\nTest set: Average loss: {loss:.4f}, Accuracy: {share}\n", flush=True)
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
     dist.destroy_process_group()
 

@@ -12,7 +12,8 @@ Each rank decodes all images once, at the start, and keeps them as bytes: 1.2 GB
     torchrun trainers/tiny_imagenet_ddp.py --model resnet50 --limit 0 --epochs 20    # on a GPU
 
 The folder has ``dataset.json``, and ``train`` and ``val`` (or ``test``), also within ``tiny-imagenet-200``.
-Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``. Other lines are
+for people, in the words of the walk-throughs.
 """
 
 import argparse
@@ -245,6 +246,7 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
                 **said,
                 **gpu_usage(device),
             )
+            print(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}", flush=True)  # for people
     mean = round(total.item() / seen, 5)
     seconds = time.perf_counter() - began
     rate = round(seen / seconds, 1)

@@ -93,6 +93,28 @@ def test_nodes_are_scaled_to_none_and_up_again_and_machines_never_change(aws, us
         user.create(name="other", budget=2)
 
 
+def test_the_node_group_has_the_limits_and_the_ssh_access_that_are_asked_for(aws, user, monkeypatch):
+    ec2 = boto3.client("ec2")
+    ec2.create_key_pair(KeyName="ada")
+    lab = user.create(min_nodes=1, max_nodes=5, ssh_key="ada", allowed_cidrs=["203.0.113.7/32"])
+    assert train()["scalingConfig"] == {"minSize": 1, "maxSize": 5, "desiredSize": 2}
+    templates = ec2.describe_launch_template_versions(LaunchTemplateName="trainyard-lab-train")
+    assert templates["LaunchTemplateVersions"][0]["LaunchTemplateData"]["KeyName"] == "ada"
+    nodes = boto3.client("eks").describe_cluster(name=NAME)["cluster"]["resourcesVpcConfig"]
+    (group,) = ec2.describe_security_groups(GroupIds=[nodes["clusterSecurityGroupId"]])["SecurityGroups"]
+    open_to = {rule.get("FromPort"): rule["IpRanges"] for rule in group["IpPermissions"]}
+    assert [source["CidrIp"] for source in open_to[22]] == ["203.0.113.7/32"]
+    monkeypatch.setattr(EksCluster, "nodes", lambda cluster: None)
+    monkeypatch.setattr(EksCluster, "_ready_nodes", lambda cluster: 6)
+    for nodes, limits in ((0, (0, 5)), (6, (0, 6))):
+        lab.scale(nodes, confirm=True)
+        aws.clock.sleep(300)
+        scaling = train()["scalingConfig"]
+        assert (scaling["minSize"], scaling["maxSize"], scaling["desiredSize"]) == (*limits, nodes)
+    user.delete()
+    assert aws.left() == []
+
+
 def test_scaling_returns_when_the_nodes_are_ready_and_tells_what_holds_them_up(aws, user, monkeypatch):
     lab, looks, rows, update = user.create(), iter([0, 2, 3, 4]), [], Steps.update
 

@@ -80,6 +80,10 @@ def test_the_quota_of_an_a100_and_of_an_h100_is_checked_on_demand_and_as_spot(aw
         ({"instance_type": "m5.xlarg"}, "m5.xlarge"),
         ({"efa": True}, "Elastic Fabric Adapter"),
         ({"vpc": "vpc-1"}, "go together"),
+        ({"min_nodes": 3}, "from 0 to 2"),
+        ({"max_nodes": 1}, "from 2 to 100"),
+        ({"ssh_key": "ada"}, "open to all addresses"),
+        ({"ssh_key": "ada", "allowed_cidrs": ["203.0.113.7/32"]}, "no key pair"),
     ],
 )
 def test_machines_that_cannot_train_and_options_that_do_not_fit_are_refused_with_the_reason(

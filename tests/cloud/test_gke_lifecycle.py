@@ -158,9 +158,24 @@ def test_the_training_nodes_get_another_number_down_to_none(google, user, monkey
     for nodes in (4, 0, 1):
         lab.scale(nodes, confirm=True)
         pool = training()
-
         assert google.container.sizes[pool.self_link] == nodes
         assert pool.autoscaling.max_node_count == nodes and lab._describe().machines.count == nodes
+    user.delete()
+    assert google.left() == []
+
+
+def test_the_training_pool_is_a_step_of_its_own_whose_price_is_agreed_to(google, user, monkeypatch):
+    monkeypatch.setattr(GkeCluster, "nodes", lambda self: None)
+    monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: 99)
+    lab = user.create(pool=False, accelerator=None)
+    assert len(described().node_pools) == 1
+    with pytest.raises(BadInput, match="agreed to"):
+        user.create(confirm=False)
+    assert user.create(min_nodes=1)._describe().machines.accelerator == "nvidia-tesla-t4"
+    for nodes, least in ((2, 1), (4, 1), (0, 0)):
+        lab.scale(nodes, confirm=True)
+        limits = training().autoscaling
+        assert (limits.min_node_count, limits.max_node_count) == (least, nodes)
     user.delete()
     assert google.left() == []
 

@@ -43,9 +43,7 @@ def real_cluster(google, files, *, gpus):
         BackingCluster(google.token_webhook, nodes=NODES + 1, options=("--gpus", str(gpus))) as behind,
         SharedFiles(behind.kubeconfig, files, driver=DRIVER, check=why_not) as driver,
     ):
-        emulator = (
-            f"--from-literal=STORAGE_EMULATOR_HOST={google.also_at(way_out())}"  # see test_gke_training
-        )
+        emulator = f"--from-literal=STORAGE_EMULATOR_HOST={google.also_at(way_out())}"
         behind.kubectl("create", "secret", "generic", "imagenet", emulator)
         google.backing(behind.endpoint, behind.ca, nodes_of(behind))
         yield
@@ -60,9 +58,8 @@ def real_cluster(google, files, *, gpus):
 def test_the_notebooks_run_on_gke_from_the_first_to_the_last_and_leave_nothing(
     gpus, machines, google_that_builds, state_home, tmp_path, monkeypatch
 ):
-    monkeypatch.setenv(
-        "TRAINYARD_STORAGE_CLASS", "filestore"
-    )  # no bucket is mounted where nodes are simulated
+    # No bucket is mounted where nodes are simulated.
+    monkeypatch.setenv("TRAINYARD_STORAGE_CLASS", "filestore")
     google = google_that_builds
     google.clock.run(SPEED)
     (files := tmp_path / "filestore").mkdir()

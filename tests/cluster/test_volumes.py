@@ -279,12 +279,9 @@ def test_kubernetes_accepts_the_volumes_and_classes_of_every_provider_as_they_st
     assert said.count("created (server dry run)") == len(files)
 
 
-@pytest.mark.parametrize(
-    ("manifest", "volume_name"),
-    [("storage", "efs-pv"), ("storage-filestore", "filestore-pv")],
-)
+@pytest.mark.parametrize(("manifest", "pv"), [("storage", "efs-pv"), ("storage-filestore", "filestore-pv")])
 def test_a_manifest_for_a_file_system_that_exists_binds_its_claim_to_that_volume(
-    manifest, volume_name, local_cluster, tmp_path
+    manifest, pv, local_cluster, tmp_path
 ):
     """The header's sed fills it in; a claim that gets another volume would be empty."""
     text = config.manifests("volume", f"{manifest}.yaml").read_text()
@@ -299,8 +296,8 @@ def test_a_manifest_for_a_file_system_that_exists_binds_its_claim_to_that_volume
     try:
         local_cluster.kubectl(f"apply -f {path}")
         local_cluster.kubectl("wait pvc/given --for=jsonpath={.status.phase}=Bound --timeout=60s")
-        assert local_cluster.kubectl("get pvc given -o jsonpath={.spec.volumeName}") == volume_name
-        claimed = local_cluster.kubectl(f"get pv {volume_name} -o jsonpath={{.spec.claimRef.name}}")
+        assert local_cluster.kubectl("get pvc given -o jsonpath={.spec.volumeName}") == pv
+        claimed = local_cluster.kubectl(f"get pv {pv} -o jsonpath={{.spec.claimRef.name}}")
         assert claimed == "given"
     finally:
         local_cluster.kubectl(f"delete --ignore-not-found --wait=false -f {path}")

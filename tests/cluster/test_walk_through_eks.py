@@ -9,10 +9,7 @@ import kitlib as kit
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "manifests" / "eks-workshop"
-ACCURACY = {
-    "real": 0.74,
-    "synthetic": 0.8,
-}  # after ten epochs over all images
+ACCURACY = {"real": 0.74, "synthetic": 0.8}  # after ten epochs over all images
 
 pytestmark = pytest.mark.cluster
 
@@ -44,10 +41,9 @@ def train_and_test(cluster, *, timeout):
     """Apply the manifests as they are shipped; return what the workers and what the test Job said."""
     cluster.kubectl(f"apply -f {FOLDER / 'service.yaml'} -f {FOLDER / 'train.yaml'}")
     cluster.kubectl(f"wait job/cifar10-train --for=condition=Complete --timeout={timeout}s")
-    pods = json.loads(cluster.kubectl("get pods -l batch.kubernetes.io/job-name=cifar10-train -o json"))[
-        "items"
-    ]
-    assert len({pod["spec"]["nodeName"] for pod in pods}) == len(pods) == 2
+    columns = "-o custom-columns=NODE:.spec.nodeName --no-headers"
+    nodes = cluster.kubectl(f"get pods -l batch.kubernetes.io/job-name=cifar10-train {columns}").split()
+    assert len(set(nodes)) == len(nodes) == 2
     cluster.kubectl(f"apply -f {FOLDER / 'test.yaml'}")
     cluster.kubectl("wait job/cifar10-test --for=condition=Complete --timeout=300s")
     trained, tested = (f"batch.kubernetes.io/job-name=cifar10-{job}" for job in ("train", "test"))

@@ -25,7 +25,7 @@ def pair() -> Iterator[Pair]:
 
 def events(outcome: Outcome) -> list[dict]:
     """Return what a trainer reported, without times."""
-    found = [json.loads(line) for line in outcome.stdout.splitlines()]
+    found = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith("{")]
     for event in found:
         for name in ("time", "seconds", "images_per_s"):
             event.pop(name, None)

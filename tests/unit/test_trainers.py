@@ -3,6 +3,7 @@
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -192,7 +193,10 @@ def test_a_simulated_accelerator_takes_time_for_each_image_of_the_local_batch_an
         processes = start_ranks(ranks, *flags, f"--simulated-ms-per-image={ms}")
         lines = [line for each in processes for line in each.communicate(timeout=120)[0].splitlines()]
         assert not any(each.returncode for each in processes)
-        runs[ranks, ms] = [json.loads(line) for line in lines]
+        runs[ranks, ms] = [json.loads(line) for line in lines if line.startswith("{")]
+        tested = r"Test set: Average loss: \d\.\d{4}, Accuracy: \d+/360 \(\d\d%\)"
+        for published in (r"Train Epoch: 1 \[0/1437 \(0%\)\]\tLoss: \d\.\d{6}", tested):
+            assert sum(re.fullmatch(published, line) is not None for line in lines) == ranks
     said = of_kind(runs[2, 2], "simulated_accelerator")
     assert [each["ms_per_image"] for each in said] == [2, 2]
     assert not of_kind(runs[1, 0], "simulated_accelerator")

@@ -5,6 +5,7 @@ import base64
 import io
 import json
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -171,7 +172,10 @@ def test_two_ranks_take_half_the_steps_each_and_count_every_test_image_once(data
     ranks = start_ranks(2, "cifar10_ddp", *flags, "--model-file", str(saved))
     said = [rank.communicate(timeout=110)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    events = [json.loads(line) for line in "".join(said).splitlines()]
+    events = [json.loads(line) for line in "".join(said).splitlines() if line.startswith("{")]
+    published = ("reading .*/cifar-10-batches-py/", r"\[1,     5\] loss: \d\.\d{3}", "Finished Training")
+    for words in (*published, f"saving model: {saved}"):
+        assert len(re.findall(f"^{words}$", "".join(said), re.MULTILINE)) == 2 - words.startswith("saving")
     assert {(each["rank"], each["steps"]) for each in of_kind(events, "epoch")} == {(0, 5), (1, 5)}, "not ten"
     assert {each["lr"] for each in of_kind(events, "start")} == {round(0.1 * 20 / 128 * 2, 5)}, (
         "and a rate for two"

@@ -22,7 +22,7 @@ def train(ranks, name, *flags):
     processes = start_ranks(ranks, name, *flags)
     said = [process.communicate(timeout=240)[0] for process in processes]
     assert not any(process.returncode for process in processes)
-    return [json.loads(line) for lines in said for line in lines.splitlines()]
+    return [json.loads(line) for lines in said for line in lines.splitlines() if line.startswith("{")]
 
 
 def weights(path):

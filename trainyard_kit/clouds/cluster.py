@@ -80,6 +80,10 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
             if cluster._lengthen(found, shape):  # the plan has the end from before
                 reused = cluster._reuse_existing(cluster._found(), cluster._planned(shape), shape)
             plan = reused
+            if found.machines is None and plan.machines:  # a pool that failed, or was left to this call
+                given = shape.options
+                agreed = {"confirm": given.get("confirm") is True, "budget": given.get("budget")}
+                cluster._spend_more(plan.machines, plan.machines.count, **agreed)
         cluster.store.write(cluster.name, cluster._location())
         with Steps(cluster.title, clock=cluster.clock) as steps:
             cluster._create(plan, steps)
@@ -122,6 +126,13 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         limited = confirmation.is_limited(budget)
         already = confirmation.committed_cost(self.running_costs(self.session)) if limited else 0.0
         confirmation.confirm_cost(estimate, confirm=confirm, budget=budget, already=already)
+
+    def _spend_more(self, machines: Machines, more: int, *, confirm: bool, budget: float | None) -> None:
+        """Have the price of further nodes confirmed."""
+        if more > 0:
+            price = machine_prices(self.price_list, replace(machines, count=more))
+            estimate = Estimate(f"{more} more nodes of {self.title}", price, hours_left(self._end()))
+            self._spend(estimate, confirm=confirm, budget=budget)
 
     @classmethod
     def running_costs(cls, session: Session) -> Sequence[Estimate]:
@@ -243,10 +254,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         check_count(nodes, what="nodes", least=0, most=100)
         machines = self._machines_of(self._found())
         more = nodes - machines.count
-        if more > 0:
-            price = machine_prices(self.price_list, replace(machines, count=more))
-            estimate = Estimate(f"{more} more nodes of {self.title}", price, hours_left(self._end()))
-            self._spend(estimate, confirm=confirm, budget=budget)
+        self._spend_more(machines, more, confirm=confirm, budget=budget)
         known = self._launch_failures()  # of an earlier call: what has been seen to since
         with Steps(self.title, clock=self.clock) as steps:
             self._scale(nodes, steps)

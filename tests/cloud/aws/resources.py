@@ -246,7 +246,10 @@ class Resources:
 
     def _create_securitygroupingress(self, given: dict) -> str:
         rule = {key: given[key] for key in ("IpProtocol", "FromPort", "ToPort")}
-        rule["UserIdGroupPairs"] = [{"GroupId": given["SourceSecurityGroupId"]}]
+        if source := given.get("SourceSecurityGroupId"):
+            rule["UserIdGroupPairs"] = [{"GroupId": source}]
+        else:
+            rule["IpRanges"] = [{"CidrIp": given["CidrIp"]}]
         self.aws("ec2").authorize_security_group_ingress(GroupId=given["GroupId"], IpPermissions=[rule])
         return json.dumps(rule)
 

@@ -87,7 +87,8 @@ def resize(session: AwsSession, cluster: str, nodes: int, steps: Steps, *, fix: 
     if now is None or not now.complete:
         raise ProviderFailed("it has no training nodes, or they failed", about=stack.about, fix=fix)
     stack.known_failures = machines.launch_failures(session, cluster, TRAIN)
-    if stack.update({"Nodes": nodes, "MaxNodes": max(nodes, 1)}):
+    least, most = (int(now.parameters.get(limit) or 0) for limit in ("MinNodes", "MaxNodes"))
+    if stack.update({"Nodes": nodes, "MinNodes": min(least, nodes), "MaxNodes": max(most, nodes, 1)}):
         follow([stack], steps, fix="call it again")
         now = stack.describe()
         if now is None or now.status != "UPDATE_COMPLETE":

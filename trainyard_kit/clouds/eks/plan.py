@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kitlib.clusters.shape import Shape
+from kitlib.clusters.shape import MOST_NODES, Shape
 from kitlib.errors import BadInput
 from kitlib.k8s.quantities import check_count
 from trainyard_kit.clouds.eks import machines
@@ -22,6 +22,9 @@ OPTIONS = {
     "profile": "of your AWS configuration; by default what boto3 finds",
     "instance_type": f"of the training nodes; by default {MACHINE}",
     "instance_types": "several, with as many GPUs each: spot nodes are of whichever AWS has",
+    "min_nodes": "of their group, for an autoscaler; by default 0",
+    "max_nodes": "of their group; by default as many as there are",
+    "ssh_key": "a key pair of EC2, by which the first of allowed_cidrs has ssh access to them",
     "spot": "True takes machines that AWS may take back, for about a third of the price",
     "zone": "of the training nodes; by default the first that offers their type",
     "efa": "True gives them an Elastic Fabric Adapter, and places them close together",
@@ -46,6 +49,8 @@ class EksPlan(CloudSpec):
         zone: Which of them has the training nodes: ``one`` or ``two``.
         cidrs: From which its API server is reached.
         boundary: ARN of the permissions boundary of its roles; empty for none.
+        limits: The fewest and the most training nodes that their group may have.
+        ssh_key: Name of the key pair with which they are reached by ssh; empty for none.
         confirm: Whether the user has agreed to costs beforehand.
     """
 
@@ -60,6 +65,8 @@ class EksPlan(CloudSpec):
     boundary: str = ""
     own_tags: Mapping[str, str] = field(default_factory=dict)
     efa: bool = False
+    limits: tuple[int, int] = (0, 1)
+    ssh_key: str = ""
     confirm: bool = False
 
     @property
@@ -101,7 +108,9 @@ class EksPlan(CloudSpec):
         return {
             **common,
             "Nodes": train.count,
-            "MaxNodes": max(train.count, 1),
+            "MinNodes": self.limits[0],
+            "MaxNodes": self.limits[1],
+            **({"SshKey": self.ssh_key, "SshCidr": self.cidrs[0]} if self.ssh_key else {}),
             "Zone": self.zone,
             "InstanceTypes": ",".join((train.type, *train.others)),
             "CapacityType": "SPOT" if train.spot else "ON_DEMAND",
@@ -137,6 +146,10 @@ def plan(session: AwsSession, whose: Tags, shape: Shape) -> EksPlan:
     else:
         zones = machines.zones(session, names, zone)
     disk = check_count(given.get("disk_gb", DISK_GB), what="disk_gb", least=20, most=16384)
+    least = check_count(given.get("min_nodes", 0), what="min_nodes", least=0, most=shape.nodes)
+    most = check_count(
+        given.get("max_nodes", shape.nodes), what="max_nodes", least=shape.nodes, most=MOST_NODES
+    )
     spot, others = bool(given.get("spot")), tuple(names[1:])
     return EksPlan(
         whose,
@@ -151,6 +164,8 @@ def plan(session: AwsSession, whose: Tags, shape: Shape) -> EksPlan:
         boundary=str(given.get("permission_boundary") or ""),
         own_tags=_tags(given.get("tags") or {}),
         efa=efa,
+        limits=(least, most),
+        ssh_key=_ssh_key(session, given),
         confirm=given.get("confirm") is True,
     )
 
@@ -168,6 +183,19 @@ def _existing(
         words = "two subnets of the VPC are needed, in two zones, one of them the wanted one; these are in "
         raise BadInput(words + ", ".join(zones), about=about, fix="name two such")
     return (zones[0], zones[1]), tuple(subnet["SubnetId"] for subnet in found)
+
+
+def _ssh_key(session: AwsSession, given: Mapping[str, Any]) -> str:
+    """Check the name of a key pair; who may use it has to be named as well."""
+    key = str(given.get("ssh_key") or "")
+    if key and not given.get("allowed_cidrs"):
+        words, fix = "ssh would be open to all addresses", 'allowed_cidrs=["203.0.113.7/32"], with your own'
+        raise BadInput(words, about=f'ssh_key="{key}"', fix=fix)
+    if key and session.find("ec2", "describe_key_pairs", KeyNames=[key]) is None:
+        fix = f"aws ec2 import-key-pair --key-name {key} --public-key-material fileb://~/.ssh/id_rsa.pub"
+        words = f"{session.region} has no key pair of this name"
+        raise BadInput(words, about=f'ssh_key="{key}"', fix=fix)
+    return key
 
 
 def _strings(given: Mapping[str, Any], option: str) -> list[str]:

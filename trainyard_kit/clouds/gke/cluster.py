@@ -49,6 +49,8 @@ OPTIONS = {
     "zone": "where the machines are, such as us-central1-c",
     "accelerator": "the GPU of each training machine, such as nvidia-tesla-t4; by default none",
     "machine_type": "of the training machines; by default one that fits",
+    "min_nodes": "to how many the training pool shrinks while they are idle; by default 0",
+    "pool": "False leaves the training pool to a second call, which names its machines",
     "spot": "True takes machines that Google may take back, for less than half of the price",
     "network": "one of the project's, in place of one of its own",
     "subnetwork": "of that network, in the zone's region",
@@ -164,16 +166,17 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         no_words(shape, ("cpus", "memory"), about="gke", cloud="Google Cloud", fix=fix)
         check_count(disk_gb, what="disk_gb", least=30, most=2000)
         kinds = {option: given.get(option) for option in MACHINE_OPTIONS}
-        cidrs = given.get("allowed_cidrs") or ()
+        cidrs, count = given.get("allowed_cidrs") or (), shape.nodes if given.get("pool", True) else 0
         plan = GkePlan(
             self._tags(until_of(given.get("hours", HOURS))),
-            choose(nodes=shape.nodes, gpus=shape.gpus, disk_gb=disk_gb, **kinds),
+            choose(nodes=count, gpus=shape.gpus, disk_gb=disk_gb, **kinds),
             bool(given.get("private")),
             network=str(given.get("network") or ""),
             subnetwork=str(given.get("subnetwork") or ""),
             labels={str(key): str(value) for key, value in dict(given.get("labels") or {}).items()},
             allowed_cidrs=(cidrs,) if isinstance(cidrs, str) else tuple(map(str, cidrs)),
             admins=admins_of(given.get("admins")),
+            least=check_count(given.get("min_nodes", 0), what="min_nodes", least=0, most=count),
             confirm=given.get("confirm") is True,
         )
         for admin in plan.admins:

@@ -81,7 +81,8 @@ def create(session: GcpSession, plan: GkePlan, steps: Steps) -> None:
     make.ensure_cluster(plan)
     make.ensure_end()
     make.ensure_bucket_access()
-    make.ensure_training_pool(plan)
+    if plan.machines.count:
+        make.ensure_training_pool(plan)
 
 
 def extend(session: GcpSession, tags: Tags, steps: Steps) -> None:
@@ -97,7 +98,8 @@ def scale(session: GcpSession, cluster: str, nodes: int, steps: Steps) -> None:
     """Set the size of the training pool, and the limit to which it grows; 0 keeps it from growing."""
     path, operations = f"{session.place}/clusters/{cluster}/nodePools/{TRAINING}", Operations(session, steps)
     with steps.step(TRAINING_STEP):
-        limit = autoscaling(nodes)
+        pool = session.container("get_node_pool", name=path)
+        limit = autoscaling(nodes, min(pool.autoscaling.min_node_count, nodes))
         operations.change(TRAINING_STEP, "set_node_pool_autoscaling", name=path, autoscaling=limit)
         watch = launch_watch(session, cluster, steps.clock)
         operations.change(TRAINING_STEP, "set_node_pool_size", watch=watch, name=path, node_count=nodes)
@@ -258,7 +260,7 @@ class Creation:
         if machines.accelerator:
             gpu = {"acceleratorType": machines.accelerator, "acceleratorCount": str(machines.gpus)}
             node["accelerators"] = [gpu | self.bodies["gpu"]]
-        limits = {"enabled": True, "maxNodeCount": machines.count}
+        limits = {"enabled": True, "minNodeCount": plan.least, "maxNodeCount": machines.count}
         count = {"initialNodeCount": machines.count, "autoscaling": limits}
         return {**self.bodies["pool"], "locations": [zone], "config": node, **count}
 
@@ -347,9 +349,9 @@ def message(kind: type[Message], body: Mapping[str, Any]) -> Message:
     return kind.from_json(json.dumps(body))
 
 
-def autoscaling(most: int) -> types.NodePoolAutoscaling:
-    """The autoscaling of the training pool: from 0; for none, none."""
-    return types.NodePoolAutoscaling(enabled=most > 0, max_node_count=most)
+def autoscaling(most: int, least: int) -> types.NodePoolAutoscaling:
+    """The autoscaling of the training pool; for no nodes, none."""
+    return types.NodePoolAutoscaling(enabled=most > 0, min_node_count=least, max_node_count=most)
 
 
 def maintenance(tags: Tags) -> dict[str, Any]:

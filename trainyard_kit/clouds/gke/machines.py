@@ -41,6 +41,7 @@ class GkePlan(CloudSpec):
         labels: The user's own, on all that can have labels.
         allowed_cidrs: From which its API server is reached; empty for all.
         admins: Who administers it beside its creator: ``user:ada@example.org``.
+        least: To how few machines the training pool shrinks while they are idle.
         confirm: Whether the price is agreed to beforehand, also that of another zone.
     """
 
@@ -50,6 +51,7 @@ class GkePlan(CloudSpec):
     labels: Mapping[str, str] = field(default_factory=dict)
     allowed_cidrs: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
+    least: int = 0
     confirm: bool = False
 
     def __post_init__(self) -> None:
