@@ -53,7 +53,7 @@ KINDS = {
     for kind in (
         JobKind("Job", succeeded=("Complete", "SuccessCriteriaMet"), failed=("Failed", "FailureTarget")),
         JobKind("PyTorchJob", "training-operator", role="worker"),
-        # Its pods are those of a JobSet of its name, and get no labels of the TrainJob's.
+        # Its pods are those of a JobSet of its name; of other clients, without the kit's labels.
         JobKind("TrainJob", "trainer", succeeded=("Complete",), pods=JOBSET, creator=("Job", "-node-0")),
         JobKind("ElasticJob", "elastic-job", explains=True),
         JobKind(POD_TEMPLATE, role="worker", creator=("Pod", "-store")),  # the workers wait for the store

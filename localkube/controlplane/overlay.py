@@ -48,7 +48,12 @@ EDITED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     # In plain mode, a statically linked program sees no /tmp but the host's.
     "github.com/kubeflow/training-operator": {"pkg/cert/cert.go": _CERTIFICATES},
-    "github.com/kubeflow/trainer/v2": {"pkg/util/cert/cert.go": _CERTIFICATES},
+    "github.com/kubeflow/trainer/v2": {
+        "pkg/util/cert/cert.go": (
+            'certDir = "/tmp/k8s-webhook-server',
+            'certDir = os.TempDir() + "/k8s-webhook-server',
+        )
+    },
     "sigs.k8s.io/jobset": {"pkg/util/cert/cert.go": _CERTIFICATES},
 }
 

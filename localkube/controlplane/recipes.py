@@ -107,21 +107,21 @@ RECIPES = {
         ),
         Recipe(
             "trainer-controller-manager",
-            "v2.0.0",
+            "v2.3.0",
             package="github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
             manifests="manifests",
             packages=80,
             seconds=15,
-            overlay=("sigs.k8s.io/controller-runtime", "github.com/kubeflow/trainer/v2"),
+            overlay=("github.com/kubeflow/trainer/v2",),
         ),
         Recipe(
             "jobset",
-            "v0.8.2",
+            "v0.12.0",
             package="sigs.k8s.io/jobset",
             manifests="config",
             packages=65,
             seconds=15,
-            overlay=("sigs.k8s.io/controller-runtime", "sigs.k8s.io/jobset"),
+            overlay=("sigs.k8s.io/jobset",),
         ),
     )
 }

@@ -227,29 +227,62 @@ def test_definitions_stay_while_there_are_objects_of_them(launch, write_trainer,
         assert "kubeflow" not in local_cluster.kubectl(f"get {kind} -o name")
 
 
-@pytest.mark.slow  # as notebook 09 does
-def test_a_train_job_trains_by_a_runtime_and_a_job_set(launch, write_trainer, local_cluster):
-    assert len(kit.install("trainer", cluster=local_cluster)) == 2
-    try:
-        assert "torch-distributed" in local_cluster.kubectl("get clustertrainingruntimes")
-        run = launch(kit.TrainJob(write_trainer(TRAINER), nodes=2, processes_per_node=2))
-        assert run.wait(timeout=240).succeeded == 2
-        written = said(run)
-        assert written == [f"rank {rank} of 4 sum 4" for rank in range(4)]
-        assert [each["rank"] for each in run.pods()] == [0, 1]
-        assert len({each["node"] for each in run.pods()}) == 2
-        assert run.name in local_cluster.kubectl("get jobsets")
-        run.delete()
-        assert run.name not in local_cluster.kubectl("get trainjobs,jobsets,jobs,pods")
-        failing = launch(kit.TrainJob(write_trainer("raise ValueError('at once')"), nodes=1))
-        with pytest.raises(kit.RunFailed, match="at once"):
-            failing.wait(timeout=120)
-    finally:
-        local_cluster.kubectl("delete trainjobs --all")
-        left = kit.uninstall("trainer", cluster=local_cluster)
-    assert not len(left)
+@pytest.fixture(scope="module")
+def trainer(local_cluster):
+    yield kit.install("trainer", cluster=local_cluster)
+    local_cluster.kubectl("delete trainjobs --all")
+    assert not len(kit.uninstall("trainer", cluster=local_cluster))
     with pytest.raises(KitError):
         local_cluster.kubectl("get trainjobs")
+
+
+@pytest.mark.slow  # as notebook 09 does
+def test_a_train_job_trains_by_a_runtime_and_a_job_set(launch, write_trainer, local_cluster, trainer):
+    assert [part["version"] for part in trainer] == ["v0.12.0", "v2.3.0"]
+    run = launch(kit.TrainJob(write_trainer(TRAINER), nodes=2, processes_per_node=2))
+    assert run.wait(timeout=240).succeeded == 2
+    assert said(run) == [f"rank {rank} of 4 sum 4" for rank in range(4)]
+    assert [pod["rank"] for pod in run.pods()] == [0, 1]
+    assert len({pod["node"] for pod in run.pods()}) == 2
+    pods = local_cluster.kubectl(f"get pods -l trainyard/run={run.name} -o name")
+    assert len(pods.split()) == 2
+    assert run.name in local_cluster.kubectl("get jobsets")
+    run.delete()
+    assert run.name not in local_cluster.kubectl("get trainjobs,jobsets,jobs,pods")
+    failing = launch(kit.TrainJob(write_trainer("raise ValueError('at once')"), nodes=1))
+    with pytest.raises(kit.RunFailed, match="at once"):
+        failing.wait(timeout=120)
+
+
+def add_ranks(text):
+    """Train as a learner's function does: it imports what it uses."""
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()} sum {int(total)} {text}")
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_kubeflows_own_sdk_trains_a_function_on_the_cluster(local_cluster, trainer, caplog):
+    from kubeflow.trainer import CustomTrainer, KubernetesBackendConfig, TrainerClient  # takes seconds
+
+    access = {"config_file": str(local_cluster.kubeconfig), "namespace": local_cluster.kube.namespace}
+    client = TrainerClient(KubernetesBackendConfig(**access))
+    assert "version info is not available" not in caplog.text  # its ConfigMap is there
+    assert "torch-distributed" in [runtime.name for runtime in client.list_runtimes()]
+    name = client.train(trainer=CustomTrainer(func=add_ranks, func_args={"text": "of the SDK"}, num_nodes=2))
+    assert client.wait_for_job_status(name, timeout=120).status == "Complete"
+    for rank in range(2):
+        log = "\n".join(client.get_job_logs(name, step=f"node-{rank}"))
+        assert f"rank {rank} of 2 sum 2 of the SDK" in log
+    assert local_cluster.run(name).kind == "TrainJob"
+    client.delete_job(name)
+    with pytest.raises(RuntimeError):
+        client.get_job(name)
 
 
 @pytest.mark.slow

@@ -32,12 +32,12 @@ RUNS = {
         "digits-odd",
         "digits-elastic",
         "digits-trainjob",
+        "digits-function",
     ],
     "10": ["mnist", "mnist-test", "mnist-lab"],
     "11": ["mnist-low", "mnist-first"],
     "12": ["test-cifar10"],
 }
-JOB_SET = "jobset.sigs.k8s.io/jobset-name"  # pods of a TrainJob have no label of the kit
 WITHOUT = ("store", "ps", "master")
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(LIMIT + 300)]
@@ -55,7 +55,7 @@ def gpus_of_runs(state_home):
                     labels = pod["metadata"].get("labels") or {}
                     (container, *_) = pod["spec"]["containers"]
                     gpus = (container["resources"].get("limits") or {}).get("nvidia.com/gpu", "0")
-                    run = labels.get(names.RUN) or labels.get(JOB_SET)
+                    run = labels.get(names.RUN)
                     seen[run, labels.get(names.ROLE) in WITHOUT].add(gpus)
 
     follower = threading.Thread(target=follow, name="gpus-of-runs", daemon=True)

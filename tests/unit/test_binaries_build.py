@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from localkube.controlplane import binaries, build, overlay
-from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
 
 ENVIRONMENT = 'if [ "$2" = GOVERSION ]; then echo {version}; else echo "{{}}"; fi; exit 0'
@@ -254,12 +253,16 @@ def test_the_fingerprint_follows_what_is_overlaid(monkeypatch):
 def test_operators_have_the_versions_of_the_control_plane_where_they_share_its_packages():
     """Go finds a package in its cache only where all that it imports is of the same version, too."""
     ours = _versions(build.SOURCES / "go.mod")
-    for recipe in RECIPES.values():
-        if "sigs.k8s.io/controller-runtime" in recipe.overlay:
-            theirs = _versions(build.SOURCES / "modules" / recipe.name / "go.mod")
-            shared = ours.keys() & theirs.keys()
-            assert {name: theirs[name] for name in shared} == {name: ours[name] for name in shared}
+    for name in ("jobset", "trainer-controller-manager"):
+        theirs = _versions(build.SOURCES / "modules" / name / "go.mod")
+        shared = ours.keys() & theirs.keys()
+        assert "k8s.io/client-go" in shared
+        assert {module: theirs[module] for module in shared} == {module: ours[module] for module in shared}
 
 
 def _versions(path):
-    return dict(re.findall(r"^\t(\S+) (v\S+)", path.read_text(), re.MULTILINE))
+    required, replaced = (rf"^{words} (v\S+)" for words in (r"\t(\S+)", r"replace (\S+) => \S+"))
+    return dict(
+        re.findall(required, text := path.read_text(), re.MULTILINE)
+        + re.findall(replaced, text, re.MULTILINE)
+    )

@@ -18,7 +18,8 @@ from packaging.utils import canonicalize_name
 from rattler.exceptions import SolverError
 
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+DEPENDENCIES = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+ENVIRONMENT = [entry for entry in DEPENDENCIES if isinstance(entry, str)]  # the rest pip installs
 CONDA_NAMES = {
     "torch": "pytorch",
     "kubernetes": "python-kubernetes",

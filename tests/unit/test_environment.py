@@ -45,7 +45,8 @@ def constraints():
 
 def conda():
     entries = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-    return {re.split("[=<>]", entry)[0]: re.split("[=<>]+", entry)[-1] for entry in entries}
+    lines = [line for entry in entries for line in (entry["pip"] if isinstance(entry, dict) else [entry])]
+    return {re.split("[=<>]", line)[0]: re.split("[=<>]+", line)[-1] for line in lines}
 
 
 def test_constraints_pin_every_requirement_within_its_range():

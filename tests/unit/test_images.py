@@ -29,7 +29,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "images.md"
         ("public.ecr.aws/docker/library/nginx", "nginx", "latest"),
         ("localhost:5000/trainyard/trainer@sha256:0", "trainyard/trainer", "latest"),
         ("1234.dkr.ecr.eu-west-1.amazonaws.com/trainyard/trainer:abc", "trainyard/trainer", "abc"),
-        ("registry.k8s.io/jobset/jobset:v0.8.2@sha256:0", "jobset/jobset", "v0.8.2"),
+        ("registry.k8s.io/jobset/jobset:v0.12.0@sha256:0", "jobset/jobset", "v0.12.0"),
         ("somebody/python:3", "somebody/python", "3"),
     ],
 )

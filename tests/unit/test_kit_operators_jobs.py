@@ -36,6 +36,14 @@ def pod_of(replica):
     return replica["template"]["spec"]
 
 
+def patched_pods(spec):
+    """Return what a TrainJob patches of the runtime's pod template."""
+    (patch,) = spec["runtimePatches"]
+    (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    assert job["name"] == "node"
+    return job["template"]["spec"]["template"]
+
+
 def test_the_first_node_is_the_master_and_the_others_are_workers(spec_of):
     replicas = spec_of(kit.PyTorchJob, nodes=4)["pytorchReplicaSpecs"]
     assert {kind: each["replicas"] for kind, each in replicas.items()} == {"Master": 1, "Worker": 3}
@@ -64,9 +72,9 @@ def test_the_pods_of_a_pytorch_job_carry_the_run_and_keep_off_each_others_nodes(
     assert spread["labelSelector"]["matchLabels"] == {"training.kubeflow.org/job-name": "digits"}
 
 
-def test_volumes_and_gpus_reach_the_pods_of_a_train_job_as_overrides(spec_of):
+def test_volumes_and_gpus_reach_the_pods_of_a_train_job_as_patches(spec_of):
     spec = spec_of(kit.TrainJob, nodes=3, volumes={"/data": "shared"}, gpus=2, args={"epochs": 3})
-    (pods,) = spec["podSpecOverrides"]
+    pods = patched_pods(spec)["spec"]
     (container,) = pods["containers"]
     mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
     volumes = {each["name"]: each for each in pods["volumes"]}
@@ -110,15 +118,20 @@ class AtACloud(GpuPool):
     pool, pod_additions = "training", CloudCluster.pod_additions
 
 
-def test_a_train_job_is_without_the_affinity_that_its_operator_refuses(trainer):
-    there = AtACloud("lab")
-    assert "affinity" in kit.PyTorchJob(trainer).on(there).manifest()
-    job = kit.TrainJob(trainer).on(there)
-    assert "affinity" not in job.manifest()
-    (pods,) = job.objects[-1]["spec"]["podSpecOverrides"]
-    # https://github.com/kubeflow/trainer/blob/v2.0.0/pkg/apis/trainer/v1alpha1/trainjob_types.go
-    known = {"targetJobs", "containers", "initContainers", "nodeSelector", "schedulingGates", "tolerations"}
-    assert set(pods) <= known | {"serviceAccountName", "volumes"}
+def test_a_train_job_patches_what_the_sdks_model_of_its_api_knows(trainer, monkeypatch):
+    from kubeflow_trainer_api import models  # takes a second
+
+    monkeypatch.setenv("TRAINYARD_PULL_SECRET", "mine")
+    job = kit.TrainJob(trainer, name="digits", image="registry.example/mine:1", volumes={"/data": "shared"})
+    there = job.on(AtACloud("lab"))
+    there.annotations = {"gke-gcsfuse/volumes": "true"}
+    main = there.objects[-1]
+    assert models.TrainerV1alpha1TrainJob.from_dict(main).to_dict() == main
+    pods = patched_pods(main["spec"])
+    assert pods["metadata"]["labels"]["trainyard/run"] == "digits"
+    assert pods["metadata"]["annotations"] == {"gke-gcsfuse/volumes": "true"}
+    assert pods["spec"]["imagePullSecrets"] == [{"name": "mine"}]
+    assert pods["spec"]["affinity"]
 
 
 def _dicts(value):
@@ -185,10 +198,3 @@ def test_every_pod_with_an_image_of_ones_own_has_the_secret_for_it(trainer, way,
     job = way(trainer, nodes=2, image="registry.example/mine:1")
     text = str(job.manifest())
     assert text.count("image: registry.example/mine:1") == text.count("- name: mine\n") > 0
-
-
-def test_a_train_job_says_that_it_has_no_place_for_such_a_secret(trainer, monkeypatch):
-    monkeypatch.setenv("TRAINYARD_PULL_SECRET", "mine")
-    with pytest.raises(KitError, match="cannot name a Secret") as error:
-        kit.TrainJob(trainer)
-    assert "kit.PyTorchJob" in error.value.fix
