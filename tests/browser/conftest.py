@@ -19,8 +19,11 @@ from playwright.sync_api import sync_playwright
 
 from .pages import PATIENCE, ROOT, SECONDS
 
-# No questions at the start; and cells that are far away are there all the same.
+# No questions at the start; nothing is saved unasked; cells that are far away are there all the same;
+# a kernel has no subshells that are still being made when its notebook is closed.
 SETTINGS = {
+    "docmanager-extension/plugin": {"autosave": False},
+    "apputils-extension/kernels-settings": {"commsOverSubshells": "disabled"},
     "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
     "notebook-extension/tracker": {"windowingMode": "none"},
 }
@@ -67,7 +70,7 @@ def serve(home, *words, folder=None):
     """Start JupyterLab, with its settings and records in ``home``."""
     for name, values in SETTINGS.items():
         path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
     token, folders = secrets.token_hex(16), ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
     variables = {f"JUPYTER_{name}": str(home / name.lower()) for name in folders}
@@ -107,15 +110,22 @@ def _address(folder, log, server):
     raise AssertionError(f"JupyterLab did not start:\n{log.read_text()[-2000:]}")
 
 
+@pytest.fixture(scope="module")
+def context(chromium):
+    """What the pages of a module have in common: the browser's cache, so that JupyterLab is loaded once."""
+    with chromium.new_context(viewport={"width": 1280, "height": 1400}) as context:
+        yield context
+
+
 @pytest.fixture
-def page(chromium, tmp_path):
+def page(context, tmp_path):
     """A new page; an error in its console fails the test."""
-    context = chromium.new_context(viewport={"width": 1280, "height": 1400})
     page, errors = context.new_page(), []
     page.set_default_timeout(PATIENCE * SECONDS)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
     yield page
     page.screenshot(path=str(tmp_path / "last.png"))
-    context.close()
+    page.close()
+    context.clear_cookies()
     assert not errors

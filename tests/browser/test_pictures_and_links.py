@@ -2,19 +2,23 @@
 
 import shlex
 import subprocess
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
+import nbformat
 import pytest
 from click.testing import CliRunner
 
 from trainyard_kit import hosted
 from trainyard_kit.cli.course import course
 
-from .pages import ROOT, until
+from .pages import PATIENCE, ROOT, SECONDS, until
 
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
 # JupyterLab replaces relative links, of which each notebook has one to the next, after it has shown the text.
 RESOLVED = "links => links.every(link => /^(https?:|#)/.test(link.getAttribute('href')))"
+# It replaces those of pictures as well, and requests what the text says before.
+LOADED = "images => images.every(i => i.complete && /^(data|https?):/.test(i.getAttribute('src')))"
+OPEN = "notebook => jupyterapp.commands.execute('docmanager:open', notebook).then(() => null)"
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -45,32 +49,74 @@ def as_hosted(folder, monkeypatch):
 
 
 @pytest.fixture(scope="module", params=[as_make_lab, as_course, as_hosted], ids=lambda way: way.__name__)
-def open_at(request, serve_lab, tmp_path_factory):
-    """The address of each notebook, in a JupyterLab that was started in one of the ways."""
+def jupyterlab(request, serve_lab, context, tmp_path_factory):
+    """A page of a JupyterLab that was started in one of the ways, its address, and what opens a notebook."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         folder, words, notebooks = request.param(tmp_path_factory.mktemp("course"), monkeypatch)
-    with serve_lab(folder, *words) as address_of:
-        yield lambda name: address_of(f"{notebooks}/{name}"), address_of
+    words = ["--LabApp.expose_app_in_browser=True", *words]
+    with serve_lab(folder, *words) as address_of, context.new_page() as page:
+        page.set_default_timeout(PATIENCE * SECONDS)
+        page.goto(address := address_of(""))
+        page.wait_for_function("() => window.jupyterapp")
+        page.evaluate("jupyterapp.restored.then(() => null)")
+        served, _, query = address.partition("lab/tree/")
+        kernel = page.request.post(f"{served}api/kernels{query}").json()  # one that all have
+
+        def open_notebook(name):
+            page.evaluate(OPEN, {"path": f"{notebooks}/{name}", "factory": "Notebook", "kernel": kernel})
+            panel = page.locator(".jp-NotebookPanel:not(.lm-mod-hidden)")  # earlier ones stay, in other tabs
+            idle = panel.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").first
+            idle.wait_for(state="attached")
+            return panel
+
+        yield page, served, open_notebook
+
+
+@pytest.fixture
+def failures(jupyterlab):
+    """What fails in the page during a test, but for pictures, which are looked at in the end.
+
+    The first request for one is in vain.
+    """
+    page, *_ = jupyterlab
+    failed = []
+
+    def note(request, what):
+        if request.resource_type != "image":
+            failed.append(f"{request.url}: {what}")
+
+    def note_console(message):
+        if message.type == "error" and not message.text.startswith("Failed to load resource"):
+            failed.append(message.text)
+
+    listeners = {
+        "response": lambda answer: note(answer.request, answer.status) if answer.status >= 400 else None,
+        "requestfailed": lambda request: note(request, request.failure),
+        "pageerror": lambda error: failed.append(str(error)),
+        "console": note_console,
+    }
+    for event, listener in listeners.items():
+        page.on(event, listener)
+    yield failed
+    for event, listener in listeners.items():
+        page.remove_listener(event, listener)
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_no_request_of_a_notebook_fails_and_each_link_of_it_leads_to_a_file(page, open_at, name):
-    address, address_of = open_at
-    failed = []
-    page.on("response", lambda response: failed.append(response.url) if response.status >= 400 else None)
-    page.on("requestfailed", lambda request: failed.append(f"{request.url}: {request.failure}"))
-    page.goto(address(name))
-    page.locator(".jp-NotebookPanel .jp-RenderedMarkdown").last.wait_for()
-    pictures = page.locator(".jp-RenderedMarkdown img")
-    until(
-        page, lambda: all(pictures.evaluate_all("images => images.map(image => image.complete)")), "pictures"
-    )
+def test_no_request_of_a_notebook_fails_and_each_link_of_it_leads_to_a_file(jupyterlab, failures, name):
+    page, served, open_notebook = jupyterlab
+    notebook = open_notebook(name)
+    cells = nbformat.read(ROOT / "notebooks" / name, as_version=4).cells
+    texts = sum(cell.cell_type == "markdown" for cell in cells)
+    rendered = notebook.locator(".jp-MarkdownCell .jp-RenderedMarkdown:not(:empty)")
+    until(page, lambda: rendered.count() == texts, f"{texts} texts")
+    pictures = notebook.locator(".jp-RenderedMarkdown img")
+    until(page, lambda: pictures.evaluate_all(LOADED), "pictures")
     missing = "images => images.filter(image => !image.naturalWidth).map(image => image.src)"
     assert pictures.evaluate_all(missing) == []
-    anchors = page.locator(".jp-RenderedMarkdown a[href]")
+    anchors = notebook.locator(".jp-RenderedMarkdown a[href]")
     until(page, lambda: anchors.evaluate_all(RESOLVED), "the links' addresses")
     links = anchors.evaluate_all("links => links.map(link => link.href)")
-    served = address_of("").partition("lab/tree/")[0]
     targets = {
         link.removeprefix(f"{served}files/").partition("#")[0].partition("?")[0]
         for link in links
@@ -79,5 +125,5 @@ def test_no_request_of_a_notebook_fails_and_each_link_of_it_leads_to_a_file(page
     assert targets
     for target in targets:
         status = page.request.get(f"{served}api/contents/{target}?content=0").status
-        assert status == 200, f"{unquote(target)}: {status} at {urlsplit(page.url).path}"
-    assert failed == []
+        assert status == 200, f"{name}, {unquote(target)}: {status}"
+    assert failures == []
