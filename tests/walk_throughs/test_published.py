@@ -104,6 +104,7 @@ def test_the_elastic_job_and_the_test_of_the_page_train_and_test_on_its_claim(cl
     kit.install("elastic-job", cluster=cluster)
     etcd = (kit.config.manifests("torch-elastic-eks", "etcd.yaml")).read_text()
     apply(etcd, "0,/name: etcd/s//name: etcd-service/")
+    cluster.kubectl("wait pod/etcd --for=condition=Ready --timeout=120s")  # there since step 1.4
     try:
         sizes = ("s/cpu: 32/cpu: 1/", "s/--epochs=10/--epochs=2/", "s/--batch-size=128/--batch-size=4/")
         assert "elasticjob.elastic.pytorch.org/cifar10-train created" in apply(

@@ -81,9 +81,8 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
                 reused = cluster._reuse_existing(cluster._found(), cluster._planned(shape), shape)
             plan = reused
             if found.machines is None and plan.machines:  # a pool that failed, or was left to this call
-                given = shape.options
-                agreed = {"confirm": given.get("confirm") is True, "budget": given.get("budget")}
-                cluster._spend_more(plan.machines, plan.machines.count, **agreed)
+                confirm, budget = shape.options.get("confirm") is True, shape.options.get("budget")
+                cluster._spend_more(plan.machines, plan.machines.count, confirm=confirm, budget=budget)
         cluster.store.write(cluster.name, cluster._location())
         with Steps(cluster.title, clock=cluster.clock) as steps:
             cluster._create(plan, steps)
