@@ -53,7 +53,7 @@ def chromium():
 def lab(state_home, tmp_path_factory):
     """A JupyterLab of its own on a copy of the notebooks: the address that opens one, and the folder."""
     home = tmp_path_factory.mktemp("lab")
-    for name in ("notebooks", "trainers"):
+    for name in ("notebooks", "trainers", "docs/images"):
         shutil.copytree(ROOT / name, home / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     with serve(home, f"--ServerApp.root_dir={home}") as address_of:
         yield address_of, home
