@@ -82,11 +82,11 @@ def rbac_hint(words: str) -> str:
         )
     if "violates PodSecurity" in words:
         return "leave out what is named: this namespace allows no pod that reaches its node"
+    if 'User "system:anonymous' in words:  # also of a path, such as /version
+        return "sign in first: the request brought no credentials; kit.credentials() says which there are"
     found = _FORBIDDEN.search(words)
     if found is None:
         return _FIXES[403]
-    if found["user"].startswith("system:anonymous"):
-        return "sign in first: the request brought no credentials; kit.credentials() says which there are"
     how = grant(**{key: found[key] for key in ("verb", "resource", "group", "namespace", "user")})
     return f"what you may do: kubectl auth can-i --list; an administrator allows this by\n{how}"
 

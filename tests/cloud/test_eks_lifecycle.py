@@ -174,6 +174,16 @@ def test_extending_moves_the_schedules_and_changes_no_resource(aws, user, option
     assert kinds(aws) <= FREE
 
 
+@pytest.mark.parametrize(("hours", "shown"), [(6, 2), (1, 1)])
+def test_an_end_that_could_not_be_moved_is_not_shown_later_than_its_schedules(aws, user, hours, shown):
+    lab = user.create(hours=2)
+    aws.fail("scheduler:UpdateSchedule", error="ValidationException", times=None)
+    with pytest.raises(KitError):
+        lab.extend(hours, confirm=True)
+    end = lab.status["expires"] - datetime.now(UTC)
+    assert timedelta(hours=shown - 0.1) < end < timedelta(hours=shown + 0.1)
+
+
 def test_nodes_that_fail_leave_the_control_plane_and_the_next_call_replaces_them(aws, user):
     aws.break_("Nodegroup", "train", "NodeCreationFailure", "Instances failed to join the kubernetes cluster")
     with pytest.raises(ProviderFailed, match="Instances failed to join the kubernetes cluster"):

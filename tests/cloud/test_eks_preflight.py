@@ -1,5 +1,7 @@
 """What is found before an EKS cluster is begun, what a failed request says, and who is let in."""
 
+from types import SimpleNamespace
+
 import boto3
 import pytest
 from botocore import exceptions as boto
@@ -7,9 +9,10 @@ from botocore import exceptions as boto
 from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput, KitError
 from trainyard_kit.clouds.checks import Level
-from trainyard_kit.clouds.eks.access import check_principal
+from trainyard_kit.clouds.eks import machines
 from trainyard_kit.clouds.eks.client_errors import AwsError, to_error
 from trainyard_kit.clouds.eks.cluster import EksCluster
+from trainyard_kit.clouds.eks.plan import check_principal
 from trainyard_kit.clouds.eks.session import AwsSession
 
 from .eks_processes import OPTIONS, EksProcesses
@@ -213,6 +216,25 @@ def test_an_account_that_may_start_nothing_is_told_within_minutes_and_the_same_c
     user.create()
     user.delete()
     assert aws.left() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (
+            "not authorized: ec2:RunInstances, with an explicit deny in a service control policy",
+            "ask",
+        ),
+        ("Termination Reason: Client.InternalError: Client error on launch", "AWSServiceRoleForAutoScaling"),
+        ("Your requested instance type is not supported in your requested Availability Zone", "zone="),
+        ("MaxSpotInstanceCountExceeded - Max spot instance count exceeded", "quotas/L-34B43A08"),
+    ],
+)
+def test_machines_that_a_policy_or_a_key_forbids_are_not_sought_in_another_zone(words, fix):
+    session = SimpleNamespace(region="us-west-2")
+    advice = machines.advice(session, "m5.xlarge", f"train: {words}", spot=True, other="us-west-2b")
+    assert fix in advice and ("zone=" in advice) is (fix == "zone=")
+    assert machines.hopeless(words) is (fix != "zone=")
 
 
 def test_a_failure_that_is_neither_stockout_nor_quota_keeps_its_own_advice(aws, user):

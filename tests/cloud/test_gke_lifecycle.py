@@ -306,6 +306,15 @@ def test_what_the_cloud_gave_up_on_is_replaced_by_the_same_call(google, user, me
     assert {each.status.name for each in described().node_pools} == {"RUNNING"}
 
 
+def test_nodes_that_google_did_not_give_are_named_by_the_next_call(google, user, caplog):
+    user.create()
+    (cluster,) = google.world.clusters.values()
+    pool = next(pool for pool in cluster.node_pools if pool.name == "training")
+    pool.status, pool.status_message = "RUNNING_WITH_ERROR", "1 of 2 nodes: the zone has none left"
+    user.create()
+    assert "1 of 2 nodes: the zone has none left" in caplog.text
+
+
 def test_what_is_somebody_elses_is_refused_and_left_alone(google, user):
     session = GcpSession(PROJECT, ZONE)
     session.container("create_cluster", parent=PLACE, cluster={"name": NAME, "initial_node_count": 1})

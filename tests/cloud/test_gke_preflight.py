@@ -100,5 +100,16 @@ def test_quotas_are_counted_for_a_new_cluster_and_for_more_nodes_of_one(google):
     assert hyper["SSD_TOTAL_GB"] == 50  # a hyperdisk is none of these
 
 
+@pytest.mark.parametrize(("most", "level"), [(0, Level.FAILED), (8, Level.OK)])
+def test_spot_machines_count_against_ordinary_quotas_until_there_are_some_for_spot(google, most, level):
+    """https://cloud.google.com/compute/resource-usage"""
+    for metric in ("PREEMPTIBLE_CPUS", "PREEMPTIBLE_NVIDIA_T4_GPUS"):
+        google.quota(metric, 0, region="us-central1")
+    google.quota("NVIDIA_T4_GPUS", most, region="us-central1")
+    checks, _ = checked(spot=True)
+    assert checks["quota CPUS"].words.startswith("12 needed")
+    assert checks["quota NVIDIA_T4_GPUS"].level is level and "quota PREEMPTIBLE_CPUS" not in checks
+
+
 def test_each_permission_that_is_needed_has_a_role_that_gives_it():
     assert all(role_for(each) != "roles/editor" for each in preflight.NEEDED)

@@ -85,6 +85,8 @@ def test_what_was_begun_is_gone_on_with_without_another_question(account):
     with pytest.raises(ProviderFailed, match="no capacity"):
         create()
     account.faults.clear()
+    with pytest.raises(BadInput, match="above the budget"):
+        create(nodes=5, budget=2)  # of other machines than were agreed to
     create(confirm=False)
     assert account.calls.count(("create", "cluster")) == 1
     assert account.described["lab"].state == "active"
@@ -217,17 +219,20 @@ def test_the_last_hour_is_announced_while_a_run_is_waited_for_also_when_it_begin
     cluster, announced, looked = create(hours=8), threading.Event(), []
     monkeypatch.setattr(MoonCluster, "announce_end", lambda self: announced.set())
     described, now = account.described["lab"], datetime.now(UTC)
-    ends = iter([now + timedelta(hours=9), now + ending.LAST_HOUR + timedelta(milliseconds=50)])
+    away = ProviderFailed("the network is away", about="lab", fix="wait")
+    ends = iter([away, now + timedelta(hours=9), now + ending.LAST_HOUR + timedelta(milliseconds=50)])
 
     def end(self):
         looked.append(next(ends, now + timedelta(minutes=59)))
+        if isinstance(looked[-1], ProviderFailed):
+            raise looked[-1]
         return looked[-1]
 
     monkeypatch.setattr(MoonCluster, "_end", end)
     monkeypatch.setattr(ending, "LOOK_SECONDS", 0.01)
     run = Run(SimpleNamespace(cluster="lab"), "digits", kind="Job", cluster=cluster)
     monkeypatch.setattr(run.objects, "watch", lambda: iter([announced.wait(30)]))
-    assert next(iter(run._states())) is True and len(looked) >= 2
+    assert next(iter(run._states())) is True and len(looked) >= 3
     announced.clear()
     with cluster.end_reminder() as reminder:  # beside the other
         reminder._thread.join()

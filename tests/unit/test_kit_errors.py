@@ -201,6 +201,7 @@ def test_a_credential_plugin_that_fails_is_shown_in_its_own_words(tmp_path, refu
     assert "kit.credentials()" in told.value.fix
 
 
-def test_nobody_is_advised_to_give_rights_to_anonymous():
-    error = rejected(403, json.dumps({"message": ANONYMOUS}).encode(), about="nodes")
+@pytest.mark.parametrize("words", [ANONYMOUS, 'User "system:anonymous" cannot get path "/version"'])
+def test_nobody_is_advised_to_give_rights_to_anonymous(words):
+    error = rejected(403, json.dumps({"message": words}).encode(), about="nodes")
     assert "kubectl create" not in error.fix and "sign in" in error.fix

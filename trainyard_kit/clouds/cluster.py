@@ -122,7 +122,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
     def _spend(self, estimate: Estimate, *, confirm: bool, budget: float | None) -> None:
         """Have a price confirmed; a budget counts all existing clusters until their ends as well."""
-        limited = confirmation.is_limited(budget)
+        limited = (config.read().budget if budget is None else budget) is not None
         already = confirmation.committed_cost(self.running_costs(self.session)) if limited else 0.0
         confirmation.confirm_cost(estimate, confirm=confirm, budget=budget, already=already)
 

@@ -47,11 +47,6 @@ def confirm_cost(
     confirm_typed("yes", question, about=estimate.about, fix="confirm=True", ask=ask)
 
 
-def is_limited(budget: float | None) -> bool:
-    """Check whether there is a budget: as an argument, or in the environment."""
-    return budget is not None or config.read().budget is not None
-
-
 def committed_cost(standing: Iterable[Estimate]) -> float:
     """Sum up what existing clusters cost until their ends, in dollars.
 

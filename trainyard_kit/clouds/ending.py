@@ -49,12 +49,14 @@ class EndReminder(AbstractContextManager["EndReminder"]):
         self._thread.join(JOIN_SECONDS)  # a request to the cloud may be under way
 
     def _run(self) -> None:
-        try:
-            while (end := self._end()) is not None and not self._over.is_set():
-                left = (end - LAST_HOUR - datetime.now(UTC)).total_seconds()
+        left = 0.0
+        while not self._over.wait(left):
+            try:
+                if (end := self._end()) is None:
+                    return
+                left = min((end - LAST_HOUR - datetime.now(UTC)).total_seconds(), LOOK_SECONDS)
                 if left <= 0:
                     self._announce()
                     return
-                self._over.wait(min(left, LOOK_SECONDS))
-        except KitError:  # what is announced beside something else keeps nobody from that
-            return
+            except KitError:  # of a network that is away for a while, for one
+                left = LOOK_SECONDS

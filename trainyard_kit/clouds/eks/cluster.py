@@ -16,7 +16,7 @@ from trainyard_kit.clouds import storage_classes
 from trainyard_kit.clouds.checks import Check, Probe, Report, failed, run
 from trainyard_kit.clouds.cluster import CloudCluster
 from trainyard_kit.clouds.cluster_store import ClusterStore, exec_kubeconfig
-from trainyard_kit.clouds.eks import access, delete, expiry, machines, roles
+from trainyard_kit.clouds.eks import delete, expiry, machines, roles
 from trainyard_kit.clouds.eks import plan as planning
 from trainyard_kit.clouds.eks.create import bring_up, resize
 from trainyard_kit.clouds.eks.credentials import find_credentials
@@ -30,6 +30,7 @@ from trainyard_kit.clouds.spec import HOURS, CloudResource, ClusterInfo, Machine
 from trainyard_kit.clouds.steps import Steps
 from trainyard_kit.clouds.tags import Tags, read
 
+EXISTS = ("ResourceInUseException",)
 LONGEST_NAME = 24  # a bucket's name holds the account's and the region's as well, in 63 characters
 
 
@@ -177,7 +178,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     def _create(self, plan: EksPlan, steps: Steps) -> None:
         bring_up(self.session, plan, steps, fix=self._again)
         for admin in plan.admins:
-            access.add_admin(self.session, self.name, admin, plan.tags.amazon())
+            self._let_in(admin, plan.tags)
 
     def _scale(self, nodes: int, steps: Steps) -> None:
         resize(self.session, self.name, nodes, steps, fix=self._again)
@@ -243,7 +244,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
             >>> cluster.add_admin("arn:aws:iam::123456789012:user/ada")
             arn:aws:iam::123456789012:user/ada administers cluster "lab" in eu-central-1; they reach it by: …
         """
-        access.add_admin(self.session, self.name, who, self._found().tags.amazon())
+        self._let_in(planning.check_principal(who), self._found().tags)
         way = f'kit.connect("{self.name}", provider="eks", region="{self.session.region}")'
         return Text(
             f"{who} administers {self.title}; they reach it by {way}, "
@@ -252,11 +253,29 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
 
     def grant_pod_access(self, namespace: str) -> None:
         """Let the pods of a namespace read the cluster's bucket."""
-        access.grant_pods(self.session, self._found().tags, namespace, self._stack().outputs["PodRole"])
+        given, role = self._found().tags.amazon(), self._stack().outputs["PodRole"]
+        pods = self._pods(namespace)
+        self.session.call(
+            "eks", "create_pod_identity_association", fine=EXISTS, roleArn=role, tags=given, **pods
+        )
 
     def revoke_pod_access(self, namespace: str) -> None:
         """Let them read it no longer."""
-        access.revoke_pods(self.session, self.name, namespace)
+        found = self.session.find("eks", "list_pod_identity_associations", **self._pods(namespace)) or {}
+        for association in found.get("associations", []):
+            one = {"clusterName": self.name, "associationId": association["associationId"]}
+            self.session.find("eks", "delete_pod_identity_association", **one)
+
+    def _pods(self, namespace: str) -> dict[str, str]:
+        return {"clusterName": self.name, "namespace": namespace, "serviceAccount": "default"}
+
+    def _let_in(self, arn: str, given: Tags) -> None:
+        """Let a user or role do all: https://docs.aws.amazon.com/eks/latest/userguide/access-entries.html."""
+        whose, tags = {"clusterName": self.name, "principalArn": arn}, given.amazon()
+        self.session.call("eks", "create_access_entry", fine=EXISTS, tags=tags, **whose)
+        policy = f"arn:{self.session.partition}:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
+        scope = {"type": "cluster"}
+        self.session.call("eks", "associate_access_policy", policyArn=policy, accessScope=scope, **whose)
 
     def _location(self) -> dict[str, str | None]:
         return {"region": self.session.region, "profile": self.session.profile}

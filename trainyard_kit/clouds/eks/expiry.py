@@ -52,9 +52,11 @@ def create(session: AwsSession, given: tags.Tags, steps: Steps, *, boundary: str
         Name=group,
         Tags=as_list(given.amazon()),
     )
-    if made is None and find(session, given.cluster) is None:
+    before = given if made else find(session, given.cluster)
+    if before is None:
         raise foreign(f"schedule group {group}")
-    if made is None:
+    later = before.expires is not None and before.expires < given.end
+    if made is None and not later:  # the tag never promises more than the schedules
         session.call("scheduler", "tag_resource", ResourceArn=arn, Tags=as_list(given.amazon()))
     stacks = [
         session.arn("cloudformation", f"stack/{Stack(session, given.cluster, pool).name}/*") for pool in POOLS
@@ -76,6 +78,8 @@ def create(session: AwsSession, given: tags.Tags, steps: Steps, *, boundary: str
                 session.call("scheduler", "update_schedule", **wanted)
 
         patiently(steps, write)
+    if later:
+        session.call("scheduler", "tag_resource", ResourceArn=arn, Tags=as_list(given.amazon()))
 
 
 def delete(session: AwsSession, cluster: str, steps: Steps) -> None:

@@ -207,16 +207,16 @@ def hopeless(words: str) -> bool:
 
 
 def advice(session: AwsSession, kind: str, words: str, *, spot: bool, other: str) -> str | None:
-    """Say what to do for nodes that AWS did not give; None unless account, quota or stockout is why."""
+    """Say what to do for nodes that AWS did not give; None unless it is known why."""
     rows = [classify("amazon", line) for line in words.splitlines()]
     row = next((row for row in rows if row.why in (*HOPELESS, ErrorReason.STOCKOUT)), None)
     if row is None:
         return None
-    if row.why is ErrorReason.ACCOUNT or (row.why is ErrorReason.QUOTA and not OF_MACHINES.search(words)):
-        return row.fix
-    if row.why is ErrorReason.QUOTA:
+    if row.why is ErrorReason.QUOTA and OF_MACHINES.search(words):
         name, code = family(kind, spot=spot)
         return f"the quota of vCPUs of {name} instances is used up: {more_quota(session, code, 64)}"
+    if row.why is not ErrorReason.STOCKOUT:
+        return row.fix
     cheaper = ["spot=False, which costs more and is seldom refused"] if spot else []
     types = [f'instance_type="{other_type}"' for other_type in instead(kind)]
     return "create it again with " + ", or ".join([f'zone="{other}"', *cheaper, *types])

@@ -1,5 +1,6 @@
 """A cluster that is asked for, checked, and written as the parameters of the templates."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -8,7 +9,6 @@ from kitlib.clusters.shape import MOST_NODES, Shape
 from kitlib.errors import BadInput
 from kitlib.k8s.quantities import check_count
 from trainyard_kit.clouds.eks import machines
-from trainyard_kit.clouds.eks.access import check_principal
 from trainyard_kit.clouds.eks.session import AwsSession
 from trainyard_kit.clouds.eks.stacks import SYSTEM
 from trainyard_kit.clouds.spec import COMMON_OPTIONS, DISK_GB, CloudSpec, Machines, admins_of, no_words
@@ -17,6 +17,8 @@ from trainyard_kit.clouds.tags import PREFIX, Tags
 MACHINE, SYSTEM_MACHINE, SYSTEM_DISK_GB = "m5.xlarge", "t3.large", 50
 VERSION = "1.35"
 ZONES = ("one", "two")
+_PRINCIPAL = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:(user|role)/[\w+=,.@/-]+")
+_SESSION = re.compile(r"arn:(aws[a-z-]*):sts::(\d{12}):assumed-role/([\w+=,.@-]+)/.+")
 OPTIONS = {
     "region": "of AWS; by default AWS_REGION, or the profile's",
     "profile": "of your AWS configuration; by default what boto3 finds",
@@ -215,6 +217,21 @@ def _tags(given: object) -> dict[str, str]:
         words = f"tags are a dict of strings, and no key begins with {PREFIX} or aws:"
         raise BadInput(words, about=f"tags={given!r}", fix='tags={"cost-centre": "4711"}')
     return dict(given)
+
+
+def check_principal(arn: object) -> str:
+    """Validate the ARN of a user or role that can be an administrator.
+
+    Raises:
+        BadInput: It is none; of a session, the role is named that is meant.
+    """
+    if isinstance(arn, str) and _PRINCIPAL.fullmatch(arn):
+        return arn
+    fix = '"arn:aws:iam::123456789012:role/teachers", or …:user/ada: aws sts get-caller-identity tells'
+    if meant := _SESSION.fullmatch(arn) if isinstance(arn, str) else None:
+        partition, account, role = meant.groups()
+        fix = f'the role of the session: "arn:{partition}:iam::{account}:role/{role}", with its path if any'
+    raise BadInput("this is not the ARN of a user or role of IAM", about=f"admin {arn!r}", fix=fix)
 
 
 def training(session: AwsSession, given: Mapping[str, str]) -> Machines:

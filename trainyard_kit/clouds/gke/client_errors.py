@@ -48,7 +48,9 @@ RAISED = (  # by the client libraries
 )
 # What Google's token service says of a token from the past or the future, and TLS of all certificates.
 _SKEW = re.compile(r"in a reasonable timeframe|iat and exp values|certificate is not yet valid", re.I)
-_PERMISSION = re.compile(r"""permission ['"]?([a-z]+(?:\.\w+){2,3})|([a-z]+(?:\.\w+){2,3})['"]? permission""")
+_PERMISSION = re.compile(
+    r"""(?i:permission) ['"]?([a-z]+(?:\.\w+){2,3})|([a-z]+(?:\.\w+){2,3})['"]? permission"""
+)
 
 
 class GcpError(CloudError):
@@ -101,11 +103,13 @@ def translate(error: Exception, about: str, project: str) -> KitError:
 def to_error(said: ErrorReply, about: str, project: str) -> GcpError:
     """Build the error for a service's reply, or for the end of an operation."""
     words, metadata = said.words.strip(), said.metadata
-    known = classify("google", f"{said.status} {said.code} {said.reason}: {words}")
+    permission = metadata.get("permission") or _first(_PERMISSION, words)
+    known = classify(
+        "google", f"{said.status} {said.code} {said.reason}: {words}{permission and f' [{permission}]'}"
+    )
     consumer = metadata.get("consumer", "").removeprefix("projects/") or _first(
         r"project (\S+) before", words
     )
-    permission = metadata.get("permission") or _first(_PERMISSION, words) or f"for that: {words}"
     metric = _first(r"""['"]([A-Z][A-Z0-9_]{3,})['"]""", words)
     given = {
         "words": words,

@@ -5,6 +5,7 @@ a second call continues after the first, wherever that died.
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -45,6 +46,7 @@ from trainyard_kit.clouds.steps import Phase, Steps
 from trainyard_kit.clouds.tags import Tags
 
 TRAINING_STEP = "training pool"
+log = logging.getLogger(__name__)
 USUAL = {  # seconds
     **dict.fromkeys(("account expiry", "rights expiry", *ENDS.values()), 2),
     **dict.fromkeys(("account nodes", "rights nodes", "account builds"), 2),
@@ -65,7 +67,7 @@ def create(session: GcpSession, plan: GkePlan, steps: Steps) -> None:
     for name, seconds in USUAL.items():
         steps.update(name, Phase.WAITS, AWAKE if name == TRAINING_STEP else "", usual=seconds)
     make = Creation(session, plan.tags, steps)
-    make.refuse_foreign()
+    make.own(make.parts["cluster"])  # one that is not the kit's the schedules would delete
     make.ensure_account("expiry")
     make.ensure_project_role("expiry")
     make.ensure_schedules()
@@ -73,9 +75,10 @@ def create(session: GcpSession, plan: GkePlan, steps: Steps) -> None:
     make.ensure_project_role("nodes")
     make.ensure_account("builds")
     if not plan.network:
-        make.ensure_network()
+        make.ensure_compute("network", project=session.project)
+        make.ensure_compute("subnet", network=True, **make.here)
         if plan.private:
-            make.ensure_nat()
+            make.ensure_compute("router", network=True, **make.here)
     make.ensure_bucket(plan.labels)
     make.ensure_repository(plan.labels)
     make.ensure_cluster(plan)
@@ -121,10 +124,6 @@ class Creation:
         self.operations, self.parts = Operations(session, steps), parts(session, tags.cluster)
         self.bodies = yaml.safe_load(Path(__file__).with_name("requests.yaml").read_text(encoding="utf-8"))
 
-    def refuse_foreign(self) -> None:
-        """Refuse a cluster of this name that is not the kit's, which the schedules would delete."""
-        self._own(self.parts["cluster"])
-
     def ensure_account(self, role: str, *, exact: bool = False) -> None:
         """Create a service account; that of the expiry comes first, and its description has the end."""
         part, words = self.parts[f"account {role}"], description(self.tags, self.session)
@@ -167,15 +166,6 @@ class Creation:
             if before is not None and before.get("state") == "PAUSED":
                 self._send(part, "resume", name=part.id, body={})
 
-    def ensure_network(self) -> None:
-        """Create a network with one subnet: all that is in it is the cluster's."""
-        self._ensure_compute("network", project=self.session.project)
-        self._ensure_compute("subnet", network=True, **self.here)
-
-    def ensure_nat(self) -> None:
-        """Create a router with Cloud NAT, by which private nodes reach the internet."""
-        self._ensure_compute("router", network=True, **self.here)
-
     def ensure_bucket(self, own: Mapping[str, str]) -> None:
         """Create a bucket that is closed to the public, and let builds use it."""
         part, given = self.parts["bucket"], labels(self.tags, self.session, own)
@@ -214,7 +204,7 @@ class Creation:
 
     def ensure_end(self) -> None:
         """Have the cluster's labels and its exclusion from upgrades be those of its end."""
-        found, path, step = self._own(self.parts["cluster"]), self.parts["cluster"].id, "end on the cluster"
+        found, path, step = self.own(self.parts["cluster"]), self.parts["cluster"].id, "end on the cluster"
         wanted = {**found.resource_labels, **labels(self.tags, self.session)}
         if dict(found.resource_labels) == wanted:
             return
@@ -281,7 +271,8 @@ class Creation:
         bindings, step = [{"role": role} for role in roles], f"{part.name} for {who}"
         set_roles(self.operations, step, part, member or self._member(who), bindings)
 
-    def _own(self, part: Part) -> Any:
+    def own(self, part: Part) -> Any:
+        """Find a resource; refuse one that is not the kit's."""
         found = part.get(self.session)
         if found is not None and not is_ours(found, self.name):
             what = f"a {part.name} of this name exists, and is not the kit's: it is left alone"
@@ -296,15 +287,16 @@ class Creation:
     def _ensure(self, part: Part, verb: str, **given: Any) -> Any:
         """Create a resource if it does not exist; returns it as it was before, or None."""
         with self.steps.step(part.name):
-            if (found := self._own(part)) is not None:
+            if (found := self.own(part)) is not None:
                 return found
             call = lambda: self.session.rest(part.service, f"{part.collection}.{verb}", **given)  # noqa: E731
             if (begun := self.operations.create(part.name, call)) is None:
-                return self._own(part)
+                return self.own(part)
             self.operations.wait_operation(part.name, part.service, begun)
         return None
 
-    def _ensure_compute(self, name: str, *, network: bool = False, **where: str) -> None:
+    def ensure_compute(self, name: str, *, network: bool = False, **where: str) -> None:
+        """Create a network, or inside of it a subnet or a router: all that is in it is the cluster's."""
         words, title = description(self.tags, self.session), f"trainyard-{self.name}"
         inside = {"network": f"{self.root}/global/networks/{title}"} if network else {}
         body = {**self.bodies[name], "name": title, "description": words, **inside}
@@ -332,6 +324,8 @@ class Creation:
                 found = session.find("container", f"get_{kind}", name=path)
                 state = "GONE" if found is None else found.status.name
                 if state in UP:
+                    if state == "RUNNING_WITH_ERROR":
+                        log.warning("%s: not all of it runs: %s", path, failure_of(found))
                     return
                 if state != "PROVISIONING":
                     words = failure_of(found) if found is not None else "it was deleted meanwhile"

@@ -14,12 +14,8 @@ from trainyard_kit.clouds.gke.parts import is_ours, parts
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.price_table import SYSTEM_DISK_GB
 
-SHARED = (
-    "E2",
-    "F1",
-    "G1",
-    "N1",
-)  # families of machines whose cores count against CPUS; others have their own
+SPOT = "PREEMPTIBLE_"  # how quotas of spot machines begin
+SHARED = ("E2", "F1", "G1", "N1")  # families whose cores count against CPUS; others have their own
 APIS = "artifactregistry cloudbuild cloudresourcemanager cloudscheduler compute container containerfilesystem"
 APIS += " file iam storage"
 _NEEDED = """
@@ -159,9 +155,14 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
         session.region: session.rest("compute", "regions.get", region=session.region, **project),
         "all regions": session.rest("compute", "projects.get", **project),
     }
-    listed = {quota["metric"] for place in places.values() for quota in place.get("quotas", ())}
+    listed = [quota for place in places.values() for quota in place.get("quotas", ())]
+    limits = {quota["metric"]: quota["limit"] for quota in listed}
+    for metric in [metric for metric in asked if metric.startswith(SPOT) and limits.get(metric) == 0]:
+        # https://cloud.google.com/compute/resource-usage#spot-vms-quotas: before any was granted
+        plain = metric.removeprefix(SPOT) if "GPUS" in metric else _of_cores(plan.machines.type)
+        asked[plain] = asked.get(plain, 0) + asked.pop(metric)
     own = [metric for metric, count in asked.items() if count and metric.endswith(("_GPUS", "_CPUS"))]
-    for metric in (metric for metric in own if metric not in listed):
+    for metric in (metric for metric in own if metric not in limits):
         page = f"{CONSOLE}/iam-admin/quotas?project={session.project}"
         words = f"{asked[metric]:g} needed in {session.region}; Compute Engine does not tell this quota"
         yield warn(f"quota {metric}", words, f"look for the family at {page}: 0 is usual in a new project")
@@ -180,14 +181,13 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
 
 def required(session: GcpSession, plan: GkePlan, *, new: bool = True) -> dict[str, float]:
     """The quotas that a cluster uses, by their names in Compute Engine."""
-    machines, system, spot = plan.machines, int(new), "PREEMPTIBLE_" if plan.machines.spot else ""
+    machines, system, spot = plan.machines, int(new), SPOT if plan.machines.spot else ""
     own, cores = (
         count * (machine_type(session, name) or {}).get("guestCpus", 0)
         for name, count in ((SYSTEM_MACHINE, system), (machines.type, machines.count))
     )
     disks = machines.disk_gb * machines.count if disk_type(machines.type) == "pd-balanced" else 0
-    family = machines.type.partition("-")[0].upper()
-    of_cores = f"{spot}CPUS" if spot or family in SHARED else f"{family}_CPUS"
+    of_cores = f"{spot}CPUS" if spot else _of_cores(machines.type)
     asked = {
         "CPUS": own,
         of_cores: cores if of_cores != "CPUS" else own + cores,
@@ -203,6 +203,11 @@ def required(session: GcpSession, plan: GkePlan, *, new: bool = True) -> dict[st
         kind = kind.replace("-", "_").upper()
         asked[f"{spot}NVIDIA_{kind}_GPUS"] = asked["GPUS_ALL_REGIONS"] = machines.gpus * machines.count
     return asked
+
+
+def _of_cores(machine: str) -> str:
+    family = machine.partition("-")[0].upper()
+    return "CPUS" if family in SHARED else f"{family}_CPUS"
 
 
 def _known(option: str, wanted: str, known: Iterable[str], whose: str) -> Check | None:

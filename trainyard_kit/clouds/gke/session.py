@@ -14,6 +14,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urljoin, urlsplit
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 _PATHS = {"compute": "compute/v1/", "storage": "storage/v1/"}  # below the root of the service
-_ATTEMPTS, _TIMEOUT, _BATCH = 3, 60, 100
+_ATTEMPTS, _TIMEOUT, _BATCH, _WORKERS = 3, 60, 100, 8
 
 
 class GcpSession:
@@ -174,13 +175,18 @@ class GcpSession:
         return error.why is ErrorReason.ABSENT
 
     def empty_bucket(self, bucket: str) -> None:
-        """Delete all versions of all objects, a hundred in each request.
+        """Delete all versions of all objects, a hundred in each request, of which several are under way.
 
         https://cloud.google.com/storage/docs/batch
         """
         listed = self.every("storage", "objects.list", "items", bucket=bucket, versions=True)
-        while some := list(itertools.islice(listed, _BATCH)):
-            self._attempt(partial(self._delete_objects, bucket, some), f"storage: objects.delete {bucket}")
+        batches = iter(lambda: list(itertools.islice(listed, _BATCH)), [])
+        about = f"storage: objects.delete {bucket}"
+        with ThreadPoolExecutor(_WORKERS, thread_name_prefix="empty") as pool:
+            for _ in pool.map(
+                lambda some: self._attempt(partial(self._delete_objects, bucket, some), about), batches
+            ):
+                pass
 
     def _delete_objects(self, bucket: str, objects: list[dict[str, Any]]) -> None:
         errors: list[HttpError] = []
