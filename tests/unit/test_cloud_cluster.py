@@ -80,14 +80,15 @@ def test_a_preflight_that_fails_keeps_it_from_being_created_and_reports_the_same
     assert account.calls == []
 
 
-def test_what_was_begun_is_gone_on_with_without_another_question(account):
+def test_what_was_begun_is_gone_on_with_and_nodes_that_it_lacks_are_agreed_to_anew(account):
     account.faults["create", "nodes"] = ProviderFailed("no capacity", about="nodes", fix="another type")
     with pytest.raises(ProviderFailed, match="no capacity"):
         create()
     account.faults.clear()
-    with pytest.raises(BadInput, match="above the budget"):
-        create(nodes=5, budget=2)  # of other machines than were agreed to
-    create(confirm=False)
+    for asked, words in (({"nodes": 5, "budget": 2}, "above the budget"), ({"confirm": False}, "agreed to")):
+        with pytest.raises(BadInput, match=words):
+            create(**asked)
+    create()
     assert account.calls.count(("create", "cluster")) == 1
     assert account.described["lab"].state == "active"
 
@@ -96,8 +97,10 @@ def test_existing_machines_do_not_change_and_recreate_deletes_them_first(account
     create()
     with pytest.raises(BadInput, match="other machines"):
         create(spot=True)
-    create(spot=True, recreate=True)
+    create(spot=True, hours=10, recreate=True)
     assert account.described["lab"].machines.spot
+    left = account.described["lab"].tags.expires - datetime.now(UTC)
+    assert left == pytest.approx(timedelta(hours=10), abs=timedelta(minutes=1))
     assert account.calls.count(("delete", "cluster")) == 1
 
 

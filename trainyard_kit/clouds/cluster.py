@@ -67,6 +67,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         plan = cluster._planned(shape)
         if recreate:
             cluster.delete()
+            plan = cluster._planned(shape)  # the first one has the end of the cluster that is gone
         found = cluster._describe()
         if found is None:
             cluster._preflight(plan).raise_failures()
