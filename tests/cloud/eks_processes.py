@@ -77,11 +77,8 @@ class EksProcesses:
 
     def trouble(self, choose: random.Random) -> None:
         """Let something go wrong at one of the next requests, until `clear_faults`."""
-        nth, times, when = (
-            choose.randint(1, 150),
-            choose.choice([1, 1, 5]),
-            choose.choice(["before", "after"]),
-        )
+        nth, times = choose.randint(1, 150), choose.choice([1, 1, 5])
+        when = choose.choice(["before", "after"])
         error = choose.choice(["Throttling", "InternalFailure", "ServiceUnavailable"])
         inside = choose.choice(["ec2:CreateVpc", "eks:Create*", "iam:CreateRole", "*:Delete*", "ec2:*"])
         noun, name = choose.choice([("Nodegroup", "train"), ("Nodegroup", "system"), ("Cluster", NAME)])

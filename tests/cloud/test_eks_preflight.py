@@ -63,10 +63,8 @@ def test_quotas_versions_and_a_foreign_cluster_are_found_before_anything_is_paid
 @pytest.mark.parametrize(
     ("kind", "spot", "code"),
     [
-        ("p4d.24xlarge", False, "L-417A185B"),
-        ("p4d.24xlarge", True, "L-7212CCBC"),
-        ("p5.48xlarge", False, "L-417A185B"),
-        ("p5.48xlarge", True, "L-C4BD4855"),
+        *((kind, False, "L-417A185B") for kind in ("p4d.24xlarge", "p5.48xlarge")),
+        *(("p4d.24xlarge", True, "L-7212CCBC"), ("p5.48xlarge", True, "L-C4BD4855")),
     ],
 )
 def test_the_quota_of_an_a100_and_of_an_h100_is_checked_on_demand_and_as_spot(aws, user, kind, spot, code):
@@ -221,10 +219,7 @@ def test_an_account_that_may_start_nothing_is_told_within_minutes_and_the_same_c
 @pytest.mark.parametrize(
     ("words", "fix"),
     [
-        (
-            "not authorized: ec2:RunInstances, with an explicit deny in a service control policy",
-            "ask",
-        ),
+        ("not authorized: ec2:RunInstances, with an explicit deny in a service control policy", "ask"),
         ("Termination Reason: Client.InternalError: Client error on launch", "AWSServiceRoleForAutoScaling"),
         ("Your requested instance type is not supported in your requested Availability Zone", "zone="),
         ("MaxSpotInstanceCountExceeded - Max spot instance count exceeded", "quotas/L-34B43A08"),
@@ -262,8 +257,7 @@ def test_a_log_group_of_an_earlier_cluster_and_a_quota_of_no_builds_are_found_be
 
 
 def test_a_companys_certificate_is_named_with_the_variable_that_helps():
-    error = boto.SSLError(
-        endpoint_url="https://eks", error="CERTIFICATE_VERIFY_FAILED: self-signed certificate"
-    )
+    words = "CERTIFICATE_VERIFY_FAILED: self-signed certificate"
+    error = boto.SSLError(endpoint_url="https://eks", error=words)
     told = to_error(error, "eks", "list_clusters", {}, region="eu-west-1", profile=None)
     assert "AWS_CA_BUNDLE" in told.fix and not told.passing

@@ -230,12 +230,19 @@ def test_machines_that_are_not_given_are_explained_within_a_minute(google, user,
     assert seconds_until(shown, "training pool", "enough resources") <= 60
 
 
-@pytest.mark.parametrize(("failure", "fix"), [(NO_QUOTA, "iam-admin/quotas"), (NO_ADDRESS, "private=True")])
+@pytest.mark.parametrize(
+    ("pool", "kind", "failure", "fix"),
+    [
+        ("training", "NODE_POOL", NO_QUOTA, "iam-admin/quotas"),
+        ("training", "NODE_POOL", NO_ADDRESS, "private=True"),
+        ("default-pool", "CLUSTER", NO_QUOTA, "iam-admin/quotas"),
+    ],
+)
 def test_what_no_waiting_brings_ends_the_call_and_the_same_call_goes_on(
-    google, user, monkeypatch, failure, fix
+    google, user, monkeypatch, pool, kind, failure, fix
 ):
-    google.world.launches["training"] = failure
-    google.delay("CREATE_NODE_POOL", 2100)
+    google.world.launches[pool] = failure
+    google.delay(f"CREATE_{kind}", 2100)
     before = google.clock.now()
     with pytest.raises(GcpError) as told:
         user.create()

@@ -72,61 +72,34 @@ def test_a_network_that_fails_once_is_not_noticed_and_one_that_is_gone_passes_ma
 
 
 def test_a_project_that_is_not_there_is_said_to_be_so(session):
-    error = refusal(
-        GcpSession("no-such-project", "us-central1-c").container,
-        "get_cluster",
-        name=LAB.replace(PROJECT, "no-such-project"),
-    )
+    other, path = GcpSession("no-such-project", "us-central1-c"), LAB.replace(PROJECT, "no-such-project")
+    error = refusal(other.container, "get_cluster", name=path)
     assert error.why is ErrorReason.PROJECT
     assert "gcloud projects list" in error.fix
 
 
 SAID = [
-    (
-        403,
-        "quotaExceeded",
-        "Quota 'NVIDIA_T4_GPUS' exceeded. Limit: 0.0",
-        ErrorReason.QUOTA,
-        "NVIDIA_T4_GPUS",
-    ),
-    (403, "", 'Insufficient regional quota: resource "CPUS": is short', ErrorReason.QUOTA, "of CPUS"),
-    (400, "8", stockout("us-central1-c").message, ErrorReason.STOCKOUT, "another zone"),
-    (
-        400,
-        "FAILED_PRECONDITION",
-        "Operation x is currently creating cluster lab.",
-        ErrorReason.BUSY,
-        "minute",
-    ),
-    (400, "", "Billing must be enabled for activation of service(s) x", ErrorReason.BILLING, "linkedaccount"),
-    (401, "UNAUTHENTICATED", "Invalid credentials.", ErrorReason.CREDENTIALS, "application-default login"),
-    (
-        503,
-        "UNAVAILABLE",
-        "Getting metadata from plugin failed: reauthenticate",
-        ErrorReason.CREDENTIALS,
-        "login",
-    ),
-    (412, "", "violates constraint 'constraints/gcp.resourceLocations'", ErrorReason.POLICY, "exception"),
-    (403, "", "Request is prohibited by organization's policy.", ErrorReason.POLICY, "organisation"),
-    (400, "", "Service account creation is not allowed on this project.", ErrorReason.POLICY, "exception"),
-    (
-        403,
-        "",
-        "Permission 'file.operations.get' denied",
-        ErrorReason.DENIED,
-        "=roles/file.editor",
-    ),
-    (403, "", "The caller does not have permission", ErrorReason.DENIED, "docs/gke.md"),
-    (409, "ABORTED", "There were concurrent policy changes.", ErrorReason.BUSY, "minute"),
-    (429, "RESOURCE_EXHAUSTED", "Too many requests.", ErrorReason.BUSY, "minute"),
+    (403, "quotaExceeded", "Quota 'NVIDIA_T4_GPUS' exceeded. Limit: 0.0", "quota", "NVIDIA_T4_GPUS"),
+    (403, "", 'Insufficient regional quota: resource "CPUS": is short', "quota", "of CPUS"),
+    (400, "8", stockout("us-central1-c").message, "stockout", "another zone"),
+    (400, "FAILED_PRECONDITION", "Operation x is currently creating cluster lab.", "busy", "minute"),
+    (400, "", "Billing must be enabled for activation of service(s) x", "billing", "linkedaccount"),
+    (401, "UNAUTHENTICATED", "Invalid credentials.", "credentials", "application-default login"),
+    (503, "UNAVAILABLE", "Getting metadata from plugin failed: reauthenticate", "credentials", "login"),
+    (412, "", "violates constraint 'constraints/gcp.resourceLocations'", "policy", "exception"),
+    (403, "", "Request is prohibited by organization's policy.", "policy", "organisation"),
+    (400, "", "Service account creation is not allowed on this project.", "policy", "exception"),
+    (403, "", "Permission 'file.instances.list' denied on resource", "denied", "=roles/file.editor"),
+    (403, "", "The caller does not have permission", "denied", "docs/gke.md"),
+    (409, "ABORTED", "There were concurrent policy changes.", "busy", "minute"),
+    (429, "RESOURCE_EXHAUSTED", "Too many requests.", "busy", "minute"),
 ]
 
 
 @pytest.mark.parametrize(("status", "code", "said", "why", "fix"), SAID, ids=[each[2][:30] for each in SAID])
 def test_each_kind_of_refusal_says_what_to_do(status, code, said, why, fix):
     error = to_error(ErrorReply(status, code, said), "container: create_cluster lab", PROJECT)
-    assert error.why is why
+    assert error.why == why
     assert fix in error.fix and "roles/editor" not in error.fix
 
 

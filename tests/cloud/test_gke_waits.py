@@ -67,16 +67,11 @@ def test_a_cluster_that_is_upgraded_is_waited_for_up_to_half_an_hour(google, use
 
 
 def test_a_cluster_that_stays_busy_is_told_after_half_an_hour(google, operations):
-    began, busy = (
-        google.clock.date(),
-        ApiError("FAILED_PRECONDITION", "Operation x is currently upgrading cluster lab."),
-    )
+    began = google.clock.date()
+    busy = ApiError("FAILED_PRECONDITION", "Operation x is currently upgrading cluster lab.")
     google.fail("container.GetCluster", 1, busy, times=10**6)
     with pytest.raises(GcpError, match="currently upgrading") as caught:
-        operations.send(
-            "cluster",
-            lambda: operations.session.container("get_cluster", name=PATH),
-        )
+        operations.send("cluster", lambda: operations.session.container("get_cluster", name=PATH))
     assert caught.value.why is ErrorReason.BUSY
     waited = (google.clock.date() - began).total_seconds()
     assert BUSY_SECONDS <= waited < BUSY_SECONDS + 60
@@ -106,11 +101,8 @@ def test_of_several_stockouts_the_next_zone_with_such_machines_is_taken(google, 
 
 
 def test_denied_rights_are_told_with_the_role_before_anything_is_created(google, user):
-    google.fail(
-        "iam.projects.serviceAccounts.create",
-        1,
-        permission_denied("iam.serviceAccounts.create", f"projects/{PROJECT}"),
-    )
+    denied = permission_denied("iam.serviceAccounts.create", f"projects/{PROJECT}")
+    google.fail("iam.projects.serviceAccounts.create", 1, denied)
     with pytest.raises(GcpError) as caught:
         user.create()
     assert "roles/iam.serviceAccountAdmin" in caught.value.fix

@@ -116,20 +116,13 @@ class MoonCluster(CloudCluster):
 
     @classmethod
     def find_resources(cls, session, cluster=None):
-        return [
-            CloudResource(
-                name,
-                part,
-                f"Moon::{part}",
-                f"{part}-1",
-                session.region,
-                state,
-                costs="0.10 $ an hour" if part == "cluster" else "",
-                tags=session.described[name].tags if name in session.described else None,
-            )
-            for (name, part), state in session.things.items()
-            if cluster in (None, name)
-        ]
+        costs, found = {"cluster": "0.10 $ an hour"}, []
+        for (name, part), state in session.things.items():
+            if cluster in (None, name):
+                whose = session.described[name].tags if name in session.described else None
+                what = (name, part, f"Moon::{part}", f"{part}-1", session.region)
+                found.append(CloudResource(*what, state, costs.get(part, ""), whose))
+        return found
 
     @classmethod
     def _delete(cls, session, name, steps):

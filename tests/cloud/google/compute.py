@@ -42,15 +42,12 @@ def insert_in_network(rest: Rest, request: Request) -> dict:
 
 def launch_errors(rest: Rest, request: Request) -> dict:
     """Why the machines of a pool do not start: Compute Engine tries again and again."""
-    pool = request.path.split("/")[-2].split("-")[2]
-    if pool not in rest.world.launches:
-        return {}
-    code, message = rest.world.launches[pool]
-    return {
-        "items": [
-            {"timestamp": timestamp(rest.world.clock.date()), "error": {"code": code, "message": message}}
-        ]
-    }
+    group, items = request.path.split("/")[-2], []
+    for pool, (code, message) in rest.world.launches.items():
+        if f"-{pool}-" in group:
+            error = {"code": code, "message": message}
+            items.append({"timestamp": timestamp(rest.world.clock.date()), "error": error})
+    return {"items": items}
 
 
 def _users_of(rest: Rest, path: str) -> Iterator[str]:

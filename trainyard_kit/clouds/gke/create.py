@@ -19,6 +19,7 @@ from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.iam import GRACE, ending_condition, project_part, set_roles
 from trainyard_kit.clouds.gke.machines import (
+    SYSTEM,
     SYSTEM_MACHINE,
     TRAINING,
     GkePlan,
@@ -318,7 +319,7 @@ class Creation:
                 call = lambda: session.container(f"create_{kind}", parent=parent, **given)  # noqa: E731
                 begun = operations.create(step, call)
             end = clock.now() + LONGEST
-            watch = launch_watch(session, self.name, clock) if kind == "node_pool" else None
+            watch = launch_watch(session, self.name, clock, TRAINING if kind == "node_pool" else SYSTEM)
             while True:
                 operations.wait_operation(step, "container", begun, watch=watch)
                 found = session.find("container", f"get_{kind}", name=path)

@@ -14,7 +14,7 @@ from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_erro
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.spec import CloudSpec, ClusterInfo, Machines
 
-TRAINING = "training"  # the name of the pool
+SYSTEM, TRAINING = "default-pool", "training"  # names of the pools
 LOOK = 30.0  # seconds between two looks at why its machines do not start
 GPU_MACHINE, CPU_MACHINE, SYSTEM_MACHINE = "n1-standard-4", "e2-standard-4", "e2-standard-4"
 COMES_WITH = {  # machine types that come with their GPUs; the others are attached to N1
@@ -142,17 +142,17 @@ def next_zones(session: GcpSession, machines: Machines) -> list[str]:
     return [zone for zone in sorted(zones - {session.zone}) if machine_type(session, machines.type, zone)]
 
 
-def launch_failures(session: GcpSession, cluster: str) -> dict[str, str]:
-    """Find why Compute Engine starts no training machines.
+def launch_failures(session: GcpSession, cluster: str, pool: str = TRAINING) -> dict[str, str]:
+    """Find why Compute Engine starts no machines of a pool.
 
     Returns:
         Its words, by time and group of machines, the newest first; empty where nobody may look.
     """
-    path = f"{session.place}/clusters/{cluster}/nodePools/{TRAINING}"
+    path = f"{session.place}/clusters/{cluster}/nodePools/{pool}"
     found: dict[str, str] = {}
     with contextlib.suppress(GcpError):  # it tells more, and nothing depends on it
-        pool = session.find("container", "get_node_pool", name=path)
-        for url in pool.instance_group_urls if pool else ():
+        group = session.find("container", "get_node_pool", name=path)
+        for url in group.instance_group_urls if group else ():
             zone, name = url.split("/")[-3::2]  # …/zones/ZONE/instanceGroupManagers/NAME
             where = {"project": session.project, "zone": zone, "instanceGroupManager": name}
             for item in session.every("compute", "instanceGroupManagers.listErrors", "items", **where):
@@ -164,18 +164,19 @@ def launch_failures(session: GcpSession, cluster: str) -> dict[str, str]:
 
 def hopeless(session: GcpSession, words: str) -> GcpError | None:
     """Build the error for machines that no waiting brings: a quota, a bill or a policy is in the way."""
-    error = to_error(ErrorReply(400, "", words), "training machines", session.project)
+    error = to_error(ErrorReply(400, "", words), "machines", session.project)
     return error if error.why in HOPELESS else None
 
 
-def launch_watch(session: GcpSession, cluster: str, clock: Clock) -> Callable[[], str]:
+def launch_watch(session: GcpSession, cluster: str, clock: Clock, pool: str = TRAINING) -> Callable[[], str]:
     """Return what tells why machines do not start from now on, and raises if no waiting helps."""
-    known, due, said = launch_failures(session, cluster), clock.now() + LOOK, ""
+    known, due, said = launch_failures(session, cluster, pool), clock.now() + LOOK, ""
 
     def look() -> str:
         nonlocal due, said
         if clock.now() >= due:
-            new = [words for one, words in launch_failures(session, cluster).items() if one not in known]
+            failures = launch_failures(session, cluster, pool)
+            new = [words for one, words in failures.items() if one not in known]
             if new and (error := hopeless(session, new[0])):
                 raise error
             due, said = clock.now() + LOOK, next(iter(new), "")
