@@ -32,7 +32,7 @@ def release(kube: Kube, *, about: str) -> None:
                         kube.within(meta["namespace"]).delete(kind, meta["name"])
             wait(
                 watch_objects(everywhere, WatchSpec(SERVICE), WatchSpec(CLAIM), WatchSpec(VOLUME)),
-                until=_released,
+                until=lambda seen: not any(_counts(seen)),
                 timeout=SECONDS,
                 what="load balancers and disks to be given back",
                 about=about,
@@ -64,10 +64,6 @@ def _made_for_a_claim(volume: dict[str, Any]) -> bool:
 def _counts(seen: Snapshot) -> tuple[int, int, int]:
     balanced = sum(map(_balanced, seen[SERVICE].values()))
     return balanced, len(seen[CLAIM]), sum(map(_made_for_a_claim, seen[VOLUME].values()))
-
-
-def _released(seen: Snapshot) -> bool:
-    return not any(_counts(seen))
 
 
 def _left(seen: Snapshot) -> str:

@@ -36,7 +36,7 @@ def build(
             "idempotencyToken": token,  # a request that is repeated begins no second build
             "sourceTypeOverride": "S3",
             "sourceLocationOverride": f"{bucket}/{where['Key']}",
-            "buildspecOverride": buildspec(*_commands(order, session.region)),
+            "buildspecOverride": _buildspec(order, session.region),
         }
         one = session.call("codebuild", "start_build", **wanted)["build"]["id"]
         ended = _wait(session, one, about=about, report=report, clock=clock)
@@ -71,19 +71,16 @@ def _wait(
         clock.sleep(POLL)
 
 
-def buildspec(*commands: str) -> str:
+def _buildspec(order: BuildRequest, region: str) -> str:
     """Write a buildspec of CodeBuild; JSON is YAML."""
-    return json.dumps({"version": 0.2, "phases": {"build": {"commands": list(commands)}}})
-
-
-def _commands(order: BuildRequest, region: str) -> tuple[str, ...]:
     host = order.image.partition("/")[0]
     values = [f"--build-arg={key}={value}" for key, value in order.arguments.items()]
     login = (
         f"aws ecr get-login-password --region {region} | docker login --username AWS --password-stdin {host}"
     )
     made = ["docker", "build", f"--file={order.dockerfile}", f"--tag={order.image}", *values, "."]
-    return login, shlex.join(made), shlex.join(["docker", "push", order.image])
+    commands = [login, shlex.join(made), shlex.join(["docker", "push", order.image])]
+    return json.dumps({"version": 0.2, "phases": {"build": {"commands": commands}}})
 
 
 def _last_words(session: AwsSession, ended: Mapping[str, Any]) -> str:

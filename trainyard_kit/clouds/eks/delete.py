@@ -77,7 +77,7 @@ def delete(session: AwsSession, cluster: str, steps: Steps) -> None:
     _delete([stack for stack, _ in there if not stack.pool], there, steps)
     with steps.step("repositories, volumes, roles and schedules"):
         for repository in list(ecr.repositories(session, cluster)):
-            ecr.delete_repository(session, repository)
+            session.find("ecr", "delete_repository", repositoryName=repository, force=True)
         orphans.clean(session, network(session, cluster, []), steps)
         roles.delete_role(session, roles.role_name(session, cluster, roles.STACK))
         expiry.delete(session, cluster, steps)

@@ -85,11 +85,6 @@ def repositories(session: AwsSession, cluster: str) -> Iterator[str]:
             yield name
 
 
-def delete_repository(session: AwsSession, name: str) -> None:
-    """Delete a repository with its images."""
-    session.find("ecr", "delete_repository", repositoryName=name, force=True)
-
-
 def _is_ours(session: AwsSession, found: dict[str, Any], cluster: str) -> bool:
     told = session.find("ecr", "list_tags_for_resource", resourceArn=found["repositoryArn"]) or {}
     whose = tags.read(as_dict(told.get("tags")))

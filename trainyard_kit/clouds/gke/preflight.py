@@ -11,7 +11,7 @@ from trainyard_kit.clouds.gke.client_errors import CONSOLE, role_for
 from trainyard_kit.clouds.gke.credentials import find_credentials
 from trainyard_kit.clouds.gke.machines import SYSTEM_MACHINE, GkePlan, accelerators, disk_type, machine_type
 from trainyard_kit.clouds.gke.parts import is_ours, parts
-from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.clouds.gke.session import GcpSession, endpoint
 from trainyard_kit.clouds.price_table import SYSTEM_DISK_GB
 
 SPOT = "PREEMPTIBLE_"  # how quotas of spot machines begin
@@ -59,7 +59,11 @@ def check(session: GcpSession, plan: GkePlan) -> Report:
 
 def _credentials(session: GcpSession) -> Check:
     found = find_credentials(os.environ, Path.home())[0]
-    whose = "" if session.nobody_signs_in else getattr(session.credentials, "service_account_email", "")
+    whose = (
+        ""
+        if endpoint("container").startswith("http:")
+        else getattr(session.credentials, "service_account_email", "")
+    )
     return ok("credentials", f"{found}{f'; {whose}' if whose else ''}")
 
 

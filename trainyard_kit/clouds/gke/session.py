@@ -74,11 +74,6 @@ class GcpSession:
         other.__dict__.pop("scheduler_region", None)
         return other
 
-    @property
-    def nobody_signs_in(self) -> bool:
-        """Whether the services are at an address without TLS."""
-        return endpoint("container").startswith("http:")
-
     @cached_property
     def scheduler_region(self) -> str:
         """The region of the schedules: the zone's, or that of the most similar name where it has none."""
