@@ -68,7 +68,7 @@ def create(session: GcpSession, plan: GkePlan, steps: Steps) -> None:
     for name, seconds in USUAL.items():
         steps.update(name, Phase.WAITS, AWAKE if name == TRAINING_STEP else "", usual=seconds)
     make = Creation(session, plan.tags, steps)
-    make.own(make.parts["cluster"])  # one that is not the kit's the schedules would delete
+    make._own(make.parts["cluster"])  # one that is not the kit's the schedules would delete
     make.ensure_account("expiry")
     make.ensure_project_role("expiry")
     make.ensure_schedules()
@@ -205,7 +205,7 @@ class Creation:
 
     def ensure_end(self) -> None:
         """Have the cluster's labels and its exclusion from upgrades be those of its end."""
-        found, path, step = self.own(self.parts["cluster"]), self.parts["cluster"].id, "end on the cluster"
+        found, path, step = self._own(self.parts["cluster"]), self.parts["cluster"].id, "end on the cluster"
         wanted = {**found.resource_labels, **labels(self.tags, self.session)}
         if dict(found.resource_labels) == wanted:
             return
@@ -272,7 +272,7 @@ class Creation:
         bindings, step = [{"role": role} for role in roles], f"{part.name} for {who}"
         set_roles(self.operations, step, part, member or self._member(who), bindings)
 
-    def own(self, part: Part) -> Any:
+    def _own(self, part: Part) -> Any:
         """Find a resource; refuse one that is not the kit's."""
         found = part.get(self.session)
         if found is not None and not is_ours(found, self.name):
@@ -288,11 +288,11 @@ class Creation:
     def _ensure(self, part: Part, verb: str, **given: Any) -> Any:
         """Create a resource if it does not exist; returns it as it was before, or None."""
         with self.steps.step(part.name):
-            if (found := self.own(part)) is not None:
+            if (found := self._own(part)) is not None:
                 return found
             call = lambda: self.session.rest(part.service, f"{part.collection}.{verb}", **given)  # noqa: E731
             if (begun := self.operations.create(part.name, call)) is None:
-                return self.own(part)
+                return self._own(part)
             self.operations.wait_operation(part.name, part.service, begun)
         return None
 
