@@ -287,8 +287,8 @@ def main(argv: list[str] | None = None) -> None:
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         train_epoch(model, loader, optimizer, schedule, epoch=epoch, every=settings.log_every, device=device)
     loss, correct, count = evaluate(network, test, device)
-    share = f"{correct}/{count} ({100 * correct / count:.0f}%)"
-    print(f"\nTest set: Average loss: {loss:.4f}, Accuracy: {share}\n", flush=True)
+    accuracy = f"{correct}/{count} ({100 * correct / count:.0f}%)"
+    print(f"\nTest set: Average loss: {loss:.4f}, Accuracy: {accuracy}\n", flush=True)
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
     dist.destroy_process_group()
 
