@@ -58,10 +58,14 @@ def write_private(path: Path, content: str | bytes) -> None:
     """
     aside = path.with_name(f".{path.name}.new")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(descriptor, 0o600)
-        file.write(content.encode() if isinstance(content, str) else content)
-    aside.rename(path)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)
+            file.write(content.encode() if isinstance(content, str) else content)
+        aside.rename(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 def unwritable(path: Path, error: OSError) -> LocalClusterError:

@@ -6,7 +6,7 @@ The event loop holds tasks weakly, so an unreferenced one may be collected while
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -28,6 +28,22 @@ def start_task(work: Coroutine[Any, Any, Any], *, name: str, critical: bool = Fa
     if critical:
         task.add_done_callback(_end_process)
     return task
+
+
+async def wait_for_first(*works: Awaitable[Any], seconds: float | None = None) -> asyncio.Future:
+    """Wait until one of these ends, at most so many seconds; cancel the rest, also when this is cancelled.
+
+    Returns:
+        The first of them: done, or cancelled where another one or the time came first.
+    """
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return tasks[0]
 
 
 def _report(task: asyncio.Task) -> None:

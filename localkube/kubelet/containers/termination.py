@@ -14,6 +14,7 @@ from typing import Any
 
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.status.restart_policy import is_sidecar
+from localkube.tasks import wait_for_first
 
 # What is left at least after hooks and waiting have used up the time, as in the kubelet.
 LEAST_SECONDS = 2.0
@@ -89,11 +90,4 @@ async def end_by(process: Process, deadline: float, *, kill: Kill) -> None:
 
 async def _within(process: Process, deadline: float, work: Awaitable[Any]) -> None:
     """Wait for ``work``, at most until ``deadline`` and the process's own end."""
-    tasks = {asyncio.ensure_future(work), asyncio.create_task(process.wait())}
-    try:
-        timeout = deadline - asyncio.get_running_loop().time()
-        await asyncio.wait(tasks, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    await wait_for_first(work, process.wait(), seconds=deadline - asyncio.get_running_loop().time())

@@ -38,6 +38,7 @@ from localkube.kubelet.volumes.volume_manager import VolumeError
 from localkube.runtime.client import RuntimeCallError
 from localkube.runtime.container_spec import UserSpec
 from localkube.runtime.messages import close_all
+from localkube.tasks import wait_for_first
 
 RETRY_SECONDS = 2.0
 
@@ -336,14 +337,11 @@ class ContainerWorker:
         action = (self.container.get("lifecycle") or {}).get("postStart")
         if not action:
             return True
-        hook = asyncio.create_task(self._pod.runtime.handlers.hook(action, self._target(process)))
-        ended = asyncio.create_task(process.wait())
-        await asyncio.wait([hook, ended], return_when=asyncio.FIRST_COMPLETED)
-        done = hook.done() and hook.exception() is None
-        for task in (hook, ended):
-            task.cancel()
+        work = self._pod.runtime.handlers.hook(action, self._target(process))
+        hook = await wait_for_first(work, process.wait())
+        done = not hook.cancelled() and hook.exception() is None
         with contextlib.suppress(asyncio.CancelledError, HandlerError):
-            await hook
+            hook.result()
         if not done and not self._pod.stopping.is_set():
             # What the hook said may be a secret, so that it is not in the event.
             self._event("FailedPostStartHook", "PostStartHook failed", warning=True)
@@ -437,10 +435,7 @@ class ContainerWorker:
 
     async def _pause(self, seconds: float) -> None:
         """Sleep until the pod is stopped, or the container has another definition."""
-        ends = [asyncio.create_task(event.wait()) for event in (self._pod.stopping, self._updated)]
-        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        for end in ends:
-            end.cancel()
+        await wait_for_first(self._pod.stopping.wait(), self._updated.wait(), seconds=seconds)
 
     @property
     def sidecar(self) -> bool:

@@ -40,7 +40,7 @@ from localkube.kubelet.status.restart_policy import removed_to_restart
 from localkube.kubelet.status.unsupported_fields import unsupported_fields, unsupported_fields_in_plain_mode
 from localkube.kubelet.volumes.volume_manager import VolumeError
 from localkube.runtime.client import RuntimeCallError, RuntimeExited
-from localkube.tasks import start_task
+from localkube.tasks import start_task, wait_for_first
 
 log = logging.getLogger(__name__)
 
@@ -487,11 +487,7 @@ class PodWorker(PodState):
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Any]) -> None:
         """Wait for ``work``, or until the pod is being stopped."""
-        ends = (self.stopping.wait(), self.restarting.wait())
-        tasks = [asyncio.create_task(end) for end in (work, *ends)]
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
+        await wait_for_first(work, self.stopping.wait(), self.restarting.wait())
 
 
 async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
