@@ -97,6 +97,9 @@ def test_existing_machines_do_not_change_and_recreate_deletes_them_first(account
     create()
     with pytest.raises(BadInput, match="other machines"):
         create(spot=True)
+    with pytest.raises(BadInput, match="agreed to"):
+        create(confirm=False, recreate=True)
+    assert ("delete", "cluster") not in account.calls
     create(spot=True, hours=10, recreate=True)
     assert account.described["lab"].machines.spot
     left = account.described["lab"].tags.expires - datetime.now(UTC)

@@ -65,24 +65,22 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         """
         cluster = cls._new(name, shape)
         plan = cluster._planned(shape)
-        if recreate:
+        confirm, budget = shape.options.get("confirm") is True, shape.options.get("budget")
+        if recreate:  # asked for now: when the other is gone, the browser may be closed
+            confirmation.confirm_cost(cluster._estimate(plan, shape), confirm=confirm, budget=budget)
+            confirm = True
             cluster.delete()
             plan = cluster._planned(shape)  # the first one has the end of the cluster that is gone
         found = cluster._describe()
         if found is None:
             cluster._preflight(plan).raise_failures()
-            cluster._spend(
-                cluster._estimate(plan, shape),
-                confirm=shape.options.get("confirm") is True,
-                budget=shape.options.get("budget"),
-            )
+            cluster._spend(cluster._estimate(plan, shape), confirm=confirm, budget=budget)
         else:
             reused = cluster._reuse_existing(found, plan, shape)
             if cluster._lengthen(found, shape):  # the plan has the end from before
                 reused = cluster._reuse_existing(cluster._found(), cluster._planned(shape), shape)
             plan = reused
             if found.machines is None and plan.machines:  # a pool that failed, or was left to this call
-                confirm, budget = shape.options.get("confirm") is True, shape.options.get("budget")
                 cluster._spend_more(plan.machines, plan.machines.count, confirm=confirm, budget=budget)
         cluster.store.write(cluster.name, cluster._location())
         with Steps(cluster.title, clock=cluster.clock) as steps:
