@@ -4,7 +4,6 @@ import pytest
 
 import kitlib as kit
 from kitlib.datasets.dataset import DatasetJob
-from kitlib.errors import BadInput
 from kitlib.storage import Volume, pvc
 from kitlib.storage.helper_pod import HelperPod
 from kitlib.storage.persistent_volume import gcs_fuse_source, share
@@ -47,8 +46,10 @@ def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_
     assert HelperPod(lab, "fuse-models").manifest()["metadata"]["annotations"] == WANTED
     prepared = DatasetJob("digits", volume=volume).on(lab)
     assert prepared.objects[-1]["spec"]["template"]["metadata"]["annotations"] == WANTED
-    with pytest.raises(BadInput, match="cannot annotate its pods"):
-        _ = kit.TrainJob("trainers/digits_ddp.py", **trainer).on(lab).objects
+    made = kit.TrainJob("trainers/digits_ddp.py", **trainer).on(lab).objects
+    (patch,) = next(item for item in made if item["kind"] == "TrainJob")["spec"]["runtimePatches"]
+    (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    assert job["template"]["spec"]["template"]["metadata"]["annotations"] == WANTED
 
     again = lab.create_volume("fuse-again", source=volume.source)  # as notebook 02 does
     assert lab.pod_annotations(["fuse-again"]) == WANTED and again.source == volume.source

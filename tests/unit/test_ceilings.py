@@ -12,7 +12,7 @@ LINES = {
     "localkube": 30_400,
     "programs": 1_600,
     "trainers": 9_900,
-    "trainyard_kit": 17_880,
+    "trainyard_kit": 17_870,
     "tests": 60_660,
 }
 PRODUCT = ("kitlib", "localkube", "trainyard_kit")
