@@ -25,7 +25,16 @@ from kitlib.clusters import (
 from kitlib.clusters.machine import doctor, images
 from kitlib.datasets import DatasetJob, prepare_dataset, upload_image_folder
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
-from kitlib.jobs import ElasticJob, IndexedJob, PyTorchJob, TorchElastic, TrainJob, launch
+from kitlib.jobs import (
+    ElasticJob,
+    IndexedJob,
+    PyTorchJob,
+    TorchElastic,
+    TrainJob,
+    launch,
+    single_process,
+    torchrun,
+)
 from kitlib.operators import install, uninstall
 from kitlib.runs.run import Run
 from kitlib.storage import Volume
@@ -60,7 +69,9 @@ __all__ = [
     "list_resources",
     "preflight",
     "prepare_dataset",
+    "single_process",
     "speed_up",
+    "torchrun",
     "uninstall",
     "upload_image_folder",
     "workshop",

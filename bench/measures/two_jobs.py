@@ -84,7 +84,7 @@ def _both(lab: Lab, data: Dataset, pace: float, second: int) -> float:
             servers=1,
             minibatch_size=MINIBATCH,
             minibatches_per_task=2,
-            resources={"worker": {"cpu": round(cpu, 3)}},
+            cpu=round(cpu, 3),
             args={"step_seconds": pace, "max_staleness": 100},
         )
         runs.append(kit.launch(job, cluster=lab.ours))

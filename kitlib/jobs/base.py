@@ -17,27 +17,15 @@ from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput
-from kitlib.jobs import functions
+from kitlib.jobs.program import Program
 from kitlib.jobs.resources import GPU_COUNT, GPU_TOLERATION, NO_GPUS, NodeResources
-from kitlib.jobs.sources import (
-    Remote,
-    Sources,
-    data_of,
-    flags,
-    listed,
-    literal,
-    modes,
-    remote,
-    sources,
-    volume_of,
-)
+from kitlib.jobs.sources import Remote, data_of, literal, volume_of
 from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Manifest, Object, merge, title
 from kitlib.k8s.quantities import check_count, check_quantity, parse_quantity
 
 MAX_NODES, MAX_PROCESSES, MAX_GPUS = 1000, 256, 16
 FOLDER = "/trainyard/trainer"
-FETCH = config.DATA / "trainers" / "fetch_trainer.py"
 SOURCE_VOLUME = "/trainyard/source"
 WORKSPACE = "/workspace"  # the working directory
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # torch reads the second first
@@ -109,8 +97,9 @@ class Job(ABC):
         return Path(path)
 
     def patch(self, overrides: Mapping[str, Any]) -> "Job":
-        """Copy the job with ``overrides`` merged into its main object; for all that is no argument.
+        """Copy the job with ``overrides`` merged into its main object.
 
+        It sets the fields that no argument sets.
         Dicts merge, None removes, lists whose members have a name merge by it.
 
         Example:
@@ -182,7 +171,7 @@ class TrainingJob(Job):
 
     def __init__(
         self,
-        trainer: str | Path | Callable[..., object],
+        trainer: str | Path | Callable[..., object] | Program,
         *,
         nodes: int = 4,
         processes_per_node: int | None = None,
@@ -200,7 +189,14 @@ class TrainingJob(Job):
         template: str | Path | None = None,
     ) -> None:
         self.file: Path | None = None if template is None else config.find(template)
-        self._read_trainer(trainer, args, files, source_secret)
+        program = (
+            trainer
+            if isinstance(trainer, Program)
+            else Program.read(trainer, args, files=files, secret=source_secret)
+        )
+        self.function, self.remote = program.function, program.remote
+        self.trainer, self.args, self.sources = program.path, program.args, program.sources
+        self.files, self.modes = program.files, program.modes
         self.nodes: int = check_count(nodes, what="nodes", least=1, most=MAX_NODES)
         self.volumes: dict[str, str] = _claims(volumes or {})
         source = (self.remote.claim,) if self.remote and self.remote.claim else ()
@@ -230,33 +226,6 @@ class TrainingJob(Job):
         self.labels: dict[str, str] = names.labels(
             run=self.name, workshop=given.workshop, lifetime=given.lifetime
         )
-
-    def _read_trainer(
-        self,
-        trainer: str | Path | Callable[..., object],
-        args: Mapping[str, Any] | Sequence[object],
-        files: Sequence[str | Path],
-        secret: str | None,
-    ) -> None:
-        """Read the program, or a function as one: its sources, its arguments, or where pods fetch it."""
-        self.function: Callable[..., object] | None = trainer if callable(trainer) else None
-        self.remote: Remote | None = None if callable(trainer) else remote(trainer, secret)
-        self.files: list[str] = []  # below the trainer's folder
-        self.modes: dict[str, int] = {}
-        if files and (self.function or self.remote):
-            fix = "put them on a volume, or beside a program that is a file here"
-            raise BadInput("files lie beside a trainer that is a file", about=f"files={files!r}", fix=fix)
-        if callable(trainer):
-            self.sources: Sources = functions.carried(trainer, args)
-            self.trainer: Path = Path(next(iter(self.sources)))
-            self.args: list[str] = []
-            return
-        self.args = flags(args)
-        self.trainer = Path(self.remote.name) if self.remote else config.find(trainer)
-        if not self.remote:
-            self.files = listed(self.trainer, files)
-            self.modes = modes(self.trainer, self.files)
-        self.sources = sources(FETCH if self.remote else self.trainer, files=self.files)
 
     @property
     def _workers(self) -> int:

@@ -132,8 +132,13 @@ def _is_literal(value: object) -> bool:
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
-    """Set torchrun's variables of a world of one rank, for a function that is called in this process."""
+def single_process() -> Iterator[None]:
+    """Set the variables that torchrun sets, for a world of one rank in this process, where a debugger works.
+
+    Example:
+        >>> with single_process():
+        ...     train(epochs=1)
+    """
     before = {name: os.environ.get(name) for name in [*ALONE, "MASTER_PORT"]}
     os.environ.update(ALONE | {"MASTER_PORT": "0"})
     try:

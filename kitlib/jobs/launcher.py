@@ -4,48 +4,29 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 from kitlib import config
 from kitlib.clusters import Cluster, connect
 from kitlib.clusters.trainer_image import missing_tag
 from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists, WaitTimeout
-from kitlib.jobs import functions
-from kitlib.jobs.base import MAX_PROCESSES, Job
+from kitlib.jobs.base import Job
 from kitlib.jobs.indexed_job import IndexedJob
 from kitlib.jobs.resources import check_room
-from kitlib.jobs.sources import flags
 from kitlib.k8s import names, pods
 from kitlib.k8s.api_errors import launch_rejected
 from kitlib.k8s.client import Kube
 from kitlib.k8s.job_kinds import KINDS
 from kitlib.k8s.manifests import Object, title
 from kitlib.k8s.priority import ensure_priority_class
-from kitlib.k8s.quantities import check_count
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.plugins import require_extra
-from kitlib.runs.local_run import LocalRun
 from kitlib.runs.run import Run
 from kitlib.runs.status import find_main
 
 log: logging.Logger = logging.getLogger(__name__)
 NOTICED_SECONDS = 10
-
-
-@overload
-def launch(job: Job, *, cluster: Cluster | str = ..., replace: bool = ..., must_fit: bool = ...) -> Run: ...
-
-
-@overload
-def launch(
-    job: str | Path | Callable[..., object],
-    *,
-    cluster: Cluster | str = ...,
-    replace: bool = ...,
-    must_fit: bool = ...,
-    **options: Any,
-) -> Run | LocalRun | Any: ...
 
 
 def launch(
@@ -55,12 +36,10 @@ def launch(
     replace: bool = False,
     must_fit: bool = False,
     **options: Any,
-) -> Run | LocalRun | Any:
+) -> Run:
     """Create a job's objects in a cluster and return the run.
 
-    A program or a function is launched as an `IndexedJob`. With ``nodes=0`` it needs no cluster: it runs on
-    this machine, in as many processes as ``processes_per_node`` says. A function without that number is
-    called in this process.
+    A program or a function is launched as an `IndexedJob`. `torchrun` runs one on this machine.
 
     Args:
         job: The job; or the path of a program, or a function, with the arguments of an `IndexedJob`.
@@ -69,9 +48,6 @@ def launch(
         must_fit: Refuse pods that are larger than every node of a local cluster; by default they are created,
             with a warning, and wait.
         options: Arguments of an `IndexedJob`: ``nodes=4, args={"epochs": 2}``.
-
-    Returns:
-        The run; of a function that is called in this process what it returns.
 
     Raises:
         BadInput: The cluster is at a cloud, and no image was built for it; or an argument is invalid.
@@ -84,8 +60,6 @@ def launch(
     """
     _check_arguments(job, options)
     if not isinstance(job, Job):
-        if options.get("nodes") == 0:
-            return launch_here(job, **{key: value for key, value in options.items() if key != "nodes"})
         job = IndexedJob(job, **options)
     on = connect(cluster) if isinstance(cluster, str) else cluster
     return _launch_on(on, job, replace=replace, must_fit=must_fit)
@@ -123,28 +97,6 @@ def _launch_on(cluster: Cluster, job: Job, *, replace: bool, must_fit: bool) -> 
         run.delete()
         raise
     return run
-
-
-def launch_here(
-    program: str | Path | Callable[..., object],
-    *,
-    processes_per_node: int | None = None,
-    args: Mapping[str, Any] | Sequence[object] = (),
-    name: str | None = None,
-) -> LocalRun | Any:
-    """Run a program or a function on this machine, in processes of torchrun; or a function in this one."""
-    if callable(program):
-        if processes_per_node is None:
-            given = functions.arguments(program, args)
-            with functions.alone():
-                return program(**given)
-        path = Path(f"{program.__name__}.py")
-        sources, words = functions.carried(program, args), []
-    else:
-        path, sources, words = config.find(program), None, flags(args)
-    processes = 1 if processes_per_node is None else processes_per_node
-    check_count(processes, what="processes_per_node", least=1, most=MAX_PROCESSES)
-    return LocalRun(name or path.stem, path, words, processes=processes, sources=sources)
 
 
 def _check_arguments(job: object, options: Mapping[str, Any]) -> None:

@@ -36,7 +36,7 @@ class LocalRun(Reports):
         sources: Files by their path below a temporary folder; the program is one of them.
 
     Example:
-        >>> run = kit.launch("train.py", nodes=0, processes_per_node=2)
+        >>> run = kit.torchrun("train.py", processes_per_node=2)
         >>> run.wait()
         >>> run.plot()
     """

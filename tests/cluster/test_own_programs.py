@@ -204,7 +204,7 @@ def test_a_program_gets_the_arguments_that_torchrun_and_python_give_it(local_clu
     program.write_text(SAYS)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", program, *words]
     at_home = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-    here = kit.launch(program, nodes=0, args=words)
+    here = kit.torchrun(program, args=words)
     by_torchrun = kit.IndexedJob(program, nodes=1, args=words, name="own-words")
     container = {"name": "pytorch", "command": ["python", "/trainyard/trainer/say.py"]}
     by_python = by_torchrun.patch({"spec": {"template": {"spec": {"containers": [container]}}}})

@@ -101,7 +101,7 @@ def test_workers_are_replaced_give_way_to_a_service_and_come_back_and_each_recor
         minibatch_size=64,
         minibatches_per_task=2,
         evaluation_steps=15,
-        resources={"worker": {"cpu": round(third, 3)}},
+        cpu=round(third, 3),
         priority={"master": "high", "ps": "high", "worker": "low"},
         args={"step_seconds": 0.1, "log_every": 5},
     )

@@ -8,11 +8,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINES = {
-    "kitlib": 13_130,
+    "kitlib": 13_180,
     "localkube": 30_400,
     "programs": 1_600,
     "trainers": 9_900,
-    "trainyard_kit": 17_870,
+    "trainyard_kit": 17_850,
     "tests": 60_660,
 }
 PRODUCT = ("kitlib", "localkube", "trainyard_kit")

@@ -11,7 +11,7 @@ import pytest
 
 import kitlib as kit
 from kitlib.errors import BadInput
-from kitlib.jobs.base import FETCH
+from kitlib.jobs.program import FETCH
 
 FILES = {
     "lab/main.py": "import one\n",

@@ -6,7 +6,7 @@ import yaml
 
 import kitlib as kit
 from kitlib.errors import BadInput, KitError, RunExists
-from kitlib.jobs.base import flags
+from kitlib.jobs.sources import flags
 
 
 @pytest.fixture

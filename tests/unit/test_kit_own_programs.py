@@ -3,6 +3,7 @@
 import base64
 import builtins
 import linecache
+import os
 import re
 import sys
 import textwrap
@@ -215,7 +216,7 @@ def test_modules_beside_the_notebook_that_a_function_imports_go_along(tmp_path, 
         "net/layers.py",
         "settings.py",
     }
-    run = kit.launch(train, nodes=0, processes_per_node=1)
+    run = kit.torchrun(train)
     run.wait(timeout=120)
     assert run.logs(rank=0) == "width 4"
     run.delete()
@@ -239,14 +240,19 @@ def test_what_cannot_be_sent_is_refused(function, args, words):
 def test_arguments_belong_to_a_program_and_not_to_a_job(program):
     with pytest.raises(BadInput, match="has its arguments already"):
         kit.launch(kit.IndexedJob(program), nodes=3)
+    with pytest.raises(BadInput, match="nodes is a whole number from 1"):
+        kit.launch(program, nodes=0)
 
 
-def test_without_nodes_a_function_runs_in_this_process():
-    assert int(kit.launch(fit, nodes=0, args={"steps": 2})) == 2
+def test_a_function_is_called_in_a_world_of_one_process_and_the_environment_is_restored():
+    before = dict(os.environ)
+    with kit.single_process():
+        assert int(fit(steps=2)) == 2
+    assert dict(os.environ) == before
 
 
-def test_without_nodes_processes_of_torchrun_run_here_and_are_measured():
-    run = kit.launch(fit, nodes=0, processes_per_node=2, args={"steps": 2, "name": "own"})
+def test_processes_of_torchrun_run_here_and_are_measured():
+    run = kit.torchrun(fit, processes_per_node=2, args={"steps": 2, "name": "own"})
     assert run.wait(timeout=120) is run
     assert run.logs(rank=1) == "own: loss 0.5"
     assert list(run.metrics().loss) == [0.5, 0.5]
@@ -255,7 +261,7 @@ def test_without_nodes_processes_of_torchrun_run_here_and_are_measured():
 
 
 def test_a_failure_here_names_the_learners_own_line():
-    run = kit.launch(fit, nodes=0, processes_per_node=1, args={"steps": 3})
+    run = kit.torchrun(fit, args={"steps": 3})
     line = Path(__file__).read_text().splitlines().index("    return values[steps]") + 1
     with pytest.raises(RunFailed, match="rank 0 failed first: IndexError") as error:
         run.wait(timeout=120)

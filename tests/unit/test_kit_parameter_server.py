@@ -32,8 +32,7 @@ def templates(job):
 
 
 def test_pods_have_the_names_labels_and_classes_of_the_walk_through():
-    asked = {"worker": {"cpu": 0.45, "memory": "512Mi"}}
-    made = job(resources=asked, priority={"worker": "low", "ps": "high", "master": "high"})
+    made = job(cpu=0.45, memory="512Mi", priority={"worker": "low", "ps": "high", "master": "high"})
     worker, server = templates(made)["worker.json"], templates(made)["ps.json"]
     assert worker["metadata"]["name"] == "elasticdl-test-mnist-worker-0"
     assert server["metadata"]["name"] == "elasticdl-test-mnist-ps-0"
@@ -138,9 +137,8 @@ def test_state_and_model_lie_on_the_volume():
         ({"data": "/elsewhere/mnist"}, "on none of the job's volumes"),
         ({"data": "/data/../etc"}, "on none of the job's volumes"),
         ({"volumes": {}}, "on none of the job's volumes"),
-        ({"priority": {"workers": "low"}}, "there is no role workers"),
-        ({"resources": {"worker": {"gpu": 1}}}, "resources are cpu and memory"),
-        ({"resources": ["worker"]}, "resources is a dict by role"),
+        ({"priority": {"workers": "low"}}, "priority is a dict by role"),
+        ({"priority": ["worker"]}, "priority is a dict by role"),
         ({"name": "x" * 41}, "at most 40 characters"),
         ({"trainer": "trainers/digits_ddp.py"}, "does not define model"),
     ],

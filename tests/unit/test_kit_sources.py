@@ -202,12 +202,12 @@ def test_an_argument_that_no_container_can_get_is_refused(word):
         flags([word])
 
 
-def test_without_nodes_a_program_gets_what_torchrun_gives_it(tmp_path):
+def test_a_program_on_this_machine_gets_what_torchrun_gives_it(tmp_path):
     program = tmp_path / "say.py"
     program.write_text("import sys, json\nprint(json.dumps(sys.argv[1:]))\n")
     words = ["$(HOME)", "$HOME", "$$", "", "--", "a\nb", "--nnodes=3", "é", "'\"", "-x", "${local_rank}"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", program, *words]
     there = json.loads(subprocess.run(torchrun, capture_output=True, check=True).stdout)
-    run = kit.launch(program, nodes=0, args=words)
+    run = kit.torchrun(program, args=words)
     assert json.loads(run.wait(timeout=120).logs(rank=0)) == there
     run.delete()

@@ -14,6 +14,7 @@ from typing import Any
 from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput
 from kitlib.jobs.base import FOLDER
+from kitlib.jobs.program import Program
 from kitlib.jobs.sources import Sources, check_size, content_of, flags, literal
 from kitlib.k8s.manifests import Object, merge
 from trainyard_kit.elasticdl.parameter_server import ParameterServer, check_functions
@@ -109,7 +110,8 @@ class ModelZooJob(ParameterServer):
         pull_policy: Of the image.
         environment: Variables of all pods.
         log_level: From which the lines for people are logged.
-        job: Arguments of a `ParameterServer`.
+        args: More flags of the master.
+        job: Other arguments of a `ParameterServer`.
     """
 
     def __init__(
@@ -127,26 +129,18 @@ class ModelZooJob(ParameterServer):
         pull_policy: str,
         environment: Mapping[str, str],
         log_level: str,
+        args: Mapping[str, Any] | Sequence[object] = (),
         **job: Any,
     ) -> None:
         self.zoo, self.mode, self.validation, self.init = zoo, mode, validation, init
         self.requests, self.limits, self.pull_policy = requests, limits, pull_policy
         self.environment, self.log_level = environment, log_level
-        super().__init__(zoo.module.name, data=data, **job)
+        program = Program(Path(zoo.module), zoo.sources, flags(args))
+        super().__init__(program, data=data, **job)
         file = output if not output or output.endswith(".pt") else f"{output.rstrip('/')}/model.pt"
         self.model_file, self.state_dir = file, state_dir
         if mode != TRAINING:
             self.options["epochs"] = 0
-
-    def _read_trainer(
-        self, trainer: object, args: Mapping[str, Any] | Sequence[object], files: object, secret: object
-    ) -> None:
-        self.function = self.remote = None
-        self.files, self.modes, self.args = [], {}, flags(args)
-        self.trainer, self.sources = Path(self.zoo.module), self.zoo.sources
-
-    def _check_trainer(self) -> None:
-        """`find_zoo` has checked it; one in an image is checked by the pods."""
 
     @property
     def _folder(self) -> str:

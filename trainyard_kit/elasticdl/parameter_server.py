@@ -8,7 +8,7 @@ servers.
 import ast
 import copy
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any, Self
@@ -17,10 +17,11 @@ from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput
 from kitlib.jobs.base import TrainingJob
+from kitlib.jobs.program import Program
 from kitlib.jobs.sources import literal
 from kitlib.k8s import job_kinds, names
 from kitlib.k8s.manifests import Object, merge
-from kitlib.k8s.quantities import check_count, check_quantity
+from kitlib.k8s.quantities import check_count
 
 ROLES = ("master", "ps", "worker")
 NEEDED = {
@@ -37,7 +38,6 @@ OPTIONS = {  # of the master, with their bounds
     "evaluation_steps": (0, 2**30),
 }
 MAX_NAME = 40  # leaves room for "elasticdl-" and "-worker-" with a number
-EXAMPLES = {"resources": '{"worker": {"cpu": 0.5, "memory": "512Mi"}}', "priority": '{"worker": "low"}'}
 
 
 class ParameterServer(TrainingJob):
@@ -58,8 +58,9 @@ class ParameterServer(TrainingJob):
         args: More flags of ``parameter_server.master``, such as ``{"max_staleness": 8, "lr": 0.1}``.
         model_file: The trained model, on a volume; by default ``/data/models/<name>.pt``.
         volumes: Mount paths and volumes; by default the dataset's volume at ``/data``.
-        gpus: GPUs of each worker, as for `TrainingJob`; master and servers have none.
-        resources: By role, ``{"worker": {"cpu": 0.5, "memory": "512Mi"}}``; roles are master, ps, worker.
+        cpu: Cores of each worker, as for `TrainingJob`.
+        memory: Memory of each worker.
+        gpus: GPUs of each worker; master and servers have none.
         priority: PriorityClasses by role: ``{"worker": "low", "master": "high", "ps": "high"}``.
         image: Of all pods; by default ``TRAINYARD_IMAGE``, or the cluster's own.
         name: Of the run; by default made from the trainer's, and unique.
@@ -78,7 +79,7 @@ class ParameterServer(TrainingJob):
 
     def __init__(
         self,
-        trainer: str | Path,
+        trainer: str | Path | Program,
         *,
         data: Any,
         workers: int = 4,
@@ -91,13 +92,15 @@ class ParameterServer(TrainingJob):
         args: Mapping[str, Any] | Sequence[object] = (),
         model_file: str | None = None,
         volumes: Mapping[str, object] | None = None,
+        cpu: str | float | None = None,
+        memory: str | None = None,
         gpus: int | None = None,
-        resources: Mapping[str, Mapping[str, Any]] | None = None,
         priority: Mapping[str, str] | None = None,
         image: str | None = None,
         name: str | None = None,
     ) -> None:
-        stem = names.slug(Path(trainer).stem, MAX_NAME - 6).rstrip("-")
+        path = trainer.path if isinstance(trainer, Program) else Path(trainer)
+        stem = names.slug(path.stem, MAX_NAME - 6).rstrip("-")
         name = names.validate_name(names.unique(stem) if name is None else name, kind="run", longest=MAX_NAME)
         self.dataset: Any = None if isinstance(data, str) else data
         if volumes is None and self.dataset is not None:
@@ -108,11 +111,14 @@ class ParameterServer(TrainingJob):
             processes_per_node=1,
             volumes=volumes,
             args=args,
+            cpu=cpu,
+            memory=memory,
             gpus=gpus,
             image=image,
             name=name,
         )
-        self._check_trainer()
+        if not isinstance(trainer, Program):
+            check_functions(self.trainer, NEEDED, fix="trainers/mnist_parameter_server.py is an example")
         self.data: str = data if isinstance(data, str) else data.path
         self.root: str = self._volume_of(self.data, what="data")
         self.model_file: str = model_file or f"{self.root}/models/{self.name}.pt"
@@ -123,16 +129,8 @@ class ParameterServer(TrainingJob):
             **_checked(minibatches_per_task=minibatches_per_task, evaluation_steps=evaluation_steps),
             "grads_to_wait": _check_grads(grads_to_wait, workers),
         }
-        self.role_resources: dict[str, Any] = _by_role(resources, what="resources", check=_resources)
-        self.classes: dict[str, Any] = _by_role(
-            priority,
-            what="priority",
-            check=lambda given, _: names.validate_name(given, kind="priority class"),
-        )
+        self.classes: dict[str, str] = _check_priorities(priority)
         self.priorities = tuple(dict.fromkeys(self.classes.values()))
-
-    def _check_trainer(self) -> None:
-        check_functions(self.trainer, NEEDED, fix="trainers/mnist_parameter_server.py is an example")
 
     def _volume_of(self, path: str, *, what: str) -> str:
         """Find the mount path of the volume that holds a path."""
@@ -234,9 +232,7 @@ class ParameterServer(TrainingJob):
         return [f"--{name}={value}" for name, value in given.items()]
 
     def _resources_for(self, role: str) -> Object:
-        asked = self.role_resources.get(role) or {}
-        gpus = (self.gpus or 0) if role == "worker" else 0
-        return self._resources_of(asked.get("cpu"), asked.get("memory"), gpus=gpus)
+        return self._resources if role == "worker" else self._resources_of(None, None)
 
     def _object_name(self, suffix: str) -> str:
         return f"elasticdl-{self.name}{suffix}"
@@ -319,25 +315,9 @@ def _check_grads(grads_to_wait: int, workers: int) -> int:
     return grads_to_wait
 
 
-def _by_role(
-    given: Mapping[str, Any] | None, *, what: str, check: Callable[[object, str], Any]
-) -> dict[str, Any]:
-    """Check an argument by role."""
-    fix = f"{what}={EXAMPLES[what]}"
-    if not isinstance(given or {}, Mapping):
-        raise BadInput(f"{what} is a dict by role", about=f"{what}={given!r}", fix=fix)
-    unknown = sorted(set(given or {}) - set(ROLES))
-    if unknown:
-        words = f"there is no role {', '.join(unknown)}: roles are master, ps and worker"
-        raise BadInput(words, about=f"{what}={dict(given or {})!r}", fix=fix)
-    return {role: check(value, fix) for role, value in (given or {}).items()}
-
-
-def _resources(given: object, fix: str) -> Object:
-    if not isinstance(given, Mapping) or not set(given) <= {"cpu", "memory"}:
-        raise BadInput("a role's resources are cpu and memory", about=repr(given), fix=fix)
-    return {
-        what: check_quantity(value, what=what, example={"cpu": "0.5", "memory": '"512Mi"'}[what])
-        for what, value in given.items()
-        if value is not None
-    }
+def _check_priorities(priority: Mapping[str, str] | None) -> dict[str, str]:
+    given: object = priority or {}
+    if not isinstance(given, Mapping) or not set(given) <= set(ROLES):
+        fix = 'the roles are master, ps and worker: priority={"worker": "low"}'
+        raise BadInput("priority is a dict by role", about=f"priority={priority!r}", fix=fix)
+    return {role: names.validate_name(name, kind="priority class") for role, name in given.items()}
