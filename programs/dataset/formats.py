@@ -70,7 +70,7 @@ def read_digits_folder(folder: Path) -> Contents:
     test = len(images) // 5 + 1
     shown = np.clip(images[:SAMPLE] * 16, 0, 255).astype(np.uint8)
     return Contents(
-        list(DIGITS), len(images) - test, test, (shown, [DIGITS[each] for each in truth[:SAMPLE]])
+        list(DIGITS), len(images) - test, test, (shown, [DIGITS[label] for label in truth[:SAMPLE]])
     )
 
 
@@ -96,7 +96,7 @@ def read_mnist(folder: Path) -> Contents:
     images, truth = (read_idx(raw / f"train-{part}-ubyte") for part in ("images-idx3", "labels-idx1"))
     test = len(read_idx(raw / "t10k-labels-idx1-ubyte"))
     return Contents(
-        list(DIGITS), len(truth), test, (images[:SAMPLE], [DIGITS[each] for each in truth[:SAMPLE]])
+        list(DIGITS), len(truth), test, (images[:SAMPLE], [DIGITS[label] for label in truth[:SAMPLE]])
     )
 
 
@@ -135,7 +135,7 @@ def write_cifar10(folder: Path, train: int, test: int, seed: int) -> None:
         meter.add(count)
     meta = {b"num_cases_per_batch": counts[0], b"num_vis": 3072}
     _write_pickle(
-        batches / "batches.meta", meta | {b"label_names": [each.encode() for each in CIFAR10_CLASSES]}
+        batches / "batches.meta", meta | {b"label_names": [name.encode() for name in CIFAR10_CLASSES]}
     )
 
 
@@ -147,7 +147,7 @@ def read_cifar10(folder: Path) -> Contents:
         counts.append(len(batch[b"labels"]))
         if sample is None:
             images = batch[b"data"][:SAMPLE].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-            sample = (images, [CIFAR10_CLASSES[each] for each in batch[b"labels"][:SAMPLE]])
+            sample = (images, [CIFAR10_CLASSES[label] for label in batch[b"labels"][:SAMPLE]])
     return Contents(list(CIFAR10_CLASSES), sum(counts[:5]), counts[5], sample)
 
 

@@ -134,7 +134,7 @@ def fetch_all(made: Path, work: Path, settings: argparse.Namespace) -> str:
             f"the volume is full: {settings.name} takes {source.room / 1e6:.0f} MB, "
             f"{free / 1e6:.0f} MB are free"
         )
-    mirrors = [each for each in (os.environ.get(MIRROR), *source.mirrors) if each]
+    mirrors = [mirror for mirror in (os.environ.get(MIRROR), *source.mirrors) if mirror]
     for download in source.downloads:
         archive, url = fetch(download, mirrors, work)
         mirrors.sort(key=lambda mirror: not url.startswith(mirror))  # the other mirrors did not answer

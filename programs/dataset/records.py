@@ -78,8 +78,8 @@ def _cifar10(place: Path, part: str) -> Images:
     batches = place / "cifar-10-batches-py"
     names = [f"data_batch_{number}" for number in range(1, 6)] if part == "train" else ["test_batch"]
     read = [read_cifar10_batch(batches / name) for name in names]
-    return np.concatenate([each[b"data"] for each in read]), np.concatenate(
-        [each[b"labels"] for each in read]
+    return np.concatenate([batch[b"data"] for batch in read]), np.concatenate(
+        [batch[b"labels"] for batch in read]
     )
 
 

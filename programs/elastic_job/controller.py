@@ -181,7 +181,9 @@ def etcd_ready(job: dict, now: datetime) -> bool:
     if phase_of(pod) in ENDS or (end and (now - end).total_seconds() > OVERDUE_SECONDS):
         delete(namespace, name, at_once=True, with_service=False)
     every = pod.get("status", {}).get("conditions") or []
-    return end is None and any(each["type"] == "Ready" and each["status"] == "True" for each in every)
+    return end is None and any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in every
+    )
 
 
 def clean(job: dict, pods: Iterable[dict]) -> None:
@@ -288,8 +290,10 @@ def worker_pod(job: dict, index: int) -> dict:
     meta["labels"] = (given.get("labels") or {}) | meta["labels"]
     meta["annotations"] = given.get("annotations") or {}
     containers = [
-        each | {"args": [*rendezvous(job), *each.get("args", [])]} if each["name"] == CONTAINER else each
-        for each in template["spec"]["containers"]
+        container | {"args": [*rendezvous(job), *container.get("args", [])]}
+        if container["name"] == CONTAINER
+        else container
+        for container in template["spec"]["containers"]
     ]
     policy = worker_of(job).get("restartPolicy", "ExitCode")
     spec = template["spec"] | {
@@ -329,7 +333,9 @@ def leaving(pod: dict) -> datetime | None:
 def disrupted(pod: dict) -> bool:
     """Return whether somebody else ended the pod: how its program then ended says nothing about the job."""
     every = (pod.get("status") or {}).get("conditions") or []
-    marked = any(each["type"] == "DisruptionTarget" and each["status"] == "True" for each in every)
+    marked = any(
+        condition["type"] == "DisruptionTarget" and condition["status"] == "True" for condition in every
+    )
     return marked or leaving(pod) is not None
 
 
@@ -353,8 +359,8 @@ def lost(job: dict, pod: dict) -> bool:
 
 def exit_codes(pod: dict) -> list[int]:
     """Return how the pod's containers failed."""
-    states = [each.get("state", {}) for each in pod["status"].get("containerStatuses", [])]
-    codes = [each["terminated"]["exitCode"] for each in states if "terminated" in each]
+    states = [container.get("state", {}) for container in pod["status"].get("containerStatuses", [])]
+    codes = [state["terminated"]["exitCode"] for state in states if "terminated" in state]
     return [code for code in codes if code]
 
 
@@ -362,16 +368,23 @@ def restarts_of(job: dict, pods: Iterable[dict]) -> int:
     """Return how often workers were begun again: pods replaced so far, and containers of those there are."""
     before = (job.get("status") or {}).get("replaced", 0)
     return before + sum(
-        each.get("restartCount", 0)
+        container.get("restartCount", 0)
         for pod in pods
-        for each in (pod.get("status") or {}).get("containerStatuses") or []
+        for container in (pod.get("status") or {}).get("containerStatuses") or []
     )
 
 
 def finished(job: dict) -> str:
     """Return how the job ended, or an empty text: it ends once."""
     every = (job.get("status") or {}).get("conditions", [])
-    return next((each["type"] for each in every if each["type"] in ENDS and each["status"] == "True"), "")
+    return next(
+        (
+            condition["type"]
+            for condition in every
+            if condition["type"] in ENDS and condition["status"] == "True"
+        ),
+        "",
+    )
 
 
 def judge(job: dict, pods: Iterable[dict], *, now: datetime) -> tuple[str, str]:
@@ -392,7 +405,7 @@ def judge(job: dict, pods: Iterable[dict], *, now: datetime) -> tuple[str, str]:
     wanted = worker_of(job).get("replicas", 1)
     if running:
         return "Running", f"{running} of {wanted} workers run"
-    ran = any(each["type"] == "Running" for each in status.get("conditions", []))
+    ran = any(condition["type"] == "Running" for condition in status.get("conditions", []))
     return ("Restarting", f"none of {wanted} workers runs") if ran else ("Created", "its workers are made")
 
 
@@ -404,7 +417,7 @@ def status_of(job: dict, pods: Iterable[dict], *, now: datetime) -> dict:
     staying = [phase_of(pod) for pod in pods if not leaving(pod)]
     status["replicaStatuses"] = {
         "Worker": {
-            "active": sum(each in ("Pending", "Running") for each in staying),
+            "active": sum(phase in ("Pending", "Running") for phase in staying),
             "running": staying.count("Running"),
             "succeeded": staying.count("Succeeded"),
             "failed": staying.count("Failed"),
@@ -416,13 +429,20 @@ def status_of(job: dict, pods: Iterable[dict], *, now: datetime) -> dict:
     phase, why = judge(job | {"status": status}, pods, now=now)
     if phase in ENDS:
         status["completionTime"] = stamp(now)
-    conditions = [dict(each) for each in old.get("conditions", [])]
-    for each in conditions:
-        if each["type"] != "Created" and each["type"] != phase:
-            each["status"] = "False"
-    same = next((each for each in conditions if each["type"] == phase and each["status"] == "True"), None)
+    conditions = [dict(condition) for condition in old.get("conditions", [])]
+    for condition in conditions:
+        if condition["type"] != "Created" and condition["type"] != phase:
+            condition["status"] = "False"
+    same = next(
+        (
+            condition
+            for condition in conditions
+            if condition["type"] == phase and condition["status"] == "True"
+        ),
+        None,
+    )
     if same is None:
-        conditions = [each for each in conditions if each["type"] != phase]
+        conditions = [condition for condition in conditions if condition["type"] != phase]
         same = {"type": phase, "status": "True", "lastTransitionTime": stamp(now)}
         conditions.append(same)
     same |= {"reason": f"ElasticJob{phase}", "message": f"ElasticJob {job['metadata']['name']}: {why}"}
