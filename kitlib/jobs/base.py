@@ -17,7 +17,7 @@ from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput
-from kitlib.jobs.program import Program
+from kitlib.jobs.program import TrainerProgram
 from kitlib.jobs.resources import GPU_COUNT, GPU_TOLERATION, NO_GPUS, NodeResources
 from kitlib.jobs.sources import Remote, data_of, literal, volume_of
 from kitlib.k8s import manifests, names
@@ -171,7 +171,7 @@ class TrainingJob(Job):
 
     def __init__(
         self,
-        trainer: str | Path | Callable[..., object] | Program,
+        trainer: str | Path | Callable[..., object] | TrainerProgram,
         *,
         nodes: int = 4,
         processes_per_node: int | None = None,
@@ -191,8 +191,8 @@ class TrainingJob(Job):
         self.file: Path | None = None if template is None else config.find(template)
         program = (
             trainer
-            if isinstance(trainer, Program)
-            else Program.read(trainer, args, files=files, secret=source_secret)
+            if isinstance(trainer, TrainerProgram)
+            else TrainerProgram.read(trainer, args, files=files, secret=source_secret)
         )
         self.function, self.remote = program.function, program.remote
         self.trainer, self.args, self.sources = program.path, program.args, program.sources

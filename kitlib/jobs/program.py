@@ -14,7 +14,7 @@ FETCH = config.DATA / "trainers" / "fetch_trainer.py"
 
 
 @dataclass(frozen=True)
-class Program:
+class TrainerProgram:
     """A trainer, read.
 
     Attributes:

@@ -14,7 +14,7 @@ from typing import Any
 from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput
 from kitlib.jobs.base import FOLDER
-from kitlib.jobs.program import Program
+from kitlib.jobs.program import TrainerProgram
 from kitlib.jobs.sources import Sources, check_size, content_of, flags, literal
 from kitlib.k8s.manifests import Object, merge
 from trainyard_kit.elasticdl.parameter_server import ParameterServer, check_functions
@@ -135,7 +135,7 @@ class ModelZooJob(ParameterServer):
         self.zoo, self.mode, self.validation, self.init = zoo, mode, validation, init
         self.requests, self.limits, self.pull_policy = requests, limits, pull_policy
         self.environment, self.log_level = environment, log_level
-        program = Program(Path(zoo.module), zoo.sources, flags(args))
+        program = TrainerProgram(Path(zoo.module), zoo.sources, flags(args))
         super().__init__(program, data=data, **job)
         file = output if not output or output.endswith(".pt") else f"{output.rstrip('/')}/model.pt"
         self.model_file, self.state_dir = file, state_dir

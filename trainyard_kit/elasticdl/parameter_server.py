@@ -17,7 +17,7 @@ from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.errors import BadInput
 from kitlib.jobs.base import TrainingJob
-from kitlib.jobs.program import Program
+from kitlib.jobs.program import TrainerProgram
 from kitlib.jobs.sources import literal
 from kitlib.k8s import job_kinds, names
 from kitlib.k8s.manifests import Object, merge
@@ -79,7 +79,7 @@ class ParameterServer(TrainingJob):
 
     def __init__(
         self,
-        trainer: str | Path | Program,
+        trainer: str | Path | TrainerProgram,
         *,
         data: Any,
         workers: int = 4,
@@ -99,7 +99,7 @@ class ParameterServer(TrainingJob):
         image: str | None = None,
         name: str | None = None,
     ) -> None:
-        path = trainer.path if isinstance(trainer, Program) else Path(trainer)
+        path = trainer.path if isinstance(trainer, TrainerProgram) else Path(trainer)
         stem = names.slug(path.stem, MAX_NAME - 6).rstrip("-")
         name = names.validate_name(names.unique(stem) if name is None else name, kind="run", longest=MAX_NAME)
         self.dataset: Any = None if isinstance(data, str) else data
@@ -117,7 +117,7 @@ class ParameterServer(TrainingJob):
             image=image,
             name=name,
         )
-        if not isinstance(trainer, Program):
+        if not isinstance(trainer, TrainerProgram):
             check_functions(self.trainer, NEEDED, fix="trainers/mnist_parameter_server.py is an example")
         self.data: str = data if isinstance(data, str) else data.path
         self.root: str = self._volume_of(self.data, what="data")
