@@ -114,6 +114,7 @@ def test_a_deleted_master_is_replaced_by_its_job_and_the_run_goes_on(cluster, da
 def test_a_service_of_high_priority_preempts_three_workers_which_come_back_when_it_is_scaled_down(
     cluster, data, shell, tmp_path
 ):
+    kit.Run(cluster.kube, "test-mnist").delete()  # that of the first test
     shell("elasticdl zoo init")
     shell(TRAIN.replace("--num_epochs=5", "--num_epochs=500"))
     run = cluster.run("test-mnist")
