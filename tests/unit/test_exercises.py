@@ -17,6 +17,7 @@ from .exercise_answers import EXPOSED, OPTIMIZER, RESUME, RESUME_BY_STATEFUL
 
 ROOT = Path(__file__).parents[2]
 AMDAHL = "def amdahl(share, workers):\n    return {}"
+LAW = "1 / (1 - share + share / workers)"
 DATASET = """
     from pathlib import Path
     import numpy
@@ -77,14 +78,8 @@ SOLUTIONS = {
 }
 # Notebook, what is replaced in the solution, by what, a check that fails then, and words of its advice.
 WRONG = [
-    ("00", "1 / (1 - share + share / workers)", "share * workers", "one worker", "should be 1"),
-    (
-        "00",
-        "1 / (1 - share + share / workers)",
-        "1 - share + share / workers",
-        "fully parallel",
-        "should be 4",
-    ),
+    ("00", LAW, "share * workers", "one worker", "should be 1"),
+    ("00", LAW, "1 - share + share / workers", "fully parallel", "should be 4"),
     (
         "00",
         "1 - share + share / workers",
@@ -92,8 +87,8 @@ WRONG = [
         "not parallel at all",
         "should be 1",
     ),
-    ("00", "1 / (1 - share + share / workers)", "None", "one worker", "returns None"),
-    ("00", "1 / (1 - share + share / workers)", "1 / 0", "one worker", "line 2, return 1 / 0, raises Zero"),
+    ("00", LAW, "None", "one worker", "returns None"),
+    ("00", LAW, "1 / 0", "one worker", "line 2, return 1 / 0, raises Zero"),
     (
         "00",
         "return 1 / (1 - share + share / workers)",
@@ -102,7 +97,7 @@ WRONG = [
         "not written",
     ),
     ("04", "(Dataset)", "", "it is a Dataset", "derive"),
-    ("04", "len(self.items)", "3", "its length", "the number of folders"),
+    ("04", "len(self.items)", "5", "its length", "the number of folders"),
     ("04", "label\n", "str(label)\n", "labels count", "an int"),
     ("04", " / 255", "", "float tensor", "divide bytes by 255"),
     ("04", ".unsqueeze(0)", "", "float tensor", "channels"),

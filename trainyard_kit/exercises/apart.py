@@ -59,15 +59,8 @@ def judge(exercise: Exercise, written: Mapping[str, object]) -> Checklist:
         source, results = Path(folder, "cell.py"), Path(folder, "results")
         source.write_text(cell, encoding="utf-8")
         results.touch()
-        command = [
-            sys.executable,
-            "-m",
-            "trainyard_kit.exercises.apart",
-            module,
-            str(source),
-            str(results),
-            json.dumps(by_name),
-        ]
+        words = [module, str(source), str(results), json.dumps(by_name)]
+        command = [sys.executable, "-m", "trainyard_kit.exercises.apart", *words]
         with progress("kit.check") as line:
             line.update(f"making {len(names)} checks in a process of their own")
             ended, said = run(command, seconds=exercise.seconds, folder=folder)
@@ -131,12 +124,25 @@ def _cell_of(written: Mapping[str, object]) -> tuple[str, dict[str, str]]:
         if not (cell := _source(answer)):
             raise NotYet(f"{name} has no source to be read: write it with def or class in a cell")
         cells[cell] = None
+        added += _imports(answer, cell)
         if named[name] == "<lambda>":
             named[name] = name
             added.append(f"{name} = {_lambda(answer, cell)}")
     if len(cells) > 1:
         raise NotYet(f"write {' and '.join(written)} in one cell")
     return "\n".join([*cells, *added]), named
+
+
+def _imports(answer: object, cell: str) -> list[str]:
+    """Import what the cell uses of the modules that other cells have imported."""
+    values = [answer, *vars(answer).values()] if inspect.isclass(answer) else [answer]
+    space = next((value.__globals__ for value in values if inspect.isfunction(value)), {})
+    names = {node.id for node in ast.walk(definitions(cell)) if isinstance(node, ast.Name)}
+    return [
+        f"import {space[name].__name__} as {name}"
+        for name in sorted(names)
+        if inspect.ismodule(space.get(name))
+    ]
 
 
 def _text(written: Mapping[str, object]) -> tuple[str, dict[str, str]]:

@@ -202,7 +202,7 @@ def describe(found: object) -> str:
 
 
 def definitions(cell: str) -> ast.Module:
-    """Keep the definitions of a cell: imports, functions, classes, constants; drop what does something.
+    """Keep the definitions of a cell: imports, functions, classes, and what they use; drop the rest.
 
     Example:
         >>> ast.unparse(definitions("double = lambda x: 2 * x; print(double(3))"))
@@ -210,17 +210,21 @@ def definitions(cell: str) -> ast.Module:
     """
     tree = ast.parse(cell, CELL)
     kept = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
-    tree.body = [statement for statement in tree.body if isinstance(statement, kept) or _constant(statement)]
+    kept_nodes = [node for item in tree.body if isinstance(item, kept) for node in ast.walk(item)]
+    used = {node.id for node in kept_nodes if isinstance(node, ast.Name)}
+    tree.body = [item for item in tree.body if isinstance(item, kept) or _constant(item, used)]
+    tree.body.sort(key=lambda item: not isinstance(item, ast.Import | ast.ImportFrom))
     return tree
 
 
-def _constant(statement: ast.stmt) -> bool:
+def _constant(statement: ast.stmt, used: set[str]) -> bool:
     if not isinstance(statement, ast.Assign):
         return False
-    if isinstance(statement.value, ast.Lambda):
-        return True
     try:
         ast.literal_eval(statement.value)
     except ValueError:
-        return False
+        names = {
+            node.id for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)
+        }
+        return isinstance(statement.value, ast.Lambda) or bool(names & used)
     return True

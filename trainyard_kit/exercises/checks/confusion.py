@@ -11,11 +11,13 @@ def confusion(labels, predictions, classes):
 EXERCISE = Exercise("confusion", seconds=10, stub=STUB)
 
 
-def rows(confusion) -> list[list[int]]:
-    """Compute the matrix of four classes, of which the last has no images."""
-    found = confusion(LABELS, PREDICTIONS, 4)
+def rows(confusion, kind=list) -> list[list[int]]:
+    """Compute the matrix of four classes, of which the last has no images; an array is right, too."""
+    import numpy
+
+    found = confusion(kind(LABELS), kind(PREDICTIONS), 4)
     try:
-        return [[int(count) for count in row] for row in found]
+        return [[int(count) for count in row] for row in numpy.asarray(found).tolist()]
     except (TypeError, ValueError):
         raise NotYet(f"it returns {describe(found)}, and should return a list of rows") from None
 
@@ -62,8 +64,7 @@ def orientation(confusion):
 def arrays(confusion):
     import numpy
 
-    found = confusion(numpy.array(LABELS), numpy.array(PREDICTIONS), 4)
-    if [[int(count) for count in row] for row in found] != WANTED:
+    if rows(confusion, numpy.array) != WANTED:
         raise NotYet("with arrays the matrix is another one: iterate over labels and predictions in pairs")
 
 
@@ -72,7 +73,7 @@ def fast(confusion):
     import time
 
     labels = [number % 10 for number in range(10_000)]
-    began = time.perf_counter()
+    began = time.process_time()
     confusion(labels, labels[::-1], 10)
-    if (took := time.perf_counter() - began) > 1:
+    if (took := time.process_time() - began) > 1:
         raise NotYet(f"it takes {took:.1f} s: go through the images once, not once for each cell")

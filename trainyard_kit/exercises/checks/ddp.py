@@ -51,14 +51,9 @@ def train(source: str) -> tuple[Rank, ...]:
     with tempfile.TemporaryDirectory(prefix="exercise-") as folder:
         program = Path(folder, "program.py")
         program.write_text(source, encoding="utf-8")
-        torchrun = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--local-addr=127.0.0.1",  # the machine's name may lead nowhere, without a network
-            f"--nproc-per-node={RANKS}",
-        ]
+        # Without a network, the machine's name may lead nowhere.
+        flags = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={RANKS}"]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", *flags]
         recorder = str(apart.HERE / "ddp_recorder.py")
         words = [recorder, folder, str(program), f"--epochs={EPOCHS}", f"--global-batch-size={BATCH}"]
         with progress("kit.check") as line:
