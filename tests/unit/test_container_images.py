@@ -27,7 +27,7 @@ from trainyard_kit.container_images.registry import Login, Registry, StoredImage
 from .container_registry import PASSWORD, serve_registry
 
 GITHUBS = f"ghcr.io/{DEFAULT_IMAGE}"
-MISSING = engines.missing() or ("" if shutil.which("docker-registry") else "there is no docker-registry")
+MISSING = engines.missing(["docker"]) or ("" if shutil.which("docker-registry") else "there is no docker-registry")
 if MISSING and os.environ.get("TRAINYARD_NEEDS_DOCKER"):
     pytest.fail(f"building and pushing images is NOT TESTED: {MISSING}", pytrace=False)
 with_engine = pytest.mark.skipif(
@@ -160,7 +160,7 @@ def test_what_is_left_out_is_what_the_engine_leaves_out(tmp_path, ignore):
         with tarfile.open(fileobj=io.BytesIO(saved)) as archive:
             for layer in json.load(archive.extractfile("manifest.json"))[0]["Layers"]:
                 with tarfile.open(fileobj=archive.extractfile(layer)) as files:
-                    sent |= {each.name for each in files if each.isfile()}
+                    sent |= {member.name for member in files if member.isfile()}
     finally:
         docker("rmi", "--force", name)
     ours = {str(each.relative_to(tmp_path)) for each in BuildContext(tmp_path, file).files}

@@ -157,9 +157,9 @@ def find() -> Engine | None:
     return next((Engine(program) for program in PROGRAMS if not _missing(program)), None)
 
 
-def missing() -> str:
-    """Explain why no image can be built on this machine; empty if one can."""
-    reasons = [_missing(program) for program in PROGRAMS]
+def missing(programs=PROGRAMS) -> str:
+    """Explain why none of ``programs`` can build an image on this machine; empty if one can."""
+    reasons = [_missing(program) for program in programs]
     return "" if "" in reasons else "; ".join(reasons)
 
 
