@@ -27,7 +27,9 @@ from trainyard_kit.container_images.registry import Login, Registry, StoredImage
 from .container_registry import PASSWORD, serve_registry
 
 GITHUBS = f"ghcr.io/{DEFAULT_IMAGE}"
-MISSING = engines.missing(["docker"]) or ("" if shutil.which("docker-registry") else "there is no docker-registry")
+MISSING = engines.missing(["docker"]) or (
+    "" if shutil.which("docker-registry") else "there is no docker-registry"
+)
 if MISSING and os.environ.get("TRAINYARD_NEEDS_DOCKER"):
     pytest.fail(f"building and pushing images is NOT TESTED: {MISSING}", pytrace=False)
 with_engine = pytest.mark.skipif(

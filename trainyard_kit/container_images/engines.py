@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,7 +157,7 @@ def find() -> Engine | None:
     return next((Engine(program) for program in PROGRAMS if not _missing(program)), None)
 
 
-def missing(programs=PROGRAMS) -> str:
+def missing(programs: Sequence[str] = PROGRAMS) -> str:
     """Explain why none of ``programs`` can build an image on this machine; empty if one can."""
     reasons = [_missing(program) for program in programs]
     return "" if "" in reasons else "; ".join(reasons)
