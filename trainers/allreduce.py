@@ -71,7 +71,7 @@ def choose_device() -> tuple[torch.device, str]:
         print("this pod has GPUs, but torch finds no CUDA device: training on CPU, by gloo", flush=True)
     everyone = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
-    owners = {each.item() for each in everyone}
+    owners = {owner.item() for owner in everyone}
     if 0 in owners or len(owners) < len(everyone):
         return torch.device("cpu"), "gloo"
     return torch.device("cuda", torch.cuda.current_device()), "nccl"

@@ -312,9 +312,9 @@ def _copied(value: object, memory: object) -> object:
         return memory.copy_(value.detach()) if fits else value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):
         places = memory if isinstance(memory, Mapping) else {}
-        return {name: _copied(each, places.get(name)) for name, each in value.items()}
+        return {name: _copied(part, places.get(name)) for name, part in value.items()}
     if isinstance(value, list | tuple):
         fits = isinstance(memory, list | tuple) and len(memory) == len(value)
         pairs = zip(value, memory if fits else [None] * len(value), strict=True)
-        return type(value)(_copied(each, place) for each, place in pairs)
+        return type(value)(_copied(part, place) for part, place in pairs)
     return value

@@ -160,7 +160,7 @@ def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Ten
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
     """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
-    mean, spread = (torch.tensor(each, device=pixels.device).view(1, 3, 1, 1) for each in (MEAN, SPREAD))
+    mean, spread = (torch.tensor(rgb, device=pixels.device).view(1, 3, 1, 1) for rgb in (MEAN, SPREAD))
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
@@ -297,12 +297,12 @@ def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
     """Count the bytes that this rank holds of parameters, gradients and optimizer state."""
 
     def count(tensors) -> int:
-        parts = (each.to_local() if isinstance(each, DTensor) else each for each in tensors)
-        return sum(each.numel() * each.element_size() for each in parts)
+        parts = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
+        return sum(tensor.numel() * tensor.element_size() for tensor in parts)
 
     parameters = list(network.parameters())
-    state = [part for each in optimizer.state.values() for part in each.values() if torch.is_tensor(part)]
-    gradients = [each.grad for each in parameters if each.grad is not None]
+    state = [part for parts in optimizer.state.values() for part in parts.values() if torch.is_tensor(part)]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return {
         "parameters_bytes": count(parameters),
         "gradients_bytes": count(gradients),

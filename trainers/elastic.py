@@ -231,25 +231,25 @@ class Worker:
         Raises:
             Regroup: A peer was lost; the step has no effect.
         """
-        parameters = [each for each in model.parameters() if each.requires_grad]
-        for each in parameters:
-            if each.grad is None:
-                each.grad = torch.zeros_like(each)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
         wish = self._wish()
-        said = [float(loss), samples, *(float(wish == each) for each in REASONS)]
+        said = [float(loss), samples, *(float(wish == reason) for reason in REASONS)]
         totals = torch.tensor(said, dtype=torch.float64)
         with self.collective():
             by_type: dict[torch.dtype, list[torch.Tensor]] = {}
-            for each in parameters:
-                by_type.setdefault(each.dtype, []).append(each.grad)
+            for parameter in parameters:
+                by_type.setdefault(parameter.dtype, []).append(parameter.grad)
             if self.world_size > 1:
                 for number, gradients in enumerate(by_type.values()):
                     totals = self._sum(gradients, totals if number == 0 else None)
             summed = totals.tolist()
         self._leavers = int(summed[2 + REASONS.index("leave")])
         self._agreed = next((REASONS[i] for i in reversed(range(len(REASONS))) if summed[2 + i]), None)
-        for each in parameters:
-            each.grad.div_(max(summed[1], 1))
+        for parameter in parameters:
+            parameter.grad.div_(max(summed[1], 1))
         return Totals(summed[0] / max(summed[1], 1), int(summed[1]))
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -261,7 +261,7 @@ class Worker:
 
     def _sum(self, gradients: list[torch.Tensor], totals: torch.Tensor | None) -> torch.Tensor | None:
         """Sum gradients of one type as one flat tensor; other values to be summed are appended to it."""
-        flat = [each.flatten() for each in gradients]
+        flat = [gradient.flatten() for gradient in gradients]
         rides = totals is not None and flat[0].dtype in (torch.float32, torch.float64)
         if rides:
             flat.append(totals.to(flat[0]))
@@ -270,7 +270,7 @@ class Worker:
             dist.all_reduce(bucket)
         else:
             self._wait(dist.all_reduce(bucket, group=self.group, async_op=True))
-        parts = bucket.split([len(each) for each in flat])
+        parts = bucket.split([len(part) for part in flat])
         for mine, summed in zip(gradients, parts[: len(gradients)], strict=True):
             mine.copy_(summed.view_as(mine))
         if totals is not None and not rides:  # half precision cannot represent a batch's size

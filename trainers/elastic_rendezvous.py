@@ -352,7 +352,7 @@ class ElasticRendezvous:
         host = socket.gethostname()
 
         def end(state: Any) -> bool:
-            return any((each.addr, each.pid) == (host, died) for each in state.participants) and _end(state)
+            return any((node.addr, node.pid) == (host, died) for node in state.participants) and _end(state)
 
         if died:
             self._handler._state_holder.sync()

@@ -102,8 +102,8 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Te
         raise SystemExit(f"{inside} has no folder {'train' if train else 'val'}; prepare the data set anew")
     classes = sorted(path for path in place.iterdir() if path.is_dir())
     paths, labels = [], []
-    for number, one in enumerate(classes):
-        found = sorted(path for path in one.rglob("*") if path.suffix.lower() in ENDINGS)
+    for number, folder in enumerate(classes):
+        found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in ENDINGS)
         found = found[: -(-limit // len(classes)) or None]
         paths += found
         labels += [number] * len(found)
@@ -144,7 +144,7 @@ def as_records(pixels: torch.Tensor) -> torch.Tensor:
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
     """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
-    mean, spread = (torch.tensor(each, device=pixels.device).view(1, 3, 1, 1) for each in (MEAN, SPREAD))
+    mean, spread = (torch.tensor(rgb, device=pixels.device).view(1, 3, 1, 1) for rgb in (MEAN, SPREAD))
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 

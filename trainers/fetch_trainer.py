@@ -173,8 +173,8 @@ def fetch(url: str, target: Path) -> list[str]:
             continue  # who may not list a bucket is told "forbidden" of what is not there
         (target / file).write_bytes(content)
         fetched.append(file)
-        modules = (f"{each}.py" for each in _imports(content, file) if not _there(each, target))
-        waiting += [each for each in modules if each not in waiting]
+        modules = (f"{module}.py" for module in _imports(content, file) if not _there(module, target))
+        waiting += [module for module in modules if module not in waiting]
     return fetched
 
 
@@ -203,7 +203,7 @@ def _region() -> str:
 def main() -> None:
     """Copy what was carried, fetch the rest."""
     url, target, carried = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    sys.path[:] = [each for each in sys.path if Path(each or ".").resolve() != carried.resolve()]
+    sys.path[:] = [folder for folder in sys.path if Path(folder or ".").resolve() != carried.resolve()]
     for file in sorted(carried.glob("*.py")):
         shutil.copyfile(file, target / file.name)
     try:

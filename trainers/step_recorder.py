@@ -34,7 +34,7 @@ def local(tensor: Any) -> torch.Tensor:
 def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """Count the bytes that this rank holds of parameters, gradients and optimizer state."""
     parameters = list(network.parameters())
-    state = [part for each in optimizer.state.values() for part in each.values() if torch.is_tensor(part)]
+    state = [part for parts in optimizer.state.values() for part in parts.values() if torch.is_tensor(part)]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     kinds = {"parameters": parameters, "gradients": gradients, "optimizer": state}
     return {

@@ -169,7 +169,7 @@ class StepTrace:
         """Draw the parts of a step by rank."""
         from trainyard_kit.step_trace_plot import plot_step_trace
 
-        return plot_step_trace(self)
+        return plot_step_trace(self.seconds, slow_rank=self.slow_rank)
 
 
 def _without(spans: Spans, others: Spans) -> Spans:

@@ -3,7 +3,7 @@
 A table is replaced as a whole in one transaction. Layouts: linux/netfilter/nf_tables.h, nfnetlink.h.
 
 Example:
-    >>> table = Table("policy")
+    >>> table = NftTable("policy")
     >>> table.chain("in", Hook("filter", LOCAL_IN, 0))
     >>> table.rule("in", [*protocol_is("TCP"), *port_in(80, 80), verdict(DROP)])
     >>> table.replace(sock)  # doctest: +SKIP
@@ -51,7 +51,7 @@ class Hook:
 
 
 @dataclass
-class Table:
+class NftTable:
     """A table of IPv4 and IPv6, as the messages that make it.
 
     Attributes:

@@ -32,7 +32,7 @@ from localkube.network.network_policy import (
     peer,
     pod_rules,
 )
-from localkube.network.nftables import ACCEPT, DESTINATION, DROP, SOURCE, Hook, Table, verdict
+from localkube.network.nftables import ACCEPT, DESTINATION, DROP, SOURCE, Hook, NftTable, verdict
 from localkube.network.node_listeners import Front
 from localkube.network.relay import Backend
 from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExited
@@ -174,7 +174,7 @@ class PolicyEnforcer:
         with socket.socket(fileno=descriptor) as kernel:
             try:
                 if wanted == (UNRESTRICTED, {}):
-                    Table(TABLE).delete(kernel)
+                    NftTable(TABLE).delete(kernel)
                 else:
                     pod_table(*wanted, own=address, network=self._network).replace(kernel)
                 self._installed[uid] = wanted
@@ -218,13 +218,13 @@ class PolicyEnforcer:
                 self._warn(policy, NOT_ENFORCED, f"it is stored and not enforced: {why}")
 
 
-def pod_table(rules: PodRules, services: Targets, *, own: str, network: ClusterNetwork) -> Table:
+def pod_table(rules: PodRules, services: Targets, *, own: str, network: ClusterNetwork) -> NftTable:
     """Compile the table of one pod.
 
     Args:
         own: The pod's address.
     """
-    table = Table(TABLE)
+    table = NftTable(TABLE)
     if services:
         table.chain("services", Hook("nat", nftables.LOCAL_OUT, DNAT_PRIORITY))
         for front, backends in services.items():
@@ -249,17 +249,17 @@ def pod_table(rules: PodRules, services: Targets, *, own: str, network: ClusterN
     return table
 
 
-def _begin(table: Table, chain: str, *, coming: bool) -> None:
+def _begin(table: NftTable, chain: str, *, coming: bool) -> None:
     table.rule(chain, [*nftables.through_loopback(coming=coming), verdict(ACCEPT)])
     table.rule(chain, [*nftables.established(), verdict(ACCEPT)])
     table.rule(chain, [*nftables.later_segment(), verdict(ACCEPT)])
 
 
-def _accept(table: Table, chain: str, where: Sequence[nftables.Expression]) -> None:
+def _accept(table: NftTable, chain: str, where: Sequence[nftables.Expression]) -> None:
     table.rule(chain, [*nftables.is_ipv4(), *where, verdict(ACCEPT)])
 
 
-def _allow(table: Table, chain: str, rule: AllowRule, side: int) -> None:
+def _allow(table: NftTable, chain: str, rule: AllowRule, side: int) -> None:
     hosts = [network.removesuffix("/32") for network in rule.networks if network.endswith("/32")]
     wheres = [nftables.in_network(side, network) for network in rule.networks if not network.endswith("/32")]
     if len(hosts) == 1:
@@ -278,7 +278,7 @@ def _allow(table: Table, chain: str, rule: AllowRule, side: int) -> None:
             _accept(table, chain, narrowed)
 
 
-def _lead(table: Table, front: Front, backends: Sequence[Backend]) -> None:
+def _lead(table: NftTable, front: Front, backends: Sequence[Backend]) -> None:
     for left, (host, port) in zip(range(len(backends), 0, -1), backends, strict=True):
         table.rule(
             "services",

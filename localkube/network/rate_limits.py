@@ -9,7 +9,7 @@ import logging
 import socket
 
 from localkube.network import nftables
-from localkube.network.nftables import DROP, Expression, Hook, Table, verdict
+from localkube.network.nftables import DROP, Expression, Hook, NftTable, verdict
 from localkube.runtime.pod_network import GATE
 
 # New connections: each second, and at once.
@@ -35,8 +35,8 @@ def limit_rates(*, port: int) -> None:
         log.warning("a pod may open connections as fast as it can: %s", error)
 
 
-def _api_server(port: int) -> Table:
-    table = Table("trainyard-api")
+def _api_server(port: int) -> NftTable:
+    table = NftTable("trainyard-api")
     table.chain("ingress", Hook("filter", nftables.LOCAL_IN, 0))
     table.rule("ingress", [*nftables.through_loopback(coming=True), verdict(nftables.ACCEPT)])
     opens = [*nftables.is_ipv4(), *nftables.first_segment(), *nftables.port_in(port, port)]
@@ -44,8 +44,8 @@ def _api_server(port: int) -> Table:
     return table
 
 
-def _gateway(interface: int) -> Table:
-    table = Table("trainyard-gateway", nftables.NFPROTO_BRIDGE)
+def _gateway(interface: int) -> NftTable:
+    table = NftTable("trainyard-gateway", nftables.NFPROTO_BRIDGE)
     table.chain("forward", Hook("filter", nftables.FORWARD, 0))
     leaves = nftables.leaves_by(interface)
     _limit(table, "forward", [*leaves, *nftables.first_segment()], TO_WORLD)
@@ -53,6 +53,6 @@ def _gateway(interface: int) -> Table:
     return table
 
 
-def _limit(table: Table, chain: str, what: list[Expression], rate: tuple[int, int]) -> None:
+def _limit(table: NftTable, chain: str, what: list[Expression], rate: tuple[int, int]) -> None:
     each_second, at_once = rate
     table.rule(chain, [*what, *table.more_than(each_second, burst=at_once), verdict(DROP)])

@@ -127,7 +127,7 @@ def write_cifar10(folder: Path, train: int, test: int, seed: int) -> None:
         which = labels(count, 10, rng)
         flat = pictures(which, looks, 32, rng).transpose(0, 3, 1, 2).reshape(count, -1)
         title = f"stand-in {name}".encode()
-        files = [f"{CIFAR10_CLASSES[each]}_s_{number:06d}.png".encode() for number, each in enumerate(which)]
+        files = [f"{CIFAR10_CLASSES[label]}_s_{i:06d}.png".encode() for i, label in enumerate(which)]
         _write_pickle(
             batches / name,
             {b"batch_label": title, b"labels": which.tolist(), b"data": flat, b"filenames": files},

@@ -9,7 +9,7 @@ import http.server
 class Handler(http.server.BaseHTTPRequestHandler):
     broken = False
     def do_GET(self):
-        if self.path in ('/break', '/mend'):
+        if self.path in ('/break', '/repair'):
             Handler.broken = self.path == '/break'
         elif Handler.broken or 'fine' not in (self.path[1:], self.headers.get('X-Say')):
             return self.send_error(500)
@@ -88,7 +88,7 @@ def test_a_service_leads_only_to_pods_that_are_ready(pods, cluster):
     cluster.kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/{name}:8000/proxy/break")
     assert not is_ready(pods.until(name, lambda pod: not is_ready(pod)))
     eventually(lambda: cluster.kubectl(*slices, ready), wanted="false")
-    cluster.kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/{name}:8000/proxy/mend")
+    cluster.kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/{name}:8000/proxy/repair")
     assert container(pods.until(name, is_ready))["restartCount"] == 0
     eventually(lambda: cluster.kubectl(*slices, ready), wanted="true")
     cluster.kubectl("delete", "service", "probed")

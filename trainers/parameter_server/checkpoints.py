@@ -78,7 +78,7 @@ def _versions(folder: Path) -> list[int]:
 
 
 def _named(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-    return {f"a{number}": each for number, each in enumerate(arrays)}
+    return {f"a{number}": array for number, array in enumerate(arrays)}
 
 
 def _plain(value: object, arrays: list[np.ndarray]) -> object:
@@ -92,19 +92,19 @@ def _plain(value: object, arrays: list[np.ndarray]) -> object:
         arrays.append(np.frombuffer(value, np.uint8))
         return {TENSOR: len(arrays) - 1, "about": None}
     if isinstance(value, dict):
-        return {"items": [[key, _plain(each, arrays)] for key, each in value.items()]}
+        return {"items": [[key, _plain(part, arrays)] for key, part in value.items()]}
     if isinstance(value, list | tuple):
-        return [_plain(each, arrays) for each in value]
+        return [_plain(part, arrays) for part in value]
     return value
 
 
 def _rich(value: object, arrays: dict[str, np.ndarray]) -> object:
     if isinstance(value, list):
-        return [_rich(each, arrays) for each in value]
+        return [_rich(part, arrays) for part in value]
     if not isinstance(value, dict):
         return value
     if "items" in value:
-        return {key: _rich(each, arrays) for key, each in value["items"]}
+        return {key: _rich(part, arrays) for key, part in value["items"]}
     data = arrays[f"a{value[TENSOR]}"]
     if value["about"] is None:
         return data.tobytes()

@@ -78,19 +78,19 @@ class Crew:
         """Adopt running processes, and start missing ones."""
         there = self._hands.members()
         with self._job.lock:
-            known = [each.index + 1 for each in there if each.role == WORKER]
+            known = [member.index + 1 for member in there if member.role == WORKER]
             self._job.next_worker = max([self._job.next_worker, *known])
-        self._workers = {each.index for each in there if each.role == WORKER and not each.over}
-        running = {each.index for each in there if each.role == SERVER and not each.over}
+        self._workers = {member.index for member in there if member.role == WORKER and not member.over}
+        running = {member.index for member in there if member.role == SERVER and not member.over}
         self._to_launch |= {(SERVER, index) for index in self._servers - running}
-        for each in there:
-            if each.role == SERVER and each.over:
-                self._hands.remove(SERVER, each.index, now=True)
+        for member in there:
+            if member.role == SERVER and member.over:
+                self._hands.remove(SERVER, member.index, now=True)
         self.tick()
 
     def tick(self) -> None:
         """Replace lost processes, and scale to the desired number of workers."""
-        there = {(each.role, each.index): each for each in self._hands.members()}
+        there = {(member.role, member.index): member for member in self._hands.members()}
         for role, indexes in ((SERVER, self._servers), (WORKER, self._workers)):
             for index in sorted(indexes):
                 member = there.get((role, index))

@@ -242,14 +242,14 @@ class JobState:
     def tell_world(self) -> None:
         """Log the number of workers and servers."""
         workers = sum(not seen.gone for seen in self.workers.values())
-        self.tell("world", workers=workers, servers=sum(each is not None for each in self.servers))
+        self.tell("world", workers=workers, servers=sum(server is not None for server in self.servers))
 
     # Servers
 
     @property
     def ready(self) -> bool:
         """True if every server has registered."""
-        return all(each is not None for each in self.servers)
+        return all(server is not None for server in self.servers)
 
     def register(self, registration: Registration) -> None:
         """Register a server; reopen the minibatches that it has not applied."""
@@ -261,7 +261,7 @@ class JobState:
             self.servers[registration.index] = ServerProcess(
                 registration.address, registration.incarnation, registration.version, self.clock()
             )
-            applied = {each.epoch: each.bits for each in registration.applied}
+            applied = {epoch.epoch: epoch.bits for epoch in registration.applied}
             again = 0
             for epoch in self.ledger.snapshot():
                 taken = self.ledger.reopen(epoch, applied.get(epoch, b""))
@@ -288,7 +288,7 @@ class JobState:
         """Return the servers that have been silent for too long."""
         with self.lock:
             before = self.clock() - seconds
-            return [i for i, each in enumerate(self.servers) if each is not None and each.at < before]
+            return [i for i, server in enumerate(self.servers) if server is not None and server.at < before]
 
     def forget_server(self, index: int) -> None:
         """Wait for a server's replacement; the old process cannot register again."""
@@ -298,7 +298,7 @@ class JobState:
                 self.replaced.add(known.incarnation)
 
     def _same_servers(self, incarnations: Iterable[int]) -> bool:
-        return self.ready and [each.incarnation for each in self.servers] == list(incarnations)
+        return self.ready and [server.incarnation for server in self.servers] == list(incarnations)
 
     # Progress
 

@@ -52,11 +52,11 @@ def main(argv: list[str]) -> int:
             told.append(number)
             os.kill(child, number)
 
-        for each in ENDINGS:
-            signal.signal(each, pass_on)
+        for ending in ENDINGS:
+            signal.signal(ending, pass_on)
         _, status = os.waitpid(child, 0)
-        for each in ENDINGS:
-            signal.signal(each, signal.SIG_DFL)
+        for ending in ENDINGS:
+            signal.signal(ending, signal.SIG_DFL)
         code = os.waitstatus_to_exitcode(status)
         if code >= 0 or told:
             break

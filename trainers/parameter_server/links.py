@@ -58,7 +58,7 @@ class Links:
         answers = [self._insist(index, "Pull", request) for index, request in enumerate(requests)]
         if pin == 0:
             self._note(answers)
-        return [each.tensors for each in answers]
+        return [answer.tensors for answer in answers]
 
     def push(
         self,
@@ -130,5 +130,5 @@ class Links:
                 self._addresses[index] = address
 
     def _note(self, answers: Sequence[Shard]) -> None:
-        self._versions = [each.version for each in answers]
-        self._incarnations = [each.incarnation for each in answers]
+        self._versions = [answer.version for answer in answers]
+        self._incarnations = [answer.incarnation for answer in answers]

@@ -73,8 +73,8 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
         with self._job.lock:
             known = self._job.servers
             return protocol_pb2.ServerList(
-                addresses=[each.address if each else "" for each in known],
-                incarnations=[each.incarnation if each else 0 for each in known],
+                addresses=[server.address if server else "" for server in known],
+                incarnations=[server.incarnation if server else 0 for server in known],
             )
 
     async def Tasks(self, requests, context):
@@ -184,13 +184,13 @@ class Conductor:
         while not job.ledger.over and job.ledger.complete(job.ledger.first_open):
             number = job.ledger.first_open
             saved = [
-                self._stub(each.address)
+                self._stub(server.address)
                 .Save(SaveRequest(first_open=number), timeout=SAVE_SECONDS)
                 .incarnation
-                for each in self._present()
+                for server in self._present()
             ]
             with job.lock:
-                same = [each.incarnation for each in self._present()] == saved
+                same = [server.incarnation for server in self._present()] == saved
                 if not same or not job.ledger.complete(number):
                     return  # a server was replaced meanwhile, and lacks updates
                 job.ledger.close(number)
@@ -237,13 +237,14 @@ class Conductor:
             number, step = job.evaluations, job.ledger.steps
             servers = self._present()
         try:
-            for each in servers:
-                self._stub(each.address).Pin(PinRequest(pin=number), timeout=channels.CALL_SECONDS)
+            for server in servers:
+                self._stub(server.address).Pin(PinRequest(pin=number), timeout=channels.CALL_SECONDS)
         except grpc.RpcError:
             job.wanted = True
             raise
         with job.lock:
-            if [each.incarnation for each in self._present()] != [each.incarnation for each in servers]:
+            now = [server.incarnation for server in self._present()]
+            if now != [server.incarnation for server in servers]:
                 job.wanted = True
             elif job.test_records:
                 size = job.settings.minibatch * job.settings.minibatches_per_task
@@ -253,8 +254,8 @@ class Conductor:
                 job.write({"judged": True})
 
     def _unpin(self, number: int) -> None:
-        for each in self._present():
-            self._stub(each.address).Unpin(PinRequest(pin=number), timeout=channels.CALL_SECONDS)
+        for server in self._present():
+            self._stub(server.address).Unpin(PinRequest(pin=number), timeout=channels.CALL_SECONDS)
 
     def _present(self) -> list:
         found = list(self._job.servers)

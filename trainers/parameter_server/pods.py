@@ -64,8 +64,8 @@ class Pods(AbstractContextManager):
         self._closed = threading.Event()
         self._listed = threading.Event()
         self._threads = [
-            threading.Thread(target=self._follow, args=(each,), name=each.__name__, daemon=True)
-            for each in (self._follow_pods, self._follow_owner)
+            threading.Thread(target=self._follow, args=(follow,), name=follow.__name__, daemon=True)
+            for follow in (self._follow_pods, self._follow_owner)
         ]
 
     def __enter__(self) -> "Pods":
@@ -175,7 +175,7 @@ class Pods(AbstractContextManager):
         where = {"namespace": self._namespace, "label_selector": f"{JOB}={self._job}"}
         with self._lock:  # a pod that is created meanwhile would be missing from the list
             found = self._core.list_namespaced_pod(**where, _request_timeout=REQUEST_SECONDS)
-            self._pods = {each.metadata.name: self._plain(each) for each in found.items}
+            self._pods = {pod.metadata.name: self._plain(pod) for pod in found.items}
         self._listed.set()
         for event in self._stream(self._core.list_namespaced_pod, where, found.metadata.resource_version):
             pod = event["raw_object"]
@@ -191,8 +191,8 @@ class Pods(AbstractContextManager):
     def _follow_owner(self) -> None:
         where = {"namespace": self._namespace, "field_selector": f"metadata.name={self._owner_name}"}
         found = self._batch.list_namespaced_job(**where, _request_timeout=REQUEST_SECONDS)
-        for each in found.items:
-            self._owner = self._plain(each)
+        for job in found.items:
+            self._owner = self._plain(job)
         for event in self._stream(self._batch.list_namespaced_job, where, found.metadata.resource_version):
             if event["type"] != "DELETED":
                 self._owner = event["raw_object"]
@@ -223,17 +223,18 @@ def fate(pod: dict) -> tuple[str, str]:
         return "", ""
     if phase == "Succeeded":
         return "finished", "it has left"
-    for each in status.get("conditions") or []:
-        if each["type"] == "DisruptionTarget" and each["status"] == "True":
-            return GONE.get(each.get("reason", ""), "deleted"), each.get("message") or each["reason"]
+    for condition in status.get("conditions") or []:
+        if condition["type"] == "DisruptionTarget" and condition["status"] == "True":
+            text = condition.get("message") or condition["reason"]
+            return GONE.get(condition.get("reason", ""), "deleted"), text
     if ends:
         return "deleted", "its pod was deleted"
     if status.get("reason") in ENDED:
         return ENDED[status["reason"]], f"{status['reason']}: {status.get('message', '')}"
     if status.get("reason", "").startswith(NO_ROOM):
         return "rejected", status.get("message") or status["reason"]
-    for each in status.get("containerStatuses") or []:
-        ended = (each.get("state") or {}).get("terminated")
+    for container in status.get("containerStatuses") or []:
+        ended = (container.get("state") or {}).get("terminated")
         if ended is None:
             continue
         if ended.get("reason") == "OOMKilled":

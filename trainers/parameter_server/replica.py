@@ -76,7 +76,7 @@ class Replica:
         Raises:
             ValueError: They belong to another model.
         """
-        shards.unpack([each for shard in tensors for each in shard], self._flats)
+        shards.unpack([tensor for shard in tensors for tensor in shard], self._flats)
 
     @torch.no_grad()
     def judge(self, records: list[bytes], score: Score) -> None:
@@ -116,7 +116,7 @@ class Replica:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Return the weights, each with its own memory."""
-        return {name: each.detach().cpu().clone() for name, each in self._model.state_dict().items()}
+        return {name: tensor.detach().cpu().clone() for name, tensor in self._model.state_dict().items()}
 
     def _batch(self, records: list[bytes], mode: str):
         """Return inputs and labels, for predictions inputs alone, on the device."""
@@ -126,8 +126,8 @@ class Replica:
         if isinstance(batch, torch.Tensor):
             return batch.to(self._device)
         if isinstance(batch, dict):
-            return {name: self._to_device(each) for name, each in batch.items()}
-        return [self._to_device(each) for each in batch]
+            return {name: self._to_device(tensor) for name, tensor in batch.items()}
+        return [self._to_device(tensor) for tensor in batch]
 
     def _pairs(self):
         return zip(self._groups, self._flats, strict=True)

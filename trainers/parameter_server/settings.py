@@ -84,7 +84,7 @@ class JobSettings:
     @classmethod
     def from_json(cls, text: str) -> "JobSettings":
         """Parse the output of `to_json`; ignore unknown settings."""
-        known = {each.name for each in fields(cls)}
+        known = {setting.name for setting in fields(cls)}
         return cls(**{name: value for name, value in json.loads(text).items() if name in known})
 
     def check(self) -> None:
@@ -116,16 +116,16 @@ class JobSettings:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add a flag for each setting."""
-    for each in fields(JobSettings):
-        required = each.name in ("trainer", "records", "state_dir")
-        default = None if required else each.default
+    for setting in fields(JobSettings):
+        required = setting.name in ("trainer", "records", "state_dir")
+        default = None if required else setting.default
         parser.add_argument(
-            f"--{each.name.replace('_', '-')}", type=each.type, default=default, required=required
+            f"--{setting.name.replace('_', '-')}", type=setting.type, default=default, required=required
         )
 
 
 def from_flags(given: argparse.Namespace) -> JobSettings:
     """Return the validated settings from parsed flags."""
-    settings = JobSettings(**{each.name: getattr(given, each.name) for each in fields(JobSettings)})
+    settings = JobSettings(**{setting.name: getattr(given, setting.name) for setting in fields(JobSettings)})
     settings.check()
     return settings

@@ -117,7 +117,7 @@ class Shard:
     def close(self, first_open: int) -> None:
         """Forget the minibatches of closed epochs, which were all applied; the caller holds the lock."""
         self._first_open = max(self._first_open, first_open)
-        for epoch in [each for each in self._applied if each < self._first_open]:
+        for epoch in [number for number in self._applied if number < self._first_open]:
             del self._applied[epoch]
 
     def _has(self, epoch: int, minibatch: int) -> bool:
@@ -204,7 +204,7 @@ def _copied(value: object) -> object:
     if isinstance(value, torch.Tensor):
         return value.clone()
     if isinstance(value, dict):
-        return {key: _copied(each) for key, each in value.items()}
+        return {key: _copied(part) for key, part in value.items()}
     if isinstance(value, Iterable) and not isinstance(value, str):
-        return [_copied(each) for each in value]
+        return [_copied(part) for part in value]
     return value

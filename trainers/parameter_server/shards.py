@@ -17,7 +17,7 @@ from .protocol_pb2 import Tensor
 
 
 @dataclass(frozen=True)
-class Member:
+class ShardTensor:
     """A tensor of the model: a parameter, or a buffer such as a running mean."""
 
     name: str
@@ -31,19 +31,19 @@ class Group:
 
     learned: bool
     dtype: torch.dtype
-    members: tuple[Member, ...]
+    members: tuple[ShardTensor, ...]
 
     @property
     def size(self) -> int:
         """The total number of elements."""
-        return sum(each.tensor.numel() for each in self.members)
+        return sum(member.tensor.numel() for member in self.members)
 
 
-def members(model: nn.Module) -> list[Member]:
+def members(model: nn.Module) -> list[ShardTensor]:
     """Return the tensors of a model's ``state_dict``, shared ones only once."""
     kept = model.state_dict().keys()
-    learned = [Member(name, tensor, tensor.requires_grad) for name, tensor in model.named_parameters()]
-    buffers = [Member(name, tensor, False) for name, tensor in model.named_buffers() if name in kept]
+    learned = [ShardTensor(name, tensor, tensor.requires_grad) for name, tensor in model.named_parameters()]
+    buffers = [ShardTensor(name, tensor, False) for name, tensor in model.named_buffers() if name in kept]
     return learned + buffers
 
 
@@ -52,20 +52,20 @@ def plan(model: nn.Module, servers: int) -> list[list[Group]]:
 
     If the model has fewer tensors than there are servers, some servers have nothing to do.
     """
-    shares: list[list[Member]] = [[] for _ in range(servers)]
+    shares: list[list[ShardTensor]] = [[] for _ in range(servers)]
     loads = [0] * servers
-    sized = sorted(members(model), key=lambda each: (-each.tensor.nbytes, each.name))
-    for each in sized:
+    sized = sorted(members(model), key=lambda member: (-member.tensor.nbytes, member.name))
+    for member in sized:
         lightest = min(range(servers), key=lambda index: (loads[index], index))
-        shares[lightest].append(each)
-        loads[lightest] += each.tensor.nbytes
+        shares[lightest].append(member)
+        loads[lightest] += member.tensor.nbytes
     return [_group(share) for share in shares]
 
 
-def _group(share: Iterable[Member]) -> list[Group]:
-    grouped: dict[tuple[bool, str], list[Member]] = {}
-    for each in share:
-        grouped.setdefault((not each.learned, str(each.tensor.dtype)), []).append(each)
+def _group(share: Iterable[ShardTensor]) -> list[Group]:
+    grouped: dict[tuple[bool, str], list[ShardTensor]] = {}
+    for member in share:
+        grouped.setdefault((not member.learned, str(member.tensor.dtype)), []).append(member)
     return [
         Group(not buffers, grouped[buffers, dtype][0].tensor.dtype, tuple(grouped[buffers, dtype]))
         for buffers, dtype in sorted(grouped)
@@ -75,9 +75,9 @@ def _group(share: Iterable[Member]) -> list[Group]:
 def layout(groups: Sequence[Group]) -> int:
     """Return a hash (64 bits) that is equal in two processes with the same partition."""
     words = [
-        f"{each.name} {each.tensor.dtype} {tuple(each.tensor.shape)} {each.tensor.stride()}"
+        f"{member.name} {member.tensor.dtype} {tuple(member.tensor.shape)} {member.tensor.stride()}"
         for group in groups
-        for each in group.members
+        for member in group.members
     ]
     return int.from_bytes(hashlib.sha256("\n".join(words).encode()).digest()[:8], "little")
 
@@ -98,8 +98,8 @@ def flatten(groups: Sequence[Group], device: torch.device | str = "cpu") -> list
 def views(group: Group, flat: torch.Tensor) -> list[torch.Tensor]:
     """Return views of a flat tensor in the members' shapes; keep the channels-last format."""
     found, start = [], 0
-    for each in group.members:
-        one = each.tensor
+    for member in group.members:
+        one = member.tensor
         dense = one.is_contiguous() or one.is_contiguous(memory_format=torch.channels_last)
         strides = one.stride() if dense else torch.empty(one.shape, device="meta").stride()
         found.append(flat.as_strided(one.shape, strides, start))

@@ -258,7 +258,7 @@ class Ledger:
     @property
     def steps(self) -> int:
         """The number of counted minibatches, over all epochs."""
-        done = sum(self.minibatches - each.missing for each in self._open.values())
+        done = sum(self.minibatches - epoch.missing for epoch in self._open.values())
         return self.first_open * self.minibatches + done
 
     # Workers
@@ -298,7 +298,7 @@ class Ledger:
 
     def snapshot(self) -> dict[int, bytes]:
         """Return the bits of each open epoch, for `restore`."""
-        return {number: bytes(one.bits) for number, one in self._open.items()}
+        return {number: bytes(epoch.bits) for number, epoch in self._open.items()}
 
     def restore(self, first_open: int, bits: dict[int, bytes]) -> None:
         """Restore closed epochs and counted minibatches; all assignments are dropped."""

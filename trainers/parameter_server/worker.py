@@ -36,7 +36,7 @@ CURRENT = 0  # the current training parameters; other numbers are those of evalu
 log = logging.getLogger(__name__)
 
 
-class Worker:
+class ParameterServerWorker:
     """Process tasks until there are none left.
 
     Args:
@@ -108,7 +108,8 @@ class Worker:
                 left = set(self._call(self._master.Report, self._progress(task.epoch)).minibatches)
                 busy = {self._sent[0]} if self._sent else set()
                 again = left - set(work) - busy  # a server has died and lacks them
-                work = deque([each for each in work if each in left] + sorted(again & set(task.minibatches)))
+                work = deque(minibatch for minibatch in work if minibatch in left)
+                work.extend(sorted(again & set(task.minibatches)))
             if not work:
                 self._settle(work)
             self._stop.wait(max(0.0, self._settings.step_seconds - (time.perf_counter() - began)))
@@ -139,14 +140,14 @@ class Worker:
             return
         (minibatch, sent), self._sent = self._sent, None
         answers = self._links.wait(sent)
-        self._replica.load([each.tensors for each in answers])
-        self._refused = any(each.verdict == STALE for each in answers)
+        self._replica.load([answer.tensors for answer in answers])
+        self._refused = any(answer.verdict == STALE for answer in answers)
         if self._refused:
             work.append(minibatch)  # from newer parameters
         else:
             self._acknowledged.append((minibatch, self._links.incarnations()))
-            if not any(each.verdict == DUPLICATE for each in answers):
-                self._staleness.append(max(each.staleness for each in answers))
+            if not any(answer.verdict == DUPLICATE for answer in answers):
+                self._staleness.append(max(answer.staleness for answer in answers))
 
     def _progress(self, epoch: int) -> Progress:
         """Return the minibatches acknowledged since the last report, by the servers' current processes."""
@@ -263,7 +264,7 @@ def main(argv: list[str] | None = None) -> None:
             set_up_log(settings.log_level)
             tasks, mine = channels.StreamedCalls(master.Tasks), {"index": given.index, "stop": stop}
             threading.Thread(target=pulse, args=(master, tasks), kwargs=mine, daemon=True).start()
-            worker = Worker(master, tasks, settings, **mine)
+            worker = ParameterServerWorker(master, tasks, settings, **mine)
             tell("start", **place, threads=torch.get_num_threads())
             worker.run()
             tell("end")
