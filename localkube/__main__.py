@@ -77,6 +77,10 @@ def _stop(options: argparse.Namespace) -> dict[str, Any]:
     return lifecycle.stop(options.name, report=_reporter())
 
 
+def _report(text: str) -> None:
+    _say({"progress": text})
+
+
 def _reporter() -> Callable[[str], None]:
     begun = time.monotonic()
     return lambda text: _say({"progress": text, "seconds": round(time.monotonic() - begun, 1)})
@@ -113,7 +117,7 @@ def _doctor(options: argparse.Namespace) -> dict[str, Any]:
 def _kubectl(options: argparse.Namespace) -> list[str]:
     from localkube.controlplane import binaries
 
-    return binaries.obtain(report=lambda text: _say({"progress": text})).argv("kubectl")
+    return binaries.obtain(report=_report).argv("kubectl")
 
 
 def _images(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -125,10 +129,7 @@ def _images(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _get_images(options: argparse.Namespace) -> list[dict[str, Any]]:
     from localkube.controlplane import programs
 
-    if options.here:
-        found = programs.here(options.name)
-    else:
-        found = programs.obtain(options.name, report=lambda text: _say({"progress": text}))
+    found = programs.here(options.name) if options.here else programs.obtain(options.name, report=_report)
     return [
         {"name": program.name, "version": program.version, "folder": str(program.folder)} for program in found
     ]
@@ -137,14 +138,11 @@ def _get_images(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _image_store(options: argparse.Namespace) -> Any:
     from localkube.controlplane import image_store
 
-    def report(text: str) -> None:
-        _say({"progress": text})
-
     match options.action:
         case "pull":
-            return image_store.pull(options.operand[0], platform=options.platform, report=report)
+            return image_store.pull(options.operand[0], platform=options.platform, report=_report)
         case "load":
-            return image_store.load(Path(options.operand[0]).absolute(), report=report)
+            return image_store.load(Path(options.operand[0]).absolute(), report=_report)
         case "save":
             return image_store.save(options.operand, options.output)
         case "list":
@@ -157,13 +155,10 @@ def _image_store(options: argparse.Namespace) -> Any:
 def _bundle(options: argparse.Namespace) -> dict[str, Any]:
     from localkube.bundles import making, using
 
-    def report(text: str) -> None:
-        _say({"progress": text})
-
     if options.action == "use":
-        return using.use(options.file, report=report)
+        return using.use(options.file, report=_report)
     return making.create(
-        options.file, with_wheels=not options.without_wheels, images=options.image, report=report
+        options.file, with_wheels=not options.without_wheels, images=options.image, report=_report
     )
 
 

@@ -1,20 +1,73 @@
-"""What this machine keeps for local clusters, by ``python -m localkube``: images, a cache, bundles.
+"""``trainyard image``, ``bundle`` and ``cache``: what this machine keeps for local clusters.
 
-The nodes' own part is in `kitlib.clusters.machine`.
+A command hands its words to ``python -m localkube`` and prints the answer. The nodes' own part is in
+`kitlib.clusters.machine`.
 """
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
+
+from kitlib import clusters
 from kitlib.clusters import machine
+from kitlib.clusters.trainer_image import TRAINER
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table
 from kitlib.k8s.quantities import format_bytes
+from trainyard_kit.cli.options import CLUSTER, OUTPUT, ErrorGroup, show
 
 
-def pulled_images() -> Table:
-    """List the images in the store, which local nodes run from: pulled ones and loaded ones."""
+@click.group(cls=ErrorGroup)
+def bundle() -> None:
+    """Carry everything that is fetched or built to machines without a network."""
+
+
+@bundle.command("create")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--without-wheels", is_flag=True, help="Leave the Python packages out: a small file.")
+@click.option("--image", "images", multiple=True, help="A container image to take along; may be repeated.")
+def create_bundle(file: Path, without_wheels: bool, images: tuple[str, ...]) -> None:
+    """Create FILE from what this machine has, and from the Python packages that it fetches."""
+    options = [*(["--without-wheels"] if without_wheels else []), *(f"--image={image}" for image in images)]
+    with progress("bundle") as line:
+        made = machine.ask("bundle", "create", str(file.absolute()), *options, report=line.update)
+        line.done(f"{made['bytes'] / 1e6:,.0f} MB")
+    click.echo(f"{made['file']}: {made['bytes'] / 1e6:,.0f} MB, {', '.join(made['holds'])}")
+
+
+@bundle.command("use")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def use_bundle(file: Path) -> None:
+    """Unpack FILE, so that this machine needs no network."""
+    with progress("bundle") as line:
+        used = machine.ask("bundle", "use", str(file.absolute()), report=line.update)
+        line.done("unpacked")
+    click.echo(f"{used['cache']} has {', '.join(used['holds'])}")
+
+
+@click.group(cls=ErrorGroup, invoke_without_command=True)
+@click.option("--wide", is_flag=True, help="Show also what each stand-in cannot do.")
+@OUTPUT
+@click.pass_context
+def image(context: click.Context, wide: bool, output: str | None) -> None:
+    """Show, pull, load, save, build and remove images, and what stands in for some."""
+    if context.invoked_subcommand is None:
+        known, pulled = machine.images(wide=wide), _pulled_images()
+        if pulled.rows or output:
+            show(output, known=known, pulled=pulled)
+        else:
+            show(output, known)
+
+
+@image.command("list")
+@OUTPUT
+def list_images(output: str | None) -> None:
+    """Show the images that were pulled or loaded."""
+    show(output, _pulled_images())
+
+
+def _pulled_images() -> Table:
     rows = [
         (
             ", ".join(image["names"] or image["digests"]) or "no name",
@@ -28,123 +81,106 @@ def pulled_images() -> Table:
     return Table(("image", "id", "platform", "download", "containers"), rows)
 
 
-def pull_image(reference: str, *, platform: str | None = None) -> dict[str, Any]:
-    """Pull an image into this machine's store, with your own Docker credentials.
+@image.command("build")
+@click.argument("name", default=TRAINER)
+@click.option("--tag", help="By default made from the content.")
+@click.option("--dockerfile", default="images/trainer/Dockerfile", show_default=True)
+@click.option("--registry", default="", help="To which it is pushed.")
+@click.option("--here", is_flag=True, help="Only build it, for no cluster.")
+@CLUSTER
+def build_image(name: str, tag: str | None, dockerfile: str, registry: str, here: bool, cluster: str) -> None:
+    """Build the image NAME, by default the trainer's, for the pods of a cluster."""
+    from trainyard_kit.container_images import build_image as build
 
-    Local nodes pull what they need by themselves; this does it before, or brings a tag up to date.
-
-    Args:
-        reference: Its name, such as ``nginx:1.27``.
-        platform: Such as ``linux/arm64``; by default this machine's.
-
-    Returns:
-        Its record, and ``new``: whether anything was fetched.
-
-    Raises:
-        ProviderFailed: It cannot be pulled; the error says why.
-    """
-    with progress(reference) as line:
-        options = ["--platform", platform] if platform else []
-        found = machine.ask(
-            "image-store", "pull", reference, *options, report=_without_title(reference, line.update)
-        )
-        line.done(f"pulled, {format_bytes(found['size'])}" if found["new"] else "unchanged")
-    return found
+    place = None if here else clusters.connect(cluster)
+    click.echo(build(name, tag=tag, dockerfile=dockerfile, registry=registry, cluster=place))
 
 
-def save_images(*references: str, file: str) -> int:
-    """Write images of the store to an archive that Docker and Podman load as well; return its bytes.
+@image.command("pull")
+@click.argument("references", nargs=-1, required=True)
+@click.option("--platform", help="Such as linux/arm64, in place of this machine's.")
+def pull_images(references: tuple[str, ...], platform: str | None) -> None:
+    """Pull REFERENCES, with your own Docker credentials."""
+    options = ["--platform", platform] if platform else []
+    for reference in references:
+        with progress(reference) as line:
+            title, update = f"{reference}: ", line.update
+            found = machine.ask(
+                *("image-store", "pull", reference, *options),
+                report=lambda text, title=title, update=update: update(text.removeprefix(title)),  # type: ignore[misc]
+            )
+            line.done(f"pulled, {format_bytes(found['size'])}" if found["new"] else "unchanged")
+        click.echo(f"{', '.join(found['names'] or found['digests'])} is {found['id']}")
 
-    Raises:
-        ProviderFailed: One is not in the store, or the disk is full.
-    """
+
+@image.command("load")
+@click.argument("file", type=click.Path(exists=True))
+def load_images(file: str) -> None:
+    """Load the images in FILE: of docker save, or an OCI layout."""
+    for loaded in machine.load_images(file):
+        click.echo(f"{', '.join(loaded['names']) or 'an image without a name'} is {loaded['id']}")
+
+
+@image.command("save")
+@click.argument("references", nargs=-1, required=True)
+@click.option("--file", required=True, type=click.Path(dir_okay=False, path_type=Path), help="The archive.")
+def save_images(references: tuple[str, ...], file: Path) -> None:
+    """Write REFERENCES to one archive, which Docker and Podman load as well."""
     with progress("images") as line:
         line.update(f"writing {file}")
-        size = machine.ask("image-store", "save", *references, "--output", str(Path(file).absolute()))
+        size = machine.ask("image-store", "save", *references, "--output", str(file.absolute()))
         line.done(format_bytes(size))
-    return size
+    click.echo(f"{file}: {size / 1e6:,.1f} MB")
 
 
-def remove_images(*references: str) -> dict[str, Any]:
-    """Remove images from the store; return what was ``untagged``, the ``images``, and bytes ``freed``.
-
-    Raises:
-        ProviderFailed: One is not there, or containers run from it.
-    """
-    return machine.ask("image-store", "remove", *references)
+@image.command("remove")
+@click.argument("references", nargs=-1, required=True)
+def remove_images(references: tuple[str, ...]) -> None:
+    """Remove REFERENCES: names, or ids."""
+    _echo_removed(machine.ask("image-store", "remove", *references))
 
 
-def prune_images(*, all: bool = False) -> dict[str, Any]:
-    """Remove what no image needs, and with ``all`` the images that no container uses; as `remove_images`."""
-    return machine.ask("image-store", "prune", *(["--all"] if all else []))
+@image.command("prune")
+@click.option("--all", "everything", is_flag=True, help="Also the images that no container uses.")
+def prune_images(everything: bool) -> None:
+    """Remove the layers and half downloads that no image needs."""
+    _echo_removed(machine.ask("image-store", "prune", *(["--all"] if everything else [])))
 
 
-def _without_title(title: str, update: Callable[[str], None]) -> Callable[[str], None]:
-    return lambda text: update(text.removeprefix(f"{title}: "))
+def _echo_removed(found: dict[str, Any]) -> None:
+    for name in found["untagged"]:
+        click.echo(f"{name} is removed")
+    click.echo(f"{len(found['images'])} images removed, {found['freed'] / 1e6:,.1f} MB freed")
 
 
-def create_bundle(file: str, *, wheels: bool = True, images: Sequence[str] = ()) -> dict[str, Any]:
-    """Put all that is fetched or built for local clusters into one file.
-
-    Args:
-        file: Where.
-        wheels: With the Python packages of the course, about 3 GB.
-        images: Container images that come along; those that are not in the store are pulled.
-
-    Returns:
-        The ``file``, its ``bytes``, and what it ``holds``.
-
-    Raises:
-        ProviderFailed: Something cannot be obtained, or the disk is full.
-    """
-    with progress("bundle") as line:
-        made = machine.ask(
-            "bundle",
-            "create",
-            str(Path(file).absolute()),
-            *([] if wheels else ["--without-wheels"]),
-            *(f"--image={image}" for image in images),
-            report=line.update,
-        )
-        line.done(f"{made['bytes'] / 1e6:,.0f} MB")
-    return made
+@image.command("get")
+@click.argument("names", nargs=-1, required=True)
+def get_images(names: tuple[str, ...]) -> None:
+    """Obtain the programs NAMES that images run: operators are built, which takes a minute or two each."""
+    for program in machine.get_images(*names):
+        click.echo(f"{program['name']} {program['version']} is in {program['folder']}")
 
 
-def use_bundle(file: str) -> dict[str, Any]:
-    """Unpack a bundle, so that this machine makes clusters without a network.
-
-    Raises:
-        ProviderFailed: It is cut, damaged or for other machines, or the disk is too small.
-    """
-    with progress("bundle") as line:
-        used = machine.ask("bundle", "use", str(Path(file).absolute()), report=line.update)
-        line.done("unpacked")
-    return used
+@click.group(cls=ErrorGroup, invoke_without_command=True)
+@OUTPUT
+@click.pass_context
+def cache(context: click.Context, output: str | None) -> None:
+    """Show what the kit keeps on this machine, and how large it is."""
+    if context.invoked_subcommand is None:
+        show(output, _cached(empty="nothing is kept"))
 
 
-def cache_contents() -> Table:
-    """List what the kit keeps on this machine, the largest first."""
-    return _cache_table(machine.ask("cache"), empty="nothing is kept")
+@cache.command("clear")
+@click.option("--what", help="All of one kind that no cluster uses, such as bench.")
+def clear_cache(what: str | None) -> None:
+    """Remove what neither a cluster nor this version of the kit uses."""
+    options = ["--clear", *([f"--what={what}"] if what else [])]
+    click.echo(_cached(*options, empty="nothing was to be removed"))
 
 
-def clear_cache(what: str | None = None) -> Table:
-    """Remove what neither a cluster nor this version of the kit uses; list what was removed.
-
-    Args:
-        what: A kind, of which all is removed that no cluster uses.
-
-    Raises:
-        ProviderFailed: There is no such kind, or it cannot be removed.
-    """
-    return _cache_table(
-        machine.ask("cache", "--clear", *([f"--what={what}"] if what else [])),
-        empty="nothing was to be removed",
-    )
-
-
-def _cache_table(entries: list[dict[str, Any]], *, empty: str) -> Table:
+def _cached(*options: str, empty: str) -> Table:
     rows = [
         (entry["what"], format_bytes(entry["size"]), entry["used"] or "nobody", entry["path"])
-        for entry in entries
+        for entry in machine.ask("cache", *options)
     ]
     return Table(("what", "size", "used by", "path"), rows, empty=empty)

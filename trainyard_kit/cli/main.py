@@ -16,14 +16,13 @@ from click.shell_completion import get_completion_class
 
 from kitlib import __version__, clusters, config, plugins
 from kitlib.clusters import cleanup, kubeconfigs, machine
-from kitlib.clusters.trainer_image import TRAINER
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound
-from trainyard_kit.cli import local_store
 from trainyard_kit.cli.advice import PROGRAM, for_terminal
 from trainyard_kit.cli.course import course
 from trainyard_kit.cli.kubectl import kubectl
 from trainyard_kit.cli.lessons import dataset, operator
+from trainyard_kit.cli.local_store import bundle, cache, image
 from trainyard_kit.cli.options import (
     CLUSTER,
     CLUSTER_NAME,
@@ -263,16 +262,8 @@ def simulate(count: int, cluster: str) -> None:
     clusters.connect(cluster).simulate_nodes(count)
 
 
-main.add_command(course)
-main.add_command(quickstart)
-main.add_command(launch)
-main.add_command(run)
-main.add_command(volume)
-
-
-main.add_command(kubectl)
-main.add_command(operator)
-main.add_command(dataset)
+for _command in (course, quickstart, launch, run, volume, kubectl, operator, dataset, bundle, cache, image):
+    main.add_command(_command)
 
 
 @main.command()
@@ -294,135 +285,6 @@ def completion(shell: str) -> None:
     made = get_completion_class(shell)
     assert made, "click has it"
     click.echo(made(main, {}, PROGRAM, "_TRAINYARD_COMPLETE").source())
-
-
-@main.group()
-def bundle() -> None:
-    """Carry everything that is fetched or built to machines without a network."""
-
-
-@bundle.command("create")
-@click.argument("file", type=click.Path(dir_okay=False))
-@click.option("--without-wheels", is_flag=True, help="Leave the Python packages out: a small file.")
-@click.option("--image", "images", multiple=True, help="A container image to take along; may be repeated.")
-def create_bundle(file: str, without_wheels: bool, images: tuple[str, ...]) -> None:
-    """Create FILE from what this machine has, and from the Python packages that it fetches."""
-    made = local_store.create_bundle(file, wheels=not without_wheels, images=images)
-    click.echo(f"{made['file']}: {made['bytes'] / 1e6:,.0f} MB, {', '.join(made['holds'])}")
-
-
-@bundle.command("use")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
-def use_bundle(file: str) -> None:
-    """Unpack FILE, so that this machine needs no network."""
-    used = local_store.use_bundle(file)
-    click.echo(f"{used['cache']} has {', '.join(used['holds'])}")
-
-
-@main.group(invoke_without_command=True)
-@click.option("--wide", is_flag=True, help="Show also what each stand-in cannot do.")
-@OUTPUT
-@click.pass_context
-def image(context: click.Context, wide: bool, output: str | None) -> None:
-    """Show, pull, load, save, build and remove images, and what stands in for some."""
-    if context.invoked_subcommand is None:
-        known, pulled = machine.images(wide=wide), local_store.pulled_images()
-        if pulled.rows or output:
-            show(output, known=known, pulled=pulled)
-        else:
-            show(output, known)
-
-
-@image.command("list")
-@OUTPUT
-def list_images(output: str | None) -> None:
-    """Show the images that were pulled or loaded."""
-    show(output, local_store.pulled_images())
-
-
-@image.command("build")
-@click.argument("name", default=TRAINER)
-@click.option("--tag", help="By default made from the content.")
-@click.option("--dockerfile", default="images/trainer/Dockerfile", show_default=True)
-@click.option("--registry", default="", help="To which it is pushed.")
-@click.option("--here", is_flag=True, help="Only build it, for no cluster.")
-@CLUSTER
-def build_image(name: str, tag: str | None, dockerfile: str, registry: str, here: bool, cluster: str) -> None:
-    """Build the image NAME, by default the trainer's, for the pods of a cluster."""
-    from trainyard_kit.container_images import build_image as build
-
-    place = None if here else clusters.connect(cluster)
-    click.echo(build(name, tag=tag, dockerfile=dockerfile, registry=registry, cluster=place))
-
-
-@image.command("pull")
-@click.argument("references", nargs=-1, required=True)
-@click.option("--platform", help="Such as linux/arm64, in place of this machine's.")
-def pull_images(references: tuple[str, ...], platform: str | None) -> None:
-    """Pull REFERENCES, with your own Docker credentials."""
-    for reference in references:
-        found = local_store.pull_image(reference, platform=platform)
-        click.echo(f"{', '.join(found['names'] or found['digests'])} is {found['id']}")
-
-
-@image.command("load")
-@click.argument("file", type=click.Path(exists=True))
-def load_images(file: str) -> None:
-    """Load the images in FILE: of docker save, or an OCI layout."""
-    for loaded in machine.load_images(file):
-        click.echo(f"{', '.join(loaded['names']) or 'an image without a name'} is {loaded['id']}")
-
-
-@image.command("save")
-@click.argument("references", nargs=-1, required=True)
-@click.option("--file", required=True, type=click.Path(dir_okay=False), help="The archive.")
-def save_images(references: tuple[str, ...], file: str) -> None:
-    """Write REFERENCES to one archive, which Docker and Podman load as well."""
-    click.echo(f"{file}: {local_store.save_images(*references, file=file) / 1e6:,.1f} MB")
-
-
-@image.command("remove")
-@click.argument("references", nargs=-1, required=True)
-def remove_images(references: tuple[str, ...]) -> None:
-    """Remove REFERENCES: names, or ids."""
-    _echo_removed(local_store.remove_images(*references))
-
-
-@image.command("prune")
-@click.option("--all", "everything", is_flag=True, help="Also the images that no container uses.")
-def prune_images(everything: bool) -> None:
-    """Remove the layers and half downloads that no image needs."""
-    _echo_removed(local_store.prune_images(all=everything))
-
-
-def _echo_removed(found: dict[str, Any]) -> None:
-    for name in found["untagged"]:
-        click.echo(f"{name} is removed")
-    click.echo(f"{len(found['images'])} images removed, {found['freed'] / 1e6:,.1f} MB freed")
-
-
-@image.command("get")
-@click.argument("names", nargs=-1, required=True)
-def get_images(names: tuple[str, ...]) -> None:
-    """Obtain the programs NAMES that images run: operators are built, which takes a minute or two each."""
-    for program in machine.get_images(*names):
-        click.echo(f"{program['name']} {program['version']} is in {program['folder']}")
-
-
-@main.group(invoke_without_command=True)
-@OUTPUT
-@click.pass_context
-def cache(context: click.Context, output: str | None) -> None:
-    """Show what the kit keeps on this machine, and how large it is."""
-    if context.invoked_subcommand is None:
-        show(output, local_store.cache_contents())
-
-
-@cache.command("clear")
-@click.option("--what", help="All of one kind that no cluster uses, such as bench.")
-def clear_cache(what: str | None) -> None:
-    """Remove what neither a cluster nor this version of the kit uses."""
-    click.echo(local_store.clear_cache(what))
 
 
 @main.command()
