@@ -76,7 +76,8 @@ def _facts(name: str, facts: Object) -> Object:
 def _plain(message: str | None) -> str | None:
     """Leave out names with random parts, and figures of the node."""
     message = re.sub(r"\([^()]*\([0-9a-f-]{36}\)\)|[0-9a-f]{8}-[0-9a-f-]{27}", "…", message or "")
-    return re.sub(r"\d{3,}", "N", message) or None
+    # What is used depends on which of the pods came first.
+    return re.sub(r"\d{3,}|(?<=used: )\d+", "N", message) or None
 
 
 def look(kubectl: Callable[..., str]) -> dict[str, Object]:
