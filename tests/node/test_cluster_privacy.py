@@ -55,8 +55,10 @@ def test_the_control_plane_and_the_pods_are_not_in_the_hosts_network(cluster):
 
 
 def test_strangers_may_ask_for_health_and_nothing_else(cluster):
-    eventually(lambda: ask(cluster, "/readyz"), wanted=200)
-    assert ask(cluster, "/api/v1/pods") in (401, 403)
+    for path in ("/readyz", "/livez", "/healthz"):
+        eventually(lambda path=path: ask(cluster, path), wanted=200)
+    for path in ("/", "/api", "/version", "/metrics", "/openapi/v3", "/api/v1/pods"):
+        assert ask(cluster, path) in (401, 403), path
     assert ask(cluster, "/api/v1/pods", token="forged") == 401
 
 

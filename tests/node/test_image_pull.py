@@ -338,15 +338,6 @@ def test_what_is_no_name_is_invalid(store):
     assert done.reason == "invalid"
 
 
-def test_the_puller_reads_references_as_the_kubelet_does(store):
-    # Each is unreachable, but the error tells how the name was read.
-    for given, full in (
-        ("127.0.0.1:1/a", "127.0.0.1:1/a:latest"),
-        ("localhost:1/x/y:2", "localhost:1/x/y:2"),
-    ):
-        assert f'"{full}"' in images(store, "pull", given).message
-
-
 # Credentials.
 
 

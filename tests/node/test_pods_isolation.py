@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from .clusters import pod, python, state
+from .clusters import pod, python
 
 READ_ONLY = {"securityContext": {"readOnlyRootFilesystem": True}}
 REACH = """
@@ -65,18 +65,6 @@ def test_a_pod_sees_its_own_processes_and_no_others(pods):
     assert "43210" not in lines
     assert "kube-apiserver" not in lines
     assert "first is 1" in lines
-
-
-@pytest.mark.namespaces
-def test_containers_of_a_pod_share_its_network_and_not_their_processes(pods):
-    serve = "import socket, time; s = socket.create_server(('127.0.0.1', 8000)); s.accept(); time.sleep(600)"
-    ask = REACH.replace("try:", "while not socket.socket().connect_ex(('127.0.0.1', 8000)) == 0: pass\ntry:")
-    seen = "import os; print(sorted(int(p) for p in os.listdir('/proc') if p.isdigit()))"
-    server = {"name": "server"} | python(serve)
-    main = {"name": "main"} | python(ask + seen) | {"args": ["127.0.0.1", "8000"]}
-    name = pods.create(pod(containers=[server, main]))
-    made = pods.until(name, lambda pod: "terminated" in state(pod))
-    assert pods.logs(made) == "connected\n[1]\n"
 
 
 @pytest.mark.namespaces

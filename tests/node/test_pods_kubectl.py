@@ -1,7 +1,6 @@
 """What people do with kubectl, against a local cluster."""
 
 import secrets
-import subprocess
 
 import pytest
 import yaml
@@ -66,34 +65,6 @@ def test_describe_of_a_node_counts_what_its_pods_ask_for(cluster, pods):
     made = pods.running(pod("sleep 600", main=main))
     text = cluster.kubectl("describe", "node", made["spec"]["nodeName"])
     assert any("123m" in line and made["metadata"]["name"] in line for line in text.splitlines())
-
-
-def test_logs_are_followed_until_the_end(cluster, pods):
-    mounts = {"volumeMounts": [{"name": "gate", "mountPath": "/gate"}]}
-    place = cluster.home / f"gate-{secrets.token_hex(3)}"
-    place.mkdir()
-    volumes = [{"name": "gate", "hostPath": {"path": str(place)}}]
-    script = "echo first; until [ -e /gate/open ]; do sleep 0.05; done; echo last"
-    name = pods.running(pod(script, main=mounts, volumes=volumes))["metadata"]["name"]
-    following = subprocess.Popen(
-        cluster.kubectl_command("logs", "-f", name), stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert following.stdout.readline() == "first\n"
-        (place / "open").touch()
-        assert following.stdout.read() == "last\n"
-        assert following.wait(PATIENCE) == 0
-    finally:
-        following.kill()
-        following.wait()
-
-
-def test_logs_are_cut_as_asked(cluster, pods):
-    name = pods.finish(pod("for i in 1 2 3 4; do echo line $i; done; echo problem >&2"))["metadata"]["name"]
-    assert cluster.kubectl("logs", name, "--tail=2") == "line 4\nproblem\n"
-    assert cluster.kubectl("logs", name, "--limit-bytes=6") == "line 1"
-    stamped = cluster.kubectl("logs", name, "--timestamps", "--tail=1").split()
-    assert stamped[0].startswith("20") and stamped[1] == "problem"
 
 
 def test_apply_changes_what_is_there_and_names_a_misspelt_field(cluster):

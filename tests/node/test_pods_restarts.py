@@ -55,15 +55,6 @@ def test_an_init_container_is_tried_again_where_its_pod_restarts(pods):
     assert container(made, "prepare")["restartCount"] == 1
 
 
-def test_a_sidecar_runs_beside_the_others_and_ends_with_them(pods):
-    sidecar = init(
-        "logger", "trap 'exit 0' TERM; touch /keep/up; sleep infinity & wait", restartPolicy="Always"
-    )
-    made = pods.finish(pod("until [ -e /keep/up ]; do sleep 0.05; done", initContainers=[sidecar], **KEEP))
-    assert made["status"]["phase"] == "Succeeded"
-    assert "terminated" in state(made, "logger")
-
-
 def test_never_means_one_run(pods):
     made = pods.finish(pod(COUNT + "exit 1", restartPolicy="Never", **KEEP))
     assert container(made)["restartCount"] == 0

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import itertools
-import json
 import os
 import stat
 
@@ -96,43 +95,6 @@ async def test_what_is_missing_is_said_and_appears_when_it_is_there(create, make
     ready = await volumes.prepare(pod)
     assert (ready["c"].source / "a").read_text() == "1"
     assert [path.name for path in ready["o"].source.iterdir() if not path.name.startswith("..")] == []
-
-
-async def test_a_secret_is_decoded_and_kept_from_others(create, make_pod, volumes):
-    await create("secrets", "login", stringData={"password": "pässword"})
-    pod = await make_pod({"name": "v", "secret": {"secretName": "login", "defaultMode": 0o400}})
-    path = (await volumes.prepare(pod))["v"].source / "password"
-    assert path.read_text() == "pässword"
-    assert stat.S_IMODE(path.stat().st_mode) == 0o400
-
-
-async def test_the_api_server_accepts_the_projected_token_for_its_pod(
-    api, namespace, bare_control_plane, make_pod, volumes
-):
-    sources = [
-        {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
-        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
-    ]
-    pod = await make_pod({"name": "api", "projected": {"sources": sources}})
-    source = (await volumes.prepare(pod))["api"].source
-    assert (source / "namespace").read_text() == namespace
-    assert (source / "ca.crt").read_text() == bare_control_plane.ca.read_text()
-    token = (source / "token").read_text()
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
-    status = (await api.post("/apis/authentication.k8s.io/v1/tokenreviews", review))["status"]
-    assert status["user"]["username"] == f"system:serviceaccount:{namespace}:default"
-    assert status["user"]["extra"]["authentication.kubernetes.io/pod-uid"] == [pod["metadata"]["uid"]]
-
-
-async def test_a_token_for_another_audience_names_it(make_pod, volumes):
-    token = {"path": "vault", "audience": "vault.example", "expirationSeconds": 600}
-    pod = await make_pod({"name": "v", "projected": {"sources": [{"serviceAccountToken": token}]}})
-    text = ((await volumes.prepare(pod))["v"].source / "vault").read_text()
-    payload = text.split(".")[1]
-    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    assert claims["aud"] == ["vault.example"]
-    assert claims["exp"] - claims["iat"] == 600
 
 
 async def test_a_token_is_renewed_when_a_fifth_of_its_life_is_left(api, make_pod):
@@ -234,29 +196,6 @@ async def test_memory_is_limited_by_the_volume_and_by_the_containers(api, make_p
     pod = await make_pod(*specs, resources=resources)
     await volumes.prepare(pod)
     assert [arguments[4] for arguments in mounted] == ["mode=777,size=65536", "mode=777,size=1048576"]
-
-
-@pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts outside of a user namespace")
-async def test_memory_is_a_file_system_of_its_own_that_goes_with_the_pod(make_pod, volumes):
-    pod = await make_pod({"name": "v", "emptyDir": {"medium": "Memory", "sizeLimit": "64Ki"}})
-    source = (await volumes.prepare(pod))["v"].source
-    assert source.is_mount()
-    with pytest.raises(OSError, match="No space left"):
-        (source / "file").write_bytes(bytes(128 * 1024))
-    await volumes.prepare(pod)
-    await volumes.remove(pod["metadata"]["uid"])
-    assert not source.exists()
-
-
-async def test_a_host_path_is_checked(make_pod, volumes, tmp_path):
-    (tmp_path / "file").touch()
-    path = str(tmp_path / "file")
-    pod = await make_pod({"name": "v", "hostPath": {"path": path, "type": "File"}})
-    assert (await volumes.prepare(pod))["v"] == MountedVolume(tmp_path / "file", foreign=True)
-    pod["spec"]["volumes"][0]["hostPath"]["type"] = "Directory"
-    with pytest.raises(VolumeError, match=f"hostPath type check failed: {path} is not a directory"):
-        await volumes.prepare(pod)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pandas as pd
 import pytest
 
 from kitlib.display.tracebacks import Line
-from kitlib.k8s.logs import LogPosition
 from kitlib.metrics import curves
 from kitlib.metrics.curves import MOST_BUCKETS, MOST_BYTES, MOST_ROWS, TrainingMetrics
 from kitlib.metrics.events import Event
@@ -117,19 +116,6 @@ def test_the_merged_log_is_in_the_order_of_time_and_keeps_each_workers_order():
     log_tail.add([(2, Line("2026-01-01T00:00:04Z", "e"))])
     assert [row[2][:1] for row in log_tail.rows()[-5:]] == ["b", "c", "x", "d", "e"]
     assert (len(log_tail.rows()), log_tail.total) == (MOST_LINES, MOST_LINES + 1)
-
-
-@pytest.mark.parametrize("cuts", [(1,), (2, 3), (4, 4, 5), (7,), (1, 2, 3, 4, 5, 6, 7)])
-def test_a_log_that_is_cut_anywhere_is_read_without_a_gap_and_without_a_double(cuts):
-    """Lines of one chunk have one time, and a line of stderr may be written after a later one of stdout."""
-    times = ["01.1", "01.5", "01.5", "01.5", "01.2", "02", "02.000000001", "02.000000001"]
-    written = [Line(f"2026-01-01T00:00:{time}Z", str(number)) for number, time in enumerate(times)]
-    place, got = LogPosition(), []
-    for there in [*cuts, len(written)]:
-        since = place.resume()
-        answer = [each for each in written[:there] if each.time[:19] >= since.removesuffix("Z")]
-        got += [each.text for each in answer if place.is_new(each)]
-    assert got == [each.text for each in written]
 
 
 def contrast(one, other):
