@@ -99,7 +99,7 @@ def _toleration(taint: str) -> dict[str, str]:
     key, equals, value = subject.partition("=")
     if not key or effect not in EFFECTS:
         raise BadInput(
-            "this is no taint",
+            "this is not a taint",
             about=f"TRAINYARD_TOLERATIONS: {taint}",
             fix=f"write key=value:Effect; the effects are {', '.join(filter(None, EFFECTS))}",
         )

@@ -65,7 +65,7 @@ class ClusterSpec:
             raise LocalClusterError(
                 f"a local cluster has 1 to {MOST_NODES} nodes, not {self.nodes}",
                 about="nodes",
-                fix=f"ask for --nodes between 1 and {MOST_NODES}; four are enough for the course",
+                fix=f"use --nodes between 1 and {MOST_NODES}; four are enough for the course",
             )
         for name, value in (("cpus", self.cpus), ("memory", self.memory)):
             if value is not None and value <= 0:

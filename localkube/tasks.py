@@ -54,5 +54,5 @@ def _report(task: asyncio.Task) -> None:
 
 def _end_process(task: asyncio.Task) -> None:
     if not task.cancelled() and task.exception():
-        log.critical("nothing works without %s: this process ends, to be started again", task.get_name())
+        log.critical("this process cannot work without %s: it ends, and is started again", task.get_name())
         os._exit(1)

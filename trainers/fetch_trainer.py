@@ -90,7 +90,9 @@ class S3Source(TrainerSource):
         except (wrong.NoCredentialsError, wrong.PartialCredentialsError) as error:
             raise FetchFailed(f"{error}; {IDENTITY}") from error
         except wrong.BotoCoreError as error:  # no such host, no answer, a reading that broke off
-            raise FetchFailed(f"{error}; see that pods reach it: {self.client.meta.endpoint_url}") from error
+            raise FetchFailed(
+                f"{error}; check that pods reach it: {self.client.meta.endpoint_url}"
+            ) from error
 
     def _refused(self, error, key: str) -> Exception:
         code, message = error.response["Error"].get("Code"), error.response["Error"].get("Message", "")

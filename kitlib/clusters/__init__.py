@@ -77,7 +77,7 @@ def connect(
         where: Its location, on a machine that did not create it: as for `find`.
 
     Raises:
-        ClusterNotFound: There is none of this name; the error lists those that there are.
+        ClusterNotFound: There is none of this name; the error lists the existing ones.
         ClusterBroken: It does not run; the error says what to do.
     """
     if kubeconfig is not None or context is not None:
@@ -169,7 +169,7 @@ def provider_class(provider: str) -> type[Cluster]:
         raise BadInput(
             f"there is no provider {provider!r}",
             about=f"provider={provider!r}",
-            fix=f"those that there are: {', '.join(_providers())}",
+            fix=f"the providers are: {', '.join(_providers())}",
         )
     found: type[Cluster] = plugins.load(plugins.entries("kitlib.providers")[provider])
     return found

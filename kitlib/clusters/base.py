@@ -273,7 +273,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             raise RunNotFound(
                 "there is no such run",
                 about=f'run "{name}" in cluster "{self.name}"',
-                fix=f"take one of those that there are: {known}",
+                fix=f"the runs are: {known}",
             )
         return Run(self.kube, name, cluster=self)
 
@@ -292,7 +292,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             raise VolumeNotFound(
                 "there is no such volume",
                 about=pvc.about(self.kube, name),
-                fix=f'take one of those that there are: {known}; or cluster.create_volume("{name}")',
+                fix=f'the volumes are: {known}; or cluster.create_volume("{name}")',
             )
         return Volume(self, name)
 
@@ -371,7 +371,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         return Table(
             ("object", "namespace"),
             [(title(item), item["metadata"].get("namespace")) for item in applied],
-            empty="no objects in the file",
+            empty="the file has no objects",
         )
 
     def wait_ready(self, *, timeout: float | None = None) -> "Cluster":
@@ -390,7 +390,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
                 what="the nodes to be Ready",
                 until=lambda seen: bool(seen["Node"]) and all(map(nodes.is_ready, seen["Node"].values())),
                 about=f'cluster "{self.name}"',
-                resume="cluster.wait_ready() goes on waiting",
+                resume="cluster.wait_ready() waits again",
                 describe=lambda seen: nodes.readiness(seen["Node"].values()),
                 report=line.update,
             )

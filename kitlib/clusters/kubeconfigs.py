@@ -114,7 +114,7 @@ def _edited(path: Path) -> Iterator[dict[str, Any]]:
             text = path.read_text(encoding="utf-8") if path.exists() else ""
             content = yaml.safe_load(text) or {"apiVersion": "v1", "kind": "Config", "preferences": {}}
             if not isinstance(content, dict):
-                raise BadInput("this is no kubeconfig", about=str(path), fix="move it away, or correct it")
+                raise BadInput("this is not a kubeconfig", about=str(path), fix="move it away, or correct it")
             yield content
             descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
             try:

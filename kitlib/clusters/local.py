@@ -83,11 +83,11 @@ class LocalCluster(Cluster):
                 raise
             except Unfinished as error:
                 fix = f'kit.clusters.find("{name}").delete()'
-                what = "stopped before it was removed; what was begun of the cluster stays"
+                what = "stopped before it was removed; parts of the cluster remain"
                 raise Interrupted(what, about=f'cluster "{name}"', fix=fix) from error
             except KeyboardInterrupt as error:
                 raise Interrupted(
-                    "stopped; what was begun of the cluster is removed",
+                    "stopped; the unfinished cluster is removed",
                     about=f'cluster "{name}"',
                     fix=f'kit.create_cluster("local", name="{name}")',
                 ) from error
@@ -240,7 +240,7 @@ def broken(name: str, status: dict[str, Any]) -> ClusterBroken:
         fix = f'kit.connect("{name}", start=True)'
     else:
         shape = f'name="{name}", nodes={status.get("nodes", 4)}'
-        fix = f'kit.create_cluster("local", {shape}, recreate=True) makes it anew'
+        fix = f'kit.create_cluster("local", {shape}, recreate=True) recreates it'
     return ClusterBroken(
         f"the cluster is {status['state']}: {status.get('reason') or 'no reason is known'}",
         about=f'cluster "{name}"',
@@ -255,7 +255,7 @@ def not_found(name: str) -> ClusterNotFound:
         "there is no such cluster",
         about=f'cluster "{name}"',
         fix=f'kit.create_cluster("local", name="{name}")'
-        + (f", or take one that there is: {known}" if known else ""),
+        + (f", or use one of these: {known}" if known else ""),
     )
 
 

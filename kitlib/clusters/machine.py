@@ -78,7 +78,7 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> A
             f"the local cluster's program ended with status {process.returncode}, without an answer\n"
             + said[-2000:].strip(),
             about=f"python -m localkube {' '.join(arguments)}",
-            fix="try again; if it stays, run: trainyard doctor",
+            fix="try again; if it fails again, run: trainyard doctor",
         )
     return answer["result"]
 

@@ -82,7 +82,7 @@ def usage(kube: Kube, of: str) -> Table:
         if error.status not in (404, 503):
             raise
         raise Rejected(
-            f"nobody tells what {of} use",
+            f"no usage of {of} is known",
             about=f'metrics-server of cluster "{kube.cluster}"',
             fix="ask again in half a minute if the cluster is new; otherwise install metrics-server",
             status=error.status,

@@ -18,7 +18,7 @@ class Shape:
         nodes: How many.
         cpus: Cores of each; None lets the provider choose.
         memory: Of each, as "4Gi"; None lets the provider choose.
-        gpus: Of each; None takes those that there are.
+        gpus: Of each; None takes all that exist.
         options: Of this provider alone.
     """
 

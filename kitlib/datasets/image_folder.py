@@ -51,7 +51,7 @@ class ImageFolder:
                     shown.append(numpy.asarray(image.convert("RGB").resize((SIDE, SIDE))))
             except (OSError, ValueError) as error:
                 raise BadInput(
-                    f"this is no image that can be read: {error}", about=str(path), fix="fix or remove it"
+                    f"this image cannot be read: {error}", about=str(path), fix="fix or remove it"
                 ) from error
         file = io.BytesIO()
         numpy.savez_compressed(
@@ -80,7 +80,7 @@ def read(path: Path) -> ImageFolder:
     tested = _by_class(test) if test else {}
     if unknown := sorted(set(tested) - set(by_class)):
         raise BadInput(
-            f"there are classes that are tested and not trained: {', '.join(unknown[:5])}",
+            f"some classes are tested and not trained: {', '.join(unknown[:5])}",
             about=str(test),
             fix="give both folders the same classes",
         )

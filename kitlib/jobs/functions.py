@@ -57,7 +57,7 @@ def program(function: Callable[..., object], args: Mapping[str, Any] | Sequence[
     about = f"function {getattr(function, '__name__', function)!s}"
     given = arguments(function, args)
     if not _is_literal(given):
-        what = "an argument of a function that is sent is a number, a text, a list or a dict"
+        what = "a function's arguments are numbers, texts, lists or dicts"
         raise BadInput(what, about=f"{about}, args={given!r}", fix="create other objects inside the function")
     lines, first = source_of(function)
     head = "\n" * (first - 1)
@@ -97,7 +97,7 @@ def arguments(
         about = f"{function.__name__}{inspect.signature(function)}, args={given!r}"
         raise BadInput(f"the function has other arguments: {error}", about=about, fix=fix) from error
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        what = "a call of this function runs nothing: it is async, or yields"
+        what = "calling this function runs nothing: it is async, or a generator"
         raise BadInput(
             what, about=f"function {function.__name__}", fix="call it in a plain function, and send that"
         )
@@ -112,7 +112,7 @@ def source_of(function: Callable[..., object]) -> tuple[list[str], int]:
     """
     fix = "define it with def in a cell, without a %%magic, or in a file"
     if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
-        raise BadInput("this is no function that can be sent", about=repr(function), fix=fix)
+        raise BadInput("this function cannot be sent", about=repr(function), fix=fix)
     if function.__name__ in sys.stdlib_module_names or function.__name__ in SHADOWED:
         what = f"a program of this name hides the module {function.__name__} from all that import it"
         raise BadInput(what, about=f"function {function.__name__}", fix="give the function another name")

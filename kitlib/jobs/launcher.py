@@ -102,7 +102,7 @@ def _launch_on(cluster: Cluster, job: Job, *, replace: bool, must_fit: bool) -> 
 def _check_arguments(job: object, options: Mapping[str, Any]) -> None:
     if not (isinstance(job, Job | str | Path) or callable(job)):
         example = 'kit.launch("train.py", nodes=4), or kit.launch(kit.IndexedJob("train.py"))'
-        raise BadInput("this is no job, no program and no function", about=repr(job), fix=example)
+        raise BadInput("this is neither a job, nor a program, nor a function", about=repr(job), fix=example)
     if isinstance(job, Job) and options:
         about, fix = f"{job!r}, {', '.join(options)}", "give them to the job: kit.IndexedJob(…, nodes=4)"
         raise BadInput("a job has its arguments already", about=about, fix=fix)

@@ -52,7 +52,7 @@ class TrainerProgram:
         address = None if callable(trainer) else remote(trainer, secret)
         if files and (callable(trainer) or address):
             fix = "put them on a volume, or beside a program that is a file here"
-            raise BadInput("files lie beside a trainer that is a file", about=f"files={files!r}", fix=fix)
+            raise BadInput("files= needs a trainer that is a file", about=f"files={files!r}", fix=fix)
         if callable(trainer):
             source = functions.carried(trainer, args)
             return cls(Path(next(iter(source))), source, [], function=trainer)

@@ -80,7 +80,7 @@ def remote(trainer: object, secret: str | None) -> Remote | None:
     scheme, place, key = found.groups() if found else ("", "", "")
     if scheme not in (*_BUCKETS, VOLUME) or not place or not key.endswith(".py") or ".." in key.split("/"):
         fix = f"write it as {_EXAMPLE}"
-        raise BadInput("this is no address of a trainer", about=f"trainer {trainer}", fix=fix)
+        raise BadInput("this is not the address of a trainer", about=f"trainer {trainer}", fix=fix)
     if scheme == VOLUME:
         names.validate_name(place, kind="volume")
     if secret is not None:
@@ -127,7 +127,7 @@ def sources(
         content = content_of(path)
         if found.setdefault(name, content) != content:
             fix = "rename one of them"
-            raise BadInput("two files would be at one place", about=f"{name}: {path}", fix=fix)
+            raise BadInput("two files would have the same path", about=f"{name}: {path}", fix=fix)
     return check_size(found, about=f"trainer {programs[0]}")
 
 
@@ -245,7 +245,7 @@ def modes(program: Path, files: Iterable[str]) -> dict[str, int]:
     found = {name: path.stat() for name, path in _files_below(program.parent, files, skipped=skipped)}
     _check_sizes({name: status.st_size for name, status in found.items()}, about=f"trainer {program}")
     if skipped:
-        log.warning("a ConfigMap carries files alone, so this is left out: %s", "; ".join(skipped))
+        log.warning("a ConfigMap carries only files; left out: %s", "; ".join(skipped))
     permissions = {name: status.st_mode & 0o777 | 0o644 for name, status in found.items()}
     return {name: mode for name, mode in permissions.items() if mode != 0o644}
 

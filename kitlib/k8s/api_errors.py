@@ -32,13 +32,16 @@ _CONNECTIONS = {
     ),
     "WRONG_VERSION_NUMBER": (
         "there is no TLS at its address",
-        "correct the address: behind it is a proxy, or a server of plain HTTP",
+        "correct the address: a proxy or a server of plain HTTP answers there",
     ),
     "Name or service not known": (
         "its name cannot be found",
         "correct it, or join the network that knows it",
     ),
-    "Connection refused": ("its API server does not answer", "see that it runs, and that the port is right"),
+    "Connection refused": (
+        "its API server does not answer",
+        "check that it runs, and that the port is right",
+    ),
     "timed out": (
         "its API server does not answer",
         "join its network: a private one lets nobody in from outside",
@@ -83,7 +86,7 @@ def rbac_hint(words: str) -> str:
     if "violates PodSecurity" in words:
         return "leave out what is named: this namespace allows no pod that reaches its node"
     if 'User "system:anonymous' in words:  # also of a path, such as /version
-        return "sign in first: the request brought no credentials; kit.credentials() says which there are"
+        return "sign in first: the request had no credentials; kit.credentials() lists yours"
     found = _FORBIDDEN.search(words)
     if found is None:
         return _FIXES[403]
@@ -152,7 +155,7 @@ def unreached(words: str) -> tuple[str, str]:
     for sign, (what, fix) in _CONNECTIONS.items():
         if sign in words:
             return f"{what}: {words}", fix
-    return f"its API server does not answer: {words}", "see that it runs"
+    return f"its API server does not answer: {words}", "check that it runs"
 
 
 def words_of(error: Exception) -> str:

@@ -431,7 +431,7 @@ class Kube:
         return ClusterUnreachable(
             f"its API server does not answer: {words}",
             about=f'cluster "{self.cluster}"',
-            fix=f"see that {self._client.configuration.host} can be reached from here",
+            fix=f"check that {self._client.configuration.host} can be reached from here",
         )
 
     def _place(self, about: str) -> str:
@@ -450,7 +450,7 @@ def _load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str
             raise BadInput(
                 f'the kubeconfig has no context "{context}"',
                 about=f'{kubeconfig}, for cluster "{cluster}"',
-                fix=f"context= one of those that it has: {known}",
+                fix=f"set context= to one of: {known}",
             )
         client = config.new_client_from_config(str(kubeconfig), context=context, persist_config=False)
     except BadInput:

@@ -237,7 +237,9 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         expression = re.compile(pattern)
     except (re.error, TypeError) as error:
-        raise BadInput(f"this is no regular expression: {error}", about=repr(pattern), fix=example) from error
+        raise BadInput(
+            f"this is not a regular expression: {error}", about=repr(pattern), fix=example
+        ) from error
     if not expression.groupindex:
         raise BadInput("the expression names no number", about=repr(pattern), fix=example)
     return expression

@@ -108,7 +108,7 @@ def _download(url: str, file: IO[bytes], report: Callable[[str], None]) -> None:
         raise InstallFailed(
             f"its manifests cannot be fetched: {error}",
             about=url,
-            fix="see that the network is there, and that HTTPS_PROXY is right if there is a proxy",
+            fix="check the network, and HTTPS_PROXY if there is a proxy",
         ) from error
     file.seek(0)
 

@@ -51,7 +51,7 @@ class RunControl:
             raise BadInput(
                 "no process is paused" if rank is None else f"rank {rank} is not paused",
                 about=self.objects.about,
-                fix="run.pause(rank=…) comes first; run.events() shows which were paused",
+                fix="call run.pause(rank=…) first; run.events() shows which were paused",
             )
         return Text("\n".join(self._signal(process, "CONT", RESUMED) for process in paused))
 
@@ -82,7 +82,7 @@ class RunControl:
             raise BadInput(
                 f"the trainer of rank {rank} does not report its process",
                 about=self.objects.about,
-                fix='let its "rendezvous" or "start" event have pid=os.getpid()',
+                fix='log pid=os.getpid() in its "rendezvous" or "start" event',
             )
         return found[rank]
 
@@ -125,7 +125,7 @@ class RunControl:
             before, fewest, most = job_kinds.replica_limits(main)[0], 1, MAX_WORKERS
         elif fewest == most or main["kind"] == "Job":
             fix = "launch it with limits: kit.TorchElastic(…, min_nodes=1, max_nodes=8)"
-            raise BadInput(f"this run has {before} workers, and no other number", about=about, fix=fix)
+            raise BadInput(f"this run has {before} workers, a fixed number", about=about, fix=fix)
         check_count(workers, what="workers", least=fewest, most=most)
         there = self.objects.pods()
         if job_kinds.succeeded(main, there) or job_kinds.failure(main, there) is not None:

@@ -228,7 +228,7 @@ class Run(Reports):
                     timeout=timeout,
                     what="the run to end",
                     about=self.about,
-                    resume=f"run.wait() goes on waiting, run.delete() ends it; from "
+                    resume=f"run.wait() waits again, run.delete() ends it; from "
                     f'another kernel: kit.connect("{self.kube.cluster}").run("{self.name}")',
                     report=lambda text: line.update(follower.describe(text) if line.in_place else text),
                 )

@@ -83,7 +83,7 @@ class HelperPod(AbstractContextManager["HelperPod"]):
                 ),
                 what="the pod that mounts the volume to start",
                 about=f"{self.about}, pod {self.pod}",
-                resume="see why it waits, fix that, and try again",
+                resume="check why it waits, fix that, and try again",
                 describe=lambda state: "; ".join(
                     pods.why(pod) or pods.status_word(pod) for pod in state["Pod"].values()
                 ),

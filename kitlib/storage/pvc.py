@@ -80,7 +80,7 @@ def delete(kube: Kube, name: str, *, report: Callable[[str], None]) -> None:
         raise VolumeInUse(
             f"it is in use by {', '.join(using)}",
             about=about(kube, name),
-            fix="delete those runs or pods first; one that has ended holds it, too, until it is deleted",
+            fix="delete those runs or pods first; a pod that has ended holds it until it is deleted",
         )
     report("deleting it")
     for helper in kube.get_all("Pod", labels=f"{names.VOLUME}={name}"):
@@ -98,8 +98,8 @@ def _delete(kube: Kube, kind: str, name: str, report: Callable[[str], None]) -> 
         until=lambda seen: not seen[kind],
         what=f"the {kind} to go",
         about=about(kube, name),
-        resume="delete it again; its events say who holds it",
-        describe=lambda seen: "something that uses it is still there",
+        resume="delete it again; its events name what holds it",
+        describe=lambda seen: "something still uses it",
         report=report,
     )
 
@@ -171,12 +171,12 @@ def _check_size(kube: Kube, claim: Object, size: str) -> None:
         raise BadInput(
             f"the volume is there already, with {there}",
             about=f"{about(kube, claim['metadata']['name'])}, size={size}",
-            fix=f'size="{there}", or delete it first, and with it what is on it',
+            fix=f'size="{there}", or delete it first, with all that is on it',
         )
 
 
 def _check_class(kube: Kube, name: str | None) -> None:
-    """Check that there is a StorageClass: a claim without one would wait for ever."""
+    """Check that there is a StorageClass: a claim without one would wait forever."""
     try:
         classes = {item["metadata"]["name"]: item["metadata"] for item in kube.get_all(CLASS)}
     except Rejected as error:
@@ -190,7 +190,7 @@ def _check_class(kube: Kube, name: str | None) -> None:
         raise BadInput(
             "there is no such StorageClass" if name else "the cluster has no default StorageClass",
             about=f'storage_class={name!r} in cluster "{kube.cluster}"',
-            fix=f"storage_class= one of: {', '.join(sorted(classes)) or 'none; install a CSI driver'}",
+            fix=f"set storage_class= to one of: {', '.join(sorted(classes)) or 'none; install a CSI driver'}",
         )
 
 
@@ -204,7 +204,7 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
 
     def last_words(seen: Snapshot) -> str:
         said = sorted(seen["Event"].values(), key=lambda event: event.get("lastTimestamp") or "")
-        return said[-1].get("message", "") if said else "it is being made"
+        return said[-1].get("message", "") if said else "it is being created"
 
     with progress(f"volume {name}") as line:
         wait(

@@ -178,5 +178,5 @@ def _local(error: OSError, path: Path) -> BadInput:
     return BadInput(
         f"this machine's files cannot be used: {error.strerror or error}",
         about=str(error.filename or path),
-        fix="give a path that you can read, or write, with room enough",
+        fix="give a path that you can read, or write, with enough space",
     )

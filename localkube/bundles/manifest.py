@@ -77,7 +77,7 @@ class BundleManifest:
             files = tuple(BundleFile(**file) for file in raw["files"]) if version == FORMAT else ()
             made = cls(*(str(raw[name]) for name in names), files)
         except (ValueError, KeyError, TypeError) as error:
-            raise LocalClusterError("this is no bundle of Trainyard", about=about, fix=AGAIN) from error
+            raise LocalClusterError("this is not a bundle of Trainyard", about=about, fix=AGAIN) from error
         if version != FORMAT:
             raise LocalClusterError(
                 f"the bundle has format {version}, and this version reads {FORMAT}",
@@ -88,7 +88,7 @@ class BundleManifest:
             parts = PurePosixPath(file.path).parts
             if len(parts) < 2 or parts[0] not in KINDS or ".." in parts or file.path.startswith("/"):
                 raise LocalClusterError(
-                    f"the bundle has a file where none belongs: {file.path}", about=about, fix=AGAIN
+                    f"the bundle has an unexpected file: {file.path}", about=about, fix=AGAIN
                 )
         return made
 

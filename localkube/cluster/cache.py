@@ -73,7 +73,7 @@ def clear(what: str | None) -> list[CacheEntry]:
         raise LocalClusterError(
             "nothing of this kind is in the cache",
             about=what,
-            fix=f"what there is: {', '.join(kinds) or 'nothing'}; clusters go by: trainyard cluster delete",
+            fix=f"the kinds are: {', '.join(kinds) or 'none'}; to remove a cluster: trainyard cluster delete",
         )
     going = [entry for entry in everything if not entry.used]
     if what is not None:

@@ -46,7 +46,7 @@ def end_processes(paths: ClusterPaths) -> None:
     processes = _processes(paths)
     if not processes and alive(paths):
         raise LocalClusterError(
-            "its supervisor runs, and nothing says as which process",
+            "its supervisor runs, but its process is not known",
             about=paths.name,
             fix=f"look for 'localkube.supervisor {paths.root}' with ps, end it, and try again",
         )
@@ -77,7 +77,7 @@ def _why_stopped(paths: ClusterPaths, record: dict[str, Any]) -> str:
     if (paths.root / "stopped").exists():
         return "it was stopped, and keeps its objects and volumes"
     if record.get("boot") not in (None, boot_id()):
-        return "this machine was started anew since; its objects and volumes are kept"
+        return "this machine was restarted since; its objects and volumes are kept"
     return "its supervisor has ended, and its processes with it; its objects and volumes are kept"
 
 

@@ -94,7 +94,7 @@ def start(
     shape = read_record(paths).get("shape")
     if shape is None:
         raise LocalClusterError(
-            f"nothing says which shape it had: {now['reason']}",
+            f"its shape is not known: {now['reason']}",
             about=name,
             fix=f'delete it (kit.clusters.find("{name}").delete()) and create it again',
         )
@@ -129,7 +129,7 @@ def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
     now = status(name)
     if now["state"] == "absent":
         raise LocalClusterError(
-            "there is no such cluster", about=name, fix="kit.list_clusters() has those that there are"
+            "there is no such cluster", about=name, fix="kit.list_clusters() lists the clusters"
         )
     with locked(paths, report):
         end_processes(paths)

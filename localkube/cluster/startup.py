@@ -102,7 +102,7 @@ class Startup:
         missing = "the default service account is not there yet"
         self._await(missing, of="kube-controller-manager", progress=2 + ready)
         await api.get("/api/v1/namespaces/default/serviceaccounts/default")
-        self._await("the API server does not call itself ready", of="kube-apiserver", progress=3 + ready)
+        self._await("the API server does not report itself ready", of="kube-apiserver", progress=3 + ready)
         return await api.is_ready()
 
     def _await(self, state: str, *, of: str, progress: int = 0) -> None:

@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")
         return 1
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; what is whole is kept, and the next run goes on from there\n")
+        sys.stderr.write("interrupted; what is complete is kept, and the next run continues from there\n")
         return 130
     return 0
 

@@ -25,15 +25,15 @@ FIXES = {
     "unauthorized": "check the name; if the image is private, log in: docker login REGISTRY",
     "notfound": "check its name and tag; `trainyard images list` shows what is here",
     "ratelimited": "log in (docker login), or try again later",
-    "digest": "try again; if it stays, the registry or a proxy on the way changes what it serves",
+    "digest": "try again; if it fails again, the registry or a proxy changes what it serves",
     "disk": "free space there, or run: trainyard images prune --all",
     "platform": "choose a tag of this machine's architecture",
     "inuse": "delete the pods that use it, or their clusters",
     "busy": "try again when no image is being pulled",
     "archive": "give a file that docker save, podman save or `trainyard images save` wrote, or an OCI layout",
-    "interrupted": "try again; what was downloaded is continued",
+    "interrupted": "try again; the download continues where it stopped",
 }
-REST = "try again; if it stays, the message says what the registry or the disk refused"
+REST = "try again; if it fails again, the message says what the registry or the disk refused"
 Event = Mapping[str, Any]
 
 

@@ -40,7 +40,7 @@ def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
     for name in names:
         if name not in RECIPES:
             raise LocalClusterError(
-                "there is no such program", about=name, fix=f"choose of {', '.join(sorted(RECIPES))}"
+                "there is no such program", about=name, fix=f"choose one of {', '.join(sorted(RECIPES))}"
             )
         wanted.append(RECIPES[name])
     for recipe in wanted:

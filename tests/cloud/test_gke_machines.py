@@ -76,7 +76,7 @@ def test_what_is_not_named_is_chosen(asked, machine, gpus):
         ({"hours": 0}, "hours are a number"),
         ({"disk_gb": 5}, "disk_gb"),
         ({"min_nodes": 3}, "min_nodes is a whole number from 0 to 2"),
-        ({"admins": ["ada@example.org"]}, "by an address"),
+        ({"admins": ["ada@example.org"]}, "no member of this form"),
         ({"admins": "user:ada@example.org"}, "admins are a list"),
         ({"subnetwork": "mine"}, "its network is not named"),
         ({"allowed_cidrs": ["203.0.113.0/33"]}, "203.0.113.0/33"),

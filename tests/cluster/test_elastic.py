@@ -163,7 +163,7 @@ def test_a_run_ends_well_though_a_worker_gave_up_and_fails_when_all_have(launch,
 
 def test_a_run_of_a_fixed_number_of_workers_cannot_be_scaled(launch, plain):
     run = launch(plain("import time; time.sleep(60)"))
-    with pytest.raises(BadInput, match="has 2 workers, and no other number"):
+    with pytest.raises(BadInput, match="has 2 workers, a fixed number"):
         run.scale(3)
     until(lambda: "Running" in str(run.status), "it to run")
     with pytest.raises(BadInput, match="no trainer has reported its rank yet"):

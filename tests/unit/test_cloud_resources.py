@@ -50,7 +50,7 @@ def test_resources_are_listed_with_owner_place_and_cost(account):
 def test_a_cloud_that_does_not_answer_is_a_row_and_not_silence(account):
     found, unanswered = resources.find([place(account), place(account, Mute)])
     last = list(resources.table(found, unanswered))[-1]
-    assert last["what"] == "moon-1 could not be asked" and last["id"] == "no credentials were found"
+    assert last["what"] == "moon-1 could not be queried" and last["id"] == "no credentials were found"
 
 
 def test_where_no_cloud_answers_the_error_is_the_clouds(account):

@@ -146,7 +146,7 @@ def test_on_a_cloud_the_zoo_is_the_one_in_the_image(elasticdl, monkeypatch):
         ({"volume": ""}, "need a volume"),
         ({"training_data": "/elsewhere/train"}, "on no volume"),
         ({"output": "/out"}, "on no volume"),
-        ({"envs": "A"}, "this is no variable"),
+        ({"envs": "A"}, "this is not a variable"),
         ({"model_zoo": "nowhere"}, "no such model zoo.*elasticdl zoo init"),
         ({"model_def": "mnist.custom_model"}, r"has no mnist\.py.*it has mnist_functional_api"),
         ({"model_def": "custom_model"}, "does not name a function of a module"),

@@ -95,7 +95,7 @@ def test_a_cluster_is_created_with_its_providers_own_options(rented):
 def test_an_option_that_all_providers_have_is_refused_in_a_sentence(rented, verb):
     done = run("cluster", verb, "2", "--set", "name=other")
     assert done.exit_code == 1
-    assert "this is no option" in done.stderr
+    assert "this is not an option" in done.stderr
     assert "--set name=other" in done.stderr
     assert rented == []
 
@@ -123,7 +123,7 @@ def test_a_cluster_is_found_at_the_place_that_is_named_and_nowhere_else():
         kit.connect("lab", provider="rented", zone="a")
     with pytest.raises(BadInput, match="say which"):
         kit.connect("lab", region="eu-1")
-    with pytest.raises(BadInput, match="those that there are: .*rented"):
+    with pytest.raises(BadInput, match="the providers are: .*rented"):
         kit.connect("lab", provider="azure")
 
 

@@ -109,7 +109,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_refused(text, tmp_path):
 def test_a_kubeconfig_or_context_that_is_not_there_is_named(kubeconfig, tmp_path):
     with pytest.raises(BadInput, match="nowhere"):
         kit.connect("lab", kubeconfig=tmp_path / "nowhere")
-    with pytest.raises(BadInput, match='(?s)no context "other".*one of those that it has: '):
+    with pytest.raises(BadInput, match='(?s)no context "other".*set context= to one of: '):
         kit.connect("lab", kubeconfig=kubeconfig, context="other")
 
 

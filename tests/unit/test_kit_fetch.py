@@ -124,7 +124,7 @@ def test_a_trainer_is_fetched_with_what_it_imports_from_beside_it(scheme, reques
         ("s3://code/lab/absent.py", {}, "there is no lab/absent.py in code; correct its name"),
         ("s3://absent/lab/main.py", {}, "there is no bucket absent; correct its name"),
         ("s3://code/lab/main.py", dict.fromkeys(KEYS, ""), "Unable to locate credentials; give the pods"),
-        ("s3://code/lab/main.py", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "see that pods reach it"),
+        ("s3://code/lab/main.py", {"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "check that pods reach it"),
     ],
 )
 def test_what_is_wrong_at_s3_is_said_with_what_to_do(s3, fetch, url, variables, words):

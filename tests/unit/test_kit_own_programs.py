@@ -166,8 +166,8 @@ FUNCTIONS = {
         "top",
     ),
     "def outer():\n  n = 1\n  def f(): return n\n  return f\nf = outer()": ("n", "args="),
-    "async def f(): pass": ("async, or yields", "plain function"),
-    "def f(): yield 1": ("async, or yields", "plain function"),
+    "async def f(): pass": ("async, or a generator", "plain function"),
+    "def f(): yield 1": ("async, or a generator", "plain function"),
     "def json(): pass\nf = json": ("hides the module json", "another name"),
     "def f():\n  import math as m\n  class A(m.B):\n    def g(self): return super().g()\n  return A": (
         "",
@@ -225,11 +225,11 @@ def test_modules_beside_the_notebook_that_a_function_imports_go_along(tmp_path, 
 @pytest.mark.parametrize(
     ("function", "args", "words"),
     [
-        (lambda: None, (), "no function that can be sent"),
-        (print, (), "no function that can be sent"),
+        (lambda: None, (), "cannot be sent"),
+        (print, (), "cannot be sent"),
         (fit, {"epochs": 2}, "other arguments"),
         (fit, ["--steps=2"], "arguments are a dict"),
-        (fit, {"steps": object()}, "a number, a text"),
+        (fit, {"steps": object()}, "numbers, texts"),
     ],
 )
 def test_what_cannot_be_sent_is_refused(function, args, words):

@@ -33,7 +33,7 @@ def test_all_that_fails_is_told_at_once_with_what_mends_each():
         Level.OK,
         Level.FAILED,
     ]
-    with pytest.raises(PreflightFailed, match="2 things stand in the way") as error:
+    with pytest.raises(PreflightFailed, match="2 problems prevent it") as error:
         report.raise_failures()
     assert "0 vCPUs" in error.value.what and "g4dn.xlarg" in error.value.what
     assert error.value.fix.splitlines() == ["https://quotas.example", "g4dn.xlarge"]

@@ -198,7 +198,7 @@ def template(provider: str, part: str) -> None:
 @cluster.command()
 @click.argument("nodes", type=int)
 @CLUSTER
-@click.option("--provider", help="Whose; by default any that this machine used for this name.")
+@click.option("--provider", help="The provider; by default any that this machine used for this name.")
 @YES
 @click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
 @OPTION

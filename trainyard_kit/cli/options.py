@@ -110,7 +110,7 @@ VOLUME_NAME = click.argument("name", shell_complete=_complete("volume"), callbac
 OUTPUT = click.option(
     "--output", "-o", type=click.Choice(["json", "yaml", "name"]), help="In place of the table."
 )
-YES = click.option("--yes", "confirm", is_flag=True, help="Answer the question about it beforehand.")
+YES = click.option("--yes", "confirm", is_flag=True, help="Answer yes to its question beforehand.")
 IGNORE_NOT_FOUND = click.option(
     "--ignore-not-found", is_flag=True, help="Exit with status 0 where there is none."
 )
@@ -181,7 +181,7 @@ def _own(context: click.Context, _: click.Parameter, given: Sequence[str]) -> di
     read = options_of(given)
     if taken := sorted(OF_ALL_PROVIDERS & read.keys()):
         raise BadInput(
-            "this is no option of one provider",
+            "this is not an option of one provider",
             about=f"--set {taken[0]}={read[taken[0]]}",
             fix=f"{context.command_path} --help shows the flags and arguments of all",
         )

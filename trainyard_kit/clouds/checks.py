@@ -81,7 +81,7 @@ class Report:
         if self.ok:
             return self
         one, *more = self.failures
-        count = f"{1 + len(more)} things stand in the way: " if more else ""
+        count = f"{1 + len(more)} problems prevent it: " if more else ""
         raise PreflightFailed(
             count + "; ".join(f"{failure.name}: {failure.words}" for failure in self.failures),
             about=f"{self.about}; nothing was made",

@@ -71,7 +71,7 @@ def delete(
     from trainyard_kit.clouds.resources import delete_resources
 
     if bool(names) == every:
-        raise click.UsageError("name one cluster or several, or say --all")
+        raise click.UsageError("name one cluster or several, or pass --all")
     left = delete_resources(
         provider,
         clusters=names or None,
@@ -83,13 +83,13 @@ def delete(
     )
     click.echo(left)
     if not confirm and len(left):
-        click.echo("\nNothing was deleted. To delete all of this: the same with --yes", err=True)
+        click.echo("\nNothing was deleted. To delete all of this, add --yes", err=True)
 
 
 @click.command()
 @CLUSTER_NAME
 @click.option("--hours", type=float, required=True, help="From now.")
-@click.option("--provider", help="Whose; by default any that this machine used for this name.")
+@click.option("--provider", help="The provider; by default any that this machine used for this name.")
 @YES
 @click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")
 @OPTION

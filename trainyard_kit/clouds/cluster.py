@@ -60,8 +60,8 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
         Raises:
             BadInput: An argument is wrong; nothing was started.
-            ProviderFailed: The cloud rejected something; the same call continues.
-            Interrupted: The user stopped it; the same call continues.
+            ProviderFailed: The cloud rejected something; call it again to continue.
+            Interrupted: The user stopped it; call it again to continue.
         """
         cluster = cls._new(name, shape)
         plan = cluster._planned(shape)
@@ -382,7 +382,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
                 "something is left, and may cost: "
                 + "; ".join(f"{resource.name} {resource.id} {resource.costs}".rstrip() for resource in left),
                 about=title,
-                fix=f"delete it again; if it stays, docs/{cls.provider}.md says how by hand",
+                fix=f"delete it again; if that fails too, docs/{cls.provider}.md says how to do it by hand",
             )
 
     def _machines_of(self, found: ClusterInfo) -> Machines:

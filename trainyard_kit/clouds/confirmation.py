@@ -78,14 +78,14 @@ def confirm_typed(
         NotConfirmed: Something else was typed.
     """
     try:
-        answer = ask(f"{question} Type {word} to go on: ")
+        answer = ask(f"{question} Type {word} to continue: ")
     except (EOFError, OSError, RuntimeError) as error:  # the last: a kernel that has no keyboard, or no stdin
         raise BadInput(
-            "this has to be agreed to, and nobody can be asked here", about=about, fix=fix
+            "this must be agreed to, and nobody can be asked here", about=about, fix=fix
         ) from error
     if answer.strip().lower() != word.lower():
         raise NotConfirmed(
-            "it was not agreed to; nothing was started", about=about, fix=f"type {word}, or {fix}"
+            "you have not agreed to it; nothing was started", about=about, fix=f"type {word}, or {fix}"
         )
 
 

@@ -34,7 +34,7 @@ def release(kube: Kube, *, about: str) -> None:
                 watch_objects(everywhere, WatchSpec(SERVICE), WatchSpec(CLAIM), WatchSpec(VOLUME)),
                 until=lambda seen: not any(_counts(seen)),
                 timeout=SECONDS,
-                what="load balancers and disks to be given back",
+                what="load balancers and disks to be released",
                 about=about,
                 resume="call delete again",
                 describe=_left,
@@ -43,9 +43,9 @@ def release(kube: Kube, *, about: str) -> None:
         except KeyboardInterrupt:
             raise
         except KitError as error:
-            line.done(f"not all was given back; what is left is looked for at the cloud: {error.what}")
+            line.done(f"not everything was released; what is left is looked for at the cloud: {error.what}")
             return
-        line.done("load balancers and disks are given back")
+        line.done("load balancers and disks are released")
 
 
 def _balanced(service: dict[str, Any]) -> bool:

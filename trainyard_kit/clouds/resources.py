@@ -125,7 +125,7 @@ def table(found: Iterable[Found], unanswered: Iterable[Unanswered] = ()) -> Tabl
             )
         )
     for where, error in unanswered:
-        rows.append((None, f"{where} could not be asked", "unknown", where, None, None, None, error.what))
+        rows.append((None, f"{where} could not be queried", "unknown", where, None, None, None, error.what))
     return Table(COLUMNS, rows, empty="nothing of the kit is at the clouds that were asked")
 
 
@@ -142,7 +142,7 @@ def costs(asked: Iterable[Place], *, budget: float | None = None) -> Table:
         try:
             found += place.provider.running_costs(place.session)
         except KitError as error:
-            rows.append((f"{place} could not be asked: {error.what}", None, None, None))
+            rows.append((f"{place} could not be queried: {error.what}", None, None, None))
     rows = [*((resource.about, *_figures([resource]), resource.hours) for resource in found), *rows]
     if found:
         rows.append(("together", *_figures(found), None))
@@ -224,6 +224,6 @@ def _delete(meant: Iterable[tuple[Place, str]]) -> None:
         raise ProviderFailed(
             "; ".join(error.what for error in failures),
             about=", ".join(error.about for error in failures),
-            fix="the same call again; if it stays, docs/clouds.md says how by hand",
+            fix="the same call again; if that fails too, docs/clouds.md says how to do it by hand",
             detail="\n".join(map(str, failures)),
         ) from failures[0]

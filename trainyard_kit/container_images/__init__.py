@@ -103,7 +103,7 @@ def build_image(
         raise BadInput(
             "no cloud can build it",
             about='builder="cloud"',
-            fix="cluster= one at EKS or GKE, without registry=",
+            fix="pass cluster=, one at EKS or GKE, without registry=",
         )
     if home is not None:
         image = _at_a_cloud(name, tag or context.tag, context, home, here=builder == "here")

@@ -276,7 +276,7 @@ class Buttons:
             "label": ipywidgets.HTML(),
             "kill": self._button("kill", call("kill"), "as a crash would", name=f"kill {worker}"),
             "pause": self._button("pause", call("pause"), "it hangs", name=f"pause {worker}"),
-            "resume": self._button("resume", call("resume"), "it hangs no more", name=f"resume {worker}"),
+            "resume": self._button("resume", call("resume"), "it no longer hangs", name=f"resume {worker}"),
         }
         return parts | {"row": ipywidgets.HBox(list(parts.values()))}
 

@@ -109,7 +109,7 @@ def _pairs(text: str, *, flag: str, example: str, known: Mapping[str, str]) -> d
     for entry in filter(None, text.split(",")):
         key, equals, value = (part.strip() for part in entry.partition("="))
         if not equals or not value or key not in known:
-            what = f"{key or entry} is none of {', '.join(known)}" if equals else "this is no key=value"
+            what = f"{key or entry} is none of {', '.join(known)}" if equals else "this is not key=value"
             raise BadInput(what, about=f'--{flag}="{text}"', fix=f'--{flag}="{example}"')
         found[known[key]] = value
     return found
@@ -174,7 +174,7 @@ def parse_environment(text: str) -> dict[str, str]:
         key, equals, value = setting.partition("=")
         if not equals or not key.isidentifier():
             raise BadInput(
-                "this is no variable", about=f'--envs="{text}"', fix='--envs="KEY=VALUE,KEY=VALUE"'
+                "this is not a variable", about=f'--envs="{text}"', fix='--envs="KEY=VALUE,KEY=VALUE"'
             )
         found[key] = value
     return found

@@ -212,7 +212,7 @@ def _wait_gone(kube: Kube, name: str) -> None:
         until=lambda seen: not seen["Namespace"],
         what="the namespace to be gone",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',
-        resume=f'kit.workshop.remove("{name}") goes on waiting',
+        resume=f'kit.workshop.remove("{name}") waits again',
         describe=remaining,
     )
 
@@ -240,7 +240,7 @@ def _check_ours(kube: Kube, namespace: str) -> bool:
     found = kube.find("Namespace", namespace)
     if found is not None and LABEL not in (found["metadata"].get("labels") or {}):
         raise BadInput(
-            "a namespace of this name is there, and is not the kit's",
+            "a namespace of this name exists, and is not the kit's",
             about=f'namespace "{namespace}" in cluster "{kube.cluster}"',
             fix="choose another name for the attendee",
         )

@@ -147,7 +147,7 @@ def ensure(
     scale_up_to, check_quota = (getattr(on, method, None) for method in ("scale_up_to", "check_quota"))
     if found.missing is None:
         first = "" if scale_up_to is None or found.training else "; begin with cluster.scale(1), to go by it"
-        return str(found), f"no node has what the quotas allow: pods that ask for it wait for ever{first}"
+        return str(found), f"no node has what the quotas allow: pods that ask for it wait forever{first}"
     if scale_up_to is None or check_quota is None:
         local = "a local cluster may declare more than the machine has: recreate it with cpus= and memory="
         how = local if isinstance(on, LocalCluster) else f"add {found.missing} nodes, or give smaller quotas"

@@ -145,7 +145,7 @@ def remove(name: str, cluster: str, ignore_not_found: bool) -> None:
     if name not in known:
         if ignore_not_found:
             return
-        fix = f"take one of those that there are: {', '.join(known) or 'none'}"
+        fix = f"the attendees are: {', '.join(known) or 'none'}"
         raise BadInput(
             "there is no such attendee", about=f'attendee "{name}" of cluster "{cluster}"', fix=fix
         )
@@ -160,5 +160,5 @@ def remove(name: str, cluster: str, ignore_not_found: bool) -> None:
 def reset(notebook: str, every: bool, cluster: str) -> None:
     """Delete what NOTEBOOK, such as 05, created in the cluster, which itself stays."""
     if bool(notebook) == every:
-        raise click.UsageError("name one notebook, such as 05, or say --all")
+        raise click.UsageError("name one notebook, such as 05, or pass --all")
     click.echo(verbs.reset(notebook, cluster=cluster))

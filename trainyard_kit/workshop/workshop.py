@@ -295,7 +295,7 @@ def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str
             threads.shutdown(cancel_futures=True)
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted(
-                    "stopped; what is made stays", about=title, fix="the same call goes on where it was"
+                    "stopped; what was created stays", about=title, fix="call it again to continue"
                 ) from error
             raise
         if refusals:

@@ -359,7 +359,7 @@ class ImageManager:
         arguments = entry.arguments
         if not entry.known and not container.get("command"):
             raise ConfigError(
-                f'image "{container["image"]}" is not known here, so nobody knows what it runs: '
+                f'image "{container["image"]}" is not known here, nor what it runs: '
                 "give the container a command",
                 reason="CreateContainerError",
             )

@@ -61,7 +61,7 @@ def normalize(reference: str) -> str:
         raise InvalidReference(f'the name of the image "{reference}" must be lowercase')
     found = _REFERENCE.fullmatch(f"{domain}/{remote}")
     if found is None:
-        raise InvalidReference(f'"{reference}" is no name of an image')
+        raise InvalidReference(f'"{reference}" is not the name of an image')
     if len(found["path"]) > LONGEST_PATH:
         raise InvalidReference(f'the name of the image "{reference}" has more than {LONGEST_PATH} characters')
     repository = f"{found['domain']}/{found['path']}"

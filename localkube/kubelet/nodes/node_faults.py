@@ -49,7 +49,7 @@ class NodeFaults:
         node = self._nodes.get(name)
         if node is None:
             raise LocalClusterError(
-                "there is no such node", about=name, fix=f"those that there are: {', '.join(self._nodes)}"
+                "there is no such node", about=name, fix=f"the nodes are: {', '.join(self._nodes)}"
             )
         verbs = {
             "stop": self._stop,

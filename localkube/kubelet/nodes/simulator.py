@@ -243,7 +243,7 @@ def node_status(name: str, *, version: str) -> dict[str, Any]:
         "type": "Ready",
         "status": "True",
         "reason": "Simulated",
-        "message": "nothing runs on this node, it is only said so",
+        "message": "nothing runs on this simulated node",
         "lastHeartbeatTime": now,
         "lastTransitionTime": now,
     }

@@ -295,7 +295,7 @@ class PodWorker(PodState):
                 await self._restart()
         await self.stop(grace=self.grace)
         await asyncio.gather(*self._beside or ())
-        # Those of a previous kubelet, where the pod was stopped before it could be gone on with.
+        # Those of a previous kubelet, where the pod was stopped before it could continue.
         await _together(self.containers[name].keep() for name in list(self.processes))
 
     async def _started(self) -> None:

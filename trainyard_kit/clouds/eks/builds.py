@@ -46,7 +46,7 @@ def build(
                 session.find("codebuild", "stop_build", id=one)
         if isinstance(error, KeyboardInterrupt):
             words = "stopped, and so was the build"
-            raise Interrupted(words, about=about, fix="the same call builds it anew") from error
+            raise Interrupted(words, about=about, fix="call it again to build it") from error
         raise
     finally:
         session.find("s3", "delete_object", **where)

@@ -32,7 +32,7 @@ UNANSWERED = (
     ),
     (
         boto.MissingDependencyException,
-        "these credentials need a package more",
+        "these credentials need another package",
         'pip install "botocore[crt]", then restart the kernel',
     ),
     (
@@ -51,7 +51,10 @@ class AwsError(CloudError):
 
 def foreign(about: str) -> AwsError:
     """Build the error for what has the right name, and not the kit's tags."""
-    what, fix = "it is there already, and it is not the kit's", "another name: what is not the kit's stays"
+    what, fix = (
+        "it exists already, and it is not the kit's",
+        "use another name: the kit leaves alone what is not its own",
+    )
     return AwsError(what, about=about, fix=fix, why=ErrorReason.TAKEN)
 
 
@@ -75,7 +78,7 @@ def to_error(
     if isinstance(error, boto.ClientError):
         return _refused(error, about, service, operation, renew)
     if isinstance(error, boto.ParamValidationError):
-        return BadInput(f"AWS takes no such values: {error}", about=about, fix="correct what it names")
+        return BadInput(f"AWS refuses these values: {error}", about=about, fix="correct what it names")
     if isinstance(error, boto.ProfileNotFound):
         fix = f"kit.credentials() lists; or: {SIGN_IN}"
         return BadInput(f'no file has the profile "{profile}"', about=about, fix=fix)
@@ -84,16 +87,19 @@ def to_error(
             return AwsError(f"{what}: {error}", about=about, fix=fix.replace("{renew}", renew))
     if CERTIFICATE.search(str(error)):
         what, fix = (
-            f"a certificate between here and AWS is not known: {error}",
+            f"a certificate between here and AWS is not trusted: {error}",
             "AWS_CA_BUNDLE=/path/of/your/company.pem",
         )
         return AwsError(what, about=about, fix=f"{fix}, for a proxy that opens TLS; then restart the kernel")
     if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | OSError):
-        fix = f"see that this machine is online, and that {region} has {service}; then call it again"
+        fix = f"check that this machine is online, and that {region} has {service}; then call it again"
         what, why = f"the network does not reach AWS: {error}", ErrorReason.NETWORK
         return AwsError(what, about=about, fix=fix, why=why)
     if isinstance(error, ResponseParserError):
-        what, fix = f"what answered is not AWS, or AWS failed: {error}", "see whether a proxy is in between"
+        what, fix = (
+            f"something other than AWS answered, or AWS failed: {error}",
+            "check whether a proxy is in between",
+        )
         return AwsError(what, about=about, fix=fix, why=ErrorReason.FAULT)
     fix = "call it again; trainyard doctor"
     return AwsError(f"the client library of AWS failed: {error}", about=about, fix=fix)
@@ -127,7 +133,7 @@ def _denied(about: str, code: str, words: str, service: str, operation: str) -> 
     action = what[1] if what else f"{service}:{operation.title().replace('_', '')}"
     refused = f"{who[1] if who else 'these credentials'} may not do {action}"
     if "explicit deny" in words:
-        refused, fix = f"{refused}: a policy denies it", "ask who looks after the account"
+        refused, fix = f"{refused}: a policy denies it", "ask the account's administrator"
     else:
         statement = {"Effect": "Allow", "Action": action, "Resource": on[1].rstrip(".") if on else "*"}
         fix = f"have this added to their policy: {json.dumps(statement)}; docs/eks.md has all of it"

@@ -14,7 +14,7 @@ from trainyard_kit.clouds.steps import Phase, Steps
 
 
 def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:
-    """Create all of a cluster; what exists stays, and what failed is gone on with or replaced.
+    """Create all of a cluster; what exists stays, and what failed is continued or replaced.
 
     Raises:
         StackFailed: A stack failed; the error has CloudFormation's reason.

@@ -31,7 +31,7 @@ def find_renewal(env: Mapping[str, str], home: Path, profile: str | None = None)
         if env.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
             return f"write a new token to {env['AWS_WEB_IDENTITY_TOKEN_FILE']}"
         if any(env.get(variable) for variable in CONTAINER):
-            return "restart this container, or see that its role may still be used"
+            return "restart this container, or check that its role may still be used"
         return SIGN_IN
     return _renewal(profiles, name, set())
 
@@ -43,12 +43,15 @@ def _renewal(profiles: Mapping[str, Mapping[str, str]], name: str, seen: set[str
         return _renewal(profiles, source, seen | {name})
     ways = (
         ("web_identity_token_file", f"write a new token to {given.get('web_identity_token_file')}"),
-        ("credential_source", f"see that the machine's role may be used ({given.get('credential_source')})"),
+        (
+            "credential_source",
+            f"check that the machine's role may be used ({given.get('credential_source')})",
+        ),
         ("sso_session", f"aws sso login{option}"),
         ("sso_start_url", f"aws sso login{option}"),
         ("aws_access_key_id", f"aws configure{option}, with new keys"),
         ("login_session", f"aws login{option}"),
-        ("credential_process", f"see what its program says: {given.get('credential_process')}"),
+        ("credential_process", f"check what its program says: {given.get('credential_process')}"),
     )
     return next((fix for key, fix in ways if given.get(key)), SIGN_IN)
 

@@ -102,7 +102,7 @@ def _delete(stacks: list[Stack], there: Iterable[tuple[Stack, StackState]], step
         follow(stacks, steps, fix=fix)
     for stack in stacks:
         if stack.describe() is not None:
-            raise stack.error("what it names holds it: delete that, and then the cluster again")
+            raise stack.error("delete what it names first, then the cluster again")
 
 
 def _clear(stack: Stack, there: Iterable[tuple[Stack, StackState]], steps: Steps) -> None:

@@ -142,7 +142,9 @@ def plan(session: AwsSession, whose: Tags, shape: Shape) -> EksPlan:
         raise BadInput("these have no Elastic Fabric Adapter", about=", ".join(names), fix=fix)
     subnets = tuple(_strings(given, "subnets"))
     if bool(vpc) != bool(subnets):
-        raise BadInput("a VPC and its subnets go together", about="vpc=, subnets=", fix="name both, or none")
+        raise BadInput(
+            "a VPC and its subnets go together", about="vpc=, subnets=", fix="name both, or neither"
+        )
     if vpc:
         zones, subnets = _existing(session, vpc, subnets, zone)
     else:

@@ -94,7 +94,7 @@ def services(session: AwsSession) -> Check:
                 silent.append(service)
     if silent:
         words = f"nothing answers as {', '.join(silent)} in {session.region}"
-        return failed("services", words, "see that this machine is online; if it is, take another region")
+        return failed("services", words, "check that this machine is online; if it is, take another region")
     return ok("services", f"{', '.join(service for service, _ in SERVICES)} answer in {session.region}")
 
 
@@ -147,7 +147,7 @@ def version(session: AwsSession, wanted: str) -> Check:
     known = sorted({item["clusterVersion"] for item in every})
     if wanted not in known:
         words = f"Kubernetes {wanted} is not, or no longer, in the standard support of EKS"
-        return failed("version", words, f"version= one of: {', '.join(known)}")
+        return failed("version", words, f"set version= to one of: {', '.join(known)}")
     return ok("version", f"Kubernetes {wanted}")
 
 
@@ -190,7 +190,7 @@ def permissions(session: AwsSession, name: str) -> Check:
     about, who = "permissions", session.principal
     if denied := sorted(action for action, decision in decided.items() if decision == "explicitDeny"):
         words = f"a policy denies {who} {', '.join(denied)}, which no permission outweighs"
-        return failed(about, words, f"ask who looks after the account; {PAGE}")
+        return failed(about, words, f"ask the account's administrator; {PAGE}")
     if unknown := sorted(action for action, decision in decided.items() if decision != "allowed"):
         words = (
             f"{who} may not be allowed {', '.join(unknown)}; a policy for certain ARNs can allow it after all"

@@ -138,7 +138,7 @@ class Stack:
             raise foreign(self.about)
 
     def update(self, parameters: Mapping[str, object]) -> bool:
-        """Begin to change parameters; a failed stack is gone on with.
+        """Begin to change parameters; a failed stack is continued.
 
         Tags stay as they are: some resources, such as placement groups, would be replaced for them.
 
@@ -282,7 +282,7 @@ def follow(stacks: Iterable[Stack], steps: Steps, *, fix: str) -> None:
                 raise WaitTimeout(f"not done after {duration(LONGEST)}: {said}", about=names, fix=fix)
             steps.sleep(POLL)
     except KeyboardInterrupt as error:
-        words = "stopped waiting; CloudFormation goes on with what was begun, and it may cost"
+        words = "stopped waiting; CloudFormation continues what was begun, and it may cost"
         raise Interrupted(words, about=names, fix=fix) from error
 
 

@@ -81,7 +81,7 @@ def translate(error: Exception, about: str, project: str) -> KitError:
     words = str(error.args[0]) if error.args else str(error)
     if isinstance(error, TypeError | ClientError):
         return BadInput(
-            f"Google Cloud takes no such values: {error}", about=about, fix="correct what it names"
+            f"Google Cloud refuses these values: {error}", about=about, fix="correct what it names"
         )
     fix, why = LOGIN, ErrorReason.CREDENTIALS
     if isinstance(error, auth.DefaultCredentialsError):
@@ -89,7 +89,7 @@ def translate(error: Exception, about: str, project: str) -> KitError:
     elif _SKEW.search(str(error)):
         what, fix = f"this machine's clock is wrong: {words}", CLOCK
     elif CERTIFICATE.search(str(error)):
-        what = f"a certificate between here and Google Cloud is not known: {words}"
+        what = f"a certificate between here and Google Cloud is not trusted: {words}"
         names = ("REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
         fix = f"for a proxy that opens TLS, set {', '.join(names)} to its .pem; then restart the kernel"
     elif isinstance(error, auth.RefreshError):

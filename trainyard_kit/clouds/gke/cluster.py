@@ -371,7 +371,7 @@ def _subject(who: str) -> dict[str, str]:
     kind, _, address = who.partition(":")
     if kind not in SUBJECTS or not re.fullmatch(r"[^\s@:]+@[^\s@:]+\.[^\s@:]+", address):
         what, fix = (
-            "this is nobody that GKE knows by an address",
+            "GKE knows no member of this form",
             '"user:ada@example.org"; also group:… and serviceAccount:…',
         )
         raise BadInput(what, about=f"admin {who!r}", fix=fix)

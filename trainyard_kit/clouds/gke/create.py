@@ -333,7 +333,7 @@ class Creation:
                     raise to_error(ErrorReply(400, "", words), path, session.project)
                 if clock.now() >= end:
                     raise ProviderFailed(
-                        "it is still provisioning", about=path, fix="the same call continues"
+                        "it is still provisioning", about=path, fix="call it again to continue"
                     )
                 self.steps.sleep(POLL)
                 begun = operations.running(path.partition(f"{session.zone}/")[2])  # that of who was faster

@@ -133,7 +133,7 @@ class CloudBuild:
             became = self._cancel()
             if isinstance(error, Interrupted | KeyboardInterrupt):
                 what = f"stopped; what Cloud Build had begun {became}"
-                raise Interrupted(what, about=about, fix="the same call builds it anew") from error
+                raise Interrupted(what, about=about, fix="call it again to build it") from error
             raise
         finally:
             with contextlib.suppress(KitError):  # else it goes with the bucket

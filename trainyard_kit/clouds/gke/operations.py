@@ -98,7 +98,7 @@ class Operations:
                 raise ProviderFailed(
                     f"it has not ended in {LONGEST // 60} minutes; its last state is {state}",
                     about=f"operation {name}",
-                    fix="the same call continues; https://status.cloud.google.com",
+                    fix="call it again to continue; https://status.cloud.google.com",
                 )
             words = watch() if watch else ""
             self.steps.update(step, Phase.RUNS, f"{state}; {words}" if words else state)

@@ -92,7 +92,7 @@ def _billing(session: GcpSession) -> Check:
     if found.get("billingEnabled"):
         return ok("billing", found.get("billingAccountName", "enabled"))
     fix = f"link a billing account at {CONSOLE}/billing/linkedaccount?project={session.project}"
-    return failed("billing", f"nobody pays for {session.project}", fix)
+    return failed("billing", f"no billing account is linked to {session.project}", fix)
 
 
 def _permissions(session: GcpSession) -> Check:
@@ -168,7 +168,7 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
     own = [metric for metric, count in asked.items() if count and metric.endswith(("_GPUS", "_CPUS"))]
     for metric in (metric for metric in own if metric not in limits):
         page = f"{CONSOLE}/iam-admin/quotas?project={session.project}"
-        words = f"{asked[metric]:g} needed in {session.region}; Compute Engine does not tell this quota"
+        words = f"{asked[metric]:g} needed in {session.region}; Compute Engine does not report this quota"
         yield warn(f"quota {metric}", words, f"look for the family at {page}: 0 is usual in a new project")
     for where, place in places.items():
         for quota in place.get("quotas", ()):

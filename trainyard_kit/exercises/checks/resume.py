@@ -163,7 +163,7 @@ def loads_weights(resume):
 def loads_moments(resume):
     before, now = run(resume)
     if not all(same(rank["moments"], before["moments"]) for rank in now):
-        raise NotYet("Adam begins anew: load the key optimizer as well, and set it by set_state_dict")
+        raise NotYet("Adam starts from zero: load the key optimizer as well, and set it by set_state_dict")
 
 
 @EXERCISE.check("it returns the step to go on with")
