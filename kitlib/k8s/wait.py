@@ -25,7 +25,6 @@ def wait(
     resume: str,
     describe: Callable[[State], str] = str,
     report: Callable[[str], None] = lambda text: None,
-    progress_deadline: float = PROGRESS_SECONDS,
     clock: Callable[[], float] = time.monotonic,
 ) -> State:
     """Wait for the first of ``states`` for which ``until`` holds.
@@ -33,19 +32,18 @@ def wait(
     Args:
         states: Yields at least once a second, so that the deadline is kept.
         until: Tells whether a state is the awaited one.
-        timeout: Seconds for all of it; None waits as long as the description changes.
+        timeout: Seconds for all of it; None waits while the description changes in `PROGRESS_SECONDS`.
         what: As in "waiting for <what>".
         about: The object: ``run "digits"``.
         resume: The fix after an interruption or a timeout.
         describe: Describes a state in a line; the last one is in the error.
         report: Called with each description.
-        progress_deadline: Seconds for which the description may stay the same, where there is no ``timeout``.
 
     Raises:
         WaitTimeout: The deadline passed; the error has the last state.
         Interrupted: By the user; nothing else was changed.
     """
-    limit = seconds(progress_deadline if timeout is None else timeout)
+    limit = seconds(PROGRESS_SECONDS if timeout is None else timeout)
     deadline, before = clock() + limit, None
     last = "nothing was seen yet"
     try:
