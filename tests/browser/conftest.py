@@ -4,7 +4,6 @@ Where there is no browser these tests are skipped, and say so, unless TRAINYARD_
 must run, as it does in continuous integration.
 """
 
-import importlib.util
 import json
 import os
 import secrets
@@ -15,6 +14,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from browser import find
 from playwright.sync_api import sync_playwright
 
 from .pages import PATIENCE, ROOT, SECONDS
@@ -29,17 +29,10 @@ SETTINGS = {
 }
 
 
-def _browser():
-    spec = importlib.util.spec_from_file_location("browser", ROOT / "tools" / "browser.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.find()
-
-
 @pytest.fixture(scope="module")
 def chromium():
     """A browser without windows."""
-    path = _browser()
+    path = find()
     if path is None:
         missing = "the notebooks in a browser are NOT TESTED: there is none; tools/browser.py --install"
         (pytest.fail if os.environ.get("TRAINYARD_NEEDS_BROWSER") else pytest.skip)(missing)

@@ -7,6 +7,7 @@ import pytest
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 
 from .aws import FakeAws
+from .eks_processes import EksProcesses
 from .google.fake import PROJECT, FakeGoogle
 
 
@@ -30,6 +31,13 @@ def aws(one_aws, monkeypatch, tmp_path):
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     return one_aws
+
+
+@pytest.fixture
+def user(aws, state_home, monkeypatch):
+    """Processes of a user with an account at the fake AWS, and without a budget."""
+    monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
+    return EksProcesses(aws, monkeypatch.setattr)
 
 
 @pytest.fixture

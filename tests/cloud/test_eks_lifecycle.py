@@ -16,17 +16,11 @@ from trainyard_kit.clouds.steps import Steps
 
 from . import asleep
 from .aws.network import plant
-from .eks_processes import NAME, REGION, STOCKOUT, EksProcesses
+from .eks_processes import NAME, REGION, STOCKOUT
 
 # What stays when a cluster has ended by itself costs nothing by the hour.
 FREE = {"role", "schedule-group", "bucket"}
 HOUR = 3600
-
-
-@pytest.fixture
-def user(aws, state_home, monkeypatch):
-    monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
-    return EksProcesses(aws, monkeypatch.setattr)
 
 
 def kinds(aws):

@@ -15,15 +15,9 @@ from trainyard_kit.clouds.eks.cluster import EksCluster
 from trainyard_kit.clouds.eks.plan import check_principal
 from trainyard_kit.clouds.eks.session import AwsSession
 
-from .eks_processes import OPTIONS, EksProcesses
+from .eks_processes import OPTIONS
 
 GPU = {"instance_type": "g4dn.xlarge"}
-
-
-@pytest.fixture
-def user(aws, state_home, monkeypatch):
-    monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
-    return EksProcesses(aws, monkeypatch.setattr)
 
 
 def report(**options):

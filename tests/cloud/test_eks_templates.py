@@ -8,6 +8,7 @@ from email import message_from_string
 from pathlib import Path
 from types import SimpleNamespace
 
+import iam_policy
 import pytest
 import yaml
 from cfnlint import api
@@ -43,13 +44,6 @@ def parliament():
         import parliament
 
         yield parliament
-
-
-def tool():
-    spec = importlib.util.spec_from_file_location("iam_policy", ROOT / "tools" / "iam_policy.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -169,7 +163,7 @@ def test_the_linter_finds_a_misspelt_action_and_a_resource_that_does_not_fit(par
 
 
 def test_the_policies_are_those_that_the_schemas_and_the_driver_ask_for():
-    for path, wanted in tool().written().items():
+    for path, wanted in iam_policy.written().items():
         assert path.read_text(encoding="utf-8") == wanted, f"{path.name}: run tools/iam_policy.py"
 
 

@@ -1,6 +1,7 @@
 """What the tests on a real cluster share: trainers of a few lines, runs that are deleted afterwards."""
 
 import contextlib
+import secrets
 import textwrap
 from pathlib import Path
 
@@ -12,6 +13,16 @@ from kitlib.k8s.priority import ensure_priority_class
 from kitlib.k8s.quantities import parse_quantity
 
 from .ranks import STEPS, TRAINER
+
+
+@pytest.fixture(scope="module")
+def own_cluster(state_home):
+    """A cluster of a module's own, whose processes it may kill."""
+    name = f"own-{secrets.token_hex(3)}"
+    try:
+        yield kit.create_cluster("local", name=name, nodes=2, warm=False)
+    finally:
+        kit.clusters.LocalCluster(name).delete()
 
 
 @pytest.fixture

@@ -26,27 +26,17 @@ pytestmark = pytest.mark.cluster
 COMPONENTS = ("kubelet", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
 
 
-@pytest.fixture(scope="module")
-def victim(state_home):
-    """A cluster whose processes are killed."""
-    name = f"victim-{secrets.token_hex(3)}"
-    try:
-        yield kit.create_cluster("local", name=name, nodes=2, warm=False)
-    finally:
-        kit.clusters.LocalCluster(name).delete()
-
-
 @pytest.mark.parametrize("name", COMPONENTS)
-def test_a_run_outlives_the_death_of(victim, train, name):
-    run = train(victim)
+def test_a_run_outlives_the_death_of(own_cluster, train, name):
+    run = train(own_cluster)
     lines = at_step(run, 5)
-    before = component(victim, name)
+    before = component(own_cluster, name)
     before.kill()
     assert list(lines) == [str(number) for number in range(6, STEPS)]
     assert run.wait(timeout=120).phase == "Succeeded"
     assert [each["restarts"] for each in run.pods()] == [0, 0]
     assert run.logs(rank=1).splitlines() == [str(number) for number in range(STEPS)]
-    until(lambda: (now := component(victim, name)) and now.pid != before.pid, f"another {name}")
+    until(lambda: (now := component(own_cluster, name)) and now.pid != before.pid, f"another {name}")
 
 
 @pytest.mark.slow
@@ -68,20 +58,20 @@ def test_the_digits_train_on_while_the_kubelet_is_killed(local_cluster, launch):
     assert run.metrics("eval")["accuracy"].iloc[-1] > 0.9
 
 
-def test_a_killed_container_fails_the_run_and_names_its_rank(victim, train):
-    run = train(victim)
+def test_a_killed_container_fails_the_run_and_names_its_rank(own_cluster, train):
+    run = train(own_cluster)
     at_step(run, 3)
-    containers(victim, run)[1].kill()
+    containers(own_cluster, run)[1].kill()
     with pytest.raises(kit.RunFailed) as failed:
         run.wait(timeout=120)
     assert failed.value.rank is not None
     assert {each["status"] for each in run.pods()} <= {"Error", "Failed", "Completed"}
 
 
-def test_a_stopped_rank_holds_the_others_and_the_run_goes_on_with_it(victim, train):
-    run = train(victim)
+def test_a_stopped_rank_holds_the_others_and_the_run_goes_on_with_it(own_cluster, train):
+    run = train(own_cluster)
     lines = at_step(run, 3)
-    process = containers(victim, run)[1]
+    process = containers(own_cluster, run)[1]
     process.suspend()
 
     def reached():
@@ -121,8 +111,8 @@ class Writer(threading.Thread):
 
 
 @pytest.fixture
-def writer(victim):
-    writing = Writer(victim)
+def writer(own_cluster):
+    writing = Writer(own_cluster)
     writing.start()
     assert writing.first.wait(PATIENCE)
     yield writing
@@ -134,27 +124,27 @@ def stored(cluster):
 
 
 @pytest.mark.parametrize("name", ["etcd", "kube-apiserver"])
-def test_nothing_that_was_acknowledged_is_lost_with(victim, writer, name):
+def test_nothing_that_was_acknowledged_is_lost_with(own_cluster, writer, name):
     for _ in range(2):
-        before = component(victim, name)
+        before = component(own_cluster, name)
         seen = len(writer.acknowledged)
         before.kill()
         until(lambda seen=seen: len(writer.acknowledged) > seen + 20)
     writer.stop()
     assert len(writer.acknowledged) > 40
-    assert set(writer.acknowledged) <= stored(victim)
+    assert set(writer.acknowledged) <= stored(own_cluster)
 
 
 @pytest.mark.slow
-def test_what_was_acknowledged_and_the_run_itself_outlast_the_supervisor(victim, train, writer):
+def test_what_was_acknowledged_and_the_run_itself_outlast_the_supervisor(own_cluster, train, writer):
     """Last of all: the cluster ends and is started again, by the same call that made it."""
-    run = train(victim)
+    run = train(own_cluster)
     at_step(run, 3)
-    os.kill(victim.status["processes"]["supervisor"]["pid"], signal.SIGKILL)
+    os.kill(own_cluster.status["processes"]["supervisor"]["pid"], signal.SIGKILL)
     with pytest.raises(kit.errors.ClusterBroken, match="(?s)supervisor.*start=True"):
         run.wait(timeout=120)
     writer.stop()
-    again = kit.create_cluster("local", name=victim.name, nodes=2, warm=False)
+    again = kit.create_cluster("local", name=own_cluster.name, nodes=2, warm=False)
     assert set(writer.acknowledged) <= stored(again)
     with pytest.raises(kit.RunFailed, match="ContainerStatusUnknown.*the cluster was stopped") as failed:
         again.run(run.name).wait(timeout=120)

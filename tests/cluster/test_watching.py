@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import secrets
 import socket
 import threading
 
@@ -11,7 +10,6 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-import kitlib as kit
 from kitlib.widgets.widget import LiveView
 
 from ..patience import PATIENCE
@@ -48,16 +46,6 @@ def test_an_executed_notebook_has_picture_and_table_of_the_end_and_no_widget(lau
     assert table["text/plain"].count("Completed") == table["text/html"].count("Completed") == 2
     assert "widgets" not in notebook.metadata
     assert len(nbformat.writes(notebook)) < 200_000
-
-
-@pytest.fixture(scope="module")
-def own_cluster(state_home):
-    """A cluster whose processes are killed; the last test deletes it."""
-    name = f"watched-{secrets.token_hex(3)}"
-    try:
-        yield kit.create_cluster("local", name=name, nodes=2, warm=False)
-    finally:
-        kit.clusters.LocalCluster(name).delete()
 
 
 def threads():

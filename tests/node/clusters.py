@@ -139,7 +139,7 @@ class RunningCluster:
 
     def processes_with(self, *words: str) -> list[psutil.Process]:
         """Return the processes of this cluster with all these words in their command line."""
-        return [process for process in self.processes() if set(words) <= set(_command_line(process))]
+        return [process for process in self.processes() if set(words) <= set(command_line(process))]
 
     def close(self) -> None:
         self._api.close()
@@ -352,8 +352,9 @@ def eventually(look: Callable[[], Any], *, wanted: Any = True) -> None:
         time.sleep(0.1)
 
 
-def _command_line(process: psutil.Process) -> list[str]:
+def command_line(process: psutil.Process) -> list[str]:
+    """Return its words; none of one that has ended."""
     try:
         return process.cmdline()
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+    except psutil.Error:
         return []

@@ -18,6 +18,13 @@ def bare_control_plane(tmp_path_factory):
         yield running
 
 
+@pytest.fixture
+async def api(bare_control_plane):
+    """A client of that API server."""
+    async with bare_control_plane.api() as client:
+        yield client
+
+
 @pytest.fixture(scope="package")
 def cluster(request):
     """Yield a real local cluster of two nodes that declare two GPUs each; all tests share it.

@@ -31,11 +31,6 @@ def registry():
 
 
 @pytest.fixture
-def store(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
 def pulled(registry, store):
     """The reference of an image of two layers that is in the store."""
     reference = registry.add("team/tool:1", image(*BOTH, config={"Cmd": ["/bin/a"]}))

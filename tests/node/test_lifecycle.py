@@ -4,10 +4,9 @@ import secrets
 import time
 from datetime import datetime
 
-import psutil
 import pytest
 
-from .clusters import container, eventually, is_ready, pod, python, state
+from .clusters import command_line, container, eventually, is_ready, pod, python, state
 
 FOREVER = "trap 'exit 0' TERM; sleep infinity & wait"
 ALWAYS = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30}
@@ -191,10 +190,8 @@ def test_containers_see_each_others_processes_where_their_pod_asks_for_it(pods, 
     made = pods.finish(pod(containers=[hold, shell("look", look)], shareProcessNamespace=True, **at(place)))
     assert state(made, "hold")["terminated"]["exitCode"] == 137
     assert state(made, "look")["terminated"]["exitCode"] == 0
-    left = {"43210", "54321", "infinity"}
-    eventually(
-        lambda: left & {word for process in cluster.processes() for word in words(process)}, wanted=set()
-    )
+    for word in ("43210", "54321", "infinity"):
+        eventually(lambda word=word: cluster.processes_with(word), wanted=[])
 
 
 @pytest.mark.namespaces
@@ -236,19 +233,12 @@ def test_what_probes_have_found_survives_the_kubelet(cluster, pods):
     kubelet = cluster.process("localkube.kubelet")
     kubelet.kill()
     eventually(lambda: kubelet_of(cluster) not in (None, kubelet.pid))
-    process = [p for p in cluster.processes() if LISTENER in words(p)][0]
+    process = [p for p in cluster.processes() if LISTENER in command_line(p)][0]
     process.kill()
     after = pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and is_ready(pod))
     assert container(before)["ready"] and container(after)["started"]
 
 
-def words(process):
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
-
-
 def kubelet_of(cluster):
-    found = [p.pid for p in cluster.processes() if "localkube.kubelet" in " ".join(words(p))]
+    found = [p.pid for p in cluster.processes() if "localkube.kubelet" in " ".join(command_line(p))]
     return found[0] if len(found) == 1 else None

@@ -12,7 +12,6 @@ from kubernetes import watch
 
 from .clusters import (
     PATIENCE,
-    Pods,
     Refused,
     container,
     eventually,
@@ -36,12 +35,6 @@ def cluster(request):
         running_cluster("--nodes", "3", name="power", home=home) as running,
     ):
         yield running
-
-
-@pytest.fixture
-def pods(cluster):
-    with Pods(cluster) as made:
-        yield made
 
 
 @pytest.fixture

@@ -31,12 +31,6 @@ def cluster(request):
         yield running
 
 
-@pytest.fixture
-def pods(cluster):
-    with Pods(cluster) as made:
-        yield made
-
-
 def test_pods_share_the_machines_namespaces(cluster, pods):
     assert cluster.status["mode"] == "plain"
     own = "".join(f"{Path(f'/proc/self/ns/{name}').readlink()}\n" for name in ("net", "mnt", "pid"))

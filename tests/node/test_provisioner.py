@@ -15,12 +15,6 @@ from .watching import until
 NAMESPACE = f"claims-{os.getpid()}"
 
 
-@pytest.fixture
-async def api(bare_control_plane):
-    async with bare_control_plane.api() as client:
-        yield client
-
-
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     return tmp_path_factory.mktemp("volumes")

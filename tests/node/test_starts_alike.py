@@ -60,12 +60,6 @@ def cluster(request):
             yield running
 
 
-@pytest.fixture
-def pods(cluster):
-    with Pods(cluster) as made:
-        yield made
-
-
 @pytest.fixture(scope="module")
 def script(cluster):
     name = named("look")

@@ -13,12 +13,6 @@ CASES = sorted((Path(__file__).parents[1] / "unit" / "pod_status").glob("*.yaml"
 NODE = "node-of-a-test"
 
 
-@pytest.fixture
-async def api(bare_control_plane):
-    async with bare_control_plane.api() as client:
-        yield client
-
-
 def record(name, fields):
     last = record(name, fields["last"]) if fields.get("last") else None
     return ContainerRecord(name, **(fields | {"last": last}))

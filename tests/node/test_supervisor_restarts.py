@@ -18,6 +18,7 @@ import pytest
 from .clusters import (
     PATIENCE,
     Pods,
+    command_line,
     container,
     eventually,
     on_node,
@@ -87,17 +88,10 @@ def component(cluster, name):
     found = [
         process
         for process in cluster.processes()
-        if name in [Path(word).name for word in words_of(process)[:2]]
+        if name in [Path(word).name for word in command_line(process)[:2]]
     ]
     assert len(found) <= 1
     return found[0] if found else None
-
-
-def words_of(process):
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 def killed(cluster, name):
@@ -255,7 +249,7 @@ def test_a_new_kubelet_does_not_start_again_what_has_ended(victim, pods):
 
 
 def test_a_killed_gateway_comes_back_and_serves_pods(victim, pods):
-    gateways = [process for process in victim.processes() if "--packet-fd" in words_of(process)]
+    gateways = [process for process in victim.processes() if "--packet-fd" in command_line(process)]
     if not gateways:
         pytest.skip("there is no gateway here: pods have no way out, and none was tested")
     assert pods.output(pod(main=python(ASK_GATEWAY))) == "it answers\n"

@@ -14,7 +14,7 @@ import pytest
 from soak.footprint import Footprint
 
 from . import restrictions
-from .clusters import PATIENCE, Pods, Refused, localkube, pod, python, running_cluster, state
+from .clusters import PATIENCE, Refused, localkube, pod, python, running_cluster, state
 from .terminals import Terminal
 from .test_network_policies import policy
 from .test_pods_host_network import NODES, SERVE, ask, ports_of, service
@@ -43,12 +43,6 @@ def enter(home):
 def cluster(home, enter):
     with running_cluster("--nodes", "2", home=home, enter=enter, **nobodys(home)) as running:
         yield running
-
-
-@pytest.fixture
-def pods(cluster):
-    with Pods(cluster) as made:
-        yield made
 
 
 def test_every_process_of_the_cluster_is_the_users(cluster):

@@ -18,12 +18,6 @@ NUMBERS = itertools.count()
 
 
 @pytest.fixture
-async def api(bare_control_plane):
-    async with bare_control_plane.api() as client:
-        yield client
-
-
-@pytest.fixture
 async def namespace(api):
     name = f"volumes-{os.getpid()}-{next(NUMBERS)}"
     await api.post("/api/v1/namespaces", {"metadata": {"name": name}})

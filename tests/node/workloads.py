@@ -37,6 +37,13 @@ def apply(cluster: RunningCluster, manifest: dict[str, Any]) -> str:
     return manifest["metadata"]["name"]
 
 
+def claim(cluster: RunningCluster, name: str) -> None:
+    """Make a small claim that pods of all nodes may write to."""
+    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}}
+    body = {"metadata": {"name": name}, "spec": spec}
+    cluster.core.create_namespaced_persistent_volume_claim("default", body)
+
+
 def rolled_out(cluster: RunningCluster, kind: str, name: str) -> None:
     cluster.kubectl("rollout", "status", f"{kind}/{name}", f"--timeout={PATIENCE}s")
 

@@ -15,6 +15,7 @@ from localkube.cluster.seccomp import compile_filter
 
 from ..node.clusters import pod, python
 from ..node.restrictions import NOBODY
+from ..node.workloads import claim
 
 pytestmark = pytest.mark.namespaces
 KEYCTL = {"x86_64": 250, "aarch64": 219}.get(platform.machine())
@@ -47,13 +48,6 @@ def tried(pods, *acts, **spec):
     lines = [f"print(attempt(lambda: {act}))" for act in acts]
     main = python(TRY + "\n".join(lines)) | spec.pop("main", {})
     return dict(zip(acts, pods.output(pod(main=main, **spec)).splitlines(), strict=True))
-
-
-def claim(cluster, name):
-    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}}
-    cluster.core.create_namespaced_persistent_volume_claim(
-        "default", {"metadata": {"name": name}, "spec": spec}
-    )
 
 
 def test_the_kernels_settings_and_memory_are_closed(pods):

@@ -6,6 +6,7 @@ import websocket
 from localkube.kubelet.resources.cgroups import PIDS_LIMIT, RECORD
 
 from ..node.clusters import eventually, pod, python
+from ..node.workloads import claim
 from .users import as_user
 
 ETCD_PORT = "2379"
@@ -20,13 +21,6 @@ for _ in range(1200):
     here = below
 os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
 """
-
-
-def claim(cluster, name):
-    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}}
-    cluster.core.create_namespaced_persistent_volume_claim(
-        "default", {"metadata": {"name": name}, "spec": spec}
-    )
 
 
 def digging(kind, **volume):

@@ -1,20 +1,12 @@
 """The web site's pages: which there are, and where their links lead."""
 
-import importlib.util
 import json
 from pathlib import Path
 
+import build_site as site
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def site():
-    spec = importlib.util.spec_from_file_location("build_site", ROOT / "tools" / "build_site.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.parametrize(
@@ -29,12 +21,12 @@ def site():
         ("![ranks](../docs/images/ranks.svg)", "![ranks](../docs/images/ranks.svg)"),
     ],
 )
-def test_a_link_leads_to_a_page_of_the_site_or_is_words(site, words, expected):
+def test_a_link_leads_to_a_page_of_the_site_or_is_words(words, expected):
     names = {"README.md", "docs/eks.md"}
     assert site.LINK.sub(lambda link: site.linked(link, Path("notebooks"), names), words) == expected
 
 
-def test_each_page_is_in_one_chapter_and_notebooks_have_their_numbers(site):
+def test_each_page_is_in_one_chapter_and_notebooks_have_their_numbers():
     names = {"README.md", "docs/eks.md", "docs/glossary.md", "notebooks/00_start.ipynb"}
     text = site.contents(names)
     assert text.count("docs/eks.md") == text.count("docs/glossary.md") == 1
@@ -42,7 +34,7 @@ def test_each_page_is_in_one_chapter_and_notebooks_have_their_numbers(site):
     assert "README" not in text
 
 
-def test_the_menu_lists_every_version_that_was_built_and_latest_leads_to_the_newest(site, tmp_path):
+def test_the_menu_lists_every_version_that_was_built_and_latest_leads_to_the_newest(tmp_path):
     for version in ("0.9.0", "0.10.0", "0.2.0"):
         (tmp_path / version).mkdir()
         site.list_versions(tmp_path, "/trainyard/")

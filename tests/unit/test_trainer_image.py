@@ -6,7 +6,6 @@ need in turn, by their metadata. Whatever else this environment has cannot be im
 """
 
 import ast
-import importlib.util
 import json
 import os
 import re
@@ -17,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import trainer_image
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -37,14 +37,6 @@ BEHIND = {
 }
 
 
-def _tool(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-trainer_image = _tool("trainer_image")
 TRAINERS = trainer_image.trainers()
 PROGRAMS = [*trainer_image.packages(), *trainer_image.OTHERS]
 PINS = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
