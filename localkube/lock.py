@@ -51,7 +51,7 @@ def locked(paths: ClusterPaths, report: Report) -> Iterator[Report]:
     Raises:
         LocalClusterError: The file cannot be made.
     """
-    with _turn(lock_path(paths), report, busy="another command works on this cluster") as turn:
+    with _turn(lock_path(paths), report, busy="another command is working on this cluster") as turn:
         yield turn.report
 
 
@@ -68,7 +68,7 @@ def alone(report: Report, *, making: str = "the control plane") -> Iterator[Held
     """
     folder = private_dir(cache_dir() / "controlplane")
     name = "lock" if making == "the control plane" else f"lock-{making.replace(' ', '-')}"
-    with _turn(folder / name, report, busy=f"another process makes {making}") as turn:
+    with _turn(folder / name, report, busy=f"another process is making {making}") as turn:
         yield turn
 
 

@@ -124,7 +124,7 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
         raise BadInput(
             f"only a provider knows a {', '.join(where)}",
             about=f'cluster "{name}"',
-            fix=f"say which: provider={' or '.join(map(repr, _providers()))}",
+            fix=f"pass provider={' or '.join(map(repr, _providers()))}",
         )
     asked = [provider_class(name) for name in (_used() if provider is None else [provider])]
     for kind in asked:

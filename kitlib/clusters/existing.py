@@ -87,7 +87,7 @@ class ExistingCluster(Cluster):
         how = "KUBECONFIG" if named else "kubectl's own file"
         if not path.is_file():
             return (
-                f"no kubeconfig: {how}, {path}, is not there",
+                f"no kubeconfig: {how}, {path}, does not exist",
                 'give one: create_cluster(…, kubeconfig="…")',
             )
         return f"{how}: {path}", 'kit.create_cluster("existing"), and look at its nodes'

@@ -349,7 +349,7 @@ def _failed(run: Run, message: str) -> DatasetFailed:
     fixes = {
         "the volume": "make a larger volume, or remove what is not needed from this one",
         "wrong checksum": "set TRAINYARD_DATASET_MIRROR to the address of a folder that has the right files",
-        "no source": "set HTTPS_PROXY or TRAINYARD_DATASET_MIRROR, or take synthetic=True",
+        "no source": "set HTTPS_PROXY or TRAINYARD_DATASET_MIRROR, or pass synthetic=True",
     }
     fix = next((fix for start, fix in fixes.items() if message.startswith(start)), "look at its log")
     return DatasetFailed(message, about=f'run "{run.name}" in cluster "{run.kube.cluster}"', fix=fix)

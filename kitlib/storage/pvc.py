@@ -169,7 +169,7 @@ def _check_size(kube: Kube, claim: Object, size: str) -> None:
     there = claim["spec"]["resources"]["requests"]["storage"]
     if parse_quantity(there) < parse_quantity(size):
         raise BadInput(
-            f"the volume is there already, with {there}",
+            f"the volume exists already, with {there}",
             about=f"{about(kube, claim['metadata']['name'])}, size={size}",
             fix=f'size="{there}", or delete it first, with all that is on it',
         )

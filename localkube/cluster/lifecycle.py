@@ -287,7 +287,7 @@ def _same(now: dict[str, Any], wanted: ClusterSpec) -> dict[str, Any]:
         raise LocalClusterError(
             f"a cluster of this name runs already, with {had}",
             about=now["name"],
-            fix=f'ask for the same, take another name, or delete it: kit.clusters.find("{name}").delete()',
+            fix=f'use that shape, choose another name, or delete it: kit.clusters.find("{name}").delete()',
         )
     return now
 

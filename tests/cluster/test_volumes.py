@@ -104,7 +104,7 @@ def test_what_is_not_there_is_named(volume, local_cluster, tmp_path):
 
 def test_a_volume_is_found_again_and_not_made_smaller_or_larger(volume, local_cluster):
     assert repr(local_cluster.create_volume("files", size="1Gi")) == repr(volume)
-    with pytest.raises(BadInput, match="there already, with 1Gi"):
+    with pytest.raises(BadInput, match="exists already, with 1Gi"):
         local_cluster.create_volume("files", size="2Gi")
     with pytest.raises(BadInput, match="no such StorageClass") as refused:
         local_cluster.create_volume("other", storage_class="fast")

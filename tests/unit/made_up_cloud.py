@@ -143,7 +143,7 @@ class MoonCluster(CloudCluster):
 
     def _reuse_existing(self, found, plan, shape):
         if found.machines and found.machines.spot != plan.machines.spot:
-            raise BadInput("it is there already, with other machines", about=self.title, fix="delete it")
+            raise BadInput("it exists already, with other machines", about=self.title, fix="delete it")
         return replace(plan, machines=found.machines or plan.machines)
 
     def _preflight(self, plan):

@@ -59,7 +59,7 @@ def test_googles_variable_wins_over_gclouds_file_and_must_name_a_file(ask, tmp_p
     project = {"dot_config__gcloud__configurations__config_default": "[core]\nproject = class-7\n"}
     assert 'project "class-7"' in ask("gke", **own, **project)
     key = tmp_path / "key.json"
-    assert "which is not there" in ask("gke", {"GOOGLE_APPLICATION_CREDENTIALS": str(key)}, **own)
+    assert "which does not exist" in ask("gke", {"GOOGLE_APPLICATION_CREDENTIALS": str(key)}, **own)
     key.write_text("{}")
     said = ask("gke", {"GOOGLE_APPLICATION_CREDENTIALS": str(key)}, **own)
     assert said.startswith(f"GOOGLE_APPLICATION_CREDENTIALS: {key}")

@@ -48,7 +48,7 @@ def test_who_waits_for_the_lock_hears_each_step_of_its_holder_and_then_has_it(pa
         second.wait_for("it has just begun")
         for step in ("making a very long list of certificates", "starting"):
             report(step)
-            second.wait_for(f"another command works on this cluster: {step}")
+            second.wait_for(f"another command is working on this cluster: {step}")
         assert not second.held.is_set()
     second.join(PATIENCE)
     assert second.held.is_set()

@@ -88,7 +88,7 @@ def quickstart(nodes: int, name: str, keep: bool) -> None:
         raise BadInput(
             "there is a cluster of this name already",
             about=f'cluster "{name}"',
-            fix=f"trainyard cluster delete {name}; or take another name: trainyard quickstart --name NAME",
+            fix=f"trainyard cluster delete {name}; or choose another name: trainyard quickstart --name NAME",
         )
     for signal_number in (signal.SIGTERM, signal.SIGHUP):  # a closed terminal, too, leaves nothing behind
         signal.signal(signal_number, signal.default_int_handler)

@@ -323,7 +323,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
             return False
         hours, given, end = hours_of(shape.options["hours"]), shape.options, found.tags.expires
         if end is None:
-            what = "it is there already, and has no end that could be moved"
+            what = "it exists already, and has no end that could be moved"
             raise BadInput(what, about=f"hours={hours:g}, {self.title}", fix="leave hours out")
         if until_of(hours) - end > SAME_END:
             self.extend(hours, confirm=given.get("confirm") is True, budget=given.get("budget"))

@@ -97,7 +97,7 @@ def _check_budget(estimate: Estimate, budget: float | None, already: float) -> N
     about = f"{whose}={limit:g}, {estimate.about}"
     if estimate.unknown:
         words = f"it cannot be held to a budget: the price of {', '.join(estimate.unknown)} is not known"
-        raise BadInput(words, about=about, fix="take a type with a known price, or leave the budget out")
+        raise BadInput(words, about=about, fix="choose a type with a known price, or leave the budget out")
     if already + estimate.total > limit:
         before = f" beside {already:.2f} for what is there already" if already else ""
         hours = int((limit - already) / estimate.an_hour * 10) / 10

@@ -114,9 +114,9 @@ def no_words(shape: Shape, words: Sequence[str], *, about: str, cloud: str, fix:
 def other_machines(has: str, title: str) -> BadInput:
     """Build the error for an existing cluster that is asked for with other machines."""
     return BadInput(
-        f"it is there already, with other machines: {has}",
+        f"it exists already, with other machines: {has}",
         about=title,
-        fix="ask for these, take another name, or delete it first; cluster.scale(n) changes how many",
+        fix="request these, choose another name, or delete it first; cluster.scale(n) changes how many",
     )
 
 

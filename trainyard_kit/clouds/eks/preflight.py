@@ -94,7 +94,7 @@ def services(session: AwsSession) -> Check:
                 silent.append(service)
     if silent:
         words = f"nothing answers as {', '.join(silent)} in {session.region}"
-        return failed("services", words, "check that this machine is online; if it is, take another region")
+        return failed("services", words, "check that this machine is online; if it is, choose another region")
     return ok("services", f"{', '.join(service for service, _ in SERVICES)} answer in {session.region}")
 
 
@@ -107,7 +107,7 @@ def free(session: AwsSession, name: str) -> Check:
     if whose is None:
         words = f'there is an EKS cluster "{name}" in {session.region}, and it is not the kit\'s'
         return failed("name", words, f'name="{name}-2"')
-    return ok("name", f"{name} is there already, made by {whose.owner}")
+    return ok("name", f"{name} exists already, created by {whose.owner}")
 
 
 def log_group(session: AwsSession, name: str) -> Check:
@@ -116,7 +116,7 @@ def log_group(session: AwsSession, name: str) -> Check:
     listed = session.every("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
     there = any(row["logGroupName"] == group for row in listed)
     if not there or session.find("eks", "describe_cluster", name=name):
-        return ok(about, "none is in the way")
+        return ok(about, "none exists")
     stack = session.call(
         "cloudformation", "describe_stacks", fine=("ValidationError",), StackName=f"trainyard-{name}"
     )

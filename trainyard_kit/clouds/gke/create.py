@@ -277,7 +277,7 @@ class Creation:
         found = part.get(self.session)
         if found is not None and not is_ours(found, self.name):
             what = f"a {part.name} of this name exists, and is not the kit's: it is left alone"
-            fix = "take another name for the cluster"
+            fix = "choose another name for the cluster"
             raise GcpError(what, about=part.id, fix=fix, why=ErrorReason.TAKEN)
         return found
 

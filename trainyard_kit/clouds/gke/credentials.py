@@ -14,7 +14,7 @@ def find_credentials(env: Mapping[str, str], home: Path) -> tuple[str, str]:
     """Describe the credentials, and the next step with them."""
     named = env.get("GOOGLE_APPLICATION_CREDENTIALS")
     if named and not Path(named).is_file():
-        return f"GOOGLE_APPLICATION_CREDENTIALS: {named}, which is not there", "correct it, or unset it"
+        return f"GOOGLE_APPLICATION_CREDENTIALS: {named}, which does not exist", "correct it, or unset it"
     folder = Path(env.get("CLOUDSDK_CONFIG") or home / ".config" / "gcloud")
     own = folder / "application_default_credentials.json"
     if not named and not own.is_file():

@@ -71,7 +71,7 @@ def _project(session: GcpSession) -> Check:
     found = session.rest("cloudresourcemanager", "projects.get", name=f"projects/{session.project}")
     if found.get("state") != "ACTIVE":
         words = f"{session.project} is {found.get('state', 'gone').lower().replace('_', ' ')}"
-        return failed("project", words, "take another one: gcloud projects list")
+        return failed("project", words, "choose another one: gcloud projects list")
     return ok("project", session.project)
 
 
