@@ -1,6 +1,5 @@
 """The pure parts of the benchmarks: order, percentiles, verdicts, the table; and the peer's absence."""
 
-import importlib.util
 import io
 import itertools
 import json
@@ -21,9 +20,10 @@ from bench.peers.cifar10_plain import Cifar10
 from bench.results import MET, MISSED, UNJUDGED, Limit, Result
 from bench.sampling import alternate, order, percentile
 from bench.watching import has_started, is_complete
-from kitlib import config
 from kitlib.k8s.manifests import merge
 from localkube.controlplane.binaries import COMPONENTS, ControlPlaneBinaries
+
+from .small_data import load_trainer
 
 
 def result(**changes) -> Result:
@@ -247,10 +247,7 @@ def test_drawn_images_are_read_by_the_peer_as_by_the_trainer(tmp_path):
     images = Cifar10(place)
     assert len(images) == 100
     assert images[0][0].size == (32, 32)
-    spec = importlib.util.spec_from_file_location("cifar10_ddp", config.find(cifar10.TRAINER))
-    trainer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(trainer)
-    pixels, labels = trainer.read_images(place, train=True)
+    pixels, labels = load_trainer("cifar10_ddp").read_images(place, train=True)
     assert (pixels[7].numpy() == np.asarray(images[7][0])).all()
     assert int(labels[7]) == images[7][1]
 

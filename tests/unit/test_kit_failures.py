@@ -3,7 +3,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kitlib.display import tracebacks
 from kitlib.display.tracebacks import Line
 from kitlib.k8s import pods
 from kitlib.runs.logs import failure
@@ -130,15 +129,3 @@ def test_those_of_a_train_job_stay_by_what_the_kit_adds_to_its_runtime():
     patch = yaml.safe_load((MANIFESTS / "operators/trainer/then/torch_distributed.yaml").read_text())
     added = {each["path"].rpartition("/")[2]: each["value"] for each in patch}
     assert added["terminationMessagePolicy"] == "FallbackToLogsOnError"
-
-
-def test_a_line_of_the_other_stream_between_the_head_and_the_first_frame_is_not_the_error():
-    written = [
-        "Traceback (most recent call last):",
-        "loss 0.3",
-        '  File "a.py", line 1, in fit',
-        "IndexError: 3",
-    ]
-    (found,) = tracebacks.find(Line("", text) for text in written)
-    assert found.error == "IndexError: 3"
-    assert "loss" not in found.text

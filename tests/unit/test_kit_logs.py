@@ -35,16 +35,12 @@ class Looks:
         return Stream(urllib3.HTTPResponse(io.BytesIO(body), preload_content=False))
 
 
-@pytest.mark.parametrize("at", [58 + place for place in (0, 5, 21, 22, 25, 28)])
-def test_a_line_that_was_torn_by_the_death_of_a_kubelet_comes_whole_and_once(at):
-    looks = Looks((WRITTEN[:at], False), (WRITTEN, False), (WRITTEN, True))
-    got = [line.text for line in PodLogFollower(looks, POD, looks.ended)]
-    assert got == [f"line {number}" for number in range(4)]
+TORN = [(WRITTEN[: 58 + place], WRITTEN) for place in (0, 5, 21, 22, 25, 28)]
 
 
-def test_a_last_line_without_an_end_is_one_once_the_pod_has_ended():
-    whole = WRITTEN[:-1]
-    looks = Looks((whole, False), (whole, True), (whole, True))
+@pytest.mark.parametrize(("first", "last"), [*TORN, (WRITTEN[:-1], WRITTEN[:-1])])
+def test_a_line_that_the_death_of_a_kubelet_or_the_end_cut_comes_whole_and_once(first, last):
+    looks = Looks((first, False), (last, first == last), (last, True))
     got = [line.text for line in PodLogFollower(looks, POD, looks.ended)]
     assert got == [f"line {number}" for number in range(4)]
 

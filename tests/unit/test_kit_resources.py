@@ -140,12 +140,8 @@ def test_gpus_are_counted_on_the_nodes_where_pods_may_run(nodes, pods, processes
         (CPU_NODES, 8, 1, "1960m"),
         (CPU_NODES, 8, 2, "2"),  # a core for each process
         ([node(cpu="1")] * 4, 4, 1, "1"),
-        (
-            [node(cpu="16", gpus="8", taints=[TAINT]), node(cpu="2")],
-            1,
-            1,
-            "2000m",
-        ),  # it cannot run on the first
+        # It cannot run on the first.
+        ([node(cpu="16", gpus="8", taints=[TAINT]), node(cpu="2")], 1, 1, "2000m"),
         ([], 4, 3, "3"),
     ],
 )

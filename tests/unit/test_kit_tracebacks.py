@@ -23,17 +23,6 @@ torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 ============================================================
 trainer.py FAILED"""
 
-CHAINED = """\
-Traceback (most recent call last):
-  File "a.py", line 1, in f
-KeyError: 'a'
-
-During handling of the above exception, another exception occurred:
-
-Traceback (most recent call last):
-  File "a.py", line 3, in g
-RuntimeError: no a"""
-
 
 def log(text: str, second: int) -> list[Line]:
     return [
@@ -42,26 +31,8 @@ def log(text: str, second: int) -> list[Line]:
     ]
 
 
-def test_a_traceback_is_found_among_other_lines():
-    (found,) = tracebacks.find(log(CULPRIT, 1))
-    assert found.text.splitlines()[0] == "Traceback (most recent call last):"
-    assert found.error == "ValueError: this rank is the culprit"
-
-
 def test_torchruns_own_traceback_is_left_out():
     assert tracebacks.find(log(TORCHRUN, 1)) == []
-
-
-def test_the_prefix_of_a_rank_is_taken_off_and_names_the_rank():
-    (found,) = tracebacks.find(log("\n".join(f"[rank5]: {line}" for line in CULPRIT.splitlines()), 1))
-    assert found.rank == 5
-    assert '\n  File "trainer.py"' in found.text
-
-
-def test_a_chain_of_exceptions_is_one_traceback():
-    (found,) = tracebacks.find(log(CHAINED, 1))
-    assert found.error == "RuntimeError: no a"
-    assert "KeyError: 'a'" in found.text
 
 
 ON_DEVICE = """\
@@ -82,11 +53,11 @@ def test_an_assertion_on_a_gpu_is_named_by_what_its_thread_wrote():
 
 def test_events_and_other_processes_lines_in_between_are_no_part_of_it():
     lines = log(CULPRIT, 1)
-    lines.insert(3, Line(lines[2].time, '{"event":"step"}'))
-    lines.insert(4, Line(lines[2].time, "[rank1]: elsewhere"))
+    frames, head = ['{"event":"step"}', "[rank1]: elsewhere"], ["step 3 loss 0.2", "Epoch 1", "loading"]
+    for place, between in ((3, frames), (2, head)):
+        lines[place:place] = [Line(lines[2].time, text) for text in between]
     (found,) = tracebacks.find(lines)
-    assert "event" not in found.text
-    assert "elsewhere" not in found.text
+    assert not [text for text in frames + head if text in found.text]
     assert found.error == "ValueError: this rank is the culprit"
 
 
@@ -257,14 +228,6 @@ def test_pythons_own_reports_are_read_whole(name, tmp_path):
     found = tracebacks.first({0: log(text, 1)})
     assert found.error == error or (found.error.startswith(error) and name in ("recursion", "terminate"))
     assert more in found.text and "ends" not in found.text
-
-
-def test_lines_of_other_processes_between_the_frames_are_left_out():
-    lines = CULPRIT.splitlines()
-    lines[2:2] = ["step 3 loss 0.2", "Epoch 1", "loading", '{"event": "step"}']
-    found = tracebacks.first({0: log("\n".join(lines), 1)})
-    assert found.error == "ValueError: this rank is the culprit"
-    assert "loading" not in found.text and "Epoch" not in found.text
 
 
 def test_the_message_of_an_exception_in_c_is_named():

@@ -287,21 +287,6 @@ def test_tail_reaches_back_into_earlier_files(path, lines):
     assert read(path, tail_lines=lines) == reference_tail(numbers(300), lines)
 
 
-def test_a_follower_goes_on_from_file_to_file_and_loses_nothing(path):
-    async def scenario():
-        files = LogFiles(LogLimits(bytes=2000, files=100))
-        writer = files.open(path)
-        following = asyncio.create_task(text_of(path, files, follow=True))
-        for number in range(2000):
-            writer.feed("stdout", b"%05d\n" % number)
-            if number % 97 == 0:
-                await asyncio.sleep(0)
-        writer.close()
-        return await asyncio.wait_for(following, 20)
-
-    assert asyncio.run(scenario()) == numbers(2000)
-
-
 def test_a_follower_that_is_left_behind_goes_on_with_what_is_kept(path):
     async def scenario():
         files = LogFiles(SMALL)
