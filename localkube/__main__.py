@@ -211,10 +211,10 @@ def _add_create(verbs: Any) -> None:
     create.add_argument("name")
     create.add_argument("--nodes", type=int, default=4)
     create.add_argument("--cpus", type=float, help="cores of each node")
-    create.add_argument("--memory", help="of each node, such as 2Gi")
+    create.add_argument("--memory", help="memory of each node, such as 2Gi")
     create.add_argument("--gpus", type=int, help="GPUs that each node declares")
     create.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
-    create.add_argument("--port", type=int, default=0, help="of the API on 127.0.0.1")
+    create.add_argument("--port", type=int, default=0, help="port of the API on 127.0.0.1")
     create.add_argument("--container-log-max-size", default="10Mi", metavar="SIZE")
     create.add_argument("--container-log-max-files", type=int, default=5, metavar="NUMBER")
     create.add_argument(

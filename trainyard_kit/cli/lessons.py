@@ -49,10 +49,10 @@ def dataset() -> None:
 @dataset.command("prepare")
 @click.argument("name")
 @CLUSTER
-@click.option("--volume", default="shared", show_default=True, help="It is created if it is missing.")
-@click.option("--synthetic/--real", default=None, help="Stand-ins, or the real images or none.")
-@click.option("--limit", type=int, help="Of stand-ins, at least so many for training.")
-@click.option("--records", is_flag=True, help="Also the records that parameter servers read.")
+@click.option("--volume", default="shared", show_default=True, help="The volume; it is created if missing.")
+@click.option("--synthetic/--real", default=None, help="Draw stand-ins, or accept only the real images.")
+@click.option("--limit", type=int, help="The least number of stand-ins for training.")
+@click.option("--records", is_flag=True, help="Write also the records that parameter servers read.")
 def prepare(
     name: str, cluster: str, volume: str, synthetic: bool | None, limit: int | None, records: bool
 ) -> None:

@@ -26,7 +26,7 @@ def bundle() -> None:
 @bundle.command("create")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--without-wheels", is_flag=True, help="Leave the Python packages out: a small file.")
-@click.option("--image", "images", multiple=True, help="A container image to take along; may be repeated.")
+@click.option("--image", "images", multiple=True, help="A container image to add; repeatable.")
 def create_bundle(file: Path, without_wheels: bool, images: tuple[str, ...]) -> None:
     """Create FILE from what this machine has, and from the Python packages that it fetches."""
     options = [*(["--without-wheels"] if without_wheels else []), *(f"--image={image}" for image in images)]
@@ -83,10 +83,10 @@ def _pulled_images() -> Table:
 
 @image.command("build")
 @click.argument("name", default=TRAINER)
-@click.option("--tag", help="By default made from the content.")
+@click.option("--tag", help="The tag; by default made from the content.")
 @click.option("--dockerfile", default="images/trainer/Dockerfile", show_default=True)
-@click.option("--registry", default="", help="To which it is pushed.")
-@click.option("--here", is_flag=True, help="Only build it, for no cluster.")
+@click.option("--registry", default="", help="The registry to push to.")
+@click.option("--here", is_flag=True, help="Build it for no cluster.")
 @CLUSTER
 def build_image(name: str, tag: str | None, dockerfile: str, registry: str, here: bool, cluster: str) -> None:
     """Build the image NAME, by default the trainer's, for the pods of a cluster."""
@@ -98,7 +98,7 @@ def build_image(name: str, tag: str | None, dockerfile: str, registry: str, here
 
 @image.command("pull")
 @click.argument("references", nargs=-1, required=True)
-@click.option("--platform", help="Such as linux/arm64, in place of this machine's.")
+@click.option("--platform", help="The platform, such as linux/arm64; by default this machine's.")
 def pull_images(references: tuple[str, ...], platform: str | None) -> None:
     """Pull REFERENCES, with your own Docker credentials."""
     options = ["--platform", platform] if platform else []
@@ -141,7 +141,7 @@ def remove_images(references: tuple[str, ...]) -> None:
 
 
 @image.command("prune")
-@click.option("--all", "everything", is_flag=True, help="Also the images that no container uses.")
+@click.option("--all", "everything", is_flag=True, help="Remove also the images that no container uses.")
 def prune_images(everything: bool) -> None:
     """Remove the layers and half downloads that no image needs."""
     _echo_removed(machine.ask("image-store", "prune", *(["--all"] if everything else [])))
@@ -171,7 +171,7 @@ def cache(context: click.Context, output: str | None) -> None:
 
 
 @cache.command("clear")
-@click.option("--what", help="All of one kind that no cluster uses, such as bench.")
+@click.option("--what", help="Remove all of one kind that no cluster uses, such as bench.")
 def clear_cache(what: str | None) -> None:
     """Remove what neither a cluster nor this version of the kit uses."""
     options = ["--clear", *([f"--what={what}"] if what else [])]

@@ -81,8 +81,8 @@ def cluster() -> None:
 
 @cluster.command()
 @NAME
-@click.option("--provider", default="local", show_default=True, help="Of the cluster.")
-@click.option("--nodes", default=4, show_default=True, help="How many nodes.")
+@click.option("--provider", default="local", show_default=True, help="The cluster's provider.")
+@click.option("--nodes", default=4, show_default=True, help="Number of nodes.")
 @click.option("--cpus", type=float, help="Cores of each node.")
 @click.option("--memory", help="Memory of each node, such as 4Gi.")
 @click.option("--gpus", type=int, help="GPUs that each node declares.")
@@ -134,7 +134,7 @@ def status(name: str) -> None:
 
 @cluster.command()
 @NAME
-@click.option("--path", "only_path", is_flag=True, help="Print where it is.")
+@click.option("--path", "only_path", is_flag=True, help="Print its path.")
 @click.option("--merge", is_flag=True, help="Add it to your own: KUBECONFIG, or ~/.kube/config.")
 def kubeconfig(name: str, only_path: bool, merge: bool) -> None:
     """Print the kubeconfig of the cluster NAME."""
@@ -164,7 +164,7 @@ def stop(name: str) -> None:
 
 @cluster.command()
 @NAME
-@click.option("--provider", help="By default any that this machine has used.")
+@click.option("--provider", help="The provider; by default any that this machine used.")
 @IGNORE_NOT_FOUND
 @OPTION
 def delete(name: str, provider: str | None, ignore_not_found: bool, option: dict[str, Any]) -> None:
@@ -288,9 +288,9 @@ def completion(shell: str) -> None:
 
 
 @main.command()
-@click.option("--provider", help="Check instead what may prevent a cluster there.")
-@click.option("--nodes", default=4, show_default=True, help="Number of its nodes.")
-@click.option("--name", default=config.DEFAULT_CLUSTER, show_default=True, help="Its name.")
+@click.option("--provider", help="Check what may prevent a cluster at this provider.")
+@click.option("--nodes", default=4, show_default=True, help="Nodes of that cluster.")
+@click.option("--name", default=config.DEFAULT_CLUSTER, show_default=True, help="Name of that cluster.")
 @OUTPUT
 @OPTION
 @click.pass_context

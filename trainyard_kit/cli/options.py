@@ -94,7 +94,7 @@ CLUSTER = click.option(
     default=config.DEFAULT_CLUSTER,
     envvar="TRAINYARD_CLUSTER",
     show_default=True,
-    help="Its name; or TRAINYARD_CLUSTER.",
+    help="The cluster's name; or TRAINYARD_CLUSTER.",
     shell_complete=complete_clusters,
     callback=_remember("cluster"),
     is_eager=True,
@@ -108,11 +108,11 @@ CLUSTER_NAME = click.argument(
 RUN_NAME = click.argument("name", shell_complete=_complete("run"), callback=_remember("run"))
 VOLUME_NAME = click.argument("name", shell_complete=_complete("volume"), callback=_remember("volume"))
 OUTPUT = click.option(
-    "--output", "-o", type=click.Choice(["json", "yaml", "name"]), help="In place of the table."
+    "--output", "-o", type=click.Choice(["json", "yaml", "name"]), help="Output format; by default a table."
 )
-YES = click.option("--yes", "confirm", is_flag=True, help="Answer yes to its question beforehand.")
+YES = click.option("--yes", "confirm", is_flag=True, help="Answer yes beforehand.")
 IGNORE_NOT_FOUND = click.option(
-    "--ignore-not-found", is_flag=True, help="Exit with status 0 where there is none."
+    "--ignore-not-found", is_flag=True, help="Exit with status 0 if it does not exist."
 )
 
 
@@ -194,5 +194,5 @@ OPTION = click.option(
     multiple=True,
     metavar="KEY=VALUE",
     callback=_own,
-    help="An option of the provider's own; repeat it.",
+    help="An option of the provider; repeatable.",
 )

@@ -74,8 +74,8 @@ class LossPrinter(BarPrinter):
 
 
 @click.command()
-@click.option("--nodes", default=2, show_default=True, help="How many workers, each on a node of its own.")
-@click.option("--name", default="quickstart", show_default=True, help="Of the cluster.")
+@click.option("--nodes", default=2, show_default=True, help="Number of workers, each on its own node.")
+@click.option("--name", default="quickstart", show_default=True, help="The cluster's provider.")
 @click.option("--keep", is_flag=True, help="Keep the cluster, to explore it.")
 def quickstart(nodes: int, name: str, keep: bool) -> None:
     """Create a local cluster, train a small model on it, show the loss, and delete the cluster.

@@ -60,7 +60,10 @@ def _rank_or_role(value: str) -> int | str:
 @RUN_NAME
 @CLUSTER
 @click.option(
-    "--rank", type=_rank_or_role, metavar="RANK", help="Of one pod only: 3, or worker-3 of parameter servers."
+    "--rank",
+    type=_rank_or_role,
+    metavar="RANK",
+    help="Show one pod only: 3, or worker-3 of parameter servers.",
 )
 @click.option("--follow", "-f", "following", is_flag=True, help="Continue until it ends.")
 @LINES
@@ -84,7 +87,7 @@ def wait_run(name: str, cluster: str, timeout: float) -> None:
     clusters.connect(cluster).run(name).wait(timeout=timeout)
 
 
-RANK = click.option("--rank", type=int, required=True, help="As it is in the newest rendezvous.")
+RANK = click.option("--rank", type=int, required=True, help="The rank in the newest rendezvous.")
 
 
 @run.command("kill")
@@ -108,7 +111,7 @@ def pause_rank(name: str, cluster: str, rank: int) -> None:
 @run.command("resume")
 @RUN_NAME
 @CLUSTER
-@click.option("--rank", type=int, help="Its rank when it was paused; by default all paused ones.")
+@click.option("--rank", type=int, help="The rank when it was paused; by default all paused ranks.")
 def resume_rank(name: str, cluster: str, rank: int | None) -> None:
     """Resume a paused process of the run NAME."""
     click.echo(clusters.connect(cluster).run(name).resume(rank=rank))
@@ -162,17 +165,17 @@ KINDS = {
     type=click.Choice(list(KINDS)),
     default="indexed-job",
     metavar="KIND",
-    help=f"Of the job: {', '.join(KINDS)}.",
+    help=f"The kind of job: {', '.join(KINDS)}.",
 )
-@click.option("--nodes", default=4, show_default=True, help="How many pods.")
+@click.option("--nodes", default=4, show_default=True, help="Number of pods.")
 @click.option("--cpus", help="Cores of each pod.")
 @click.option("--memory", help="Memory of each pod.")
 @click.option("--gpus", type=int, help="GPUs of each pod; by default one where nodes have any.")
-@click.option("--volume", "volumes", multiple=True, metavar="PATH=NAME", help="Mounts a volume; repeat it.")
-@click.option("--name", help="Of the run; by default the trainer's and a suffix.")
+@click.option("--volume", "volumes", multiple=True, metavar="PATH=NAME", help="Mount a volume; repeatable.")
+@click.option("--name", help="The run's name; by default the trainer's and a suffix.")
 @click.option("--replace", is_flag=True, help="Delete an earlier run of this name first.")
 @click.option("--dry-run", is_flag=True, help="Print the manifest and launch nothing.")
-@click.option("--set", "option", multiple=True, metavar="KEY=VALUE", help="An argument of the kind's own.")
+@click.option("--set", "option", multiple=True, metavar="KEY=VALUE", help="An argument of this kind of job.")
 @LINES
 def launch(trainer: str, args: tuple[str, ...], cluster: str, output: str, **given: Any) -> None:
     """Train with TRAINER on several nodes and follow it; ARGS after -- are the trainer's.

@@ -15,8 +15,8 @@ def volume() -> None:
 @volume.command()
 @VOLUME_NAME
 @CLUSTER
-@click.option("--size", default="5Gi", show_default=True, help="At least so much.")
-@click.option("--storage-class", help="Who makes it; by default the cluster's default class.")
+@click.option("--size", default="5Gi", show_default=True, help="The least size.")
+@click.option("--storage-class", help="The StorageClass; by default the cluster's default.")
 def create(name: str, cluster: str, size: str, storage_class: str | None) -> None:
     """Create the volume NAME, or find it."""
     click.echo(clusters.connect(cluster).create_volume(name, size=size, storage_class=storage_class))
@@ -45,7 +45,7 @@ def ls(name: str, path: str, cluster: str, output: str | None) -> None:
 @click.argument("path", type=click.Path(exists=True))
 @click.argument("to", default="")
 @CLUSTER
-@click.option("--replace", is_flag=True, help="Let a folder take the place of the one that is there.")
+@click.option("--replace", is_flag=True, help="Replace an existing folder.")
 def upload(name: str, path: str, to: str, cluster: str, replace: bool) -> None:
     """Copy the file or folder PATH to the volume NAME, where it is called TO."""
     click.echo(clusters.connect(cluster).volume(name).upload(path, to=to, replace=replace))

@@ -13,9 +13,9 @@ from trainyard_kit.cli.options import CLUSTER_NAME, OPTION, OUTPUT, YES, ErrorGr
 def _where(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--provider", help="eks or gke; by default both."),
-        click.option("--region", "regions", multiple=True, help="Of AWS; repeat it, or say all."),
-        click.option("--profile", help="Of your AWS configuration."),
-        click.option("--project", help="Of Google Cloud."),
+        click.option("--region", "regions", multiple=True, help="A region of AWS; repeatable, or all."),
+        click.option("--profile", help="A profile of your AWS configuration."),
+        click.option("--project", help="A project of Google Cloud."),
     ):
         command = option(command)
     return command
@@ -31,7 +31,7 @@ def resources() -> None:
 
 
 @resources.command("list")
-@click.option("--cluster", "-c", help="Only what belongs to this one.")
+@click.option("--cluster", "-c", help="Only what belongs to this cluster.")
 @_where
 @OUTPUT
 def list_(
@@ -55,7 +55,7 @@ def list_(
 
 @resources.command()
 @click.argument("names", metavar="[CLUSTER]...", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="Of every cluster of the kit that is found.")
+@click.option("--all", "every", is_flag=True, help="Select every cluster of the kit.")
 @click.option("--yes", "confirm", is_flag=True, help="Delete it; without this it is only listed.")
 @_where
 def delete(
@@ -88,7 +88,7 @@ def delete(
 
 @click.command()
 @CLUSTER_NAME
-@click.option("--hours", type=float, required=True, help="From now.")
+@click.option("--hours", type=float, required=True, help="Hours from now.")
 @click.option("--provider", help="The provider; by default any that this machine used for this name.")
 @YES
 @click.option("--budget", type=float, help="Dollars for all clusters there; by default TRAINYARD_BUDGET.")

@@ -15,12 +15,12 @@ from trainyard_kit.workshop import notebook_rehearsal, rehearsal
 QUOTA = (
     click.option("--cpus", "cpu", help="Cores that the pods of each may request together."),
     click.option("--memory", help="Memory that they may request together, such as 4Gi."),
-    click.option("--pods", type=int, help="How many pods each may have."),
-    click.option("--gpus", type=int, help="How many GPUs each may have."),
-    click.option("--hours", default=12.0, show_default=True, help="How long the kubeconfigs work."),
+    click.option("--pods", type=int, help="Number of pods that each may have."),
+    click.option("--gpus", type=int, help="Number of GPUs that each may have."),
+    click.option("--hours", default=12.0, show_default=True, help="Hours for which the kubeconfigs work."),
     click.option("--jupyter", is_flag=True, help="Run a JupyterLab in a pod for each."),
     click.option("--own-cluster", is_flag=True, help="With --jupyter: room in that pod for a local cluster."),
-    click.option("--image", help="Of JupyterLab, with the kit in /kit; a local cluster needs none."),
+    click.option("--image", help="Image of JupyterLab, with the kit in /kit; a local cluster needs none."),
     click.option("--host", help="Names below it lead to the cluster's Ingress; NAME.HOST is a JupyterLab."),
 )
 FOLDER = Path("reports", "rehearsal")
@@ -49,7 +49,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 @workshop.command()
 @click.argument("attendees", nargs=-1, required=True)
 @CLUSTER
-@click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for all; may be repeated.")
+@click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for all; repeatable.")
 @click.option("--scale", is_flag=True, help="Add the nodes that are missing; it shows their price and asks.")
 @YES
 @_quota
@@ -91,13 +91,13 @@ def delete(cluster: str) -> None:
 @click.option(
     "--provider", default="local", show_default=True, help="local, or existing: a cluster you have."
 )
-@click.option("--kubeconfig", type=click.Path(exists=True), help="existing: by default kubectl's own.")
-@click.option("--nodes", type=int, help="How many nodes, or pods that train.")
+@click.option("--kubeconfig", type=click.Path(exists=True), help="For existing: by default kubectl's own.")
+@click.option("--nodes", type=int, help="Number of nodes, or of pods that train.")
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
-@click.option("--attendees", type=int, help="Check --cluster for so many instead; no notebook is run.")
+@click.option("--attendees", type=int, help="Check --cluster for this number instead; no notebook is run.")
 @CLUSTER
-@click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for them; may be repeated.")
-@click.option("--hours", default=4.0, show_default=True, help="How long they stay, for the price.")
+@click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for them; repeatable.")
+@click.option("--hours", default=4.0, show_default=True, help="Hours that they stay, for the price.")
 def rehearse(
     notebooks: tuple[str, ...],
     provider: str,
