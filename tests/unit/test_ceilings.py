@@ -9,18 +9,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LINES = {
     "kitlib": 13_180,
-    "localkube": 30_400,
+    "localkube": 30_290,
     "programs": 1_605,
     "trainers": 9_900,
-    "trainyard_kit": 17_860,
-    "tests": 60_690,
+    "trainyard_kit": 17_770,
+    "tests": 60_000,
 }
 PRODUCT = ("kitlib", "localkube", "trainyard_kit")
 ENTRIES = 14  # at a package's root
 ENTRIES_BELOW = 22  # in a folder below it
 FILE_LINES = 500
 FUNCTION_LINES = 60
-ANY = {"kitlib": 9, "localkube": 14, "trainyard_kit": 7}  # arguments and results of public functions
+ANY = {"kitlib": 6, "localkube": 14, "trainyard_kit": 7}  # arguments and results of public functions
 PRONOUNS = {
     *("each", "other", "others", "found", "said", "told"),
     *("given", "whose", "there", "made", "wanted"),
@@ -108,7 +108,7 @@ def test_public_functions_say_what_they_take_and_return(package):
     assert len(untyped) <= ANY[package], "\n".join(untyped)
 
 
-@pytest.mark.parametrize("package", PRODUCT)
+@pytest.mark.parametrize("package", [*PRODUCT, "programs", "trainers"])
 def test_loop_variables_are_nouns_of_what_is_looped_over(package):
     names = loop_variables(package)
     pronouns = [name for name in names if name in PRONOUNS]
