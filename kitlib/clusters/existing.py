@@ -48,11 +48,10 @@ class ExistingCluster(Cluster):
         super().__init__(name)
         self._kubeconfig = Path(kubeconfig or _default()).expanduser()
         if not self._kubeconfig.is_file():
-            raise BadInput(
-                "there is no such kubeconfig",
-                about=str(self._kubeconfig),
-                fix="give one that exists, with kubeconfig= or in the variable KUBECONFIG",
-            )
+            fix = "give one that exists, with kubeconfig= or in the variable KUBECONFIG"
+            if _memory(name).exists():
+                fix += f'; "rm {_memory(name)}" lets the kit forget this cluster'
+            raise BadInput("there is no such kubeconfig", about=str(self._kubeconfig), fix=fix)
         self.context = context
         self.kube = Kube(
             self._kubeconfig, cluster=name, context=context, namespace=namespace, explain=self.explain

@@ -150,6 +150,35 @@ def test_threads_callbacks_and_objects_end_in_order(light, code):
     assert same(light.both(["python", "endings.py", code], cwd=PROGRAMS)).code == int(code)
 
 
+def test_a_rank_that_ends_while_gloos_threads_drop_its_tensors_ends_well(pair):
+    # A new interpreter aborts in one of some twelve: C++ cannot unwind what ends a thread at that moment.
+    forked = pair.forked(["python", "last_collective.py", "16"], env=pair.environment(), cwd=PROGRAMS)
+    assert forked.finish().stdout == "[0, 0]\n" * 16
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("", 0),
+        ("sys.exit(3)", 3),
+        ("raise KeyError('x')", 1),
+        ("raise KeyboardInterrupt", -signal.SIGINT),
+        ("sys.stdout.close()", 0),
+        ("os.close(1)", 120),
+    ],
+)
+def test_a_program_with_threads_of_a_library_ends_with_its_callbacks_output_and_code(pair, end, code):
+    # torch computes on two threads of OpenMP, which stay.
+    lines = [
+        "import atexit, os, sys, torch",
+        "torch.ones(1000, 1000).sum()",
+        "atexit.register(print, 'late')",
+    ]
+    program = "\n".join([*lines, "sys.stdout.write('no newline')", end])
+    outcome = same(pair.both(["python", "-c", program], OMP_NUM_THREADS="2"))
+    assert outcome.code == code
+
+
 def test_processes_are_started_in_every_way(pair):
     outcome = same(pair.both(["python", "processes.py"], cwd=PROGRAMS))
     assert (outcome.code, outcome.stderr) == (0, "")

@@ -9,11 +9,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LINES = {
     "kitlib": 13_180,
-    "localkube": 30_290,
+    "localkube": 30_320,
     "programs": 1_605,
     "trainers": 9_900,
     "trainyard_kit": 17_770,
-    "tests": 60_000,
+    "tests": 60_060,
 }
 PRODUCT = ("kitlib", "localkube", "trainyard_kit")
 ENTRIES = 14  # at a package's root

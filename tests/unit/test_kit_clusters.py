@@ -1,10 +1,12 @@
 """Clusters, as far as they can be judged before anything is started."""
 
+import re
 import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -181,6 +183,18 @@ def test_localkubes_own_delete_takes_the_kubeconfigs_of_attendees_along(monkeypa
     keys.mkdir(parents=True)
     assert lifecycle.delete("lab")["state"] == "absent"
     assert not keys.exists()
+
+
+def test_a_cluster_whose_kubeconfig_is_gone_names_the_file_that_is_to_be_removed(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text(KUBECONFIG)
+    ExistingCluster("lab", kubeconfig=kubeconfig).remembered()
+    kubeconfig.unlink()
+    with pytest.raises(BadInput, match='"rm (.*lab.json)" lets the kit forget') as refused:
+        clusters.find("lab", provider="existing")
+    Path(re.search('"rm (.*)"', str(refused.value))[1]).unlink()
+    assert clusters.find("lab", provider="existing") is None
 
 
 def test_kubeconfigs_of_attendees_go_with_what_is_known_of_an_existing_cluster(

@@ -5,7 +5,8 @@ and for ``sys._getframe``, so that the interpreter's own functions run those (``
 
 What differs from a cold start, because it cannot be otherwise: ``sys.modules`` has more in it, so the modules
 that the forkserver imported run none of their code again (their warnings appear in its log, their filters
-are in ``warnings.filters`` before the program imports them), and they are not torn down at the end; all forks
+are in ``warnings.filters`` before the program imports them), and they are not torn down at the end, nor is
+anything in a program that leaves threads of C++ libraries running (``native.leave``); all forks
 of one parent hash strings alike; objects that the parent made are frozen for the garbage collector. A program
 that would notice more than that, and a container that mounts something over what the parent has loaded,
 starts cold from here, in its own sandbox.
@@ -326,7 +327,9 @@ def _run_module(name: str) -> None:
     """Do as ``python -m``, whose own frames are in a traceback, too, but not this one."""
     try:
         runpy._run_module_as_main(name)
-    except SystemExit:
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            native.end_with((end.code or 0) & 0xFF)
         raise
     except BaseException as error:  # noqa: BLE001 - it is reported, as the interpreter reports it
         trace = error.__traceback__.tb_next
@@ -334,7 +337,10 @@ def _run_module(name: str) -> None:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         if isinstance(error, KeyboardInterrupt):
             native.mark_interrupted()
+        else:
+            native.end_with(1)
         return
     with suppress(OSError, ValueError, AttributeError):
         sys.stdout.flush()  # before C's streams, which SystemExit flushes first
+    native.end_with(0)
     raise SystemExit(0)

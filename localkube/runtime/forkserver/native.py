@@ -9,6 +9,7 @@ import mmap
 import operator
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -69,7 +70,10 @@ def command(text: str) -> Callable[[], object]:
 def _finished(status: int, *_: object) -> None:
     """End with 0; after an error, which is printed by now, ``Become`` makes it 1 as any uncaught error."""
     if status == 0:
+        end_with(0)
         raise SystemExit(0)
+    if not issubclass(getattr(sys, "last_type", None) or Exception, KeyboardInterrupt):
+        end_with(1)
 
 
 _run_file.errcheck = _run_string.errcheck = _finished
@@ -102,6 +106,31 @@ def skip_destructors() -> None:
         # Called in reverse: flush all, then _exit(status, NULL).
         _libc.on_exit(_libc._exit, None)
         _libc.__cxa_atexit(_libc.fflush, None, None)
+
+
+def end_with(code: int) -> None:
+    """Note the exit code of a program that has ended, for ``leave``."""
+    _exit_codes.append(code)
+
+
+def leave() -> None:
+    """End the process here, after threads are joined and atexit's callbacks called, if C++ threads still run.
+
+    An interpreter that tears itself down ends by pthread_exit whatever thread asks for its lock. A thread of
+    gloo asks when it drops the tensors of the last collective; a C++ destructor cannot be unwound, so that
+    the whole process would abort: "terminate called without an active exception". A program that ends by
+    SystemExit, whose code nobody here sees, is torn down as usual.
+    """
+    if not _exit_codes or len(os.listdir("/proc/self/task")) <= threading.active_count():
+        return
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                stream.flush()
+    except (OSError, ValueError):
+        return  # the interpreter reports it, and ends with a code of its own
+    _libc.fflush(None)
+    os._exit(_exit_codes[-1])
 
 
 def unbuffer_streams() -> None:
@@ -168,6 +197,7 @@ class _Map(ctypes.Structure):
 
 
 _kept: list[Any] = []
+_exit_codes: list[int] = []
 
 
 def set_title(comm: str, argv: Sequence[str], env: Mapping[str, str]) -> None:

@@ -63,7 +63,11 @@ def load(names: list[str], state: interpreter.ForkserverState) -> list[str]:
         Path(path).exists() for path in ("/dev/kfd", "/dev/dxg")
     )
     # The first callback to be registered is the last to be called.
-    atexit.register(gc.unfreeze if has_gpu else state.hide_loaded)
+    if has_gpu:
+        atexit.register(gc.unfreeze)  # and profilers of the driver write at the very end
+    else:
+        atexit.register(native.leave)
+        atexit.register(state.hide_loaded)
     loaded = []
     gc.disable()  # collections take a quarter of the time of imports, and find nothing
     with contextlib.nullcontext() if has_gpu else _absent("triton"):
