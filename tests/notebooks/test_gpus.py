@@ -30,7 +30,6 @@ RUNS = {
         "digits-whole-node",
         "digits-waiting",
         "digits-odd",
-        "digits-elastic",
         "digits-trainjob",
         "digits-function",
     ],

@@ -1,11 +1,14 @@
 """Answers that are right, or wrong, in an unusual way."""
 
+import os
+
 import pytest
 
 import kitlib as kit
+from trainyard_kit.exercises.checks.dataset import Entries
 
 from .exercise_answers import EXPOSED, OPTIMIZER
-from .test_exercises import CONFUSION, ELASTIC, FLAGS, cell, dockerfile, rows
+from .test_exercises import CONFUSION, DATASET, ELASTIC, FINISH, FLAGS, INSTRUCTION, cell, dockerfile, rows
 
 ZEROS = "__import__('numpy').zeros((classes, classes), int)"
 LAZY = "(image for n, image in enumerate(whole) if n % world_size == rank)"
@@ -19,6 +22,8 @@ RIGHT = [
 WRONG = [
     ("08", ELASTIC, 'state["step"] = step', 'state["step"] = rank or step', "rank 0 may be the one"),
     ("15", EXPOSED, "return total", "return int(total)", "should be"),
+    ("06", FINISH, "model.module.state_dict()", "torch.nn.Linear(2, 1).state_dict()", "other values"),
+    ("06", FINISH, "model.module.state_dict()", "dict.fromkeys(model.module.state_dict())", "other values"),
 ]
 
 
@@ -45,3 +50,37 @@ def test_modules_of_other_cells_and_what_a_definition_uses_of_its_own_are_there(
 def test_a_package_without_its_requirements_leaves_torch_as_it_is():
     flags = FLAGS.partition(" --constraint")[0]
     assert kit.check("03", dockerfile=dockerfile(f"RUN pip install {flags} --no-deps einops==0.8.2"))
+
+
+@pytest.mark.parametrize(
+    ("instruction", "advice"),
+    [
+        (f"{INSTRUCTION} || true", "if pip fails"),
+        (f"{INSTRUCTION}; echo done", "if pip fails"),
+        (INSTRUCTION.replace("install", "install --dry-run"), "with --dry-run"),
+        (INSTRUCTION.replace("install", "install --target=/opt/more"), "with --target"),
+    ],
+)
+def test_an_instruction_that_may_leave_the_image_without_the_package_is_refused(instruction, advice):
+    found = kit.check("03", dockerfile=dockerfile(instruction))
+    assert any(advice in row.advice for row in found if row.right is False), found
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        INSTRUCTION.replace("install", "--no-input install -q"),
+        f"{INSTRUCTION.replace('--no-cache-dir ', '')} && pip cache purge",
+    ],
+)
+def test_options_may_come_before_install_and_downloads_be_purged_in_the_same_layer(instruction):
+    assert (found := kit.check("03", dockerfile=dockerfile(instruction))), found
+
+
+def test_labels_in_the_order_of_a_file_system_are_refused_though_this_one_sorts(monkeypatch):
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: Entries(sorted(scandir(path), key=lambda one: one.name)))
+    source = DATASET.replace("sorted(each for each in Path(root).iterdir())", "list(Path(root).iterdir())")
+    source = source.replace("return len", "self.items.sort()\n            return len")
+    found = rows("04", source)
+    assert any("files and folders" in row.advice for row in found if row.right is False), found

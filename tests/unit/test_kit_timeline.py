@@ -1,11 +1,14 @@
 """A run as a line of time: rounds, what was done, what it cost. Pure."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from trainyard_kit import elastic_lab
 from trainyard_kit.elastic_lab import RunTimeline
 from trainyard_kit.elastic_lab.disruptions import disruptions
 from trainyard_kit.elastic_lab.timeline import build
-from trainyard_kit.elastic_lab.timeline_plot import LEVELS, labelled, pauses, raise_labels
+from trainyard_kit.elastic_lab.timeline_plot import LEVELS, labelled, pauses, raise_labels, stretches
 
 from .elastic_story import BEGAN, Story, lab
 
@@ -214,6 +217,22 @@ def test_the_seconds_of_pauses_that_follow_closely_stand_at_two_heights():
         (17.0, 17.5, "0.5 s"),
     ]
     assert [*raise_labels(found, 0.4)] == [False, True, False, False, True]
+
+
+def test_the_line_of_the_loss_is_broken_where_nobody_trained(whole):
+    ends = [whole.began + end for _, end, _ in pauses(whole)]
+    lines = list(stretches(whole.steps, ends))
+    assert len(lines) == len(ends) > 3
+    assert not any(line[0].time < end - 0.001 <= line[-1].time - 0.01 for line in lines for end in ends)
+
+
+def test_a_timeline_ends_where_its_logs_do_though_the_log_of_a_lost_node_took_long(monkeypatch):
+    clock = [BEGAN + 5]
+    monkeypatch.setattr(elastic_lab, "time", SimpleNamespace(time=lambda: clock[-1]))
+    monkeypatch.setattr(elastic_lab, "namespace_events", lambda kube: [])
+    cache = SimpleNamespace(objects=SimpleNamespace(name="lab", kube=None), logs={})
+    cache.refresh = lambda listed: clock.append(BEGAN + 15)
+    assert elastic_lab.read_timeline(cache, [], finished=False).now == BEGAN + 5
 
 
 def test_a_hundred_changes_and_none_at_all_can_be_drawn(whole):

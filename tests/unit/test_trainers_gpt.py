@@ -75,7 +75,7 @@ def test_low_precision_and_activation_checkpointing_keep_less(single):
     (plain,) = of_kind(single, "memory")
     (low,) = of_kind(train(1, "--precision=bf16"), "memory")
     (again,) = of_kind(train(1, "--recompute"), "memory")
-    assert low["activations_bytes"] < 0.8 * plain["activations_bytes"]
+    assert low["activations_bytes"] < 0.85 * plain["activations_bytes"]
     assert again["activations_bytes"] < 0.3 * plain["activations_bytes"]
     assert low["parameters_bytes"] == plain["parameters_bytes"]
 

@@ -57,16 +57,19 @@ class SpeedUp(StepTimes):
 def read_timeline(cache: LogCache, listed: Collection[Object], *, finished: bool) -> RunTimeline:
     """Build the timeline from the logs of these pods, those kept of deleted ones, and the Events."""
     objects = cache.objects
+    # Before the logs: one of a node that does not answer takes long, and the others are not read again.
+    now, events = time.time(), list(namespace_events(objects.kube))
     cache.refresh(listed)
     history = RunHistory(objects.name)
     for pod, lines in cache.logs.values():
         node = pod["spec"].get("nodeName", "")
         history.add_lines(pod["metadata"]["name"], node, (line.text for line in lines))
     ends = (parse_time(at).timestamp() for pod in listed if (at := pods.finished_at(pod)))
-    ended = max(ends, default=0.0) if finished else 0.0
-    store = [f"{objects.name}-store"]
-    timeline = history.timeline(namespace_events(objects.kube), now=ended or time.time(), store=store)
-    return RunTimeline.of(timeline)
+    if finished:
+        now = max(ends, default=now)
+    else:
+        now = max([now, *(event.time for reported in history.events.values() for event in reported)])
+    return RunTimeline.of(history.timeline(events, now=now, store=[f"{objects.name}-store"]))
 
 
 def dashboard(run: Run) -> "Dashboard":

@@ -4,7 +4,7 @@ The geometry (labels, pauses, lanes) is computed here; the live view in ``static
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ LOOKS = {  # colour, hatching and opacity: told apart without colours as well
 }
 WIDTH = 10.0
 LETTERS = 118  # so many of them fit into the plot's width
+ON_LINES = {"facecolor": THEME.ground, "edgecolor": "none", "pad": 0.8}  # a label that lines would cross
 LEGEND = {"frameon": False, "fontsize": 8, "loc": "upper left", "bbox_to_anchor": (1.0, 1.05)}
 
 
@@ -176,7 +177,10 @@ def _draw_world(axes: Axes, timeline: Timeline) -> None:
         axes.axvspan(begin, end, color=THEME.ground, linewidth=0)
         axes.axvspan(begin, end, color=THEME.lines[5], alpha=0.15, linewidth=0)
         height = most * (1.24 if raised else 1.06)
-        axes.annotate(words, ((begin + end) / 2, height), ha="center", fontsize=8, color=THEME.lines[5])
+        half = max(1.0, timeline.now - timeline.began) * (len(words) + 1) / 2 / LETTERS
+        middle = min(max((begin + end) / 2, half), timeline.now - timeline.began - half)
+        label = axes.text(middle, height, words, ha="center", fontsize=8, color=THEME.lines[5], zorder=5)
+        label.set_bbox(dict(ON_LINES))
     for meeting in timeline.rendezvous:
         place = (meeting.time - timeline.began, 0)
         axes.annotate(
@@ -214,7 +218,9 @@ def _draw_loss(axes: Axes, timeline: Timeline) -> None:
     steps = [step for step in timeline.steps if step.loss is not None]
     if not steps:
         axes.text(0.5, 0.5, "no steps were reported yet", ha="center", va="center", transform=axes.transAxes)
-    for run in _stretches(steps):
+    for begin, end, _ in pauses(timeline):
+        axes.axvspan(begin, end, color=THEME.lines[5], alpha=0.15, linewidth=0)
+    for run in stretches(steps, [timeline.began + end for _, end, _ in pauses(timeline)]):
         times = [step.time - timeline.began for step in run]
         losses = [math.nan if step.loss is None else step.loss for step in run]
         axes.plot(times, losses, color=THEME.lines[3], linewidth=1.4)
@@ -229,11 +235,17 @@ def _draw_loss(axes: Axes, timeline: Timeline) -> None:
     axes.set(ylabel="loss")
 
 
-def _stretches(steps: Iterable[Step]) -> Iterator[list[Step]]:
-    """Split steps where the run went back to an earlier one: a new line begins there."""
+def stretches(steps: Iterable[Step], ends: Sequence[float]) -> Iterator[list[Step]]:
+    """Split steps where the run went back to an earlier one, and where nobody trained.
+
+    Args:
+        steps: In the order of their time.
+        ends: When each pause ended, as ``Step.time``.
+    """
     run: list[Step] = []
     for step in steps:
-        if run and step.number <= run[-1].number:
+        paused = run and any(run[-1].time < end - 0.001 <= step.time for end in ends)
+        if run and (paused or step.number <= run[-1].number):
             yield run
             run = []
         run.append(step)

@@ -150,10 +150,12 @@ def order(dataset):
     found = []
     for backwards in (False, True):
         with listed(backwards=backwards):
-            found.append(greys(dataset(folder())))
+            pictures = dataset(folder())
+            found.append([greys(pictures), [int(pictures[index][1]) for index in range(sum(IN_EACH))]])
     if found[0] != found[1]:
         raise NotYet(
-            "file systems list files in any order, so ranks would disagree about index 0: sort the files"
+            "file systems list files in any order, so ranks would disagree about index 0: "
+            "sort the files and folders"
         )
 
 

@@ -1,5 +1,6 @@
 """03: one more instruction in the trainer's Dockerfile. A shell runs it, and a pip that notes its words."""
 
+import itertools
 import json
 import re
 import shlex
@@ -15,11 +16,13 @@ from trainyard_kit.exercises.checklist import UNTOUCHED, Exercise, NotYet, descr
 PACKAGE, VERSION = "einops", "0.8.2"
 CONSTRAINTS = "/opt/trainyard/constraints.txt"
 SECONDS = 10
+ELSEWHERE = {"--dry-run", "--target", "-t", "--root", "--prefix", "--user"}
 NOTING = """#!/bin/sh
 for word in "${0##*/}" "$@" ${PIP_CONSTRAINT:+"--constraint=$PIP_CONSTRAINT"} \\
     ${PIP_BREAK_SYSTEM_PACKAGES:+--break-system-packages} ${PIP_NO_CACHE_DIR:+--no-cache-dir}
 do printf "%s\\0" "$word" >> "$NOTES"; done
 printf "\\n" >> "$NOTES"
+exit "$STATUS"
 """
 EXERCISE = Exercise("dockerfile")
 
@@ -86,14 +89,16 @@ def command_of(instruction: str) -> tuple[list[str], str]:
     return options, command
 
 
-def installs_of(dockerfile: list[str]) -> list[list[str]]:
-    """Run the new instruction's shell command, with programs that note their arguments.
+def calls_of(
+    dockerfile: list[str], *, status: int = 0
+) -> tuple[subprocess.CompletedProcess, list[list[str]]]:
+    """Run the new instruction's shell command, with programs that note their arguments and end with a status.
 
     Returns:
-        The words of each ``pip install``.
+        How the shell ended, and the words of each call.
 
     Raises:
-        NotYet: The shell fails, or does not call ``pip install``.
+        NotYet: It does not end.
     """
     every, place = parts(dockerfile)
     _, command = command_of(every[place])
@@ -105,18 +110,33 @@ def installs_of(dockerfile: list[str]) -> list[list[str]]:
             Path(folder, name).chmod(0o755)
         try:
             done = subprocess.run(
-                ["/bin/sh", "-ec", command], cwd=folder, env={"PATH": folder, "NOTES": str(notes)},
+                ["/bin/sh", "-c" if status else "-ec", command], cwd=folder,
+                env={"PATH": folder, "NOTES": str(notes), "STATUS": str(status)},
                 capture_output=True, text=True, timeout=SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise NotYet(f"the command does not end within {SECONDS} s") from None
-        calls = [line.split("\0")[:-1] for line in notes.read_text().splitlines()]
+        return done, [line.split("\0")[:-1] for line in notes.read_text().splitlines()]
+
+
+def pips_of(calls: list[list[str]]) -> list[list[str]]:
+    """Return the words of each call of pip, without options before the subcommand."""
+    pips = (
+        call[3:] if call[1:3] == ["-m", "pip"] else call[1:] for call in calls if "pip" in " ".join(call[:3])
+    )
+    return [[*itertools.dropwhile(lambda word: word.startswith("-"), words)] for words in pips]
+
+
+def installs_of(dockerfile: list[str]) -> list[list[str]]:
+    """Return the words of each ``pip install`` of the new instruction.
+
+    Raises:
+        NotYet: The shell fails, or does not call ``pip install``.
+    """
+    done, calls = calls_of(dockerfile)
     if done.returncode:
         raise NotYet(f"the shell fails: {done.stderr.strip().partition(': ')[2] or done.returncode}")
-    pips = [
-        call[3:] if call[1:3] == ["-m", "pip"] else call[1:] for call in calls if "pip" in " ".join(call[:3])
-    ]
-    installs = [call for call in pips if call[:1] == ["install"]]
+    installs = [call for call in pips_of(calls) if call[:1] == ["install"]]
     if not installs:
         raise NotYet(f"it does not run pip install: it runs {shlex.join(calls[0]) if calls else 'nothing'}")
     return [install[1:] for install in installs]
@@ -171,6 +191,13 @@ def installs(dockerfile):
     if not requirements(dockerfile):
         words = "; ".join(shlex.join(install) for install in installs_of(dockerfile))
         raise NotYet(f"pip install does not install {PACKAGE}: its words are {words}")
+    given = {word.partition("=")[0] for install in installs_of(dockerfile) for word in install}
+    if elsewhere := sorted(given & ELSEWHERE):
+        raise NotYet(
+            f"with {elsewhere[0]}, pip does not install it where the image's Python looks: leave it out"
+        )
+    if calls_of(dockerfile, status=1)[0].returncode == 0:
+        raise NotYet("if pip fails, the image is built without the package: let the command fail as well")
 
 
 @EXERCISE.check("always the same version")
@@ -214,6 +241,8 @@ def no_cache(dockerfile):
     options, _ = command_of(every[place])
     if any(option.startswith("--mount=type=cache") for option in options):
         return  # what is below it stays with the builder
+    if pips_of(calls_of(dockerfile)[1])[-1][:2] == ["cache", "purge"]:
+        return
     if not all(has(words, "--no-cache-dir", least="--no-c") for words in installs_of(dockerfile)):
         raise NotYet("pip keeps what it downloaded, in this layer: pass --no-cache-dir")
 

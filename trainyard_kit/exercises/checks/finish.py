@@ -48,6 +48,7 @@ def _rank(finish, rank: int, folder: Path) -> None:
         lost = isinstance(error, RuntimeError) and ("gloo" in words or "peer" in words)
         told["lost" if lost else "error"] = explain(error)
     told["saves"] = int(path.exists())
+    told["weights"] = {name: weight.tolist() for name, weight in model.module.state_dict().items()}
     Path(folder, f"rank-{rank}").write_text(json.dumps(told), encoding="utf-8")
 
 
@@ -111,5 +112,9 @@ def loads(finish):
         raise NotYet("there is no file at path: torch.save should write it")
     if not isinstance(saved, dict):
         raise NotYet("it has a whole object: save its state_dict(), which has tensors alone, by their names")
-    if set(saved) != {"weight", "bias"}:
+    if {"weight", "bias"} == set(saved):
+        values = {name: getattr(value, "tolist", list)() for name, value in saved.items()}
+        if values != both(finish)[0][0]["weights"]:
+            raise NotYet("it has other values than the weights of the model that is passed: save these")
+    else:
         raise NotYet(f"it has {', '.join(saved)}, and the network weight and bias: save model.module's")
