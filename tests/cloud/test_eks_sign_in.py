@@ -3,15 +3,16 @@
 import hashlib
 import json
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, InvalidConfigError
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from kitlib.errors import KitError
-from trainyard_kit.clouds.eks import token
-from trainyard_kit.clouds.eks.client_errors import AwsError
+from trainyard_kit.clouds.eks import roles, token
+from trainyard_kit.clouds.eks.client_errors import AwsError, to_error
 from trainyard_kit.clouds.eks.session import AwsSession
 
 SESSION = "arn:aws:iam::123456789012:user/ada"
@@ -109,3 +110,14 @@ def test_expired_credentials_are_renewed_in_the_way_in_which_the_user_signed_in(
     said = {"Error": {"Code": "ExpiredToken", "Message": REFUSED}}
     error = session.translated(ClientError(said, "DescribeStacks"), "cloudformation", "describe_stacks", {})
     assert isinstance(error, KitError) and "have expired" in error.what and fix in error.fix
+
+
+def test_a_configuration_that_leads_nowhere_is_to_be_corrected():
+    wrong = InvalidConfigError(error_msg="the source profile references itself")
+    assert "correct" in to_error(wrong, "sts", "sign in", {}, region="us-west-2", profile=None).fix
+
+
+def test_the_region_of_a_role_is_read_from_its_name_in_every_partition():
+    found = {"us-west-2", "us-gov-west-1", "cn-north-1", "eusc-de-east-1"}
+    listed = [{"RoleName": f"trainyard-my-lab-{region}-stack"} for region in found]
+    assert roles.regions(SimpleNamespace(region="us-west-2", every=lambda *_, **__: listed)) == found

@@ -212,3 +212,8 @@ def test_a_quota_that_compute_engine_does_not_tell_is_a_warning(google):
     checks = list(quotas(GcpSession(PROJECT, "us-central1-c"), plan))
     (h100,) = (each for each in checks if "H100" in each.name)
     assert h100.level is Level.WARN and "8 needed" in h100.words
+
+
+@pytest.mark.parametrize("kind", [auth.OAuthError, auth.RefreshError, auth.UserAccessTokenError])
+def test_a_federated_identity_that_is_refused_is_no_network_that_fails(kind):
+    assert translate(kind("invalid_grant"), "container", PROJECT).why == ErrorReason.CREDENTIALS

@@ -89,6 +89,8 @@ SAID = [
     (412, "", "violates constraint 'constraints/gcp.resourceLocations'", "policy", "exception"),
     (403, "", "Request is prohibited by organization's policy.", "policy", "organisation"),
     (400, "", "The request has violated one or more Org Policies.", "policy", "exception"),
+    (403, "", "Compute API has not been used in project 12 before", "disabled", "services enable"),
+    (400, "", "Users in the policy do not belong to a permitted customer.", "policy", "exception"),
     (400, "", "Service account creation is not allowed on this project.", "policy", "exception"),
     (403, "", "Permission 'file.instances.list' denied on resource", "denied", "=roles/file.editor"),
     (403, "", "The caller does not have permission", "denied", "docs/gke.md"),

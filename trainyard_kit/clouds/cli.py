@@ -13,16 +13,18 @@ from trainyard_kit.cli.options import CLUSTER_NAME, OPTION, OUTPUT, YES, ErrorGr
 def _where(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--provider", help="eks or gke; by default both."),
-        click.option("--region", "regions", multiple=True, help="A region of AWS; repeatable, or all."),
-        click.option("--profile", help="A profile of your AWS configuration."),
-        click.option("--project", help="A project of Google Cloud."),
+        click.option(
+            "--region",
+            "regions",
+            multiple=True,
+            callback=lambda _, __, regions: "all" if "all" in regions else regions or None,
+            help="Of AWS; repeat it, or say all.",
+        ),
+        click.option("--profile", help="Of your AWS configuration."),
+        click.option("--project", help="Of Google Cloud."),
     ):
         command = option(command)
     return command
-
-
-def _regions(regions: tuple[str, ...]) -> tuple[str, ...] | str | None:
-    return "all" if "all" in regions else regions or None
 
 
 @click.group(cls=ErrorGroup)
@@ -34,18 +36,11 @@ def resources() -> None:
 @click.option("--cluster", "-c", help="Only what belongs to this cluster.")
 @_where
 @OUTPUT
-def list_(
-    cluster: str | None,
-    output: str | None,
-    provider: str | None,
-    regions: tuple[str, ...],
-    profile: str | None,
-    project: str | None,
-) -> None:
+def list_(cluster: str | None, output: str | None, **where: Any) -> None:
     """List the kit's resources at clouds, found by their tags, and the cost of its clusters."""
     from trainyard_kit.clouds.resources import costs, find, places, table
 
-    asked, unanswered = places(provider, regions=_regions(regions), profile=profile, project=project)
+    asked, unanswered = places(**where)
     found, sums = table(*find(asked, unanswered, cluster=cluster)), costs(asked, budget=config.read().budget)
     if output or len(sums):
         show(output, resources=found, costs=sums)
@@ -58,29 +53,13 @@ def list_(
 @click.option("--all", "every", is_flag=True, help="Select every cluster of the kit.")
 @click.option("--yes", "confirm", is_flag=True, help="Delete it; without this it is only listed.")
 @_where
-def delete(
-    names: tuple[str, ...],
-    every: bool,
-    confirm: bool,
-    provider: str | None,
-    regions: tuple[str, ...],
-    profile: str | None,
-    project: str | None,
-) -> None:
+def delete(names: tuple[str, ...], every: bool, confirm: bool, **where: Any) -> None:
     """Delete what belongs to each CLUSTER, also where the cluster itself is gone."""
     from trainyard_kit.clouds.resources import delete_resources
 
     if bool(names) == every:
         raise click.UsageError("name one cluster or several, or pass --all")
-    left = delete_resources(
-        provider,
-        clusters=names or None,
-        regions=_regions(regions),
-        profile=profile,
-        project=project,
-        dry_run=not confirm,
-        confirm=confirm,
-    )
+    left = delete_resources(clusters=names or None, dry_run=not confirm, confirm=confirm, **where)
     click.echo(left)
     if not confirm and len(left):
         click.echo("\nNothing was deleted. To delete all of this, add --yes", err=True)

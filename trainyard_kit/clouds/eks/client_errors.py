@@ -40,6 +40,11 @@ UNANSWERED = (
         "the sign-in may not be used by programs",
         "have AWS's policy SignInLocalDevelopmentAccess attached to the user or role; then {renew}",
     ),
+    (
+        boto.InvalidConfigError | boto.InfiniteLoopConfigError | boto.ConfigNotFound | boto.ConfigParseError,
+        "the configuration of AWS cannot be used",
+        "correct what it names in ~/.aws; kit.credentials() says which profile is used",
+    ),
     (boto.SSOError | boto.LoginError, "the sign-in has expired", RENEW),
     (UNUSABLE, "the credentials cannot be used", RENEW),
 )

@@ -12,11 +12,10 @@ from typing import Any
 
 from trainyard_kit.clouds import tags
 from trainyard_kit.clouds.eks.client_errors import foreign
-from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list
+from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list, known_regions
 
 PATH, INLINE = "/trainyard/", "trainyard"
 STACK, EXPIRY = "stack", "expiry"
-_REGION = re.compile(r"trainyard-.+-([a-z]{2}(?:-[a-z]+)+-\d)-[a-z]+")
 
 
 def create_stack_role(session: AwsSession, given: tags.Tags, *, boundary: str = "") -> str:
@@ -88,7 +87,8 @@ def find_roles(session: AwsSession, cluster: str | None = None) -> Iterator[tupl
 
 def regions(session: AwsSession) -> set[str]:
     """Find the regions of the account in which there are clusters of the kit: roles are in no region."""
-    found = (_REGION.fullmatch(name) for name in _names(session))
+    pattern = re.compile(rf"trainyard-.+-({'|'.join(known_regions())})-[a-z]+")
+    found = map(pattern.fullmatch, _names(session))
     return {session.region, *(match[1] for match in found if match)}
 
 

@@ -55,8 +55,8 @@ class AwsSession:
         except ProfileNotFound as error:
             raise to_error(error, "sts", "sign in", {}, region=region or "-", profile=profile) from error
         self.region = self._boto.region_name
-        if self.region not in _regions():
-            near = difflib.get_close_matches(self.region or "", _regions(), n=3) or ["eu-central-1"]
+        if self.region not in known_regions():
+            near = difflib.get_close_matches(self.region or "", known_regions(), n=3) or ["eu-central-1"]
             words = "AWS has no such region" if self.region else "no region is named"
             fix = f'region="{" or ".join(near)}", or set AWS_REGION'
             raise BadInput(words, about=f"region={self.region!r}", fix=fix)
@@ -197,7 +197,7 @@ def as_dict(tags: list[dict[str, str]] | None) -> dict[str, str]:
 
 
 @cache
-def _regions() -> tuple[str, ...]:
+def known_regions() -> tuple[str, ...]:
     """All regions that botocore knows; it takes half a second to read."""
     session = boto3.Session()
     partitions = session.get_available_partitions()

@@ -92,7 +92,7 @@ def translate(error: Exception, about: str, project: str) -> KitError:
         what = f"a certificate between here and Google Cloud is not trusted: {words}"
         names = ("REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
         fix = f"for a proxy that opens TLS, set {', '.join(names)} to its .pem; then restart the kernel"
-    elif isinstance(error, auth.RefreshError):
+    elif isinstance(error, auth.RefreshError | auth.OAuthError | auth.UserAccessTokenError):
         what = f"the credentials have expired or were withdrawn: {words}"
     else:
         what, fix = f"the network does not reach Google Cloud: {error}", AGAIN
