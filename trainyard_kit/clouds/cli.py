@@ -18,10 +18,10 @@ def _where(command: Callable[..., None]) -> Callable[..., None]:
             "regions",
             multiple=True,
             callback=lambda _, __, regions: "all" if "all" in regions else regions or None,
-            help="Of AWS; repeat it, or say all.",
+            help="A region of AWS; repeatable, or all.",
         ),
-        click.option("--profile", help="Of your AWS configuration."),
-        click.option("--project", help="Of Google Cloud."),
+        click.option("--profile", help="A profile of your AWS configuration."),
+        click.option("--project", help="A project of Google Cloud."),
     ):
         command = option(command)
     return command
