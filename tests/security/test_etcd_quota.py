@@ -22,12 +22,11 @@ def with_small_quota(component):
     return replace(component, argv=argv) if component.name == "etcd" else component
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
+@pytest.fixture
+def running(tmp_path):
     control_plane = binaries.obtain(report=lambda text: None)
     components = ("etcd", "kube-apiserver")
-    folder = tmp_path_factory.mktemp("quota")
-    with bare(folder, control_plane, components=components, change=with_small_quota) as running:
+    with bare(tmp_path, control_plane, components=components, change=with_small_quota) as running:
         yield running
 
 
