@@ -274,7 +274,7 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
                 **said,
                 **gpu_usage(device),
             )
-            print(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}", flush=True)  # for people
+            sys.stdout.write(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}\n")  # for people
     mean = round(total.item() / seen, 5)
     seconds = time.perf_counter() - began
     rate = round(seen / seconds, 1)
@@ -347,7 +347,7 @@ def main(argv: list[str] | None = None) -> None:
     dice = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
 
     about = describe(settings.data_dir)
-    print(f"reading {settings.data_dir}/cifar-10-batches-py/", flush=True)
+    sys.stdout.write(f"reading {settings.data_dir}/cifar-10-batches-py/\n")
     train = [part.to(device) for part in read_images(settings.data_dir, train=True, limit=settings.limit)]
     test = [
         part.to(device) for part in read_images(settings.data_dir, train=False, limit=settings.limit // 5)
@@ -391,11 +391,11 @@ def main(argv: list[str] | None = None) -> None:
     if dist.get_rank() == 0:  # one writer: two would corrupt the file
         emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
         if settings.model_file:
-            print(f"saving model: {settings.model_file}", flush=True)
+            sys.stdout.write(f"saving model: {settings.model_file}\n")
             made = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
             save(settings.model_file, made | {"epochs": settings.epochs, "weights": network.state_dict()})
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
-    print("Finished Training", flush=True)
+    sys.stdout.write("Finished Training\n")
     dist.destroy_process_group()
 
 

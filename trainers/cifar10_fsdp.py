@@ -286,7 +286,7 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
                 **said,
                 **gpu_usage(device),
             )
-            print(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}", flush=True)  # for people
+            sys.stdout.write(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}\n")  # for people
     mean = round(total.item() / seen, 5)
     seconds = time.perf_counter() - began
     rate = round(seen / seconds, 1)

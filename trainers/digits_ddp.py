@@ -191,7 +191,7 @@ def train_epoch(model, loader, optimizer, schedule, *, epoch: int, every: int, d
             rate = seen / (time.perf_counter() - began)
             emit("step", step=step, epoch=epoch, loss=round(loss.item(), 5), images_per_s=round(rate, 1))
             progress = f"[{index * len(images)}/{len(loader.dataset)} ({100 * index / len(loader):.0f}%)]"
-            print(f"Train Epoch: {epoch + 1} {progress}\tLoss: {loss.item():.6f}", flush=True)  # for people
+            sys.stdout.write(f"Train Epoch: {epoch + 1} {progress}\tLoss: {loss.item():.6f}\n")  # for people
     seconds = time.perf_counter() - began
     emit(
         "epoch",
@@ -288,7 +288,7 @@ def main(argv: list[str] | None = None) -> None:
         train_epoch(model, loader, optimizer, schedule, epoch=epoch, every=settings.log_every, device=device)
     loss, correct, count = evaluate(network, test, device)
     accuracy = f"{correct}/{count} ({100 * correct / count:.0f}%)"
-    print(f"\nTest set: Average loss: {loss:.4f}, Accuracy: {accuracy}\n", flush=True)
+    sys.stdout.write(f"\nTest set: Average loss: {loss:.4f}, Accuracy: {accuracy}\n\n")
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
     dist.destroy_process_group()
 

@@ -121,6 +121,13 @@ def test_two_ranks_count_every_test_image_once_and_agree_with_one():
     assert steps[1] == 2 * steps[0], "as many steps, each reported by both ranks"
 
 
+@pytest.mark.parametrize("name", ["cifar10_ddp", "cifar10_fsdp", "digits_ddp", "tiny_imagenet_ddp"])
+def test_lines_for_people_are_one_write_each_so_that_those_of_ranks_do_not_mix(name):
+    # torchrun starts ranks by `python -u`, where print() writes its text and its newline apart.
+    lines = (TRAINERS / f"{name}.py").read_text().splitlines()
+    assert all("this pod has GPUs" in line for line in lines if "print(" in line)
+
+
 def test_the_sample_holds_pictures_that_can_be_drawn():
     _, events = train(sys.executable, str(DDP), "--epochs", "1")
     (evaluation,) = [event for event in events if event["event"] == "eval"]
