@@ -9,6 +9,7 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
+import debian_packages
 import pytest
 
 import kitlib as kit
@@ -56,9 +57,11 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(skip)
 
 
-def pytest_terminal_summary(config):
-    """Let the last lines say why a test failed, where there is room."""
+def pytest_terminal_summary(terminalreporter, config):
+    """Let the last lines say why a test failed, where there is room, and what would let more of them run."""
     config.get_terminal_writer().fullwidth = 200
+    if packages := debian_packages.missing():
+        terminalreporter.write_line(f"Skipped for want of programs: apt-get install {' '.join(packages)}")
 
 
 @pytest.fixture

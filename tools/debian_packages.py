@@ -1,0 +1,38 @@
+#!/usr/bin/env python3
+"""Debian's packages whose programs judge what the kit writes; tests that lack one are skipped.
+
+    apt-get install $(python3 tools/debian_packages.py)
+
+It prints the missing ones. It needs nothing but Python: `.ci/run` calls it before there is an environment.
+"""
+
+import shutil
+from pathlib import Path
+
+# A package, and a program of it that the tests start.
+PROGRAMS = {
+    "busybox-static": "/bin/busybox",
+    "docker-registry": "docker-registry",
+    "docker.io": "dockerd",
+    "fish": "fish",
+    "podman": "podman",
+    "skopeo": "skopeo",
+    "uidmap": "newuidmap",
+    "umoci": "umoci",
+    "zsh": "zsh",
+    "zstd": "zstd",
+}
+SBIN = "/usr/sbin:/sbin"  # not on everybody's PATH
+
+
+def missing() -> list[str]:
+    """Return the packages that are not installed, in alphabetical order."""
+    return [
+        package
+        for package, program in sorted(PROGRAMS.items())
+        if not Path(program).is_file() and not shutil.which(program) and not shutil.which(program, path=SBIN)
+    ]
+
+
+if __name__ == "__main__":
+    print(" ".join(missing()))
