@@ -150,10 +150,12 @@ def test_threads_callbacks_and_objects_end_in_order(light, code):
     assert same(light.both(["python", "endings.py", code], cwd=PROGRAMS)).code == int(code)
 
 
-def test_a_rank_that_ends_while_gloos_threads_drop_its_tensors_ends_well(pair):
+@pytest.mark.parametrize(("words", "code"), [([], 0), (["exit"], 3)])
+def test_a_rank_that_ends_while_gloos_threads_drop_its_tensors_ends_well(pair, words, code):
     # A new interpreter aborts in one of some twelve: C++ cannot unwind what ends a thread at that moment.
-    forked = pair.forked(["python", "last_collective.py", "16"], env=pair.environment(), cwd=PROGRAMS)
-    assert forked.finish().stdout == "[0, 0]\n" * 16
+    command = ["python", "last_collective.py", "16", *words]
+    forked = pair.forked(command, env=pair.environment(), cwd=PROGRAMS)
+    assert forked.finish().stdout == f"[{code}, {code}]\n" * 16
 
 
 @pytest.mark.parametrize(

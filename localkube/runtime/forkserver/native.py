@@ -119,7 +119,7 @@ def leave() -> None:
     An interpreter that tears itself down ends by pthread_exit whatever thread asks for its lock. A thread of
     gloo asks when it drops the tensors of the last collective; a C++ destructor cannot be unwound, so that
     the whole process would abort: "terminate called without an active exception". A program that ends by
-    SystemExit, whose code nobody here sees, is torn down as usual.
+    SystemExit, whose code nobody here sees, is torn down as usual, after ``end_collectives``.
     """
     if not _exit_codes or len(os.listdir("/proc/self/task")) <= threading.active_count():
         return
@@ -131,6 +131,13 @@ def leave() -> None:
         return  # the interpreter reports it, and ends with a code of its own
     _libc.fflush(None)
     os._exit(_exit_codes[-1])
+
+
+def end_collectives() -> None:
+    """Join gloo's threads where the program ends by SystemExit, before modules are torn down; see ``leave``."""
+    distributed = sys.modules.get("torch.distributed")
+    if not _exit_codes and distributed and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def unbuffer_streams() -> None:

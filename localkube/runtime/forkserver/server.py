@@ -68,6 +68,7 @@ def load(names: list[str], state: interpreter.ForkserverState) -> list[str]:
     else:
         atexit.register(native.leave)
         atexit.register(state.hide_loaded)
+        atexit.register(native.end_collectives)
     loaded = []
     gc.disable()  # collections take a quarter of the time of imports, and find nothing
     with contextlib.nullcontext() if has_gpu else _absent("triton"):

@@ -36,6 +36,8 @@ def main() -> None:
         tensor = torch.ones(1000)
         tensor.of = "this rank"  # an attribute, so that Python's object lives as long as the tensor
         dist.all_reduce(tensor)
+        if "exit" in sys.argv:
+            sys.exit(3)
 
 
 if __name__ == "__main__":
