@@ -100,28 +100,6 @@ def test_what_a_process_began_is_completed_wherever_it_was_killed(user, how):
     assert 10 < points < len(EACH)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("user", ["gke"], indirect=True)
-def test_a_cluster_is_created_and_deleted_by_processes_that_each_make_one_change(user):
-    for act in (user.create, user.delete):
-        made: set[str] = set()
-        while one_more_change(user, act, made):
-            assert len(made) < MOST, f"it is not done: {user.cloud.left()}"
-    assert user.cloud.left() == []
-
-
-def one_more_change(user, act, made):
-    """Let a process make a change that none made before it, and die; return whether there was one."""
-    life = ProcessLife(0, "after", lambda request: user.changes_something(request) and request not in made)
-    try:
-        act(life)
-    except ProcessKilled:
-        made.update(life.requests)
-        user.cloud.clock.sleep(PAUSE)
-        return True
-    return False
-
-
 def live(user, *, seed, histories):
     """Have processes create or delete, one in the midst of what another began, die, and meet trouble."""
     choose = random.Random(seed)
@@ -144,10 +122,3 @@ def live(user, *, seed, histories):
 
 def test_nothing_is_left_after_some_histories(user):
     live(user, seed=PARTS, histories=3)
-
-
-@pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("seed", range(PARTS))
-def test_nothing_is_left_after_any_history(user, seed):
-    live(user, seed=seed, histories=HISTORIES // PARTS)

@@ -143,14 +143,6 @@ def test_at_its_end_all_that_costs_by_the_hour_goes_by_itself(aws, user):
     assert aws.left() == []
 
 
-def test_hours_for_a_cluster_that_is_there_move_its_schedules_and_a_second_call_leaves_them(aws, user):
-    user.create(hours=2)
-    lab = user.create(hours=10)
-    for _ in range(2):
-        assert timedelta(hours=9.9) < lab.status["expires"] - datetime.now(UTC) < timedelta(hours=10.1)
-        lab = user.create()
-
-
 @pytest.mark.parametrize("options", [{}, {"instance_type": "g4dn.8xlarge", "efa": True}])
 def test_extending_moves_the_schedules_and_changes_no_resource(aws, user, options):
     lab = user.create(hours=2, **options)

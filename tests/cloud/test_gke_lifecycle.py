@@ -254,17 +254,6 @@ def test_what_no_waiting_brings_ends_the_call_and_the_same_call_goes_on(
     assert fix in told.value.fix and google.clock.now() - before < 300
 
 
-def test_scaling_returns_when_the_nodes_are_ready_and_not_before(google, user, shown, monkeypatch):
-    lab, looks = user.create(), iter([0, 2, 3, 4])
-    monkeypatch.setattr(GkeCluster, "nodes", lambda self: google.clock.now())
-    monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: next(looks))
-    google.world.launches["training"] = NONE_LEFT
-    lab.scale(4, confirm=True)
-    said = [words for _, name, _, words in shown if name == "training nodes"]
-    assert any("3 of 4 are Ready" in words and "enough resources" in words for words in said)
-    assert next(looks, None) is None
-
-
 def test_private_nodes_get_a_router_and_a_network_that_is_given_stays(google, user):
     user.create(private=True, allowed_cidrs=["203.0.113.0/24"])
     made = described()
@@ -451,21 +440,3 @@ def test_a_network_that_is_lost_in_the_middle_is_named_and_the_same_call_continu
     assert caught.value.why in (ErrorReason.NETWORK, ErrorReason.FAULT)
     google.clear_faults()
     assert user.create()._describe().state == "running"
-
-
-def test_a_budget_counts_all_clusters_until_their_ends(google, user, monkeypatch):
-    lab = user.create(hours=4, budget=20)
-    (cost,) = GkeCluster.running_costs(GcpSession(PROJECT))
-    assert 3.9 < cost.hours < 4.1
-    assert {each.what: each.count for each in cost.prices}["GPU nvidia-tesla-t4"] == 2
-    before, end = google.left(), end_of(lab)
-    with pytest.raises(BadInput, match=r"beside \d+\.\d+ for what is there already"):
-        user.create(name="other", zone="us-central1-a", budget=cost.total * 1.5)
-    monkeypatch.setenv("TRAINYARD_BUDGET", str(cost.total * 1.5))
-    with pytest.raises(BadInput, match="above the budget"):
-        lab.scale(8, confirm=True)
-    with pytest.raises(BadInput, match="above the budget"):
-        lab.extend(24, confirm=True)
-    assert google.left() == before and end_of(lab) == end
-    rows = resources.costs([resources.Place(GkeCluster, GcpSession(PROJECT))], budget=6).rows
-    assert rows[-2][0] == "together" and rows[-1][2] == "6.00"

@@ -78,34 +78,12 @@ def test_a_job_fetches_verifies_and_unpacks_and_the_second_call_finds_it(server,
     assert "cat" in repr(made.preview())
 
 
-def test_a_wrong_checksum_reaches_the_learner_and_leaves_nothing(server, volume, content):
-    server.files[PATH] = content[:-1] + b"x"
-    with pytest.raises(DatasetFailed, match="wrong checksum: http") as failed:
-        dataset._follow(*_launch(volume, "wrong"))
-    assert "TRAINYARD_DATASET_MIRROR" in failed.value.fix
-    assert listed(volume, "wrong") == []
-
-
 def _launch(volume, name):
     """Launch a Job for a dataset that is there, into a folder of its own."""
     from kitlib.display.progress import progress
 
     job = dataset.DatasetJob("cifar10", volume=volume, folder=name, synthetic=False)
     return kit.launch(job, cluster=volume.cluster), progress(name), 120
-
-
-def test_two_jobs_at_once_fetch_once(server, volume):
-    server.holds[PATH] = threading.Event()
-    first = _launch(volume, "twice")
-    second = _launch(volume, "twice")
-    for line in second[0].logs(rank=0, follow=True):
-        if "waiting: another one" in line or "downloading" in line:
-            break
-    server.holds[PATH].set()
-    said = [dataset._follow(*each) for each in (first, second)]
-    assert [each["synthetic"] for each in said] == [False, False]
-    assert len(server.requests) == 1
-    assert "twice" in listed(volume)
 
 
 def test_a_job_whose_pod_is_killed_goes_on_in_another(server, volume):
@@ -153,12 +131,6 @@ def test_a_folder_of_ones_own_images_becomes_a_dataset(volume, tmp_path):
         kit.upload_image_folder(tmp_path / "My pets", volume=volume)
     with pytest.raises(BadInput, match="no images in folders"):
         kit.upload_image_folder(tmp_path / "My pets" / "train" / "cat", volume=volume)
-
-
-def test_a_dataset_that_nobody_knows_is_refused(volume):
-    with pytest.raises(BadInput, match="no such dataset") as refused:
-        kit.prepare_dataset("imagenet", volume=volume)
-    assert "tiny-imagenet-200" in refused.value.fix
 
 
 def test_the_manifest_as_shipped_prepares_the_dataset_by_the_commands_of_its_header(local_cluster, tmp_path):

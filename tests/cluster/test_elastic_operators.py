@@ -43,30 +43,6 @@ def check_whole(told, *, epochs):
     assert last < first / 2
 
 
-def test_training_goes_on_with_one_worker_while_a_service_has_the_place_of_the_others(
-    launch, local_cluster, service
-):
-    kit.install("elastic-job", cluster=local_cluster)
-    try:
-        limits = {"nodes": 4, "min_nodes": 1, "max_nodes": 4, "priority": "low", "cpu": service}
-        run = launch(kit.ElasticJob(TRAINER, args=SMALL | {"epochs": 15, "step_seconds": 0.1}, **limits))
-        told = until(run, "four workers", lambda step: step["world_size"] == 4)
-        local_cluster.kubectl("scale deployment test-nginx --replicas=7")
-        told |= until(run, "one worker", lambda step: step["world_size"] == 1)
-        local_cluster.kubectl("scale deployment test-nginx --replicas=1")
-        told |= until(run, "four workers again", lambda step: step["world_size"] == 4)
-        run.wait(timeout=300)
-        told |= until(run, "the end", lambda step: True)
-    finally:
-        local_cluster.kubectl("delete elasticjobs --all")
-        kit.uninstall("elastic-job", cluster=local_cluster)
-    check_whole(told, epochs=15)
-    sizes = [told[step]["world_size"] for step in sorted(told)]
-    changes = [size for size, before in zip(sizes, [0, *sizes], strict=False) if size != before]
-    assert changes.index(1, changes.index(4)) < len(changes) - 1
-    assert changes[-1] == 4
-
-
 def test_a_pytorch_job_is_scaled_by_hand_and_then_by_an_autoscaler(launch, local_cluster):
     kit.install("training-operator", cluster=local_cluster)
     try:

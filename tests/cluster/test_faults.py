@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -37,25 +36,6 @@ def test_a_run_outlives_the_death_of(own_cluster, train, name):
     assert [each["restarts"] for each in run.pods()] == [0, 0]
     assert run.logs(rank=1).splitlines() == [str(number) for number in range(STEPS)]
     until(lambda: (now := component(own_cluster, name)) and now.pid != before.pid, f"another {name}")
-
-
-@pytest.mark.slow
-def test_the_digits_train_on_while_the_kubelet_is_killed(local_cluster, launch):
-    """The same with torch: two ranks that average their gradients, and the shared cluster's kubelet."""
-    trainer = Path(__file__).parents[2] / "trainers" / "digits_ddp.py"
-    run = launch(kit.IndexedJob(trainer, nodes=2, args=["--epochs", "12"]))
-    lines = iter(run.logs(rank=0, follow=True))
-    for line in lines:
-        if '"event":"epoch"' in line:
-            break
-    before = component(local_cluster, "kubelet")
-    before.kill()
-    assert run.wait(timeout=120).phase == "Succeeded"
-    assert [each["restarts"] for each in run.pods()] == [0, 0]
-    epochs = run.metrics("epoch")
-    assert sorted(epochs[epochs["rank"] == 0]["epoch"]) == list(range(12))
-    until(lambda: (now := component(local_cluster, "kubelet")) and now.pid != before.pid, "another kubelet")
-    assert run.metrics("eval")["accuracy"].iloc[-1] > 0.9
 
 
 def test_a_killed_container_fails_the_run_and_names_its_rank(own_cluster, train):

@@ -4,14 +4,10 @@ import json
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import kitlib as kit
-from kitlib.errors import RunFailed
 
 pytestmark = pytest.mark.cluster
 
@@ -66,28 +62,6 @@ def test_an_unchanged_program_of_several_files_is_measured_and_its_model_fetched
     finally:
         run.delete()
         volume.delete()
-
-
-def fail_on_one_rank(culprit):
-    import torch.distributed as dist
-
-    dist.init_process_group("gloo")
-    if dist.get_rank() == culprit:
-        raise ValueError("this rank is the culprit")
-    dist.barrier()
-
-
-def test_a_functions_failure_on_a_cluster_names_the_learners_own_line(local_cluster):
-    run = kit.launch(fail_on_one_rank, nodes=2, args={"culprit": 1}, name="own-fails", cluster=local_cluster)
-    line = (
-        Path(__file__).read_text().splitlines().index('        raise ValueError("this rank is the culprit")')
-    )
-    try:
-        with pytest.raises(RunFailed, match="rank 1 failed first: ValueError") as error:
-            run.wait(timeout=240)
-        assert f"line {line + 1}, in fail_on_one_rank" in error.value.detail
-    finally:
-        run.delete()
 
 
 READS = """
@@ -196,11 +170,9 @@ TRAPS = [
 ]
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), max_size=20))
-@settings(max_examples=2, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_a_program_gets_the_arguments_that_torchrun_and_python_give_it(local_cluster, tmp_path, words):
+def test_a_program_gets_the_arguments_that_torchrun_and_python_give_it(local_cluster, tmp_path):
     """Of three ways; torchrun itself replaces ``$$`` and ``${local_rank}``, at home as in a pod."""
-    program, words = tmp_path / "say.py", [*TRAPS, *words, "${local_rank}"]
+    program, words = tmp_path / "say.py", [*TRAPS, "é", "训练", "\u2028", "${local_rank}"]
     program.write_text(SAYS)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", program, *words]
     at_home = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)

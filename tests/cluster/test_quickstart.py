@@ -42,8 +42,14 @@ def test_a_terminal_shows_each_step_and_the_loss_and_nothing_is_left(name):
     assert clusters.find(name) is None
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("moment", ["starting|at work", r"\d of 2 pods|rank \d"])
+@pytest.mark.parametrize(
+    ("moment", "sent"),
+    [
+        ("starting|at work", signal.SIGTERM),
+        (r"\d of 2 pods|rank \d", signal.SIGINT),
+        (r"\d of 2 pods|rank \d", signal.SIGHUP),
+    ],
+)
 def test_one_that_is_broken_off_leaves_nothing(name, moment, sent):
     with Terminal([*KIT, "quickstart", "--name", name]) as terminal:
         terminal.until(moment)

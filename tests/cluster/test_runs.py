@@ -122,9 +122,7 @@ def test_a_command_that_does_not_exist_is_named(launch, plain):
     assert run.pods()[0]["status"] in ("StartError", "ContainerCannotRun", "Error")
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"), [({"gpus": 8}, "nvidia.com/gpu"), ({"memory": "900Gi"}, "memory")]
-)
+@pytest.mark.parametrize(("asked", "words"), [({"gpus": 8}, "nvidia.com/gpu")])
 def test_a_run_that_no_node_can_hold_is_pending_with_the_schedulers_words(launch, plain, asked, words):
     run = launch(plain("pass", nodes=1, **asked))
     until(lambda: "Insufficient" in run.status.reason, "the scheduler to say so")

@@ -182,32 +182,6 @@ def test_a_lost_connection_is_said_and_the_file_is_not_there(volume, local_clust
     assert "cut.bin" not in [each["name"] for each in volume.ls()]
 
 
-def test_links_and_any_names_go_there_and_come_back(volume, folder, local_cluster, tmp_path):
-    """By the helper's tar; a link out of the folder is left behind, whoever put it there."""
-    (tmp_path / "disk").mkdir()
-    (tmp_path / "disk" / "a\nb").write_text("followed")
-    (folder / "disk").symlink_to("../disk")
-    for name in (
-        b"\xff\xfe",
-        "e\u0301".encode(),
-        b"\xc3\xa9",
-        b"x" * 255,
-        b"-rf",
-        b"a//b".replace(b"/", b"\\"),
-    ):
-        (folder / os.fsdecode(name)).write_bytes(name)
-    (tmp_path / "pets-link").symlink_to("pets")
-    volume.upload(tmp_path / "pets-link")
-    with HelperPod(local_cluster, "files") as helper:
-        helper.output("ln -s /etc/passwd pets-link/aaa; ln -s ../notes pets-link/bbb; mkfifo pets-link/pipe")
-        helper.output("ln -s pets-link latest")
-    back = volume.download("latest", tmp_path / "back")
-    (folder / "disk").unlink()
-    (folder / "disk").mkdir()
-    (folder / "disk" / "a\nb").write_text("followed")
-    assert content(back) == content(folder)
-
-
 def test_an_interrupted_copy_says_that_nothing_is_left(volume, tmp_path, monkeypatch):
     from kitlib.storage import copy
 

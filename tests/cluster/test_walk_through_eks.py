@@ -63,33 +63,6 @@ def test_the_manifests_train_and_test_on_few_images(volume, local_cluster):
 
 @pytest.mark.slow
 @pytest.mark.long
-@pytest.mark.timeout(900)
-def test_the_workshops_elastic_job_runs_to_its_end_and_its_model_is_tested(volume, local_cluster, filled):
-    kit.install("elastic-job", cluster=local_cluster)
-    kit.prepare_dataset("cifar10", volume=volume, synthetic=True, limit=400)
-    kubectl = local_cluster.kubectl
-    kubectl(f"apply -f {filled(FOLDER / 'elasticjob.yaml')}")
-    try:
-        kubectl("wait elasticjob/cifar10-train --for=condition=Succeeded --timeout=400s")
-        seen = kubectl("get pods -l training.kubeflow.org/job-name=cifar10-train -o json")
-        pods = json.loads(seen)["items"]
-        names = sorted(each["metadata"]["name"] for each in pods)
-        assert names == ["cifar10-train-worker-0", "cifar10-train-worker-1"]
-        assert len({each["spec"]["nodeName"] for each in pods}) == 2
-        trained = said(local_cluster, "training.kubeflow.org/job-name=cifar10-train")
-        assert trained["world_size"] == 2
-        kubectl(f"apply -f {FOLDER / 'test.yaml'}")
-        kubectl("wait job/cifar10-test --for=condition=Complete --timeout=300s")
-        tested = said(local_cluster, "batch.kubernetes.io/job-name=cifar10-test")
-        assert (tested["accuracy"], tested["images"]) == (trained["accuracy"], 80)
-    finally:
-        kubectl("delete elasticjob cifar10-train --cascade=foreground")
-        left = kit.uninstall("elastic-job", cluster=local_cluster)
-    assert not len(left)
-
-
-@pytest.mark.slow
-@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_ten_epochs_on_two_workers_reach_the_workshops_accuracy(volume, local_cluster):
     dataset = kit.prepare_dataset("cifar10", volume=volume)

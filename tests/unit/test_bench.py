@@ -10,7 +10,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from bench import cifar10, kubeflow, kwok, measures, objects, publish, table, torchrun, training
+from bench import cifar10, kwok, measures, publish, table, torchrun, training
 from bench.__main__ import Report, _take
 from bench.errors import MeasureFailed, NotHere, PeerAbsent
 from bench.lab import Lab
@@ -18,9 +18,8 @@ from bench.machine import State
 from bench.measures import FELT, MEASURES, first_step, idle, to_97_percent
 from bench.peers.cifar10_plain import Cifar10
 from bench.results import MET, MISSED, UNJUDGED, Limit, Result
-from bench.sampling import alternate, order, percentile
+from bench.sampling import alternate, percentile
 from bench.watching import has_started, is_complete
-from kitlib.k8s.manifests import merge
 from localkube.controlplane.binaries import COMPONENTS, ControlPlaneBinaries
 
 from .small_data import load_trainer
@@ -36,10 +35,6 @@ def drawn(*results: Result, states=None, failures=None) -> str:
     return console.file.getvalue()
 
 
-def test_each_round_turns_the_order_round():
-    assert order(["a", "b", "c"], 3) == [["a", "b", "c"], ["c", "b", "a"], ["a", "b", "c"]]
-
-
 def test_alternating_calls_every_side_once_a_round_and_keeps_the_answers_apart():
     clock = itertools.count()
     answers = alternate({"ours": lambda: next(clock), "theirs": lambda: next(clock)}, 3)
@@ -49,16 +44,6 @@ def test_alternating_calls_every_side_once_a_round_and_keeps_the_answers_apart()
 @pytest.mark.parametrize(("share", "expected"), [(50, 50), (99, 99), (100, 100), (0, 1)])
 def test_a_percentile_is_a_sample_by_nearest_rank(share, expected):
     assert percentile(range(1, 101), share) == expected
-
-
-def test_a_percentile_of_nothing_is_an_error():
-    with pytest.raises(ValueError, match="no samples"):
-        percentile([], 50)
-
-
-def test_value_and_ratio_are_of_medians():
-    found = result(theirs=(8.0, 4.0, 2.0))
-    assert (found.value, found.peer_value, found.ratio) == (2.0, 4.0, 0.5)
 
 
 @pytest.mark.parametrize(
@@ -78,18 +63,6 @@ def test_a_limit_is_held_against_the_ratio_or_the_value(limit, verdict):
 def test_a_ratio_without_a_peer_is_not_judged_but_a_value_is():
     assert result(limit=Limit(1)).verdict == UNJUDGED
     assert result(limit=Limit(5, of="value")).verdict == MET
-
-
-def test_json_keeps_every_sample():
-    found = json.loads(json.dumps(result(theirs=(4.0,), limit=Limit(1.1)).as_dict()))
-    assert found["samples"] == {"ours": [3.0, 1.0, 2.0], "peer": [4.0]}
-    assert found["limit"] == {"bound": 1.1, "of": "ratio", "unit": "", "at": "most"}
-
-
-def test_the_table_says_that_a_limit_is_missed():
-    text = drawn(result(theirs=(1.0,), limit=Limit(0.8)))
-    assert "2.00 s" in text
-    assert "missed" in text
 
 
 def test_the_table_says_that_a_peer_is_absent_and_why():
@@ -116,15 +89,6 @@ def test_without_go_kwok_is_absent(monkeypatch, tmp_path):
         kwok.obtain(control_plane, folder=tmp_path / "links", report=lambda text: None)
 
 
-@pytest.mark.slow  # making the environment takes longer than seeing that nothing can be put into it
-@pytest.mark.long
-def test_without_an_index_the_kubeflow_sdk_is_absent(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(PeerAbsent, match="cannot be installed"):
-        kubeflow.obtain(lambda text: None)
-
-
 def test_kwokctl_is_given_our_programs_and_a_folder_of_its_own(tmp_path):
     peer = kwok.Kwok(tmp_path / "kwok", tmp_path / "kubernetes", "v1.36.3")
     command = peer.create_command("b", tmp_path / "config", ["--disable-qps-limits"])
@@ -134,13 +98,6 @@ def test_kwokctl_is_given_our_programs_and_a_folder_of_its_own(tmp_path):
     assert command[-1] == "--disable-qps-limits"
     assert environment["KWOK_WORKDIR"] == str(tmp_path / "work")
     assert environment["PATH"].startswith(f"{tmp_path}/kubernetes:")  # kwokctl prefers the kubectl on PATH
-
-
-def test_every_manifest_is_read_and_can_be_patched():
-    for path in objects.FOLDER.glob("*.yaml"):
-        item = objects.read(path.stem, metadata={"name": "other"})
-        assert item["metadata"]["name"] == "other"
-        assert item["apiVersion"]
 
 
 def test_a_run_is_timed_by_what_its_ranks_say():
@@ -157,14 +114,6 @@ def test_a_run_is_timed_by_what_its_ranks_say():
     assert times.threads == (1,)
     with pytest.raises(MeasureFailed, match="1 of 2 ranks"):
         training.read(lines[:-1], submitted=1.0, finished=50.0, ranks=2)
-
-
-def test_cold_and_without_torchrun_are_patches_that_go_together():
-    patch = merge(training.COLD, training.as_python(4))
-    template = patch["spec"]["template"]
-    (container,) = template["spec"]["containers"]
-    assert template["metadata"]["annotations"] == {"trainyard/warm-start": "false"}
-    assert container["command"][0] == "python"
 
 
 def test_a_line_says_when_pods_did_not_start_as_it_claims():

@@ -1,6 +1,5 @@
 """The search for the control plane: its order, what it passes over and why, and two searches at once."""
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -167,27 +166,6 @@ def test_a_cache_that_is_read_only_still_serves(programs, tmp_path, monkeypatch)
             obtain()
     finally:
         subprocess.run(["umount", cache], check=True, env=environment)
-
-
-def test_a_second_search_waits_for_the_first_and_takes_what_it_found(programs, tmp_path):
-    (programs / "etcd").unlink()
-    folder = tmp_path / "cache" / "trainyard" / "controlplane"
-    folder.mkdir(parents=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        second = subprocess.Popen(
-            [PYTHON, "-m", "localkube.controlplane"], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
-        seen = []
-        for line in second.stdout:
-            seen.append(line)
-            if "another process" in line:
-                break
-        assert "another process" in seen[-1]
-        fill_cache()
-    rest, _ = second.communicate(timeout=30)
-    assert second.returncode == 0
-    assert "from cache" in rest
 
 
 def test_a_second_search_reports_the_progress_of_the_first(programs):

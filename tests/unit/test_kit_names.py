@@ -26,10 +26,6 @@ def test_a_unique_name_is_a_name_whatever_it_is_made_from(stem):
     assert names.validate_name(name, kind="run", longest=names.MAX_RUN_NAME) == name
 
 
-def test_two_unique_names_differ():
-    assert len({names.unique("digits") for _ in range(50)}) == 50
-
-
 def test_labels_say_whose_a_run_is_and_when_it_may_go():
     now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     labels = names.labels(run="digits", workshop="Autumn School!", lifetime=timedelta(hours=2), now=now)

@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kitlib.display.tables import Table, Text, age
+from kitlib.display.tables import Table, age
 from kitlib.k8s import quantities
 
 NOW = datetime(2026, 1, 10, 12, 0, 0, tzinfo=UTC)
@@ -16,10 +16,6 @@ def test_a_table_is_html_in_a_notebook_and_harmless():
     assert "<td style='text-align:left'>&lt;b&gt;</td>" in Table(("a",), [("<b>",)])._repr_html_()
 
 
-def test_an_empty_table_says_so():
-    assert repr(Table(("a",), [], empty="no pods")) == "no pods"
-
-
 def test_a_tables_rows_are_dicts_and_a_frame():
     table = Table(("a", "b"), [(1, 2)])
     assert list(table) == [{"a": 1, "b": 2}]
@@ -29,10 +25,6 @@ def test_a_tables_rows_are_dicts_and_a_frame():
 
 def test_a_cell_is_one_line():
     assert repr(Table(("a",), [("two\nlines",)])) == "A\ntwo lines"
-
-
-def test_text_shows_itself():
-    assert repr(Text("a\nb\n")) == "a\nb"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 import kitlib as kit
 from kitlib.errors import BadInput
-from kitlib.jobs import launcher, sources
+from kitlib.jobs import launcher
 from kitlib.k8s import job_kinds, names
 from kitlib.metrics import events
 from kitlib.metrics.rank_processes import rank_processes
@@ -24,23 +24,6 @@ def trainer(tmp_path):
     (tmp_path / "two.py").write_text("import torch, trainer\nVALUE = 2\n")
     (tmp_path / "unused.py").write_text("")
     return path
-
-
-def test_what_a_trainer_imports_from_beside_it_travels_with_it(trainer):
-    assert list(kit.IndexedJob(trainer).objects[0]["data"]) == ["trainer.py", "one.py", "two.py"]
-
-
-def test_all_that_travels_counts_towards_the_limit(trainer):
-    with (trainer.parent / "two.py").open("a") as file:
-        file.write("#" * sources.CONFIG_MAP_BYTES)
-    with pytest.raises(BadInput, match="a ConfigMap carries.*the largest: two.py"):
-        kit.IndexedJob(trainer)
-
-
-def test_a_module_that_is_no_python_is_named(trainer):
-    (trainer.parent / "two.py").write_text("VALUE =")
-    with pytest.raises(BadInput, match="two.py, line 1"):
-        kit.IndexedJob(trainer)
 
 
 def test_workers_are_made_of_the_template_as_it_is_patched(trainer):

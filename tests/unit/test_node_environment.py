@@ -3,13 +3,10 @@
 import base64
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from localkube.kubelet.containers.environment import (
     ConfigError,
     container_environment,
-    expand,
     references,
     service_environment,
 )
@@ -35,35 +32,6 @@ def environment(container, **given_):
     container = {"name": "main", **container}
     inputs = {"configmaps": {}, "secrets": {}, "service_env": {}, "node": NODE} | given_
     return container_environment(container, pod(container), **inputs)
-
-
-@pytest.mark.parametrize(
-    ("text", "result"),
-    [
-        ("$(A)", "1"),
-        ("$$(A)", "$(A)"),
-        ("$$$(A)", "$1"),
-        ("$(A)$(B)", "12"),
-        ("$(MISSING)", "$(MISSING)"),
-        ("$A ${A} $", "$A ${A} $"),
-        ("$(A", "$(A"),
-        ("$($(A)", "$($(A)"),
-        ("$()", "$()"),
-        ("a$$b", "a$b"),
-    ],
-)
-def test_references_expand_as_kubernetes_documents(text, result):
-    assert expand(text, {"A": "1", "B": "2"}) == result
-
-
-@given(st.text().filter(lambda text: "$" not in text))
-def test_text_without_a_dollar_is_left_alone(text):
-    assert expand(text, {text: "x"}) == text
-
-
-@given(st.text())
-def test_a_doubled_dollar_always_protects(text):
-    assert expand(text.replace("$", "$$"), {"A": "1"}) == text
 
 
 def test_a_value_refers_to_what_was_declared_before_it():

@@ -83,12 +83,6 @@ def test_a_figure_that_nobody_says_is_missed():
     assert "no notebook said it" in str(judged)
 
 
-@pytest.mark.parametrize("text", ["high", "05=", "05:0.9"])
-def test_what_is_no_threshold_is_named(text):
-    with pytest.raises(ValueError, match=text):
-        thresholds.parse("accuracy", text)
-
-
 def test_a_bundle_leaves_out_what_sounds_secret_and_the_kubeconfigs_credentials(tmp_path):
     pod = {
         "env": [{"name": "HF_TOKEN", "value": "hf_1"}, {"name": "EPOCHS", "value": "3"}],
@@ -170,10 +164,6 @@ def test_a_notebook_follows_the_one_whose_work_it_uses_and_what_takes_longest_be
 def test_a_notebook_is_on_its_own_where_the_one_whose_work_it_uses_is_not_in_the_run():
     assert labels(plan.chains([COURSE[3], COURSE[5]], lanes=2)) == [["06", "11"]]
     assert labels(plan.chains([COURSE[1], COURSE[5]], lanes=2)) == [["04"], ["11"]]
-
-
-def test_notebooks_keep_their_order_in_one_lane():
-    assert sum(labels(plan.chains(COURSE, lanes=1)), []) == [each.label for each in COURSE]
 
 
 def test_what_still_has_to_wait_for_its_programs_is_taken_when_only_the_last_is_left():

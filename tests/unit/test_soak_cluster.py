@@ -45,20 +45,6 @@ def test_the_same_seed_gives_the_same_disturbances_and_what_lasts_is_undone_in_t
             assert [each.pick for each in own[1::2]] == [each.pick for each in own[::2]]
 
 
-def test_a_lane_that_is_left_out_changes_no_other():
-    every = plan(7, seconds=600)
-    assert plan(7, seconds=600, without={"disk"}) == [each for each in every if each.lane != "disk"]
-
-
-def test_another_seed_gives_others_and_an_hour_has_every_kind():
-    made = plan(1, seconds=3600)
-    assert made != plan(2, seconds=3600)
-    kinds = {(each.lane, each.what) for each in made}
-    wanted = {(name, what) for name, lane in LANES.items() for what in lane.weights}
-    wanted |= {(name, UNDO + what) for name, lane in LANES.items() if lane.lasts for what in lane.weights}
-    assert kinds == wanted
-
-
 @pytest.mark.parametrize(
     ("content", "found", "words"),
     [
@@ -74,10 +60,6 @@ def test_what_was_acknowledged_and_is_not_so_is_found(content, found, words):
     ledger.answered(KEY, content)
     (problem,) = ledger.check(found)
     assert words in problem
-
-
-def test_an_object_that_nobody_requested_is_found():
-    assert Ledger().check({KEY: "a"}) == ["attendee-01/ConfigMap/object-1 was never requested"]
 
 
 def test_without_an_answer_both_are_possible_until_the_next_one():
@@ -140,12 +122,6 @@ def test_memory_is_that_of_the_last_process_after_a_while_against_its_end():
     assert memory.grown("kubelet", (100, 110)) == []
     assert memory.growth(before + sizes(*[100] * 15, pid=2), after=100) is None
     assert memory.grown("kubelet", None), "what cannot be judged is no success"
-
-
-def test_a_database_that_grows_without_end_is_found():
-    mebi = 2**20
-    assert memory.unbounded(sizes(*[mebi * size for size in range(100)]))
-    assert memory.unbounded(sizes(*[mebi * (20 + size % 10) for size in range(100)])) == []
 
 
 def test_a_file_a_process_and_a_descriptor_that_a_deleted_cluster_left_are_found(tmp_path):

@@ -70,12 +70,6 @@ def test_a_failure_carries_the_last_words_and_the_remedy_and_ends_the_other_job(
     assert "try again" in str(error)
 
 
-def test_a_silent_job_is_spoken_for(capfd, monkeypatch):
-    monkeypatch.setattr(setup, "QUIET_SECONDS", 0.2)
-    asyncio.run(setup.obtain([job("quiet", "import time; time.sleep(2.5)")]))
-    assert "still at it" in capfd.readouterr().out
-
-
 def test_an_environment_counts_as_ready_only_for_the_same_requirements(tmp_path, monkeypatch):
     assert not setup.is_ready(tmp_path)
     (tmp_path / "bin").mkdir()
@@ -84,13 +78,6 @@ def test_an_environment_counts_as_ready_only_for_the_same_requirements(tmp_path,
     assert setup.is_ready(tmp_path)
     monkeypatch.setattr(setup, "fingerprint", lambda: "of other requirements")
     assert not setup.is_ready(tmp_path)
-
-
-def test_a_conda_environment_keeps_its_packages(tmp_path):
-    (tmp_path / "conda-meta").mkdir()
-    (command,) = setup.packages_job(tmp_path).commands
-    assert "--no-deps" in command
-    assert "constraints.txt" not in command
 
 
 def test_a_virtual_environment_whose_making_was_interrupted_is_made_anew(tmp_path):

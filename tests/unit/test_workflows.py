@@ -13,7 +13,6 @@ import pytest
 import yaml
 
 sys.path.append(str(Path(__file__).parents[2] / "tools"))  # as it is for a program that lies there
-import check_ci
 import dev
 import run_notebooks
 
@@ -61,11 +60,6 @@ def test_make_passes_on_options_that_somebody_has_set_and_none_of_its_own():
         "--focus=a b's",
         "--as=learner",
     ]
-
-
-def test_a_path_with_a_space_stays_one_word():
-    setup = printed("setup", "VENV=/tmp/an environment", "WHEEL=README.md")
-    assert setup[1:] == ["tools/setup.py", "--venv=/tmp/an environment", "--wheel=README.md"]
 
 
 def test_every_word_of_run_is_an_option_of_the_program_that_runs_notebooks():
@@ -177,50 +171,6 @@ def test_what_is_published_was_built_twice_and_compared():
 
 
 @pytest.fixture
-def repository(tmp_path):
-    """A repository with a script and a workflow in which nothing is wrong."""
-    (tmp_path / ".ci").mkdir()
-    (tmp_path / ".ci" / "run").write_text("#!/bin/sh\necho fine\n")
-    (tmp_path / ".github" / "workflows").mkdir(parents=True)
-    text = "on: push\njobs:\n  one:\n    runs-on: ubuntu-24.04\n    steps:\n      - run: make test\n"
-    (tmp_path / ".github" / "workflows" / "one.yml").write_text(text)
-    return tmp_path
-
-
-needs_actionlint = pytest.mark.skipif(
-    not (check_ci.BIN / f"actionlint-{check_ci.VERSION}").exists(), reason="no actionlint: make lint"
-)
-
-
-@needs_actionlint
-def test_lint_judges_workflows_by_actionlint(repository, capfd):
-    assert check_ci.check(repository)
-    path = repository / ".github" / "workflows" / "one.yml"
-    path.write_text(path.read_text() + "        if: ${{ matrix.nothing }}\n")
-    assert not check_ci.check(repository)
-    assert 'property "nothing" is not defined' in capfd.readouterr().out
-
-
-@pytest.mark.skipif(not check_ci.SHELLCHECK.exists(), reason="there is no shellcheck")
-def test_lint_judges_the_script_by_shellcheck(repository, capfd):
-    (repository / ".ci" / "run").write_text("#!/bin/sh\ncd $1\n")
-    assert not check_ci.check(repository)
-    assert "SC2164" in capfd.readouterr().out
-
-
-def test_where_actionlint_cannot_be_had_lint_says_so_and_fails_if_it_must_not(
-    repository, monkeypatch, tmp_path, capfd
-):
-    monkeypatch.setattr(check_ci, "BIN", tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("TRAINYARD_NEEDS_ACTIONLINT", raising=False)
-    assert check_ci.check(repository)
-    assert "GitHub's workflows stay unchecked" in capfd.readouterr().err
-    monkeypatch.setenv("TRAINYARD_NEEDS_ACTIONLINT", "1")
-    assert not check_ci.check(repository)
-
-
-@pytest.fixture
 def ci_run(tmp_path):
     """Return a function that runs the script where programs only say how they were called."""
     programs = tmp_path / "bin"
@@ -283,12 +233,6 @@ def test_the_script_goes_on_after_a_failed_step_and_fails_at_the_end(ci_run):
     assert done.returncode == 1
     assert made[-1].startswith("run")
     assert done.stdout.splitlines()[-1] == "FAILED: make test"
-
-
-def test_the_script_ends_where_there_is_no_environment(ci_run):
-    done, made = ci_run(failing="setup")
-    assert done.returncode != 0
-    assert made == ["setup"]
 
 
 def test_the_script_refuses_a_part_that_it_does_not_have(ci_run):
