@@ -6,13 +6,17 @@ import pytest
 import torch
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Let torch compute in one thread: for so little, several only get in each other's way."""
+    torch.set_num_threads(1)
+
+
 @pytest.fixture
 def run_trainer(capsys, monkeypatch):
-    """Run a trainer in this process, alone, on one thread; return its events."""
+    """Run a trainer in this process, alone; return its events."""
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
         monkeypatch.delenv(name, raising=False)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
 
     def run(module, *flags):
         capsys.readouterr()
@@ -23,5 +27,4 @@ def run_trainer(capsys, monkeypatch):
                 torch.distributed.destroy_process_group()
         return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
 
-    yield run
-    torch.set_num_threads(threads)
+    return run

@@ -121,16 +121,7 @@ def test_the_digits_are_those_that_come_with_scikit_learn(program, tmp_path):
     assert (said["train_images"], said["test_images"]) == (1437, 360)
 
 
-@pytest.fixture
-def one_thread():
-    """Let torch compute in one thread: for so little, several only get in each other's way."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def test_a_small_network_learns_the_stand_ins_and_not_at_once(program, one_thread):
+def test_a_small_network_learns_the_stand_ins_and_not_at_once(program):
     """The walk-through's CNN: far above chance, far below perfect, and mistaking what is alike."""
     from synthetic import Looks, labels, pictures
 

@@ -4,7 +4,7 @@ import json
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kitlib.display.tables import printable
@@ -97,6 +97,7 @@ def test_no_text_is_fatal_or_harmful(text):
     assert harmless(format_line(text))
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.dictionaries(st.sampled_from(KEYS) | TEXT, JSON), TEXT, st.integers(0, 10_000))
 def test_no_json_is_fatal_or_harmful(body, kind, end):
     for ascii_only in (True, False):

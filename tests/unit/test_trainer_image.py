@@ -278,20 +278,27 @@ def programs_of(text):
 BY_KUBECTL = [path for path in sorted(ROOT.glob("manifests/**/*.yaml")) if programs_of(path.read_text())]
 
 
-@pytest.mark.parametrize("manifest", BY_KUBECTL, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_the_programs_of_a_manifest_import_where_only_the_packages_of_its_image_are(manifest, tmp_path):
-    """Locally another environment stands in for every image, so a package that is missing shows elsewhere."""
-    text = manifest.read_text()
-    (image,) = {*re.findall(r"image: (\S+)$", text, re.M)}
-    python = link_packages(tmp_path / "venv", image_packages(image))
-    files = programs_of(text)
+def needed_by(manifest):
+    """Return the names that the programs of a manifest import when they are run as it says."""
+    text, files = manifest.read_text(), programs_of(manifest.read_text())
     names = set().union(*map(imports, files)) - {file.stem for file in files}
     if "kind: ElasticJob" in text:  # its controller has torchrun use --rdzv_backend=etcd
         names |= {"etcd"}
     without = {"backports", "pynvml"}  # for older Pythons; for a GPU's use, whose lack is caught
     if manifest.parent.name == "dataset" or "--dataset=mnist" in text:
         without |= {"sklearn"}  # for the digits, which these do not read
-    done = run(python, "-c", "\n".join(f"import {name}" for name in sorted(names - without)))
+    return names - without
+
+
+@pytest.mark.parametrize("image", [config.DEFAULT_IMAGE, "<IMAGE>"], ids=["official", "trainer"])
+def test_the_programs_of_manifests_import_where_only_the_packages_of_their_image_are(image, tmp_path):
+    """Locally another environment stands in for every image, so a package that is missing shows elsewhere."""
+    of_image = [
+        path for path in BY_KUBECTL if re.findall(r"image: (\S+)$", path.read_text(), re.M)[0] == image
+    ]
+    names = {name: path for path in of_image for name in needed_by(path)}
+    python = link_packages(tmp_path / "venv", image_packages(image))
+    done = run(python, "-c", "\n".join(f"import {name}  # {names[name]}" for name in sorted(names)))
     assert done.returncode == 0, done.stderr[-300:]
 
 
