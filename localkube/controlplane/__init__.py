@@ -4,7 +4,6 @@ Starting and restarting them is the supervisor's work, not this package's.
 """
 
 KUBERNETES = "v1.36.3"
-ETCD = "v3.6.8"
 ETCD_QUOTA_BYTES = 2 << 30
 
 

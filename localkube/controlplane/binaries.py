@@ -1,10 +1,9 @@
-"""Find the control plane's programs, or obtain them: PATH, package, cache, official release, or a build.
+"""Find the control plane's programs, or obtain them: PATH, package, cache, or a build.
 
 The order is fixed, and each step says what it chose or why it was passed over, because a wait of minutes
 needs a reason. What is obtained is written aside and renamed when whole: a cache never holds half a
-control plane. Downloading is in `download`, building in `build`. `TRAINYARD_CONTROLPLANE` forces one
-step: path, package, cache, download or build. Only the standard library is used, so that this can run before
-anything is installed.
+control plane. Building is in `build`. `TRAINYARD_CONTROLPLANE` forces one step: path, package, cache or
+build. Only the standard library is used, so that this can run before anything is installed.
 """
 
 import json
@@ -27,13 +26,12 @@ SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 COMPONENTS = ("etcd", *SERVERS, "kubectl")
 TOOLS = ("gateway", "images")
 OURS_ALONE = (*TOOLS, "metrics-server")
-ORDER = ("path", "package", "cache", "download", "build")
+ORDER = ("path", "package", "cache", "build")
 FORCE = "TRAINYARD_CONTROLPLANE"
 LINKED = build.PROGRAM
 REMEDIES = (
-    "install the wheel of trainyard-kit-controlplane, which `make wheel` makes; or allow access to the "
-    "release server (or name a mirror in TRAINYARD_KUBERNETES_URL and TRAINYARD_ETCD_URL), or install Go "
-    f"{build.go_version()} or newer, or install conda-forge's kubernetes-server, kubernetes-client and etcd, "
+    "install the wheel of trainyard-kit-controlplane, which `make wheel` makes; or install Go "
+    f"{build.go_version()} or newer, or conda-forge's kubernetes-server, kubernetes-client and etcd, "
     "then try again"
 )
 
@@ -44,7 +42,7 @@ class ControlPlaneBinaries:
 
     Attributes:
         version: The release, such as ``v1.36.3``.
-        origin: Where they come from: ``path``, ``package``, ``cache``, ``download`` or ``build``.
+        origin: Where they come from: ``path``, ``package``, ``cache`` or ``build``.
         programs: The command of each component, to which arguments are appended.
     """
 
@@ -68,8 +66,8 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
     """Find the control plane's programs, or obtain them, which may take minutes.
 
     Raises:
-        LocalClusterError: No step succeeded, a download was not what it should be, or the disk is full or
-            read-only. No step leaves half a control plane behind.
+        LocalClusterError: No step succeeded, or the disk is full or read-only. No step leaves half a control
+            plane behind.
 
     Example:
         >>> obtain(report=print).argv("kubectl", "version")  # doctest: +SKIP
@@ -78,7 +76,6 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
         "path": _from_path,
         "package": _from_package,
         "cache": _from_cache,
-        "download": _from_download,
         "build": _from_build,
     }
     forced = os.environ.get(FORCE)
@@ -86,15 +83,14 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
         raise LocalClusterError(
             "unknown way to the control plane", about=f"{FORCE}={forced}", fix=f"use {', '.join(ORDER)}"
         )
-    quick = [name for name in ("path", "package", "cache") if forced in (None, "", name)]
-    slow = [name for name in ("download", "build") if forced in (None, "", name)]
+    wanted = [name for name in ORDER if forced in (None, "", name)]
     reasons: list[str] = []
-    found = _first(quick, steps, report, reasons)
-    if found is None and slow:
+    found = _first([name for name in wanted if name != "build"], steps, report, reasons)
+    if found is None and "build" in wanted:
         with alone(report) as turn:
             # Another process may have been obtaining it while this one waited.
             again = ["cache"] if turn.waited and not forced else []
-            found = _first([*again, *slow], steps, turn.report, reasons)
+            found = _first([*again, "build"], steps, turn.report, reasons)
     if found is None:
         raise LocalClusterError("no control plane could be obtained", about="; ".join(reasons), fix=REMEDIES)
     whole = found if found.has("images") else _with_tools(found, report)
@@ -219,17 +215,7 @@ def _from_cache(report: Report) -> ControlPlaneBinaries:
     built = _built() / LINKED
     if _usable(built):
         return _linked(built, "cache")
-    downloaded = _downloaded()
-    if all(_usable(downloaded / name) for name in COMPONENTS):
-        return _separate(downloaded, "cache")
     raise Skipped(f"nothing of {VERSION} is there yet")
-
-
-def _from_download(report: Report) -> ControlPlaneBinaries:
-    from localkube.controlplane import download  # most clusters need no HTTP client to start
-
-    download.release(_downloaded(), report=report)
-    return _separate(_downloaded(), "download")
 
 
 def _from_build(report: Report) -> ControlPlaneBinaries:
@@ -294,10 +280,6 @@ def _linked(place: Path, origin: str) -> ControlPlaneBinaries:
     return ControlPlaneBinaries(VERSION, origin, programs)
 
 
-def _separate(folder: Path, origin: str) -> ControlPlaneBinaries:
-    return ControlPlaneBinaries(VERSION, origin, {name: (str(folder / name),) for name in COMPONENTS})
-
-
 def _cache() -> Path:
     return cache_dir() / "controlplane"
 
@@ -306,10 +288,6 @@ def _built(*, tools: bool = False, architecture: str = "") -> Path:
     kind = "tools-" if tools else ""
     system, machine = target()
     return _cache() / f"{VERSION}-{kind}{build.fingerprint()}-{system}-{architecture or machine}"
-
-
-def _downloaded() -> Path:
-    return _cache() / f"{VERSION}-release-{'-'.join(target())}"
 
 
 def _usable(program: Path) -> bool:

