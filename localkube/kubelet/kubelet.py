@@ -85,9 +85,7 @@ class Kubelet:
                 limits=runtime.limits,
                 warn=lambda *event: [node.event(*event, warning=True) for node in nodes.values()],
             )
-            stats = StatsProvider(
-                config.nodes, running=pods.running, storage=eviction.used, control_groups=runtime.limits.usage
-            )
+            stats = StatsProvider(config.nodes, running=pods.running, control_groups=runtime.limits.usage)
             mirrors = MirrorPods(api, nodes=runtime.nodes, pods=bound, names=frozenset(nodes))
             self._components = _component_pods(config, runtime, mirrors=mirrors, bound=bound)
             async with NodeServices(

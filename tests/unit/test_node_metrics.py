@@ -1,4 +1,4 @@
-"""What a node says of its containers: Prometheus's text and the kubelet's summary, from given figures."""
+"""What a node says of its containers: Prometheus's text, from given figures."""
 
 import pytest
 
@@ -21,14 +21,12 @@ def made():
     running = {"node-0": [container("one"), container("one", name="side"), container("two")], "node-1": []}
     use = {each.identity: Usage(2.0, 1 << 20) for each in running["node-0"]}
     clock = Clock()
-    meter = StatsProvider(
-        nodes, running=running.__getitem__, storage={"one": 7}.get, control_groups=use.get, clock=clock
-    )
+    meter = StatsProvider(nodes, running=running.__getitem__, control_groups=use.get, clock=clock)
     return meter, clock, running, use
 
 
 def container(pod, name="main"):
-    meta = {"name": pod, "namespace": "lab", "uid": pod, "creationTimestamp": "2026-01-01T00:00:00Z"}
+    meta = {"name": pod, "namespace": "lab", "uid": pod}
     return RunningContainer(f"{pod}.{name}.0", name, {"metadata": meta}, pid=1, started=900.5)
 
 
@@ -69,16 +67,6 @@ def test_one_look_serves_all_nodes_for_a_second(made):
     assert meter.measure().usage["two.main.0"].cpu == 2.0
     clock.now += 0.6
     assert meter.measure().usage["two.main.0"].cpu == 9.0
-
-
-def test_the_summary_groups_containers_by_pod_and_has_the_disk_where_it_is_known(made):
-    meter, *_ = made
-    found = meter.summary(meter.node("10.244.254.1"))
-    first, second = found["pods"]
-    assert [each["name"] for each in first["containers"]] == ["main", "side"]
-    assert first["cpu"]["usageCoreNanoSeconds"] == 4_000_000_000
-    assert first["ephemeral-storage"] == {"usedBytes": 7}
-    assert "ephemeral-storage" not in second
 
 
 def test_metrics_server_reads_the_figures_and_nothing_else():

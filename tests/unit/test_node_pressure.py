@@ -2,6 +2,7 @@
 
 import pytest
 
+from localkube.kubelet.resources.eviction import PodUsage, eviction_message, ranked
 from localkube.kubelet.resources.pressure import (
     Observation,
     Pressure,
@@ -10,7 +11,6 @@ from localkube.kubelet.resources.pressure import (
     observe,
     parse_thresholds,
 )
-from localkube.kubelet.resources.ranking import PodUsage, eviction_message, ranked
 
 MIB = 1 << 20
 DISK = Threshold("nodefs.available", "10%")

@@ -9,20 +9,68 @@ Source: https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-ev
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from localkube.kubelet.pods.pod import PodWorker
+from localkube.kubelet.quantity import quantity, whole
+from localkube.kubelet.resources.allocation import request
 from localkube.kubelet.resources.limits import Limits, tree
 from localkube.kubelet.resources.local_storage import excess, is_limited, measure
 from localkube.kubelet.resources.pressure import SIGNALS, Observation, Pressure, Threshold, is_critical
 from localkube.kubelet.resources.proc_usage import ProcessTable
-from localkube.kubelet.resources.ranking import PodUsage, eviction_message, ranked
 from localkube.runtime.trees import disk_usage, file_count
 
 log = logging.getLogger(__name__)
 
+Object = Mapping[str, Any]
 LOOK_SECONDS, CLEANUP_SECONDS = 10.0, 30.0
+
+
+@dataclass(frozen=True)
+class PodUsage:
+    """What a pod uses of one resource: all of it, and what each of its containers does."""
+
+    pod: Object
+    used: int
+    containers: Mapping[str, int] = field(default_factory=dict)
+
+
+def ranked(usages: Iterable[PodUsage], resource: str) -> list[PodUsage]:
+    """Order pods for eviction: those above their requests, by priority, by how much they are above.
+
+    Processes are not requested: there the priority comes first.
+    """
+
+    def key(usage: PodUsage) -> tuple:
+        above = usage.used - request(usage.pod, resource)
+        priority = usage.pod["spec"].get("priority") or 0
+        return (priority, -usage.used) if resource == "pids" else (above <= 0, priority, -above)
+
+    return sorted(usages, key=key)
+
+
+def eviction_message(usage: PodUsage, threshold: Threshold, seen: Observation) -> str:
+    """Say why a pod is evicted, in the kubelet's words."""
+    resource = SIGNALS[threshold.signal][1]
+    binary = resource in ("memory", "ephemeral-storage")
+    least, left = (
+        quantity(value, binary=binary) for value in (threshold.quantity(seen.capacity), seen.available)
+    )
+    text = f"The node was low on resource: {resource}. Threshold quantity: {least}, available: {left}. "
+    if not binary:
+        return text
+    spec = usage.pod["spec"]
+    for container in (*spec["containers"], *(spec.get("initContainers") or [])):
+        name, used = container["name"], usage.containers.get(container["name"], 0)
+        requested = ((container.get("resources") or {}).get("requests") or {}).get(resource, "0")
+        if used > whole(requested):
+            amount = quantity(used, binary=True)
+            text += f"Container {name} was using {amount}, request is {requested}, "
+            text += f"has larger consumption of {resource}. "
+    return text
 
 
 class EvictionManager:
@@ -47,11 +95,6 @@ class EvictionManager:
     ) -> None:
         self._directory, self._pods, self._pressure, self._limits = directory, pods, pressure, limits
         self._warn = warn
-        self._seen: dict[str, int] = {}
-
-    def used(self, uid: str) -> int | None:
-        """The pod's bytes at the last check; None for pods without limits."""
-        return self._seen.get(uid)
 
     async def run(self) -> None:
         while True:
@@ -68,7 +111,7 @@ class EvictionManager:
 
     async def _evict_above_limits(self) -> bool:
         """Evict the pods that store more than they may; True if there were some."""
-        seen, evicted = {}, False
+        evicted = False
         for worker in [active for active in self._active() if is_limited(active.pod)]:
             try:
                 stored = await asyncio.to_thread(
@@ -77,12 +120,10 @@ class EvictionManager:
             except OSError as error:  # a container has ended meanwhile
                 log.debug("storage of pod %s: %s", worker.uid, error)
                 continue
-            seen[worker.uid] = stored.total
             message = excess(worker.pod, stored)
             if message and not is_critical(worker.pod):
                 worker.evict(message)
                 evicted = True
-        self._seen = seen
         return evicted
 
     # Pods of a machine that is short of something.

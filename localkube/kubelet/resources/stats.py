@@ -1,4 +1,4 @@
-"""Resource usage for metrics-server: ``/metrics/resource`` and ``/stats/summary``.
+"""Resource usage for metrics-server: ``/metrics/resource``.
 
 One kubelet serves all nodes; the address of the request says which node is meant. A node's usage is that of
 its pods plus its share of the kubelet itself.
@@ -10,7 +10,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 from aiohttp import web
@@ -74,7 +73,6 @@ class StatsProvider:
     Args:
         nodes: The nodes that this kubelet serves.
         running: Returns the containers that run on a node, by its name.
-        storage: Returns the bytes that a pod takes on disk, by its uid, when they are known.
         control_groups: Returns what a control group says of a container, None where it has none.
         clock: The time of day.
     """
@@ -84,12 +82,11 @@ class StatsProvider:
         nodes: Iterable[NodeSettings],
         *,
         running: Callable[[str], list[RunningContainer]],
-        storage: Callable[[str], int | None] = lambda uid: None,
         control_groups: Callable[[str], Usage | None] = lambda identity: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._nodes = {node.address: node for node in nodes}
-        self._running, self._storage, self._clock = running, storage, clock
+        self._running, self._clock = running, clock
         self._control_groups = control_groups
         self._counters: dict[str, MonotonicCounter] = {}
         self._ended = dict.fromkeys((node.name for node in self._nodes.values()), 0.0)
@@ -156,34 +153,6 @@ class StatsProvider:
         lines.add("resource_scrape_error", 0)
         return lines.text()
 
-    def summary(self, node: NodeSettings) -> dict[str, Any]:
-        """The response of ``/stats/summary``."""
-        sample = self.measure()
-        containers: dict[str, list[RunningContainer]] = {}
-        for container in self._running(node.name):
-            if container.identity in sample.usage:
-                containers.setdefault(container.pod["metadata"]["uid"], []).append(container)
-        about = {"nodeName": node.name} | _figures(self._whole(node, sample), sample.when)
-        return {
-            "node": about,
-            "pods": [self._pod_summary(group, sample) for group in containers.values()],
-        }
-
-    def _pod_summary(self, containers: list[RunningContainer], sample: StatsSample) -> dict[str, Any]:
-        pod = containers[0].pod
-        meta, stored = pod["metadata"], self._storage(pod["metadata"]["uid"])
-        found = {
-            "podRef": {key: meta[key] for key in ("name", "namespace", "uid")},
-            "startTime": pod.get("status", {}).get("startTime") or meta["creationTimestamp"],
-            "containers": [
-                {"name": container.name, "startTime": _moment(container.started)}
-                | _figures(sample.usage[container.identity], sample.when)
-                for container in containers
-            ],
-        }
-        found |= _figures(_sum(sample.usage[container.identity] for container in containers), sample.when)
-        return found if stored is None else found | {"ephemeral-storage": {"usedBytes": stored}}
-
     def _whole(self, node: NodeSettings, sample: StatsSample) -> Usage:
         """A node's usage: its pods and its share of the kubelet."""
         share = len(self._nodes)
@@ -208,10 +177,7 @@ def stats_routes(stats: StatsProvider, addresses: Addresses) -> list[web.RouteDe
             body=stats.resource(asked(request)).encode(), headers={"Content-Type": content_type}
         )
 
-    async def summary(request: web.Request) -> web.Response:
-        return web.json_response(stats.summary(asked(request)))
-
-    return [web.get("/metrics/resource", resource), web.get("/stats/summary", summary)]
+    return [web.get("/metrics/resource", resource)]
 
 
 def may_read(name: str, path: str) -> bool:
@@ -252,15 +218,3 @@ def _own_usage() -> Usage:
 def _sum(usages: Iterable[Usage]) -> Usage:
     found = list(usages)
     return Usage(sum(usage.cpu for usage in found), sum(usage.memory for usage in found))
-
-
-def _figures(usage: Usage, when: float) -> dict[str, Any]:
-    moment = _moment(when)
-    return {
-        "cpu": {"time": moment, "usageCoreNanoSeconds": round(usage.cpu * 1e9)},
-        "memory": {"time": moment, "workingSetBytes": usage.memory},
-    }
-
-
-def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
