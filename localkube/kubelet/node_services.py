@@ -6,17 +6,16 @@ from pathlib import Path
 
 from localkube.api_client import Informer
 from localkube.controlplane.etcd_maintenance import maintain_etcd
+from localkube.kubelet.cluster_objects import publish_api_server, publish_metrics_server
 from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.http_server import KubeletServer
 from localkube.kubelet.nodes.node import KUBELET_PORT
 from localkube.kubelet.pods.component_pods import ComponentPods
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.pod_manager import PodManager
-from localkube.kubelet.resources.metrics_server import publish_metrics_server
 from localkube.kubelet.resources.stats import StatsProvider, stats_routes
 from localkube.kubelet.streaming.routes import Streams
 from localkube.kubelet.volumes.provisioner import Provisioner
-from localkube.network.apiserver_endpoints import publish_api_server
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
 from localkube.network.egress_proxy import EgressProxy

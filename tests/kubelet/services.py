@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from localkube.api_client import Informer
-from localkube.kubelet.resources.metrics_server import publish_metrics_server
+from localkube.kubelet.cluster_objects import publish_api_server, publish_metrics_server
 from localkube.kubelet.volumes.provisioner import Provisioner
-from localkube.network.apiserver_endpoints import publish_api_server
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
 

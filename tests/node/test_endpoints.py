@@ -2,7 +2,7 @@
 
 import json
 
-from localkube.network.apiserver_endpoints import publish_api_server
+from localkube.kubelet.cluster_objects import publish_api_server
 
 
 def slices(control_plane):
@@ -17,12 +17,11 @@ def slices(control_plane):
     ]
 
 
-async def test_the_endpoints_of_the_api_server_are_written_once_and_corrected(bare_control_plane):
+async def test_the_endpoints_of_the_api_server_are_written_and_corrected(bare_control_plane):
     async with bare_control_plane.api() as api:
-        assert await publish_api_server(api, address="10.244.0.1", port=6443)
+        await publish_api_server(api, address="10.244.0.1", port=6443)
         assert slices(bare_control_plane) == [("kubernetes", ["10.244.0.1"], 6443)]
-        assert not await publish_api_server(api, address="10.244.0.1", port=6443)
-        assert await publish_api_server(api, address="10.244.0.9", port=6444)
+        await publish_api_server(api, address="10.244.0.9", port=6444)
         assert slices(bare_control_plane) == [("kubernetes", ["10.244.0.9"], 6444)]
     endpoints = json.loads(bare_control_plane.run("get", "endpoints", "kubernetes", "-o", "json"))
     (subset,) = endpoints["subsets"]

@@ -8,15 +8,18 @@ whose lease durations are used.
 """
 
 import asyncio
+import copy
 import itertools
 import json
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from localkube.api_client import SIMULATED_PREFIX, Api, ApiError
+from localkube.kubelet.cluster_objects import manifest
 from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.nodes.node import is_ready, renew, rfc3339
 from localkube.kubelet.nodes.simulation import MARK
@@ -44,7 +47,6 @@ class Simulator:
         self._api, self._count, self._kubernetes = api, count, version
         self._names = {f"{SIMULATED_PREFIX}{index}" for index in range(count)}
         self._slots = asyncio.Semaphore(AT_ONCE)
-        self._tasks: set[asyncio.Task] = set()
         self._begun: set[str] = set()
         self._addresses = 0
 
@@ -56,19 +58,9 @@ class Simulator:
             self._follow("/api/v1/nodes", {"labelSelector": MARK}, self._see_node, self._read_node),
             self._follow("/api/v1/pods", {"fieldSelector": "spec.nodeName!="}, self._see, self._read),
         ):
-            self._go(task)
+            _go(task)
         print(json.dumps({"nodes": self._count}), flush=True)
         await asyncio.Event().wait()
-
-    def _go(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception():
-            log.error("a task failed", exc_info=task.exception())
 
     async def _follow(
         self,
@@ -128,7 +120,7 @@ class Simulator:
             for name in sorted(self._names):
                 await asyncio.sleep(period / len(self._names))
                 await slots.acquire()
-                self._go(_released(self._revive(name) if told else self._lease(name), slots))
+                _go(_released(self._revive(name) if told else self._lease(name), slots))
 
     def _read_node(self, line: bytes) -> None:
         event = json.loads(line)
@@ -139,7 +131,7 @@ class Simulator:
         """Correct the node controller, which calls a node unreachable whose lease was late."""
         name = node["metadata"]["name"]
         if name in self._names and not is_ready(node):
-            self._go(self._revive(name))
+            _go(self._revive(name))
 
     # Pods
 
@@ -156,13 +148,13 @@ class Simulator:
             return
         path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
         if node not in self._names or meta.get("deletionTimestamp"):
-            self._go(self._delete(path))
+            _go(self._delete(path))
         elif meta["uid"] not in self._begun and pod.get("status", {}).get("phase") in ("Pending", "Running"):
             self._begun.add(meta["uid"])
-            self._go(self._sync(pod, path))
+            _go(self._sync(pod, path))
         elif pod.get("status", {}).get("phase") == "Running" and not is_ready(pod):
             # The node controller says so of every pod of a node that was silent for a while.
-            self._go(self._report(pod, path, running(pod, pod["status"]["podIP"], rfc3339())))
+            _go(self._report(pod, path, running(pod, pod["status"]["podIP"], rfc3339())))
 
     async def _sync(self, pod: dict[str, Any], path: str) -> None:
         began = rfc3339()
@@ -198,7 +190,11 @@ class Simulator:
             await asyncio.sleep(RETRY_SECONDS)
 
 
-async def _released(work: Any, slots: asyncio.Semaphore) -> None:
+def _go(work: Coroutine[Any, Any, None]) -> None:
+    start_task(work, name="simulation")
+
+
+async def _released(work: Coroutine[Any, Any, None], slots: asyncio.Semaphore) -> None:
     try:
         await work
     finally:
@@ -212,59 +208,32 @@ def _seconds(pod: dict[str, Any]) -> float:
         return 0.0
 
 
-SIZE = {"cpu": "32", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": "8"}
 OURS = ("Initialized", "ContainersReady", "Ready")
 
 
 def node_object(index: int, *, version: str) -> dict[str, Any]:
     """The Node of a simulated node."""
     name = f"{SIMULATED_PREFIX}{index}"
-    labels = {
-        MARK: "true",
+    node = copy.deepcopy(_template())
+    node["metadata"]["name"] = name
+    node["metadata"]["labels"] |= {
         "kubernetes.io/hostname": name,
-        "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": "amd64",
-        "node.kubernetes.io/instance-type": "simulated",
-        "topology.kubernetes.io/region": "local",
         "topology.kubernetes.io/zone": f"simulated-{'abc'[index % 3]}",
     }
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"taints": [{"key": MARK, "value": "true", "effect": "NoSchedule"}]},
-        "status": node_status(name, version=version),
-    }
+    return node | {"status": node_status(name, version=version)}
 
 
 def node_status(name: str, *, version: str) -> dict[str, Any]:
-    now = rfc3339()
-    ready = {
-        "type": "Ready",
-        "status": "True",
-        "reason": "Simulated",
-        "message": "nothing runs on this simulated node",
-        "lastHeartbeatTime": now,
-        "lastTransitionTime": now,
-    }
-    return {
-        "addresses": [{"type": "Hostname", "address": name}],
-        "capacity": SIZE,
-        "allocatable": SIZE,
-        "conditions": [ready],
-        "nodeInfo": {
-            "architecture": "amd64",
-            "bootID": "",
-            "containerRuntimeVersion": "simulated://0.1.0",
-            "kernelVersion": "",
-            "kubeProxyVersion": "",
-            "kubeletVersion": version,
-            "machineID": name,
-            "operatingSystem": "linux",
-            "osImage": "simulated",
-            "systemUUID": name,
-        },
-    }
+    status, now = copy.deepcopy(_template()["status"]), rfc3339()
+    status["addresses"] = [{"type": "Hostname", "address": name}]
+    status["conditions"][0] |= {"lastHeartbeatTime": now, "lastTransitionTime": now}
+    status["nodeInfo"] |= {"kubeletVersion": version, "machineID": name, "systemUUID": name}
+    return status
+
+
+@cache
+def _template() -> dict[str, Any]:
+    return manifest("simulated-node")[0]
 
 
 def running(pod: dict[str, Any], address: str, now: str) -> dict[str, Any]:

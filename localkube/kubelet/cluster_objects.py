@@ -1,0 +1,99 @@
+"""The cluster's own objects that the kubelet keeps in the API: those of ``manifests/``.
+
+The API server runs with ``--endpoint-reconciler-type=none``, because its own address is not the one that pods
+reach; metrics-server is no pod, and nobody else would register it.
+"""
+
+import asyncio
+import base64
+import contextlib
+import logging
+from pathlib import Path
+from typing import Any
+
+from localkube.api_client import Api, ApiError
+from localkube.network.addresses import Addresses, NamespaceAddresses
+
+METRICS_PORT = 4443
+NOT_READY = (0, 403, 404, 429, 500, 503, 504)
+RETRY_SECONDS, LISTENING_SECONDS = 0.2, 0.25
+COLLECTIONS = {
+    "APIService": "apiservices",
+    "ClusterRole": "clusterroles",
+    "ClusterRoleBinding": "clusterrolebindings",
+    "EndpointSlice": "endpointslices",
+    "Endpoints": "endpoints",
+    "RoleBinding": "rolebindings",
+    "Service": "services",
+}
+
+log = logging.getLogger(__name__)
+
+
+async def publish_api_server(api: Api, *, address: str, port: int) -> None:
+    """Make ``default/kubernetes`` lead to ``address``, once the API server is ready. Safe to repeat.
+
+    Raises:
+        ApiError: The API server refused for a reason that does not pass.
+    """
+    slice_of_service, endpoints = manifest("api-server")
+    slice_of_service["endpoints"][0]["addresses"] = [address]
+    slice_of_service["ports"][0]["port"] = port
+    endpoints["subsets"] = [{"addresses": [{"ip": address}], "ports": slice_of_service["ports"]}]
+    for item in (slice_of_service, endpoints):
+        await _apply(api, item)
+
+
+async def publish_metrics_server(
+    api: Api, *, address: str, ca_file: Path, addresses: Addresses | None = None
+) -> None:
+    """Register metrics-server: RBAC, Service, endpoint, and once it listens its APIService. Safe to repeat.
+
+    Raises:
+        ApiError: The API server refused for a reason that does not pass.
+    """
+    *others, slice_of_service, api_service = manifest("metrics-server")
+    slice_of_service["endpoints"][0]["addresses"] = [address]
+    api_service["spec"]["caBundle"] = base64.b64encode(ca_file.read_bytes()).decode()
+    for item in (*others, slice_of_service):
+        await _apply(api, item)
+    place = (addresses or NamespaceAddresses()).reach(address, METRICS_PORT)
+    while not await _listens(*place):  # noqa: ASYNC110 - a listener's birth cannot be watched
+        await asyncio.sleep(LISTENING_SECONDS)
+    await _apply(api, api_service)
+
+
+def manifest(name: str) -> list[dict[str, Any]]:
+    """Read the objects of a manifest."""
+    import yaml
+
+    text = Path(__file__).parent.joinpath("manifests", f"{name}.yaml").read_text(encoding="utf-8")
+    return list(yaml.safe_load_all(text))
+
+
+async def _apply(api: Api, item: dict[str, Any]) -> None:
+    """Apply an object as the kubelet's own, once the API server, and a namespace of its, are ready."""
+    version, metadata = item["apiVersion"], item["metadata"]
+    group = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    within = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
+    path = f"{group}{within}/{COLLECTIONS[item['kind']]}/{metadata['name']}"
+    while True:
+        try:
+            await api.patch(f"{path}?fieldManager=trainyard&force=true", item, kind="apply")
+            return
+        except ApiError as error:
+            if error.status not in NOT_READY:
+                raise
+            log.debug("%s is not written yet: %s", path, error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+
+async def _listens(address: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection(address, port)
+    except OSError:
+        return False
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return True
