@@ -303,8 +303,8 @@ def enter_limits(linux: LinuxSpec) -> None:
     for path in linux.cgroups_path:
         with open(path, "w") as file:
             file.write("0")
-    if cpus := linux.resources.cpu.cpus:
-        os.sched_setaffinity(0, map(int, cpus.split(",")))
+    if linux.cpus:
+        os.sched_setaffinity(0, map(int, linux.cpus.split(",")))
 
 
 def reset_signals() -> None:

@@ -106,20 +106,6 @@ class MountSpec:
 
 
 @dataclass(frozen=True)
-class LinuxCpu:
-    """``cpus``: the cores that the container may use, as in ``0,2``; empty for all."""
-
-    cpus: str = ""
-
-
-@dataclass(frozen=True)
-class LinuxResources:
-    """Limits that the runtime sets itself; the others are in the control group."""
-
-    cpu: LinuxCpu = LinuxCpu()
-
-
-@dataclass(frozen=True)
 class LinuxIdMapping:
     """The users and groups of a container's user namespace: ``size`` of them, ``host_id`` is its root.
 
@@ -139,6 +125,7 @@ class LinuxSpec:
         namespaces: Those created for this container alone; all others are its pod's.
         id_mapping: Of the pod's user namespace, for users and groups alike.
         devices: Paths of device nodes that are bound from the host.
+        cpus: The cores that the container may use (``resources.cpu.cpus``), as in ``0,2``; empty for all.
         cgroups_path: The file in each hierarchy by which a process with one thread enters the container's
             group.
         masked_paths: Directories that are covered by empty ones.
@@ -149,7 +136,7 @@ class LinuxSpec:
     namespaces: tuple[str, ...] = ("mount", "pid")
     id_mapping: LinuxIdMapping = LinuxIdMapping()
     devices: tuple[str, ...] = ()
-    resources: LinuxResources = LinuxResources()
+    cpus: str = ""
     cgroups_path: tuple[str, ...] = ()
     masked_paths: tuple[str, ...] = ()
     masked_inodes: tuple[str, ...] = ()
@@ -169,16 +156,12 @@ class ContainerSpec:
     @classmethod
     def from_dict(cls, raw: dict[str, Any]) -> "ContainerSpec":
         linux = _with_tuples(raw["linux"])
-        cpu = LinuxCpu(**linux["resources"]["cpu"])
         return cls(
             process=ProcessSpec.from_dict(raw["process"]),
             root=RootSpec(**_with_tuples(raw["root"])),
             mounts=tuple(MountSpec(**_with_tuples(mount)) for mount in raw["mounts"]),
             hostname=raw["hostname"],
-            linux=LinuxSpec(
-                **linux
-                | {"resources": LinuxResources(cpu), "id_mapping": LinuxIdMapping(**linux["id_mapping"])}
-            ),
+            linux=LinuxSpec(**linux | {"id_mapping": LinuxIdMapping(**linux["id_mapping"])}),
         )
 
 

@@ -1,7 +1,7 @@
 """Build the specification of a container from its pod: command, environment, mounts, limits.
 
-Everything that a container's start depends on comes together in ``start_request``; the runtime carries it out
-(``runtime/container.py``).
+Everything that a container's start depends on comes together in ``ContainerStart``; the runtime carries it
+out (``runtime/container.py``).
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -37,8 +37,6 @@ from localkube.kubelet.volumes.volume_manager import MountedVolume, mounts
 from localkube.runtime.container_spec import (
     SCRATCH,
     ContainerSpec,
-    LinuxCpu,
-    LinuxResources,
     LinuxSpec,
     MountSpec,
     PlainPod,
@@ -60,160 +58,235 @@ HOME = "/tmp"
 ENV_FILE_BYTES = 1 << 20
 
 
-async def start_request(
-    runtime: Runtime,
-    pod: Mapping[str, Any],
-    container: Mapping[str, Any],
-    *,
-    pool: NodePool,
-    address: str,
-    volumes: Mapping[str, MountedVolume],
-    restart: int,
-    target: str = "",
-) -> tuple[StartRequest, ResolvedImage]:
-    """Build the request that starts a container of a pod whose sandbox and volumes are ready.
+@dataclass(frozen=True)
+class ContainerStart:
+    """One start of a container, in a pod whose sandbox and volumes are ready.
 
-    Args:
+    Attributes:
         pool: The node's addresses and devices.
+        address: Of the pod.
         restart: The number of this start, from 0.
-        target: The running container whose processes it shares.
-
-    Raises:
-        ConfigError: The container names something that does not exist, its image among them.
-        VolumeError: A volume cannot be mounted as it says.
-        ApiError: The API server did not answer.
+        target: The running container whose processes it shares; empty for its own.
     """
-    uid, name = pod["metadata"]["uid"], container["name"]
-    hostname, _ = network_files.hostname(pod, node=pool.settings.name)
-    layer = runtime.files.writable_layer(uid, name, restart)
-    image = await runtime.images.get(pod, container, used_by=layer)
-    grant = await _devices(pool, pod, container)
-    user = _user(runtime, pod, container, image)
-    declared = grant.env | await _declared(runtime, pod, container, pool, address, volumes)
-    environment = _base_environment(pod, container, pool, hostname, image, user) | declared
-    process, fork_plan = _warm_start(
-        runtime,
-        pod,
-        container,
-        image,
-        process=_process(_expanded(container, declared), image, environment, user),
-    )
-    own = _image_mounts if image.layers else _host_mounts
-    spec = ContainerSpec(
-        process=process,
-        root=_root(runtime, uid, container, image, layer),
-        mounts=(
-            *own(runtime, uid, layer),
-            *_network_mounts(runtime, uid),
-            *([MountSpec(image.directory, source=image.files, options=("ro",))] if image.files else ()),
-            *mounts(container, volumes, environment=declared, hidden=runtime.host.hide.identities),
-            *_device_mounts(runtime, pool, grant),
-            _termination_mount(runtime, uid, container, restart),
-        ),
-        hostname=hostname,
-        linux=_linux(runtime, pod, container, pool, identity=f"{uid}.{name}.{restart}", target=target),
-    )
-    spec, plain = _adapted(runtime, spec, pod, directory=f"{name}.{restart}", address=address)
-    return StartRequest(spec, bool(container.get("stdin")), fork_plan, plain, target), image
 
+    runtime: Runtime
+    pod: Mapping[str, Any]
+    container: Mapping[str, Any]
+    pool: NodePool
+    address: str
+    volumes: Mapping[str, MountedVolume]
+    restart: int
+    target: str = ""
 
-def _adapted(
-    runtime: Runtime, spec: ContainerSpec, pod: Mapping[str, Any], *, directory: str, address: str
-) -> tuple[ContainerSpec, PlainPod | None]:
-    """Adapt a container to plain mode, where there is no other."""
-    if not runtime.plain:
-        return spec, None
-    return runtime.plain.adapt(
-        spec,
-        directory=runtime.files.pods / pod["metadata"]["uid"] / "plain" / directory,
-        address=address,
-        namespace=pod["metadata"]["namespace"],
-        warn=lambda text: runtime.events.record(pod, "UnsupportedFields", text, warning=True),
-    )
+    @property
+    def uid(self) -> str:
+        return self.pod["metadata"]["uid"]
 
+    @property
+    def name(self) -> str:
+        return self.container["name"]
 
-def _user(
-    runtime: Runtime, pod: Mapping[str, Any], container: Mapping[str, Any], image: ResolvedImage
-) -> UserSpec:
-    if not image.program:
-        user = security_context.user(pod, container, image_user=image.user, read=image.read)
-        security_context.refuse_foreign_ids((user.uid, *user.additional_gids), size=runtime.ids.size)
-        return user
-    # What stands in for an image's program is in the user's cache, which nobody else may enter.
-    if not runtime.plain and security_context.effective(pod, container, "runAsUser"):
-        message = f'runAsUser has no effect: the program that stands in for image "{image.name}" runs as root'
-        runtime.events.record(pod, "UnsupportedFields", message, warning=True)
-    return UserSpec()
+    @property
+    def layer(self) -> Path:
+        """The directory with what this run writes outside of volumes."""
+        return self.runtime.files.writable_layer(self.uid, self.name, self.restart)
 
+    async def request(self) -> tuple[StartRequest, ResolvedImage]:
+        """Build the request to the runtime.
 
-def _warm_start(
-    runtime: Runtime,
-    pod: Mapping[str, Any],
-    container: Mapping[str, Any],
-    image: ResolvedImage,
-    *,
-    process: ProcessSpec,
-) -> tuple[ProcessSpec, ForkPlan | None]:
-    """Plan how the forkserver can start a container, and the command for the case that it does not."""
-    environment = process.environment
-    if image.layers or process.terminal:
-        return process, None
-    found = plan(process.args, environment, python=sys.executable, path=environment.get("PATH", ""))
-    if found is None:
-        return process, None
-    volumes_at = [mount["mountPath"] for mount in container.get("volumeMounts") or ()]
-    process = replace(process, args=tuple(cold_command(found, mounts=volumes_at)))
-    may_be_warm = (pod["metadata"].get("annotations") or {}).get(WARM_ANNOTATION) != "false"
-    return process, found if runtime.forkserver and may_be_warm else None
+        Raises:
+            ConfigError: The container names something that does not exist, its image among them.
+            VolumeError: A volume cannot be mounted as it says.
+            ApiError: The API server did not answer.
+        """
+        runtime, container = self.runtime, self.container
+        hostname, _ = network_files.hostname(self.pod, node=self.pool.settings.name)
+        image = await runtime.images.get(self.pod, container, used_by=self.layer)
+        grant = await self._devices()
+        user = self._user(image)
+        declared = grant.env | await self._declared()
+        environment = self._base_environment(hostname, image, user) | declared
+        process, fork_plan = self._warm_start(
+            image, _process(_expanded(container, declared), image, environment, user)
+        )
+        spec = ContainerSpec(
+            process=process,
+            root=self._root(image),
+            mounts=(
+                *([_shared_memory()] if image.layers else self._host_mounts()),
+                *self._network_mounts(),
+                *([MountSpec(image.directory, source=image.files, options=("ro",))] if image.files else ()),
+                *mounts(container, self.volumes, environment=declared, hidden=runtime.host.hide.identities),
+                *self._device_mounts(grant),
+                self._termination_mount(),
+            ),
+            hostname=hostname,
+            linux=self._linux(),
+        )
+        spec, plain = self._adapted(spec)
+        return StartRequest(spec, bool(container.get("stdin")), fork_plan, plain, self.target), image
 
+    def _adapted(self, spec: ContainerSpec) -> tuple[ContainerSpec, PlainPod | None]:
+        """Adapt a container to plain mode, where there is no other."""
+        runtime = self.runtime
+        if not runtime.plain:
+            return spec, None
+        return runtime.plain.adapt(
+            spec,
+            directory=runtime.files.pods / self.uid / "plain" / f"{self.name}.{self.restart}",
+            address=self.address,
+            namespace=self.pod["metadata"]["namespace"],
+            warn=self._warn,
+        )
 
-async def _devices(pool: NodePool, pod: Mapping[str, Any], container: Mapping[str, Any]) -> DeviceGrant:
-    try:
-        return await pool.devices.grant(pod, container)
-    except PluginError as error:
-        raise ConfigError(str(error)) from error
+    def _warn(self, text: str) -> None:
+        self.runtime.events.record(self.pod, "UnsupportedFields", text, warning=True)
 
+    def _user(self, image: ResolvedImage) -> UserSpec:
+        runtime, pod, container = self.runtime, self.pod, self.container
+        if not image.program:
+            user = security_context.user(pod, container, image_user=image.user, read=image.read)
+            security_context.refuse_foreign_ids((user.uid, *user.additional_gids), size=runtime.ids.size)
+            return user
+        # What stands in for an image's program is in the user's cache, which nobody else may enter.
+        if not runtime.plain and security_context.effective(pod, container, "runAsUser"):
+            program = f'the program that stands in for image "{image.name}" runs as root'
+            self._warn(f"runAsUser has no effect: {program}")
+        return UserSpec()
 
-def _device_mounts(runtime: Runtime, pool: NodePool, grant: DeviceGrant) -> Iterable[MountSpec]:
-    """Make the mounts that a plugin asks for; it may have no more of the machine than a hostPath."""
-    for destination, path, readonly in grant.mounts:
-        root, *subpaths = pool.directory.resolve(path) or (path,)
+    def _warm_start(self, image: ResolvedImage, process: ProcessSpec) -> tuple[ProcessSpec, ForkPlan | None]:
+        """Plan how the forkserver can start it, and the command for the case that it does not."""
+        environment = process.environment
+        if image.layers or process.terminal:
+            return process, None
+        found = plan(process.args, environment, python=sys.executable, path=environment.get("PATH", ""))
+        if found is None:
+            return process, None
+        volumes_at = [mount["mountPath"] for mount in self.container.get("volumeMounts") or ()]
+        process = replace(process, args=tuple(cold_command(found, mounts=volumes_at)))
+        may_be_warm = (self.pod["metadata"].get("annotations") or {}).get(WARM_ANNOTATION) != "false"
+        return process, found if self.runtime.forkserver and may_be_warm else None
+
+    async def _devices(self) -> DeviceGrant:
         try:
-            if subpaths:
-                host_path.check(subpaths[0], "", beneath=root)
-            else:
-                host_path.check(path, "", hidden=runtime.host.hide)
-        except (OSError, host_path.HostPathError) as error:
-            raise ConfigError(f"device mount {path}: {error}", reason="CreateContainerError") from error
-        options = ["ro"] if readonly else []
-        options += ["idmap"] if runtime.ids.idmap else []
-        options += [] if subpaths else ["masked"]
-        yield MountSpec(destination, "bind", str(root), tuple(options), tuple(subpaths))
+            return await self.pool.devices.grant(self.pod, self.container)
+        except PluginError as error:
+            raise ConfigError(str(error)) from error
 
+    def _device_mounts(self, grant: DeviceGrant) -> Iterable[MountSpec]:
+        """Make the mounts that a plugin asks for; it may have no more of the machine than a hostPath."""
+        for destination, path, readonly in grant.mounts:
+            root, *subpaths = self.pool.directory.resolve(path) or (path,)
+            try:
+                if subpaths:
+                    host_path.check(subpaths[0], "", beneath=root)
+                else:
+                    host_path.check(path, "", hidden=self.runtime.host.hide)
+            except (OSError, host_path.HostPathError) as error:
+                raise ConfigError(f"device mount {path}: {error}", reason="CreateContainerError") from error
+            options = ["ro"] if readonly else []
+            options += ["idmap"] if self.runtime.ids.idmap else []
+            options += [] if subpaths else ["masked"]
+            yield MountSpec(destination, "bind", str(root), tuple(options), tuple(subpaths))
 
-def _linux(
-    runtime: Runtime,
-    pod: Mapping[str, Any],
-    container: Mapping[str, Any],
-    pool: NodePool,
-    *,
-    identity: str,
-    target: str,
-) -> LinuxSpec:
-    first_core = pool.settings.first_core
-    groups, cores = runtime.limits.apply(container, identity=identity, first_core=first_core, pod=pod)
-    hidden = runtime.host.hide.places()
-    shares = target or pod["spec"].get("shareProcessNamespace") or "pid" in runtime.shared_with_node(pod)
-    return LinuxSpec(
-        namespaces=("mount",) if shares else ("mount", "pid"),
-        id_mapping=runtime.ids.of(pod["metadata"]["uid"]),
-        devices=devices(),
-        resources=LinuxResources(LinuxCpu(",".join(map(str, cores)))),
-        cgroups_path=tuple(groups),
-        masked_paths=tuple(path for path, _ in hidden),
-        masked_inodes=tuple(f"{device}:{inode}" for _, (device, inode) in hidden),
-        seccomp="" if (container.get("securityContext") or {}).get("privileged") else runtime.host.seccomp,
-    )
+    def _linux(self) -> LinuxSpec:
+        runtime, pod, container = self.runtime, self.pod, self.container
+        groups, cores = runtime.limits.apply(
+            container,
+            identity=f"{self.uid}.{self.name}.{self.restart}",
+            first_core=self.pool.settings.first_core,
+            pod=pod,
+        )
+        hidden = runtime.host.hide.places()
+        shares = self.target or pod["spec"].get("shareProcessNamespace")
+        shares = shares or "pid" in runtime.shared_with_node(pod)
+        privileged = (container.get("securityContext") or {}).get("privileged")
+        return LinuxSpec(
+            namespaces=("mount",) if shares else ("mount", "pid"),
+            id_mapping=runtime.ids.of(self.uid),
+            devices=devices(),
+            cpus=",".join(map(str, cores)),
+            cgroups_path=tuple(groups),
+            masked_paths=tuple(path for path, _ in hidden),
+            masked_inodes=tuple(f"{device}:{inode}" for _, (device, inode) in hidden),
+            seccomp="" if privileged else runtime.host.seccomp,
+        )
+
+    def _root(self, image: ResolvedImage) -> RootSpec:
+        readonly = bool((self.container.get("securityContext") or {}).get("readOnlyRootFilesystem"))
+        if not image.layers:
+            return RootSpec(readonly=readonly)
+        if image.copy:
+            return RootSpec(str(image.copy), readonly, own=True)
+        layer = self.layer
+        for name in ("upper", "work"):
+            (layer / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.runtime.ids.give(layer / name, self.uid)
+        # The writable layer's own mode is that of the root directory.
+        (layer / "upper").chmod(stat.S_IMODE((image.store / image.layers[-1]).stat().st_mode))
+        return RootSpec(str(image.store), readonly, image.layers, str(layer))
+
+    async def _declared(self) -> dict[str, str]:
+        """Build the variables that the pod declares, and those of Services."""
+        runtime, pod, settings = self.runtime, self.pod, self.pool.settings
+        namespace, (configmaps, secrets) = pod["metadata"]["namespace"], references(pod)
+        node = {"status": {"allocatable": settings.allocatable()}}
+        return container_environment(
+            self.container,
+            pod,
+            node=runtime.nodes.store.get(("", settings.name), node),
+            configmaps=await _existing(runtime.objects.configmap, namespace, configmaps),
+            secrets=await _existing(runtime.objects.secret, namespace, secrets),
+            service_env=service_environment(pod, list(runtime.services.store.values())),
+            files=await asyncio.to_thread(_read_env_files, self.container, self.volumes),
+            pod_ips=[self.address],
+            host_ips=[settings.address],
+        )
+
+    def _base_environment(self, hostname: str, image: ResolvedImage, user: UserSpec) -> dict[str, str]:
+        """The variables of the image and of the runtime."""
+        if image.layers:
+            base = {"HOME": security_context.home(user.uid, image.read)}
+        else:
+            base = _host_environment(self.container, self.pool.settings.cpus, image)
+        terminal = {"TERM": "xterm"} if self.container.get("tty") else {}
+        return base | {"HOSTNAME": hostname} | terminal | dict(image.env or {}) | self._gpus()
+
+    def _gpus(self) -> dict[str, str]:
+        """Give it the real GPUs that it asked for, and hide the others."""
+        limits = self.container.get("resources", {}).get("limits") or {}
+        found = self.pool.gpus(self.uid, self.name, int(limits.get("nvidia.com/gpu", 0)))
+        if found is None:
+            return {}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(found), "NVIDIA_VISIBLE_DEVICES": ",".join(found) or "void"}
+
+    def _host_mounts(self) -> list[MountSpec]:
+        """Make its own directories, empty for each run, on the disk that its pod's limit counts."""
+        made, host = [], self.runtime.host
+        for place in SCRATCH:
+            directory = self.layer / place.strip("/").replace("/", "-")
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            directory.chmod(0o1777)
+            self.runtime.ids.give(directory, self.uid)
+            made.append(MountSpec(place, source=str(directory)))
+        hidden = [path for path, _ in host.hide.places()]
+        shown = root_mounts(host.environment, host.covered, sources=host.sources, hidden=hidden)
+        return [*made, _shared_memory(), *shown]
+
+    def _network_mounts(self) -> list[MountSpec]:
+        directory = self.runtime.files.network_files(self.uid)
+        return [
+            MountSpec(f"/etc/{name}", source=str(directory / name))
+            for name in ("hosts", "hostname", "resolv.conf")
+        ]
+
+    def _termination_mount(self) -> MountSpec:
+        path = self.runtime.files.termination_path(self.uid, self.name, self.restart)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch()
+        path.chmod(0o666)  # for whichever user the container runs as
+        self.runtime.ids.give(path, self.uid)
+        return MountSpec(self.container.get("terminationMessagePath") or TERMINATION_PATH, source=str(path))
 
 
 def _process(
@@ -246,47 +319,6 @@ def _expanded(container: Mapping[str, Any], declared: Mapping[str, str]) -> dict
     }
 
 
-def _root(
-    runtime: Runtime, uid: str, container: Mapping[str, Any], image: ResolvedImage, layer: Path
-) -> RootSpec:
-    readonly = bool((container.get("securityContext") or {}).get("readOnlyRootFilesystem"))
-    if not image.layers:
-        return RootSpec(readonly=readonly)
-    if image.copy:
-        return RootSpec(str(image.copy), readonly, own=True)
-    for name in ("upper", "work"):
-        (layer / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        runtime.ids.give(layer / name, uid)
-    # The writable layer's own mode is that of the root directory.
-    (layer / "upper").chmod(stat.S_IMODE((image.store / image.layers[-1]).stat().st_mode))
-    return RootSpec(str(image.store), readonly, image.layers, str(layer))
-
-
-async def _declared(
-    runtime: Runtime,
-    pod: Mapping[str, Any],
-    container: Mapping[str, Any],
-    pool: NodePool,
-    address: str,
-    volumes: Mapping[str, MountedVolume],
-) -> dict[str, str]:
-    """Build the variables that the pod declares, and those of Services."""
-    namespace, settings = pod["metadata"]["namespace"], pool.settings
-    configmaps, secrets = references(pod)
-    node = {"status": {"allocatable": settings.allocatable()}}
-    return container_environment(
-        container,
-        pod,
-        node=runtime.nodes.store.get(("", settings.name), node),
-        configmaps=await _existing(runtime.objects.configmap, namespace, configmaps),
-        secrets=await _existing(runtime.objects.secret, namespace, secrets),
-        service_env=service_environment(pod, list(runtime.services.store.values())),
-        files=await asyncio.to_thread(_read_env_files, container, volumes),
-        pod_ips=[address],
-        host_ips=[settings.address],
-    )
-
-
 def _read_env_files(
     container: Mapping[str, Any], volumes: Mapping[str, MountedVolume]
 ) -> dict[tuple[str, str], bytes]:
@@ -304,23 +336,6 @@ def _read_env_files(
                 if stat.S_ISREG(status.st_mode) and status.st_size <= ENV_FILE_BYTES:
                     found[volume, path] = stream.read(ENV_FILE_BYTES)
     return found
-
-
-def _base_environment(
-    pod: Mapping[str, Any],
-    container: Mapping[str, Any],
-    pool: NodePool,
-    hostname: str,
-    image: ResolvedImage,
-    user: UserSpec,
-) -> dict[str, str]:
-    """The variables of the image and of the runtime."""
-    if image.layers:
-        base = {"HOME": security_context.home(user.uid, image.read)}
-    else:
-        base = _host_environment(container, pool.settings.cpus, image)
-    terminal = {"TERM": "xterm"} if container.get("tty") else {}
-    return base | {"HOSTNAME": hostname} | terminal | dict(image.env or {}) | _gpus(pod, container, pool)
 
 
 def _host_environment(container: Mapping[str, Any], node_cpus: float, image: ResolvedImage) -> dict[str, str]:
@@ -345,15 +360,6 @@ def _threads(container: Mapping[str, Any], node_cpus: float) -> int:
     """The number of threads for OpenMP and MKL: the CPU limit, rounded up."""
     limit = container.get("resources", {}).get("limits", {}).get("cpu")
     return max(1, math.ceil(float(parse(limit)) if limit else node_cpus))
-
-
-def _gpus(pod: Mapping[str, Any], container: Mapping[str, Any], pool: NodePool) -> dict[str, str]:
-    """Give a container the real GPUs that it asked for, and hide the others."""
-    count = int((container.get("resources", {}).get("limits") or {}).get("nvidia.com/gpu", 0))
-    found = pool.gpus(pod["metadata"]["uid"], container["name"], count)
-    if found is None:
-        return {}
-    return {"CUDA_VISIBLE_DEVICES": ",".join(found), "NVIDIA_VISIBLE_DEVICES": ",".join(found) or "void"}
 
 
 def devices() -> tuple[str, ...]:
@@ -390,43 +396,3 @@ def root_mounts(
 
 def _shared_memory() -> MountSpec:
     return MountSpec("/dev/shm", "tmpfs", options=("mode=1777", f"size={SHARED_MEMORY_BYTES}"))
-
-
-def _image_mounts(runtime: Runtime, uid: str, layer: Path) -> list[MountSpec]:
-    return [_shared_memory()]
-
-
-def _host_mounts(runtime: Runtime, uid: str, layer: Path) -> list[MountSpec]:
-    """Make a container's own directories, empty for each run, on the disk that its pod's limit counts."""
-    made = []
-    for place in SCRATCH:
-        directory = layer / place.strip("/").replace("/", "-")
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        directory.chmod(0o1777)
-        runtime.ids.give(directory, uid)
-        made.append(MountSpec(place, source=str(directory)))
-    hidden = [path for path, _ in runtime.host.hide.places()]
-    return [
-        *made,
-        _shared_memory(),
-        *root_mounts(
-            runtime.host.environment, runtime.host.covered, sources=runtime.host.sources, hidden=hidden
-        ),
-    ]
-
-
-def _network_mounts(runtime: Runtime, uid: str) -> list[MountSpec]:
-    directory = runtime.files.network_files(uid)
-    return [
-        MountSpec(f"/etc/{name}", source=str(directory / name))
-        for name in ("hosts", "hostname", "resolv.conf")
-    ]
-
-
-def _termination_mount(runtime: Runtime, uid: str, container: Mapping[str, Any], restart: int) -> MountSpec:
-    path = runtime.files.termination_path(uid, container["name"], restart)
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.touch()
-    path.chmod(0o666)  # for whichever user the container runs as
-    runtime.ids.give(path, uid)
-    return MountSpec(container.get("terminationMessagePath") or TERMINATION_PATH, source=str(path))

@@ -17,7 +17,7 @@ from localkube.kubelet.containers import termination as stopping
 from localkube.kubelet.containers.environment import ConfigError
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.images.image_manager import IMAGE_BACK_OFF, IMAGE_REASONS
-from localkube.kubelet.pods.container_spec import start_request
+from localkube.kubelet.pods.container_spec import ContainerStart
 from localkube.kubelet.pods.pod_state import PodState
 from localkube.kubelet.pods.resize import changed
 from localkube.kubelet.probes.handlers import HandlerError, ProbeResult, ProbeTarget
@@ -41,6 +41,7 @@ from localkube.runtime.messages import close_all
 from localkube.tasks import wait_for_first
 
 RETRY_SECONDS = 2.0
+START_FAILED = 128
 
 
 class ContainerWorker:
@@ -229,7 +230,7 @@ class ContainerWorker:
             pod.in_background(pod.runtime.files.remove_former_runs(pod.uid, self.name, count))
         definition = _definition(self.container)
         try:
-            request, image = await start_request(
+            start = ContainerStart(
                 pod.runtime,
                 pod.pod,
                 self.container,
@@ -239,6 +240,7 @@ class ContainerWorker:
                 restart=count,
                 target=self._target_identity(),
             )
+            request, image = await start.request()
             entry, descriptors = await pod.runtime.client.call(
                 "run", id=identity, pod=pod.uid, **vars(request)
             )
@@ -253,8 +255,19 @@ class ContainerWorker:
                 self._wait("CreateContainerError", error.message, count, last)
                 return
             self._event("Failed", f"Error: {error.message}", warning=True)
-            pod.records[self.name] = records.refused(
-                self.name, identity, error.message, time.time(), count, last
+            now = time.time()
+            pod.records[self.name] = ContainerRecord(
+                self.name,
+                "terminated",
+                reason="StartError",
+                message=error.message,
+                started_at=now,
+                finished_at=now,
+                exit_code=START_FAILED,
+                restart_count=count,
+                last=last,
+                container_id=identity,
+                image_id=records.HOST_IMAGE,
             )
             pod.report()
         else:
@@ -262,10 +275,9 @@ class ContainerWorker:
             how = " by the forkserver" if entry.get("forked") else ""
             self._event("Started", f"Container {self.name} started{how}")
             hook_done = await self._post_start(process)
-            record = records.running(self.name, process.identity, process.started, count, last)
             self._stop_signal = image.stop_signal
-            definition |= {"image_id": image.id, "user": _user(request.spec.process.user)}
-            record = replace(record, started=False, ready=False, **definition)
+            record = self._running(process, count, last, definition)
+            record = replace(record, image_id=image.id, user=_user(request.spec.process.user))
             self._runs(record, process, hook_done=hook_done)
 
     def take(self, entry: dict[str, Any], descriptors: list[int], *, count: int) -> Process:
@@ -295,13 +307,12 @@ class ContainerWorker:
         """Attach to a process of a previous kubelet, with that one's probe results."""
         process = self.take(entry, descriptors, count=count)
         known = before if before and before.container_id == process.identity else None
-        record = records.running(self.name, process.identity, process.started, count, last)
-        record = replace(record, started=False, ready=False, **_definition(self.container))
+        record = self._running(process, count, last, _definition(self.container))
         if known:
-            flags = {"started": known.started, "ready": known.ready}
             record = replace(
                 record,
-                **flags,
+                started=known.started,
+                ready=known.ready,
                 image=known.image or record.image,
                 image_id=known.image_id or record.image_id,
                 resources=known.resources,
@@ -309,6 +320,20 @@ class ContainerWorker:
             )
         self._stop_signal = self._pod.runtime.images.stop_signal(record.image)
         self._runs(record, process, hook_done=True)
+
+    def _running(
+        self, process: Process, count: int, last: ContainerRecord | None, definition: Mapping[str, Any]
+    ) -> ContainerRecord:
+        return ContainerRecord(
+            self.name,
+            "running",
+            started_at=process.started,
+            restart_count=count,
+            last=last,
+            container_id=process.identity,
+            image_id=records.HOST_IMAGE,
+            **definition,
+        )
 
     def _runs(self, record: ContainerRecord, process: Process, *, hook_done: bool) -> None:
         """Record that it runs, and start its probes."""
@@ -349,7 +374,9 @@ class ContainerWorker:
         return done
 
     def _wait(self, reason: str, message: str, count: int, last: ContainerRecord | None) -> None:
-        waiting = records.waiting(self.name, reason, message, count, last)
+        waiting = ContainerRecord(
+            self.name, "waiting", reason=reason, message=message, restart_count=count, last=last
+        )
         if reason == IMAGE_BACK_OFF and waiting == self._pod.records.get(self.name):
             return
         said = reason if reason in IMAGE_REASONS else message

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-START_FAILED = 128
 # The lists of a PodSpec that have containers, and the lists of a PodStatus for them.
 MAIN, INIT, EPHEMERAL = "containers", "initContainers", "ephemeralContainers"
 STATUSES = {INIT: "initContainerStatuses", MAIN: "containerStatuses", EPHEMERAL: "ephemeralContainerStatuses"}
@@ -86,50 +85,6 @@ def latest_run(record: ContainerRecord | None, *, previous: bool) -> int | None:
     if record is not None and not previous and record.state != "waiting":
         return record.restart_count
     return record.last.restart_count if record is not None and record.last else None
-
-
-def waiting(
-    name: str, reason: str, message: str, count: int, last: ContainerRecord | None
-) -> ContainerRecord:
-    """The record of a container that could not be started yet."""
-    return ContainerRecord(
-        name=name, state="waiting", reason=reason, message=message, restart_count=count, last=last
-    )
-
-
-def refused(
-    name: str, identity: str, message: str, now: float, count: int, last: ContainerRecord | None
-) -> ContainerRecord:
-    """The record of a container whose command cannot be executed."""
-    return ContainerRecord(
-        name=name,
-        state="terminated",
-        reason="StartError",
-        message=message,
-        started_at=now,
-        finished_at=now,
-        exit_code=START_FAILED,
-        restart_count=count,
-        container_id=identity,
-        image_id=HOST_IMAGE,
-        last=last,
-    )
-
-
-def running(
-    name: str, identity: str, started: float, count: int, last: ContainerRecord | None
-) -> ContainerRecord:
-    return ContainerRecord(
-        name=name,
-        state="running",
-        started_at=started,
-        restart_count=count,
-        container_id=identity,
-        image_id=HOST_IMAGE,
-        ready=True,
-        started=True,
-        last=last,
-    )
 
 
 def ended(
