@@ -71,12 +71,6 @@ def _scale(options: argparse.Namespace) -> dict[str, Any]:
     return lifecycle.scale(options.name, options.nodes, report=_reporter())
 
 
-def _stop(options: argparse.Namespace) -> dict[str, Any]:
-    from localkube.cluster import lifecycle
-
-    return lifecycle.stop(options.name, report=_reporter())
-
-
 def _report(text: str) -> None:
     _say({"progress": text})
 
@@ -86,10 +80,11 @@ def _reporter() -> Callable[[str], None]:
     return lambda text: _say({"progress": text, "seconds": round(time.monotonic() - begun, 1)})
 
 
-def _delete(options: argparse.Namespace) -> dict[str, Any]:
+def _end(options: argparse.Namespace) -> dict[str, Any]:
     from localkube.cluster import lifecycle
 
-    return lifecycle.delete(options.name, report=_reporter())
+    end = {"stop": lifecycle.stop, "delete": lifecycle.delete}[options.verb]
+    return end(options.name, report=_reporter())
 
 
 def _node(options: argparse.Namespace) -> dict[str, Any]:
@@ -189,13 +184,13 @@ def _parser() -> argparse.ArgumentParser:
     for verb, run in (
         ("status", lambda options: discovery.status(options.name)),
         ("start", _start),
-        ("stop", _stop),
-        ("delete", _delete),
+        ("stop", _end),
+        ("delete", _end),
         ("kubeconfig", _kubeconfig),
     ):
         named = verbs.add_parser(verb)
         named.add_argument("name")
-        named.set_defaults(run=run)
+        named.set_defaults(run=run, verb=verb)
         if run is _start:
             _add_progress_deadline(named)
     _add_nodes(verbs)

@@ -119,9 +119,6 @@ class Api:
     async def post(self, path: str, body: Object) -> Object:
         return await self._call("POST", path, body=body)
 
-    async def put(self, path: str, body: Object) -> Object:
-        return await self._call("PUT", path, body=body)
-
     async def delete(self, path: str, body: Object | None = None) -> Object:
         """Delete an object; ``body`` holds DeleteOptions."""
         return await self._call("DELETE", path, body=body)

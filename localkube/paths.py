@@ -68,6 +68,11 @@ def write_private(path: Path, content: str | bytes) -> None:
         raise
 
 
+def private_opener(path: str, flags: int) -> int:
+    """Open a file for this user alone; for the ``opener`` of ``open``."""
+    return os.open(path, flags, 0o600)
+
+
 def unwritable(path: Path, error: OSError) -> LocalClusterError:
     """Create the error for a ``path`` that cannot be written."""
     return no_room(path, full_disk(path) or f"cannot write: {error.strerror}")
@@ -139,6 +144,11 @@ def _xdg(variable: str, default: str) -> Path:
     return root / APPLICATION
 
 
+def _below(name: str) -> "property":
+    """A file or directory of a cluster."""
+    return property(lambda paths: paths.root / name)
+
+
 @dataclass(frozen=True)
 class ClusterPaths:
     """The files of the cluster ``name``.
@@ -155,63 +165,24 @@ class ClusterPaths:
         return state_dir() / "clusters" / self.name
 
     @property
-    def record(self) -> Path:
-        return self.root / "cluster.json"
-
-    @property
     def attendees(self) -> Path:
         """The kubeconfigs of a workshop's attendees, which the kit writes."""
         return state_dir() / "attendees" / self.name
 
-    @property
-    def kubeconfig(self) -> Path:
-        return self.root / "kubeconfig"
-
-    @property
-    def pki(self) -> Path:
-        return self.root / "pki"
-
-    @property
-    def etcd(self) -> Path:
-        return self.root / "etcd"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def pods(self) -> Path:
-        return self.root / "pods"
-
-    @property
-    def tmpfs(self) -> Path:
-        """The mount point of the runtime's tmpfs; on the host it stays empty."""
-        return self.root / "tmpfs"
-
-    @property
-    def volumes(self) -> Path:
-        return self.root / "volumes"
-
-    @property
-    def socket(self) -> Path:
-        return self.root / "runtime.sock"
-
-    @property
-    def control(self) -> Path:
-        """The kubelet's control socket."""
-        return self.root / "kubelet.sock"
-
-    @property
-    def crashes(self) -> Path:
-        """How often each component has crashed at its start."""
-        return self.root / "crashes.json"
-
-    @property
-    def node_states(self) -> Path:
-        """The nodes that are stopped or isolated."""
-        return self.root / "node-states.json"
-
-    @property
-    def simulated(self) -> Path:
-        """The number of simulated nodes."""
-        return self.root / "simulated.json"
+    record = _below("cluster.json")
+    kubeconfig = _below("kubeconfig")
+    pki = _below("pki")
+    etcd = _below("etcd")
+    logs = _below("logs")
+    pods = _below("pods")
+    # The mount point of the runtime's tmpfs; on the host it stays empty.
+    tmpfs = _below("tmpfs")
+    volumes = _below("volumes")
+    socket = _below("runtime.sock")
+    # The kubelet's control socket.
+    control = _below("kubelet.sock")
+    # How often each component has crashed at its start.
+    crashes = _below("crashes.json")
+    # The nodes that are stopped or isolated, and the number of simulated ones.
+    node_states = _below("node-states.json")
+    simulated = _below("simulated.json")

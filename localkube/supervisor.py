@@ -28,7 +28,7 @@ from localkube.controlplane.image_service import serve_images
 from localkube.host import start_time
 from localkube.network import accepting
 from localkube.network.relay import carry
-from localkube.paths import write_private
+from localkube.paths import private_opener, write_private
 from localkube.runtime import plain, syscalls
 from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExited, short_name
 from localkube.tasks import start_task
@@ -256,7 +256,7 @@ class Supervisor:
     def _start_gateway(self, gate: int) -> None:
         argv = [word.replace("{fd}", str(gate)) for word in self._plan["gateway"]]
         try:
-            with open(self._root / "logs" / "gateway.log", "ab", opener=_private) as output:
+            with open(self._root / "logs" / "gateway.log", "ab", opener=private_opener) as output:
                 self._gateway = subprocess.Popen(
                     argv, pass_fds=[gate], stdin=subprocess.PIPE, stdout=output, stderr=output
                 )
@@ -357,14 +357,10 @@ def rotate(folder: Path, *, most: int = MOST_LOG_BYTES) -> None:
 def _copy_end(source: Path, goal: Path, most: int) -> None:
     with (
         source.open("rb") as read,
-        open(goal, "wb", opener=_private) as write,
+        open(goal, "wb", opener=private_opener) as write,
     ):
         read.seek(-min(most, source.stat().st_size), os.SEEK_END)
         shutil.copyfileobj(read, write)
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def main() -> None:

@@ -31,7 +31,7 @@ from localkube.controlplane import binaries, etcd_snapshot, progress_deadline
 from localkube.errors import LocalClusterError
 from localkube.lock import Report, lock_path, locked, nobody
 from localkube.network.addresses import choose_octet
-from localkube.paths import ClusterPaths, no_room, private_dir, unwritable
+from localkube.paths import ClusterPaths, no_room, private_dir, private_opener, unwritable
 from localkube.runtime import preload
 from localkube.runtime.trees import remove_tree
 from localkube.runtime.user_namespace import enter_user_namespace
@@ -69,11 +69,7 @@ def create(
         if now["state"] == "running":
             return _whole(paths, _same(now, wanted))
         if now["state"] == "broken":
-            raise LocalClusterError(
-                f"the cluster does not answer: {now['reason']}",
-                about=name,
-                fix=f'delete it (kit.clusters.find("{name}").delete()) and create it again',
-            )
+            raise _unusable(name, f"the cluster does not answer: {now['reason']}")
         return _start(paths, wanted, report, progress_seconds, fresh=now["state"] == "absent")
 
 
@@ -88,16 +84,10 @@ def start(
     paths = ClusterPaths(name)
     now = status(name)
     if now["state"] == "absent":
-        raise LocalClusterError(
-            "there is no such cluster", about=name, fix=f'kit.create_cluster("local", name="{name}")'
-        )
+        raise _absent(name)
     shape = read_record(paths).get("shape")
     if shape is None:
-        raise LocalClusterError(
-            f"its shape is not known: {now['reason']}",
-            about=name,
-            fix=f'delete it (kit.clusters.find("{name}").delete()) and create it again',
-        )
+        raise _unusable(name, f"its shape is not known: {now['reason']}")
     return create(name, wanted=ClusterSpec(**shape), report=report, progress_seconds=progress_seconds)
 
 
@@ -111,9 +101,7 @@ def scale(name: str, nodes: int, *, report: Report) -> dict[str, Any]:
     now = status(name)
     shape = read_record(paths).get("shape")
     if shape is None:
-        raise LocalClusterError(
-            "there is no such cluster", about=name, fix=f'kit.create_cluster("local", name="{name}")'
-        )
+        raise _absent(name)
     wanted = ClusterSpec(**shape | {"nodes": nodes})
     if now["state"] == "running" and shape["nodes"] == nodes:
         return _whole(paths, now)
@@ -135,6 +123,16 @@ def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
         end_processes(paths)
         note_stop(paths)
     return status(name)
+
+
+def _absent(name: str) -> LocalClusterError:
+    fix = f'kit.create_cluster("local", name="{name}")'
+    return LocalClusterError("there is no such cluster", about=name, fix=fix)
+
+
+def _unusable(name: str, why: str) -> LocalClusterError:
+    fix = f'delete it (kit.clusters.find("{name}").delete()) and create it again'
+    return LocalClusterError(why, about=name, fix=fix)
 
 
 def _start(
@@ -185,7 +183,7 @@ def _start(
 
 def _launch(paths: ClusterPaths, listener: socket.socket) -> subprocess.Popen:
     command = [sys.executable, "-m", "localkube.supervisor", str(paths.root), str(listener.fileno())]
-    with open(paths.logs / "supervisor.log", "ab", opener=_private) as output:
+    with open(paths.logs / "supervisor.log", "ab", opener=private_opener) as output:
         return subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -220,10 +218,6 @@ def _remove(root: Path) -> None:
         os.waitpid(child, 0)
         if root.exists():
             raise
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def delete(name: str, *, report: Report = nobody) -> dict[str, Any]:

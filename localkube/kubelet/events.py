@@ -46,10 +46,13 @@ class EventRecorder:
 
     Args:
         give_way: Waits a moment for what is more urgent.
+        component: Whose Events they are.
     """
 
-    def __init__(self, api: Api, *, give_way: Callable[[], Awaitable[None]] | None = None) -> None:
-        self._api, self._give_way = api, give_way
+    def __init__(
+        self, api: Api, *, give_way: Callable[[], Awaitable[None]] | None = None, component: str = "kubelet"
+    ) -> None:
+        self._api, self._give_way, self._component = api, give_way, component
         self._queues: dict[str, deque[tuple[dict[str, Any], tuple]]] = {}
         self._waiting = asyncio.Event()
         self._seen: dict[tuple, tuple[str, int]] = {}
@@ -64,7 +67,7 @@ class EventRecorder:
         warning: bool = False,
         field: str = "",
     ) -> None:
-        """Queue an Event on a pod or node, or on the part of it at ``field``."""
+        """Queue an Event on an object, by default a pod, or on the part of it at ``field``."""
         meta = item["metadata"]
         namespace = meta.get("namespace", "default")
         key = (meta["uid"], reason, message, field)
@@ -85,7 +88,7 @@ class EventRecorder:
             "type": "Warning" if warning else "Normal",
             "reason": reason,
             "message": message[:1024],
-            "source": {"component": "kubelet", "host": (item.get("spec") or {}).get("nodeName", "")},
+            "source": {"component": self._component, "host": (item.get("spec") or {}).get("nodeName", "")},
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,

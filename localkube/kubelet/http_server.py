@@ -22,12 +22,12 @@ from localkube.kubelet.logs.log_reader import LogFiles, LogOptions, read_log
 from localkube.kubelet.pods.component_pods import read_component_log
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.resources.stats import may_read
+from localkube.kubelet.status.container_state import containers
 from localkube.network.fair_shares import Allowances, PodNamespaces, Shares
 
 log = logging.getLogger(__name__)
 
 API_SERVER = "kube-apiserver-kubelet-client"
-CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 NOT_YET = ("run", "checkpoint")
 MOST_STREAMS, LEAST_STREAMS, NEW_STREAMS = 2048, 128, 20
 NUMBERS = {"tail_lines": "tailLines", "limit_bytes": "limitBytes"}
@@ -138,7 +138,7 @@ class KubeletServer:
         pod = self._pods.pod(namespace, name)
         if pod is None:
             return _refuse(404, f'pod "{name}" does not exist')
-        if not _has_container(pod, container):
+        if not any(listed["name"] == container for _, listed in containers(pod)):
             return _refuse(404, f'container "{container}" not found in pod "{name}"')
         try:
             options = log_options(request.query)
@@ -207,10 +207,6 @@ def _number(query: Mapping[str, str], field: str) -> int | None:
 
 def _truth(text: str | None) -> bool:
     return text is not None and text.lower() not in ("false", "0")
-
-
-def _has_container(pod: Mapping[str, Any], name: str) -> bool:
-    return any(container["name"] == name for kind in CONTAINERS for container in pod["spec"].get(kind) or ())
 
 
 def _common_name(certificate: Mapping[str, Any] | None) -> str:

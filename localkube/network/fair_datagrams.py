@@ -28,7 +28,7 @@ LARGEST = 4096
 BLOCKED_SECONDS = 1.0
 MOST_BLOCKED = 500
 # asm-generic/socket.h
-SO_ATTACH_FILTER, SO_DETACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 27, 51
+SO_ATTACH_FILTER, SO_ATTACH_REUSEPORT_CBPF = 26, 51
 # linux/bpf_common.h, linux/filter.h: the sender's address in the IP header, wherever the data begins.
 LOAD_SENDER = (0x20, 0, 0, 0xFFF00000 + 12)
 RETURN, RETURN_ACCUMULATOR, JUMP_IF_EQUAL, MODULO = 0x06, 0x16, 0x15, 0x94

@@ -132,10 +132,11 @@ def selects(selector: Object | None, labels: Mapping[str, str]) -> bool:
     wanted = selector.get("matchLabels") or {}
     if any(labels.get(key) != value for key, value in wanted.items()):
         return False
-    return all(_meets(expression, labels) for expression in selector.get("matchExpressions") or ())
+    return all(meets(expression, labels) for expression in selector.get("matchExpressions") or ())
 
 
-def _meets(expression: Object, labels: Mapping[str, str]) -> bool:
+def meets(expression: Object, labels: Mapping[str, str]) -> bool:
+    """Match labels by one of the operators In, NotIn, Exists and DoesNotExist."""
     key, values = expression["key"], expression.get("values") or ()
     match expression["operator"]:
         case "In":

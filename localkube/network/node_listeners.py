@@ -80,7 +80,7 @@ class NodeListeners:
         """Listen on ``front`` from now on; harmless when repeated.
 
         Args:
-            choose: See ``relay.TcpListener``.
+            choose: See ``relay.Listener``.
             namespace: Whose share of the listeners it counts for.
             about: For whom, for the log.
         """

@@ -10,6 +10,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from localkube.network.accepting import PAUSE_SECONDS, RESET, reset
 from localkube.network.fair_shares import Holding, Shares
@@ -35,13 +36,13 @@ def permit_all(_client: str, _backend: Backend, _protocol: str) -> bool:
     return True
 
 
-class TcpListener:
-    """Accepts connections, and connects each to the first backend that accepts it.
+class Listener:
+    """A socket on which clients are accepted, each for a backend.
 
     Args:
-        bound: The socket to listen on.
-        choose: Called with the client's IP address for each connection; the backends in the order to try.
-        flows: The flows of all listeners; what is beyond a client's share is reset.
+        bound: The socket.
+        choose: Called with a client's IP address; the backends in the order to try.
+        flows: The flows of all listeners, of which a client has its share.
         closed: Called once it is closed.
     """
 
@@ -52,20 +53,34 @@ class TcpListener:
         flows: Shares | None = None,
         closed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._choose, self._flows, self._closed = choose, flows or Shares(FLOWS), closed
+        self._choose, self._shares, self._closed = choose, flows or Shares(FLOWS), closed
         self._loop = asyncio.get_running_loop()
-        self._connecting: set[asyncio.Task] = set()
         self._socket = bound
-        self._socket.listen(BACKLOG)
-        self.address: Backend = self._socket.getsockname()
-        self._loop.add_reader(self._socket, self._accept)
+        self.address: Backend = bound.getsockname()
+        self._loop.add_reader(bound, self._accept)
 
     def close(self) -> None:
-        """Refuse new connections; established ones stay."""
+        """Take nobody new; established connections stay."""
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()
             self._closed()
+
+    def _accept(self) -> None:
+        """Take what has come."""
+        raise NotImplementedError
+
+
+class TcpListener(Listener):
+    """Accepts connections, and connects each to the first backend that accepts it.
+
+    What is beyond a client's share is reset.
+    """
+
+    def __init__(self, bound: socket.socket, *settings: Any) -> None:
+        self._connecting: set[asyncio.Task] = set()
+        bound.listen(BACKLOG)
+        super().__init__(bound, *settings)
 
     def _accept(self) -> None:
         while True:
@@ -78,7 +93,7 @@ class TcpListener:
                 if error.errno in EXHAUSTED:
                     self._pause()
                 return
-            holding = self._flows.take(address[0])
+            holding = self._shares.take(address[0])
             if holding is None:
                 reset(client)
                 continue
@@ -100,10 +115,10 @@ class TcpListener:
         try:
             halves = await self._halves(client, holding.client)
         except BaseException:
-            self._flows.give(holding)
+            self._shares.give(holding)
             raise
         if halves is None:
-            self._flows.give(holding)
+            self._shares.give(holding)
             return
         near, far = halves
         left = {near, far}
@@ -111,7 +126,7 @@ class TcpListener:
         def gone(half: "_Half") -> None:
             left.discard(half)
             if not left:
-                self._flows.give(holding)
+                self._shares.give(holding)
 
         for half in halves:
             half.gone.add_done_callback(lambda _, half=half: gone(half))
@@ -119,7 +134,7 @@ class TcpListener:
 
     async def _halves(self, client: socket.socket, client_ip: str) -> "tuple[_Half, _Half] | None":
         """Connect a client to the first backend that accepts it, or reset it."""
-        buffer = max(LEAST_BUFFER, min(BUFFER, BUFFERS // self._flows.held(client_ip)))
+        buffer = max(LEAST_BUFFER, min(BUFFER, BUFFERS // self._shares.held(client_ip)))
         for host, port in self._choose(client_ip):
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
@@ -233,40 +248,24 @@ class _Half(asyncio.Protocol):
             self._peer.transport.abort()
 
 
-class UdpListener:
+class UdpListener(Listener):
     """Forwards each client's datagrams to one backend, and its answers back, until a minute of silence.
 
-    Args:
-        bound: The socket to receive from.
-        choose: As for ``TcpListener``; called again when a client's backend is no longer among them.
-        flows: The flows of all listeners; a client that has its share loses its oldest flow for a new one.
-        closed: Called once it is closed.
+    The backend is chosen again when it is no longer among them. A client that has its share loses its oldest
+    flow for a new one.
     """
 
-    def __init__(
-        self,
-        bound: socket.socket,
-        choose: Choose,
-        flows: Shares | None = None,
-        closed: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._choose, self._shares, self._closed = choose, flows or Shares(FLOWS), closed
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, bound: socket.socket, *settings: Any) -> None:
         self._flows: dict[Backend, _Flow] = {}
         self._sweeper: asyncio.TimerHandle | None = None
-        self._socket = bound
-        self.address: Backend = self._socket.getsockname()
-        self._loop.add_reader(self._socket, self._receive)
+        super().__init__(bound, *settings)
 
     def close(self) -> None:
         if self._sweeper:
             self._sweeper.cancel()
         for client in list(self._flows):
             self._end(client)
-        if self._socket.fileno() >= 0:
-            self._loop.remove_reader(self._socket)
-            self._socket.close()
-            self._closed()
+        super().close()
 
     def forget(self, backends: Iterable[Backend]) -> None:
         """End the flows to other backends than these."""
@@ -274,7 +273,7 @@ class UdpListener:
         for client in [client for client, flow in self._flows.items() if flow.backend not in kept]:
             self._end(client)
 
-    def _receive(self) -> None:
+    def _accept(self) -> None:
         try:
             data, client = self._socket.recvfrom(LARGEST_DATAGRAM)
             flow = self._flows.get(client) or self._begin(client)
@@ -341,7 +340,6 @@ class _Flow:
 
 
 LISTENERS = {"TCP": TcpListener, "UDP": UdpListener}
-Listener = TcpListener | UdpListener
 
 
 def bind(protocol: str, address: Backend) -> socket.socket:

@@ -317,7 +317,8 @@ class ImageManager:
         """The pod's ``imagePullSecrets``, as contents of ``.docker/config.json``."""
         found = []
         for reference in pod["spec"].get("imagePullSecrets") or []:
-            secret = await self._secret(pod["metadata"]["namespace"], reference.get("name", ""))
+            name, problem = reference.get("name", ""), ""
+            secret = await self._secret(pod["metadata"]["namespace"], name)
             data = (secret or {}).get("data") or {}
             try:
                 if ".dockerconfigjson" in data:
@@ -325,20 +326,12 @@ class ImageManager:
                 elif ".dockercfg" in data:
                     found.append({"auths": json.loads(base64.b64decode(data[".dockercfg"]))})
                 else:
-                    self._events(pod).record(
-                        pod,
-                        "FailedToRetrieveImagePullSecret",
-                        f"Unable to retrieve some image pull secrets ({reference.get('name', '')}); "
-                        "attempting to pull the image may not succeed.",
-                        warning=True,
-                    )
+                    may_fail = "attempting to pull the image may not succeed."
+                    problem = f"Unable to retrieve some image pull secrets ({name}); {may_fail}"
             except ValueError:
-                self._events(pod).record(
-                    pod,
-                    "FailedToRetrieveImagePullSecret",
-                    f"The image pull secret {reference.get('name', '')} is not valid JSON",
-                    warning=True,
-                )
+                problem = f"The image pull secret {name} is not valid JSON"
+            if problem:
+                self._events(pod).record(pod, "FailedToRetrieveImagePullSecret", problem, warning=True)
         return found
 
     async def _use(self, record: Mapping[str, Any], used_by: Path) -> None:

@@ -19,6 +19,7 @@ from localkube.kubelet.plugins.device_manager import DeviceManager
 from localkube.kubelet.plugins.node_directory import NodeDirectory
 from localkube.kubelet.pods.runtime_class import HANDLERS
 from localkube.kubelet.resources.allocation import Allocations
+from localkube.paths import target
 from localkube.runtime.client import RuntimeCallError
 
 HANDLER_FEATURES = {"recursiveReadOnlyMounts": True, "userNamespaces": True}
@@ -108,9 +109,7 @@ def node_object(settings: NodeSettings, *, version: str, pressure: Collection[st
     labels = {
         "kubernetes.io/hostname": settings.name,
         "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": {"x86_64": "amd64", "aarch64": "arm64"}.get(
-            platform.machine(), platform.machine()
-        ),
+        "kubernetes.io/arch": target()[1],
         "node.kubernetes.io/instance-type": "local",
         "topology.kubernetes.io/region": "local",
         "topology.kubernetes.io/zone": settings.zone,
@@ -161,9 +160,7 @@ def node_status(
         "features": {"supplementalGroupsPolicy": True},
         "runtimeHandlers": [{"name": name, "features": HANDLER_FEATURES} for name in ("", *HANDLERS)],
         "nodeInfo": {
-            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(
-                platform.machine(), platform.machine()
-            ),
+            "architecture": target()[1],
             "bootID": _read("/proc/sys/kernel/random/boot_id"),
             "containerRuntimeVersion": "trainyard://0.1.0",
             "kernelVersion": platform.release(),

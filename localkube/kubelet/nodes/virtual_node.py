@@ -52,12 +52,7 @@ class VirtualNode:
 
     def has_address(self, address: str) -> bool:
         """Check whether an address is one of its pods', which may have its own."""
-        return address == self.settings.address or address.startswith(self.prefix)
-
-    @property
-    def prefix(self) -> str:
-        """The common prefix of its pods' addresses."""
-        return self.settings.pods
+        return address == self.settings.address or address.startswith(self.settings.pods)
 
     async def register(self) -> None:
         """Register it, once the API server responds."""
@@ -108,7 +103,7 @@ class VirtualNode:
     def network_place(self) -> dict[str, str]:
         """The node's place in the network, for the runtime."""
         bridge = f"isolated{self.settings.index}"
-        return {"address": self.settings.address, "prefix": self.prefix, "bridge": bridge}
+        return {"address": self.settings.address, "prefix": self.settings.pods, "bridge": bridge}
 
 
 class NodeStates:

@@ -10,6 +10,7 @@ from typing import Any
 
 from localkube.kubelet.status.container_state import EPHEMERAL, containers
 from localkube.kubelet.status.restart_policy import is_sidecar
+from localkube.network.network_policy import meets
 
 Object = Mapping[str, Any]
 # Each is of a network or IPC namespace, and without influence on other pods.
@@ -125,18 +126,10 @@ def _term_holds(term: Object, labels: Mapping[str, str], fields: Mapping[str, st
 
 def _holds(expression: Object, values: Mapping[str, str]) -> bool:
     value, wanted = values.get(expression["key"]), expression.get("values") or []
-    match expression["operator"]:
-        case "In":
-            return value in wanted
-        case "NotIn":
-            return value not in wanted
-        case "Exists":
-            return value is not None
-        case "DoesNotExist":
-            return value is None
-        case "Gt" | "Lt" as operator if value is not None and value.lstrip("-").isdigit():
-            return int(value) > int(wanted[0]) if operator == "Gt" else int(value) < int(wanted[0])
-    return False
+    operator = expression["operator"]
+    if operator in ("Gt", "Lt") and value is not None and value.lstrip("-").isdigit():
+        return int(value) > int(wanted[0]) if operator == "Gt" else int(value) < int(wanted[0])
+    return meets(expression, values)
 
 
 def _failed(predicate: str, message: str) -> Refusal:

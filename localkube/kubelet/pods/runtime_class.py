@@ -6,7 +6,7 @@ Source: https://kubernetes.io/docs/concepts/containers/runtime-class/
 from collections.abc import Mapping
 from typing import Any
 
-from localkube.api_client import Api, ApiError
+from localkube.api_client import Api, find
 from localkube.runtime.client import RuntimeCallError
 
 # Each is this runtime. That of the GPU operator adds devices, which device plugins ask for as well; the last
@@ -24,13 +24,9 @@ async def check_runtime_class(api: Api, pod: Mapping[str, Any]) -> None:
     name = pod["spec"].get("runtimeClassName")
     if not name:
         return
-    try:
-        found = await api.get(f"/apis/node.k8s.io/v1/runtimeclasses/{name}")
-    except ApiError as error:
-        if error.status != 404:
-            raise
-        message = f'runtimeclass.node.k8s.io "{name}" not found'
-        raise RuntimeCallError("sandbox", message) from error
+    found = await find(api, f"/apis/node.k8s.io/v1/runtimeclasses/{name}")
+    if found is None:
+        raise RuntimeCallError("sandbox", f'runtimeclass.node.k8s.io "{name}" not found')
     if found["handler"] not in HANDLERS:
         message = f'failed to get sandbox runtime: no runtime for "{found["handler"]}" is configured'
         raise RuntimeCallError("sandbox", f"{message}; those that are: {', '.join(HANDLERS)}")

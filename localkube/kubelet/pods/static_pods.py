@@ -36,7 +36,6 @@ CONTAINER_DEFAULTS = {
     "imagePullPolicy": "IfNotPresent",
     "resources": {},
 }
-STAYS = {"operator": "Exists", "effect": "NoExecute"}
 PROBE_DEFAULTS = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 
 Object = Mapping[str, Any]

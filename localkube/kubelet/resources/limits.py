@@ -17,7 +17,7 @@ from typing import Any
 
 from localkube.kubelet.quantity import parse, whole
 from localkube.kubelet.resources.cgroups import ControlGroups, Resources
-from localkube.kubelet.resources.proc_usage import Usage
+from localkube.kubelet.resources.proc_usage import Usage, own_memory
 from localkube.kubelet.status.container_state import containers
 
 SWEEP_SECONDS = 5.0
@@ -249,7 +249,7 @@ class OomWatcher:
         while True:
             await self._some.wait()
             for identity, (pid, limit) in list(self._limits.items()):
-                if resident(tree(pid)) > limit and proportional(tree(pid)) > limit:
+                if resident(tree(pid)) > limit and sum(map(own_memory, tree(pid))) > limit:
                     log.info("%s has more than its %d bytes", identity, limit)
                     self.remove(identity)
                     self._end(identity)
@@ -269,12 +269,6 @@ def tree(pid: int) -> list[int]:
 def resident(pids: Iterable[int]) -> int:
     """Sum anonymous and shared memory in bytes; pages shared by forks count repeatedly."""
     return sum(_sum(_read(Path(f"/proc/{pid}/status")), ("RssAnon:", "RssShmem:")) for pid in pids)
-
-
-def proportional(pids: Iterable[int]) -> int:
-    """Sum the same by proportional shares."""
-    names = ("Pss_Anon:", "Pss_Shmem:")
-    return sum(_sum(_read(Path(f"/proc/{pid}/smaps_rollup")), names) for pid in pids)
 
 
 def _sum(text: str, names: tuple[str, ...]) -> int:

@@ -61,11 +61,8 @@ class ProcessTable:
         if not tree:
             return None
         cpu = max(LEAST_CPU_SECONDS, sum(self._seconds[process] for process in tree))
-        return Usage(cpu, max(LEAST_MEMORY_BYTES, sum(map(self.memory, tree))))
-
-    def memory(self, pid: int) -> int:
-        lines = (line.split() for line in self._read(f"/proc/{pid}/smaps_rollup").splitlines())
-        return sum(int(words[1]) * 1024 for words in lines if words[0] in OWN_MEMORY)
+        memory = sum(own_memory(process, read=self._read) for process in tree)
+        return Usage(cpu, max(LEAST_MEMORY_BYTES, memory))
 
 
 class MonotonicCounter:
@@ -85,6 +82,12 @@ class MonotonicCounter:
         self._lost += max(0.0, self._before - reading)
         self._before = reading
         return self._lost + reading
+
+
+def own_memory(pid: int, *, read: Callable[[str], bytes] | None = None) -> int:
+    """Measure a process's proportional share of anonymous and shared memory, in bytes."""
+    lines = (line.split() for line in (read or _read)(f"/proc/{pid}/smaps_rollup").splitlines())
+    return sum(int(words[1]) * 1024 for words in lines if words and words[0] in OWN_MEMORY)
 
 
 def _read(path: str) -> bytes:

@@ -92,30 +92,25 @@ def waiting_to_restart(pod: Object, record: ContainerRecord, delay: float) -> Co
     """
     metadata = pod["metadata"]
     where = f"{metadata['name']}_{metadata['namespace']}({metadata['uid']})"
-    return replace(
-        record,
-        state="waiting",
-        reason="CrashLoopBackOff",
-        message=f"back-off {duration(delay)} restarting failed container={record.name} pod={where}",
-        started_at=None,
-        finished_at=None,
-        exit_code=None,
-        signal=None,
-        ready=False,
-        started=False,
-        last=replace(record, last=None),
-    )
+    message = f"back-off {duration(delay)} restarting failed container={record.name} pod={where}"
+    return _waiting(record, "CrashLoopBackOff", message, last=replace(record, last=None))
 
 
 def removed_to_restart(record: ContainerRecord) -> ContainerRecord:
     """The record of a container that waits until all containers of its pod start again."""
     text = "The container is removed because RestartAllContainers in place"
     last = record.last if record.state == "waiting" else replace(record, last=None)
+    return _waiting(record, "RestartingAllContainers", text, last=last)
+
+
+def _waiting(
+    record: ContainerRecord, reason: str, message: str, *, last: ContainerRecord | None
+) -> ContainerRecord:
     return replace(
         record,
         state="waiting",
-        reason="RestartingAllContainers",
-        message=text,
+        reason=reason,
+        message=message,
         started_at=None,
         finished_at=None,
         exit_code=None,

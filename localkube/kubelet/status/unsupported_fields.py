@@ -22,24 +22,37 @@ class FieldRule:
     asks: Callable[[Any], bool] = bool
 
 
+def _profile(value: Object | None) -> bool:
+    return bool(value) and value.get("type") != "Unconfined"
+
+
+def _other_filter(value: Object | None) -> bool:
+    return bool(value) and value.get("type") != "RuntimeDefault"
+
+
+def _is_set(value: Any) -> bool:
+    return value is not None
+
+
 ONE_USER = "in plain mode every process is the cluster's user"
 ONE_FILTER = "every container has the same filter of system calls"
 NO_PROFILE = "no profile confines containers"
 
+PROFILE_RULES = (
+    FieldRule("securityContext.seLinuxOptions", NO_PROFILE),
+    FieldRule("securityContext.seccompProfile", ONE_FILTER, _other_filter),
+    FieldRule("securityContext.appArmorProfile", NO_PROFILE, _profile),
+)
 POD_RULES = (
     FieldRule("hostUsers", "the pod has a user namespace of its own"),
     FieldRule("resourceClaims", "dynamic resources are not allocated"),
     FieldRule(
         "resources.limits", "each container has its own limits; the pod's requests count for scheduling"
     ),
-    FieldRule("securityContext.seLinuxOptions", NO_PROFILE),
-    FieldRule("securityContext.seccompProfile", ONE_FILTER, lambda value: _other_filter(value)),
-    FieldRule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
+    *PROFILE_RULES,
 )
 CONTAINER_RULES = (
-    FieldRule("securityContext.seLinuxOptions", NO_PROFILE),
-    FieldRule("securityContext.seccompProfile", ONE_FILTER, lambda value: _other_filter(value)),
-    FieldRule("securityContext.appArmorProfile", NO_PROFILE, lambda value: _profile(value)),
+    *PROFILE_RULES,
     FieldRule(
         "securityContext.procMount", "/proc is an ordinary container's", lambda value: value == "Unmasked"
     ),
@@ -57,8 +70,8 @@ UNCONFINED = FieldRule(
 )
 PRIVILEGES = "in plain mode a process has the rights of the cluster's user"
 PLAIN_USER_RULES = (
-    FieldRule("securityContext.runAsUser", ONE_USER, lambda value: value is not None),
-    FieldRule("securityContext.runAsGroup", ONE_USER, lambda value: value is not None),
+    FieldRule("securityContext.runAsUser", ONE_USER, _is_set),
+    FieldRule("securityContext.runAsGroup", ONE_USER, _is_set),
     FieldRule("securityContext.runAsNonRoot", ONE_USER),
 )
 # In plain mode: every container sees the processes of the whole machine, and its files.
@@ -73,7 +86,7 @@ PLAIN_POD_RULES = (
     ),
     FieldRule("securityContext.sysctls", "the kernel's settings are the machine's"),
     *PLAIN_USER_RULES,
-    FieldRule("securityContext.fsGroup", ONE_USER, lambda value: value is not None),
+    FieldRule("securityContext.fsGroup", ONE_USER, _is_set),
     FieldRule("securityContext.supplementalGroups", ONE_USER),
     FieldRule(
         "volumes",
@@ -133,11 +146,3 @@ def _at(value: Any, path: str) -> Any:
     for key in path.split("."):
         value = (value or {}).get(key)
     return value
-
-
-def _profile(value: Object | None) -> bool:
-    return bool(value) and value.get("type") != "Unconfined"
-
-
-def _other_filter(value: Object | None) -> bool:
-    return bool(value) and value.get("type") != "RuntimeDefault"

@@ -7,14 +7,15 @@ a digit and the data are base64.
 Source: k8s.io/streaming/pkg/httpstream/wsstream/conn.go
 """
 
-import asyncio
 import base64
 import binascii
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 from aiohttp import WSMsgType, hdrs, web
+
+from localkube.tasks import wait_for_first
 
 log = logging.getLogger(__name__)
 
@@ -96,13 +97,7 @@ class Channels:
             yield channel, data
 
 
-async def unless_gone(work: Any, gone: Any) -> Any:
+async def unless_gone(work: Awaitable[Any], gone: Awaitable[Any]) -> Any:
     """Await ``work``; None when ``gone``, which feeds it, ends first because the client disconnected."""
-    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone)
-    try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        for task in (working, leaving):
-            task.cancel()
-        await asyncio.gather(working, leaving, return_exceptions=True)
+    first = await wait_for_first(work, gone)
+    return None if first.cancelled() else first.result()

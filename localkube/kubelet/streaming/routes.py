@@ -14,6 +14,7 @@ from localkube.kubelet.containers.attach import Listener
 from localkube.kubelet.containers.exec import Execution, finish
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.pods.pod_manager import PodManager
+from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.streaming.channels import Channels, accept, unless_gone
 from localkube.kubelet.streaming.port_forward import (
     LARGEST_MESSAGE,
@@ -181,9 +182,7 @@ async def _pass_on(listener: Listener, command: RemoteCommand) -> bool:
 
 
 def _container_spec(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    kinds = ("containers", "initContainers", "ephemeralContainers")
-    every = (container for kind in kinds for container in pod["spec"].get(kind) or ())
-    return next((container for container in every if container["name"] == name), {})
+    return next((container for _, container in containers(pod) if container["name"] == name), {})
 
 
 async def _feed(command: RemoteCommand, execution: "Execution | AttachSession") -> None:

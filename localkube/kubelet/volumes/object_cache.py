@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from localkube.api_client import Api, ApiError, Informer
+from localkube.api_client import Api, ApiError, Informer, find
 
 Object = dict[str, Any]
 FRESH_SECONDS = 0.25
@@ -60,13 +60,13 @@ class ObjectCache:
         return await asyncio.shield(known[1])
 
     async def _fetch(self, path: str) -> Object | None:
+        found = None
         try:
-            return await self._api.get(path)
-        except ApiError as error:
-            self._answers.pop(path, None)
-            if error.status == 404:
-                return None
-            raise
+            found = await find(self._api, path)
+        finally:
+            if found is None:  # asked again by whoever comes next
+                self._answers.pop(path, None)
+        return found
 
 
 def watch_authorities(api: Api) -> Informer:

@@ -10,14 +10,13 @@ Source: https://kubernetes.io/docs/concepts/storage/dynamic-provisioning/
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, ApiError, Informer
+from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.quantity import parse
-from localkube.kubelet.status.pod_status import timestamp
 from localkube.runtime.trees import remove_tree
 
 log = logging.getLogger(__name__)
@@ -118,6 +117,7 @@ class Provisioner:
     def __init__(self, api: Api, *, directory: Path) -> None:
         self._api = api
         self._directory = directory
+        self._events = EventRecorder(api, component=PROVISIONER)
         self._claims = Informer(api, CLAIMS)
         self._volumes = Informer(api, VOLUMES)
         self._queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
@@ -133,6 +133,7 @@ class Provisioner:
             group.create_task(self._claims.run())
             group.create_task(self._volumes.run())
             group.create_task(self._work())
+            group.create_task(self._events.run())
 
     async def _create_class(self) -> None:
         for pause in itertools.chain(RETRY_SECONDS, itertools.repeat(RETRY_SECONDS[-1])):
@@ -186,15 +187,15 @@ class Provisioner:
         try:
             if wants_volume(claim):
                 name = await self._provision(claim)
-                await self._tell(claim, "ProvisioningSucceeded", f"Successfully provisioned volume {name}")
+                message = f"Successfully provisioned volume {name}"
+                self._events.record(claim, "ProvisioningSucceeded", message)
             elif wants_more(claim):
                 await self._grow(claim)
         except ProvisioningError as error:
-            await self._tell(claim, "ProvisioningFailed", str(error), warning=True)
+            self._events.record(claim, "ProvisioningFailed", str(error), warning=True)
         except (ApiError, OSError) as error:
-            await self._tell(
-                claim, "ProvisioningFailed", f"failed to provision volume: {error}", warning=True
-            )
+            message = f"failed to provision volume: {error}"
+            self._events.record(claim, "ProvisioningFailed", message, warning=True)
             raise
 
     async def _provision(self, claim: Object) -> str:
@@ -221,7 +222,8 @@ class Provisioner:
         metadata = claim["metadata"]
         path = f"/api/v1/namespaces/{metadata['namespace']}/persistentvolumeclaims/{metadata['name']}/status"
         await self._api.patch(path, {"status": {"capacity": capacity}}, kind="merge")
-        await self._tell(claim, "VolumeResizeSuccessful", f"Resize to {capacity['storage']} recorded")
+        message = f"Resize to {capacity['storage']} recorded"
+        self._events.record(claim, "VolumeResizeSuccessful", message)
 
     async def _reclaim(self, name: str) -> None:
         """Delete the directory and the volume of a deleted claim."""
@@ -234,34 +236,6 @@ class Provisioner:
         await asyncio.to_thread(remove_tree, self._directory / name)
         if volume is not None:
             await self._api.delete(f"{VOLUMES}/{name}")
-
-    async def _tell(self, claim: Object, reason: str, message: str, *, warning: bool = False) -> None:
-        """Post an Event on the claim."""
-        metadata, now = claim["metadata"], timestamp(time.time())
-        event = {
-            "metadata": {
-                "name": f"{metadata['name'][:200]}.{time.time_ns():x}",
-                "namespace": metadata["namespace"],
-            },
-            "involvedObject": {
-                "apiVersion": "v1",
-                "kind": "PersistentVolumeClaim",
-                "name": metadata["name"],
-                "namespace": metadata["namespace"],
-                "uid": metadata["uid"],
-            },
-            "type": "Warning" if warning else "Normal",
-            "reason": reason,
-            "message": message[:1024],
-            "source": {"component": PROVISIONER},
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "count": 1,
-        }
-        try:
-            await self._api.post(f"/api/v1/namespaces/{metadata['namespace']}/events", event)
-        except ApiError as error:
-            log.debug("event %s on claim %s: %s", reason, metadata["name"], error)
 
 
 def _requested(claim: Object) -> str:

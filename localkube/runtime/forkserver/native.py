@@ -134,7 +134,7 @@ def leave() -> None:
 
 
 def end_collectives() -> None:
-    """Join gloo's threads where the program ends by SystemExit, before modules are torn down; see ``leave``."""
+    """Join gloo's threads where a program ends by SystemExit, before modules are torn down; see ``leave``."""
     distributed = sys.modules.get("torch.distributed")
     if not _exit_codes and distributed and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
