@@ -81,8 +81,8 @@ def deletion_is_completed(user, points):
 EACH = [(point, when) for point in range(MOST) for when in WHEN]
 ACTS = {"deleted": begun_is_deleted, "continued": creation_goes_on, "deleted on": deletion_is_completed}
 SOME = {
-    "deleted": [(1, "after"), (6, "before"), (9, "after")],
-    "continued": [(2, "after"), (5, "after")],
+    "deleted": [(1, "after"), (6, "before")],
+    "continued": [(5, "after")],
     "deleted on": [(0, "after"), (2, "after")],
 }
 

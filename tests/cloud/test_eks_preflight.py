@@ -184,15 +184,14 @@ NO_DISKS = "VolumeLimitExceeded: You have reached the maximum storage. Launching
 NO_QUOTA = "You have requested more vCPU capacity than your current vCPU limit of 1 allows. VcpuLimitExceeded"
 
 
-@pytest.mark.parametrize("pool", ["train", "system"])
 @pytest.mark.parametrize(
-    ("words", "fix"),
+    ("pool", "words", "fix"),
     [
-        (PENDING, "e-mail"),
-        (BLOCKED, "e-mail"),
-        (NO_TIER, "upgrade"),
-        (NO_QUOTA, "quotas/L-"),
-        (NO_DISKS, "Service Quotas"),
+        ("train", PENDING, "e-mail"),
+        ("system", BLOCKED, "e-mail"),
+        ("train", NO_TIER, "upgrade"),
+        ("system", NO_QUOTA, "quotas/L-"),
+        ("train", NO_DISKS, "Service Quotas"),
     ],
 )
 def test_an_account_that_may_start_nothing_is_told_within_minutes_and_the_same_call_goes_on(

@@ -1,15 +1,16 @@
 """Attendees of a shared cluster: each trains in a namespace of their own, and does nothing elsewhere."""
 
 import secrets
-import stat
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib.errors import BadInput, CommandFailed, Rejected
+from kitlib.errors import BadInput
 from trainyard_kit.cli import main as cli
+
+from ..node.clusters import pod
 
 pytestmark = pytest.mark.cluster
 
@@ -31,61 +32,6 @@ def test_kubectl_reads_the_kubeconfig_of_an_attendee_whose_name_is_a_number(loca
         kit.workshop.remove("08", cluster=local_cluster)
 
 
-@pytest.mark.slow
-def test_with_their_kubeconfig_alone_an_attendee_trains_and_reaches_nothing_else(
-    local_cluster, name, write_trainer, monkeypatch
-):
-    made = kit.workshop.add(name, cluster=local_cluster, cpu="2", memory="8Gi", pods=3)
-    assert stat.S_IMODE(made.kubeconfig.stat().st_mode) == 0o600
-    theirs = kit.connect("existing", kubeconfig=made.kubeconfig)
-    assert theirs.kube.namespace == f"attendee-{name}"
-
-    trainer = write_trainer(
-        "import torch.distributed as d; d.init_process_group('gloo'); print('rank', d.get_rank()); "
-        "d.destroy_process_group()"
-    )
-    run = kit.launch(kit.IndexedJob(trainer, nodes=2, cpu="100m"), cluster=theirs)
-    run.wait(timeout=120)
-    assert "rank 1" in repr(run.logs(rank=1))
-    run.delete()
-
-    for kind, forbidden in (("Pod", local_cluster.kube.namespace), ("Secret", "kube-system")):
-        with pytest.raises(Rejected, match="forbidden"):
-            theirs.kube.within(forbidden).get_all(kind)
-    for kind in ("Node", "Namespace"):
-        with pytest.raises(Rejected, match="forbidden"):
-            theirs.kube.get_all(kind)
-    for look in (theirs.nodes, theirs.top):
-        with pytest.raises(Rejected, match=f'"attendee-{name}", and may not see nodes') as refused:
-            look()
-        assert "cluster.pods()" in refused.value.fix
-    with pytest.raises(CommandFailed, match="forbidden") as refused:
-        theirs.kubectl("get nodes")
-    assert "kubectl create clusterrole list-nodes" in refused.value.fix
-    assert f'namespace "attendee-{name}", Kubernetes v' in repr(theirs)
-    with pytest.raises(Rejected, match="forbidden"):
-        theirs.kube.token("default", namespace="kube-system", seconds=600)
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": "more"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin"},
-        "subjects": [{"kind": "ServiceAccount", "name": "attendee", "namespace": made.namespace}],
-    }
-    with pytest.raises(Rejected, match="forbidden"):
-        theirs.kube.create(binding)
-    served = kit.ParameterServer(
-        "trainers/mnist_parameter_server.py", data="/data/mnist", volumes={"/data": "shared"}
-    )
-    for each in served.objects:  # rights that they have, they may give to the master of a run of theirs
-        if each["kind"] != "Pod":  # its ServiceAccount would have to exist
-            theirs.kube.create(each, dry_run=True)
-    with pytest.raises(Rejected, match="exceeded quota"):
-        theirs.kube.create(pod("greedy", cpu="3"))
-    with pytest.raises(Rejected, match="PodSecurity"):
-        theirs.kube.create(pod("on-the-host", hostNetwork=True))
-
-
 REACH = """
 import socket, sys
 try:
@@ -101,7 +47,7 @@ def test_pods_of_an_attendee_are_reached_from_their_own_room_alone(local_cluster
     room = local_cluster.kube.within(made.namespace)
     probe = {"tcpSocket": {"port": 8000}}
     server = {"image": "python", "command": ["python", "-m", "http.server"], "readinessProbe": probe}
-    room.create(pod("server", main=server))
+    room.create(pod(name="server", main=server))
     ready = "--for=condition=Ready pod/server --timeout=60s"
     local_cluster.kubectl(f"wait -n {made.namespace} {ready}")
     address = room.get("Pod", "server")["status"]["podIP"]
@@ -109,17 +55,11 @@ def test_pods_of_an_attendee_are_reached_from_their_own_room_alone(local_cluster
     outside = local_cluster.kube
     for kube, phase in ((room, "Succeeded"), (outside, "Failed")):
         asker = f"asker-{secrets.token_hex(2)}"
-        kube.create(pod(asker, main=ask, restartPolicy="Never"))
+        kube.create(pod(name=asker, main=ask))
         local_cluster.kubectl(
             f"wait -n {kube.namespace} --for=jsonpath={{.status.phase}}={phase} pod/{asker} --timeout=60s"
         )
         kube.delete("Pod", asker)
-
-
-def pod(name, *, cpu="100m", main=None, **spec):
-    container = {"name": "main", "image": "busybox", "resources": {"requests": {"cpu": cpu}}}
-    body = {"containers": [container | {"command": ["true"]} | (main or {})], **spec}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": body}
 
 
 def test_attendees_are_listed_renewed_and_removed_and_only_the_kits_namespaces_are(local_cluster, name):

@@ -9,6 +9,8 @@ import kitlib as kit
 from kitlib.errors import Rejected
 from kitlib.k8s.wait import wait
 
+from ..node.clusters import pod
+
 pytestmark = pytest.mark.cluster
 
 
@@ -22,12 +24,6 @@ def attendee(local_cluster):
 @pytest.fixture(scope="module")
 def theirs(attendee):
     return kit.connect("existing", kubeconfig=attendee.kubeconfig).kube
-
-
-def pod(name="tried", **spec):
-    main = {"name": "main", "image": "busybox", "command": ["true"]} | spec.pop("main", {})
-    metadata = {"name": name}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [main]} | spec}
 
 
 def refusal(kube, item):
@@ -68,7 +64,9 @@ def test_no_token_that_never_expires(theirs):
 
 @pytest.mark.parametrize("name", ["system-node-critical", "system-cluster-critical"])
 def test_no_priority_over_the_pods_of_others(theirs, name):
-    assert "exceeded quota: critical-pods" in refusal(theirs, pod(priorityClassName=name))
+    assert "exceeded quota: critical-pods" in refusal(
+        theirs, pod("true", name="tried", priorityClassName=name)
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +81,7 @@ def test_no_priority_over_the_pods_of_others(theirs, name):
     ids=["hostPath", "hostNetwork", "hostPID", "privileged", "NET_ADMIN"],
 )
 def test_no_pod_that_reaches_its_node(theirs, spec):
-    assert 'violates PodSecurity "baseline' in refusal(theirs, pod(**spec))
+    assert 'violates PodSecurity "baseline' in refusal(theirs, pod("true", name="tried", **spec))
 
 
 def test_no_more_objects_than_are_counted(theirs, local_cluster):

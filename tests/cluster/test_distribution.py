@@ -113,19 +113,6 @@ print(json.dumps([sorted(files), kinds, codes, kit.__file__]))
     assert Path(where).parents[1].name == "site-packages"
 
 
-def test_a_cloud_without_its_packages_says_what_to_install(python, tmp_path):
-    program = """
-import kitlib as kit
-for provider in ("eks", "gke"):
-    try:
-        kit.create_cluster(provider)
-    except kit.KitError as error:
-        print(error)
-"""
-    said = run(python, program, tmp_path / "empty")
-    assert said.count("install trainyard-kit with its extra [clouds]") == 2
-
-
 def test_the_quick_start_of_the_readme_runs_in_an_installed_environment(python, tmp_path):
     short = Path(os.environ.get("TMPDIR", "/tmp"), f"ty-wheel-{os.getpid()}")  # a Unix socket's path is short
     try:

@@ -35,7 +35,7 @@ READY_LATE = {
     "name": "main",
     "image": "busybox",
     "command": ["sleep", "600"],
-    "readinessProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 20},
+    "readinessProbe": {"exec": {"command": ["true"]}, "initialDelaySeconds": 8},
 }
 
 

@@ -14,6 +14,8 @@ from trainyard_kit.workshop import attendee_status, progress_reporter
 from trainyard_kit.workshop.progress_reporter import NotebookPosition, ProgressReporter, locate
 from trainyard_kit.workshop.widget import WorkshopWatch, shares
 
+from . import objects
+
 EVIL = "\x1b[2J\u202e<script>alert(1)</script>\n"
 COURSE = {
     "import kitlib as kit": [("05_indexed_job", 2, 4), ("06_data_parallel", 2, 5)],
@@ -109,14 +111,9 @@ def room(name, **data):
 
 def pod(name, namespace, *, phase, why="", run=None):
     labels = {} if run is None else {"trainyard/run": run, "batch.kubernetes.io/job-completion-index": "1"}
-    unscheduled = [{"type": "PodScheduled", "status": "False", "message": why}]
-    status = {"phase": phase, "message": why}
-    status |= {"conditions": unscheduled} if phase == "Pending" and why else {}
-    return {
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "spec": {"containers": []},
-        "status": status,
-    }
+    waits = [objects.condition("PodScheduled", "False", message=why)] if phase == "Pending" and why else []
+    meta = {"namespace": namespace, "labels": labels, "status": {"message": why}}
+    return objects.pod(name, phase=phase, conditions=waits, **meta)
 
 
 def told(cell, of, state="done", error="", at="2030-01-01T11:59:00+00:00"):

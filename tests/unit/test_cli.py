@@ -210,10 +210,8 @@ def test_what_every_error_advises_is_a_command_in_a_terminal():
         ("confirm=True", ("cluster", "scale"), "--yes"),
         ('name="lab-1"', ("cluster", "create"), "lab-1"),
         ("give it another name=", ("launch",), "give it another --name"),
-        ('cpu="0.5"', ("launch",), "--cpus 0.5"),
         ('admins=["a"]', ("cluster", "create"), "--set 'admins=[\"a\"]'"),
         ('args={"epochs": 3}', ("launch",), "-- --epochs=3"),
-        ("rank=0", ("run", "logs"), "--rank 0"),
         ("set it to a=b", ("version",), "set it to a=b"),
     ],
 )

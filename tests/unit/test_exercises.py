@@ -294,7 +294,6 @@ def test_a_pattern_may_be_written_in_several_ways(answer):
     "answer",
     [
         "def amdahl(share, workers):\n    import numpy\n    return numpy.float32({})",
-        "def amdahl(share, workers):\n    import torch\n    return torch.tensor({})",
         "from fractions import Fraction\ndef amdahl(share, workers):\n    return Fraction({})",
         "from functools import cache\n@cache\ndef amdahl(share, workers):\n    return {}",
         "other = lambda share: share; amdahl = lambda share, workers: {}",

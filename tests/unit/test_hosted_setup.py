@@ -28,10 +28,6 @@ def test_of_what_is_missing_the_upper_bounds_stay(requirement, asked):
     assert hosted.missing([requirement], HAS) == [asked]
 
 
-def test_extras_are_left_out():
-    assert hosted.missing(['boto3>=1.44; extra == "clouds"'], HAS) == []
-
-
 def test_pip_is_told_to_keep_every_version_that_it_can_read(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     told = []

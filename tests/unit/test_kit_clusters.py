@@ -52,9 +52,7 @@ def kubeconfig(tmp_path):
     ("arguments", "words"),
     [
         ({"nodes": 0}, "1 to 100"),
-        ({"nodes": 500}, "1 to 100"),
         ({"nodes": "four"}, "whole number"),
-        ({"nodes": 2.5}, "whole number"),
         ({"cpus": -1}, "above 0"),
         ({"memory": "lots"}, "above 0"),
         ({"gpus": -1}, "whole number"),

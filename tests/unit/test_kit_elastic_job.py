@@ -8,6 +8,8 @@ from elastic_job import controller
 import kitlib as kit
 from kitlib import config
 
+from . import objects
+
 
 @pytest.fixture
 def job(tmp_path):
@@ -25,11 +27,9 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def pod(phase, code=None, *, leaving=False, disrupted=False):
-    state = {} if code is None else {"terminated": {"exitCode": code}}
-    meta = {"name": "digits-worker-0"} | ({"deletionTimestamp": "2026-01-01T00:00:05Z"} if leaving else {})
-    condition = {"type": "DisruptionTarget", "status": "True"}
-    status = {"phase": phase, "containerStatuses": [{"state": state}]}
-    return {"metadata": meta, "status": status | ({"conditions": [condition]} if disrupted else {})}
+    state = {} if code is None else objects.terminated(code)
+    conditions = [objects.condition("DisruptionTarget")] if disrupted else []
+    return objects.pod("digits-worker-0", phase=phase, state=state, conditions=conditions, leaving=leaving)
 
 
 def conditions(status):

@@ -8,6 +8,8 @@ from kitlib.k8s import pods
 from kitlib.runs.logs import failure
 from kitlib.runs.status import RunStatus
 
+from . import objects
+
 MANIFESTS = Path(__file__).parents[2] / "manifests"
 STATUS = RunStatus("Failed", "rank 1: Error, exit code 1")
 TORCHRUN = [
@@ -20,12 +22,8 @@ TORCHRUN = [
 
 
 def failed_pod(rank, at):
-    ended = {"terminated": {"exitCode": 1, "finishedAt": at}}
-    return {
-        "metadata": {"name": f"pod-{rank}", "labels": {pods.INDEX: str(rank)}},
-        "spec": {},
-        "status": {"phase": "Failed", "containerStatuses": [{"state": ended}]},
-    }
+    labels = {pods.INDEX: str(rank)}
+    return objects.pod(f"pod-{rank}", phase="Failed", labels=labels, state=objects.terminated(1, at))
 
 
 def explain(written):

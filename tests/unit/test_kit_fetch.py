@@ -172,9 +172,7 @@ def test_without_an_identity_google_is_not_asked(fetch):
     [
         ("https://host/main.py", {}),
         ("s3://bucket", {}),
-        ("s3:///main.py", {}),
         ("s3://bucket/folder/", {}),
-        ("s3://bucket/../main.py", {}),
         ("volume://Not A Name/main.py", {}),
         ("s3://bucket/main.py", {"source_secret": "Not A Name"}),
         ("trainers/digits_ddp.py", {"source_secret": "reader"}),

@@ -8,6 +8,8 @@ import kitlib as kit
 from kitlib.errors import BadInput, KitError, RunExists
 from kitlib.jobs.sources import flags
 
+from . import objects
+
 
 @pytest.fixture
 def trainer(tmp_path):
@@ -280,16 +282,7 @@ class Api:
 
 @pytest.fixture
 def cluster():
-    made = SimpleNamespace(
-        provider="existing",
-        kube=Api(),
-        announce_end=lambda: made,
-        pod_additions=lambda *, gpus=0: {},
-        pod_annotations=lambda claims: {},
-        trainer_image=lambda: "registry.example/trainer@sha256:0",
-        training_gpus=lambda: (),
-    )
-    return made
+    return objects.cluster(Api())
 
 
 def test_a_launch_replaces_an_earlier_run_of_its_name_only_if_it_is_asked_to(trainer, cluster):

@@ -12,6 +12,8 @@ from kitlib.k8s import job_kinds, pods
 from kitlib.runs.logs import LogCache
 from kitlib.runs.status import run_status
 
+from . import objects
+
 TRAINER = "trainers/mnist_parameter_server.py"
 
 
@@ -157,11 +159,7 @@ def test_functions_may_come_from_a_module_beside_the_file(tmp_path):
 
 def pod(role, index, phase="Running", **status):
     labels = {"elasticdl-replica-type": role, "elasticdl-replica-index": str(index)}
-    return {
-        "metadata": {"name": f"elasticdl-x-{role}-{index}", "labels": labels},
-        "spec": {},
-        "status": {"phase": phase, **status},
-    }
+    return objects.pod(f"elasticdl-x-{role}-{index}", phase=phase, labels=labels, status=status)
 
 
 def ended(code, at):

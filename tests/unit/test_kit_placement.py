@@ -5,18 +5,16 @@ import pytest
 from kitlib.metrics.placement import Placement, group_of, short
 from kitlib.widgets.plots import plot_placement
 
+from . import objects
+
 EARLIER = "2026-01-01T00:00:00Z"
 START = 1767225600.0  # the same in seconds
 
 
-def pod(uid, *, node="", phase="Pending", name="digits-worker-0", leaving=False, why="", **labels):
-    meta = {"uid": uid, "name": name, "creationTimestamp": EARLIER, "labels": labels}
-    status = {"phase": phase}
-    if leaving:
-        meta["deletionTimestamp"] = EARLIER
-    if why:
-        status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": why}]
-    return {"metadata": meta, "spec": {"nodeName": node} if node else {}, "status": status}
+def pod(uid, *, phase="Pending", name="digits-worker-0", why="", node="", leaving=False, **labels):
+    conditions = [objects.condition("DisruptionTarget", reason=why)] if why else []
+    meta = {"uid": uid, "creationTimestamp": EARLIER, "labels": labels}
+    return objects.pod(name, phase=phase, conditions=conditions, node=node, leaving=leaving, **meta)
 
 
 @pytest.fixture

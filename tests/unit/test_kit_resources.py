@@ -2,7 +2,6 @@
 
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,19 +9,12 @@ import kitlib as kit
 from kitlib.errors import BadInput, Rejected
 from kitlib.jobs.resources import NodeResources, check_room
 
+from . import objects
+from .objects import node
+
 DIGITS, SERVED = "trainers/digits_ddp.py", "trainers/mnist_parameter_server.py"
 TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 WAYS = (kit.IndexedJob, kit.PyTorchJob, kit.TrainJob, kit.ElasticJob, kit.TorchElastic, kit.ParameterServer)
-
-
-def node(cpu="4", gpus="0", memory="16Gi", *, taints=(), ready="True", **spec):
-    conditions = [{"type": "Ready", "status": ready}]
-    allocatable = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": gpus}
-    return {
-        "metadata": {"name": "n"},
-        "spec": {"taints": list(taints), **spec},
-        "status": {"allocatable": allocatable, "conditions": conditions},
-    }
 
 
 class Api:
@@ -40,15 +32,8 @@ class Api:
 
 
 def cluster(*nodes, quotas=(), planned=(), listed=True):
-    return SimpleNamespace(
-        name="lab",
-        provider="local",
-        kube=Api(nodes if listed else None, quotas),
-        pod_additions=lambda *, gpus=0: {},
-        pod_annotations=lambda claims: {},
-        training_gpus=lambda: planned,
-        trainer_image=lambda: "registry.example/trainer@sha256:0",
-    )
+    api = Api(nodes if listed else None, quotas)
+    return objects.cluster(api, provider="local", training_gpus=planned)
 
 
 GPU_NODES = [node(cpu="3920m", gpus="1", taints=[TAINT])] * 4

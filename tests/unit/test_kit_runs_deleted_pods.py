@@ -8,6 +8,8 @@ import pytest
 from kitlib.errors import Rejected, RunFailed
 from kitlib.runs.run import Run
 
+from . import objects
+
 TRACEBACK = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nValueError: no'
 OPERATORS_WORDS = "Job digits has failed because it has reached the specified backoff limit"
 
@@ -25,15 +27,14 @@ def job(condition):
 
 def pod(rank, *, code=None, message="", deleted=False):
     """Return a pod that runs, or has failed."""
-    ended = {"exitCode": code, "reason": "Error", "finishedAt": "2026-01-01T00:00:05Z", "message": message}
-    state = {"running": {}} if code is None else {"terminated": ended}
-    meta = {"name": f"digits-{rank}", "uid": f"pod-{rank}", "creationTimestamp": "2026-01-01T00:00:00Z"}
-    meta["labels"] = {"training.kubeflow.org/replica-index": "0"}
-    if deleted:
-        meta["deletionTimestamp"] = "2026-01-01T00:00:10Z"
+    state = {"running": {}}
+    if code is not None:
+        state = objects.terminated(code, "2026-01-01T00:00:05Z", message=message)
     container = {"name": "pytorch", "env": [{"name": "RANK", "value": str(rank)}]}
-    status = {"phase": "Running" if code is None else "Failed", "containerStatuses": [{"state": state}]}
-    return {"metadata": meta, "spec": {"containers": [container]}, "status": status}
+    meta = {"uid": f"pod-{rank}", "creationTimestamp": objects.SINCE, "containers": [container]}
+    meta["labels"] = {"training.kubeflow.org/replica-index": "0"}
+    phase = "Running" if code is None else "Failed"
+    return objects.pod(f"digits-{rank}", phase=phase, state=state, leaving=deleted, **meta)
 
 
 class Changes:

@@ -3,6 +3,8 @@ import pytest
 from kitlib.k8s import pods
 from kitlib.runs.status import run_status
 
+from . import objects
+
 WORDS = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
 
 
@@ -17,15 +19,8 @@ def job(*conditions, completions=2, **status):
 
 
 def pod(rank=0, phase="Running", state=None, conditions=(), **meta):
-    return {
-        "metadata": {"name": f"digits-{rank}-abcde", "labels": {pods.INDEX: str(rank)}, **meta},
-        "spec": {"nodeName": "node-0"},
-        "status": {
-            "phase": phase,
-            "conditions": list(conditions),
-            "containerStatuses": [{"restartCount": 0, "state": state or {}}],
-        },
-    }
+    more = {"labels": {pods.INDEX: str(rank)}, "conditions": conditions, "state": state or {}} | meta
+    return objects.pod(f"digits-{rank}-abcde", node="node-0", phase=phase, **more)
 
 
 def unschedulable(rank):

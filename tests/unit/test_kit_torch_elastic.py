@@ -13,6 +13,8 @@ from kitlib.metrics.rank_processes import rank_processes
 from kitlib.runs.control import plan_workers
 from kitlib.runs.status import run_status
 
+from . import objects
+
 SERVER = {"data": "/data/mnist", "volumes": {"/data": "shared"}, "name": "x"}
 
 
@@ -67,21 +69,9 @@ def test_a_pod_is_awaited_only_where_an_object_adopts_it(monkeypatch, job, await
 
 
 def test_each_launch_has_a_rendezvous_of_its_own(trainer, monkeypatch):
-    class Cluster:
-        kube = SimpleNamespace(get_all=lambda kind: [])
-        training_gpus = tuple
-
-        def pod_additions(self, *, gpus=0):
-            return {}
-
-        def pod_annotations(self, mounted):
-            return {}
-
-        def trainer_image(self):
-            return "trainyard/trainer"
-
+    cluster = objects.cluster(SimpleNamespace(get_all=lambda kind: []))
     job = kit.TorchElastic(trainer)
-    assert len({job.id, job.on(Cluster()).id, job.on(Cluster()).id}) == 3
+    assert len({job.id, job.on(cluster).id, job.on(cluster).id}) == 3
 
 
 @pytest.mark.parametrize(
@@ -100,13 +90,9 @@ def test_what_cannot_be_is_refused_before_anything_is_made(trainer, wrong):
 
 
 def pod(number, phase="Running", *, silent=False, leaving=False):
-    ready = [{"type": "ContainersReady", "status": "True"}, {"type": "Ready", "status": "False"}]
-    return {
-        "metadata": {"name": f"digits-{number}", "labels": {names.WORKER: str(number)}}
-        | ({"deletionTimestamp": "t"} if leaving else {}),
-        "spec": {"nodeName": f"node-{number}"},
-        "status": {"phase": phase, "conditions": ready if silent else []},
-    }
+    ready = [objects.condition("ContainersReady"), objects.condition("Ready", "False")] if silent else []
+    more = {"labels": {names.WORKER: str(number)}, "conditions": ready, "leaving": leaving}
+    return objects.pod(f"digits-{number}", phase=phase, node=f"node-{number}", **more)
 
 
 @pytest.mark.parametrize(

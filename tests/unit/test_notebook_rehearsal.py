@@ -3,10 +3,8 @@
 import json
 
 import pytest
-from click.testing import CliRunner
 
 from kitlib.errors import BadInput
-from trainyard_kit.cli.main import main
 from trainyard_kit.workshop import notebook_rehearsal
 
 PLACE = {"cores": 2}
@@ -64,9 +62,3 @@ def test_a_notebook_that_does_not_exist_is_named_by_the_runner_and_nothing_is_ke
         notebook_rehearsal.rehearse(["99"], folder=tmp_path)
     assert "no notebook is called 99" in capfd.readouterr().err
     assert not (tmp_path / notebook_rehearsal.KEPT).exists()
-
-
-def test_the_verb_is_in_the_command_line():
-    done = CliRunner().invoke(main, ["workshop", "rehearse", "--help"])
-    assert done.exit_code == 0
-    assert "--provider" in done.output

@@ -7,6 +7,8 @@ from parameter_server.pods import fate
 from parameter_server.protocol_pb2 import WAIT, Progress, Registration
 from parameter_server.settings import JobSettings
 
+from . import objects
+
 
 class Cluster:
     """Processes as a cluster would have them, in memory."""
@@ -157,25 +159,9 @@ def test_workers_that_are_killed_after_having_done_something_are_replaced_for_ev
     assert not job.failed
 
 
-def test_a_model_file_that_raises_ends_the_job_with_its_traceback_and_counts_once_each():
-    cluster = Cluster()
-    job, crew, _ = make(cluster, max_relaunches=2)
-    for times in (1, 2, 3):
-        worker = cluster.running(WORKER)[-1]
-        crew.blame(WORKER, worker, "Traceback … NameError")
-        assert bool(job.failed) == (times == 3)
-        cluster.end(WORKER, worker, "error", "it ended with exit code 1")
-        crew.tick()
-    assert job.failed == "3 times: worker 3 failed: Traceback … NameError"
-
-
 def pod(phase="Running", *, deleted=False, conditions=(), terminated=None, **status):
-    statuses = [{"state": {"terminated": terminated}}] if terminated else []
-    about = {"deletionTimestamp": "2030-01-01T00:00:00Z"} if deleted else {}
-    return {
-        "metadata": about,
-        "status": {"phase": phase, "conditions": list(conditions), "containerStatuses": statuses} | status,
-    }
+    state = {"terminated": terminated} if terminated else None
+    return objects.pod(phase=phase, state=state, conditions=conditions, leaving=deleted, status=status)
 
 
 def disturbed(reason):

@@ -18,16 +18,12 @@ from trainyard_kit.workshop import attendees, capacity, rehearsal, staging
 from trainyard_kit.workshop.attendees import Attendee, Quota, write_handout
 from trainyard_kit.workshop.jupyter import token_of
 
-
-def node(cpu="4", memory="16Gi", gpus="0", ready="True"):
-    has = {"cpu": cpu, "memory": memory, "nvidia.com/gpu": gpus}
-    conditions = [{"type": "Ready", "status": ready}]
-    return {"metadata": {"name": "n"}, "spec": {}, "status": {"allocatable": has, "conditions": conditions}}
+from . import objects
+from .objects import node
 
 
 def pod(cpu, phase="Running"):
-    containers = [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]
-    return {"metadata": {"name": "p"}, "spec": {"containers": containers}, "status": {"phase": phase}}
+    return objects.pod(phase=phase, containers=[{"name": "c", "resources": {"requests": {"cpu": cpu}}}])
 
 
 @pytest.mark.parametrize(
@@ -51,9 +47,7 @@ def test_room_is_what_the_quotas_of_all_come_to(people, quota, nodes, others, en
 
 
 def of_pool(pool, **more):
-    made = node(**more)
-    made["metadata"]["labels"] = {"trainyard/pool": pool} if pool else {}
-    return made
+    return node(labels={"trainyard/pool": pool} if pool else {}, **more)
 
 
 @pytest.mark.parametrize(
