@@ -17,6 +17,7 @@ from localkube.runtime import syscalls
 from localkube.runtime.container_spec import LinuxIdMapping
 from localkube.runtime.mounts import closing
 from localkube.runtime.overlay import can_mount_layers
+from localkube.runtime.processes import stat_fields
 from localkube.runtime.user_namespace import MANY_IDS, enter_user_namespace, new_user_namespace
 
 CAP_SYS_ADMIN = 21
@@ -336,9 +337,5 @@ def remedy() -> str:
 
 def start_time(pid: int) -> int | None:
     """A process's start time in ticks since boot; None if it has ended."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rsplit(b")", 1)[1].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+    fields = stat_fields(pid)
+    return None if not fields or fields[0] in (b"Z", b"X") else int(fields[19])

@@ -58,7 +58,6 @@ class Kubelet:
         self._executions: Executions | None = None
         self._pods: PodManager | None = None
         self._components: ComponentPods | None = None
-        self._tasks: list[asyncio.Task] = []
 
     async def run(self) -> None:
         config = self._config
@@ -103,7 +102,7 @@ class Kubelet:
                     ("volumes", pods.refresh_volumes()),
                     ("image garbage", runtime.images.collect_garbage()),
                 ):
-                    self._go(work, name)
+                    start_task(work, name=name, critical=True)
                 faults = NodeFaults(nodes, states=states, client=client, pods=pods)
                 static = StaticPods(
                     config.file.with_name("static-pods"),
@@ -113,8 +112,9 @@ class Kubelet:
                     end=pods.end_static,
                 )
                 static.load(pods.add_static)
-                self._go(self._run_pods(bound, pods, faults, services), "pods")
-                self._go(static.run(), "static pods")
+                pods_work = self._run_pods(bound, pods, faults, services)
+                start_task(pods_work, name="pods", critical=True)
+                start_task(static.run(), name="static pods", critical=True)
                 await client.gone
 
     async def _run_pods(
@@ -143,9 +143,6 @@ class Kubelet:
             self._pods.exited(entry)
         if entry["owner"] == "component" and self._components:
             self._components.exited()
-
-    def _go(self, work: Any, name: str) -> None:
-        self._tasks.append(start_task(work, name=name, critical=True))
 
 
 def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: ObjectCache) -> Runtime:

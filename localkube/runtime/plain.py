@@ -25,6 +25,7 @@ from localkube.runtime.container import (
     stage,
 )
 from localkube.runtime.container_spec import ContainerSpec, PlainPod, ProcessSpec
+from localkube.runtime.processes import stat_fields
 
 ADOPTED_SECONDS = 5.0
 
@@ -70,11 +71,8 @@ def _pids() -> list[int]:
 
 
 def _parent(pid: int) -> int | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rsplit(b")", 1)[1].split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    fields = stat_fields(pid)
+    return int(fields[1]) if fields else None
 
 
 def end_strays(known: Callable[[], set[int]]) -> None:

@@ -136,10 +136,15 @@ def kill_session(leader: int, number: int = signal.SIGKILL) -> None:
 
 
 def _session(pid: str) -> int | None:
+    fields = stat_fields(pid)
+    return int(fields[3]) if fields else None
+
+
+def stat_fields(pid: int | str) -> list[bytes] | None:
+    """Read the fields of a process in proc(5), from its state, the third, on; None if it has gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
+            # The name, in parentheses, may have any character.
+            return file.read().rpartition(b") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The name, in parentheses, may have any character.
-    return int(text[text.rindex(b")") + 2 :].split()[3])

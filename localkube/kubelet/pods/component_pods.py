@@ -19,6 +19,7 @@ from localkube.kubelet.pods.mirror_pods import HASH, SEEN, SOURCE, MirrorPods, c
 from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.status.pod_status import pod_status, status_patch, timestamp
 from localkube.runtime.client import RuntimeClient
+from localkube.tasks import wait_for_first
 
 NAMESPACE, PRIORITY_CLASS = "kube-system", "system-node-critical"
 LOOK_SECONDS, SETTLE_SECONDS = 5.0, 0.1
@@ -113,11 +114,9 @@ class ComponentPods:
                 _observe(component, running)
                 if mirror := self._mirrors.of(component.pod):
                     await self._report(component, mirror)
-            try:
-                await asyncio.wait_for(self._changed.wait(), LOOK_SECONDS)
+            await wait_for_first(self._changed.wait(), seconds=LOOK_SECONDS)
+            if self._changed.is_set():
                 await asyncio.sleep(SETTLE_SECONDS)
-            except TimeoutError:
-                pass
             self._changed.clear()
 
     async def _report(self, component: Component, mirror: Object) -> None:

@@ -13,7 +13,7 @@ from localkube.kubelet.nodes.node import NodePool
 from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.volumes.volume_manager import MountedVolume
-from localkube.tasks import start_task
+from localkube.tasks import start_task, wait_for_first
 
 
 class ResizedContainer(Protocol):
@@ -83,11 +83,8 @@ class PodState(ABC):
 
     async def pause(self, seconds: float) -> bool:
         """Sleep; True when the pod is being stopped."""
-        try:
-            await asyncio.wait_for(self.stopping.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
+        await wait_for_first(self.stopping.wait(), seconds=seconds)
+        return self.stopping.is_set()
 
     async def kill(self, process: Process, number: int) -> None:
         await self.runtime.client.call("kill", id=process.identity, signal=int(number))

@@ -20,6 +20,7 @@ from localkube.kubelet.streaming import spdy
 from localkube.kubelet.streaming.channels import Channels, messages, unless_gone
 from localkube.network.addresses import Addresses
 from localkube.runtime.client import RuntimeCallError, RuntimeClient
+from localkube.tasks import wait_for_first
 
 log = logging.getLogger(__name__)
 
@@ -246,13 +247,12 @@ async def pump(source: ClientInput, streams: Streams, send: Callable[[bytes], Aw
     reader, writer = streams
     output = asyncio.create_task(_output(source, reader, send))
     forwarding = asyncio.create_task(source.forward(writer))
-    waits = [asyncio.create_task(_both(output, source)), asyncio.create_task(source.aborted.wait())]
     try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await wait_for_first(_both(output, source), source.aborted.wait())
     finally:
-        for task in (output, forwarding, *waits):
+        for task in (output, forwarding):
             task.cancel()
-        await asyncio.gather(output, forwarding, *waits, return_exceptions=True)
+        await asyncio.gather(output, forwarding, return_exceptions=True)
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
