@@ -7,13 +7,10 @@ and what input; its lines of output are the answer, and the last one says how it
 import asyncio
 import contextlib
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from localkube.runtime.client import short_name
-
-log = logging.getLogger(__name__)
 
 VERBS = ("pull", "prune", "checkout")
 LINE_BYTES = 16 << 20

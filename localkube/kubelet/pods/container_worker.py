@@ -255,20 +255,7 @@ class ContainerWorker:
                 self._wait("CreateContainerError", error.message, count, last)
                 return
             self._event("Failed", f"Error: {error.message}", warning=True)
-            now = time.time()
-            pod.records[self.name] = ContainerRecord(
-                self.name,
-                "terminated",
-                reason="StartError",
-                message=error.message,
-                started_at=now,
-                finished_at=now,
-                exit_code=START_FAILED,
-                restart_count=count,
-                last=last,
-                container_id=identity,
-                image_id=records.HOST_IMAGE,
-            )
+            pod.records[self.name] = self._refused(identity, error.message, count, last)
             pod.report()
         else:
             process = self.take(entry, descriptors, count=count)
@@ -320,6 +307,25 @@ class ContainerWorker:
             )
         self._stop_signal = self._pod.runtime.images.stop_signal(record.image)
         self._runs(record, process, hook_done=True)
+
+    def _refused(
+        self, identity: str, message: str, count: int, last: ContainerRecord | None
+    ) -> ContainerRecord:
+        """The record of a run whose command cannot be executed."""
+        now = time.time()
+        return ContainerRecord(
+            self.name,
+            "terminated",
+            reason="StartError",
+            message=message,
+            started_at=now,
+            finished_at=now,
+            exit_code=START_FAILED,
+            restart_count=count,
+            last=last,
+            container_id=identity,
+            image_id=records.HOST_IMAGE,
+        )
 
     def _running(
         self, process: Process, count: int, last: ContainerRecord | None, definition: Mapping[str, Any]

@@ -1,7 +1,6 @@
 """The kubelet's parts that all pods share."""
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,12 +22,10 @@ from localkube.kubelet.resources.pressure import Pressure
 from localkube.kubelet.volumes.host_path import HiddenDirectories
 from localkube.kubelet.volumes.object_cache import ObjectCache
 from localkube.kubelet.volumes.volume_manager import VolumeManager
-from localkube.network.addresses import Addresses, ClusterNetwork, NamespaceAddresses
+from localkube.network.addresses import Addresses, ClusterNetwork
 from localkube.network.fair_shares import PodNamespaces
 from localkube.network.policy_enforcer import PolicyEnforcer
 from localkube.runtime.client import RuntimeClient
-
-log = logging.getLogger(__name__)
 
 REPORTS_AT_ONCE = 6
 
@@ -46,10 +43,10 @@ class HostView:
     """
 
     hide: HiddenDirectories
-    environment: tuple[str, ...] = ()
-    sources: Mapping[str, str] = field(default_factory=dict)
-    covered: tuple[str, ...] = ()
-    seccomp: str = ""
+    environment: tuple[str, ...]
+    sources: Mapping[str, str]
+    covered: tuple[str, ...]
+    seccomp: str
 
 
 @dataclass
@@ -78,19 +75,19 @@ class Runtime:
     host: HostView
     services: Informer
     nodes: Informer
-    node_directories: Path = Path("/nonexistent")
-    network: ClusterNetwork = field(default_factory=ClusterNetwork)
-    addresses: Addresses = field(default_factory=NamespaceAddresses)
-    ids: PodIds = field(default_factory=PodIds)
-    plain: PlainPods | None = None
-    forkserver: bool = False
+    node_directories: Path
+    addresses: Addresses
+    ids: PodIds
+    plain: PlainPods | None
+    forkserver: bool
+    starting: StartingPods
+    limits: Limits
+    pressure: Pressure
+    policies: PolicyEnforcer
+    namespaces: PodNamespaces
+    version: str
+    network: ClusterNetwork = ClusterNetwork()
     reporting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REPORTS_AT_ONCE))
-    starting: StartingPods = field(default_factory=StartingPods)
-    limits: Limits = field(default_factory=Limits)
-    pressure: Pressure = field(default_factory=Pressure)
-    policies: PolicyEnforcer | None = None
-    namespaces: PodNamespaces = field(default_factory=PodNamespaces)
-    version: str = ""
 
     @cached_property
     def handlers(self) -> Handlers:

@@ -74,9 +74,8 @@ class PodWorker(PodState):
             runtime, path=self._path, pod=lambda: self.pod, status=self._status, answered=self._update
         )
         self._task: asyncio.Task | None = None
-        self._had_devices: dict[
-            str, list[dict[str, Any]]
-        ] = {}  # the last status may come after their release
+        # The last status may come after their release.
+        self._had_devices: dict[str, list[dict[str, Any]]] = {}
         before = pod.get("status") or {}
         self._rejected = before.get("phase") in TERMINAL and "containerStatuses" not in before
         reported = before.get("startTime")
@@ -373,8 +372,7 @@ class PodWorker(PodState):
         request["sysctls"] = admission.sysctls(self.pod)
         request["host"] = self.runtime.shared_with_node(self.pod)
         await self.runtime.client.call("run_sandbox", pod=self.uid, **request)
-        if self.runtime.policies:
-            await self.runtime.policies.prepare(self.pod, self.address, fresh=self._is_new)
+        await self.runtime.policies.prepare(self.pod, self.address, fresh=self._is_new)
 
     async def _write_network_files(self, name: str, full: str) -> None:
         pod, network = self.pod, self.runtime.network
