@@ -57,7 +57,7 @@ BY_PATH = {
     "runtime/namespaces.py": 4,
     "runtime/overlay.py": 6,
     "runtime/path_resolution.py": 1,
-    "runtime/plain.py": 2,
+    "runtime/plain.py": 1,
     "runtime/pod_network.py": 6,
     "runtime/processes.py": 2,
     "runtime/rootfs.py": 13,
