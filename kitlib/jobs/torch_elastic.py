@@ -108,6 +108,7 @@ class ElasticTrainingJob(TrainingJob):
             "hostname": name,
             "subdomain": self.name,
             "tolerations": self.settings.tolerations or None,
+            "priorityClassName": self.priorities[0] if self.priorities else None,
         }
         if rendezvous == "c10d":
             spec["containers"] = [{"name": "store", "image": self.image}]

@@ -266,11 +266,12 @@ def etcd_name(job: dict) -> str:
 
 
 def etcd(job: dict) -> list[dict]:
-    """Return the Service and the pod of the job's own etcd."""
+    """Return the Service and the pod of the job's own etcd, which has the priority of its workers."""
     name, labels = etcd_name(job), {RENDEZVOUS: job["metadata"]["name"]}
     service, pod = yaml.safe_load_all(ETCD.read_text())
     service["metadata"] = pod["metadata"] = owned(job, name, labels)
     service["spec"]["selector"] = labels
+    pod["spec"]["priorityClassName"] = worker_of(job)["template"]["spec"].get("priorityClassName")
     pod["spec"]["containers"][0]["command"].append(f"--advertise-client-urls=http://{name}:{ETCD_PORT}")
     return [service, pod]
 

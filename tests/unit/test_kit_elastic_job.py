@@ -54,14 +54,14 @@ def test_a_job_that_names_no_etcd_has_its_own_beside_its_workers(job, monkeypatc
     """Whoever reaches an etcd of rendezvous may change what is in it: no two namespaces share one."""
     folder = config.manifests("operators", "elastic-job")
     monkeypatch.setattr(controller, "ETCD", folder / "etcd.yaml")
+    controller.worker_of(job)["template"]["spec"]["priorityClassName"] = "low"
     made = {item["kind"]: item for item in controller.etcd(job)}
-    assert made["Pod"]["metadata"] == made["Service"]["metadata"]
-    meta = made["Pod"]["metadata"]
+    assert made["Pod"]["spec"]["priorityClassName"] == "low"  # not preempted before its workers
+    assert (meta := made["Pod"]["metadata"]) == made["Service"]["metadata"]
     assert (meta["name"], meta["namespace"]) == ("digits-etcd", job["metadata"]["namespace"])
     assert meta["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
     assert made["Service"]["spec"]["selector"] == meta["labels"]
-    (container,) = made["Pod"]["spec"]["containers"]
-    assert "--advertise-client-urls=http://digits-etcd:2379" in container["command"]
+    assert "--advertise-client-urls=http://digits-etcd:2379" in str(made["Pod"]["spec"])
     operator = "".join(path.read_text() for path in folder.glob("*.yaml") if path.name != "etcd.yaml")
     assert "quay.io/coreos/etcd" not in operator
 
