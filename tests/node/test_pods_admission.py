@@ -43,6 +43,16 @@ def test_a_pod_that_was_bound_to_a_full_node_is_refused(pods):
     assert message.startswith("Pod was rejected: Node didn't have enough resource: cpu, requested: 900000")
 
 
+def test_pods_that_take_each_others_places_on_a_full_node_are_admitted(cluster, pods):
+    main = {"resources": {"requests": {"cpu": "300m"}}}
+    template = {"spec": pod("true", main=main, **on_node(0))["spec"]}
+    spec = {"completions": 120, "parallelism": 20, "backoffLimit": 0, "template": template}
+    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "turns"}, "spec": spec}
+    cluster.kubectl("create", "-f", "-", stdin=body)
+    cluster.kubectl("wait", "--for=condition=Complete", "job/turns", "--timeout=120s")
+    cluster.kubectl("delete", "job", "turns")
+
+
 def test_the_second_pod_with_a_port_of_the_node_is_refused_until_the_first_is_gone(cluster, pods):
     main = {"ports": [{"containerPort": 80, "hostPort": 20080}]}
     first = pods.running(pod("exec sleep 600", main=main, **on_node(0)))["metadata"]["name"]

@@ -44,6 +44,12 @@ def test_a_report_that_says_nothing_new_is_not_sent(path):
     assert status_patch(case["pod"], later) is None
 
 
+def test_a_pod_past_its_deadline_has_not_failed_while_its_containers_are_stopped():
+    path = Path(__file__).parent / "pod_status" / "a_running_and_ready_pod.yaml"
+    case = yaml.safe_load(path.read_text())
+    assert report(case, override=("Failed", "DeadlineExceeded", ""))["phase"] == "Running"
+
+
 @pytest.fixture
 def running():
     return yaml.safe_load((Path(__file__).parent / "pod_status" / "a_running_and_ready_pod.yaml").read_text())

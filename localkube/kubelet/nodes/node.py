@@ -93,15 +93,15 @@ class NodePool:
         return [pod for name, (pod, _) in self._pods.items() if name != uid]
 
     def remove(self, uid: str) -> None:
-        """Give back what a pod was allocated of the node's resources and ports."""
+        """Give back what a pod was allocated of the node's resources, GPUs and ports."""
         self._pods.pop(uid, None)
         self.allocations.release(uid)
+        for key in [key for key in self._gpus if key.startswith(uid + "/")]:
+            del self._gpus[key]
 
     def release(self, uid: str) -> None:
         self.remove(uid)
         self._addresses.pop(uid, None)
-        for key in [key for key in self._gpus if key.startswith(uid + "/")]:
-            del self._gpus[key]
 
 
 def node_object(settings: NodeSettings, *, version: str, pressure: Collection[str] = ()) -> dict[str, Any]:

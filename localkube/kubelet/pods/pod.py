@@ -74,8 +74,7 @@ class PodWorker(PodState):
             runtime, path=self._path, pod=lambda: self.pod, status=self._status, answered=self._update
         )
         self._task: asyncio.Task | None = None
-        # The last status may come after their release.
-        self._had_devices: dict[str, list[dict[str, Any]]] = {}
+        self._had_devices: dict[str, list[dict[str, Any]]] = {}  # the last status comes after their release
         before = pod.get("status") or {}
         self._rejected = before.get("phase") in TERMINAL and "containerStatuses" not in before
         reported = before.get("startTime")
@@ -413,9 +412,14 @@ class PodWorker(PodState):
         """Give back namespaces and address."""
         if self.address:
             await self.runtime.client.call("remove_sandbox", pod=self.uid)
+        self._give_back()
         self.pool.release(self.uid)
-        self._had_devices = self._devices()
+
+    def _give_back(self) -> None:
+        """Give back what the node allocated to it, before its end is reported and another pod bound."""
+        self._had_devices = self._had_devices or self._devices()
         self.pool.devices.release(self.uid)
+        self.pool.remove(self.uid)
 
     # Its end.
 
@@ -439,8 +443,7 @@ class PodWorker(PodState):
         if self._task:
             await asyncio.wait([self._task])
         if not grace:
-            # It was forced, or had ended already: the API forgets it by itself.
-            return
+            return  # it was forced, or had ended already: the API forgets it by itself
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
         try:
             await self.runtime.api.delete(self._path, body)
@@ -453,7 +456,7 @@ class PodWorker(PodState):
     def _status(self) -> dict[str, Any]:
         if self._rejected:
             return rejected_status(self.pod, override=self._override, start_time=self._start_time)
-        return pod_status(
+        status = pod_status(
             self.pod,
             records=self.records,
             resizes=[] if self.finished else list(self.resources.conditions.values()),
@@ -467,6 +470,9 @@ class PodWorker(PodState):
             restarting=self.restarting.is_set(),
             devices=self._had_devices or self._devices(),
         )
+        if status["phase"] in TERMINAL:
+            self._give_back()
+        return status
 
     def _devices(self) -> dict[str, list[dict[str, Any]]]:
         return {name: self.pool.devices.statuses(self.uid, name) for name in self.containers}
