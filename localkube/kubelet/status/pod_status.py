@@ -65,7 +65,7 @@ def pod_status(
         host_ip: The node's address.
         start_time: When the kubelet first saw the pod.
         now: The time of this report.
-        override: Phase, reason and message in place of the computed ones once it is terminal.
+        override: Phase, reason and message in place of the computed ones once no container runs.
         terminal: No container will be started again, whatever the restart policy: the pod is being deleted,
             or was overridden, and all its processes have ended.
         resizes: See ``conditions.pod_conditions``.
@@ -214,7 +214,7 @@ def _outcome(
     before = pod.get("status") or {}
     if before.get("phase") in TERMINAL:
         return before["phase"], before.get("reason", ""), before.get("message", "")
-    if override and terminal:
+    if override and (terminal or not any("running" in status["state"] for status in statuses.values())):
         return override
     phase = phase_of(pod, statuses, terminal=terminal)
     if phase == before.get("phase"):
