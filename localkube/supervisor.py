@@ -364,6 +364,7 @@ def _copy_end(source: Path, goal: Path, most: int) -> None:
 
 
 def main() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked while ``create`` started this
     root, listener = Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     lock = os.open(root / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -8,9 +8,11 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +156,8 @@ def _start(
         if fresh and (snapshot := etcd_snapshot.obtain(control_plane, report=report)):
             etcd_snapshot.restore(snapshot, paths.etcd)
         report("starting the control plane")
-        supervisor = _launch(paths, listener)
+        with _uninterrupted():  # what has been started is known here, and ended below
+            supervisor = _launch(paths, listener)
         startup = Startup(
             paths,
             port=port,
@@ -179,6 +182,16 @@ def _start(
     finally:
         listener.close()
     return status(paths.name)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C wait until the end of this block."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _launch(paths: ClusterPaths, listener: socket.socket) -> subprocess.Popen:
