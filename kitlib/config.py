@@ -52,11 +52,7 @@ class Settings:
 
 
 def read(environment: dict[str, str] | None = None) -> Settings:
-    """Read the settings of this process.
-
-    Raises:
-        BadInput: A variable has a value that cannot be used.
-    """
+    """Read the settings of this process."""
     env = os.environ if environment is None else environment
     hours = env.get("TRAINYARD_LIFETIME_HOURS", "24")
     try:
@@ -79,11 +75,7 @@ def read(environment: dict[str, str] | None = None) -> Settings:
 
 
 def dollars(amount: str | float, whose: str) -> float:
-    """Parse an amount of US dollars.
-
-    Raises:
-        BadInput: It is not one.
-    """
+    """Parse an amount of US dollars; raise BadInput for what is none."""
     try:
         found = math.nan if isinstance(amount, bool) else float(amount)
     except (TypeError, ValueError):
@@ -114,11 +106,7 @@ def state_folder() -> Path:
 
 
 def manifests(*parts: str) -> Path:
-    """Locate a file or a folder of ``manifests/``.
-
-    Raises:
-        BadInput: The installation is incomplete.
-    """
+    """Locate a file or a folder of ``manifests/``."""
     path = DATA.joinpath("manifests", *parts)
     if not path.exists():
         raise BadInput("a file of the kit is missing", about=str(path), fix="install the kit again")
@@ -129,9 +117,6 @@ def find(path: str | os.PathLike[str]) -> Path:
     """Locate an existing file: relative to the working directory, or else to `DATA`.
 
     So ``trainers/digits_ddp.py`` is found from any folder, and in an installed environment.
-
-    Raises:
-        BadInput: It is in neither place.
     """
     given = Path(path).expanduser()
     for candidate in (given, DATA / given):

@@ -32,11 +32,7 @@ def entries(group: str) -> dict[str, metadata.EntryPoint]:
 
 
 def load(entry: metadata.EntryPoint) -> Any:
-    """Import what an entry point names.
-
-    Raises:
-        ProviderFailed: Its package, or one that it needs, is not installed.
-    """
+    """Import what an entry point names; raise ProviderFailed if a package for it is not installed."""
     try:
         return entry.load()
     except ModuleNotFoundError as error:
@@ -49,11 +45,7 @@ def load(entry: metadata.EntryPoint) -> Any:
 
 
 def find(group: str, name: str) -> Any:
-    """Load the entry point of a name.
-
-    Raises:
-        ProviderFailed: No installed distribution has it, or its package cannot be imported.
-    """
+    """Load the entry point of a name; raise ProviderFailed if no installed distribution has it."""
     if name not in entries(group):
         raise ProviderFailed(
             f"no installed package adds {name}", about=f"entry points {group}", fix="make setup"
@@ -62,11 +54,7 @@ def find(group: str, name: str) -> Any:
 
 
 def require_extra(extra: str, *, about: str) -> None:
-    """Check that what an extra installs for local pods can be imported by them.
-
-    Raises:
-        BadInput: Something of it is not installed.
-    """
+    """Check that what an extra installs for local pods can be imported by them."""
     missing = [name for name in IN_PODS[extra] if importlib.util.find_spec(name) is None]
     if missing:
         raise BadInput(

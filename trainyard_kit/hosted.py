@@ -38,10 +38,6 @@ def missing(requirements: Iterable[str], installed: Mapping[str, str]) -> list[s
 
     The newest release is taken that accepts what is installed; upper bounds stay.
 
-    Args:
-        requirements: As in the metadata of a package; those of extras are left out.
-        installed: The version of each package, by its normalized name.
-
     Example:
         >>> missing(["torch>=2.15", "kopf>=1.45", "kubernetes>=36,<37"], {"torch": "2.8"})
         ['kopf', 'kubernetes<37']

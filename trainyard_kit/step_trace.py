@@ -186,11 +186,7 @@ def _clock(first: Trace, other: Trace) -> float:
 
 
 def read_traces(folder: str | Path) -> StepTrace:
-    """Read the traces of all ranks: the files ``rank-N.json`` or ``rank-N.json.gz`` of a folder.
-
-    Raises:
-        BadInput: There are none, or they are not of the same steps of one run.
-    """
+    """Read the traces of all ranks: the files ``rank-N.json`` or ``rank-N.json.gz`` of a folder."""
     paths = sorted(Path(folder).glob("rank-*.json*"))
     if not paths:
         fix = "pass --trace-dir to trainers/gpt.py, and take at least six steps"

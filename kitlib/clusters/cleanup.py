@@ -49,11 +49,7 @@ def owned(kube: Kube) -> Table:
 
 
 def delete_all(kube: Kube) -> Table:
-    """Delete the kit's runs and volumes in a cluster; return what is left: an empty table.
-
-    Raises:
-        VolumeInUse: Pods that are not the kit's use one of its volumes.
-    """
+    """Delete the kit's runs and volumes in a cluster; return what is left: an empty table."""
     found = {str(row["run"]) for row in owned(kube) if row["run"]}
     runs = [Run(kube, name) for name in sorted(found)]
     kinds = {run.name: run.objects.kind for run in runs}

@@ -26,14 +26,7 @@ OPTIONS = {
 
 
 class ExistingCluster(Cluster):
-    """A cluster that somebody else manages.
-
-    Args:
-        name: Its name in the kit.
-        kubeconfig: Read, and never written.
-        context: One of its contexts.
-        namespace: Where the kit works.
-    """
+    """A cluster that somebody else manages."""
 
     provider = "existing"
 

@@ -18,11 +18,7 @@ from kitlib.k8s.api_errors import rbac_hint
 
 
 def find_kubectl() -> list[str]:
-    """The kubectl on PATH, or else the kit's own, which is obtained first.
-
-    Raises:
-        ProviderFailed: There is none on PATH, and the kit's own cannot be obtained.
-    """
+    """The kubectl on PATH, or else the kit's own, which is obtained first."""
     found = shutil.which("kubectl")
     if found is not None:
         return [found]
@@ -31,17 +27,7 @@ def find_kubectl() -> list[str]:
 
 
 def run_kubectl(kubectl: Sequence[str], command: str, *, kubeconfig: Path, cluster: str) -> Text:
-    """Run a kubectl command and return its output.
-
-    Args:
-        kubectl: Its command line, without arguments.
-        command: The arguments, as typed in a shell, with or without ``kubectl``.
-        kubeconfig: Of the cluster.
-        cluster: Its name, for errors.
-
-    Raises:
-        CommandFailed: kubectl failed; the error has its message.
-    """
+    """Run kubectl with the words of a command line, with or without ``kubectl``, and return its output."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -71,11 +57,7 @@ def run_kubectl(kubectl: Sequence[str], command: str, *, kubeconfig: Path, clust
 
 @contextmanager
 def forward_port(kubectl: Sequence[str], target: str, port: int, *, kubeconfig: Path) -> Iterator[str]:
-    """Forward a free port of this machine to a pod or a Service, and yield its address.
-
-    Raises:
-        CommandFailed: There is no such pod or Service, or it is not ready.
-    """
+    """Forward a free port of this machine to a ready pod or Service, and yield its address."""
     words = ["port-forward", target, f":{port}"]
     with subprocess.Popen(
         [*kubectl, *words],

@@ -39,12 +39,7 @@ BUILT_IN = {
 
 
 class LocalCluster(Cluster):
-    """A cluster on this machine.
-
-    Args:
-        name: Its name.
-        status: The answer of ``python -m localkube status``; by default it is asked when needed.
-    """
+    """A cluster on this machine, with the answer of ``python -m localkube status`` if that is known."""
 
     provider = "local"
 
@@ -60,13 +55,7 @@ class LocalCluster(Cluster):
 
     @classmethod
     def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> "LocalCluster":
-        """Start a cluster, or return the healthy one of this name and shape, with all nodes switched on.
-
-        Raises:
-            BadInput: The name or an option cannot be used; nothing was started.
-            ClusterBroken: There is one that does not answer.
-            ProviderFailed: It could not be started; the error says why.
-        """
+        """Start a cluster, or return the healthy one of this name and shape, with all nodes switched on."""
         names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
         arguments = _arguments(shape)
         with progress(f"cluster {name}") as line:
@@ -159,11 +148,7 @@ class LocalCluster(Cluster):
             line.done("stopped")
 
     def check_running(self) -> "LocalCluster":
-        """Return the cluster if it runs.
-
-        Raises:
-            ClusterBroken: It does not run; the error says why, and how to get it back.
-        """
+        """Return the cluster if it runs; raise ClusterBroken, with the reason, if it does not."""
         if self.status["state"] != "running":
             raise broken(self.name, self.status)
         return self

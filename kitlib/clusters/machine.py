@@ -31,15 +31,7 @@ class Unfinished(KeyboardInterrupt):
 
 
 def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> Any:
-    """Run one verb of ``python -m localkube`` and return its result.
-
-    Args:
-        arguments: The verb and its arguments.
-        report: Called with each line of progress.
-
-    Raises:
-        ProviderFailed: It failed; the error has its message.
-    """
+    """Run one verb of ``python -m localkube`` and return its result; raise its error as ProviderFailed."""
     command = [sys.executable, "-m", "localkube", *arguments]
     environment = {"TRAINYARD_STAND_INS": str(DATA / "images" / "published.toml"), **os.environ}
     with (
@@ -189,14 +181,7 @@ def images(*, wide: bool = False) -> Table:
 
 
 def load_images(file: str) -> list[dict[str, Any]]:
-    """Load the images of an archive, as ``docker save`` writes it, or of an OCI layout.
-
-    Returns:
-        Their records.
-
-    Raises:
-        ProviderFailed: It has no image for this machine, or is cut.
-    """
+    """Load the images of an archive of ``docker save``, or of an OCI layout; return their records."""
     with progress("images") as line:
         found = ask("image-store", "load", str(Path(file).absolute()), report=line.update)
         line.done(f"{len(found)} loaded")
@@ -208,9 +193,6 @@ def get_images(*names: str) -> list[dict[str, str]]:
 
     Returns:
         For each its name, version and folder; the folder has the program and, for an operator, ``manifests``.
-
-    Raises:
-        ProviderFailed: There is no such program, or it cannot be obtained; the error says why.
     """
     with progress("images") as line:
         found = ask("get-images", *names, report=line.update)

@@ -15,15 +15,7 @@ COLUMNS = ("node", "status", "cpu", "memory", "gpus", "version", "age")
 
 
 def list_nodes(kube: Kube, kind: str = "Node") -> list[Object]:
-    """List the nodes, or their metrics.
-
-    Args:
-        kube: The cluster's API.
-        kind: ``Node``, or ``NodeMetrics``.
-
-    Raises:
-        Rejected: This user may not list nodes.
-    """
+    """List the nodes, or their NodeMetrics; the error for a user who may not says what to use instead."""
     try:
         return kube.get_all(kind)
     except Rejected as error:

@@ -12,15 +12,7 @@ MOST_NODES = 100
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a new cluster; validated before anything is started.
-
-    Attributes:
-        nodes: How many.
-        cpus: Cores of each; None lets the provider choose.
-        memory: Of each, as "4Gi"; None lets the provider choose.
-        gpus: Of each; None takes all that exist.
-        options: Of this provider alone.
-    """
+    """The size of a new cluster; the provider chooses what is None."""
 
     nodes: int
     cpus: float | None = None

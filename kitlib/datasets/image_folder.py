@@ -34,11 +34,7 @@ class ImageFolder:
         return len(self.images)
 
     def sample(self) -> bytes:
-        """Pack some images of all classes, scaled to one size, as an ``.npz`` file.
-
-        Raises:
-            BadInput: One of them is no image.
-        """
+        """Pack some images of all classes, scaled to one size, as an ``.npz`` file."""
         import numpy
         from PIL import Image
 
@@ -61,11 +57,7 @@ class ImageFolder:
 
 
 def read(path: Path) -> ImageFolder:
-    """Read a folder of images.
-
-    Raises:
-        BadInput: It has no images in class folders, or test classes that are missing in the training folder.
-    """
+    """Read a folder of images; raise BadInput without any, or for test classes that are not trained."""
     if not path.is_dir():
         raise BadInput("there is no such folder here", about=str(path), fix="give one that exists")
     train = next((path / part for part in TRAIN if (path / part).is_dir()), path)

@@ -23,12 +23,7 @@ _elsewhere: ContextVar[bool] = ContextVar("shown_elsewhere", default=False)
 
 
 class Progress(AbstractContextManager["Progress"]):
-    """A line of text about what happens now; used as a context manager.
-
-    Example:
-        >>> with progress("cluster lab") as line:
-        ...     line.update("starting etcd")
-    """
+    """A line of text about what happens now; used as a context manager."""
 
     rewrites = False  # whether a line replaces the one before
     in_place = False  # whether people see it change, so that it may show each step

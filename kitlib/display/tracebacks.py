@@ -43,12 +43,7 @@ MOST_LINES, LONGEST = 40, 4000  # of a message, and characters of a chain's
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a pod's log.
-
-    Attributes:
-        time: RFC 3339 in UTC, as the API server gives it.
-        text: The line.
-    """
+    """A line of a pod's log, and its time: RFC 3339 in UTC, as the API server gives it."""
 
     time: str
     text: str

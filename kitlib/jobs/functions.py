@@ -37,13 +37,6 @@ ALONE = {
 def program(function: Callable[..., object], args: Mapping[str, Any] | Sequence[object] | None) -> str:
     """Write the program that defines a function and calls it.
 
-    Args:
-        function: Defined with ``def``, in a cell or a file.
-        args: Its arguments by name: numbers, texts, lists, dicts.
-
-    Raises:
-        BadInput: It is no such function, uses names from outside, or an argument has no literal.
-
     Example:
         >>> def train(epochs):
         ...     print(epochs)
@@ -69,11 +62,7 @@ def program(function: Callable[..., object], args: Mapping[str, Any] | Sequence[
 
 
 def carried(function: Callable[..., object], args: Mapping[str, Any] | Sequence[object] | None) -> Sources:
-    """Read what is sent of a function: its program, and the modules beside the notebook that it imports.
-
-    Raises:
-        BadInput: As of `program`.
-    """
+    """Read what is sent of a function: its program, and the modules beside the notebook that it imports."""
     text = program(function, args)
     path = Path.cwd() / f"{function.__name__}.py"
     return sources(path, given={path: text})
@@ -82,11 +71,7 @@ def carried(function: Callable[..., object], args: Mapping[str, Any] | Sequence[
 def arguments(
     function: Callable[..., object], args: Mapping[str, Any] | Sequence[object] | None
 ) -> dict[str, object]:
-    """Check a function's arguments, by name.
-
-    Raises:
-        BadInput: They are no dict, or the function takes others.
-    """
+    """Check a function's arguments: a dict of those that it takes."""
     fix = 'args={"epochs": 3}'
     if args and not isinstance(args, Mapping):
         raise BadInput("a function's arguments are a dict", about=f"args={args!r}", fix=fix)
@@ -105,11 +90,7 @@ def arguments(
 
 
 def source_of(function: Callable[..., object]) -> tuple[list[str], int]:
-    """Read a function's lines, and the number of the first in its cell or file.
-
-    Raises:
-        BadInput: It is no function that was defined with ``def``, or has no source.
-    """
+    """Read a function's lines, and the number of the first in its cell or file."""
     fix = "define it with def in a cell, without a %%magic, or in a file"
     if not isinstance(function, FunctionType) or function.__name__ == "<lambda>":
         raise BadInput("this function cannot be sent", about=repr(function), fix=fix)

@@ -44,11 +44,7 @@ class TrainerProgram:
         files: Sequence[str | Path] = (),
         secret: str | None = None,
     ) -> Self:
-        """Read a file, or a function as a program; or parse a URL.
-
-        Raises:
-            BadInput: The trainer is missing, too large or no Python; or the arguments or files are invalid.
-        """
+        """Read a file, or a function as a program; or parse a URL."""
         address = None if callable(trainer) else remote(trainer, secret)
         if files and (callable(trainer) or address):
             fix = "put them on a volume, or beside a program that is a file here"

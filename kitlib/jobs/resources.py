@@ -50,10 +50,6 @@ class NodeResources:
         """Read the nodes; where a user may not list them, the GPUs of the namespace's quota.
 
         GPUs of a cloud's nodes that are not there, or not ready yet, count.
-
-        Args:
-            cluster: The cluster.
-            tolerations: Of all pods, by the settings.
         """
         every = _allowed(lambda: list_nodes(cluster.kube))
         if every is None:
@@ -100,9 +96,6 @@ def check_room(job_objects: Sequence[Object], cluster: Cluster, *, about: str) -
     """Check that a node of the cluster, as large as it is, has what a pod requests; other pods do not count.
 
     Nodes that are off, cordoned or under pressure count, and GPUs of a cloud's nodes that are not there yet.
-
-    Raises:
-        BadInput: None has: the pods would wait until there is a larger node.
     """
     every = _allowed(lambda: list_nodes(cluster.kube)) or []
     for spec in _pod_specs(list(job_objects)):

@@ -63,11 +63,7 @@ class Remote:
 
 
 def remote(trainer: object, secret: str | None) -> Remote | None:
-    """Parse a trainer's URL; None for a trainer that is a file here.
-
-    Raises:
-        BadInput: The URL is invalid, or a secret is given for a trainer that is not fetched.
-    """
+    """Parse a trainer's URL; None for a trainer that is a file here."""
     if "://" not in str(trainer):
         if secret is not None:
             raise BadInput(
@@ -106,9 +102,6 @@ def sources(
         offered: Modules that may be imported from anywhere.
         files: Files and folders that the first program reads, as `listed` returns them.
         given: Sources of programs that are no files.
-
-    Raises:
-        BadInput: One cannot be read or is no Python, or together they are too large for a ConfigMap.
     """
     found: Sources = {}
     imported: set[str] = set()
@@ -132,11 +125,7 @@ def sources(
 
 
 def check_size(found: Sources, *, about: str) -> Sources:
-    """Return the sources if a ConfigMap can carry them.
-
-    Raises:
-        BadInput: They are too large or too many, or a path is not allowed.
-    """
+    """Return the sources if a ConfigMap can carry them; raise BadInput if not."""
     lengths = (len(content.encode() if isinstance(content, str) else content) for content in found.values())
     _check_sizes(dict(zip(found, lengths, strict=True)), about=about)
     return found
@@ -175,14 +164,7 @@ def data_of(found: Sources) -> Object:
 
 
 def volume_of(found: Sources, *, name: str, modes: Mapping[str, int], below: str = "") -> Object:
-    """Build the pods' volume with the files at their paths, from the ConfigMap of that name.
-
-    Args:
-        found: The files.
-        name: Of the ConfigMap.
-        modes: By path, for those that are not 0644.
-        below: A file, or a folder, to which the volume is limited.
-    """
+    """Build the pods' volume with the files, or those below a path, from the ConfigMap of that name."""
     items = [
         {"key": key, "path": path} | ({"mode": modes[path]} if path in modes else {})
         for path, key in _keys(found).items()
@@ -206,11 +188,7 @@ def _keys(found: Sources) -> dict[str, str]:
 
 
 def listed(program: Path, files: Iterable[str | Path]) -> list[str]:
-    """Normalise the files and folders that a program reads: paths below its folder.
-
-    Raises:
-        BadInput: One is not there, lies elsewhere, or is named twice.
-    """
+    """Normalise the files and folders that a program reads: paths below its folder."""
     if isinstance(files, str | Path):
         raise BadInput("files is a list", about=f"files={str(files)!r}", fix=f"files=[{str(files)!r}]")
     folder, found = program.parent, list[str]()
@@ -237,9 +215,6 @@ def modes(program: Path, files: Iterable[str]) -> dict[str, int]:
     """Read the permissions of files that are not 0644; in pods every user may read them, as on a volume.
 
     What a ConfigMap cannot carry is logged: empty folders, and links that lead nowhere.
-
-    Raises:
-        BadInput: They are too large for a ConfigMap, or a name is not allowed.
     """
     skipped: list[str] = []
     found = {name: path.stat() for name, path in _files_below(program.parent, files, skipped=skipped)}
@@ -326,11 +301,7 @@ def _imported(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
 
 
 def content_of(path: Path) -> str | bytes:
-    """Read a file: text if it is UTF-8, which a person can read in the ConfigMap, or else bytes.
-
-    Raises:
-        BadInput: It cannot be read.
-    """
+    """Read a file: text if it is UTF-8, which a person can read in the ConfigMap, or else bytes."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -348,9 +319,6 @@ def flags(args: Mapping[str, Any] | Sequence[object]) -> list[str]:
     Example:
         >>> flags({"epochs": 3, "log_every": 5, "amp": True, "resume": None})
         ['--epochs=3', '--log-every=5', '--amp']
-
-    Raises:
-        BadInput: It is neither a dict nor a list.
     """
     if isinstance(args, Mapping):
         words = [

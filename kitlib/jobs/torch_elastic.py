@@ -26,15 +26,7 @@ UNREACHABLE = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
 
 
 class ElasticTrainingJob(TrainingJob):
-    """A training job whose number of nodes may change if limits for it are given.
-
-    Args:
-        trainer: As for the other jobs; with limits an elastic one, such as ``trainers/digits_elastic.py``.
-        nodes: Number of nodes at the beginning.
-        min_nodes: The fewest with which it trains.
-        max_nodes: The most that ``run.scale`` may request; by default twice ``nodes``.
-        job: The other arguments of `TrainingJob`.
-    """
+    """A training job whose number of nodes may change if limits for it are given."""
 
     limits: tuple[int, int] | None = None
     MAX_RESTARTS: ClassVar = 10  # of a failed trainer by the launcher in its pod

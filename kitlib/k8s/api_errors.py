@@ -50,13 +50,7 @@ _CONNECTIONS = {
 
 
 def rejected(status: int, body: bytes, *, about: str) -> Rejected:
-    """Make the error of an HTTP response.
-
-    Args:
-        status: 400 or above.
-        body: A Kubernetes ``Status``, or what a proxy has put in its place.
-        about: The object, and the cluster.
-    """
+    """Make the error of a response: a Kubernetes ``Status``, or what a proxy has put in its place."""
     text = body.decode("utf-8", "replace").strip()
     try:
         answer = json.loads(text)
@@ -74,11 +68,7 @@ def rejected(status: int, body: bytes, *, about: str) -> Rejected:
 
 
 def rbac_hint(words: str) -> str:
-    """Suggest what allows a forbidden request: a permission, room in a quota, or a lesser request.
-
-    Args:
-        words: The API server's message, or kubectl's.
-    """
+    """Suggest what allows a request that the API server or kubectl calls forbidden: a permission, or room."""
     if "exceeded quota" in words:
         return (
             "delete runs and pods that have ended, request less, or ask the administrator for a larger quota"
@@ -96,11 +86,6 @@ def rbac_hint(words: str) -> str:
 
 def grant(verb: str, resource: str, *, group: str, namespace: str | None, user: str = "USER") -> str:
     """Write the kubectl commands by which an administrator grants a permission.
-
-    Args:
-        verb, resource, group: As in RBAC; the resource with its subresource.
-        namespace: None or empty for the whole cluster.
-        user: A user, or a ServiceAccount by its full name.
 
     Example:
         >>> print(grant("list", "nodes", group="", namespace=None, user="ada"))

@@ -111,9 +111,6 @@ class Kube:
         context: One of the kubeconfig's contexts; by default its current one.
         namespace: Of objects that name none; by default the context's.
         explain: Makes the error of a failed connection from the client's message.
-
-    Raises:
-        BadInput: The kubeconfig cannot be read, or has no such context.
     """
 
     def __init__(
@@ -133,11 +130,7 @@ class Kube:
         self._resources: dict[tuple[str, str], _Resource] = {}
 
     def get(self, kind: str, name: str) -> Object:
-        """Get one object.
-
-        Raises:
-            Rejected: There is none (``reason`` is NotFound), or the user may not see it.
-        """
+        """Get one object; raise Rejected if there is none, or this user may not see it."""
         return self._json("GET", self.path(kind, name), about=f'{kind} "{name}"')
 
     def find(self, kind: str, name: str) -> Object | None:
@@ -255,12 +248,7 @@ class Kube:
         return Stream(self._request("GET", path, params=params, about=about, seconds=seconds))
 
     def execute(self, pod: str, command: Sequence[str], *, container: str) -> str:
-        """Run a command in a container and return its output.
-
-        Raises:
-            CommandFailed: Its exit status is not 0, or it did not end in time.
-            Rejected: The pod does not exist, its node does not answer, or this user may not.
-        """
+        """Run a command in a container and return its output; CommandFailed if its exit status is not 0."""
         from kubernetes import client
         from kubernetes.stream import stream
         from websocket import WebSocketException

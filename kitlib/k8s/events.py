@@ -30,15 +30,7 @@ def make_event(
     labels: Mapping[str, str] = NONE,
     annotations: Mapping[str, str] = NONE,
 ) -> Object:
-    """Make an Event about an object.
-
-    Args:
-        about: The object.
-        kind: Its kind, which the members of a list do not have.
-        reason: One word: ``Killed``, ``Scaled`` …
-        message: The rest.
-        at: In UTC; to the microsecond in ``eventTime``.
-    """
+    """Make an Event about an object; the members of a list do not have their kind."""
     meta = about["metadata"]
     namespace = meta.get("namespace", "")
     second = at.strftime("%Y-%m-%dT%H:%M:%SZ")

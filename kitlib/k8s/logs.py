@@ -92,14 +92,7 @@ class LogPosition:
 
 
 class PodLogFollower:
-    """One pod's log as it is written; iterate in one thread, close from any.
-
-    Args:
-        kube: The cluster.
-        pod: A pod whose container has started.
-        ended: Tells whether the pod will write no more.
-        position: How far an earlier follower has read it.
-    """
+    """One pod's log as it is written; iterate in one thread, close from any."""
 
     def __init__(
         self, kube: Kube, pod: Object, ended: Callable[[], bool], position: LogPosition | None = None
@@ -168,11 +161,7 @@ class PodLogFollowers:
         return any(thread.is_alive() for thread, _ in self.running)
 
     def take(self, seconds: float) -> list[tuple[Any, Line]]:
-        """Take the lines that have come, waiting at most so long for the first.
-
-        Raises:
-            KitError: One of the followers has failed.
-        """
+        """Take the lines that have come, waiting so long for the first; raise what a follower raised."""
         try:
             first = [self.lines.get(timeout=seconds)]
         except queue.Empty:

@@ -63,11 +63,7 @@ def write(objects: Sequence[Object]) -> Manifest:
 
 
 def read(path: Path) -> list[Object]:
-    """Read the objects of a YAML file.
-
-    Raises:
-        BadInput: It cannot be read, is no YAML, or has other things than Kubernetes objects.
-    """
+    """Read the objects of a YAML file."""
     return parse(read_text(path), about=str(path))
 
 

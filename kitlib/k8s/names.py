@@ -25,11 +25,7 @@ _UNAMBIGUOUS = "bcdfghjkmnpqrstvwxz2456789"  # no vowels, and no pair of charact
 
 
 def validate_name(name: object, *, kind: str, longest: int = 63) -> str:
-    """Check that a name is a DNS label (RFC 1123), as Kubernetes requires.
-
-    Raises:
-        BadInput: It is not; the error proposes one that is.
-    """
+    """Check that a name is a DNS label (RFC 1123), as Kubernetes requires; the error proposes one that is."""
     if not isinstance(name, str):
         what = f"a {kind}'s name is text, not {type(name).__name__}"
         raise BadInput(what, about=repr(name), fix=f'name="{kind}-1"')

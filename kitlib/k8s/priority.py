@@ -12,9 +12,6 @@ def ensure_priority_class(kube: Kube, name: str) -> None:
 
     One that exists, perhaps with another value, is used as it is. The kit leaves them when a run is deleted:
     they belong to the whole cluster, and other people's pods may use them.
-
-    Raises:
-        BadInput: There is none, and the kit has none of this name or this user may not create it.
     """
     path = config.manifests("priority") / f"{name}.yaml"
     ours = manifests.read(path)[0] if path.is_file() else None

@@ -23,11 +23,7 @@ def parse_quantity(quantity: str | int | float) -> float:
 
 
 def check_quantity(value: object, *, what: str, example: str) -> str | None:
-    """Check a quantity that is given; None is none.
-
-    Raises:
-        BadInput: It is invalid, or not above 0.
-    """
+    """Check that a quantity is valid and above 0; None is none."""
     if value is None:
         return None
     usable = isinstance(value, str | int | float) and not isinstance(value, bool)
@@ -40,11 +36,7 @@ def check_quantity(value: object, *, what: str, example: str) -> str | None:
 
 
 def check_count(value: object, *, what: str, least: int, most: int) -> int:
-    """Check that a value is a whole number in range.
-
-    Raises:
-        BadInput: It is of another type, or out of range.
-    """
+    """Check that a value is a whole number in range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise BadInput(
             f"{what} is a whole number from {least} to {most}",

@@ -38,10 +38,6 @@ def wait(
         resume: The fix after an interruption or a timeout.
         describe: Describes a state in a line; the last one is in the error.
         report: Called with each description.
-
-    Raises:
-        WaitTimeout: The deadline passed; the error has the last state.
-        Interrupted: By the user; nothing else was changed.
     """
     limit = seconds(PROGRESS_SECONDS if timeout is None else timeout)
     deadline, before = clock() + limit, None
@@ -65,11 +61,7 @@ def wait(
 
 
 def seconds(timeout: object) -> float:
-    """Check a timeout.
-
-    Raises:
-        BadInput: It is not a number of seconds above 0.
-    """
+    """Check a timeout: a number of seconds above 0."""
     if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
         what = "a timeout is a number of seconds above 0"
         raise BadInput(what, about=f"timeout={timeout!r}", fix="timeout=300")

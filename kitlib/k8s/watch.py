@@ -108,15 +108,7 @@ class _Watcher:
 
 
 def watch_objects(kube: Kube, *specs: WatchSpec) -> Iterator[Snapshot]:
-    """Yield the objects now, again after each change, and at least once a second.
-
-    Args:
-        kube: The cluster.
-        specs: Of different kinds.
-
-    Raises:
-        KitError: The cluster does not answer, or stopped answering for half a minute.
-    """
+    """Yield objects of different kinds now, again after each change, and at least once a second."""
     changes: Changes = queue.SimpleQueue()
     watchers: list[_Watcher] = []
     grace = ErrorGrace()

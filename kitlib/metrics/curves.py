@@ -48,14 +48,7 @@ class Curves:
 
 @dataclass
 class EpochMetrics:
-    """The ranks' reports of one epoch.
-
-    Attributes:
-        loss: By rank.
-        rate: Images a second, by rank.
-        seconds: The slowest rank's.
-        accuracy: Over the test images, between 0 and 1, where it was evaluated.
-    """
+    """The ranks' reports of one epoch: losses and images a second by rank, the slowest one's seconds."""
 
     loss: dict[int, float] = field(default_factory=dict)
     rate: dict[int, float] = field(default_factory=dict)
@@ -69,13 +62,7 @@ class EpochMetrics:
 
 
 class TrainingMetrics:
-    """Training metrics of a run; add its events from one thread.
-
-    Example:
-        >>> training = TrainingMetrics(metrics.parse(lines))
-        >>> training.frame().loss.shape
-        (4, 120)
-    """
+    """Training metrics of a run; add its events from one thread."""
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.epochs: dict[int, EpochMetrics] = {}

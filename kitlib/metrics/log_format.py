@@ -35,11 +35,7 @@ _TOTALS = {"epoch": "epochs", "step": "steps"}
 
 
 def format_line(text: str, *, pod: str = "") -> str:
-    """Format a line of a log for people: an event in words, any other text without control characters.
-
-    Args:
-        text: As it was written.
-        pod: The pod's name, such as ``rank 2``, which is not repeated.
+    """Format a line of a log for people; the pod's name, such as ``rank 2``, is not repeated.
 
     Example:
         >>> format_line('{"event": "step", "time": 1.5, "rank": 2, "step": 140, "images_per_s": 1203.7}')

@@ -37,12 +37,7 @@ class NodeUse:
 
 
 def read_counters(text: Iterable[str], now: float) -> tuple[float, float, float] | None:
-    """Read a kubelet's counters: their time, the seconds of CPU until then, and the bytes in use.
-
-    Args:
-        text: The lines of its ``/metrics/resource``.
-        now: Seconds since 1970, for a kubelet that gives no time.
-    """
+    """Read a kubelet's ``/metrics/resource``: the counters' time, seconds of CPU until then, bytes in use."""
     found: dict[str, tuple[float, float]] = {}
     for line in text:
         name, *rest = line.split()[:3] or [""]
@@ -149,12 +144,7 @@ class UsageHistory:
 
 
 def node_usage(metrics: Iterable[Object], nodes: Iterable[Object]) -> Table:
-    """Make a table of the use of each node, with its share of what is allocatable there.
-
-    Args:
-        metrics: Objects of kind NodeMetrics.
-        nodes: Objects of kind Node; one without metrics has dashes.
-    """
+    """Make a table of the use of each node, with its share of what is allocatable there."""
     used = {metric["metadata"]["name"]: metric["usage"] for metric in metrics}
     rows = []
     for node in sorted(nodes, key=lambda node: node["metadata"]["name"]):

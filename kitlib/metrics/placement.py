@@ -39,16 +39,7 @@ class PodInterval:
 
 
 class Placement:
-    """The recorded placement of pods; add from one thread.
-
-    Args:
-        nodes: Those of the cluster at the beginning.
-
-    Example:
-        >>> placement = Placement(["node-0"])
-        >>> placement.observe([pod], now=time.time())
-        >>> placement.intervals
-    """
+    """The recorded placement of pods; add from one thread."""
 
     def __init__(self, nodes: Iterable[str] = ()) -> None:
         self.nodes: list[str] = list(nodes)

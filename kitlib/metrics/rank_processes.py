@@ -10,13 +10,7 @@ from kitlib.metrics.events import Event, whole_number
 
 @dataclass(frozen=True)
 class RankProcess:
-    """The pod and the process of a rank.
-
-    Attributes:
-        rank: The rank; of parameter servers the replica's name.
-        pod: The pod.
-        pid: The process, in the pod's PID namespace; None if the trainer does not report it.
-    """
+    """The pod of a rank, and its process in the pod's PID namespace, if the trainer reports it."""
 
     rank: int | str
     pod: Object
@@ -34,11 +28,7 @@ def replica_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | st
 
 
 def rank_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, RankProcess]:
-    """Locate the ranks of the newest rendezvous.
-
-    Args:
-        reported: The trainers' events, each with the pod in whose log it is.
-    """
+    """Locate the ranks of the newest rendezvous, by the events in each pod's log."""
     reported = list(reported)
     met = [pair for pair in reported if pair[1].event == "rendezvous"]
     met = met or [pair for pair in reported if pair[1].event == "start"]

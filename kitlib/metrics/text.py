@@ -72,9 +72,6 @@ def parse_text(logs: Mapping[int | str, Iterable[Line]], pattern: str | None = N
         pattern: A regular expression with named groups: ``r"step (?P<step>\\d+) loss (?P<loss>\\S+)"``.
             Without a group ``step``, the matches of a rank are counted. By default the JSON lines; where
             there are none, the losses, by their names or their columns.
-
-    Raises:
-        BadInput: The pattern is no regular expression, or has no named group.
     """
     if pattern is None:
         found = [event for lines in logs.values() for line in lines if (event := parse_line(line.text))]
@@ -182,12 +179,7 @@ def _kind(text: str, loss: re.Match[str], pairs: Sequence[re.Match[str]]) -> str
 
 @dataclass
 class LossEvents:
-    """Reads the lines of one rank, one after the other: their losses as events.
-
-    Attributes:
-        rank: Of the events.
-        pattern: Whose matches are read in place of losses.
-    """
+    """Reads the lines of one rank: their losses as events, or the matches of a pattern."""
 
     rank: int
     pattern: re.Pattern[str] | None = None

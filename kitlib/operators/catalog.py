@@ -55,11 +55,7 @@ OPERATORS: Mapping[str, tuple[OperatorPart, ...]] = _load()
 
 
 def fetch(part: OperatorPart, folder: Path, *, report: Callable[[str], None]) -> None:
-    """Download a part's manifests into a new folder.
-
-    Raises:
-        InstallFailed: They cannot be reached, were cut, or differ from those that were tested.
-    """
+    """Download a part's manifests into a new folder; raise InstallFailed if they differ from those tested."""
     with tempfile.TemporaryFile() as file:
         _download(part.url, file, report)
         folder.mkdir()

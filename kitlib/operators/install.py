@@ -161,11 +161,7 @@ def _mark(kube: Kube, workload: Object, part: OperatorPart) -> None:
 
 
 def _wait(kube: Kube, part: OperatorPart, report: Report, *, ours: bool) -> None:
-    """Wait until the part's workloads are available and its kinds are served, then until its webhooks answer.
-
-    Args:
-        ours: Its objects have the kit's label; of somebody else's only the workload is known.
-    """
+    """Wait until its workloads are available and its kinds served, then until its webhooks answer."""
     kind, namespace, name = part.workload
     about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'
     resume = f'install("{part.name}") again; cluster.kubectl("describe pods -n {namespace}") tells more'

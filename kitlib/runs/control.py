@@ -35,13 +35,7 @@ class RunControl:
         self.kube: Kube = objects.kube
 
     def signal(self, rank: int | str, signal: str, reason: str) -> Text:
-        """Send a signal to the process of a rank.
-
-        Args:
-            rank: Its rank in the newest rendezvous, or the name of a replica of parameter servers.
-            signal: ``KILL``, ``STOP`` …
-            reason: Of the Event: ``Killed``, ``Paused`` …
-        """
+        """Signal a rank of the newest rendezvous, or a replica of parameter servers; issue an Event."""
         return self._signal(self._find(rank), signal, reason)
 
     def resume(self, rank: int | str | None) -> Text:

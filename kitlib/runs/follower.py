@@ -22,9 +22,6 @@ _PODS = re.compile(r"(\d+) of (\d+) pods")
 class RunFollower(AbstractContextManager["RunFollower"]):
     """Follows the events of a run's pods until it is left.
 
-    Args:
-        kube: The API client.
-
     Example:
         >>> with RunFollower(kube) as follower:
         ...     follower.follow(pods)

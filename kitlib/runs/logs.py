@@ -31,11 +31,7 @@ _TORCHRUN = re.compile(r"torch/distributed/elastic/\S+\] failed \(exitcode")
 
 
 class LogCache:
-    """The logs of a run's pods, kept for when the pods are deleted.
-
-    Attributes:
-        logs: The pod and its lines, by the pod's uid.
-    """
+    """The logs of a run's pods, kept for when the pods are deleted: pod and lines by the pod's uid."""
 
     def __init__(self, objects: RunObjects) -> None:
         self.objects: RunObjects = objects
@@ -71,14 +67,7 @@ class LogCache:
         seconds: float,
         report: Callable[[str], None],
     ) -> None:
-        """Delete pods and keep their logs to the last line.
-
-        Args:
-            leaving: The pods.
-            delete: Starts the deletion.
-            seconds: How long to wait for them; unreachable ones are not waited for.
-            report: Called with a line on the pods that are left.
-        """
+        """Delete pods and keep their logs to the last line; unreachable pods are not waited for."""
         self.refresh(leaving)
         waiting = {pod["metadata"]["uid"]: pod for pod in leaving if not pods.node_unreachable(pod)}
         if not waiting:
@@ -123,14 +112,7 @@ class LogCache:
         self.logs[uid] = (pod, max(lines, before, key=len))
 
     def newest_pods(self, rank: int | str | None = None) -> dict[int | str, Object]:
-        """Find the newest existing pod of each requested rank.
-
-        Args:
-            rank: A rank, or the name of a replica of parameter servers; None for all.
-
-        Raises:
-            BadInput: The run has no such rank.
-        """
+        """Find the newest existing pod of each rank or replica, or of one, which the run must have."""
         there = self.objects.pods()
         # One that is being deleted counts only where there is no other.
         by_age = sorted(there, key=lambda pod: (not pods.deleted(pod), pod["metadata"]["creationTimestamp"]))
@@ -170,15 +152,7 @@ class LogCache:
 
 
 class LogStream:
-    """Lines of a run as they are written; iterate over it, or let a notebook show it.
-
-    Args:
-        objects: The run's objects.
-        cache: The logs that are kept of it.
-        rank: A rank, or the name of a replica; None for all.
-        timeout: Seconds to wait for the pods to start.
-        part_of: Where that wait is shown; by default in a line of its own.
-    """
+    """Lines of a run as they are written; iterate over it, or let a notebook show it."""
 
     def __init__(
         self,
@@ -261,13 +235,7 @@ class LogStream:
 
 
 class Log(Text):
-    """The output of a run's pods: the text as it was written; a cell shows it as people read it.
-
-    Args:
-        lines: In their order, with the rank of each.
-        only: The requested rank; by default each line begins with its rank.
-        note: Shown where there are no lines.
-    """
+    """The output of a run's pods: the text as it was written; a cell shows it as people read it."""
 
     lines: list[tuple[int | str, Line]]
     only: int | str | None
@@ -301,14 +269,7 @@ def readable(rank: int | str, line: Line, only: int | str | None) -> str:
 def failure(
     status: RunStatus, ended: Iterable[Object], written: Mapping[int | str, Sequence[Line]], *, about: str
 ) -> RunFailed:
-    """Build the error of a failed run: the first traceback, or else the reason of the first failed pod.
-
-    Args:
-        status: The run's.
-        ended: The newest pod of each rank, also those that are deleted.
-        written: The lines of each rank.
-        about: The run, for the error.
-    """
+    """Build the error of a failed run: the first traceback, or else the reason of the first failed pod."""
     ended = list(ended)
     fix = "fix it and launch again; run.logs(rank=…) has all that a rank wrote"
     messages = {pods.replica_id(pod): pods.last_message(pod) for pod in ended}

@@ -56,13 +56,7 @@ class RunStatus:
 
 
 def run_status(main: Object | None, every: Iterable[Object], warnings: Iterable[Object] = ()) -> RunStatus:
-    """Judge a run.
-
-    Args:
-        main: Its Job, PyTorchJob …; None if there is none (any more).
-        every: Its pods.
-        warnings: Events of type Warning about the main object.
-    """
+    """Judge a run by its main object, if there is one, its pods, and the warnings about the main object."""
     if main is None:
         return RunStatus(DELETED, "it was deleted, or never launched")
     every = list(every)
@@ -118,11 +112,6 @@ class RunObjects:
     """The objects of one run in its cluster, by the run's label: read, watched and deleted.
 
     It keeps the last state of each pod that it has seen: operators delete pods that have failed.
-
-    Args:
-        kube: The cluster's API.
-        name: The run's name.
-        kind: The kind of its main object; by default the cluster is asked.
     """
 
     def __init__(self, kube: Kube, name: str, kind: str = "") -> None:
@@ -200,11 +189,7 @@ class RunObjects:
             self._seen[uid] = pod
 
     def newest(self, there: Collection[Object]) -> list[Object]:
-        """Find the newest pod of each rank, including deleted ones as they were last seen.
-
-        Args:
-            there: The pods that exist.
-        """
+        """Find the newest pod of each rank: of those that exist, or a deleted one as it was last seen."""
         for pod in there:
             self.observe(pod)
         by_age = sorted(self._seen.values(), key=lambda pod: pod["metadata"]["creationTimestamp"])

@@ -65,9 +65,6 @@ if [ -d "./$1" ]; then cd "./$1" && find . -mindepth 1 -maxdepth 1 {_STAT}; else
 def inside(path: object, *, what: str = "path") -> str:
     """Normalise a path on a volume, relative to its root, which is "".
 
-    Raises:
-        BadInput: It leads out of the volume, or is no text.
-
     Example:
         >>> inside("/cifar10//train/")
         'cifar10/train'

@@ -41,12 +41,7 @@ _FULL = ("No space left on device", "Disk quota exceeded", "Wrote only")
 
 
 class HelperPod(AbstractContextManager["HelperPod"]):
-    """A pod with the volume at ``/volume``, its working directory; deleted at the end in any case.
-
-    Args:
-        cluster: A `kitlib.Cluster`, for its API client, kubectl, and the annotations that pods need there.
-        claim: The name of the volume.
-    """
+    """A pod with the volume at ``/volume``, its working directory; deleted at the end in any case."""
 
     def __init__(self, cluster: Any, claim: str) -> None:
         self.cluster, self.claim = cluster, claim
@@ -108,12 +103,7 @@ class HelperPod(AbstractContextManager["HelperPod"]):
 
     @contextlib.contextmanager
     def running(self, script: str, *arguments: str) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
-        """Run a shell script with its stdin and stdout open to the caller; wait for its end.
-
-        Raises:
-            VolumeFull: The script met a full volume.
-            TransferFailed: It failed, or the connection to it was lost; the error has its stderr.
-        """
+        """Run a shell script with its stdin and stdout open to the caller; wait for its end."""
         command = [*self.cluster.kubectl_command(), "exec", "-i", "-q", self.pod, "--"]
         process = subprocess.Popen(
             [*command, "sh", "-c", script, "sh", *arguments],

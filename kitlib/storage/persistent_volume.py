@@ -39,10 +39,6 @@ def gcs_fuse_source(bucket: str, volume: str) -> Object:
 
     The driver takes what is before the colon for the bucket; a pod cannot mount two volumes of one handle.
 
-    Args:
-        bucket: Without ``gs://``.
-        volume: Its name, and the folder's.
-
     Example:
         >>> gcs_fuse_source("trainyard-lab-1", "models")["csi"]["volumeHandle"]
         'trainyard-lab-1:models'
@@ -87,19 +83,7 @@ def share(
     labels: Mapping[str, str],
     notes: Mapping[str, str],
 ) -> None:
-    """Create a read-only claim in a namespace, and a PersistentVolume for it, for storage that exists.
-
-    Args:
-        kube: Within the namespace.
-        name: Of the claim.
-        source: Of the storage, as `Volume.source` returns it.
-        size: Of the claim.
-        labels: Of both objects.
-        notes: Annotations of the claim, for programs.
-
-    Raises:
-        BadInput: It is a disk that one node mounts at a time.
-    """
+    """Create a read-only claim in a namespace, and a PersistentVolume for it, for a `Volume.source`."""
     modes = {"spec": {"accessModes": [READ_ONLY_MANY]}}
     volume = _promised(kube, name, size=size, source=read_only(source), labels=labels)
     kube.apply(merge(volume, modes))
@@ -120,13 +104,10 @@ def find_shared(kube: Kube, name: str) -> Object | None:
 
 
 def read_only(source: Mapping[str, Any]) -> Object:
-    """Change a source so that pods cannot write to it.
+    """Change a source so that pods cannot write to it; raise BadInput for a disk that one node mounts.
 
     A Filestore share becomes an NFS volume, which it is: several PersistentVolumes with one handle of its
     driver would be staged at one place of a node, once.
-
-    Raises:
-        BadInput: It is a disk that one node mounts at a time.
 
     Example:
         >>> read_only({"nfs": {"server": "10.0.0.2", "path": "/share"}})

@@ -41,12 +41,7 @@ def create(
     source: Mapping[str, Any] | None,
     timeout: float | None = None,
 ) -> None:
-    """Create a claim and wait until it is bound; one that exists and is large enough is fine.
-
-    Raises:
-        BadInput: There is no such class, or the claim exists and is smaller.
-        WaitTimeout: It was not provisioned; the error has the last Event.
-    """
+    """Create a claim and wait until it is bound; one that exists and is large enough is fine."""
     names.validate_name(name, kind="volume")
     size = check_quantity(size, what="size", example='"5Gi"') or "5Gi"
     if (claim := kube.find(CLAIM, name)) is not None:
@@ -67,11 +62,7 @@ def create(
 
 
 def delete(kube: Kube, name: str, *, report: Callable[[str], None]) -> None:
-    """Delete a claim, and with it what the StorageClass made for it; one that is gone is fine.
-
-    Raises:
-        VolumeInUse: Pods use it; the error names them.
-    """
+    """Delete a claim, with what the StorageClass made for it; raise VolumeInUse if pods use it."""
     claim = kube.find(CLAIM, name)
     if claim is None:
         return
@@ -131,12 +122,7 @@ def users(kube: Kube, name: str) -> list[str]:
 
 
 def source(kube: Kube, name: str) -> Object:
-    """Read the source of a claim's PersistentVolume: ``{"nfs": {…}}``, ``{"csi": {…}}`` …
-
-    Raises:
-        Rejected: This user may not see volumes, as attendees may not.
-        KitError: It has none yet.
-    """
+    """Read the source of a claim's PersistentVolume: ``{"nfs": {…}}``, ``{"csi": {…}}`` …"""
     bound = kube.get(CLAIM, name)["spec"].get("volumeName")
     if not bound:
         raise KitError("the claim has no volume yet", about=about(kube, name), fix="look again in a moment")

@@ -27,13 +27,7 @@ class FileEntry:
 
 
 def walk(root: Path, *, skipped: list[str], links: bool = True) -> Iterator[FileEntry]:
-    """Walk a file, or a folder with all that is below it, in the order of the names.
-
-    Args:
-        root: The file or the folder; a link is followed.
-        skipped: Gets the path of each entry that is left out, with the reason.
-        links: Whether the copy can have links; if not, all are followed.
-    """
+    """Walk a file or folder by names; ``skipped`` gets what is left out; links are kept, or followed."""
     yield from _Walk(skipped, links).visit(root.resolve(), "", root.resolve(), frozenset())
 
 

@@ -67,12 +67,7 @@ def style(index: int) -> tuple[int, tuple[int, ...]]:
 
 
 class Picture:
-    """A figure that a notebook shows, a script saves, and a terminal describes in a line.
-
-    Args:
-        figure: Not registered with pyplot, so it needs no closing.
-        words: Its content, in a line.
-    """
+    """A figure that a notebook shows, a script saves, and a terminal describes in a line."""
 
     def __init__(self, figure: Figure, words: str) -> None:
         self.figure = figure
@@ -223,15 +218,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 
 def plot_placement(placement: Placement, *, title: str, words: str, began: float, now: float) -> Picture:
-    """Plot on which node each pod ran, and when.
-
-    Args:
-        placement: What was recorded.
-        title: Above it.
-        words: Its content, in a line.
-        began: Seconds since 1970 at the left end.
-        now: At the right end.
-    """
+    """Plot on which node each pod ran, and when: from one time to another, in seconds since 1970."""
     lanes = {
         PENDING: [
             interval
@@ -327,14 +314,7 @@ def _stack(stays: Sequence[PodInterval], now: float) -> list[int]:
 
 
 def plot_images(images: Any, labels: Sequence[str], *, title: str, synthetic: bool) -> Picture:
-    """Plot a grid of images, each under its label.
-
-    Args:
-        images: Bytes of shape (images, height, width), grey, or (images, height, width, 3).
-        labels: One for each.
-        title: Of the dataset.
-        synthetic: Whether they are stand-ins; the picture then says so.
-    """
+    """Plot a grid of images, (height, width) or (height, width, 3), each under its label."""
     rows = -(-len(images) // COLUMNS)
     figure = Figure(figsize=(COLUMNS * 1.05, rows * 1.25 + 0.5))
     panels = figure.subplots(rows, COLUMNS, squeeze=False).flat

@@ -66,12 +66,7 @@ def _readable(text: str, rank: int | str) -> str:
 
 
 class RunWatch(Watch):
-    """A live view of a run; created by :meth:`kitlib.Run.watch`.
-
-    Args:
-        run: A `kitlib.Run`.
-        states: Yields each snapshot of its objects with the status that follows from it.
-    """
+    """A live view of a run, by the snapshots of its objects; created by :meth:`kitlib.Run.watch`."""
 
     kind = "run"
 

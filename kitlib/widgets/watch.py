@@ -40,9 +40,6 @@ class Watch(AbstractContextManager["Watch"], ABC):
     """Something that is followed until it ends, is stopped, or has no viewer any more.
 
     As a context manager it is stopped at the end.
-
-    Args:
-        title: For people, and for the names of the threads.
     """
 
     kind = "run"
@@ -219,13 +216,7 @@ class PodLogs:
         self._positions: dict[str, logs.LogPosition] = {}
 
     def follow(self, pod: Object, key: Any, *, since: str = "") -> None:
-        """Follow a pod's log, if that has begun.
-
-        Args:
-            pod: The pod.
-            key: What `drain` calls its lines by.
-            since: RFC 3339; older lines are left out.
-        """
+        """Follow a pod's log, if that has begun, from a time on; `drain` names its lines by the key."""
         uid = pod["metadata"]["uid"]
         if uid not in self.followed and pods.started(pod):
             position = self._positions.setdefault(uid, logs.LogPosition(since))
@@ -253,12 +244,7 @@ class PodLogs:
 
 
 class ObjectWatch(Watch):
-    """A watch of a cluster's objects: one thread follows them, another draws.
-
-    Args:
-        kube: The API client.
-        minutes: How long at most.
-    """
+    """A watch of a cluster's objects: one thread follows them, another draws."""
 
     def __init__(self, kube: Kube, *, minutes: float) -> None:
         super().__init__(kube.cluster)

@@ -31,9 +31,6 @@ def copy_course(folder: Path) -> list[Path]:
 
     Returns:
         The files that were written, relative to the folder; none if all were there.
-
-    Raises:
-        BadInput: Files there differ from the course's; nothing was written.
     """
     sources = {
         path.relative_to(config.DATA): path

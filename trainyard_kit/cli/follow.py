@@ -30,13 +30,7 @@ PLAIN_SECONDS = 10.0
 
 
 class LinePrinter:
-    """Prints a run's lines to stdout, and its progress to stderr every ten seconds.
-
-    Args:
-        name: The run's.
-        only: The requested rank; by default each line begins with its rank.
-        output: ``text`` or ``json``.
-    """
+    """Prints a run's lines to stdout, and its progress to stderr every ten seconds."""
 
     def __init__(self, name: str, *, only: int | str | None, output: str) -> None:
         self.name, self.only, self.output = name, only, output
@@ -139,18 +133,7 @@ def follow(
     output: str = "text",
     printer: Callable[[str], LinePrinter] | None = None,
 ) -> None:
-    """Print the lines of a run, or of one rank, as they come.
-
-    Args:
-        run: The run.
-        rank: Of the pod; None for all.
-        output: ``text`` or ``json``.
-        printer: Prints in a terminal, given the run's name; by default a `BarPrinter`.
-
-    Raises:
-        RunFailed: It failed, or the rank's pod.
-        Interrupted: By the user; the run continues.
-    """
+    """Print the lines of a run, or of one rank, as they come; raise RunFailed if it fails."""
     try:
         make = printer or partial(BarPrinter, only=rank)
         if output == "json" or not can_rewrite():

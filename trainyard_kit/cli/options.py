@@ -150,11 +150,7 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def options_of(given: Sequence[str]) -> dict[str, Any]:
-    """Parse options to Python values: ``spot=true`` is True, ``hours=4`` is 4, all else is text.
-
-    Raises:
-        BadInput: One has no equals sign.
-    """
+    """Parse options to Python values: ``spot=true`` is True, ``hours=4`` is 4, all else is text."""
     read = {}
     for option in given:
         key, equals, value = option.partition("=")

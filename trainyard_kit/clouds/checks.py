@@ -25,14 +25,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """A check and its result.
-
-    Attributes:
-        name: What was checked: ``quota``, ``zones``.
-        level: The result.
-        words: What was found.
-        fix: The link or the command that fixes it.
-    """
+    """A check and its result: what was checked, what was found, and the link or command that fixes it."""
 
     name: str
     level: Level
@@ -47,12 +40,7 @@ def ok(name: str, words: str) -> Check:
 
 @dataclass(frozen=True)
 class Report:
-    """All checks of a preflight; displays itself as a table.
-
-    Attributes:
-        about: What is to be created: ``cluster "lab" in us-west-2``.
-        checks: In the order in which they ran.
-    """
+    """All checks of a preflight, in their order; displays itself as a table."""
 
     about: str
     checks: tuple[Check, ...] = field(default_factory=tuple)
@@ -73,11 +61,7 @@ class Report:
         return Table(("check", "result", "found", "how to fix it"), rows, empty="nothing was checked")
 
     def raise_failures(self) -> "Report":
-        """Return the report itself if no check failed.
-
-        Raises:
-            PreflightFailed: With all failures, and how to fix each.
-        """
+        """Return the report itself, or raise PreflightFailed with all failures, and how to fix each."""
         if self.ok:
             return self
         one, *more = self.failures

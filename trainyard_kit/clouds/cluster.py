@@ -56,13 +56,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
     @classmethod
     def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> Self:
-        """Create a cluster, continue one that was begun, or return the one that is there.
-
-        Raises:
-            BadInput: An argument is wrong; nothing was started.
-            ProviderFailed: The cloud rejected something; call it again to continue.
-            Interrupted: The user stopped it; call it again to continue.
-        """
+        """Create a cluster, continue one that was begun, or return the one that is there."""
         cluster = cls._new(name, shape)
         plan = cluster._planned(shape)
         confirm, budget = shape.options.get("confirm") is True, shape.options.get("budget")
@@ -179,11 +173,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         )
 
     def _found(self) -> Info:
-        """Describe it.
-
-        Raises:
-            ClusterNotFound: There is none.
-        """
+        """Describe it; raise ClusterNotFound if there is none."""
         found = self._describe()
         if found is None:
             raise self._not_found()
@@ -311,14 +301,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         return Text(f"{self.title} ends at {until:%Y-%m-%d %H:%M} UTC")
 
     def _lengthen(self, found: Info, shape: Shape) -> bool:
-        """Extend an existing cluster to the hours that are asked for; fewer do not end it earlier.
-
-        Returns:
-            Whether its end has moved.
-
-        Raises:
-            BadInput: It has no end, or more hours are not agreed to.
-        """
+        """Extend an existing cluster to more hours than it has; return whether its end has moved."""
         if "hours" not in shape.options:
             return False
         hours, given, end = hours_of(shape.options["hours"]), shape.options, found.tags.expires
@@ -353,11 +336,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
             self.announce_end()
 
     def delete(self) -> None:
-        """Delete all of it, and verify that nothing is left; idempotent.
-
-        Raises:
-            ProviderFailed: Something is left; the error names it, and what it costs.
-        """
+        """Delete all of it; idempotent. If something is left, the error names it, and what it costs."""
         found = self._describe()
         if found is not None and found.state in self.up:
             self._write_kubeconfig()
@@ -367,11 +346,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
     @classmethod
     def delete_at(cls, session: Session, name: str) -> None:
-        """Delete what exists of a cluster, whether the cluster itself exists or not, and verify it.
-
-        Raises:
-            ProviderFailed: Something is left; the error names it, and what it costs.
-        """
+        """Delete what exists of a cluster, whether the cluster itself exists or not, and verify it."""
         title = f'cluster "{name}" in {cls.where(session)}'
         cleanup.delete_kubeconfigs(name)
         kubeconfigs.remove(name)

@@ -17,11 +17,7 @@ from trainyard_kit.clouds.spec import ClusterInfo
 
 
 class ClusterStore:
-    """The files of one provider's clusters, 0600 in folders of 0700.
-
-    Args:
-        provider: ``eks`` or ``gke``.
-    """
+    """The files of the clusters of ``eks`` or ``gke``, 0600 in folders of 0700."""
 
     def __init__(self, provider: str) -> None:
         self.provider = provider
@@ -73,13 +69,7 @@ class ClusterStore:
 
 
 def exec_kubeconfig(name: str, found: ClusterInfo, program: Mapping[str, object]) -> dict[str, Any]:
-    """Build a kubeconfig whose credentials come from a program; it holds no secret.
-
-    Args:
-        name: The cluster's.
-        found: With endpoint and authority.
-        program: The ``exec`` of the user: command, args, apiVersion.
-    """
+    """Build a kubeconfig whose credentials come from a program, its ``exec``; it holds no secret."""
     server = {"server": found.endpoint, "certificate-authority-data": found.authority}
     user = {"name": name, "user": {"exec": {"interactiveMode": "Never", **program}}}
     return {

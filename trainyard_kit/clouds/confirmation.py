@@ -22,19 +22,7 @@ def confirm_cost(
     already: float = 0.0,
     ask: Callable[[str], str] = input,
 ) -> None:
-    """Show what something costs, check the budget, and ask for agreement.
-
-    Args:
-        estimate: What is about to be started.
-        confirm: Whether it is agreed to; then nobody is asked.
-        budget: Dollars that may be spent in all; by default ``TRAINYARD_BUDGET``, or no limit.
-        already: Dollars that existing clusters cost until their ends.
-        ask: Puts a question at the keyboard, and returns the answer.
-
-    Raises:
-        BadInput: It is above the budget, or nobody can be asked; nothing was started.
-        NotConfirmed: The answer was not yes; nothing was started.
-    """
+    """Show what something costs beside what exists already, check the budget, and ask for agreement."""
     _check_budget(estimate, budget, already)
     if confirm is True:
         _show(estimate)
@@ -48,11 +36,7 @@ def confirm_cost(
 
 
 def committed_cost(standing: Iterable[Estimate]) -> float:
-    """Sum up what existing clusters cost until their ends, in dollars.
-
-    Raises:
-        BadInput: The price of one is not known.
-    """
+    """Sum up what existing clusters cost until their ends; raise BadInput if a price is not known."""
     total = 0.0
     for resource in standing:
         if resource.unknown:
@@ -65,18 +49,7 @@ def committed_cost(standing: Iterable[Estimate]) -> float:
 def confirm_typed(
     word: str, question: str, *, about: str, fix: str, ask: Callable[[str], str] = input
 ) -> None:
-    """Have a word typed; anything else is a no.
-
-    Args:
-        word: To type.
-        question: Shown before "Type …".
-        about: The object, for the error.
-        fix: The argument that agrees beforehand.
-
-    Raises:
-        BadInput: Nobody can be asked: papermill, a script without a terminal.
-        NotConfirmed: Something else was typed.
-    """
+    """Have a word typed; anything else is a no, and BadInput where nobody can be asked, as by papermill."""
     try:
         answer = ask(f"{question} Type {word} to continue: ")
     except (EOFError, OSError, RuntimeError) as error:  # the last: a kernel that has no keyboard, or no stdin

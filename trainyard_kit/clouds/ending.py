@@ -29,12 +29,7 @@ def notice(end: datetime | None, cloud: str) -> str:
 
 
 class EndReminder(AbstractContextManager["EndReminder"]):
-    """Announces the end in the last hour, from a thread, while something is waited for.
-
-    Args:
-        end: Looks up the end; None if there is none.
-        announce: Called once, in the last hour.
-    """
+    """Announces the end once, in the last hour, from a thread, while something is waited for."""
 
     def __init__(self, end: Callable[[], datetime | None], announce: Callable[[], object]) -> None:
         self._end, self._announce, self._over = end, announce, threading.Event()

@@ -25,9 +25,6 @@ def await_nodes(
         failures: The cloud's words for launches that failed, by an id, the newest first.
         fix_for: What to do about such words if no waiting helps; empty if it may.
         known: Ids of failures from before: what has been seen to since.
-
-    Raises:
-        ProviderFailed: No waiting helps, or no node became Ready for a quarter of an hour.
     """
     end, before = steps.clock.now() + STANDSTILL, 0
     with steps.step(STEP):

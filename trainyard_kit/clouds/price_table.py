@@ -185,14 +185,7 @@ def machine_prices(cloud: str, machines: Machines) -> tuple[Price, ...]:
 
 
 def cluster_prices(cloud: str, spec: CloudSpec, *, system: str, stays: str = "") -> tuple[Price, ...]:
-    """Price a cluster: control plane, nodes with disks and addresses, NAT gateway, storage of the course.
-
-    Args:
-        cloud: ``amazon`` or ``google``.
-        spec: The cluster.
-        system: The type of its one system node.
-        stays: Why what is stored is billed after the expiry; empty if the expiry deletes it.
-    """
+    """Price a cluster: control plane, nodes with disks and addresses, NAT gateway, storage of the course."""
     table, machines = price_table(cloud), spec.machines or Machines("", 0)
     nodes = 1 + machines.count
     disks = SYSTEM_DISK_GB + machines.count * machines.disk_gb
@@ -245,14 +238,7 @@ def _dollars(amount: float) -> str:
 
 
 def describe_price(nodes: Sequence[Object], hours: float, *, at: str = "", more: int = 0) -> str:
-    """Estimate the price of a cluster's nodes and control plane, in words.
-
-    Args:
-        nodes: Of the cluster; without ``at`` their ``providerID`` names the cloud.
-        hours: How long.
-        at: The cluster's provider.
-        more: How many of the nodes are still to be added.
-    """
+    """Estimate the price of nodes, of which so many more are to be added, and the control plane, in words."""
     found = next((node["spec"].get("providerID", "").partition(":")[0] for node in nodes), "")
     cloud = CLOUDS.get(at) or CLOUDS.get(found)
     if cloud is None:

@@ -22,10 +22,6 @@ Info = TypeVar("Info", bound=ClusterInfo)
 class CloudProvider(Cluster, Generic[Session, Plan, Info]):
     """A cluster at a cloud, as far as each cloud is different.
 
-    Args:
-        name: Its name.
-        session: The client of its account or project, in its region or zone.
-
     Attributes:
         store: The files on this machine about such clusters.
         clock: By which operations are awaited; tests bring their own.
@@ -70,13 +66,7 @@ class CloudProvider(Cluster, Generic[Session, Plan, Info]):
     def sessions(
         cls, *, regions: str | Sequence[str] | None, profile: str | None, project: str | None
     ) -> list[Session]:
-        """Build a session for each place to ask; arguments for other clouds are ignored.
-
-        Args:
-            regions: Of AWS: names, or ``"all"``.
-            profile: Of the AWS configuration.
-            project: Of Google Cloud.
-        """
+        """Build a session for each place: regions, or ``"all"``, and profile of AWS; project of Google."""
 
     @classmethod
     def where(cls, session: Session) -> str:
@@ -111,11 +101,7 @@ class CloudProvider(Cluster, Generic[Session, Plan, Info]):
 
     @abstractmethod
     def _reuse_existing(self, found: Info, plan: Plan, shape: Shape) -> Plan:
-        """Take over the existing machines into the plan; they never change.
-
-        Raises:
-            BadInput: Others are asked for.
-        """
+        """Take over the existing machines, which never change, into the plan; refuse others."""
 
     @abstractmethod
     def _preflight(self, plan: Plan) -> Report:

@@ -81,11 +81,7 @@ def places(
 def find(
     asked: Iterable[Place], unanswered: Iterable[Unanswered] = (), *, cluster: str | None = None
 ) -> tuple[list[Found], list[Unanswered]]:
-    """Ask all places at the same time what exists there.
-
-    Raises:
-        KitError: None could be asked; the error is the first one's.
-    """
+    """Ask all places at the same time what exists there; raise the first one's error if none answers."""
 
     def ask(place: Place) -> list[CloudResource]:
         with shown_elsewhere():
@@ -130,12 +126,7 @@ def table(found: Iterable[Found], unanswered: Iterable[Unanswered] = ()) -> Tabl
 
 
 def costs(asked: Iterable[Place], *, budget: float | None = None) -> Table:
-    """Tabulate the cost of each cluster in all regions, an hour and until its end.
-
-    Args:
-        asked: Of each account or project the first place is asked.
-        budget: Shown beside the sum, in dollars.
-    """
+    """Tabulate the cost of each cluster in all regions, an hour and until its end, beside the budget."""
     found: list[Estimate] = []
     rows: list[tuple[object, ...]] = []
     for place in {place.provider: place for place in reversed(list(asked))}.values():

@@ -35,14 +35,7 @@ MARKS = dict(zip(Phase, "○◐✓✗", strict=True))
 
 @dataclass
 class OperationStep:
-    """One step.
-
-    Attributes:
-        usual: Seconds that it usually takes.
-        words: What the cloud says of it.
-        began: The clock's time at which it began.
-        ended: The same for its end.
-    """
+    """One step: the seconds that it usually takes, the cloud's words, the clock's times of begin and end."""
 
     name: str
     usual: float = 0.0
@@ -60,10 +53,6 @@ class OperationStep:
 
 class Steps(AbstractContextManager["Steps"]):
     """The steps of one operation on a cluster; the table shows itself while it is a context manager.
-
-    Args:
-        title: What is worked on: ``cluster "lab" in us-west-2``.
-        clock: By which durations are measured; tests bring their own.
 
     Example:
         >>> with Steps('cluster "lab"') as steps:

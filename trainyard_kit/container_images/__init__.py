@@ -137,11 +137,7 @@ def _here(full: str, context: BuildContext, *, push: bool) -> ContainerImage:
 
 
 def _engine(image: str) -> engines.Engine:
-    """Find this machine's engine.
-
-    Raises:
-        NoContainerEngine: There is none, or it does not answer.
-    """
+    """Find this machine's engine."""
     if (found := engines.find()) is None:
         fix = "start Docker or Podman here, or have the cloud of a cluster build it: cluster=…"
         raise NoContainerEngine(engines.missing(), about=f"image {image}", fix=fix)

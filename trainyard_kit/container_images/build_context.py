@@ -17,13 +17,7 @@ TAG_LENGTH = 12
 
 @dataclass(frozen=True)
 class BuildContext:
-    """A folder, a Dockerfile in it, and the values of its ``ARG``.
-
-    Attributes:
-        folder: The folder that the Dockerfile can copy from.
-        dockerfile: In that folder.
-        arguments: Values of its ``ARG``.
-    """
+    """A folder, a Dockerfile in it, and the values of its ``ARG``."""
 
     folder: Path
     dockerfile: Path

@@ -29,11 +29,7 @@ SAME = {"x86_64": "linux/amd64", "AMD64": "linux/amd64", "aarch64": "linux/arm64
 
 @dataclass(frozen=True)
 class Engine:
-    """A container engine that answers.
-
-    Attributes:
-        program: ``docker`` or ``podman``.
-    """
+    """A container engine that answers."""
 
     program: str
 
@@ -45,16 +41,7 @@ class Engine:
         return f"docker.io/{image if path else f'library/{image}'}"
 
     def build(self, image: str, context: BuildContext, *, target: str = "") -> float:
-        """Build an image and return the seconds that it took.
-
-        Args:
-            image: Its name, with registry and tag.
-            context: Its build context.
-            target: The platform it has to run on, ``linux/amd64``; by default this machine's.
-
-        Raises:
-            CommandFailed: The error has the engine's words.
-        """
+        """Build an image and return the seconds that it took."""
         values = [f"--build-arg={key}={value}" for key, value in context.arguments.items()]
         other = [f"--platform={target}"] if target and SAME.get(platform.machine()) != target else []
         file = f"--file={context.dockerfile}"
@@ -62,11 +49,7 @@ class Engine:
         return self._run(image, "built", *words)
 
     def push(self, image: str, login: Login | None = None) -> tuple[float, str]:
-        """Push an image; return the seconds that it took, and its digest.
-
-        Raises:
-            CommandFailed: The error has the engine's words.
-        """
+        """Push an image; return the seconds that it took, and its digest."""
         with tempfile.TemporaryDirectory(prefix="trainyard-push-") as folder:
             digest = Path(folder, "digest")
             with self._logged_in(folder, login) as (first, last, environment):
@@ -82,11 +65,7 @@ class Engine:
         return took, next((value for name, _, value in pairs if name == repository), "")
 
     def save(self, image: str, archive: Path) -> float:
-        """Write an image to an archive; return the seconds that it took.
-
-        Raises:
-            CommandFailed: The error has the engine's words.
-        """
+        """Write an image to an archive; return the seconds that it took."""
         return self._run(image, "saved", "save", f"--output={archive}", self.name(image))
 
     def inspect(self, image: str) -> dict[str, Any]:

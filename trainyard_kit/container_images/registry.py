@@ -11,13 +11,7 @@ from pathlib import Path, PurePosixPath
 
 @dataclass(frozen=True)
 class Login:
-    """Temporary credentials of a registry.
-
-    Attributes:
-        host: The registry's, without a path.
-        user: Its user name.
-        password: Never shown.
-    """
+    """Temporary credentials of a registry."""
 
     host: str
     user: str
@@ -26,12 +20,7 @@ class Login:
 
 @dataclass(frozen=True)
 class StoredImage:
-    """An image in a registry.
-
-    Attributes:
-        digest: ``sha256:…``.
-        bytes: Of its compressed layers.
-    """
+    """An image in a registry."""
 
     digest: str
     bytes: int
@@ -39,14 +28,7 @@ class StoredImage:
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """A build for the cloud's own builder.
-
-    Attributes:
-        image: The full name of the image, with its tag.
-        archive: A zip file of the context.
-        dockerfile: In it.
-        arguments: Values of its ``ARG``.
-    """
+    """A build for the cloud's own builder."""
 
     image: str
     archive: Path
@@ -69,9 +51,6 @@ class Registry(ABC):
 
     Contract: repositories carry the cluster's tags, and are deleted with the cluster. A name is the image's
     alone, such as ``trainyard/trainer``. All methods raise a `KitError` that says what to do.
-
-    Attributes:
-        platform: Of the cluster's nodes: ``linux/amd64``.
     """
 
     platform: str = "linux/amd64"
@@ -90,12 +69,4 @@ class Registry(ABC):
 
     @abstractmethod
     def build(self, order: BuildRequest, *, report: Callable[[str], None]) -> None:
-        """Build an image at the cloud and push it to the registry; returns when it is there.
-
-        Args:
-            order: The build.
-            report: Called with a line of progress.
-
-        Raises:
-            CommandFailed: The build failed; the error has the last lines of its log.
-        """
+        """Build an image at the cloud and push it to the registry; returns when it is there."""

@@ -46,14 +46,7 @@ Replicas = Callable[[], tuple[int, int, int]]
 
 
 class Dashboard(RunWatch):
-    """A run's timeline with buttons; created by :meth:`kitlib.Run.dashboard`.
-
-    Args:
-        run: A `kitlib.Run`.
-        states: Yields each snapshot of its objects with the status that follows from it.
-        replicas: Reads how many workers there should be, the fewest, and the most.
-        cluster: Whose nodes the buttons switch; None if the kit cannot switch them.
-    """
+    """A run's timeline with buttons; created by :meth:`kitlib.Run.dashboard`."""
 
     kind = "timeline"
 
@@ -198,17 +191,7 @@ class Call:
 
 
 class Buttons:
-    """Buttons for a run's workers, their number, and the nodes.
-
-    Args:
-        run: A `kitlib.Run`.
-        cluster: Whose nodes are switched; None for no such buttons.
-        view: The widget below them.
-        replicas: Reads how many workers there should be, the fewest, and the most.
-
-    Attributes:
-        box: The widget.
-    """
+    """Buttons for a run's workers, their number, and the nodes."""
 
     def __init__(self, run: Any, cluster: Any, view: ipywidgets.DOMWidget, *, replicas: Replicas) -> None:
         self.run, self.cluster, self.replicas = run, cluster, replicas

@@ -55,18 +55,7 @@ class Disruption:
 def disruptions(
     events: Iterable[Object], *, run: str, workers: Mapping[str, str], store: Collection[str] = ()
 ) -> list[Disruption]:
-    """Extract a run's disruptions from Events, in the order of time.
-
-    Args:
-        events: Of the run's namespace, and of nodes.
-        run: Its name, which is its main object's as well.
-        workers: The run's pods, and their nodes.
-        store: The names of the pods that hold the rendezvous.
-
-    Example:
-        >>> disruptions(cluster_events, run="lab", workers={"lab-0": "node-1"})[0].what
-        'killed'
-    """
+    """Extract a run's disruptions from Events, by its pods, their nodes and its store, in order of time."""
     found = [each for event in events if (each := _disruption(event, run, workers, store)) is not None]
     found.sort(key=lambda disruption: disruption.time)
     reasons = [disruption for disruption in found if disruption.what not in ("pod deleted", STORE_LOST)]

@@ -10,13 +10,7 @@ SAME_SECONDS = 60.0  # a store that was lost counts rounds from the beginning ag
 
 @dataclass(frozen=True)
 class WorkerLog:
-    """The events of one worker.
-
-    Attributes:
-        worker: Its pod.
-        node: Its node, now or last.
-        events: In the order in which it wrote them.
-    """
+    """The events of one worker."""
 
     worker: str
     node: str

@@ -40,11 +40,7 @@ class StepTime:
 
 
 def step_time(events: Iterable[Event], *, run: str) -> StepTime:
-    """Measure a run's steps by the ``step`` events of rank 0; pauses between epochs do not count.
-
-    Raises:
-        BadInput: It logged no two steps of an epoch, or not how many images its ranks take in a step.
-    """
+    """Measure a run's steps by the ``step`` events of rank 0; pauses between epochs do not count."""
     own = [event for event in events if event.rank == 0]
     steps = sorted((event for event in own if event.event == "step"), key=lambda step: step.time)
     gaps = [
@@ -68,11 +64,7 @@ def step_time(events: Iterable[Event], *, run: str) -> StepTime:
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Speed-up and efficiency of several runs relative to the smallest.
-
-    Attributes:
-        times: A run's median step each, by rising number of workers.
-    """
+    """Speed-up and efficiency of several runs relative to the smallest."""
 
     times: tuple[StepTime, ...]
 

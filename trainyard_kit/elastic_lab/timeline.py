@@ -215,14 +215,6 @@ class RunHistory:
     """The events of a run's workers until now, from which a timeline can be built at any time.
 
     A worker is known by its pod's name, which a replacement keeps; its earlier events are kept.
-
-    Args:
-        name: The run's.
-
-    Example:
-        >>> history = RunHistory("lab")
-        >>> history.add_lines("lab-0", "node-1", lines)
-        >>> history.timeline(cluster_events, now=time.time())
     """
 
     def __init__(self, name: str) -> None:
@@ -241,13 +233,7 @@ class RunHistory:
         self.events[worker] += metrics.parse(lines)
 
     def timeline(self, events: Iterable[Object], *, now: float, store: Iterable[str] = ()) -> Timeline:
-        """Build the timeline until now.
-
-        Args:
-            events: Kubernetes Events of the namespace and of nodes; those of other runs are ignored.
-            now: Seconds since 1970; of a finished run, its end.
-            store: The pods with the rendezvous store.
-        """
+        """Build the timeline until now."""
         found = disruptions(events, run=self.name, workers=self.nodes, store=set(store))
         logs = [
             WorkerLog(worker, self.nodes[worker], tuple(sorted(reported, key=lambda event: event.time)))
@@ -257,18 +243,7 @@ class RunHistory:
 
 
 def build(name: str, logs: Iterable[WorkerLog], causes: Iterable[Disruption], *, now: float) -> Timeline:
-    """Build the timeline of a run.
-
-    Args:
-        name: The run's.
-        logs: Of all workers that ever were, as far as they exist.
-        causes: The disruptions; those before the first worker belong to an earlier run of the name.
-        now: When the logs were read, or the run ended: seconds since 1970.
-
-    Example:
-        >>> build("lab", logs, disruptions, now=time.time()).world_sizes
-        (2, 1, 2)
-    """
+    """Build the timeline of a run; causes before its first worker belong to an earlier run of the name."""
     logs = [log for log in logs if log.events]
     began = min((begin_of(log) for log in logs), default=now)
     causes = sorted((cause for cause in causes if cause.time >= began), key=lambda cause: cause.time)

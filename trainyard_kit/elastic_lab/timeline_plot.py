@@ -70,12 +70,7 @@ class Mark:
 
 
 def labelled(timeline: Timeline, letters: int) -> tuple[list[Mark], int]:
-    """Lay out the marks; also counts the levels that their labels need.
-
-    Args:
-        timeline: The run's.
-        letters: How many fit beside each other in the picture's width.
-    """
+    """Lay out the marks; also counts the levels that their labels need."""
     letter = max(1.0, timeline.now - timeline.began) / letters  # in seconds
     marks: list[Mark] = []
     for row in reversed(timeline.rows):  # from the right: what begins later stays below
@@ -236,12 +231,7 @@ def _draw_loss(axes: Axes, timeline: Timeline) -> None:
 
 
 def stretches(steps: Iterable[Step], ends: Sequence[float]) -> Iterator[list[Step]]:
-    """Split steps where the run went back to an earlier one, and where nobody trained.
-
-    Args:
-        steps: In the order of their time.
-        ends: When each pause ended, as ``Step.time``.
-    """
+    """Split steps where the run went back to an earlier one, and where nobody trained."""
     run: list[Step] = []
     for step in steps:
         paused = run and any(run[-1].time < end - 0.001 <= step.time for end in ends)

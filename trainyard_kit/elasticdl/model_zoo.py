@@ -59,17 +59,7 @@ class ModelZoo:
 
 
 def find_zoo(folder: str, model_def: str, functions: Mapping[str, str], *, in_image: bool) -> ModelZoo:
-    """Find a module of a model zoo.
-
-    Args:
-        folder: The zoo's folder, relative to here; or this folder's own name, as one builds images in it.
-        model_def: ``package.module.function``.
-        functions: Names of the other functions.
-        in_image: Whether the folder is in the image.
-
-    Raises:
-        BadInput: There is no such folder, module or function.
-    """
+    """Find ``package.module.function`` in a model zoo's folder, which is here or in the image."""
     *path, function = model_def.split(".")
     if not path or not all(part.isidentifier() for part in (*path, function)):
         fix = "--model_def=mnist_functional_api.mnist_functional_api.custom_model"

@@ -107,9 +107,6 @@ def _cell_of(written: Mapping[str, object]) -> tuple[str, dict[str, str]]:
     """Return the source of the cell, or file, in which the answers were written, and the name of each there.
 
     A lambda is given the name that the exercise has for it.
-
-    Raises:
-        NotYet: One is neither a function nor a class, or it was not written in a cell.
     """
     cells: dict[str, None] = {}
     named: dict[str, str] = {}

@@ -172,11 +172,7 @@ def explain(error: BaseException) -> str:
 
 
 def field(written: object, path: str) -> object:
-    """Look up a field of a manifest: ``spec.template.spec.containers.0.image``.
-
-    Raises:
-        NotYet: A part of the path is missing, or is of another kind.
-    """
+    """Look up a field of a manifest: ``spec.template.spec.containers.0.image``."""
     found = written
     for number, part in enumerate(steps := path.split(".")):
         at = ".".join(steps[:number]) or "the manifest"

@@ -7,11 +7,7 @@ from trainyard_kit.exercises.checklist import NotYet, describe, field
 
 
 def check_kind(written: object, *, kind: str, version: str) -> None:
-    """Check that a manifest is a dict of a kind.
-
-    Raises:
-        NotYet: It is something else.
-    """
+    """Check that a manifest is a dict of a kind."""
     if not isinstance(written, dict):
         raise NotYet(f"it is {describe(written)}: write the manifest as a dict")
     for name, value in (("kind", kind), ("apiVersion", version)):
@@ -23,9 +19,6 @@ def dry_run(cluster, written: dict) -> dict:
     """Send a manifest to the API server without storing it; return it as it would be stored.
 
     The name is replaced, so that an object that exists is not in the way.
-
-    Raises:
-        NotYet: The API server rejects it; the text is its message.
     """
     item = copy.deepcopy(written)
     field(item, "metadata.name")
@@ -37,21 +30,13 @@ def dry_run(cluster, written: dict) -> dict:
 
 
 def check_label(written: dict, notebook: str) -> None:
-    """Check that a manifest has the label by which its notebook deletes it.
-
-    Raises:
-        NotYet: It has not.
-    """
+    """Check that a manifest has the label by which its notebook deletes it."""
     labels = (written.get("metadata") or {}).get("labels") or {}
     if labels.get("trainyard/notebook") != notebook:
         raise NotYet(f'put trainyard/notebook: "{notebook}" into metadata.labels')
 
 
 def expect(found: object, wanted: object, name: str) -> None:
-    """Compare a field.
-
-    Raises:
-        NotYet: It is another value.
-    """
+    """Compare a field."""
     if found != wanted:
         raise NotYet(f"{name} is {describe(found)}, and should be {wanted!r}")

@@ -26,14 +26,7 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, Type
 
 @dataclass(frozen=True)
 class AttendeeStatus:
-    """The status of one attendee.
-
-    Attributes:
-        name: Of the attendee.
-        notebooks: The progress of their notebooks, the newest first.
-        pods: Those of their namespace.
-        unreadable: What of them cannot be read, in words.
-    """
+    """The status of one attendee."""
 
     name: str
     notebooks: tuple[NotebookPosition, ...]
@@ -98,11 +91,7 @@ def read(data: Mapping[str, str]) -> tuple[NotebookPosition, ...]:
 
 
 def _position(notebook: str, text: str) -> NotebookPosition:
-    """Parse one entry.
-
-    Raises:
-        ValueError: It is not as `progress_reporter` writes it; or another of UNREADABLE.
-    """
+    """Parse one entry."""
     said = json.loads(text[: LONGEST_ENTRY + 1])
     cell, of, state = said.get("cell", 0), said.get("of", 0), said.get("state", RUNNING)
     error, at = said.get("error", ""), said["at"]

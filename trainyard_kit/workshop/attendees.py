@@ -96,11 +96,7 @@ class Quota:
 
 
 def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
-    """Create an attendee, or update the quota of one and create a new token.
-
-    Raises:
-        BadInput: The name or a quantity cannot be used, or the namespace is somebody else's.
-    """
+    """Create an attendee, or update the quota of one and create a new token."""
     namespace = namespace_of(name)
     if not LEAST_HOURS <= hours <= MOST_HOURS:
         raise BadInput(
@@ -126,11 +122,7 @@ def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
 
 
 def put(kube: Kube, item: Object) -> None:
-    """Create or update an object; replace one that the attendee has made, and that cannot be updated.
-
-    Raises:
-        Rejected: It cannot be replaced either: the attendee holds it by a finalizer.
-    """
+    """Create or update an object; replace one that the attendee has made, and that cannot be updated."""
     try:
         kube.apply(item)
     except Rejected as error:
@@ -142,11 +134,7 @@ def put(kube: Kube, item: Object) -> None:
 
 
 def apply_policy(kube: Kube) -> None:
-    """Refuse what RBAC and quotas let pass in attendees' namespaces; idempotent.
-
-    Raises:
-        Rejected: This user may not create admission policies, or the cluster is older than Kubernetes 1.30.
-    """
+    """Refuse what RBAC and quotas let pass in attendees' namespaces; idempotent."""
     for item in _policy():
         kube.apply(manifests.merge(item, {"metadata": {"labels": {names.KIT: "true"}}}))
 

@@ -103,11 +103,7 @@ def _step(rows: list[tuple[object, ...]], what: str, line: Progress) -> Iterator
 
 
 def pull(on: Cluster, images: Sequence[str] | Mapping[str, object]) -> str:
-    """Pull images to every node with a DaemonSet.
-
-    Raises:
-        WaitTimeout: One is not there yet; the error has what the nodes say.
-    """
+    """Pull images to every node with a DaemonSet."""
     (item,) = manifests.read(config.manifests("workshop", "pull.yaml"))
     (first,) = item["spec"]["template"]["spec"]["containers"]
     containers = [{**first, "name": f"image-{index}", "image": image} for index, image in enumerate(images)]

@@ -22,13 +22,7 @@ SIZE = "10Gi"
 
 @dataclass(frozen=True)
 class Staged:
-    """Datasets that all attendees may read.
-
-    Attributes:
-        source: The volume source, as in the spec of a PersistentVolume.
-        size: Of the volume.
-        found: The description of each dataset, by name.
-    """
+    """Datasets that all attendees may read: the volume's source and size, and their descriptions by name."""
 
     source: Object
     size: str

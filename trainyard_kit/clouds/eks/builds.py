@@ -18,12 +18,7 @@ POLL, LONGEST, LAST_LINES = 10.0, 4200.0, 15  # the project ends a build after a
 def build(
     session: AwsSession, cluster: str, order: BuildRequest, *, report: Callable[[str], None], clock: Clock
 ) -> None:
-    """Build an image and push it; returns when it is in its repository. No source stays behind.
-
-    Raises:
-        CommandFailed: The build failed; the error has its last lines.
-        Interrupted: The user stopped it; so was the build.
-    """
+    """Build an image and push it; returns when it is in its repository. No source stays behind."""
     about, token = f"image {order.image}", f"{time.time_ns()}"
     bucket = f"trainyard-{session.account}-{session.region}-{cluster}"
     where = {"Bucket": bucket, "Key": f"trainyard/builds/{token}.zip"}

@@ -35,12 +35,7 @@ LONGEST_NAME = 24  # a bucket's name holds the account's and the region's as wel
 
 
 class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
-    """A cluster of EKS.
-
-    Args:
-        name: Its name.
-        session: The session of its account and region.
-    """
+    """A cluster of EKS."""
 
     provider, cloud, options = "eks", "AWS", OPTIONS
     store = ClusterStore("eks")
@@ -236,9 +231,6 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
 
         Args:
             who: Its ARN: ``arn:aws:iam::123456789012:role/teachers``.
-
-        Raises:
-            BadInput: It is none of these.
 
         Example:
             >>> cluster.add_admin("arn:aws:iam::123456789012:user/ada")

@@ -14,11 +14,7 @@ from trainyard_kit.clouds.steps import Phase, Steps
 
 
 def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:
-    """Create all of a cluster; what exists stays, and what failed is continued or replaced.
-
-    Raises:
-        StackFailed: A stack failed; the error has CloudFormation's reason.
-    """
+    """Create all of a cluster; what exists stays, and what failed is continued or replaced."""
     with steps.step("schedules of its end"):  # before anything that costs
         role = roles.create_stack_role(session, plan.tags, boundary=plan.boundary)
         expiry.create(session, plan.tags, steps, boundary=plan.boundary)
@@ -75,11 +71,7 @@ def _has_control_plane(stack: Stack) -> bool:
 
 
 def resize(session: AwsSession, cluster: str, nodes: int, steps: Steps, *, fix: str) -> None:
-    """Change the number of training nodes; returns when their group has accepted it.
-
-    Raises:
-        ProviderFailed: There is no complete stack of training nodes, or the change failed.
-    """
+    """Change the number of training nodes; returns when their group has accepted it."""
     stack = Stack(session, cluster, TRAIN)
     if (now := stack.describe()) and now.busy:
         follow([stack], steps, fix="call it again")

@@ -15,13 +15,7 @@ WHOSE = "aws sts get-caller-identity says whose it is"
 
 
 def find_renewal(env: Mapping[str, str], home: Path, profile: str | None = None) -> str:
-    """Say how the user signs in again, in the way in which they signed in.
-
-    Args:
-        env: The environment's variables.
-        home: Of the user.
-        profile: One that was asked for, which wins over keys in the environment.
-    """
+    """Say how the user signs in again, in the way in which they signed in, or by a profile asked for."""
     if not profile and env.get("AWS_ACCESS_KEY_ID"):
         kind = "temporary keys" if env.get("AWS_SESSION_TOKEN") else "keys"
         return f"export new {kind} as AWS_ACCESS_KEY_ID and so on: those of the environment are used"

@@ -64,11 +64,7 @@ def find_resources(session: AwsSession, cluster: str | None = None) -> list[Clou
 
 
 def delete(session: AwsSession, cluster: str, steps: Steps) -> None:
-    """Delete what exists of a cluster.
-
-    Raises:
-        StackFailed: A stack could not be deleted; the schedules stay, and try again at the cluster's end.
-    """
+    """Delete what exists of a cluster; if a stack stays, the schedules do, and try again at its end."""
     there = stacks_of(session, cluster)
     whose = next((tags.read(now.tags) for _, now in there), None)
     if whose and any(now.service_role for _, now in there):  # without it, nobody can delete the stacks

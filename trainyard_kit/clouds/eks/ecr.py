@@ -19,13 +19,7 @@ NOT_THERE = ("ImageNotFoundException", "RepositoryNotFoundException")
 
 
 class EcrRegistry(Registry):
-    """The repositories of one cluster: ``trainyard/<cluster>/<image>``.
-
-    Args:
-        session: Of its region.
-        given: Its tags.
-        clock: By which builds are awaited.
-    """
+    """The repositories of one cluster: ``trainyard/<cluster>/<image>``."""
 
     def __init__(self, session: AwsSession, given: tags.Tags, *, clock: Clock) -> None:
         self.session, self.tags, self.clock = session, given, clock

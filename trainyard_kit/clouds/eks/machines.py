@@ -40,11 +40,7 @@ class InstanceType:
 
 
 def instance_type(session: AwsSession, name: str) -> InstanceType:
-    """Look up an instance type.
-
-    Raises:
-        BadInput: The region has no such type, or PyTorch's images do not run on it.
-    """
+    """Look up an instance type that the region has, and that PyTorch's images run on."""
     about, fix = f'instance_type="{name}"', f'instance_type="{" or ".join(instead(name))}", or another region'
     if gpu := TOO_OLD.get(name.partition(".")[0]):
         words = f"its GPU, {gpu}, is older than Turing: PyTorch's builds for CUDA 13 do not run on it"
@@ -63,16 +59,7 @@ def instance_type(session: AwsSession, name: str) -> InstanceType:
 
 
 def zones(session: AwsSession, types: list[str], first: str = "") -> tuple[str, str]:
-    """Choose two zones for a cluster: the first has machines of the types, the second as well if possible.
-
-    Args:
-        session: Of the region.
-        types: Of the training nodes; one of them is enough.
-        first: The zone that is wanted for them.
-
-    Raises:
-        BadInput: No zone has the types, or the one that is wanted does not.
-    """
+    """Choose two zones: the first, or the wanted one, has machines of a type, the second if possible."""
     state = [
         {"Name": "zone-type", "Values": ["availability-zone"]},
         {"Name": "state", "Values": ["available"]},
@@ -121,13 +108,7 @@ def family(kind: str, *, spot: bool = False) -> tuple[str, str]:
 def check_vcpus(
     session: AwsSession, cluster: str, wanted: Iterable[tuple[str, int, bool]]
 ) -> Iterable[Check]:
-    """Check each quota of vCPUs that is needed; what the cluster itself runs already is not counted.
-
-    Args:
-        session: Of the region.
-        cluster: Its name.
-        wanted: Type, how many, whether as spot instances.
-    """
+    """Check each quota of vCPUs that is needed; what the cluster itself runs already is not counted."""
     needed, taken = _vcpus(session, wanted), _vcpus(session, _running(session, cluster))
     for (name, code, spot), vcpus in needed.items():
         about = f"quota of vCPUs of {name} instances, {'spot' if spot else 'on demand'}"
@@ -179,11 +160,7 @@ def more_quota(session: AwsSession, code: str, value: int) -> str:
 
 
 def launch_failures(session: AwsSession, cluster: str, pool: str) -> dict[str, str]:
-    """Find why a pool's machines do not start: the scaling activities that failed since the last success.
-
-    Returns:
-        AWS's words, by the activity's id, the newest first; empty where nobody may look.
-    """
+    """Find why a pool's machines do not start: failed scaling activities since a success, newest first."""
     failed: dict[str, str] = {}
     with contextlib.suppress(AwsError):  # it tells more, and nothing depends on it
         found = session.find("eks", "describe_nodegroup", clusterName=cluster, nodegroupName=pool) or {}

@@ -77,11 +77,7 @@ class EksPlan(CloudSpec):
         return {**self.own_tags, **replace(self.tags, expires=None).amazon()}  # the end moves, tags do not
 
     def cluster_parameters(self, admin: str) -> dict[str, str]:
-        """Write the parameters of ``cluster.yaml``.
-
-        Args:
-            admin: ARN of the caller's user or role.
-        """
+        """Write the parameters of ``cluster.yaml``; ``admin`` is the ARN of the caller."""
         existing = {"ExistingVpc": self.vpc, "ExistingSubnets": ",".join(self.subnets)} if self.vpc else {}
         return {
             "ClusterName": self.tags.cluster,
@@ -123,11 +119,7 @@ class EksPlan(CloudSpec):
 
 
 def plan(session: AwsSession, whose: Tags, shape: Shape) -> EksPlan:
-    """Check what is asked for.
-
-    Raises:
-        BadInput: A type, zone, subnet, tag or number is wrong.
-    """
+    """Check what is asked for."""
     given = shape.options
     fix = 'instance_type="m5.xlarge", or "g4dn.xlarge" for a GPU'
     no_words(shape, ("cpus", "memory", "gpus"), about="eks", cloud="AWS", fix=fix)
@@ -222,11 +214,7 @@ def _tags(given: object) -> dict[str, str]:
 
 
 def check_principal(arn: object) -> str:
-    """Validate the ARN of a user or role that can be an administrator.
-
-    Raises:
-        BadInput: It is none; of a session, the role is named that is meant.
-    """
+    """Validate the ARN of a user or role as an administrator; of a session, the error names the role."""
     if isinstance(arn, str) and _PRINCIPAL.fullmatch(arn):
         return arn
     fix = '"arn:aws:iam::123456789012:role/teachers", or …:user/ada: aws sts get-caller-identity tells'

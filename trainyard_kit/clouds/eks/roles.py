@@ -35,11 +35,7 @@ def create_role(
     condition: Mapping[str, Any] | None = None,
     boundary: str = "",
 ) -> str:
-    """Create a role, or take over the one that is there; return its ARN.
-
-    Raises:
-        AwsError: A role of this name is not the kit's.
-    """
+    """Create a role, or take over the one that is there; return its ARN."""
     name = role_name(session, given.cluster, part)
     trust = {
         "Effect": "Allow",

@@ -38,9 +38,6 @@ class AwsSession:
         region: By default that of ``AWS_REGION``, ``AWS_DEFAULT_REGION`` or the profile.
         profile: By default what botocore finds.
 
-    Raises:
-        BadInput: There is no such profile or region, or none is named.
-
     Example:
         >>> session = AwsSession("eu-central-1")
         >>> session.call("eks", "describe_cluster", name="lab")["cluster"]["status"]
@@ -100,11 +97,7 @@ class AwsSession:
 
     @property
     def credentials(self) -> Any:
-        """The credentials as botocore found them, or None.
-
-        Raises:
-            AwsError: They cannot be used.
-        """
+        """The credentials as botocore found them, or None."""
         try:
             return self._boto.get_credentials()
         except ERRORS as error:
@@ -144,9 +137,6 @@ class AwsSession:
             operation: The same, such as ``create_cluster``.
             fine: Codes of refusals that are no error: the answer is None then.
             parameters: The request's own.
-
-        Raises:
-            AwsError: AWS refused, or did not answer.
         """
         try:
             return getattr(self.client(service), operation)(**parameters)

@@ -37,13 +37,7 @@ _CANCELLED = re.compile(r"cancelled|The following resource\(s\) failed", re.I)
 
 @dataclass(frozen=True)
 class StackState:
-    """A stack as CloudFormation describes it.
-
-    Attributes:
-        id: Its ARN, by which it is described after its deletion as well.
-        status: ``CREATE_COMPLETE``, with its reason.
-        service_role: ARN of the role that acts for it; empty for the caller's own.
-    """
+    """A stack as CloudFormation describes it; its id, an ARN, finds it after its deletion as well."""
 
     id: str
     status: str
@@ -75,23 +69,13 @@ class StackState:
 
 
 class StackFailed(AwsError):
-    """A stack did not become what was asked.
-
-    Attributes:
-        stockout: Whether the zone had no machines of this type.
-    """
+    """A stack did not become what was asked; at a stockout, the zone had no machines of this type."""
 
     stockout = False
 
 
 class Stack:
-    """A stack of one cluster.
-
-    Args:
-        session: Of its region.
-        cluster: The cluster's name.
-        pool: ``system`` or ``train``; empty for the cluster itself.
-    """
+    """A stack of a cluster: of its pool ``system`` or ``train``; without a pool, of the cluster itself."""
 
     def __init__(self, session: AwsSession, cluster: str, pool: str = "") -> None:
         self.session, self.cluster, self.pool = session, cluster, pool
@@ -113,11 +97,7 @@ class Stack:
         return None if found["StackStatus"] == "DELETE_COMPLETE" else state_of(found)
 
     def create(self, parameters: Mapping[str, object], given: Mapping[str, str], *, role: str) -> None:
-        """Begin to create it, unless somebody else has.
-
-        Raises:
-            AwsError: There is one that is not the kit's.
-        """
+        """Begin to create it, unless somebody else has."""
         token = f"create-{uuid.uuid4().hex}"
         begun = self.session.call(
             "cloudformation",
@@ -138,12 +118,9 @@ class Stack:
             raise foreign(self.about)
 
     def update(self, parameters: Mapping[str, object]) -> bool:
-        """Begin to change parameters; a failed stack is continued.
+        """Begin to change parameters, or continue a failed stack; return whether there is anything to change.
 
         Tags stay as they are: some resources, such as placement groups, would be replaced for them.
-
-        Returns:
-            Whether there is anything to change.
         """
         now, token = self.describe(), f"update-{uuid.uuid4().hex}"
         if now is None:
@@ -207,11 +184,7 @@ class Stack:
         return True
 
     def _watch_launches(self, now: StackState, steps: Steps) -> None:
-        """Show why machines do not start, long before EKS gives up on them.
-
-        Raises:
-            StackFailed: No waiting helps; a pool that was being created is deleted.
-        """
+        """Show why machines do not start; where no waiting helps, stop long before EKS gives up on them."""
         failed = machines.launch_failures(self.session, self.cluster, self.pool)
         if words := next((words for one, words in failed.items() if one not in self.known_failures), ""):
             steps.update(f"{self.pool}: machines", Phase.RUNS, words)
@@ -267,12 +240,7 @@ class Stack:
 
 
 def follow(stacks: Iterable[Stack], steps: Steps, *, fix: str) -> None:
-    """Wait until CloudFormation is done with all of these stacks, however that ends.
-
-    Raises:
-        WaitTimeout: It takes more than 90 minutes.
-        Interrupted: The user stopped it; CloudFormation goes on.
-    """
+    """Wait until CloudFormation is done with all of these stacks, however that ends."""
     waiting, end = list(stacks), steps.clock.now() + LONGEST
     names = ", ".join(stack.name for stack in waiting)
     try:

@@ -22,11 +22,7 @@ EXEC = "client.authentication.k8s.io/v1beta1"
 
 
 def token(session: AwsSession, cluster: str) -> str:
-    """Sign a bearer token for the API of a cluster.
-
-    Raises:
-        AwsError: There are no credentials.
-    """
+    """Sign a bearer token for the API of a cluster."""
     sts, known = session.client("sts"), session.credentials
     service, events = sts.meta.service_model.service_id, sts.meta.events
     signer = RequestSigner(service, session.region, "sts", "v4", known, events)

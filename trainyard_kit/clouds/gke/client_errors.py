@@ -69,13 +69,7 @@ class ErrorReply:
 
 
 def translate(error: Exception, about: str, project: str) -> KitError:
-    """Convert a client library's exception to the kit's.
-
-    Args:
-        error: The exception.
-        about: The request: ``container: create_cluster lab``.
-        project: Of the request.
-    """
+    """Convert a client library's exception to the kit's; ``about`` names the request."""
     if isinstance(error, api.GoogleAPICallError | HttpError) and not CERTIFICATE.search(str(error)):
         return to_error(_reply(error), about, project)
     words = str(error.args[0]) if error.args else str(error)

@@ -65,12 +65,7 @@ SUBJECTS = {"user": "User", "group": "Group", "serviceAccount": "User"}  # membe
 
 
 class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
-    """A cluster of GKE.
-
-    Args:
-        name: Its name, of which there is one in a project.
-        session: Its project and zone.
-    """
+    """A cluster of GKE: a project has one of each name."""
 
     provider, cloud, options = "gke", "Google Cloud", OPTIONS
     store = ClusterStore("gke")
@@ -250,9 +245,6 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
         Args:
             who: As IAM writes it: ``user:ada@example.org``, ``group:…``, ``serviceAccount:…``.
-
-        Raises:
-            BadInput: It is none of these.
 
         Example:
             >>> cluster.add_admin("user:ada@example.org")

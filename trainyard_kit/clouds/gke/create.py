@@ -110,13 +110,7 @@ def scale(session: GcpSession, cluster: str, nodes: int, steps: Steps) -> None:
 
 
 class Creation:
-    """What creates the resources of one cluster.
-
-    Args:
-        session: The project and zone.
-        tags: Whose it is, and when it ends; an end that was set before counts.
-        steps: The table that shows them.
-    """
+    """What creates the resources of one cluster; an end that was set before counts."""
 
     def __init__(self, session: GcpSession, tags: Tags, steps: Steps) -> None:
         self.session, self.tags, self.steps = session, tags, steps

@@ -32,13 +32,7 @@ _DENIED = ("does not have", "denied", "forbidden", "permission")
 
 
 class ArtifactRegistry(Registry):
-    """The repository of one cluster.
-
-    Args:
-        session: Its project and zone.
-        tags: Whose it is.
-        clock: By which builds are awaited.
-    """
+    """The repository of one cluster."""
 
     def __init__(self, session: GcpSession, tags: Tags, *, clock: Clock) -> None:
         self.session, self.tags, self.clock = session, tags, clock
@@ -76,15 +70,7 @@ class ArtifactRegistry(Registry):
 
 
 class CloudBuild:
-    """The build of one image, followed to its end.
-
-    Args:
-        session: The cluster's project and zone.
-        cluster: Its name.
-        order: The build.
-        report: Called with a line of progress.
-        clock: By which it is awaited.
-    """
+    """The build of one image, followed to its end."""
 
     def __init__(
         self,
@@ -117,12 +103,7 @@ class CloudBuild:
         }
 
     def run(self) -> None:
-        """Build and push; no source and no running build stays behind.
-
-        Raises:
-            CommandFailed: It failed; the error has its last lines.
-            Interrupted: The user stopped it; the build was cancelled.
-        """
+        """Build and push; no source and no running build stays behind."""
         about, bucket = f"image {self.order.image}", self.bucket
         self.report("sending what it is built from")
         try:

@@ -81,11 +81,7 @@ class GkeInfo(ClusterInfo):
 def choose(
     *, nodes: int, machine_type: object, accelerator: object, gpus: int | None, spot: object, disk_gb: int
 ) -> Machines:
-    """Choose the machines, with defaults for what is not asked for.
-
-    Raises:
-        BadInput: GPUs of no kind are asked for, or machines that cannot run the kit's images.
-    """
+    """Choose the machines, with defaults for what is not asked for."""
     kind, count = str(accelerator or ""), (0 if not accelerator else 1 if gpus is None else gpus)
     usual = COMES_WITH.get(kind, GPU_MACHINE) if kind else CPU_MACHINE
     machine = str(machine_type or usual)
@@ -143,11 +139,7 @@ def next_zones(session: GcpSession, machines: Machines) -> list[str]:
 
 
 def launch_failures(session: GcpSession, cluster: str, pool: str = TRAINING) -> dict[str, str]:
-    """Find why Compute Engine starts no machines of a pool.
-
-    Returns:
-        Its words, by time and group of machines, the newest first; empty where nobody may look.
-    """
+    """Find why Compute Engine starts no machines of a pool: its words, by time and group, newest first."""
     path = f"{session.place}/clusters/{cluster}/nodePools/{pool}"
     found: dict[str, str] = {}
     with contextlib.suppress(GcpError):  # it tells more, and nothing depends on it

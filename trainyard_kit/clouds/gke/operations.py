@@ -23,12 +23,7 @@ Begun = Mapping[str, Any] | types.Operation  # an operation, as the request retu
 
 
 class Operations:
-    """Requests for one cluster that change something.
-
-    Args:
-        session: The project and zone.
-        steps: The table that shows what they wait for.
-    """
+    """Requests for one cluster that change something."""
 
     def __init__(self, session: GcpSession, steps: Steps) -> None:
         self.session, self.steps, self._new_until = session, steps, float("-inf")
@@ -72,18 +67,7 @@ class Operations:
     def wait_operation(
         self, step: str, service: str, begun: Begun | None, *, watch: Callable[[], str] | None = None
     ) -> None:
-        """Wait for the end of an operation.
-
-        Args:
-            step: The row of the table that shows its progress.
-            service: ``compute``; services that answer at once have none.
-            begun: As the request returned it; None if there is none.
-            watch: Tells what holds it up, in words, or raises what no waiting helps against.
-
-        Raises:
-            GcpError: It failed.
-            ProviderFailed: It did not end in 90 minutes.
-        """
+        """Wait for the end of an operation; ``watch`` tells what holds it up, or raises."""
         if not begun or service not in ("container", "compute", "artifactregistry", "file"):
             return
         name = begun.name if isinstance(begun, types.Operation) else begun["name"]

@@ -46,9 +46,6 @@ class GcpSession:
     Args:
         project: Its id; by default that of ``GOOGLE_CLOUD_PROJECT`` or of the credentials.
         zone: Of the cluster; empty where it does not matter.
-
-    Raises:
-        BadInput: No project is named, and none comes with the credentials.
     """
 
     def __init__(self, project: str | None = None, zone: str | None = None) -> None:
@@ -95,9 +92,6 @@ class GcpSession:
         """The credentials that google-auth finds; requests count against this project's quota and APIs.
 
         Without that, a user's requests are those of gcloud's own project, and "API disabled" speaks of it.
-
-        Raises:
-            GcpError: There are none.
         """
         from google.oauth2.credentials import Credentials
 
@@ -109,21 +103,13 @@ class GcpSession:
         return found.with_quota_project(self.project) if hasattr(found, "with_quota_project") else found
 
     def container(self, method: str, **request: Any) -> Any:
-        """Send a request to the container API: a method of `ClusterManagerClient`, and its fields.
-
-        Raises:
-            GcpError: It was refused, or not answered.
-        """
+        """Send a request to the container API: a method of `ClusterManagerClient`, and its fields."""
         call = getattr(self._clusters, method)
         about = _about("container", method, request)
         return self._attempt(lambda: call(request=request, retry=None, timeout=_TIMEOUT), about)
 
     def rest(self, service: str, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a request to another API: a method of its discovery document, and its parameters.
-
-        Raises:
-            GcpError: It was refused, or not answered.
-        """
+        """Send a request to another API: a method of its discovery document, and its parameters."""
         about = _about(service, method, parameters)
         request = self._request(service, method, parameters, about)
         return self._attempt(lambda: request.execute(http=self._http(service)), about)

@@ -18,12 +18,7 @@ _SHORTLY = timedelta(minutes=1)  # asked for anew that much before its end
 
 
 def credential(token: str, expires: datetime | None) -> dict[str, Any]:
-    """Return an ExecCredential.
-
-    Args:
-        token: For the API server.
-        expires: When it ends, in UTC; None if nobody knows.
-    """
+    """Return an ExecCredential, which ends when the token does, if anybody knows when."""
     status = {"token": token}
     if expires is not None:
         status["expirationTimestamp"] = (expires - _SHORTLY).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -46,11 +41,7 @@ def main() -> int:
 
 
 def access_token() -> tuple[str, datetime | None]:
-    """Return a token that is as fresh as can be, and when it ends, in UTC; None if nobody knows.
-
-    Raises:
-        GcpError: There are no credentials, or they have expired.
-    """
+    """Return a token that is as fresh as can be, and when it ends, in UTC; None if nobody knows."""
     if given := os.environ.get(TOKEN):
         return given, None
     import google.auth

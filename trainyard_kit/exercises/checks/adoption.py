@@ -8,11 +8,7 @@ EXERCISE = Exercise("cluster")
 
 
 def labels(cluster) -> dict[str, str]:
-    """Return the labels of the ConfigMap.
-
-    Raises:
-        NotYet: There is none.
-    """
+    """Return the labels of the ConfigMap."""
     found = cluster.kube.find("ConfigMap", NAME)
     if found is None:
         raise NotYet(f"there is no ConfigMap {NAME!r}: create it with kubectl create configmap")

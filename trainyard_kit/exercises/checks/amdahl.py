@@ -17,11 +17,7 @@ CALLS = 20
 
 
 def close(found: object, wanted: float, call: str) -> None:
-    """Compare a number that a call returned.
-
-    Raises:
-        NotYet: It is no number, or another.
-    """
+    """Compare a number that a call returned."""
     try:
         if isinstance(found, bool | str | bytes):
             raise TypeError

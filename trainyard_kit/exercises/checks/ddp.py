@@ -43,11 +43,7 @@ class Rank:
 
 @lru_cache(maxsize=1)
 def train(source: str) -> tuple[Rank, ...]:
-    """Run a program on two ranks.
-
-    Raises:
-        NotYet: It ends with an error, or does not end.
-    """
+    """Run a program on two ranks."""
     with tempfile.TemporaryDirectory(prefix="exercise-") as folder:
         program = Path(folder, "program.py")
         program.write_text(source, encoding="utf-8")
@@ -73,11 +69,7 @@ def train(source: str) -> tuple[Rank, ...]:
 
 
 def ranks(program: object) -> tuple[Rank, ...]:
-    """Run the learner's file.
-
-    Raises:
-        NotYet: There is no such file.
-    """
+    """Run the learner's file."""
     if not isinstance(program, str | Path) or not Path(program).is_file():
         raise NotYet(f"program is {describe(program)}, and should be the path of your file")
     source = Path(program).read_text(encoding="utf-8")

@@ -49,11 +49,7 @@ def instructions(lines: list[str]) -> list[str]:
 
 
 def parts(dockerfile: object) -> tuple[list[str], int]:
-    """Return all instructions, and the place of the new one.
-
-    Raises:
-        NotYet: It is no list of lines, or there is not exactly one new instruction.
-    """
+    """Return all instructions, and the place of the new one."""
     if not isinstance(dockerfile, list) or not all(isinstance(line, str) for line in dockerfile):
         raise NotYet(f"it is {describe(dockerfile)}: it should be the list of all lines")
     ours = instructions((config.DATA / "images" / "trainer" / "Dockerfile").read_text().splitlines())
@@ -128,11 +124,7 @@ def pips_of(calls: list[list[str]]) -> list[list[str]]:
 
 
 def installs_of(dockerfile: list[str]) -> list[list[str]]:
-    """Return the words of each ``pip install`` of the new instruction.
-
-    Raises:
-        NotYet: The shell fails, or does not call ``pip install``.
-    """
+    """Return the words of each ``pip install`` of the new instruction."""
     done, calls = calls_of(dockerfile)
     if done.returncode:
         raise NotYet(f"the shell fails: {done.stderr.strip().partition(': ')[2] or done.returncode}")
@@ -143,11 +135,7 @@ def installs_of(dockerfile: list[str]) -> list[list[str]]:
 
 
 def requirements(dockerfile: list[str]) -> list[Requirement]:
-    """Read the requirements of the package, as pip reads its words.
-
-    Raises:
-        NotYet: As `installs_of` does.
-    """
+    """Read the requirements of the package, as pip reads its words."""
     found = []
     for word in (word for install in installs_of(dockerfile) for word in install):
         try:

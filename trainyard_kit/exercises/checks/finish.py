@@ -54,11 +54,7 @@ def _rank(finish, rank: int, folder: Path) -> None:
 
 @lru_cache(maxsize=1)
 def both(finish) -> tuple[tuple[dict, ...], dict | None]:
-    """Run the ranks; return what each told, and the names of what is in the saved file.
-
-    Raises:
-        NotYet: One raised an error of its own, or does not end.
-    """
+    """Run the ranks; return what each told, and the names of what is in the saved file."""
     import torch  # once, before the processes are forked
 
     with tempfile.TemporaryDirectory(prefix="ranks-") as name:

@@ -98,11 +98,7 @@ def _rank(rank: int, ranks: int, function: Callable, folder: Path) -> None:
 
 
 def on_ranks(ranks: int, function: Callable, folder: Path) -> list[dict]:
-    """Call a function on so many ranks.
-
-    Raises:
-        NotYet: It raises an error on one, or does not end.
-    """
+    """Call a function on so many ranks."""
     fork = multiprocessing.get_context("fork")
     processes = [fork.Process(target=_rank, args=(rank, ranks, function, folder)) for rank in range(ranks)]
     for process in processes:
