@@ -22,7 +22,7 @@ from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, KitError, Rejected, RunNotFound, VolumeNotFound
 from kitlib.k8s import manifests, pods
 from kitlib.k8s.api_errors import launch_rejected
-from kitlib.k8s.client import Kube
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.events import events_table, make_event, write_event
 from kitlib.k8s.manifests import title
 from kitlib.k8s.quantities import check_count
@@ -478,11 +478,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         return self
 
     def _shown_nodes(self) -> str:
-        try:
-            every = self.nodes()
-        except Rejected as error:
-            if error.status != 403:
-                raise
+        if (every := allowed(self.nodes)) is None:
             return f'namespace "{self.kube.namespace}"'
         return f"{sum(node['status'] == 'Ready' for node in every)} of {len(every)} nodes Ready"
 

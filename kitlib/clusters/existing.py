@@ -39,7 +39,7 @@ class ExistingCluster(Cluster):
         namespace: str | None = None,
     ) -> None:
         super().__init__(name)
-        self._kubeconfig = Path(kubeconfig or _default()).expanduser()
+        self._kubeconfig = Path(kubeconfig or kubeconfigs.user_file()).expanduser()
         if not self._kubeconfig.is_file():
             fix = "give one that exists, with kubeconfig= or in the variable KUBECONFIG"
             if _memory(name).exists():
@@ -65,7 +65,7 @@ class ExistingCluster(Cluster):
                 fix="leave recreate out",
             )
         options, before = shape.options, _remembered(name)
-        if not options and before and before["kubeconfig"] == str(_default().absolute()):
+        if not options and before and before["kubeconfig"] == str(kubeconfigs.user_file()):
             options = before
         cluster = cls(name, **options)
         cluster.kube.version()
@@ -74,9 +74,8 @@ class ExistingCluster(Cluster):
     @classmethod
     def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
         """Find the kubeconfig that would be used."""
-        named = environment.get("KUBECONFIG", "").split(os.pathsep)[0]
-        path = Path(named) if named else home / ".kube" / "config"
-        how = "KUBECONFIG" if named else "kubectl's own file"
+        path = kubeconfigs.user_file(environment, home)
+        how = "KUBECONFIG" if environment.get("KUBECONFIG") else "kubectl's own file"
         if not path.is_file():
             return (
                 f"no kubeconfig: {how}, {path}, does not exist",
@@ -161,12 +160,6 @@ class ExistingCluster(Cluster):
         """Build the error for an API server that does not answer."""
         what, fix = unreached(words)
         return ClusterUnreachable(what, about=f'cluster "{self.name}", as {self._kubeconfig} has it', fix=fix)
-
-
-def _default() -> Path:
-    """Path of the default kubeconfig."""
-    named = os.environ.get("KUBECONFIG", "").split(os.pathsep)[0]
-    return Path(named).expanduser() if named else Path.home() / ".kube" / "config"
 
 
 def _remembered(name: str) -> dict[str, str | None] | None:

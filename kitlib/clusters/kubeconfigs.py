@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,10 @@ LOCK_SECONDS = 5.0
 log: logging.Logger = logging.getLogger(__name__)
 
 
-def user_file() -> Path:
+def user_file(environment: Mapping[str, str] = os.environ, home: Path | None = None) -> Path:
     """Locate the file that kubectl writes: the first of KUBECONFIG, or ``~/.kube/config``."""
-    given = [path for path in os.environ.get("KUBECONFIG", "").split(os.pathsep) if path]
-    return Path(given[0] if given else Path.home() / ".kube" / "config").absolute()
+    named = next(filter(None, environment.get("KUBECONFIG", "").split(os.pathsep)), "")
+    return (Path(named).expanduser() if named else (home or Path.home()) / ".kube" / "config").absolute()
 
 
 def merge(cluster: Cluster) -> Path:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from kitlib.display.tables import Table, age
 from kitlib.errors import BadInput, Rejected
+from kitlib.k8s import pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import format_bytes, format_cores
@@ -33,10 +34,7 @@ def list_nodes(kube: Kube, kind: str = "Node") -> list[Object]:
 
 def is_ready(node: Object) -> bool:
     """Whether a node has the condition Ready."""
-    return any(
-        condition["type"] == "Ready" and condition["status"] == "True"
-        for condition in (node.get("status") or {}).get("conditions") or []
-    )
+    return pods.has_condition(node, "Ready")
 
 
 def readiness(nodes: Iterable[Object]) -> str:

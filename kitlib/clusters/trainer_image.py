@@ -7,9 +7,8 @@ So every job of every user has it, from any machine. It is built and pushed by
 import re
 
 from kitlib import config
-from kitlib.errors import Rejected
 from kitlib.k8s import manifests, names
-from kitlib.k8s.client import Kube
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import merge
 
 TRAINER = "trainyard/trainer"  # the image's name in every registry
@@ -43,10 +42,6 @@ def recall(kube: Kube) -> str | None:
     """Read the image's reference from the cluster; None if none is remembered."""
     (item,) = manifests.read(config.manifests(FOLDER, "configmap.yaml"))
     meta = item["metadata"]
-    try:
-        found = kube.within(meta["namespace"]).find("ConfigMap", meta["name"])
-    except Rejected as error:
-        if error.status != 403:  # without an image there is no role that allows it
-            raise
-        return None
+    public = kube.within(meta["namespace"])  # without an image there is no role that allows to read it
+    found = allowed(lambda: public.find("ConfigMap", meta["name"]))
     return found["data"]["image"] if found else None

@@ -14,7 +14,8 @@ from typing import Any
 
 from kitlib.clusters import Cluster
 from kitlib.clusters.nodes import GPU, is_ready, list_nodes
-from kitlib.errors import BadInput, Rejected
+from kitlib.errors import BadInput
+from kitlib.k8s.client import allowed
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import format_bytes, parse_quantity
 
@@ -51,9 +52,9 @@ class NodeResources:
 
         GPUs of a cloud's nodes that are not there, or not ready yet, count.
         """
-        every = _allowed(lambda: list_nodes(cluster.kube))
+        every = allowed(lambda: list_nodes(cluster.kube))
         if every is None:
-            quotas = _allowed(lambda: cluster.kube.get_all("ResourceQuota")) or ()
+            quotas = allowed(lambda: cluster.kube.get_all("ResourceQuota")) or ()
             hard = (quota["spec"].get("hard") or {} for quota in quotas)
             return cls(gpu_nodes=tuple(int(quota.get(f"requests.{GPU}", 0)) for quota in hard))
         usable = [node for node in every if is_ready(node) and not node["spec"].get("unschedulable")]
@@ -97,7 +98,7 @@ def check_room(job_objects: Sequence[Object], cluster: Cluster, *, about: str) -
 
     Nodes that are off, cordoned or under pressure count, and GPUs of a cloud's nodes that are not there yet.
     """
-    every = _allowed(lambda: list_nodes(cluster.kube)) or []
+    every = allowed(lambda: list_nodes(cluster.kube)) or []
     for spec in _pod_specs(list(job_objects)):
         nodes = [node for node in every if _tolerated(node, [*spec.get("tolerations", ()), *TRANSIENT])]
         for resource, (keyword, title, show) in RESOURCES.items():
@@ -141,16 +142,6 @@ def _requested(container: Object, resource: str) -> float:
     resources = container.get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     return parse_quantity(requests.get(resource, limits.get(resource, 0)))
-
-
-def _allowed(read: Callable[[], list[Object]]) -> list[Object] | None:
-    """Read objects; None where this user may not."""
-    try:
-        return read()
-    except Rejected as error:
-        if error.status != 403:
-            raise
-        return None
 
 
 def _allocatable(node: Object, what: str) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import urllib3
@@ -51,6 +51,8 @@ API_VERSIONS = {
     "NodeMetrics": "metrics.k8s.io/v1beta1",
     "PodMetrics": "metrics.k8s.io/v1beta1",
 }
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -424,6 +426,16 @@ class Kube:
 
     def _place(self, about: str) -> str:
         return f'{about} in cluster "{self.cluster}"'
+
+
+def allowed(read: Callable[[], Answer]) -> Answer | None:
+    """Read from the API; None where this user may not."""
+    try:
+        return read()
+    except Rejected as error:
+        if error.status != 403:
+            raise
+        return None
 
 
 def _load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str | None, Object]:

@@ -10,8 +10,8 @@ from datetime import datetime
 from types import MappingProxyType
 
 from kitlib.display.tables import Table, age
-from kitlib.errors import KitError, Rejected
-from kitlib.k8s.client import Kube
+from kitlib.errors import KitError
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object
 
 COMPONENT = "trainyard"
@@ -72,13 +72,8 @@ def namespace_events(kube: Kube) -> list[Object]:
     events = kube.get_all("Event")
     if kube.namespace == NODES_NAMESPACE:
         return events
-    try:
-        nodes = kube.within(NODES_NAMESPACE)
-        return events + nodes.get_all("Event", fields="involvedObject.kind=Node")
-    except Rejected as error:
-        if error.status != 403:
-            raise
-        return events
+    nodes = kube.within(NODES_NAMESPACE)
+    return events + (allowed(lambda: nodes.get_all("Event", fields="involvedObject.kind=Node")) or [])
 
 
 def events_table(events: Iterable[Object]) -> Table:

@@ -7,6 +7,7 @@ import queue
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kitlib.display.tracebacks import Line, time_key
@@ -148,13 +149,17 @@ class PodLogFollowers:
         self.lines: queue.SimpleQueue[tuple[Any, Line | KitError]] = queue.SimpleQueue()
         self.running: list[tuple[threading.Thread, PodLogFollower]] = []
 
-    def add(self, key: Any, follower: PodLogFollower) -> None:
-        """Follow a pod; its lines come with this key."""
+    def follow(
+        self, kube: Kube, pod: Object, key: Any, position: LogPosition | None = None
+    ) -> PodLogFollower:
+        """Follow a pod whose container has started, from a position on; its lines come with this key."""
+        follower = PodLogFollower(kube, pod, partial(complete, kube, pod), position)
         thread = threading.Thread(target=self._run, args=(key, follower), name=f"log-{key}", daemon=True)
         self.running = [follower for follower in self.running if follower[0].is_alive()] + [
             (thread, follower)
         ]
         thread.start()
+        return follower
 
     def alive(self) -> bool:
         """Tell whether any of them may bring another line."""

@@ -94,6 +94,11 @@ def condition(pod: Object, kind: str) -> Object:
     return next((entry for entry in every if entry["type"] == kind), {})
 
 
+def has_condition(item: Object, kind: str) -> bool:
+    """Whether a condition of a pod, or of another object, is true."""
+    return condition(item, kind).get("status") == "True"
+
+
 def node_unreachable(pod: Object) -> str:
     """Describe that the pod's node does not answer; empty if it does.
 
@@ -102,13 +107,12 @@ def node_unreachable(pod: Object) -> str:
     if (
         finished(pod)
         or pod["spec"].get("readinessGates")
-        or condition(pod, "ContainersReady").get("status") != "True"
+        or not has_condition(pod, "ContainersReady")
         or condition(pod, "Ready").get("status") != "False"
     ):
         return ""
-    evicted = condition(pod, "DisruptionTarget").get("status") == "True"
     words = f"its node {pod['spec'].get('nodeName')} does not answer"
-    return f"{words}, and it was evicted" if evicted else words
+    return f"{words}, and it was evicted" if has_condition(pod, "DisruptionTarget") else words
 
 
 def _states(pod: Object) -> list[tuple[Object, Object]]:

@@ -199,16 +199,11 @@ def _available(workload: Object) -> bool:
     return status.get("availableReplicas", 0) >= workload["spec"]["replicas"]
 
 
-def _has_condition(item: Object, condition: str) -> bool:
-    held = (item.get("status") or {}).get("conditions") or []
-    return any(entry["type"] == condition and entry["status"] == "True" for entry in held)
-
-
 # What an operator's jobs need of it, and when that is there.
 IS_READY: Mapping[str, Callable[[Object], bool]] = {
     **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet"), _available),
-    "CustomResourceDefinition": partial(_has_condition, condition="Established"),
-    "APIService": partial(_has_condition, condition="Available"),
+    "CustomResourceDefinition": partial(pods.has_condition, kind="Established"),
+    "APIService": partial(pods.has_condition, kind="Available"),
 }
 
 

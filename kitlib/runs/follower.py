@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from functools import partial
 
 from kitlib.k8s import logs, pods
 from kitlib.k8s.client import Kube
@@ -42,8 +41,7 @@ class RunFollower(AbstractContextManager["RunFollower"]):
             uid = pod["metadata"]["uid"]
             if uid not in self._followed and len(self._followed) < MOST_PODS and pods.started(pod):
                 self._followed.add(uid)
-                ended = partial(logs.complete, self.kube, pod)
-                self._followers.add(uid, logs.PodLogFollower(self.kube, pod, ended))
+                self._followers.follow(self.kube, pod, uid)
 
     def describe(self, status: str) -> str:
         """Describe steps, elapsed seconds, loss and images a second; before the first event, the status."""

@@ -9,7 +9,6 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import partial
 from itertools import islice
 from typing import Self
 
@@ -102,9 +101,7 @@ class LogCache:
         for uid, pod in waiting.items():
             if uid not in written and pods.started(pod):
                 written[uid] = []
-                followers.add(
-                    uid, logs.PodLogFollower(self.kube, pod, partial(logs.complete, self.kube, pod))
-                )
+                followers.follow(self.kube, pod, uid)
 
     def _keep(self, pod: Object, lines: list[Line]) -> None:
         uid = pod["metadata"]["uid"]
@@ -184,7 +181,7 @@ class LogStream:
         followers = logs.PodLogFollowers()
         try:
             for rank, pod in self._wait_for_pods().items():
-                followers.add(rank, logs.PodLogFollower(self.objects.kube, pod, partial(self._ended, pod)))
+                followers.follow(self.objects.kube, pod, rank)
             alive = True
             while alive:
                 alive = followers.alive()  # asked first: what they wrote before they ended is taken below
@@ -221,10 +218,6 @@ class LogStream:
             if line.last:
                 line.done("its output follows")
         return self.cache.newest_pods(self.rank)
-
-    def _ended(self, pod: Object) -> bool:
-        now = self.objects.kube.find("Pod", pod["metadata"]["name"])
-        return now is None or pods.finished(now)
 
     def _ipython_display_(self) -> None:
         for rank, line in self.lines():  # this is the notebook printing: it asked to be shown the lines

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Any
 
 from kitlib import config
-from kitlib.errors import BadInput, Rejected
+from kitlib.errors import BadInput
 from kitlib.k8s import manifests, names
-from kitlib.k8s.client import Kube
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object, merge
 
 CLAIM, VOLUME = "PersistentVolumeClaim", "PersistentVolume"
@@ -65,12 +65,8 @@ def create(kube: Kube, claim: str, *, size: str, source: Mapping[str, Any]) -> s
 def find_created(kube: Kube, claim: Object) -> str | None:
     """Find the PersistentVolume that `create` made for a claim; deleting it leaves its files."""
     name, bound = claim["metadata"]["name"], claim["spec"].get("volumeName")
-    try:
-        volume = kube.find(VOLUME, bound) if bound == _volume_name(kube, name) else None
-    except Rejected as error:
-        if error.status != 403:
-            raise
-        return None
+    ours = bound == _volume_name(kube, name)
+    volume = allowed(lambda: kube.find(VOLUME, bound)) if ours else None
     return bound if volume and names.KIT in (volume["metadata"].get("labels") or {}) else None
 
 

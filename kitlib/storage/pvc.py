@@ -6,9 +6,9 @@ from typing import Any
 from kitlib import config
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, age
-from kitlib.errors import BadInput, KitError, Rejected, VolumeInUse
+from kitlib.errors import BadInput, KitError, VolumeInUse
 from kitlib.k8s import manifests, names, pods
-from kitlib.k8s.client import Kube
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_quantity, parse_quantity
 from kitlib.k8s.wait import wait
@@ -163,12 +163,9 @@ def _check_size(kube: Kube, claim: Object, size: str) -> None:
 
 def _check_class(kube: Kube, name: str | None) -> None:
     """Check that there is a StorageClass: a claim without one would wait forever."""
-    try:
-        classes = {item["metadata"]["name"]: item["metadata"] for item in kube.get_all(CLASS)}
-    except Rejected as error:
-        if error.status != 403:  # an attendee may not look; the wait will tell
-            raise
+    if (listed := allowed(lambda: kube.get_all(CLASS))) is None:  # an attendee; the wait will tell
         return
+    classes = {item["metadata"]["name"]: item["metadata"] for item in listed}
     default = any(
         (metadata.get("annotations") or {}).get(DEFAULT_CLASS) == "true" for metadata in classes.values()
     )

@@ -14,7 +14,7 @@ import numpy as np
 from kitlib.display.tables import Table
 from kitlib.errors import KitError, Rejected
 from kitlib.k8s import names, pods
-from kitlib.k8s.client import Kube
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import format_bytes
 from kitlib.k8s.watch import Snapshot, WatchSpec
@@ -63,16 +63,11 @@ class ClusterWatch(ObjectWatch):
         self._follow_gpus(every)
 
     def specs(self) -> list[WatchSpec]:
-        try:
-            self.kube.get_all("Node")
-        except Rejected as error:
-            if error.status != 403:
-                raise
-            self.trouble: str = (
-                f'only the pods of namespace "{self.kube.namespace}": nodes are for administrators'
-            )
-            return [WatchSpec("Pod")]
-        return [WatchSpec("Node"), WatchSpec("Pod")]
+        if allowed(lambda: self.kube.get_all("Node")) is not None:
+            return [WatchSpec("Node"), WatchSpec("Pod")]
+        namespace = self.kube.namespace
+        self.trouble: str = f'only the pods of namespace "{namespace}": nodes are for administrators'
+        return [WatchSpec("Pod")]
 
     def _sample(self, nodes: list[Object], every: list[Object]) -> None:
         now, held = time.time(), gpus_held(every)
@@ -197,14 +192,9 @@ class ClusterWatch(ObjectWatch):
             memory = "–" if use.memory is None else format_bytes(use.memory)
             gpus = f"{use.gpus:g} of {has[GPU]} asked for" if has.get(GPU, "0") != "0" else "none"
             cpu, memory = f"{cpu} of {has.get('cpu', '?')}", f"{memory} of {format_bytes(has.get('memory'))}"
-            rows.append([name, _ready(node), cpu, memory, gpus, len(here)])
+            ready = "Ready" if pods.has_condition(node, "Ready") else "NotReady"
+            rows.append([name, ready, cpu, memory, gpus, len(here)])
         return rows
-
-
-def _ready(node: Object) -> str:
-    every = (node.get("status") or {}).get("conditions") or []
-    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in every)
-    return "Ready" if ready else "NotReady"
 
 
 def _pod_rows(every: Iterable[Object]) -> list[list[object]]:

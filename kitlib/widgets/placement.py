@@ -8,9 +8,8 @@ import time
 from typing import TYPE_CHECKING
 
 from kitlib.display.tables import Table
-from kitlib.errors import Rejected
 from kitlib.k8s import names
-from kitlib.k8s.client import Kube
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.watch import Snapshot, WatchSpec
 from kitlib.metrics import events
 from kitlib.metrics.placement import RUNNING, WAITING, Placement, group_of
@@ -28,7 +27,8 @@ class PlacementWatch(ObjectWatch):
 
     def __init__(self, kube: Kube) -> None:
         super().__init__(kube, minutes=60)
-        self.placement: Placement = Placement(_nodes(kube))
+        nodes = allowed(lambda: kube.get_all("Node")) or []  # not seen by all: they appear with their pods
+        self.placement: Placement = Placement(sorted(node["metadata"]["name"] for node in nodes))
 
     # Following
 
@@ -83,13 +83,3 @@ class PlacementWatch(ObjectWatch):
         running, waiting = lasting.count(RUNNING), lasting.count(WAITING)
         words = f"Placement in cluster {self.title}: {seen} pods seen, {running} run, {waiting} wait"
         return words + (f"; {self.trouble}" if self.trouble else "")
-
-
-def _nodes(kube: Kube) -> list[str]:
-    """List the nodes; empty for a user who may not see them: then nodes appear with their pods."""
-    try:
-        return sorted(node["metadata"]["name"] for node in kube.get_all("Node"))
-    except Rejected as error:
-        if error.status != 403:
-            raise
-        return []

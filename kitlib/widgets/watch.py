@@ -9,7 +9,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -220,9 +219,7 @@ class PodLogs:
         uid = pod["metadata"]["uid"]
         if uid not in self.followed and pods.started(pod):
             position = self._positions.setdefault(uid, logs.LogPosition(since))
-            ended = partial(logs.complete, self.kube, pod)
-            self.followed[uid] = logs.PodLogFollower(self.kube, pod, ended, position)
-            self._followers.add(key, self.followed[uid])
+            self.followed[uid] = self._followers.follow(self.kube, pod, key, position)
 
     def drain(self) -> list[tuple[Any, Line]]:
         """Take the lines that have arrived, with their keys."""

@@ -22,7 +22,7 @@ from kitlib.clusters.cleanup import attendees_folder
 from kitlib.display.tables import Table, age
 from kitlib.errors import BadInput, Rejected
 from kitlib.k8s import manifests, names
-from kitlib.k8s.client import Kube
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import check_count, check_quantity
 from kitlib.k8s.wait import wait
@@ -183,13 +183,8 @@ def delete(kube: Kube, name: str) -> None:
 
 def delete_volumes(kube: Kube, labels: str = LABEL) -> None:
     """Delete the PersistentVolumes of attendees, which outlive their namespaces; what they lead to stays."""
-    try:
-        every = kube.get_all("PersistentVolume", labels=labels)
-    except Rejected as error:
-        if error.status != 403:  # who may not see them has made none
-            raise
-        return
-    for volume in every:
+    every = allowed(lambda: kube.get_all("PersistentVolume", labels=labels))
+    for volume in every or []:  # who may not see them has made none
         kube.delete("PersistentVolume", volume["metadata"]["name"])
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from kitlib.clusters import Cluster
 from kitlib.clusters.local import LocalCluster
 from kitlib.clusters.nodes import GPU, is_ready
-from kitlib.errors import Rejected
 from kitlib.k8s import pods
+from kitlib.k8s.client import allowed
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import format_bytes, parse_quantity
 from trainyard_kit.workshop.attendees import LABEL, Quota
@@ -126,12 +126,11 @@ def _said(kind: str, amount: float) -> str:
 
 def survey(on: Cluster, people: int, quota: Quota) -> Capacity | None:
     """Compare the quotas of so many with the cluster's nodes; None if this user may not see nodes."""
-    try:
-        nodes, pods = on.kube.get_all("Node"), on.kube.within("").get_all("Pod")
-    except Rejected as error:
-        if error.status != 403:
-            raise
+    everywhere = on.kube.within("")
+    seen = allowed(lambda: (on.kube.get_all("Node"), everywhere.get_all("Pod")))
+    if seen is None:
         return None
+    nodes, pods = seen
     theirs = {namespace["metadata"]["name"] for namespace in on.kube.get_all("Namespace", labels=LABEL)}
     return count(people, quota, nodes, [p for p in pods if p["metadata"]["namespace"] not in theirs])
 
@@ -173,13 +172,10 @@ def network(on: Cluster) -> tuple[str, str]:
         if on.is_plain:
             return ("open", PLAIN)
         return ("pods of others are kept out", "by the local cluster, where the kernel has nf_tables")
-    try:
-        who = enforcer(on.kube.within("").get_all("DaemonSet"))
-    except Rejected as error:
-        if error.status != 403:
-            raise
+    daemonsets = allowed(lambda: on.kube.within("").get_all("DaemonSet"))
+    if daemonsets is None:
         return "not known", "this kubeconfig may not see what enforces policies"
-    if who:
+    if who := enforcer(daemonsets):
         return "pods of others are kept out", f"by {who}"
     return "open", "NetworkPolicies are stored, and nobody in this cluster enforces them"
 
