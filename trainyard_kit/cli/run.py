@@ -90,22 +90,17 @@ def wait_run(name: str, cluster: str, timeout: float) -> None:
 RANK = click.option("--rank", type=int, required=True, help="The rank in the newest rendezvous.")
 
 
-@run.command("kill")
-@RUN_NAME
-@CLUSTER
-@RANK
-def kill_rank(name: str, cluster: str, rank: int) -> None:
-    """Kill the process of a rank of the run NAME, as a crash would."""
-    click.echo(clusters.connect(cluster).run(name).kill(rank=rank))
+def _add_signal(verb: str, description: str) -> None:
+    @run.command(verb, help=description)
+    @RUN_NAME
+    @CLUSTER
+    @RANK
+    def send(name: str, cluster: str, rank: int) -> None:
+        click.echo(getattr(clusters.connect(cluster).run(name), verb)(rank=rank))
 
 
-@run.command("pause")
-@RUN_NAME
-@CLUSTER
-@RANK
-def pause_rank(name: str, cluster: str, rank: int) -> None:
-    """Pause the process of a rank of the run NAME (SIGSTOP)."""
-    click.echo(clusters.connect(cluster).run(name).pause(rank=rank))
+_add_signal("kill", "Kill the process of a rank of the run NAME, as a crash would.")
+_add_signal("pause", "Pause the process of a rank of the run NAME (SIGSTOP).")
 
 
 @run.command("resume")
@@ -212,10 +207,7 @@ def _job(
     resources = {key: value for key, value in (("cpu", cpus), ("memory", memory)) if value is not None}
     mounts = dict(volume.partition("=")[::2] for volume in volumes)
     given = {"args": args, "volumes": mounts or None, **shape, **options_of(option)}
-    if kind == "parameter-server":
-        given |= {"workers": nodes, **({"resources": {"worker": resources}} if resources else {})}
-    else:
-        given |= {"nodes": nodes, **resources}
+    given |= {"workers" if kind == "parameter-server" else "nodes": nodes, **resources}
     try:
         return getattr(kit, KINDS[kind])(trainer, **given)
     except TypeError as error:
