@@ -84,6 +84,12 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     def list(cls) -> Rows:
         """List the clusters: cluster, provider, state, nodes, version and why of each."""
 
+    @classmethod
+    def _row(cls, name: str, why: object, **known: object) -> dict[str, object]:
+        """Describe a cluster for `list`."""
+        unknown = dict.fromkeys(("state", "nodes", "version"))
+        return {"cluster": name, "provider": cls.provider, **unknown, **known, "why": why}
+
     @property
     @abstractmethod
     def kubeconfig(self) -> Path:

@@ -97,14 +97,7 @@ class ExistingCluster(Cluster):
     def list(cls) -> Rows:
         """List the clusters that were used before; none of them is contacted."""
         return [
-            {
-                "cluster": path.stem,
-                "provider": cls.provider,
-                "state": None,
-                "nodes": None,
-                "version": None,
-                "why": f"used before; see kit.connect({path.stem!r})",
-            }
+            cls._row(path.stem, f"used before; see kit.connect({path.stem!r})")
             for path in sorted(_memory("any").parent.glob("*.json"))
         ]
 

@@ -98,15 +98,9 @@ class LocalCluster(Cluster):
     @classmethod
     def list(cls) -> Rows:
         """List the clusters of this machine."""
+        known = ("state", "nodes", "version")
         return [
-            {
-                "cluster": cluster["name"],
-                "provider": cls.provider,
-                "state": cluster["state"],
-                "nodes": cluster.get("nodes"),
-                "version": cluster.get("version"),
-                "why": cluster.get("reason"),
-            }
+            cls._row(cluster["name"], cluster.get("reason"), **{key: cluster.get(key) for key in known})
             for cluster in ask("list")
         ]
 

@@ -313,7 +313,7 @@ def _suits(there: Mapping[str, Any], synthetic: bool | None, limit: int | None) 
 def _follow(run: Run, line: Progress, timeout: float) -> dict[str, Any]:
     """Show the Job's progress until it has ended, and return its description of the dataset."""
     fields: Mapping[str, Any] = {}
-    stream = LogStream(run.objects, run.log_cache, rank=0, timeout=timeout, part_of=line)
+    stream = LogStream(run.objects, run.log_cache, rank=0, timeout=timeout, part_of=line.update)
     for event in events.parse(stream):
         fields = event.fields
         if event.event == "end":

@@ -8,11 +8,11 @@ import logging
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from html import escape
-from typing import Protocol, Self
+from typing import Self
 
 from kitlib.display.tables import printable
 
@@ -116,23 +116,15 @@ class NotebookProgress(Progress):
     finish = show
 
 
-class Whole(Protocol):
-    """What a `PartialProgress` is a part of: a `Progress`, or a bar of the command line."""
-
-    title: str
-
-    def update(self, text: str) -> None: ...
-
-
 class PartialProgress(Progress):
     """A part of something longer: it updates the line of the whole, and leaves the result to that."""
 
-    def __init__(self, whole: Whole) -> None:
-        super().__init__(whole.title)
-        self.whole = whole
+    def __init__(self, title: str, update: Callable[[str], None]) -> None:
+        super().__init__(title)
+        self.whole = update
 
     def show(self, text: str) -> None:
-        self.whole.update(text)
+        self.whole(text)
 
     def finish(self, text: str) -> None:
         return None

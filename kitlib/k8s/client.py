@@ -227,15 +227,7 @@ class Kube:
             server["certificate-authority-data"] = data.decode()
         if not settings.verify_ssl:
             server["insecure-skip-tls-verify"] = True
-        context = {"cluster": self.cluster, "user": user, "namespace": namespace}
-        return {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": self.cluster, "cluster": server}],
-            "users": [{"name": user, "user": {"token": token}}],
-            "contexts": [{"name": user, "context": context}],
-            "current-context": user,
-        }
+        return make_kubeconfig(self.cluster, server, user, {"token": token}, namespace=namespace)
 
     def watch(self, kind: str, version: str, *, labels: str = "", fields: str = "") -> Stream:
         """Stream the changes since ``version``, a JSON line each; the server ends it after a while."""
@@ -426,6 +418,21 @@ class Kube:
 
     def _place(self, about: str) -> str:
         return f'{about} in cluster "{self.cluster}"'
+
+
+def make_kubeconfig(
+    cluster: str, server: Object, user: str, credentials: Object, *, namespace: str | None = None
+) -> Object:
+    """Make a kubeconfig with one context, which has the name of its user."""
+    context = {"cluster": cluster, "user": user} | ({"namespace": namespace} if namespace else {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": cluster, "cluster": server}],
+        "users": [{"name": user, "user": credentials}],
+        "contexts": [{"name": user, "context": context}],
+        "current-context": user,
+    }
 
 
 def allowed(read: Callable[[], Answer]) -> Answer | None:

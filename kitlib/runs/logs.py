@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Self
 
 from kitlib.display import tracebacks
-from kitlib.display.progress import PartialProgress, Whole, progress
+from kitlib.display.progress import PartialProgress, progress
 from kitlib.display.tables import Text
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput, Interrupted, RunFailed
@@ -158,7 +158,7 @@ class LogStream:
         *,
         rank: int | str | None = None,
         timeout: float,
-        part_of: Whole | None = None,
+        part_of: Callable[[str], None] | None = None,
     ) -> None:
         self.objects, self.cache, self.rank = objects, cache, rank
         self.timeout, self.part_of = timeout, part_of
@@ -204,7 +204,8 @@ class LogStream:
             complete = self.rank in there if self.rank is not None else len(there) >= status.wanted
             return status.finished or complete
 
-        with PartialProgress(self.part_of) if self.part_of else progress(f"run {self.objects.name}") as line:
+        title = f"run {self.objects.name}"
+        with PartialProgress(title, self.part_of) if self.part_of else progress(title) as line:
             wait(
                 self.objects.watch(),
                 until=started,

@@ -8,11 +8,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINES = {
-    "kitlib": 12_633,
+    "kitlib": 12_626,
     "localkube": 29_658,
     "programs": 1_605,
     "trainers": 9_910,
-    "trainyard_kit": 17_176,
+    "trainyard_kit": 17_148,
     "tests": 58_613,
 }
 PRODUCT = ("kitlib", "localkube", "trainyard_kit")

@@ -93,7 +93,7 @@ class BarPrinter(LinePrinter):
             refresh_per_second=4,
         )
         self.task = self.bar.add_task(name, total=None, count="", figures="")
-        self.title, self.began = name, False
+        self.began = False
 
     def show(self, rank: int | str, line: Line) -> None:
         from rich.text import Text
@@ -140,7 +140,7 @@ def follow(
             make = partial(LinePrinter, only=rank, output=output)
         with make(run.name) as lines:
             stream = run.logs(rank=rank, follow=True)
-            stream.part_of = lines if isinstance(lines, BarPrinter) else None
+            stream.part_of = lines.update if isinstance(lines, BarPrinter) else None
             for source, line in stream.lines():
                 lines.add(source, line)
         if rank is None:

@@ -92,7 +92,8 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
     @classmethod
     def list(cls) -> Rows:
         """List the clusters that this machine has used; the cloud is not asked for their state."""
-        return cls.store.rows(cls.place)
+        where = {name: (cls.store.read(name) or {}).get(cls.place) for name in cls.store.names()}
+        return [cls._row(name, f"in {place}; see kit.connect({name!r})") for name, place in where.items()]
 
     @classmethod
     def _new(cls, name: str, shape: Shape) -> Self:

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from kitlib import config
+from kitlib.k8s.client import make_kubeconfig
 from trainyard_kit.clouds.spec import ClusterInfo
 
 
@@ -46,15 +47,9 @@ class ClusterStore:
         for path in (self._folder / f"{name}.json", self.kubeconfig(name)):
             path.unlink(missing_ok=True)
 
-    def rows(self, place: str) -> list[dict[str, object]]:
-        """List the clusters without asking for their state; ``place`` is ``region`` or ``zone``."""
-        unknown = dict.fromkeys(("state", "nodes", "version"))
-        rows = []
-        for path in sorted(self._folder.glob("*.json")):
-            where = (self.read(path.stem) or {}).get(place)
-            why = f"in {where}; see kit.connect({path.stem!r})"
-            rows.append({"cluster": path.stem, "provider": self.provider, **unknown, "why": why})
-        return rows
+    def names(self) -> list[str]:
+        """List the clusters that are known."""
+        return sorted(path.stem for path in self._folder.glob("*.json"))
 
     @property
     def _folder(self) -> Path:
@@ -71,15 +66,7 @@ class ClusterStore:
 def exec_kubeconfig(name: str, found: ClusterInfo, program: Mapping[str, object]) -> dict[str, Any]:
     """Build a kubeconfig whose credentials come from a program, its ``exec``; it holds no secret."""
     server = {"server": found.endpoint, "certificate-authority-data": found.authority}
-    user = {"name": name, "user": {"exec": {"interactiveMode": "Never", **program}}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": name, "cluster": server}],
-        "users": [user],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "current-context": name,
-    }
+    return make_kubeconfig(name, server, name, {"exec": {"interactiveMode": "Never", **program}})
 
 
 def read_ini(file: Path) -> configparser.RawConfigParser:

@@ -35,6 +35,12 @@ class BuildRequest:
     dockerfile: str
     arguments: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def words(self) -> list[str]:
+        """Docker's words for it, in the folder of the context."""
+        values = (f"--build-arg={key}={value}" for key, value in self.arguments.items())
+        return ["build", f"--file={self.dockerfile}", f"--tag={self.image}", *values, "."]
+
 
 def short_name(name: str) -> str:
     """Remove the prefix ``trainyard/`` from an image's name; a cluster's repositories have it anyway.

@@ -76,7 +76,8 @@ def rehearse(
             found.append(_train(on, limits))
         with _step(rows, f"price of {hours:g} hours", line) as found:
             more = [seen.pattern] * seen.missing if seen and seen.pattern and seen.missing else []
-            found.append(_price([*on.kube.get_all("Node"), *more], hours, at=on.provider, more=len(more)))
+            nodes = [*on.kube.get_all("Node"), *more]
+            found.append(price_table.describe_price(nodes, hours, at=on.provider, more=len(more)))
         line.done(READY if all(row[2] == READY for row in rows) else NOT_READY)
     return Table(COLUMNS, rows)
 
@@ -138,10 +139,6 @@ def _pulled(item: Object) -> bool:
 def _pulling(item: Object) -> str:
     status = item.get("status") or {}
     return f"{status.get('numberReady', 0)} of {status.get('desiredNumberScheduled', 0)} nodes have them"
-
-
-def _price(nodes: Sequence[Object], hours: float, *, at: str, more: int) -> str:
-    return price_table.describe_price(nodes, hours, at=at, more=more)
 
 
 def _train(on: Cluster, limits: Quota) -> str:

@@ -69,12 +69,10 @@ def _wait(
 def _buildspec(order: BuildRequest, region: str) -> str:
     """Write a buildspec of CodeBuild; JSON is YAML."""
     host = order.image.partition("/")[0]
-    values = [f"--build-arg={key}={value}" for key, value in order.arguments.items()]
     login = (
         f"aws ecr get-login-password --region {region} | docker login --username AWS --password-stdin {host}"
     )
-    made = ["docker", "build", f"--file={order.dockerfile}", f"--tag={order.image}", *values, "."]
-    commands = [login, shlex.join(made), shlex.join(["docker", "push", order.image])]
+    commands = [login, shlex.join(["docker", *order.words]), shlex.join(["docker", "push", order.image])]
     return json.dumps({"version": 0.2, "phases": {"build": {"commands": commands}}})
 
 

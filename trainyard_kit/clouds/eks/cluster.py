@@ -229,9 +229,6 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     def add_admin(self, who: str) -> Text:
         """Let a user or role of IAM do all in the cluster, by an access entry.
 
-        Args:
-            who: Its ARN: ``arn:aws:iam::123456789012:role/teachers``.
-
         Example:
             >>> cluster.add_admin("arn:aws:iam::123456789012:user/ada")
             arn:aws:iam::123456789012:user/ada administers cluster "lab" in eu-central-1; they reach it by: …

@@ -283,12 +283,6 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         bucket, where a volume of the same name finds them, until the cluster goes. Of the class
         ``filestore`` it is an instance of Filestore: it takes minutes, has at least 100 GiB whatever is
         asked for, and costs about 2 cents an hour until it is deleted.
-
-        Args:
-            name: By which pods mount it.
-            size: At least so much.
-            storage_class: ``filestore``, or by default that of the settings, or else ``gcs-fuse``.
-            source: Of an existing volume.
         """
         chosen = storage_class or config.read().storage_class or persistent_volume.GCS_FUSE
         if source is None and chosen == persistent_volume.GCS_FUSE:

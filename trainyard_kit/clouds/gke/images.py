@@ -85,11 +85,9 @@ class CloudBuild:
         self.place = f"{root}/locations/global"
         self.mark = f"context-{cluster}-{time.time_ns()}"  # a tag by which a lost answer's build is found
         self.source = f"{FOLDER}/{self.mark}.zip"
-        words = [f"--build-arg={key}={value}" for key, value in order.arguments.items()]
-        words = ["build", f"--file={order.dockerfile}", f"--tag={order.image}", *words, "."]
         docker = {
             "name": "gcr.io/cloud-builders/docker",
-            "args": [word.replace("$", "$$") for word in words],
+            "args": [word.replace("$", "$$") for word in order.words],
         }
         self.body = {
             "source": {"storageSource": {"bucket": self.bucket, "object": self.source}},
