@@ -81,14 +81,6 @@ def test_a_list_is_written_as_json_yaml_and_names(capsys):
     assert json.loads(capsys.readouterr().out) == {"nodes": rows, "more": []}
 
 
-def test_cores_and_memory_are_those_of_the_workers_of_parameter_servers():
-    job = "launch trainers/mnist_parameter_server.py --kind parameter-server --name ps --set data=/data/mnist"
-    done = run(*job.split(), "--volume=/data=shared", "--cpus=0.5", "--memory=1Gi", "--dry-run")
-    (found,) = (item for item in yaml.safe_load_all(done.output) if "worker.json" in (item.get("data") or {}))
-    (worker,) = json.loads(found["data"]["worker.json"])["spec"]["containers"]
-    assert worker["resources"]["requests"] == {"cpu": "0.5", "memory": "1Gi"}
-
-
 def test_the_version_is_printed_and_groups_have_their_plural_too():
     assert run("version").output.startswith("trainyard ")
     assert run("clusters", "--help").output == run("cluster", "--help").output.replace(

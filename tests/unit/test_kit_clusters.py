@@ -142,6 +142,13 @@ def test_a_manifest_can_be_printed_from_a_terminal_without_a_cluster():
     assert result.exit_code == 0
     assert "completions: 2" in result.stdout
     assert "- --epochs\n" in result.stdout
+    words = (
+        "launch trainers/mnist_parameter_server.py --kind parameter-server --name ps --volume /data=shared"
+    )
+    result = CliRunner().invoke(
+        main.main, [*words.split(), "--set=data=/data/m", "--memory=1Gi", "--dry-run"]
+    )
+    assert '"memory": "1Gi"' in result.stdout
 
 
 def test_importing_the_kit_starts_nothing_and_brings_no_heavy_library():
