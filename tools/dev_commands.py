@@ -93,10 +93,9 @@ class Commands:
     def side_by_side(self, marker: str, *paths: str, workers: str = "", **environment: str) -> None:
         """Run tests several files at a time, as most wait rather than compute; each worker has its clusters.
 
-        A test that failed is run once more, against machines that stall; the summary names it, as a defect.
         Files begin in the order of tests/conftest.py: what takes longest first, and unit tests fill the gaps.
         """
-        spread = ["--reruns", "1", "-raR", "--dist", "loadfile", "--no-loadscope-reorder"]
+        spread = ["-ra", "--dist", "loadfile", "--no-loadscope-reorder"]
         workers = workers or self.word("WORKERS", "4")
         self.pytest(*spread, "-n", workers, "-m", marker, *paths, **environment)
 

@@ -37,9 +37,7 @@ def open_notebook(page, url):
     page.goto(url)
     page.locator(".jp-NotebookPanel .jp-Cell").first.wait_for()
     page.locator("text=Python 3 (ipykernel) >> visible=true").first.wait_for()
-    page.wait_for_function(
-        "!document.querySelector('.jp-Notebook-ExecutionIndicator[data-status=connecting]')"
-    )
+    page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").first.wait_for(state="attached")
 
 
 def menu(page, *names):

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from trainyard_kit import hosted
 from trainyard_kit.cli.course import course
 
+from ..rows import slow
 from .pages import PATIENCE, ROOT, SECONDS, until
 
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -102,7 +103,7 @@ def failures(jupyterlab):
         page.remove_listener(event, listener)
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize("name", [NOTEBOOKS[0], NOTEBOOKS[-1], *slow(*NOTEBOOKS[1:-1])])
 def test_no_request_of_a_notebook_fails_and_each_link_of_it_leads_to_a_file(jupyterlab, failures, name):
     page, served, open_notebook = jupyterlab
     notebook = open_notebook(name)

@@ -15,6 +15,7 @@ from trainyard_kit.clouds.eks.cluster import EksCluster
 from trainyard_kit.clouds.eks.plan import check_principal
 from trainyard_kit.clouds.eks.session import AwsSession
 
+from ..rows import slow
 from .eks_processes import OPTIONS
 
 GPU = {"instance_type": "g4dn.xlarge"}
@@ -188,10 +189,12 @@ NO_QUOTA = "You have requested more vCPU capacity than your current vCPU limit o
     ("pool", "words", "fix"),
     [
         ("train", PENDING, "e-mail"),
-        ("system", BLOCKED, "e-mail"),
-        ("train", NO_TIER, "upgrade"),
         ("system", NO_QUOTA, "quotas/L-"),
-        ("train", NO_DISKS, "Service Quotas"),
+        *slow(
+            ("system", BLOCKED, "e-mail"),
+            ("train", NO_TIER, "upgrade"),
+            ("train", NO_DISKS, "Service Quotas"),
+        ),
     ],
 )
 def test_an_account_that_may_start_nothing_is_told_within_minutes_and_the_same_call_goes_on(

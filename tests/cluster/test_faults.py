@@ -18,11 +18,12 @@ import kitlib as kit
 from kitlib.errors import KitError
 
 from ..patience import PATIENCE
+from ..rows import slow
 from .ranks import STEPS, at_step, component, containers, until
 
 pytestmark = pytest.mark.cluster
 
-COMPONENTS = ("kubelet", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+COMPONENTS = ["kubelet", "kube-apiserver", *slow("etcd", "kube-controller-manager", "kube-scheduler")]
 
 
 @pytest.mark.parametrize("name", COMPONENTS)

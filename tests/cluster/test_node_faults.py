@@ -88,6 +88,7 @@ def test_a_run_whose_node_is_switched_off_fails_with_the_node_named_and_the_clus
     check_whole(cluster, train)
 
 
+@pytest.mark.slow
 def test_a_run_whose_node_is_cut_off_for_a_while_says_so_and_goes_on_where_it_was(cluster, train):
     run = train(cluster, steps=FOREVER, source=ALONE)
     at_step(run, 3)

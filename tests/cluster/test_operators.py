@@ -84,6 +84,7 @@ def test_an_operator_is_installed_when_all_of_its_workloads_are_ready(local_clus
         kit.uninstall("elastic-job", cluster=local_cluster)
 
 
+@pytest.mark.slow
 def test_a_pytorch_job_trains_with_two_processes_in_each_of_its_pods(
     launch, write_trainer, training_operator, local_cluster
 ):

@@ -76,6 +76,7 @@ def _cache_for_visitor(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_jobs_train_at_once_in_a_container_without_rights_and_one_stays_within_binders_memory(visit):
     found = visit("tests/cluster/visit.py")

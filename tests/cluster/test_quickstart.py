@@ -13,6 +13,7 @@ import kitlib as kit
 from kitlib import clusters
 
 from ..node.terminals import Terminal
+from ..rows import slow
 
 KIT = [sys.executable, "-m", "trainyard_kit.cli"]
 
@@ -45,9 +46,8 @@ def test_a_terminal_shows_each_step_and_the_loss_and_nothing_is_left(name):
 @pytest.mark.parametrize(
     ("moment", "sent"),
     [
-        ("starting|at work", signal.SIGTERM),
         (r"\d of 2 pods|rank \d", signal.SIGINT),
-        (r"\d of 2 pods|rank \d", signal.SIGHUP),
+        *slow(("starting|at work", signal.SIGTERM), (r"\d of 2 pods|rank \d", signal.SIGHUP)),
     ],
 )
 def test_one_that_is_broken_off_leaves_nothing(name, moment, sent):
@@ -59,6 +59,7 @@ def test_one_that_is_broken_off_leaves_nothing(name, moment, sent):
     assert clusters.find(name) is None
 
 
+@pytest.mark.slow
 def test_a_script_gets_lines_and_a_cluster_that_is_kept_can_be_used(name):
     done = quickstart(name, "--keep", "--nodes", "1")
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 from kitlib.widgets.widget import LiveView
 
 from ..patience import PATIENCE
+from ..rows import slow
 from .ranks import component, until
 
 pytestmark = pytest.mark.cluster
@@ -134,9 +135,7 @@ def cut(watch):
                 same.shutdown(socket.SHUT_RDWR)
 
 
-@pytest.mark.parametrize(
-    "name", ["connection", "kubelet", pytest.param("kube-apiserver", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", ["connection", *slow("kubelet", "kube-apiserver")])
 def test_a_log_that_is_cut_comes_without_a_gap_and_without_a_double(own_cluster, train, name):
     """Lines come faster than the API's seconds, many in one piece and so with one time."""
     source = """

@@ -168,6 +168,7 @@ def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(worksho
     assert local_cluster.kubectl(f'{inside} "cat notebooks/05_indexed_job.ipynb"').strip() == "mine"
 
 
+@pytest.mark.slow
 def test_what_an_attendee_has_spoiled_is_repaired_by_the_next_call(workshop, local_cluster):
     """They may delete what is in their namespace, and create other objects of these names."""
     made = kit.workshop.add("vandal", cluster=local_cluster, jupyter=kit.workshop.Jupyter())

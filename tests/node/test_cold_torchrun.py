@@ -2,16 +2,15 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from forkserver_pair import PYTHON, REPOSITORY, Outcome, Pair, Process
-from test_forkserver_torchrun import PROGRAMS, children, running, torchrun
-
 from localkube.runtime.forkserver.command import COLD_TORCHRUN
+
+from ..rows import slow
+from .forkserver_pair import PYTHON, REPOSITORY, Outcome, Pair, Process
+from .test_forkserver_torchrun import PROGRAMS, children, running, torchrun
 
 WORKER = """
 import os, sys
@@ -47,7 +46,7 @@ def test_a_variable_that_a_fork_cannot_obey_leaves_torchrun_as_it_is(pair, tmp_p
     assert [line.split()[1] for line in outcome.stdout.splitlines()] == ["False", "False"]
 
 
-@pytest.mark.parametrize("way", ["raise", "exit"])
+@pytest.mark.parametrize("way", ["exit", *slow("raise")])
 def test_a_worker_that_fails_is_reported_as_by_torchrun_itself(pair, way):
     outcomes: list[Outcome] = []
     for begin in (pair.cold, None):

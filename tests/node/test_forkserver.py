@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from forkserver_pair import PYTHON, Pair, same
-
 from localkube.runtime.container_spec import ContainerSpec, ProcessSpec, StartRequest
+
+from ..rows import slow
+from .forkserver_pair import PYTHON, Pair, same
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -161,12 +161,14 @@ def test_a_rank_that_ends_while_gloos_threads_drop_its_tensors_ends_well(pair, w
 @pytest.mark.parametrize(
     ("end", "code"),
     [
-        ("", 0),
         ("sys.exit(3)", 3),
-        ("raise KeyError('x')", 1),
-        ("raise KeyboardInterrupt", -signal.SIGINT),
-        ("sys.stdout.close()", 0),
         ("os.close(1)", 120),
+        *slow(
+            ("", 0),
+            ("raise KeyError('x')", 1),
+            ("raise KeyboardInterrupt", -signal.SIGINT),
+            ("sys.stdout.close()", 0),
+        ),
     ],
 )
 def test_a_program_with_threads_of_a_library_ends_with_its_callbacks_output_and_code(pair, end, code):

@@ -3,15 +3,14 @@
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-from forkserver_pair import Outcome, Pair, Process
+from ..rows import slow
+from .forkserver_pair import Outcome, Pair, Process
 
 PROGRAMS = Path(__file__).parent / "programs"
 TRAINERS = Path(__file__).parent.parent.parent / "trainers"
@@ -33,22 +32,14 @@ def events(outcome: Outcome) -> list[dict]:
 
 
 @pytest.mark.parametrize(
-    "argv",
+    "start",
     [
-        ["python", str(TRAINERS / "digits_ddp.py"), "--epochs=1"],
-        ["torchrun", "--nproc-per-node=2", str(TRAINERS / "digits_ddp.py"), "--epochs=1"],
-        [
-            "python",
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node=2",
-            str(TRAINERS / "digits_ddp.py"),
-            "--epochs=1",
-        ],
+        ["torchrun", "--nproc-per-node=2"],
+        *slow(["python"], ["python", "-m", "torch.distributed.run", "--nproc-per-node=2"]),
     ],
 )
-def test_a_trainer_reports_the_same(pair, argv, tmp_path):
-    cold, forked = pair.both(argv, cwd=tmp_path)
+def test_a_trainer_reports_the_same(pair, start, tmp_path):
+    cold, forked = pair.both([*start, str(TRAINERS / "digits_ddp.py"), "--epochs=1"], cwd=tmp_path)
     assert (forked.code, cold.code) == (0, 0)
     assert events(forked) == events(cold)
     assert forked.stderr == cold.stderr

@@ -364,11 +364,6 @@ def test_a_folder_that_becomes_a_link_takes_no_whiteouts_with_it(refused, tmp_pa
     assert not is_opaque(outside)
 
 
-def test_many_small_files_are_unpacked_in_reasonable_time(pull):
-    made = pull(layer(*(entry(f"{n // 1000}/{n}") for n in range(100_000))))
-    assert sum(1 for _ in made.layers[0].rglob("*")) == 100_100
-
-
 def test_a_layer_that_is_no_archive_is_refused(refused):
     assert "failed to extract layer" in refused(b"this is no archive" * 100, reason="store")
 

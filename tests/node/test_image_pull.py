@@ -326,6 +326,7 @@ def test_what_is_no_name_is_invalid(store):
 # Credentials.
 
 
+@pytest.mark.slow
 def test_a_registry_that_drips_is_given_up(registry, store):
     def drip(request, path):
         if "/blobs/" not in path:

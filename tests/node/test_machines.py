@@ -184,6 +184,7 @@ def test_a_node_that_is_not_there_is_refused_with_those_that_are(cluster):
         localkube("node", "stop", cluster.name, "node-9", home=cluster.home)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_slept_as_a_laptop_does_goes_on_without_evicting_anybody(cluster, pods):
     name = pods.running(pod("sleep 600", restartPolicy="Always", **tolerating(10)))["metadata"]["name"]
     asleep = cluster.processes()

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ..rows import slow
 from .clusters import REPOSITORY, Refused, answer, localkube, running_cluster, state_home
 
 
@@ -70,7 +71,7 @@ def refused(starting):
 
 @pytest.mark.parametrize(
     ("program", "name"),
-    [("etcd", "etcd"), ("kube-apiserver", "kube-apiserver"), ("localkube.kubelet", "kubelet")],
+    [("etcd", "etcd"), *slow(("kube-apiserver", "kube-apiserver"), ("localkube.kubelet", "kubelet"))],
 )
 def test_a_part_that_is_stopped_while_the_cluster_starts_is_named(start, program, name):
     starting = start("--progress-deadline", "5")
@@ -80,6 +81,7 @@ def test_a_part_that_is_stopped_while_the_cluster_starts_is_named(start, program
     assert f"the lines of {name}" in error["fix"]
 
 
+@pytest.mark.slow
 def test_a_part_that_is_slow_is_waited_for_and_what_is_waited_for_is_said(start):
     starting = start()
     server = part(starting, "kube-apiserver")

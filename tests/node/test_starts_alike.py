@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ..rows import slow
 from . import restrictions
 from .clusters import Pods, eventually, pod, running_cluster, state_home
 from .unprivileged import enter_as_nobody, nobodys
@@ -35,11 +36,12 @@ if " " in sys.executable:  # a console script there begins with a shell, which s
     CHANGES |= {"environment: PWD"}
 if os.environ.get("TRAINYARD_MODE") == "plain":
     CHANGES |= {"environment: TRAINYARD_POD", "status: NSpid", "status: NSpgid", "status: NSsid"}
-# The cluster's own files are covered, and mounts there come and go; torchrun's files have random names.
-ELSEWHERE = re.compile("/trainyard/|/torchelastic_")
+# The cluster's own files are covered, and mounts there come and go; torchrun's files have random names; the
+# machine's environment is mounted where it is, and others compile its modules meanwhile.
+ELSEWHERE = re.compile(f"/trainyard/|/torchelastic_|{re.escape(sys.prefix)}/")
 
 
-@pytest.fixture(scope="module", params=["this user", "nobody"])
+@pytest.fixture(scope="module", params=["nobody", *slow("this user")])
 def cluster(request):
     if request.param == "this user":
         with (
@@ -109,7 +111,7 @@ def different(warm, cold):
     ]
 
 
-@pytest.mark.parametrize("user", USERS)
+@pytest.mark.parametrize("user", ["root", "any id", *slow("1000", "fsGroup")])
 @pytest.mark.parametrize(("command", "readonly"), [("python", False), ("torchrun", True)])
 def test_a_warm_container_finds_what_a_cold_one_does(pods, script, command, user, readonly):
     cold = surroundings(pods, script, command, env=[COLD], user=user, readonly=readonly)

@@ -51,8 +51,7 @@ def place(cluster):
 
 
 def process(cluster):
-    (found,) = [each.pid for each in cluster.processes_with("sh", FOREVER)] or [None]
-    return found
+    return cluster.process("sh", FOREVER).pid
 
 
 def test_a_file_is_a_pod_with_a_mirror_until_it_is_removed(cluster, place):
@@ -68,7 +67,7 @@ def test_a_file_is_a_pod_with_a_mirror_until_it_is_removed(cluster, place):
     assert cluster.kubectl("exec", place.shown, "--", "echo", "within") == "within\n"
     place.path.unlink()
     eventually(place.seen, wanted=None)
-    eventually(lambda: process(cluster), wanted=None)
+    eventually(lambda: cluster.processes_with("sh", FOREVER), wanted=[])
 
 
 def test_deleting_the_mirror_ends_nothing_and_makes_another(cluster, place):
@@ -89,7 +88,7 @@ def test_a_file_that_changes_is_another_pod(cluster, place):
     digest = "kubernetes.io/config.hash"
     assert after["metadata"]["annotations"][digest] != before["metadata"]["annotations"][digest]
     assert cluster.kubectl("logs", place.shown) == "changed\n"
-    assert process(cluster) is None
+    assert not cluster.processes_with("sh", FOREVER)
 
 
 def test_the_next_kubelet_goes_on_with_it(cluster, place):
@@ -101,7 +100,7 @@ def test_the_next_kubelet_goes_on_with_it(cluster, place):
     assert process(cluster) == runs
     assert place.ready()["metadata"]["uid"] == before["metadata"]["uid"]
     place.path.unlink()
-    eventually(lambda: process(cluster), wanted=None)
+    eventually(lambda: cluster.processes_with("sh", FOREVER), wanted=[])
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def test_a_run_that_has_to_stop_ends_every_lane_and_deletes_its_cluster(
     assert (result["bundle"] is not None) == (number == signal.SIGALRM)
 
 
+@pytest.mark.slow
 def test_notebooks_run_side_by_side_and_one_that_fails_leaves_the_other_lane_alone(
     make_notebook, runner, finish, tmp_path
 ):

@@ -63,6 +63,7 @@ def gpus_of_runs(state_home):
     cluster.delete()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "notebooks",
     [

@@ -11,6 +11,7 @@ from trainyard_kit.workshop import notebook_rehearsal
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
+@pytest.mark.slow
 def test_a_rehearsal_prints_seconds_beside_the_last_ones_and_keeps_them(finish, state_home, tmp_path):
     earlier = {"seconds": {"00_start": 7.0, notebook_rehearsal.AROUND: 9.0}}
     (tmp_path / notebook_rehearsal.KEPT).write_text(json.dumps(earlier))

@@ -124,6 +124,7 @@ def check_bundle(path, cluster, run):
             assert secret not in text, name
 
 
+@pytest.mark.slow
 def test_an_attendee_works_in_their_namespace_and_only_what_the_run_made_is_deleted(
     make_notebook, smoke, finish, told, local_cluster, tmp_path
 ):
@@ -166,6 +167,7 @@ def test_an_attendee_works_in_their_namespace_and_only_what_the_run_made_is_dele
         kit.workshop.remove("smoke", cluster=local_cluster)
 
 
+@pytest.mark.slow
 def test_a_terminated_run_deletes_its_namespace(make_notebook, smoke, told, local_cluster):
     make_notebook("07_waits", CONNECT, LAUNCH, "import threading\nthreading.Event().wait()")
     before = namespaces(local_cluster)
@@ -182,6 +184,7 @@ def test_a_terminated_run_deletes_its_namespace(make_notebook, smoke, told, loca
     assert told()[0]["verdict"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_run_ends_at_its_time_limit_and_says_where_it_was(
     make_notebook, smoke, finish, told, local_cluster
 ):

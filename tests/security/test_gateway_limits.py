@@ -151,6 +151,7 @@ def test_no_metadata_service_of_any_cloud_is_reached_and_the_world_is():
     assert seen == dict.fromkeys(METADATA, False) | {"world": True}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_pod_holds_a_share_of_the_datagram_flows_and_another_pod_gets_its_own():
     seen = seen_by(flood)

@@ -187,6 +187,7 @@ async def follow_logs(cluster, *, times, meanwhile):
         return statuses, await asyncio.to_thread(meanwhile)
 
 
+@pytest.mark.slow
 def test_a_namespace_that_follows_logs_without_end_leaves_streams_to_others(cluster, pods, ada):
     ada(pod("echo busy; while :; do sleep 1; done", name="busy"))
     cluster.kubectl("-n", "ada", "wait", "pod/busy", "--for=condition=Ready", "--timeout=60s")

@@ -17,7 +17,8 @@ from ..node.restrictions import NOBODY
 from ..node.unprivileged import enter_as_nobody, nobodys
 
 USERS = [
-    pytest.param(os.getuid(), id="as this user"),
+    # Most users are not root, and where this user is root, nobody is one of them.
+    pytest.param(os.getuid(), id="as this user", marks=[] if os.getuid() else [pytest.mark.slow]),
     pytest.param(
         NOBODY,
         id="as nobody",

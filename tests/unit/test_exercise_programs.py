@@ -89,10 +89,7 @@ PROGRAMS = {
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if number > 1 else [])
-        for number, name in enumerate(PROGRAMS)
-    ],
+    [pytest.param(name, marks=[pytest.mark.slow] if number else []) for number, name in enumerate(PROGRAMS)],
 )
 def test_the_program_is_trained_on_two_ranks(name, tmp_path):
     changes, check, advice = PROGRAMS[name]

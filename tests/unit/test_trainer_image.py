@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 from kitlib import config
 
+from ..rows import slow
 from .small_data import write_cifar10, write_folders
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +42,7 @@ TRAINERS = trainer_image.trainers()
 PROGRAMS = [*trainer_image.packages(), *trainer_image.OTHERS]
 PINS = dict(re.findall(r"^(\S+)==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE))
 # They stand for the others in make test: a process with torch for each takes minutes together.
-QUICK = ("digits_ddp", "cifar10_ddp")
+QUICK = ("digits_ddp",)
 each_trainer = pytest.mark.parametrize("trainer", TRAINERS, ids=lambda path: path.stem)
 
 
@@ -290,7 +291,7 @@ def needed_by(manifest):
     return names - without
 
 
-@pytest.mark.parametrize("image", [config.DEFAULT_IMAGE, "<IMAGE>"], ids=["official", "trainer"])
+@pytest.mark.parametrize("image", [config.DEFAULT_IMAGE, *slow("<IMAGE>")])
 def test_the_programs_of_manifests_import_where_only_the_packages_of_their_image_are(image, tmp_path):
     """Locally another environment stands in for every image, so a package that is missing shows elsewhere."""
     of_image = [

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from ..rows import slow
 from .small_data import of_kind, start_ranks, write_mnist
 
 ROOT = Path(__file__).parents[2]
@@ -88,7 +89,7 @@ def test_the_split_depends_on_the_seed_alone(ddp):
 
 
 @pytest.mark.timeout(250)
-@pytest.mark.parametrize("name", ["digits_single.py", "digits_ddp.py"])
+@pytest.mark.parametrize("name", ["digits_ddp.py", *slow("digits_single.py")])
 def test_one_process_without_torchrun_reads_the_digits(name):
     done, events = train(sys.executable, str(TRAINERS / name))
     assert done.returncode == 0, done.stderr
@@ -189,6 +190,7 @@ def test_mnist_that_is_not_whole_is_a_clear_error(ddp, damage, words, tmp_path):
         ddp.read_mnist(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(250)
 def test_a_simulated_accelerator_takes_time_for_each_image_of_the_local_batch_and_changes_no_loss():
     flags = ["digits_ddp", "--epochs=1", "--log-every=1"]

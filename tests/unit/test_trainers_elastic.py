@@ -164,6 +164,7 @@ def test_the_large_one_learns_and_the_test_job_reads_its_model(tiny, run_trainer
 # Ranks that come and go -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_under_stock_torchrun_all_start_again_from_the_checkpoint(digits, run_trainer, tmp_path):
     same = ["--float64", "--epochs=6", "--log-every=1"]

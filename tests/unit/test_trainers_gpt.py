@@ -31,6 +31,7 @@ def single():
     return train(1, "--sample=200")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_sample_is_written_before_and_after_and_the_loss_falls(single):
     (sample,) = of_kind(single, "sample")
@@ -54,6 +55,7 @@ def test_each_way_to_train_on_two_ranks_has_the_losses_of_one_process(flags, sin
     assert losses(train(2, *flags)) == pytest.approx(losses(single), abs=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_two_ranks_have_saved_is_resumed_by_one_and_each_held_a_half(single, tmp_path):
     flags = ["--parallel=fsdp", f"--checkpoint-dir={tmp_path / 'checkpoint'}"]

@@ -20,6 +20,8 @@ from localkube.runtime import preload
 
 ROOT = Path(__file__).parents[2]
 
+pytestmark = pytest.mark.slow
+
 
 INTERPRETER = 3  # the type of the segment that names a dynamic program's loader, in elf.h
 
