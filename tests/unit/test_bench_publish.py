@@ -1,8 +1,6 @@
 """The page of performance: a run writes its own measures into it, and nobody else writes."""
 
 import json
-import xml.etree.ElementTree as ElementTree
-from dataclasses import replace
 
 import pytest
 
@@ -63,26 +61,6 @@ def test_a_row_has_value_peer_ratio_goal_and_verdict(docs):
     assert "0 goals are met, 1 missed" in text
 
 
-def test_the_first_table_has_what_is_felt_beside_the_other_tool(docs):
-    beside = replace(MISSED, what="p50 of pods", peer="real kubelets")
-    text = published(docs, one=run("pod_start", replace(beside, theirs=(), peer="absent"), beside))
-    _, first, _ = text.split("goals are met")
-    assert "(#pod_start) | 40.0 ms | 20.0 ms | 2.00 | real kubelets |" in first
-    assert "absent" not in first
-    assert "What somebody" not in published(docs, two=run("pod_start", MET))
-
-
-def test_a_measure_is_explained_by_its_module(docs):
-    assert "The clock starts before the request that creates the pod" in published(
-        docs, one=run("pod_start", MISSED)
-    )
-
-
-def test_a_busy_machine_is_admitted(docs):
-    assert "had other work" in published(docs, one=run("pod_start", MISSED, load=9.0))
-    assert "had other work" not in published(docs, one=run("pod_start", MISSED))
-
-
 def test_a_later_run_replaces_its_own_measures_alone(docs):
     published(docs, one=run("pod_start", MISSED), two=run("task_service", MET))
     text = published(docs, three=run("pod_start", MET, date="2026-11-24"))
@@ -90,22 +68,6 @@ def test_a_later_run_replaces_its_own_measures_alone(docs):
     assert "| [tasks](#task_service) |" in text
     assert "pods that start" not in text
     assert (text.count("2026-11-24, 3 rounds"), text.count("2026-11-23, 3 rounds")) == (1, 1)
-
-
-def test_plots_are_svg_for_both_grounds_and_show_the_goal(docs):
-    published(docs, one=run("pod_start", MISSED), two=run("task_service", MET))
-    names = {each.name for each in (docs / publish.FOLDER).glob("*.svg")}
-    assert names == {
-        f"{name}{dark}.svg" for name in ("overview", "pod_start", "task_service") for dark in ("", "-dark")
-    }
-    for name in names:
-        words = "".join(ElementTree.parse(docs / publish.FOLDER / name).getroot().itertext())
-        assert ("pods that start" if name.startswith("overview") else "goal") in words
-
-
-def test_details_stay_behind(docs):
-    published(docs, one=run("task_service", MET))
-    assert "raw" not in (docs / "performance.json").read_text()
 
 
 def test_a_look_is_not_published(docs):

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 import smoke.clusters
 import yaml
-from smoke import bundle, plan, thresholds, timeline
+from smoke import bundle, plan, thresholds
 from smoke.clusters import RentedCluster
 from smoke.execution import Ended, Processes
 from smoke.plan import Planned
@@ -102,11 +102,6 @@ def test_a_bundle_leaves_out_what_sounds_secret_and_the_kubeconfigs_credentials(
     assert bundle.credentials(tmp_path / "none") == []
 
 
-def test_a_pod_keeps_the_names_of_its_secrets():
-    spec = {"volumes": [{"secret": {"secretName": "certificates"}}], "automountServiceAccountToken": False}
-    assert bundle.without_secrets(spec) == spec
-
-
 @pytest.fixture
 def stop():
     """Make a `Stopping`; the handlers of these tests' own process come back, its timeout's among them."""
@@ -161,16 +156,6 @@ def test_a_notebook_follows_the_one_whose_work_it_uses_and_what_takes_longest_be
     assert lanes == [["00"], ["04", "06", "11"], ["08"], ["05"], ["12"]]
 
 
-def test_a_notebook_is_on_its_own_where_the_one_whose_work_it_uses_is_not_in_the_run():
-    assert labels(plan.chains([COURSE[3], COURSE[5]], lanes=2)) == [["06", "11"]]
-    assert labels(plan.chains([COURSE[1], COURSE[5]], lanes=2)) == [["04"], ["11"]]
-
-
-def test_what_still_has_to_wait_for_its_programs_is_taken_when_only_the_last_is_left():
-    waiting = plan.Queue(plan.chains(COURSE, lanes=2), ready=lambda notebook: "jobset" not in notebook.needs)
-    assert labels(iter(waiting.take, None)) == [["00"], ["04", "06", "11"], ["05"], ["08"], ["12"]]
-
-
 def test_the_notebooks_of_the_course_say_what_they_need_in_names_that_exist():
     from localkube.controlplane.recipes import RECIPES
 
@@ -202,13 +187,6 @@ def test_ending_a_run_ends_what_other_threads_wait_for_and_nothing_new_is_starte
     assert seen[0].returncode == -signal.SIGTERM
     with pytest.raises(Ended):
         processes.run([sys.executable, "-c", ""], environment={})
-
-
-def test_the_times_of_the_setup_are_those_of_the_run_that_came_after_it_alone(tmp_path):
-    note = {"began": 1.0, "parts": [{"name": "packages", "seconds": 61.2}]}
-    (tmp_path / "setup.json").write_text(json.dumps(note))
-    assert timeline.take_setup(tmp_path) == {"packages": 61.2}
-    assert timeline.take_setup(tmp_path) == {}
 
 
 @pytest.mark.parametrize(

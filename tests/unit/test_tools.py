@@ -2,8 +2,6 @@
 
 import asyncio
 import importlib.util
-import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +13,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))  # as it is for a program that lies there
 from smoke.result import Outcome  # noqa: E402
-from smoke.timeline import Span  # noqa: E402
 
 
 def tool(name):
@@ -32,31 +29,6 @@ setup, report, execute_notebook = tool("setup"), tool("report"), tool("execute_n
 
 def job(name, program, **options):
     return setup.Job(name, "a second elsewhere", [[sys.executable, "-c", program]], "try again", **options)
-
-
-def test_jobs_run_side_by_side_and_say_what_they_do(capfd):
-    with socket.create_server(("127.0.0.1", 0)) as meeting:
-        port = meeting.getsockname()[1]
-        program = (
-            f"import socket; s = socket.create_connection(('127.0.0.1', {port})); s.recv(1); print('met')"
-        )
-
-        async def both():
-            loop = asyncio.get_running_loop()
-            meeting.setblocking(False)
-            work = asyncio.create_task(setup.obtain([job("one", program), job("two", program)]))
-            guests = [
-                (await loop.sock_accept(meeting))[0] for _ in range(2)
-            ]  # neither ends before both are here
-            for guest in guests:
-                guest.close()
-            await work
-
-        asyncio.run(both())
-    said = capfd.readouterr().out
-    assert "one            met" in said
-    assert "two            met" in said
-    assert said.count("ready") == 2
 
 
 def test_a_failure_carries_the_last_words_and_the_remedy_and_ends_the_other_job():
@@ -152,14 +124,6 @@ def test_a_failed_cell_has_the_number_of_the_stored_notebook(executed):
     assert str(result.failure) == "cell 3 (`first = 1`): NameError: boom"
 
 
-def test_a_cell_that_did_not_end_is_a_failure(executed):
-    assert str(executed(new_code_cell("wait()"), status="running").failure).endswith("did not come to an end")
-
-
-def test_a_notebook_that_was_not_finished_has_not_passed(executed):
-    assert executed(new_code_cell("fine"), status="pending").verdict == "not finished"
-
-
 def test_a_notebook_whose_kernel_never_answered_has_not_passed(executed):
     assert executed(new_code_cell("fine"), count=None).verdict == "not finished"
 
@@ -194,24 +158,6 @@ def test_pictures_carry_their_description_and_the_page_loads_nothing(executed, t
     assert "<title>07_made</title>" in (tmp_path / "07_made.html").read_text()
     for path in (tmp_path / "index.html", tmp_path / "07_made.html"):
         assert 'src="http' not in path.read_text()
-
-
-def test_the_report_shows_the_setup_what_was_waited_for_and_each_notebook_in_its_lane(executed, tmp_path):
-    executed(new_code_cell("fine"))
-    (tmp_path / "out.ipynb").rename(tmp_path / "07_made.ipynb")
-    outcome = Outcome("run-1", "2030-01-02T03:04:05+00:00", ["07_made"], seconds=95.0, lanes=2)
-    outcome.notebooks = [report.read(tmp_path / "07_made.ipynb", original=tmp_path / "07_made.ipynb")]
-    outcome.setup = {"packages": 61.2}
-    outcome.timeline.spans = [
-        Span("waiting", "jobset", lane=2, start=0.0, seconds=14.0),
-        Span("notebook", "07_made", lane=2, start=14.0, seconds=81.0),
-    ]
-    page = report.write(outcome, folder=tmp_path).read_text()
-    rows = [re.findall(r"<td[^>]*>(?:<a[^>]*>)?([^<]*)", row) for row in page.split("<tr")]
-    assert ["setup: packages", "–", "before", "1:01"] in rows
-    assert ["waiting for jobset", "2", "0:00", "0:14"] in rows
-    assert ["07_made", "2", "0:14", "1:21"] in rows
-    assert "07_made: 1:21, from 0:14</title>" in page
 
 
 def test_a_notebook_that_cannot_be_written_leaves_the_last_one_whole(tmp_path):

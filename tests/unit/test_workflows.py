@@ -85,27 +85,6 @@ def test_each_task_is_in_the_help_with_its_words():
     assert listed == set(dev.TASKS)
 
 
-def test_a_task_refuses_a_word_that_it_does_not_read(capsys):
-    assert dev.main(["soak-elastic", "HOURS=2"]) == 2
-    assert "soak-elastic does not know 'HOURS=2'; its words: SEED" in capsys.readouterr().err
-
-
-def test_tasks_side_by_side_are_all_run_and_what_failed_is_named(capsys):
-    called = []
-
-    class Failing(dev.Commands):
-        def run(self, *command, **environment):
-            called.append(command)
-            raise dev.TaskError("broken")
-
-        def setup(self, *command, packages=False):
-            called.append(("setup",))
-
-    with pytest.raises(dev.TaskError, match="failed: lint test-plain"):
-        dev.run_each(Failing({}), "lint", "test-plain")
-    assert len(called) == 3
-
-
 def folders_of_tests():
     return {path.parent.name for path in (ROOT / "tests").glob("*/test_*.py")}
 
@@ -219,23 +198,8 @@ def test_the_script_runs_its_parts_after_the_environment(ci_run, arguments, want
     assert made == ["setup", *wanted]
 
 
-def test_the_script_keeps_gos_caches_in_memory_where_the_disk_is_nearly_full_and_removes_them(ci_run):
-    done, _ = ci_run("environment", free=5)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (place,) = re.findall(r"only 5 GB of disk are free: Go's caches go to (\S+)", done.stdout)
-    assert place.startswith("/dev/shm/") and not Path(place).exists()
-    done, _ = ci_run("environment")
-    assert "Go's caches" not in done.stdout
-
-
 def test_the_script_goes_on_after_a_failed_step_and_fails_at_the_end(ci_run):
     done, made = ci_run(failing="test")
     assert done.returncode == 1
     assert made[-1].startswith("run")
     assert done.stdout.splitlines()[-1] == "FAILED: make test"
-
-
-def test_the_script_refuses_a_part_that_it_does_not_have(ci_run):
-    done, made = ci_run("test")
-    assert (done.returncode, made) == (2, [])
-    assert "There is no part 'test': environment, tests, run" in done.stderr
