@@ -5,7 +5,7 @@ import secrets
 import pytest
 import yaml
 
-from .clusters import PATIENCE, pod
+from .clusters import PATIENCE, eventually, pod
 
 
 @pytest.fixture
@@ -47,17 +47,19 @@ def test_get_shows_nodes_that_are_ready(cluster):
 
 def test_describe_tells_what_the_kubelet_did(cluster, pods):
     made = pods.finish(pod("exit 3"))
-    text = cluster.kubectl("describe", "pod", made["metadata"]["name"])
-    assert "Exit Code:    3" in text
-    events = text[text.index("Events:") :]
-    for word in ("Scheduled", "Started", "kubelet"):
-        assert word in events
+    name = made["metadata"]["name"]
+    assert "Exit Code:    3" in cluster.kubectl("describe", "pod", name)
+    # Events are sent beside the status, and may come after it.
+    eventually(lambda: "Started" in cluster.kubectl("describe", "pod", name).partition("Events:")[2])
+    events = cluster.kubectl("describe", "pod", name).partition("Events:")[2]
+    assert "Scheduled" in events
+    assert "kubelet" in events
 
 
 def test_events_tell_of_the_end_of_a_pod(cluster, pods):
     name = pods.running(pod("sleep 600"))["metadata"]["name"]
     cluster.kubectl("delete", "pod", name)
-    assert "Killing" in cluster.kubectl("events", "--for", f"pod/{name}")
+    eventually(lambda: "Killing" in cluster.kubectl("events", "--for", f"pod/{name}"))
 
 
 def test_describe_of_a_node_counts_what_its_pods_ask_for(cluster, pods):
