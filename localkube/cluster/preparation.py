@@ -22,7 +22,7 @@ from localkube.controlplane.binaries import ControlPlaneBinaries
 from localkube.host import HostInfo
 from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.resources.pressure import default_thresholds
-from localkube.network.addresses import ClusterNetwork, LoopbackAddresses, moved_ports
+from localkube.network.addresses import NETWORK, LoopbackAddresses, moved_ports
 from localkube.network.fair_shares import POD_NAMESPACES
 from localkube.paths import ClusterPaths, cache_dir, private_dir, state_dir, write_private
 
@@ -89,7 +89,7 @@ class ClusterFiles:
         """The content of ``kubelet.config.KubeletConfig``."""
         paths = self.paths
         return {
-            "server": f"https://{self._on_loopback(ClusterNetwork().address)}:6443",
+            "server": f"https://{self._on_loopback(NETWORK.address)}:6443",
             "etcd": self._listen_addresses().etcd,
             "pki": str(paths.pki),
             "socket": str(paths.socket),
@@ -156,7 +156,7 @@ class ClusterFiles:
 
     def _plan(self, nodes: list[NodeSettings]) -> dict[str, Any]:
         """The settings of ``localkube.supervisor``."""
-        runtime = asdict(ClusterNetwork()) | {
+        runtime = asdict(NETWORK) | {
             "mode": self.mode,
             "user_namespace": self.machine.namespaces.user_namespace,
             "subordinate_ids": self.machine.pod_users.subordinate,
@@ -169,19 +169,19 @@ class ClusterFiles:
             "runtime": runtime,
             "certificates": self._certificates(nodes),
             "components": self._components(),
-            "gateway": None if plain else self._gateway(ClusterNetwork()),
+            "gateway": None if plain else self._gateway(),
             "images": {"argv": self.control_plane.argv("images"), "env": registry_environment()}
             if self._pulls()
             else None,
             "token_webhook": None if plain else self._way_to_token_webhook(),
-            "api": [self._on_loopback(ClusterNetwork().address), 6443],
+            "api": [self._on_loopback(NETWORK.address), 6443],
         }
 
-    def _gateway(self, network: ClusterNetwork) -> list[str] | None:
+    def _gateway(self) -> list[str] | None:
         if not self.control_plane.has("gateway"):
             return None
-        addresses = ("--address", network.gateway, "--resolver", network.address)
-        subnet, pods = f"10.244.0.0/{network.prefix}", str(self.paths.root / POD_NAMESPACES)
+        addresses = ("--address", NETWORK.gateway, "--resolver", NETWORK.address)
+        subnet, pods = f"10.244.0.0/{NETWORK.prefix}", str(self.paths.root / POD_NAMESPACES)
         return self.control_plane.argv(
             "gateway", "--packet-fd", "{fd}", "--subnet", subnet, *addresses, "--pods", pods
         )
@@ -191,7 +191,7 @@ class ClusterFiles:
         addresses = [
             address for node in nodes for address in (node.address, node.external_address) if address
         ]
-        loopback = [self._on_loopback(ClusterNetwork().address)] if self.mode == "plain" else []
+        loopback = [self._on_loopback(NETWORK.address)] if self.mode == "plain" else []
         server = f"https://127.0.0.1:{self.port}"
         return {
             "issue": {"node_addresses": addresses, "api_names": loopback},
@@ -215,7 +215,7 @@ class ClusterFiles:
         at = components.ListenAddresses(token_webhook=self._token_webhook())
         if self.mode != "plain":
             return at
-        own = self._on_loopback(ClusterNetwork().address)
+        own = self._on_loopback(NETWORK.address)
         return replace(at, api_bind=own, loopback=own, egress=EGRESS_SOCKET)
 
     def _components(self) -> list[dict[str, Any]]:

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 from localkube.kubelet.config import KubeletConfig
-from localkube.kubelet.kubelet import Kubelet
+from localkube.kubelet.kubelet import run_kubelet
 
 
 def main() -> None:
     wanted = logging.getLevelNamesMapping().get(os.environ.get("TRAINYARD_LOG_LEVEL", "INFO"), logging.INFO)
     logging.basicConfig(level=wanted, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    asyncio.run(Kubelet(KubeletConfig.read(Path(sys.argv[1]))).run())
+    asyncio.run(run_kubelet(KubeletConfig.read(Path(sys.argv[1]))))
 
 
 if __name__ == "__main__":

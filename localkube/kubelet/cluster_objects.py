@@ -31,11 +31,7 @@ log = logging.getLogger(__name__)
 
 
 async def publish_api_server(api: Api, *, address: str, port: int) -> None:
-    """Make ``default/kubernetes`` lead to ``address``, once the API server is ready. Safe to repeat.
-
-    Raises:
-        ApiError: The API server refused for a reason that does not pass.
-    """
+    """Make ``default/kubernetes`` lead to ``address``, once the API server is ready. Safe to repeat."""
     slice_of_service, endpoints = manifest("api-server")
     slice_of_service["endpoints"][0]["addresses"] = [address]
     slice_of_service["ports"][0]["port"] = port
@@ -47,11 +43,7 @@ async def publish_api_server(api: Api, *, address: str, port: int) -> None:
 async def publish_metrics_server(
     api: Api, *, address: str, ca_file: Path, addresses: Addresses | None = None
 ) -> None:
-    """Register metrics-server: RBAC, Service, endpoint, and once it listens its APIService. Safe to repeat.
-
-    Raises:
-        ApiError: The API server refused for a reason that does not pass.
-    """
+    """Register metrics-server, and its APIService once it listens. Safe to repeat."""
     *others, slice_of_service, api_service = manifest("metrics-server")
     slice_of_service["endpoints"][0]["addresses"] = [address]
     api_service["spec"]["caBundle"] = base64.b64encode(ca_file.read_bytes()).decode()

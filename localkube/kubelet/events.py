@@ -46,7 +46,6 @@ class EventRecorder:
 
     Args:
         give_way: Waits a moment for what is more urgent.
-        component: Whose Events they are.
     """
 
     def __init__(

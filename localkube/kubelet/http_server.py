@@ -80,11 +80,7 @@ class KubeletServer:
         await self._runner.cleanup()
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen on an address (``0.0.0.0`` for every node's) and return the port.
-
-        Raises:
-            OSError: The address is taken, or not of this network namespace.
-        """
+        """Listen on an address (``0.0.0.0`` for every node's) and return the port."""
         site = web.TCPSite(self._runner, host, port, ssl_context=self._tls, reuse_address=True)
         await site.start()
         return self._runner.addresses[-1][1]
@@ -174,11 +170,7 @@ def stream_shares() -> Shares:
 
 
 def log_options(query: Mapping[str, str]) -> LogOptions:
-    """Parse the query of ``v1.PodLogOptions``.
-
-    Raises:
-        ValueError: A field is malformed, as the API's validation says it.
-    """
+    """Parse the query of ``v1.PodLogOptions``."""
     numbers = {ours: _number(query, theirs) for ours, theirs in NUMBERS.items()}
     seconds = _number(query, "sinceSeconds")
     since = b""

@@ -5,6 +5,7 @@ Services and volumes. Killed at any moment, it reattaches to running containers 
 """
 
 import asyncio
+import functools
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 from localkube.api_client import Api, Informer
 from localkube.errors import LocalClusterError
-from localkube.kubelet.config import KubeletConfig
+from localkube.kubelet.config import KubeletConfig, PlainSettings
 from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.images.image_manager import ImageManager, ImageService
@@ -24,14 +25,17 @@ from localkube.kubelet.nodes.node_faults import NodeFaults
 from localkube.kubelet.nodes.simulation import MARK, Simulation
 from localkube.kubelet.nodes.virtual_node import NodeStates, VirtualNode
 from localkube.kubelet.pods.component_pods import ComponentPods
-from localkube.kubelet.pods.context import HostView, Runtime
+from localkube.kubelet.pods.container_runtime import ContainerRuntime, HostView
 from localkube.kubelet.pods.mirror_pods import MirrorPods
 from localkube.kubelet.pods.plain_mode import PlainPods
+from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.pods.pod_files import PodFiles
 from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.pods.pod_manager import PodManager
+from localkube.kubelet.pods.sandboxes import Sandboxes
 from localkube.kubelet.pods.starts import StartingPods
 from localkube.kubelet.pods.static_pods import StaticPods
+from localkube.kubelet.probes.handlers import Handlers
 from localkube.kubelet.resources.cgroups import ControlGroups
 from localkube.kubelet.resources.eviction import EvictionManager
 from localkube.kubelet.resources.limits import Limits
@@ -40,7 +44,7 @@ from localkube.kubelet.resources.stats import StatsProvider
 from localkube.kubelet.volumes.host_path import HiddenDirectories, everywhere
 from localkube.kubelet.volumes.object_cache import ObjectCache, watch_authorities
 from localkube.kubelet.volumes.volume_manager import VolumeManager
-from localkube.network.addresses import ClusterNetwork, LoopbackAddresses, NamespaceAddresses
+from localkube.network.addresses import LoopbackAddresses, NamespaceAddresses
 from localkube.network.fair_shares import POD_NAMESPACES, PodNamespaces
 from localkube.network.policy_enforcer import PolicyEnforcer
 from localkube.runtime import syscalls
@@ -49,81 +53,138 @@ from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
+REPORTS_AT_ONCE = 6
+
+
+async def run_kubelet(config: KubeletConfig) -> None:
+    """Run the nodes of a cluster until its runtime exits."""
+    kubelet: Kubelet | None = None
+
+    def exited(entry: dict[str, Any]) -> None:
+        if kubelet:
+            kubelet.exited(entry)
+
+    client = await RuntimeClient.connect(config.socket, on_exit=exited)
+    async with Api(
+        config.server,
+        ca_file=config.pki / "ca.crt",
+        cert_file=config.pki / "kubelet.crt",
+        key_file=config.pki / "kubelet.key",
+    ) as api:
+        kubelet = Kubelet(config, api=api, client=client)
+        await kubelet.run()
+
 
 class Kubelet:
-    """Runs the nodes of a cluster until its runtime exits."""
+    """Makes the parts, gives each what it uses, and runs them."""
 
-    def __init__(self, config: KubeletConfig) -> None:
-        self._config = config
-        self._executions: Executions | None = None
-        self._pods: PodManager | None = None
-        self._components: ComponentPods | None = None
+    def __init__(self, config: KubeletConfig, *, api: Api, client: RuntimeClient) -> None:
+        self._config, self._api, self._client = config, api, client
+        self._seen = Informer(api, "/api/v1/nodes", label_selector=f"!{MARK}")
+        self._services = Informer(api, "/api/v1/services")
+        self._bound = Informer(api, "/api/v1/pods", field_selector="spec.nodeName!=", skip_simulated=True)
+        self._authorities = watch_authorities(api)
+        self._states = NodeStates(config.node_states)
+        self._pressure, starting = _pressure(config), StartingPods()
+        new_node = functools.partial(
+            VirtualNode,
+            api=api,
+            nodes=self._seen,
+            directory=config.node_directories,
+            version=config.version,
+            pressure=self._pressure,
+            give_way=starting.give_way,
+        )
+        self._nodes = {node.name: new_node(node, state=self._states[node.name]) for node in config.nodes}
+        objects = ObjectCache(api, authorities=self._authorities)
+        host, ids = _host_view(config), PodIds(config.ids, pods=config.pods)
+        images = _images(config, objects)
+        images.recorders = {name: node.events for name, node in self._nodes.items()}
+        volumes = _volumes(config, api, objects, hide=host.hide, ids=ids, images=images)
+        files = PodFiles(config.pods, config.tmpfs, ids, starting, volumes, images)
+        self._executions = Executions(client)
+        self._sandboxes = _sandboxes(config, api, client, files)
+        handlers = Handlers(self._sandboxes.addresses, execute=self._executions.run, version=config.version)
+        limits, logs = _limits(config, client), LogFiles(config.log_limits)
+        self._runtime = ContainerRuntime(
+            client, host, files, ids, images, limits, logs, handlers, objects, self._services
+        )
+        new_worker = functools.partial(
+            PodWorker,
+            runtime=self._runtime,
+            sandboxes=self._sandboxes,
+            volumes=volumes,
+            pressure=self._pressure,
+            starting=starting,
+            turns=asyncio.Semaphore(REPORTS_AT_ONCE),
+        )
+        self._pods = PodManager(
+            self._nodes,
+            pods=self._bound,
+            runtime=self._runtime,
+            sandboxes=self._sandboxes,
+            volumes=volumes,
+            new_worker=new_worker,
+        )
+        self._mirrors = MirrorPods(api, nodes=self._seen, pods=self._bound, names=frozenset(self._nodes))
+        self._components = ComponentPods(
+            config, api=api, client=client, mirrors=self._mirrors, pods=self._bound
+        )
 
     async def run(self) -> None:
-        config = self._config
-        client = await RuntimeClient.connect(config.socket, on_exit=self._exited)
-        async with Api(
-            config.server,
-            ca_file=config.pki / "ca.crt",
-            cert_file=config.pki / "kubelet.crt",
-            key_file=config.pki / "kubelet.key",
-        ) as api:
-            authorities = watch_authorities(api)
-            runtime = _runtime(config, api, client, ObjectCache(api, authorities=authorities))
-            self._executions = runtime.executions
-            states = NodeStates(config.node_states)
-            nodes = {n.name: VirtualNode(n, runtime=runtime, state=states[n.name]) for n in config.nodes}
-            reachable = [node for node in nodes.values() if node.is_reachable]
-            await asyncio.gather(*(node.register() for node in reachable))
-            bound = Informer(api, "/api/v1/pods", field_selector="spec.nodeName!=", skip_simulated=True)
-            pods = self._pods = PodManager(nodes, runtime=runtime, pods=bound)
-            eviction = EvictionManager(
-                config.pods,
-                pods=pods.workers,
-                pressure=runtime.pressure,
-                limits=runtime.limits,
-                warn=lambda *event: [node.event(*event, warning=True) for node in nodes.values()],
+        config, limits, pods, nodes = self._config, self._runtime.limits, self._pods, self._nodes.values()
+        reachable = [node for node in nodes if node.is_reachable]
+        await asyncio.gather(*(node.register() for node in reachable))
+        eviction = EvictionManager(
+            self._runtime.files,
+            pods=pods.workers,
+            pressure=self._pressure,
+            limits=limits,
+            warn=lambda *event: [node.event(*event, warning=True) for node in nodes],
+        )
+        async with NodeServices(
+            config,
+            api=self._api,
+            services=self._services,
+            bound=self._bound,
+            sandboxes=self._sandboxes,
+            pods=pods,
+            logs=self._runtime.logs,
+            executions=self._executions,
+            stats=StatsProvider(config.nodes, running=pods.running, control_groups=limits.usage),
+            components=self._components,
+        ) as services:
+            for node in reachable:
+                node.start_heartbeat()
+            for name, work in (
+                ("watch nodes", self._seen.run()),
+                ("mirror pods", self._mirrors.run()),
+                ("pods of the components", self._components.run()),
+                ("watch authorities", self._authorities.run()),
+                ("limits", limits.run()),
+                ("eviction", eviction.run()),
+                ("volumes", pods.refresh_volumes()),
+                ("image garbage", self._runtime.images.collect_garbage()),
+            ):
+                start_task(work, name=name, critical=True)
+            static = StaticPods(
+                config.file.with_name("static-pods"),
+                nodes=self._nodes,
+                mirrors=self._mirrors,
+                begin=pods.begin_static,
+                end=pods.end_static,
             )
-            stats = StatsProvider(config.nodes, running=pods.running, control_groups=runtime.limits.usage)
-            mirrors = MirrorPods(api, nodes=runtime.nodes, pods=bound, names=frozenset(nodes))
-            self._components = _component_pods(config, runtime, mirrors=mirrors, bound=bound)
-            async with NodeServices(
-                config, runtime=runtime, bound=bound, pods=pods, stats=stats, components=self._components
-            ) as services:
-                for node in reachable:
-                    node.start_heartbeat()
-                for name, work in (
-                    ("watch nodes", runtime.nodes.run()),
-                    ("mirror pods", mirrors.run()),
-                    ("pods of the components", self._components.run()),
-                    ("watch authorities", authorities.run()),
-                    ("limits", runtime.limits.run()),
-                    ("eviction", eviction.run()),
-                    ("volumes", pods.refresh_volumes()),
-                    ("image garbage", runtime.images.collect_garbage()),
-                ):
-                    start_task(work, name=name, critical=True)
-                faults = NodeFaults(nodes, states=states, client=client, pods=pods)
-                static = StaticPods(
-                    config.file.with_name("static-pods"),
-                    nodes=nodes,
-                    mirrors=mirrors,
-                    begin=pods.begin_static,
-                    end=pods.end_static,
-                )
-                static.load(pods.add_static)
-                pods_work = self._run_pods(bound, pods, faults, services)
-                start_task(pods_work, name="pods", critical=True)
-                start_task(static.run(), name="static pods", critical=True)
-                await client.gone
+            static.load(pods.add_static)
+            start_task(self._run_pods(services), name="pods", critical=True)
+            start_task(static.run(), name="static pods", critical=True)
+            await self._client.gone
 
-    async def _run_pods(
-        self, bound: Informer, pods: PodManager, faults: NodeFaults, services: NodeServices
-    ) -> None:
-        watching = start_task(bound.run(), name="watch pods", critical=True)
-        await bound.synced.wait()
+    async def _run_pods(self, services: NodeServices) -> None:
+        watching = start_task(self._bound.run(), name="watch pods", critical=True)
+        await self._bound.synced.wait()
+        faults = NodeFaults(self._nodes, states=self._states, client=self._client, pods=self._pods)
         await faults.restore()
-        await pods.run()
+        await self._pods.run()
         await services.open()
         simulation = Simulation(settings=self._config.file, state=self._config.simulated)
         simulation.restore()
@@ -136,85 +197,60 @@ class Kubelet:
         await serve_control_socket(self._config.control, handle)
         await watching
 
-    def _exited(self, entry: dict[str, Any]) -> None:
-        if entry["owner"] == "exec" and self._executions:
-            self._executions.exited(entry)
-        if entry["owner"] == "container" and self._pods:
-            self._pods.exited(entry)
-        if entry["owner"] == "component" and self._components:
-            self._components.exited()
+    def exited(self, entry: dict[str, Any]) -> None:
+        """Take the exit of a process that the runtime has run."""
+        match entry["owner"]:
+            case "exec":
+                self._executions.exited(entry)
+            case "container":
+                self._pods.exited(entry)
+            case "component":
+                self._components.exited()
 
 
-def _runtime(config: KubeletConfig, api: Api, client: RuntimeClient, objects: ObjectCache) -> Runtime:
-    """Create the parts that all pods use."""
-    plain = config.plain
-    addresses = LoopbackAddresses(plain.octet, low=plain.low) if plain else NamespaceAddresses()
-    mounts = "" if plain else Path("/proc/self/mountinfo").read_text()
-    hide = HiddenDirectories(
-        config.hide
-        if plain
-        else sorted({place for directory in config.hide for place in everywhere(directory, mounts)})
+def _host_view(config: KubeletConfig) -> HostView:
+    hide, plain = list(config.hide), None
+    if config.plain:
+        plain = PlainPods(_loopback(config.plain), Path(config.plain.preload))
+    else:
+        mounts = Path("/proc/self/mountinfo").read_text()
+        hide = sorted({place for directory in hide for place in everywhere(directory, mounts)})
+    return HostView(
+        HiddenDirectories(hide),
+        config.environment,
+        config.sources,
+        config.covered,
+        config.seccomp,
+        config.forkserver,
+        plain,
     )
-    ids = PodIds(config.ids, pods=config.pods)
 
+
+def _loopback(plain: PlainSettings) -> LoopbackAddresses:
+    return LoopbackAddresses(plain.octet, low=plain.low)
+
+
+def _sandboxes(config: KubeletConfig, api: Api, client: RuntimeClient, files: PodFiles) -> Sandboxes:
+    events = EventRecorder(api)
+    start_task(events.run(), name="events of the cluster", critical=True)
+    policies = PolicyEnforcer(
+        api,
+        client=client,
+        warn=lambda policy, reason, message: events.record(policy, reason, message, warning=True),
+        plain=bool(config.plain),
+    )
+    addresses = _loopback(config.plain) if config.plain else NamespaceAddresses()
+    namespaces = PodNamespaces(config.file.with_name(POD_NAMESPACES))
+    return Sandboxes(client, addresses, namespaces, policies, files)
+
+
+def _limits(config: KubeletConfig, client: RuntimeClient) -> Limits:
     def kill(identity: str) -> None:
         start_task(client.call("kill", id=identity, signal=9), name=f"out of memory {identity}")
 
-    images = _images(config, objects)
-    volumes = _volumes(config, api, objects, hide=hide, ids=ids, images=images)
-    starting = StartingPods()
-    events = EventRecorder(api)
-    start_task(events.run(), name="events of the cluster", critical=True)
-    return Runtime(
-        api=api,
-        client=client,
-        objects=objects,
-        images=images,
-        volumes=volumes,
-        logs=LogFiles(config.log_limits),
-        executions=Executions(client),
-        events=events,
-        policies=PolicyEnforcer(
-            api,
-            client=client,
-            network=ClusterNetwork(),
-            warn=lambda policy, reason, message: events.record(policy, reason, message, warning=True),
-            plain=bool(plain),
-        ),
-        files=PodFiles(config.pods, config.tmpfs, ids, starting, volumes, images),
-        host=HostView(hide, config.environment, config.sources, config.covered, config.seccomp),
-        ids=ids,
-        starting=starting,
-        forkserver=config.forkserver,
-        node_directories=config.node_directories,
-        services=Informer(api, "/api/v1/services"),
-        nodes=Informer(api, "/api/v1/nodes", label_selector=f"!{MARK}"),
-        version=config.version,
-        limits=Limits(
-            groups=ControlGroups.claim(config.socket.parent, pids_limit=config.pod_pids_limit)
-            if config.control_groups
-            else None,
-            kill=kill,
-        ),
-        pressure=_pressure(config),
-        addresses=addresses,
-        namespaces=PodNamespaces(config.file.with_name(POD_NAMESPACES)),
-        plain=PlainPods(addresses, Path(plain.preload)) if plain else None,
-    )
-
-
-def _component_pods(
-    config: KubeletConfig, runtime: Runtime, *, mirrors: MirrorPods, bound: Informer
-) -> ComponentPods:
-    return ComponentPods(
-        runtime.api,
-        client=runtime.client,
-        mirrors=mirrors,
-        pods=bound,
-        plan=config.file.with_name("plan.json"),
-        node=config.nodes[0],
-        address=runtime.network.address,
-        version=config.version,
+    directory, most = config.socket.parent, config.pod_pids_limit
+    return Limits(
+        groups=ControlGroups.claim(directory, pids_limit=most) if config.control_groups else None, kill=kill
     )
 
 

@@ -57,11 +57,7 @@ def quantity(value: Decimal | int, *, binary: bool = False) -> str:
     """Format a value canonically: an integer with the largest suffix that keeps it exact.
 
     Args:
-        value: The value in units.
         binary: Use ``Ki``, ``Mi``, … as for memory; a value that is not a whole number is written decimally.
-
-    Raises:
-        ValueError: It is finer than a billionth.
 
     Example:
         >>> quantity(Decimal("0.5")), quantity(3 * 2**30, binary=True), quantity(2000)

@@ -119,3 +119,6 @@ class ClusterNetwork:
             "services": self.services,
             "services_prefix": self.services_prefix,
         }
+
+
+NETWORK = ClusterNetwork()

@@ -23,7 +23,7 @@ from typing import Any
 
 from localkube.api_client import Api, Informer
 from localkube.network import nftables
-from localkube.network.addresses import ClusterNetwork
+from localkube.network.addresses import NETWORK
 from localkube.network.network_policy import (
     UNRESTRICTED,
     AllowRule,
@@ -56,7 +56,6 @@ class PolicyEnforcer:
     Args:
         api: Where policies and namespaces are watched.
         client: Opens sockets in the pods' networks.
-        network: The cluster's addresses.
         warn: Records a Warning about a policy: the policy, a reason, a message.
         plain: In plain mode nothing can be enforced.
     """
@@ -66,13 +65,12 @@ class PolicyEnforcer:
         api: Api,
         *,
         client: RuntimeClient,
-        network: ClusterNetwork,
         warn: Callable[[Object, str, str], None],
         plain: bool = False,
     ) -> None:
         self._policies = Informer(api, "/apis/networking.k8s.io/v1/networkpolicies")
         self._namespaces = Informer(api, "/api/v1/namespaces")
-        self._client, self._network, self._warn, self._plain = client, network, warn, plain
+        self._client, self._warn, self._plain = client, warn, plain
         self._pods: Callable[[], Mapping[str, Object]] = dict
         self._targets: Find = lambda _client: {}
         # By uid; a pod that is not in it may have what an earlier kubelet has left.
@@ -124,7 +122,7 @@ class PolicyEnforcer:
         host, port = backend
         going, coming = (self._rules.get(address, UNRESTRICTED) for address in (client, host))
         return going.opens(host, protocol, port) and (
-            client == self._network.address or coming.accepts(client, protocol, port)
+            client == NETWORK.address or coming.accepts(client, protocol, port)
         )
 
     async def _follow(self) -> None:
@@ -176,7 +174,7 @@ class PolicyEnforcer:
                 if wanted == (UNRESTRICTED, {}):
                     NftTable(TABLE).delete(kernel)
                 else:
-                    pod_table(*wanted, own=address, network=self._network).replace(kernel)
+                    pod_table(*wanted, own=address).replace(kernel)
                 self._installed[uid] = wanted
             except OSError as error:
                 log.warning("the network policies of pod %s are not in force: %s", uid, error)
@@ -204,7 +202,7 @@ class PolicyEnforcer:
         ports = {("dns", "UDP"): 53, ("dns-tcp", "TCP"): 53}
         labels = {"k8s-app": "kube-dns"}
         space = "kube-system"
-        return Peer(space, "kube-dns", self._network.address, labels, self._labels(space), ports)
+        return Peer(space, "kube-dns", NETWORK.address, labels, self._labels(space), ports)
 
     def _labels(self, namespace: str) -> Mapping[str, str]:
         found = self._namespaces.store.get(("", namespace))
@@ -218,7 +216,7 @@ class PolicyEnforcer:
                 self._warn(policy, NOT_ENFORCED, f"it is stored and not enforced: {why}")
 
 
-def pod_table(rules: PodRules, services: Targets, *, own: str, network: ClusterNetwork) -> NftTable:
+def pod_table(rules: PodRules, services: Targets, *, own: str) -> NftTable:
     """Compile the table of one pod.
 
     Args:
@@ -232,7 +230,7 @@ def pod_table(rules: PodRules, services: Targets, *, own: str, network: ClusterN
     if rules.ingress is not None:
         table.chain("ingress", Hook("filter", nftables.LOCAL_IN, 0))
         _begin(table, "ingress", coming=True)
-        _accept(table, "ingress", nftables.in_network(SOURCE, network.address))
+        _accept(table, "ingress", nftables.in_network(SOURCE, NETWORK.address))
         for rule in rules.ingress:
             _allow(table, "ingress", rule, SOURCE)
         table.rule("ingress", [verdict(DROP)])
@@ -241,7 +239,7 @@ def pod_table(rules: PodRules, services: Targets, *, own: str, network: ClusterN
         _begin(table, "egress", coming=False)
         _accept(table, "egress", nftables.in_network(DESTINATION, own))
         # What is not led elsewhere above goes to the proxy, which asks ``permits``.
-        services_range = f"{network.services}/{network.services_prefix}"
+        services_range = f"{NETWORK.services}/{NETWORK.services_prefix}"
         _accept(table, "egress", nftables.in_network(DESTINATION, services_range))
         for rule in rules.egress:
             _allow(table, "egress", rule, DESTINATION)

@@ -17,12 +17,12 @@ from typing import Any
 from localkube.controlplane import certificates
 from localkube.controlplane.components import ListenAddresses
 from localkube.errors import LocalClusterError
-from localkube.network.addresses import ClusterNetwork
+from localkube.network.addresses import NETWORK
 
 from ..node.bare_control_plane import BareControlPlane
 from ..patience import PATIENCE
 
-NAME, ADDRESS = "real-kubelet", ClusterNetwork().address
+NAME, ADDRESS = "real-kubelet", NETWORK.address
 KUBELET_PORT = 10250
 LISTEN = ListenAddresses(advertise=ADDRESS)
 PLUGINS = Path("/usr/lib/cni")

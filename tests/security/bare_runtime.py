@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from localkube.kubelet.pods.container_spec import devices
-from localkube.network.addresses import ClusterNetwork
+from localkube.network.addresses import NETWORK
 from localkube.runtime.client import RuntimeClient
 from localkube.runtime.container_spec import (
     ContainerSpec,
@@ -66,7 +66,7 @@ class BareRuntime:
         return answer
 
     async def sandbox(self, pod: str, number: int) -> None:
-        network = ClusterNetwork().pod_network() | {"ids": LinuxIdMapping()}
+        network = NETWORK.pod_network() | {"ids": LinuxIdMapping()}
         await self.call("run_sandbox", pod=pod, hostname=pod, address=f"10.244.1.{number}", **network)
 
     async def run(self, identity: str, *args: str, env: Sequence[str] = ()) -> dict[str, Any]:
@@ -103,7 +103,7 @@ async def bare_runtime(user: int, **settings: Any) -> AsyncIterator[BareRuntime]
         for name in ("mnt", "tmpfs", "folder"):
             (root / name).mkdir()
             os.chown(root / name, user, -1)
-        usual = asdict(ClusterNetwork()) | {
+        usual = asdict(NETWORK) | {
             "mode": "namespaces",
             "user_namespace": user != 0,
             "scratch": str(root / "mnt"),

@@ -141,7 +141,6 @@ SOURCE = """
 import ctypes, os, socket, sys
 if ctypes.CDLL(None, use_errno=True).unshare(0x40000000 | (0x10000000 if os.getuid() else 0)):
     sys.exit(77)
-from localkube.network.addresses import ClusterNetwork
 from localkube.network.network_policy import AllowRule, PodRules, PortRange
 from localkube.network.node_listeners import Front
 from localkube.network.policy_enforcer import pod_table
@@ -150,7 +149,7 @@ block = AllowRule(("10.244.0.0/16",), ("10.244.2.0/24", "10.244.3.7/32"), ports)
 some = AllowRule(("10.244.1.2/32", "10.244.1.3/32"), ports=ports)
 rules = PodRules((block, some), (AllowRule(("0.0.0.0/0",)),))
 services = {Front("10.96.0.9", 80): (("10.244.1.2", 8080), ("10.244.1.3", 8080), ("10.244.1.4", 8080))}
-table = pod_table(rules, services, own="10.244.1.1", network=ClusterNetwork())
+table = pod_table(rules, services, own="10.244.1.1")
 kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
 for _ in range(2):
     table.replace(kernel)

@@ -1,7 +1,6 @@
 """Reports on a pod while others write to it: the last word that is heard is the one that is answered to."""
 
 import asyncio
-from types import SimpleNamespace
 
 from localkube.kubelet.pods.status_manager import StatusManager
 
@@ -26,13 +25,17 @@ class Server:
         return pod(version, "True")
 
 
+def status_manager(server, **rest):
+    status = {"conditions": [{"type": "Ready", "status": "True"}]}
+    return StatusManager(server, client=None, turns=asyncio.Semaphore(1), status=lambda: status, **rest)
+
+
 async def test_a_change_that_is_heard_before_the_answer_to_a_report_is_reported_on():
     server, known = Server(), {"pod": pod(1, "False")}
-    reports = StatusManager(
-        SimpleNamespace(reporting=asyncio.Semaphore(1), api=server, client=None),
+    reports = status_manager(
+        server,
         path="/api/v1/namespaces/default/pods/steady",
         pod=lambda: known["pod"],
-        status=lambda: {"conditions": [{"type": "Ready", "status": "True"}]},
         answered=lambda answer: known.update(pod=answer),
     )
 
@@ -49,13 +52,7 @@ async def test_a_change_that_is_heard_before_the_answer_to_a_report_is_reported_
 
 async def test_nothing_is_reported_on_a_pod_that_the_api_has_no_more():
     server = Server()
-    reports = StatusManager(
-        SimpleNamespace(reporting=asyncio.Semaphore(1), api=server, client=None),
-        path="/api/v1/namespaces/default/pods/gone",
-        pod=lambda: pod(1, "False"),
-        status=lambda: {"conditions": [{"type": "Ready", "status": "True"}]},
-        answered=lambda answer: None,
-    )
+    reports = status_manager(server, path="/pods/gone", pod=lambda: pod(1, "False"), answered=None)
     reports.soon()
     reports.gone()
     reports.soon(ended="u.main.0")

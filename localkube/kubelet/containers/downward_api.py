@@ -44,9 +44,6 @@ def field(
     Returns:
         The value, empty for a label or annotation that is not there; all labels or annotations as
         ``key="value"`` lines in the order of their keys.
-
-    Raises:
-        FieldError: There is no such field.
     """
     metadata, spec, status = pod.get("metadata", {}), pod.get("spec", {}), pod.get("status") or {}
     subscript = _SUBSCRIPT.fullmatch(path)
@@ -77,13 +74,9 @@ def resource_field(
     """Read a container's request or limit, divided and rounded up.
 
     Args:
-        resource: ``limits.cpu``, ``requests.memory``, ``limits.hugepages-2Mi``, …
         divisor: A quantity; none and ``0`` mean 1.
         node_allocatable: What the node offers; it stands for a limit of cpu, memory or ephemeral storage
             that the container does not set.
-
-    Raises:
-        FieldError: There is no such resource.
 
     Example:
         >>> resource_field({"resources": {"limits": {"cpu": "1500m"}}}, "limits.cpu", "1m", {})
@@ -103,11 +96,7 @@ def resource_field(
 
 
 def find_container(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """Find the container or init container of that name.
-
-    Raises:
-        FieldError: There is none.
-    """
+    """Find the container or init container of that name."""
     spec = pod["spec"]
     for container in [*spec["containers"], *(spec.get("initContainers") or [])]:
         if container["name"] == name:

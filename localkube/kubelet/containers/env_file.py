@@ -18,9 +18,6 @@ class EnvFileError(Exception):
 def parse_env_file(text: bytes, key: str) -> str:
     r"""Find the value of ``key``, which is empty if the file does not assign it.
 
-    Raises:
-        EnvFileError: A line before it is no assignment; it names the line.
-
     Example:
         >>> parse_env_file(b"# made\nWORLD='2' # nodes\n", "WORLD")
         '2'

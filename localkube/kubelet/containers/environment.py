@@ -50,11 +50,7 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
 
 
 def subpath(mount: Object, variables: Mapping[str, str]) -> str:
-    """Find the path inside its volume that a mount has by ``subPath`` or ``subPathExpr``.
-
-    Raises:
-        ConfigError: A variable of the expression has no value, or the path leaves the volume.
-    """
+    """Find the path inside its volume that a mount has by ``subPath`` or ``subPathExpr``."""
     path = mount.get("subPath") or ""
     if expression := mount.get("subPathExpr"):
         names = {match["name"] for match in _REFERENCE.finditer(expression) if not match["escape"]}
@@ -129,9 +125,6 @@ def container_environment(
         files: The content of those of ``env_files`` that can be read.
         pod_ips: The pod's addresses, when ``pod.status`` does not have them yet.
         host_ips: The node's addresses, when ``pod.status`` does not have them yet.
-
-    Raises:
-        ConfigError: Something that is not optional is missing, or a value cannot be an environment variable.
     """
     declared: dict[str, str] = {}
     for source in container.get("envFrom") or []:

@@ -97,13 +97,7 @@ class Executions:
     async def start(
         self, container: str, argv: Sequence[str], *, stdin: bool = False, tty: bool = False
     ) -> Execution:
-        """Start a command in a running container.
-
-        Args:
-            container: The identity of its process.
-            argv: The command; it has the container's environment and working directory.
-            stdin: Give it a pipe in place of /dev/null.
-            tty: Give it a terminal.
+        """Start a command in a running container, with its environment and working directory.
 
         Raises:
             RuntimeCallError: It could not be started; stage ``exec`` means a faulty command.
@@ -161,9 +155,6 @@ async def finish(execution: Execution, outputs: dict[str, Any]) -> int:
 
     A process that the command has left behind may keep the streams open: a second after the end in which
     nothing came is taken for the last.
-
-    Args:
-        outputs: For each stream, an async function that takes what came.
     """
     heard = asyncio.Event()
     pumps = [

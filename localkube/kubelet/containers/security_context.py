@@ -30,9 +30,6 @@ def user(
     Args:
         image_user: As in ``1000:100`` or ``nginx``; empty for root, None where nobody knows it.
         read: Reads a file of the image.
-
-    Raises:
-        ConfigError: With the kubelet's reason: root where it is refused, or a name that the image lacks.
     """
     wanted, group = effective(pod, container, "runAsUser"), effective(pod, container, "runAsGroup")
     name, _, image_group = ("", "", "") if wanted is not None else (image_user or "").partition(":")

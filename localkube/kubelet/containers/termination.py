@@ -56,14 +56,7 @@ async def end(
     after: Iterable[Process] = (),
     stop_signal: int = signal.SIGTERM,
 ) -> None:
-    """End a container: its hook, its turn, its stop signal, and after the rest of ``grace`` SIGKILL.
-
-    Args:
-        grace: Seconds; without any it is killed.
-        hook: Its preStop hook.
-        after: Those that it waits for.
-        stop_signal: The signal that asks it to end.
-    """
+    """End a container: its hook, its turn, its stop signal, and after the rest of ``grace`` SIGKILL."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + grace
     if grace > 0 and hook:

@@ -89,29 +89,17 @@ class ImageService:
     socket: str
 
     async def pull(self, reference: str, auths: Sequence[Object]) -> dict[str, Any]:
-        """Pull an image into the store; returns its record.
-
-        Raises:
-            PullError: It cannot be had.
-        """
+        """Pull an image into the store; returns its record."""
         said = await self.run("pull", reference, content=json.dumps({"auths": auths}))
         return said["image"]
 
     async def copy(self, identifier: str, target: Path) -> None:
-        """Copy an image's files to a directory.
-
-        Raises:
-            PullError: The disk refuses.
-        """
+        """Copy an image's files to a directory."""
         target.mkdir(mode=0o755, exist_ok=True)
         await self.run("checkout", identifier, str(target))
 
     async def run(self, verb: str, *arguments: str, content: str = "") -> dict[str, Any]:
-        """Run a verb; returns the last line of its output.
-
-        Raises:
-            PullError: It failed, or the service has gone.
-        """
+        """Run a verb; returns the last line of its output."""
         last, status = {}, None
         try:
             with short_name(Path(self.socket)) as name:
@@ -335,11 +323,7 @@ class ImageManager:
         return found
 
     async def _use(self, record: Mapping[str, Any], used_by: Path) -> None:
-        """Keep the image from being pruned as long as ``used_by`` exists.
-
-        Raises:
-            ConfigError: It was pruned meanwhile; another attempt pulls it again.
-        """
+        """Keep the image from being pruned as long as ``used_by`` exists."""
         try:
             await asyncio.to_thread(_keep, record["id"].partition(":")[2], used_by)
         except FileNotFoundError as error:
@@ -428,11 +412,7 @@ class ImageManager:
 
 
 def _keep(digest: str, used_by: Path) -> None:
-    """Make a container's link to an image of the store, while nothing is pruned.
-
-    Raises:
-        FileNotFoundError: The image is not there.
-    """
+    """Make a container's link to an image of the store, while nothing is pruned."""
     used_by.mkdir(mode=0o700, parents=True, exist_ok=True)
     images, users = images_dir() / "images", images_dir() / "users"
     with (images_dir() / "lock").open("a") as lock:

@@ -56,11 +56,7 @@ class Programs:
     python: str = sys.executable
 
     def find(self, name: str) -> Program:
-        """Find a program of the table of images.
-
-        Raises:
-            ProgramNotFound: It is not here.
-        """
+        """Find a program of the table of images."""
         if script := SCRIPTS.get(name):
             # Torch is in the environment's packages; the web server needs none, and starts sooner without.
             flags = ("-u",) if name == "cuda-vectoradd" else ("-u", "-I", "-S")

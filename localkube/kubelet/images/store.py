@@ -38,9 +38,6 @@ def normalize(reference: str) -> str:
     Source: https://github.com/distribution/reference, whose rules these are; as in containerd
     a tag is left out where there is a digest as well.
 
-    Raises:
-        InvalidReference: It is none.
-
     Example:
         >>> normalize("busybox"), normalize("localhost:5000/a/b:1")
         ('docker.io/library/busybox:latest', 'localhost:5000/a/b:1')
@@ -78,9 +75,6 @@ def find(reference: str, *, store: Path | None = None) -> dict[str, Any] | None:
     Args:
         reference: Its name, with or without registry, tag and digest, or its id (``sha256:…``).
         store: The store; by default the user's own.
-
-    Raises:
-        InvalidReference: The reference is none.
     """
     store = store or images_dir()
     if identifier := _IDENTIFIER.fullmatch(reference):

@@ -98,11 +98,7 @@ class LogJournal:
         self._file = descriptor
 
     def move(self, pipe: int, *, stream: str, size: int, time: int) -> bytes:
-        """Move a pipe's content into the empty journal and return it; nothing at the pipe's end.
-
-        Raises:
-            BlockingIOError: The pipe holds nothing now.
-        """
+        """Move a pipe's content into the empty journal and return it; nothing at the pipe's end."""
         os.pwrite(self._file, HEADER.pack(size, time, STREAMS.index(stream)), 0)
         count = os.splice(pipe, self._file, PIPE_BLOCK, offset_dst=HEADER.size, flags=os.SPLICE_F_NONBLOCK)
         return os.pread(self._file, count, HEADER.size)
@@ -138,11 +134,7 @@ def timestamp(nanoseconds: int) -> bytes:
 
 
 def parse_timestamp(text: str) -> bytes:
-    """Convert an RFC 3339 time of any zone to the form of ``timestamp``.
-
-    Raises:
-        ValueError: The text is no time, or has no zone.
-    """
+    """Convert an RFC 3339 time of any zone to the form of ``timestamp``."""
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
         raise ValueError(f"{text!r} has no time zone")

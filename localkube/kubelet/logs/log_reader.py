@@ -77,9 +77,6 @@ class LogSubscription:
 class LogFiles:
     """The open logs and their followers; one object for the whole kubelet.
 
-    Args:
-        limits: How much is kept of each.
-
     Attributes:
         on_loss: Called with a log's path and the error when output is lost for the first time.
 

@@ -48,11 +48,7 @@ class NodePool:
         self.allocations = Allocations(settings.allocatable())
 
     def address(self, uid: str, *, wanted: str | None = None) -> str:
-        """Allocate the pod's address; ``wanted`` is its former one.
-
-        Raises:
-            RuntimeCallError: All addresses of the node are taken.
-        """
+        """Allocate the pod's address; ``wanted`` is its former one."""
         if uid not in self._addresses:
             taken = set(self._addresses.values())
             prefix = self.settings.pods
@@ -139,8 +135,6 @@ def node_status(
     """Compute the status of a node.
 
     Args:
-        pressure: The conditions of pressure that hold.
-        devices: Of its plugins.
         shutting_down: Its pods are being terminated.
         before: The node as it is known; transition times are kept from there.
     """

@@ -41,11 +41,7 @@ class NodeFaults:
                 await self._pods.kill_all(node)
 
     async def switch(self, verb: str, name: str) -> dict[str, str]:
-        """Run a verb and return the node's name and state; repeating one is safe.
-
-        Raises:
-            LocalClusterError: There is no such node, or its state or this machine does not allow the verb.
-        """
+        """Run a verb and return the node's name and state; repeating one is safe."""
         node = self._nodes.get(name)
         if node is None:
             raise LocalClusterError(

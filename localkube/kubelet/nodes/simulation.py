@@ -40,11 +40,7 @@ class Simulation:
                 self._start(count)
 
     async def set(self, count: int) -> dict[str, Any]:
-        """Set the number of simulated nodes, and wait until they are Ready.
-
-        Raises:
-            LocalClusterError: They are too many, or did not become Ready in time.
-        """
+        """Set the number of simulated nodes, and wait until they are Ready."""
         if not 0 <= count <= MOST_NODES:
             raise LocalClusterError(
                 f"there can be 0 to {MOST_NODES} simulated nodes", about=str(count), fix="ask for fewer"

@@ -3,14 +3,15 @@
 import asyncio
 import json
 import logging
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from localkube.api_client import ApiError, NodeApi
+from localkube.api_client import Api, ApiError, Informer, NodeApi
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.nodes.node import NodePool, keep_alive, register_node
 from localkube.kubelet.nodes.node_settings import NodeSettings
-from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.resources.pressure import Pressure
 from localkube.paths import write_private
 from localkube.tasks import start_task
 
@@ -22,29 +23,43 @@ PASSING = (0, 403, 429, 500, 503)
 
 
 class VirtualNode:
-    """One node: its resources, its heartbeat, and the parts that its pods use.
+    """One node: its resources, its heartbeat, and its own access to the API, for itself and its pods.
 
     Args:
-        settings: Of the node.
-        runtime: The kubelet's parts; the node's pods get its own access to the API in place of the kubelet's.
         state: Running, stopped or isolated.
+        nodes: The informer of nodes.
+        give_way: Waits a moment for what is more urgent than Events.
     """
 
-    def __init__(self, settings: NodeSettings, *, runtime: Runtime, state: str) -> None:
-        self.settings = settings
-        self.pool = NodePool(settings, directory=runtime.node_directories)
-        self.state = state
-        self.api = NodeApi(runtime.api)
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        state: str,
+        api: Api,
+        nodes: Informer,
+        directory: Path,
+        version: str,
+        pressure: Pressure,
+        give_way: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.settings, self.state = settings, state
+        self.pool = NodePool(settings, directory=directory)
+        self.api = NodeApi(api)
         self.api.silent = state != RUNNING
-        events = EventRecorder(self.api, give_way=runtime.starting.give_way)
-        self.runtime = replace(runtime, api=self.api, events=events)
+        self.events = EventRecorder(self.api, give_way=give_way)
+        self._nodes, self._version, self._pressure = nodes, version, pressure
         self._heartbeat: asyncio.Task | None = None
-        runtime.images.recorders[self.name] = self.runtime.events
-        start_task(self.runtime.events.run(), name=f"events {self.name}", critical=True)
+        start_task(self.events.run(), name=f"events {self.name}", critical=True)
 
     @property
     def name(self) -> str:
         return self.settings.name
+
+    @property
+    def object(self) -> Mapping[str, Any] | None:
+        """Its v1.Node; None until it is known."""
+        return self._nodes.store.get(("", self.name))
 
     @property
     def is_reachable(self) -> bool:
@@ -64,8 +79,8 @@ class VirtualNode:
                     await register_node(
                         self.api,
                         self.settings,
-                        version=self.runtime.version,
-                        pressure=self.runtime.pressure.conditions,
+                        version=self._version,
+                        pressure=self._pressure.conditions,
                     )
                 return
             except TimeoutError:
@@ -80,9 +95,9 @@ class VirtualNode:
         work = keep_alive(
             self.api,
             self.pool,
-            version=self.runtime.version,
-            seen=self.runtime.nodes,
-            pressure=lambda: self.runtime.pressure.conditions,
+            version=self._version,
+            seen=self._nodes,
+            pressure=lambda: self._pressure.conditions,
             changed=lambda reason: self.event(reason, f"Node {self.name} status is now: {reason}"),
         )
         self._heartbeat = start_task(work, name=f"heartbeat {self.name}", critical=True)
@@ -90,7 +105,7 @@ class VirtualNode:
     def event(self, reason: str, message: str, *, warning: bool = False) -> None:
         """Queue an Event on the node; as a kubelet's, it names the node in place of a uid."""
         node = {"kind": "Node", "metadata": {"name": self.name, "uid": self.name}}
-        self.runtime.events.record(node, reason, message, warning=warning)
+        self.events.record(node, reason, message, warning=warning)
 
     def disconnect(self, state: str) -> None:
         self.state, self.api.silent = state, True

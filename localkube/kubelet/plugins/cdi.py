@@ -38,9 +38,6 @@ def container_edits(names: Iterable[str], node: Path) -> ContainerEdits:
 
     Args:
         node: The node's directory of descriptions, which go before those of the machine.
-
-    Raises:
-        CdiError: No file describes one of them.
     """
     found, seen = ContainerEdits(), set()
     for name in names:

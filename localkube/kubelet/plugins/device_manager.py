@@ -68,7 +68,6 @@ class DeviceManager:
     """Registers device plugins, and allocates their devices.
 
     Args:
-        directory: Of the node.
         changed: Called when the node has more or fewer devices.
     """
 
@@ -244,11 +243,7 @@ class DeviceManager:
         return found if fits else None
 
     async def grant(self, pod: Object, container: Object) -> DeviceGrant:
-        """Prepare the start of a container, and return what it gets with its devices.
-
-        Raises:
-            PluginError: A plugin is not ready for it, or a device is not described as it says.
-        """
+        """Prepare the start of a container, and return what it gets with its devices."""
         given = self._given.get(pod["metadata"]["uid"], {}).get(container["name"], {})
         env, mounts = {}, []
         for name, device_grant in given.items():

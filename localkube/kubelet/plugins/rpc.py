@@ -21,9 +21,6 @@ class PluginClient:
         directory: In which plugins have their sockets.
         endpoint: The plugin's, beneath it: no other socket of the machine is connected to.
         service: Its full name.
-
-    Raises:
-        OSError: It is not there.
     """
 
     def __init__(self, directory: Path, endpoint: str, *, service: str) -> None:
@@ -37,11 +34,7 @@ class PluginClient:
         self._channel = grpc.aio.insecure_channel(address, options=[("grpc.default_authority", "localhost")])
 
     async def call(self, method: str, request: Any, answer: Any, *, seconds: float = SECONDS) -> Any:
-        """Call a method; ``answer`` is the class of its message.
-
-        Raises:
-            PluginError: It has not answered, or refused.
-        """
+        """Call a method; ``answer`` is the class of its message."""
         call = self._channel.unary_unary(
             f"/{self._service}/{method}",
             request_serializer=lambda message: message.SerializeToString(),
@@ -53,11 +46,7 @@ class PluginClient:
             raise PluginError(f"rpc error: code = {error.code().name} desc = {error.details()}") from error
 
     async def stream(self, method: str, request: Any, answer: Any) -> AsyncIterator[Any]:
-        """Yield what a method answers, until it ends.
-
-        Raises:
-            PluginError: It cannot be reached, or broke off.
-        """
+        """Yield what a method answers, until it ends."""
         call = self._channel.unary_stream(
             f"/{self._service}/{method}",
             request_serializer=lambda message: message.SerializeToString(),
@@ -79,9 +68,6 @@ class PluginServer:
 
     Args:
         socket: A socket that is there already is replaced.
-        service: The service's full name.
-        method: Of the service.
-        request: The class of its message.
         handle: Answers it; what it raises is the refusal.
     """
 

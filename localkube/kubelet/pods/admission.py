@@ -40,8 +40,6 @@ def refusal(
     """Explain why a node does not admit a pod: reason and message; None when it does.
 
     Args:
-        others: The pods that the node has.
-        node: The v1.Node, if it is known.
         shortage: Why the node cannot give what the pod requests (``Allocations.shortage``).
     """
     if found := _forbidden_sysctl(pod):

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, ApiError, Informer
+from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.logs.log_reader import LogOptions
-from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.pods.mirror_pods import HASH, SEEN, SOURCE, MirrorPods, config_hash
 from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.status.pod_status import pod_status, status_patch, timestamp
+from localkube.network.addresses import NETWORK
 from localkube.runtime.client import RuntimeClient
 from localkube.tasks import wait_for_first
 
@@ -51,26 +52,20 @@ class ComponentPods:
     Args:
         mirrors: Keeps the pods,
         pods: and the informer that sees them.
-        plan: What the supervisor runs (``plan.json``).
-        node: Whose pods they are.
-        address: Where they listen.
-        version: Of Kubernetes.
+        config: The kubelet's: what the supervisor runs is beside it, and the pods are the first node's.
     """
 
     def __init__(
         self,
-        api: Api,
+        config: KubeletConfig,
         *,
+        api: Api,
         client: RuntimeClient,
         mirrors: MirrorPods,
         pods: Informer,
-        plan: Path,
-        node: NodeSettings,
-        address: str,
-        version: str,
     ) -> None:
         self._api, self._client, self._mirrors = api, client, mirrors
-        self._node, self._address, self._version = node, address, version
+        self._node, plan = config.nodes[0], config.file.with_name("plan.json")
         self._changed = asyncio.Event()
         pods.subscribe(self._seen)
         programs = {component["name"]: component for component in json.loads(plan.read_text())["components"]}
@@ -78,7 +73,7 @@ class ComponentPods:
         for name, program in programs.items():
             if name in CONTROL_PLANE:
                 labels = {"component": name, "tier": "control-plane"}
-                self._add(name, program, labels, f"registry.k8s.io/{name}:{version}")
+                self._add(name, program, labels, f"registry.k8s.io/{name}:{config.version}")
             elif name == "metrics-server":
                 self._add(name, program, {"k8s-app": name}, f"registry.k8s.io/metrics-server/{name}")
             elif name == "kubelet":
@@ -124,7 +119,7 @@ class ComponentPods:
         status = pod_status(
             mirror,
             records=component.records,
-            pod_ip=self._address,
+            pod_ip=NETWORK.address,
             host_ip=self._node.address,
             start_time=component.started,
             now=time.time(),

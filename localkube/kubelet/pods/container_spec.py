@@ -26,11 +26,11 @@ from localkube.kubelet.containers.environment import (
     service_environment,
 )
 from localkube.kubelet.images.container_image import ResolvedImage
-from localkube.kubelet.nodes.node import NodePool
+from localkube.kubelet.nodes.virtual_node import VirtualNode
 from localkube.kubelet.plugins.device_manager import DeviceGrant
 from localkube.kubelet.plugins.rpc import PluginError
 from localkube.kubelet.pods import network_files
-from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.container_runtime import ContainerRuntime
 from localkube.kubelet.quantity import parse
 from localkube.kubelet.volumes import host_path
 from localkube.kubelet.volumes.volume_manager import MountedVolume, mounts
@@ -63,16 +63,15 @@ class ContainerStart:
     """One start of a container, in a pod whose sandbox and volumes are ready.
 
     Attributes:
-        pool: The node's addresses and devices.
         address: Of the pod.
         restart: The number of this start, from 0.
         target: The running container whose processes it shares; empty for its own.
     """
 
-    runtime: Runtime
+    runtime: ContainerRuntime
     pod: Mapping[str, Any]
     container: Mapping[str, Any]
-    pool: NodePool
+    node: VirtualNode
     address: str
     volumes: Mapping[str, MountedVolume]
     restart: int
@@ -100,7 +99,7 @@ class ContainerStart:
             ApiError: The API server did not answer.
         """
         runtime, container = self.runtime, self.container
-        hostname, _ = network_files.hostname(self.pod, node=self.pool.settings.name)
+        hostname, _ = network_files.hostname(self.pod, node=self.node.settings.name)
         image = await runtime.images.get(self.pod, container, used_by=self.layer)
         grant = await self._devices()
         user = self._user(image)
@@ -128,19 +127,18 @@ class ContainerStart:
 
     def _adapted(self, spec: ContainerSpec) -> tuple[ContainerSpec, PlainPod | None]:
         """Adapt a container to plain mode, where there is no other."""
-        runtime = self.runtime
-        if not runtime.plain:
+        if not self.runtime.host.plain:
             return spec, None
-        return runtime.plain.adapt(
+        return self.runtime.host.plain.adapt(
             spec,
-            directory=runtime.files.pods / self.uid / "plain" / f"{self.name}.{self.restart}",
+            directory=self.runtime.files.pods / self.uid / "plain" / f"{self.name}.{self.restart}",
             address=self.address,
             namespace=self.pod["metadata"]["namespace"],
             warn=self._warn,
         )
 
     def _warn(self, text: str) -> None:
-        self.runtime.events.record(self.pod, "UnsupportedFields", text, warning=True)
+        self.node.events.record(self.pod, "UnsupportedFields", text, warning=True)
 
     def _user(self, image: ResolvedImage) -> UserSpec:
         runtime, pod, container = self.runtime, self.pod, self.container
@@ -149,7 +147,7 @@ class ContainerStart:
             security_context.refuse_foreign_ids((user.uid, *user.additional_gids), size=runtime.ids.size)
             return user
         # What stands in for an image's program is in the user's cache, which nobody else may enter.
-        if not runtime.plain and security_context.effective(pod, container, "runAsUser"):
+        if not runtime.host.plain and security_context.effective(pod, container, "runAsUser"):
             program = f'the program that stands in for image "{image.name}" runs as root'
             self._warn(f"runAsUser has no effect: {program}")
         return UserSpec()
@@ -165,18 +163,18 @@ class ContainerStart:
         volumes_at = [mount["mountPath"] for mount in self.container.get("volumeMounts") or ()]
         process = replace(process, args=tuple(cold_command(found, mounts=volumes_at)))
         may_be_warm = (self.pod["metadata"].get("annotations") or {}).get(WARM_ANNOTATION) != "false"
-        return process, found if self.runtime.forkserver and may_be_warm else None
+        return process, found if self.runtime.host.forkserver and may_be_warm else None
 
     async def _devices(self) -> DeviceGrant:
         try:
-            return await self.pool.devices.grant(self.pod, self.container)
+            return await self.node.pool.devices.grant(self.pod, self.container)
         except PluginError as error:
             raise ConfigError(str(error)) from error
 
     def _device_mounts(self, grant: DeviceGrant) -> Iterable[MountSpec]:
         """Make the mounts that a plugin asks for; it may have no more of the machine than a hostPath."""
         for destination, path, readonly in grant.mounts:
-            root, *subpaths = self.pool.directory.resolve(path) or (path,)
+            root, *subpaths = self.node.pool.directory.resolve(path) or (path,)
             try:
                 if subpaths:
                     host_path.check(subpaths[0], "", beneath=root)
@@ -194,12 +192,12 @@ class ContainerStart:
         groups, cores = runtime.limits.apply(
             container,
             identity=f"{self.uid}.{self.name}.{self.restart}",
-            first_core=self.pool.settings.first_core,
+            first_core=self.node.settings.first_core,
             pod=pod,
         )
         hidden = runtime.host.hide.places()
         shares = self.target or pod["spec"].get("shareProcessNamespace")
-        shares = shares or "pid" in runtime.shared_with_node(pod)
+        shares = shares or "pid" in runtime.ids.shared_with_node(pod)
         privileged = (container.get("securityContext") or {}).get("privileged")
         return LinuxSpec(
             namespaces=("mount",) if shares else ("mount", "pid"),
@@ -228,13 +226,12 @@ class ContainerStart:
 
     async def _declared(self) -> dict[str, str]:
         """Build the variables that the pod declares, and those of Services."""
-        runtime, pod, settings = self.runtime, self.pod, self.pool.settings
+        runtime, pod, settings = self.runtime, self.pod, self.node.settings
         namespace, (configmaps, secrets) = pod["metadata"]["namespace"], references(pod)
-        node = {"status": {"allocatable": settings.allocatable()}}
         return container_environment(
             self.container,
             pod,
-            node=runtime.nodes.store.get(("", settings.name), node),
+            node=self.node.object or {"status": {"allocatable": settings.allocatable()}},
             configmaps=await _existing(runtime.objects.configmap, namespace, configmaps),
             secrets=await _existing(runtime.objects.secret, namespace, secrets),
             service_env=service_environment(pod, list(runtime.services.store.values())),
@@ -248,14 +245,14 @@ class ContainerStart:
         if image.layers:
             base = {"HOME": security_context.home(user.uid, image.read)}
         else:
-            base = _host_environment(self.container, self.pool.settings.cpus, image)
+            base = _host_environment(self.container, self.node.settings.cpus, image)
         terminal = {"TERM": "xterm"} if self.container.get("tty") else {}
         return base | {"HOSTNAME": hostname} | terminal | dict(image.env or {}) | self._gpus()
 
     def _gpus(self) -> dict[str, str]:
         """Give it the real GPUs that it asked for, and hide the others."""
         limits = self.container.get("resources", {}).get("limits") or {}
-        found = self.pool.gpus(self.uid, self.name, int(limits.get("nvidia.com/gpu", 0)))
+        found = self.node.pool.gpus(self.uid, self.name, int(limits.get("nvidia.com/gpu", 0)))
         if found is None:
             return {}
         return {"CUDA_VISIBLE_DEVICES": ",".join(found), "NVIDIA_VISIBLE_DEVICES": ",".join(found) or "void"}

@@ -48,8 +48,6 @@ class ContainerWorker:
     """Runs one container as its specification says.
 
     Args:
-        pod: The state of its pod.
-        container: Its specification.
         kind: The list of the PodSpec that it is in.
     """
 
@@ -151,11 +149,7 @@ class ContainerWorker:
             )
 
     def resize(self) -> bool:
-        """Give its run the resources of its specification; False when it is started again for that.
-
-        Raises:
-            ResizeError: It cannot have them yet.
-        """
+        """Give its run the resources of its specification; False when it is started again for that."""
         record, process, pod = self.record, self.process, self._pod
         if self._ephemeral or process is None or record is None or record.state != "running":
             return not self._resizing
@@ -234,7 +228,7 @@ class ContainerWorker:
                 pod.runtime,
                 pod.pod,
                 self.container,
-                pool=pod.pool,
+                node=pod.node,
                 address=pod.address,
                 volumes=pod.volumes,
                 restart=count,

@@ -40,9 +40,6 @@ def hostname(pod: Object, *, node: str) -> tuple[str, str]:
     Args:
         node: The node's name, which pods in its network have as theirs.
 
-    Raises:
-        HostnameError: ``setHostnameAsFQDN`` asks for more than 64 characters.
-
     Example:
         >>> pod = {"metadata": {"name": "a", "namespace": "n"}, "spec": {"hostname": "b", "subdomain": "s"}}
         >>> hostname(pod, node="node-0")
@@ -75,7 +72,6 @@ def hosts(pod: Object, *, name: str, full: str, addresses: Iterable[str], of_nod
 
     Args:
         name: The pod's host name; ``full`` its name in DNS, if it has one.
-        addresses: Of the pod.
         of_node: The node's file, which pods in its network get in place of a new one.
     """
     text = HOSTS_OF_NODE + of_node
@@ -167,22 +163,10 @@ def _within_limits(wanted: Resolver) -> tuple[Resolver, list[str]]:
     return replace(wanted, servers=servers, searches=searches), left_out
 
 
-def node_resolver(*, gateway: str, path: Path = Path("/etc/resolv.conf")) -> Resolver:
-    """The resolver of a node: the machine's search domains and options, by way of the gateway.
-
-    The machine's own server is often on its loopback, which no pod reaches.
-    """
-    return replace(Resolver.parse(_read(path)), servers=(gateway,))
-
-
-def node_hosts(path: Path = Path("/etc/hosts")) -> str:
-    """The /etc/hosts of a node, which is the machine's."""
-    return _read(path)
-
-
-def _read(path: Path) -> str:
+def of_machine(name: str) -> str:
+    """Read /etc/hosts or /etc/resolv.conf of the machine, which are its nodes' as well."""
     try:
-        return path.read_text(errors="replace")
+        return Path("/etc", name).read_text(errors="replace")
     except OSError:
         return ""
 

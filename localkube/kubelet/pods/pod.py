@@ -14,18 +14,22 @@ from typing import Any
 
 from localkube.api_client import ApiError
 from localkube.kubelet.containers.termination import waits_for
-from localkube.kubelet.nodes.node import NodePool, is_ready
+from localkube.kubelet.nodes.node import is_ready
+from localkube.kubelet.nodes.virtual_node import VirtualNode
 from localkube.kubelet.plugins.rpc import PluginError
-from localkube.kubelet.pods import admission, network_files
+from localkube.kubelet.pods import admission
+from localkube.kubelet.pods.container_runtime import ContainerRuntime
 from localkube.kubelet.pods.container_worker import ContainerWorker
-from localkube.kubelet.pods.context import Runtime
 from localkube.kubelet.pods.mirror_pods import is_mirror, with_status
 from localkube.kubelet.pods.network_files import HostnameError
 from localkube.kubelet.pods.pod_state import PodState
 from localkube.kubelet.pods.resize import PodResize
 from localkube.kubelet.pods.runtime_class import check_runtime_class
+from localkube.kubelet.pods.sandboxes import Sandboxes
+from localkube.kubelet.pods.starts import StartingPods
 from localkube.kubelet.pods.status_manager import StatusManager
 from localkube.kubelet.resources.allocation import requests
+from localkube.kubelet.resources.pressure import Pressure
 from localkube.kubelet.status import container_state
 from localkube.kubelet.status.container_state import EPHEMERAL, INIT, MAIN
 from localkube.kubelet.status.pod_status import (
@@ -38,7 +42,7 @@ from localkube.kubelet.status.pod_status import (
 )
 from localkube.kubelet.status.restart_policy import removed_to_restart
 from localkube.kubelet.status.unsupported_fields import unsupported_fields, unsupported_fields_in_plain_mode
-from localkube.kubelet.volumes.volume_manager import VolumeError
+from localkube.kubelet.volumes.volume_manager import VolumeError, VolumeManager
 from localkube.runtime.client import RuntimeCallError, RuntimeExited
 from localkube.tasks import start_task, wait_for_first
 
@@ -51,10 +55,28 @@ RESTART_SECONDS = 1.0
 
 
 class PodWorker(PodState):
-    """Runs one pod as its specification says, and reports its status."""
+    """Runs one pod as its specification says, and reports its status.
 
-    def __init__(self, pod: Mapping[str, Any], *, pool: NodePool, runtime: Runtime) -> None:
-        super().__init__(pod, pool=pool, runtime=runtime)
+    Args:
+        starting: The pods that start, of which it is one at first.
+        turns: Limits how many pods report at the same time.
+    """
+
+    def __init__(
+        self,
+        pod: Mapping[str, Any],
+        *,
+        node: VirtualNode,
+        runtime: ContainerRuntime,
+        sandboxes: Sandboxes,
+        volumes: VolumeManager,
+        pressure: Pressure,
+        starting: StartingPods,
+        turns: asyncio.Semaphore,
+    ) -> None:
+        super().__init__(pod, node=node, runtime=runtime)
+        self._sandboxes, self._volume_manager = sandboxes, volumes
+        self._pressure, self._starting = pressure, starting
         self.resources = PodResize(self, pod)
         # The specification has what the node has allocated, where that is not what it wants.
         self.pod = self.resources.pod
@@ -71,7 +93,13 @@ class PodWorker(PodState):
         self._updated = asyncio.Event()
         self._override: tuple[str, str, str] | None = None
         self._reports = StatusManager(
-            runtime, path=self._path, pod=lambda: self.pod, status=self._status, answered=self._update
+            node.api,
+            client=runtime.client,
+            turns=turns,
+            path=self._path,
+            pod=lambda: self.pod,
+            status=self._status,
+            answered=self._update,
         )
         self._task: asyncio.Task | None = None
         self._had_devices: dict[str, list[dict[str, Any]]] = {}  # the last status comes after their release
@@ -87,7 +115,7 @@ class PodWorker(PodState):
         self.resources.start()
         self.pool.add(self.pod, report=self.report)
         if self._is_new:
-            self.runtime.starting.begin(self.uid)
+            self._starting.begin(self.uid)
         self._task = start_task(self._run(), name=f"pod {self._path}")
 
     def changed(self, pod: Mapping[str, Any]) -> None:
@@ -129,7 +157,7 @@ class PodWorker(PodState):
         await self.quiet.wait()
         await self._release()
         await self.runtime.client.call("delete_pod", pod=self.uid)
-        self.runtime.events.forget(self.uid)
+        self.node.events.forget(self.uid)
         await self.runtime.files.remove_files(self.uid)
 
     def abandon(self) -> None:
@@ -138,7 +166,7 @@ class PodWorker(PodState):
             if task:
                 task.cancel()
         self._reports.abandon()
-        self.runtime.starting.end(self.uid)
+        self._starting.end(self.uid)
         for container in self.containers.values():
             container.abandon()
         for process in self.processes.values():
@@ -152,7 +180,6 @@ class PodWorker(PodState):
         A second call with less grace shortens the first one's.
 
         Args:
-            grace: Seconds.
             override: Phase, reason and message of a pod that does not end by itself.
         """
         if override and not self.stopping.is_set():
@@ -215,7 +242,7 @@ class PodWorker(PodState):
                 await self._sync_with_retry()
                 deadline.cancel()
             self.finished = True
-            self.runtime.starting.end(self.uid)
+            self._starting.end(self.uid)
             await self._release()
             self._reports.soon()
             await self._reports.sent()
@@ -224,17 +251,16 @@ class PodWorker(PodState):
 
     async def _refusal(self) -> tuple[str, str] | None:
         """Explain why the node does not admit it, by reason and message; None when it does."""
-        if pressure := self.runtime.pressure.refusal(self.pod):
+        if pressure := self._pressure.refusal(self.pod):
             return EVICTED[1], pressure
         if self.pool.shutting_down:
             return "NodeShutdown", "Pod was rejected as the node is shutting down."
-        name, allocations = self.pool.settings.name, self.pool.allocations
-        node = self.runtime.nodes.store.get(("", name)) or {}
+        node = self.node.object or {}
         if not admission.fits(self.pod, node):
             node = None  # its labels may just have changed
             with contextlib.suppress(ApiError):
-                node = await self.runtime.api.get(f"/api/v1/nodes/{name}")
-        shortage = allocations.shortage(self.uid, requests(self.pod))
+                node = await self.node.api.get(f"/api/v1/nodes/{self.node.name}")
+        shortage = self.pool.allocations.shortage(self.uid, requests(self.pod))
         others = self.pool.others(self.uid)
         if refused := admission.refusal(self.pod, others=others, node=node, shortage=shortage):
             return refused
@@ -267,10 +293,10 @@ class PodWorker(PodState):
                 delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
     def _report_unsupported(self, pod: Mapping[str, Any]) -> None:
-        check = unsupported_fields_in_plain_mode if self.runtime.plain else unsupported_fields
+        check = unsupported_fields_in_plain_mode if self.runtime.host.plain else unsupported_fields
         vain = check(pod)
-        own_processes = not self.runtime.plain and "pid" not in self.runtime.shared_with_node(self.pod)
-        if pod["spec"].get("hostPID") and own_processes:
+        wants_processes = pod["spec"].get("hostPID") and not self.runtime.host.plain
+        if wants_processes and "pid" not in self.runtime.ids.shared_with_node(self.pod):
             vain.append(f"hostPID is not supported: {OWN_PROCESSES}")
         if vain:
             self.event("UnsupportedFields", "; ".join(vain), warning=True)
@@ -298,7 +324,7 @@ class PodWorker(PodState):
 
     async def _started(self) -> None:
         await self._reports.sent()
-        self.runtime.starting.end(self.uid)
+        self._starting.end(self.uid)
 
     def restart_all(self) -> None:
         """End all containers but ephemeral ones, without grace, so that all of them start again."""
@@ -347,44 +373,17 @@ class PodWorker(PodState):
         """Make sandbox and volumes; False when the pod is stopped before. Harmless to repeat."""
 
         async def prepare() -> None:
-            if self.pod["spec"].get("hostNetwork"):
-                self.address = self.pool.settings.address
-            else:
-                self.address = self.pool.address(self.uid, wanted=self.address)
-                seen, _ = self.runtime.addresses.reach(self.address, 0)
-                self.runtime.namespaces.add(seen, self.pod["metadata"]["namespace"])
-            name, full = network_files.hostname(self.pod, node=self.pool.settings.name)
+            in_node = self.pod["spec"].get("hostNetwork")
+            own, wanted = self.pool.settings.address, self.address
+            self.address = address = own if in_node else self.pool.address(self.uid, wanted=wanted)
             if self.pool.directory.is_mounted_by(self.pod):
                 await self.pool.devices.open()
-            await check_runtime_class(self.runtime.api, self.pod)
-            # The requests are on their way while the files are written.
-            sandbox, volumes = self._make_sandbox(name), self.runtime.volumes.prepare(self.pod)
-            _, self.volumes, _ = await asyncio.gather(sandbox, volumes, self._write_network_files(name, full))
+            await check_runtime_class(self.node.api, self.pod)
+            sandbox = self._sandboxes.create(self.pod, node=self.node, address=address, fresh=self._is_new)
+            _, self.volumes = await asyncio.gather(sandbox, self._volume_manager.prepare(self.pod))
             self._prepared = True
 
         return await self._until_done(prepare)
-
-    async def _make_sandbox(self, hostname: str) -> None:
-        request = self.runtime.network.pod_network() | {"hostname": hostname, "address": self.address}
-        request["ids"] = self.runtime.ids.of(self.uid)
-        request["share_processes"] = bool(self.pod["spec"].get("shareProcessNamespace"))
-        request["sysctls"] = admission.sysctls(self.pod)
-        request["host"] = self.runtime.shared_with_node(self.pod)
-        await self.runtime.client.call("run_sandbox", pod=self.uid, **request)
-        await self.runtime.policies.prepare(self.pod, self.address, fresh=self._is_new)
-
-    async def _write_network_files(self, name: str, full: str) -> None:
-        pod, network = self.pod, self.runtime.network
-        of_node = network_files.node_resolver(gateway=network.gateway)
-        resolver, left_out = network_files.resolver(pod, cluster=network.address, of_node=of_node)
-        for message in left_out:
-            self.event("DNSConfigForming", message, warning=True)
-        hosts = network_files.hosts(
-            pod, name=name, full=full, addresses=[self.address], of_node=network_files.node_hosts()
-        )
-        files = {"hosts": hosts, "hostname": f"{name}\n", "resolv.conf": resolver.text()}
-        for path in network_files.write(self.runtime.files.network_files(self.uid), files):
-            self.runtime.ids.give(path, self.uid)
 
     async def _until_done(self, attempt: Callable[[], Awaitable[None]]) -> bool:
         """Repeat ``attempt`` until it succeeds; False when the pod is stopped. Failures become Events."""
@@ -411,7 +410,7 @@ class PodWorker(PodState):
     async def _release(self) -> None:
         """Give back namespaces and address."""
         if self.address:
-            await self.runtime.client.call("remove_sandbox", pod=self.uid)
+            await self._sandboxes.remove(self.uid)
         self._give_back()
         self.pool.release(self.uid)
 
@@ -446,7 +445,7 @@ class PodWorker(PodState):
             return  # it was forced, or had ended already: the API forgets it by itself
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": self.uid}}
         try:
-            await self.runtime.api.delete(self._path, body)
+            await self.node.api.delete(self._path, body)
         except ApiError as error:
             if error.status not in (404, 409):
                 log.warning("delete %s: %s", self._path, error)

@@ -9,8 +9,9 @@ Source: https://kubernetes.io/docs/concepts/workloads/pods/user-namespaces/
 
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from localkube.host import IdRanges
 from localkube.runtime.client import RuntimeCallError
@@ -43,11 +44,7 @@ class PodIds:
         return self.size > 1
 
     def of(self, uid: str) -> LinuxIdMapping:
-        """Return the pod's range, a free one the first time.
-
-        Raises:
-            RuntimeCallError: All ranges are taken.
-        """
+        """Return the pod's range, a free one the first time."""
         ranges = self._ranges
         index = self._indices.get(uid) if ranges.count > 1 else 0
         if index is None:
@@ -56,6 +53,15 @@ class PodIds:
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             file.write_text(str(index))
         return LinuxIdMapping(0, ranges.first + index * ranges.size, ranges.size)
+
+    def shared_with_node(self, pod: Mapping[str, Any]) -> list[str]:
+        """List the namespaces that a pod shares with its node: ``net``, ``ipc``, ``pid``.
+
+        Processes only where its user cannot end the cluster's own.
+        """
+        fields = {"net": "hostNetwork", "ipc": "hostIPC", "pid": "hostPID"}
+        shared = [name for name, field in fields.items() if pod["spec"].get(field)]
+        return [name for name in shared if name != "pid" or self.of(pod["metadata"]["uid"]).size > 1]
 
     def give(self, file: Path | int, uid: str) -> None:
         """Give a file or directory to the root of a pod's containers."""

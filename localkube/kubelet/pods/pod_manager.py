@@ -7,22 +7,22 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Informer
-from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.nodes.virtual_node import ISOLATED, STOPPED, VirtualNode
-from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.pods.container_runtime import ContainerRuntime
 from localkube.kubelet.pods.mirror_pods import MIRROR, is_mirror, is_mirror_of, with_status
 from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.pods.reattach import reattach, restore
+from localkube.kubelet.pods.sandboxes import Sandboxes
 from localkube.kubelet.resources.stats import RunningContainer
 from localkube.kubelet.status.container_state import latest_run
 from localkube.kubelet.streaming import port_forward
-from localkube.kubelet.volumes.volume_manager import VolumeError
+from localkube.kubelet.volumes.volume_manager import VolumeError, VolumeManager
 from localkube.runtime.trees import remove_tree
 from localkube.tasks import start_task
 
@@ -37,13 +37,22 @@ class PodManager:
 
     Args:
         nodes: By name.
-        runtime: The kubelet's parts.
-        pods: The informer of bound pods.
+        new_worker: Called as ``PodWorker(pod, node=node)``.
     """
 
-    def __init__(self, nodes: Mapping[str, VirtualNode], *, runtime: Runtime, pods: Informer) -> None:
-        self._nodes, self._runtime, self._pods = nodes, runtime, pods
-        self._client = runtime.client
+    def __init__(
+        self,
+        nodes: Mapping[str, VirtualNode],
+        *,
+        pods: Informer,
+        runtime: ContainerRuntime,
+        sandboxes: Sandboxes,
+        volumes: VolumeManager,
+        new_worker: Callable[..., PodWorker],
+    ) -> None:
+        self._nodes, self._pods, self._make_worker = nodes, pods, new_worker
+        self._client, self._files, self._limits = runtime.client, runtime.files, runtime.limits
+        self._sandboxes, self._volumes = sandboxes, volumes
         self._workers: dict[str, PodWorker] = {}
         self._leaving: dict[str, PodWorker] = {}
         self._static: dict[str, Mapping[str, Any]] = {}
@@ -55,7 +64,7 @@ class PodManager:
         answer, _ = await self._client.call("list")
         entries = _containers(answer)
         known = set(self.known())
-        self._runtime.limits.keep_only({entry["id"] for entry in entries})
+        self._limits.keep_only({entry["id"] for entry in entries})
         for uid, pod in self.known().items():
             mine = [entry for entry in entries if _uid(entry) == uid]
             if worker := self._new_worker(pod):
@@ -92,9 +101,9 @@ class PodManager:
                 )
                 try:
                     if due and not worker.finished and worker.volumes:
-                        await self._runtime.volumes.refresh(worker.pod)
+                        await self._volumes.refresh(worker.pod)
                 except VolumeError as error:
-                    worker.runtime.events.record(worker.pod, error.reason, error.message, warning=True)
+                    worker.node.events.record(worker.pod, error.reason, error.message, warning=True)
                 except Exception:  # one pod's volumes must not end those of all others
                     log.exception("volumes of pod %s", worker.uid)
 
@@ -135,10 +144,10 @@ class PodManager:
             await asyncio.sleep(EXIT_POLL_SECONDS)
         for uid in lost:
             await self._client.call("delete_pod", pod=uid)
-            await self._client.call("remove_sandbox", pod=uid)
-            await self._runtime.volumes.lose_memory(uid)
+            await self._sandboxes.remove(uid)
+            await self._volumes.lose_memory(uid)
             with contextlib.suppress(OSError):  # removed with the pod, or by the next kubelet
-                await asyncio.to_thread(remove_tree, self._runtime.files.tmpfs_directory(uid))
+                await asyncio.to_thread(remove_tree, self._files.tmpfs_directory(uid))
 
     async def reconcile(self, node: VirtualNode) -> None:
         """Bring the node's pods in line with the API."""
@@ -204,7 +213,7 @@ class PodManager:
         if node is None or node.state == STOPPED or uid in self._workers or is_mirror(pod):
             return None
         try:
-            self._workers[uid] = PodWorker(pod, pool=node.pool, runtime=node.runtime)
+            self._workers[uid] = self._make_worker(pod, node=node)
         except Exception:
             if uid not in self._static:
                 raise
@@ -247,24 +256,16 @@ class PodManager:
                 await self._client.call("kill", id=entry["id"], signal=9)
                 await self._client.call("delete", id=entry["id"])
         for uid in answer["pods"].keys() - known:
-            await self._client.call("remove_sandbox", pod=uid)
-        left = {
-            path.name
-            for root in (self._runtime.files.pods, self._runtime.files.tmpfs)
-            for path in root.iterdir()
-        }
+            await self._sandboxes.remove(uid)
+        left = {path.name for root in (self._files.pods, self._files.tmpfs) for path in root.iterdir()}
         start_task(self._remove_files(left - known), name="files of former pods")
 
     async def _remove_files(self, uids: set[str]) -> None:
         """Remove what former pods have left, one after the other: nobody waits for it."""
         for uid in uids:
-            await self._runtime.files.remove_files(uid)
+            await self._files.remove_files(uid)
 
     # Queries of the kubelet's API.
-
-    @property
-    def executions(self) -> Executions:
-        return self._runtime.executions
 
     def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         for worker in self._workers.values():
@@ -287,14 +288,14 @@ class PodManager:
 
     async def connect(self, pod: Mapping[str, Any], port: int) -> port_forward.Streams:
         """Connect to a port of a pod, or raise ``PortUnreachable``."""
-        uid, addresses = pod["metadata"]["uid"], self._runtime.addresses
+        uid, addresses = pod["metadata"]["uid"], self._sandboxes.addresses
         return await port_forward.connect(self._client, pod=uid, port=port, addresses=addresses)
 
     def log_path(self, pod: Mapping[str, Any], container: str, *, previous: bool) -> Path | None:
         """The log of the container's latest or previous run; None where there is none."""
         worker = self._workers.get(pod["metadata"]["uid"])
         run = latest_run(worker.records.get(container) if worker else None, previous=previous)
-        return None if run is None else self._runtime.files.log_path(worker.uid, container, run)
+        return None if run is None else self._files.log_path(worker.uid, container, run)
 
     def waiting_reason(self, pod: Mapping[str, Any], container: str) -> str | None:
         """The reason why the container has not started yet; None once it has ever run."""
@@ -308,7 +309,7 @@ class PodManager:
         uid, _, container, _ = path.parts[-4:]
         if worker := self._workers.get(uid):
             message = f"Output of container {container} is lost until there is room for it: {error.strerror}"
-            worker.runtime.events.record(worker.pod, "LogLost", message, warning=True)
+            worker.node.events.record(worker.pod, "LogLost", message, warning=True)
 
 
 def _containers(answer: Mapping[str, Any]) -> list[dict[str, Any]]:

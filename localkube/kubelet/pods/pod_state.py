@@ -9,8 +9,8 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
 from localkube.kubelet.containers.process import Process
-from localkube.kubelet.nodes.node import NodePool
-from localkube.kubelet.pods.context import Runtime
+from localkube.kubelet.nodes.virtual_node import VirtualNode
+from localkube.kubelet.pods.container_runtime import ContainerRuntime
 from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.volumes.volume_manager import MountedVolume
 from localkube.tasks import start_task, wait_for_first
@@ -39,10 +39,10 @@ class PodState(ABC):
         quiet: Set while no container runs, and what those wrote that did is gone.
     """
 
-    def __init__(self, pod: Mapping[str, Any], *, pool: NodePool, runtime: Runtime) -> None:
+    def __init__(self, pod: Mapping[str, Any], *, node: VirtualNode, runtime: ContainerRuntime) -> None:
         self.uid: str = pod["metadata"]["uid"]
         self.pod: Mapping[str, Any] = pod
-        self.pool, self.runtime = pool, runtime
+        self.node, self.pool, self.runtime = node, node.pool, runtime
         self.address: str | None = None
         self.volumes: dict[str, MountedVolume] = {}
         self.records: dict[str, ContainerRecord] = {}
@@ -79,7 +79,7 @@ class PodState(ABC):
         return self.pod["spec"].get("terminationGracePeriodSeconds", 30)
 
     def event(self, reason: str, message: str, *, warning: bool = False, container: str = "") -> None:
-        self.runtime.events.record(self.pod, reason, message, warning=warning, field=container)
+        self.node.events.record(self.pod, reason, message, warning=warning, field=container)
 
     async def pause(self, seconds: float) -> bool:
         """Sleep; True when the pod is being stopped."""

@@ -29,10 +29,6 @@ RETRY_SECONDS = 10.0
 class PodResize:
     """The resources of one pod.
 
-    Args:
-        worker: The state of the pod.
-        pod: Its object.
-
     Attributes:
         wanted: The newest object.
         conditions: Of the pod, by type: what is pending or in progress.

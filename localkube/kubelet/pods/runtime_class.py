@@ -19,7 +19,6 @@ async def check_runtime_class(api: Api, pod: Mapping[str, Any]) -> None:
 
     Raises:
         RuntimeCallError: There is no such class, or no such handler; in the kubelet's and containerd's words.
-        ApiError: The API server does not answer.
     """
     name = pod["spec"].get("runtimeClassName")
     if not name:

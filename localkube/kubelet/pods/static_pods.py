@@ -46,7 +46,6 @@ class StaticPods:
 
     Args:
         folder: With a folder for each node.
-        nodes: Their names.
         mirrors: Keeps the copies in the API.
         begin: Starts a pod,
         end: and ends one, by its object.
@@ -116,11 +115,7 @@ class StaticPods:
 
 
 def static_pod(manifest: Object, *, node: str, source: str) -> dict[str, Any]:
-    """Build the pod that a node runs for a manifest.
-
-    Raises:
-        ValueError: It is no pod, or needs the API server, as for a Secret.
-    """
+    """Build the pod that a node runs for a manifest."""
     if manifest.get("kind") != "Pod" or not manifest["spec"].get("containers"):
         raise ValueError("it has no pod")
     named = [

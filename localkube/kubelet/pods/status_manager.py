@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from localkube.api_client import ApiError
-from localkube.kubelet.pods.context import Runtime
+from localkube.api_client import Api, ApiError
 from localkube.kubelet.pods.mirror_pods import is_static
 from localkube.kubelet.status.pod_status import status_patch
+from localkube.runtime.client import RuntimeClient
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,8 @@ class StatusManager:
     """Reports the status of one pod.
 
     Args:
-        runtime: The kubelet's shared parts.
+        client: Forgets the containers whose ends are reported.
+        turns: Limits how many pods report at the same time.
         path: The pod's path in the API.
         pod: Returns the newest object known.
         status: Returns the PodStatus of this moment.
@@ -33,14 +34,16 @@ class StatusManager:
 
     def __init__(
         self,
-        runtime: Runtime,
+        api: Api,
         *,
+        client: RuntimeClient,
+        turns: asyncio.Semaphore,
         path: str,
         pod: Callable[[], Mapping[str, Any]],
         status: Callable[[], dict[str, Any]],
         answered: Callable[[dict[str, Any]], None],
     ) -> None:
-        self._runtime, self._path = runtime, path
+        self._api, self._client, self._turns, self._path = api, client, turns, path
         self._pod, self._status, self._answered = pod, status, answered
         self._ended: list[str] = []
         self._dirty = False
@@ -84,7 +87,7 @@ class StatusManager:
                 delay = min(delay * 2, LONGEST_RETRY_SECONDS)
 
     async def _send(self) -> None:
-        async with self._runtime.reporting:
+        async with self._turns:
             if self._gone:
                 self._dirty = False
                 return
@@ -95,12 +98,12 @@ class StatusManager:
             if patch and is_static(self._pod()):
                 del patch["metadata"]  # its mirror has another uid
             if patch:
-                answer = await self._runtime.api.patch(self._path + "/status", patch)
+                answer = await self._api.patch(self._path + "/status", patch)
                 # Somebody may have changed it since, and the watch have said so before this answer came.
                 if _version(answer) >= _version(self._pod()):
                     self._answered(answer)
         for identity in ended:
-            await self._runtime.client.call("delete", id=identity)
+            await self._client.call("delete", id=identity)
             self._ended.remove(identity)
 
 

@@ -58,11 +58,7 @@ class Handlers:
         self._version = ".".join(version.removeprefix("v").split(".")[:2])
 
     async def probe(self, action: Mapping[str, Any], target: ProbeTarget, *, timeout: float) -> ProbeResult:
-        """Run the handler of a v1.Probe once, within ``timeout`` seconds.
-
-        Raises:
-            HandlerError: It could not be run.
-        """
+        """Run the handler of a v1.Probe once, within ``timeout`` seconds."""
         if not target.address:  # no address would mean this process's own
             raise HandlerError("the pod has no address")
         if action.get("exec"):
@@ -81,11 +77,7 @@ class Handlers:
         raise HandlerError("missing probe handler")
 
     async def hook(self, action: Mapping[str, Any], target: ProbeTarget) -> None:
-        """Run a lifecycle hook, without a time limit.
-
-        Raises:
-            HandlerError: It failed.
-        """
+        """Run a lifecycle hook, without a time limit."""
         if action.get("exec"):
             # As in the kubelet, its command is not expanded.
             result = await self._exec(action["exec"].get("command") or [], target, None)
@@ -223,9 +215,6 @@ class Handlers:
 
 def port_number(port: int | str, container: Mapping[str, Any]) -> int:
     """Resolve a port that may be given by its name.
-
-    Raises:
-        HandlerError: The container has no port of that name.
 
     Example:
         >>> port_number("web", {"ports": [{"name": "web", "containerPort": 80}]})

@@ -26,7 +26,6 @@ class Prober:
     """The probes of one run of a container.
 
     Args:
-        container: Its specification.
         ask: Carries out a v1.Probe's action once.
         began: When the run began, in seconds since the epoch.
         started: It has passed its startup probe already, under a previous kubelet.

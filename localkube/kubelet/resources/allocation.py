@@ -64,11 +64,7 @@ class _Waiting:
 
 @dataclass
 class Allocations:
-    """The allocations of one node.
-
-    Args:
-        capacity: Allocatable quantities of the node.
-    """
+    """The allocations of one node."""
 
     capacity: Mapping[str, str]
     _given: dict[str, dict[str, int]] = field(default_factory=dict)

@@ -91,11 +91,7 @@ class ControlGroups:
         return list(dict.fromkeys(self._roots.values()))
 
     def open(self) -> None:
-        """Create the cluster's group.
-
-        Raises:
-            OSError: This user may not.
-        """
+        """Create the cluster's group."""
         for directory in self.directories:
             directory.mkdir(exist_ok=True)
         self._delegate(self._roots["memory"], self._roots)
@@ -108,11 +104,7 @@ class ControlGroups:
         self._weigh(self._roots["cpu"] / BEST_EFFORT, 0.0)
 
     def probe(self) -> None:
-        """Move a process into a group and end it.
-
-        Raises:
-            OSError: That is refused.
-        """
+        """Move a process into a group and end it."""
         files = self.make(PROBE, Resources(cpu_limit=1.0, memory_limit=64 << 20))
         with subprocess.Popen(["sleep", "10"], stdin=subprocess.DEVNULL) as process:
             try:
@@ -127,11 +119,7 @@ class ControlGroups:
 
         Args:
             identity: ``uid.name.restart``.
-            resources: The container's.
             pod: Those of its whole pod; by default the same.
-
-        Raises:
-            OSError: The group cannot be made.
         """
         pod = pod or resources
         self._running.add(identity)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.kubelet.pods.pod import PodWorker
+from localkube.kubelet.pods.pod_files import PodFiles
 from localkube.kubelet.quantity import quantity, whole
 from localkube.kubelet.resources.allocation import request
 from localkube.kubelet.resources.limits import Limits, tree
@@ -77,23 +78,19 @@ class EvictionManager:
     """Looks at pods and machine every ten seconds.
 
     Args:
-        directory: That of the pods' files.
-        pods: Returns the workers of all pods.
-        pressure: The state of the machine.
-        limits: Those of the pods, for what they use.
         warn: Called with reason and message of an Event on the nodes.
     """
 
     def __init__(
         self,
-        directory: Path,
+        files: PodFiles,
         *,
         pods: Callable[[], Iterable[PodWorker]],
         pressure: Pressure,
         limits: Limits,
         warn: Callable[[str, str], None],
     ) -> None:
-        self._directory, self._pods, self._pressure, self._limits = directory, pods, pressure, limits
+        self._files, self._pods, self._pressure, self._limits = files, pods, pressure, limits
         self._warn = warn
 
     async def run(self) -> None:
@@ -115,7 +112,7 @@ class EvictionManager:
         for worker in [active for active in self._active() if is_limited(active.pod)]:
             try:
                 stored = await asyncio.to_thread(
-                    measure, worker.pod, self._directory / worker.uid, _pids(worker)
+                    measure, worker.pod, self._files.pods / worker.uid, _pids(worker)
                 )
             except OSError as error:  # a container has ended meanwhile
                 log.debug("storage of pod %s: %s", worker.uid, error)
@@ -134,7 +131,7 @@ class EvictionManager:
         self._warn("EvictionThresholdMet", f"Attempting to reclaim {resource}")
         if condition == "DiskPressure":
             for worker in [pod for pod in self._pods() if pod.finished]:
-                await worker.runtime.files.remove_written(worker.uid)
+                await self._files.remove_written(worker.uid)
             if not any(SIGNALS[threshold.signal][0] == condition for threshold, _ in self._pressure.look()):
                 return True
         usages = {worker.uid: await self._usage(worker, resource) for worker in self._active()}
@@ -157,7 +154,7 @@ class EvictionManager:
             count = self._limits.processes(worker.uid)
             return PodUsage(worker.pod, await asyncio.to_thread(_threads, worker) if count is None else count)
         count = file_count if resource == "inodes" else disk_usage
-        directory = self._directory / worker.uid
+        directory = self._files.pods / worker.uid
         stored = await asyncio.to_thread(measure, worker.pod, directory, _pids(worker), count=count)
         return PodUsage(worker.pod, stored.total, stored.containers)
 
@@ -176,7 +173,7 @@ class EvictionManager:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLEANUP_SECONDS):
                 await worker.quiet.wait()
-        await worker.runtime.files.remove_written(worker.uid)
+        await self._files.remove_written(worker.uid)
 
 
 def _pids(worker: PodWorker) -> dict[str, int]:

@@ -61,7 +61,6 @@ class Limits:
         """Prepare the limits of a container that is about to start.
 
         Args:
-            container: Its specification.
             identity: Unique for each start of it.
             first_core: Where the cores of its node begin, so that nodes differ.
             pod: Its pod; by default it is alone.
@@ -99,9 +98,6 @@ class Limits:
         """Change the limits of a running container.
 
         Without control groups its processes move to as many cores as the new limit.
-
-        Raises:
-            ResizeError: It uses more memory than it may have by now, or the kernel refuses.
         """
         wanted = resources(container)
         used = self._groups.memory(identity) if self._groups else resident(tree(pid))

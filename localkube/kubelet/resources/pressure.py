@@ -67,9 +67,6 @@ class Threshold:
 def parse_thresholds(text: str) -> tuple[Threshold, ...]:
     """Parse thresholds as those of a kubelet's ``--eviction-hard``.
 
-    Raises:
-        ValueError: One of them is none.
-
     Example:
         >>> parse_thresholds("memory.available<100Mi,nodefs.available<10%")[1]
         Threshold(signal='nodefs.available', value='10%')
@@ -130,10 +127,8 @@ class Pressure:
     """The state of the machine: which thresholds are met, and which conditions its nodes report.
 
     Args:
-        thresholds: Hard ones.
         transition: Seconds for which a condition is kept after its last threshold was met.
         observe: Measures the machine.
-        clock: In seconds.
     """
 
     def __init__(

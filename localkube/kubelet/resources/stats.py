@@ -71,10 +71,8 @@ class StatsProvider:
     """Samples the usage of all containers on request.
 
     Args:
-        nodes: The nodes that this kubelet serves.
         running: Returns the containers that run on a node, by its name.
         control_groups: Returns what a control group says of a container, None where it has none.
-        clock: The time of day.
     """
 
     def __init__(

@@ -35,10 +35,6 @@ def pod_conditions(
     """Compute the whole list of conditions.
 
     Args:
-        pod: The v1.Pod with its latest status.
-        phase: The phase that is reported with the conditions.
-        statuses: The container statuses that are reported with them.
-        init_statuses: The same for init containers.
         sandbox: The pod's network exists.
         now: The API's form of the time, for conditions that change.
         evicted: Why the node has ended the pod, if it has.

@@ -62,9 +62,7 @@ def pod_status(
         pod: The v1.Pod with its latest status, of which what is not computed here is kept.
         records: Of all containers, by name; one without waits to be created.
         pod_ip: None before the pod's network exists and after it is gone; a known address is kept.
-        host_ip: The node's address.
         start_time: When the kubelet first saw the pod.
-        now: The time of this report.
         override: Phase, reason and message in place of the computed ones once no container runs.
         terminal: No container will be started again, whatever the restart policy: the pod is being deleted,
             or was overridden, and all its processes have ended.

@@ -32,9 +32,6 @@ async def accept(
 
     Args:
         largest: The bytes of the largest message that is taken; a larger one ends the connection.
-
-    Raises:
-        web.HTTPForbidden: The client offers protocols, and none of these.
     """
     sock = web.WebSocketResponse(
         protocols=protocols,
@@ -74,11 +71,7 @@ class Channels:
         self._base64 = "base64." in (sock.ws_protocol or "")
 
     async def send(self, channel: int, data: bytes) -> None:
-        """Send a message.
-
-        Raises:
-            ConnectionError: The client has gone.
-        """
+        """Send a message."""
         if self._base64:
             await self.socket.send_str(f"{channel}{base64.b64encode(data).decode()}")
         else:

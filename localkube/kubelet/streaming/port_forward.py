@@ -45,11 +45,7 @@ class PortUnreachable(Exception):
 
 
 async def connect(client: RuntimeClient, *, pod: str, port: int, addresses: Addresses) -> Streams:
-    """Connect to a port on a pod's loopback.
-
-    Raises:
-        PortUnreachable: Nothing listens there.
-    """
+    """Connect to a port on a pod's loopback."""
     loop, problem = asyncio.get_running_loop(), ""
     for v6 in (False, True):
         try:
@@ -240,8 +236,6 @@ async def pump(source: ClientInput, streams: Streams, send: Callable[[bytes], Aw
     """Copy between a connection and a client until both directions end, or the client resets.
 
     Args:
-        source: What the client sends.
-        streams: The connection.
         send: Takes what comes from the pod; nothing, once, is the end of it.
     """
     reader, writer = streams

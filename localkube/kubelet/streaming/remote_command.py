@@ -35,11 +35,7 @@ class StreamOptions:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "StreamOptions":
-        """Parse the query of the API server's request.
-
-        Raises:
-            ValueError: No stream is asked for.
-        """
+        """Parse the query of the API server's request."""
         stdin, stdout, stderr, tty = (query.get(name) == "1" for name in ("input", "output", "error", "tty"))
         if not (stdin or stdout or stderr):
             raise ValueError("you must specify at least 1 of stdin, stdout, stderr")
@@ -60,22 +56,14 @@ class RemoteCommand:
 
     @classmethod
     async def accept(cls, request: web.Request, wanted: StreamOptions) -> "RemoteCommand":
-        """Finish the handshake; an empty message tells the client that the streams are ready.
-
-        Raises:
-            web.HTTPForbidden: The client has no protocol of these.
-        """
+        """Finish the handshake; an empty message tells the client that the streams are ready."""
         command = cls(Channels(await accept(request, PROTOCOLS)), wanted)
         first = STDOUT if wanted.stdout else STDERR if wanted.stderr else ERROR
         await command._channels.send(first, b"")
         return command
 
     async def send(self, stream: str, data: bytes) -> None:
-        """Send output.
-
-        Raises:
-            ConnectionError: The client has gone.
-        """
+        """Send output."""
         await self._channels.send(STDOUT if stream == "stdout" else STDERR, data)
 
     async def finish(self, status: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from localkube.kubelet.containers.attach import Listener
-from localkube.kubelet.containers.exec import Execution, finish
+from localkube.kubelet.containers.exec import Execution, Executions, finish
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.status.container_state import containers
@@ -40,11 +40,11 @@ class Streams:
     """The streaming routes.
 
     Example:
-        >>> app.add_routes(Streams(pods).routes())
+        >>> app.add_routes(Streams(pods, executions).routes())
     """
 
-    def __init__(self, pods: PodManager) -> None:
-        self._pods = pods
+    def __init__(self, pods: PodManager, executions: Executions) -> None:
+        self._pods, self._executions = pods, executions
 
     def routes(self) -> list[web.RouteDef]:
         container = "{namespace}/{pod}/{container}"
@@ -62,7 +62,7 @@ class Streams:
         command = await RemoteCommand.accept(request, wanted)
         argv = request.query.getall("command", [])
         try:
-            execution = await self._pods.executions.start(
+            execution = await self._executions.start(
                 process.identity, argv, stdin=wanted.stdin, tty=wanted.tty
             )
         except RuntimeCallError as error:

@@ -64,11 +64,7 @@ class SpdyFramer:
         self._deflate = zlib.compressobj(zdict=DICTIONARY)
 
     def feed(self, data: bytes) -> Iterator[SpdyFrame]:
-        """Yield the frames completed by ``data``, those of unknown types without content.
-
-        Raises:
-            ProtocolError: What came is no SPDY/3.1.
-        """
+        """Yield the frames completed by ``data``, those of unknown types without content."""
         self._received += data
         while len(self._received) >= HEADER:
             first, flags_length = struct.unpack_from(">II", self._received)

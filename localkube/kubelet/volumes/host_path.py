@@ -98,10 +98,6 @@ def check(
 
     Args:
         beneath: The directory out of which no link may lead; otherwise links are the machine's.
-
-    Raises:
-        HostPathError: It is missing, or something else.
-        OSError: This user may not look there, or not create it; or it is hidden.
     """
     if kind and kind not in _CHECKS:
         raise HostPathError(f"{kind} is an invalid volume type")
@@ -123,11 +119,7 @@ def check(
 
 
 def maker(*, owner: int = 0, is_file: bool = False) -> Maker:
-    """Return what makes the missing parts of a path: directories of mode 0755, and a file at the end of it.
-
-    Args:
-        owner: Of what is made.
-    """
+    """Return what makes the missing parts of a path: directories of mode 0755, and a file at its end."""
     return partial(_make, owner=owner, is_file=is_file)
 
 

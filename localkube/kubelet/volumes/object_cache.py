@@ -30,21 +30,13 @@ class ObjectCache:
         self._answers: dict[str, tuple[float, asyncio.Task[Object | None]]] = {}
 
     async def configmap(self, namespace: str, name: str) -> Object | None:
-        """Get a ConfigMap; None when there is none.
-
-        Raises:
-            ApiError: The API server does not answer, or refuses.
-        """
+        """Get a ConfigMap; None when there is none."""
         if self._authorities and (known := self._authorities.store.get((namespace, name))):
             return known
         return await self._get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
 
     async def secret(self, namespace: str, name: str) -> Object | None:
-        """Get a Secret; None when there is none.
-
-        Raises:
-            ApiError: The API server does not answer, or refuses.
-        """
+        """Get a Secret; None when there is none."""
         return await self._get(f"/api/v1/namespaces/{namespace}/secrets/{name}")
 
     async def _get(self, path: str) -> Object | None:

@@ -33,12 +33,7 @@ class ClaimResolver:
         self._users: dict[str, str] = {}
 
     async def locate(self, pod: Object, spec: Object) -> ClaimDirectory:
-        """Find the directory of a ``persistentVolumeClaim`` or ``ephemeral`` volume.
-
-        Raises:
-            ClaimError: The claim is missing or not bound, or its volume is of a kind that needs a driver.
-            ApiError: The API server does not answer.
-        """
+        """Find the directory of a ``persistentVolumeClaim`` or ``ephemeral`` volume."""
         claim = await self._claim(pod, spec)
         volume = await self._volume(claim)
         path = _directory(volume)

@@ -39,11 +39,7 @@ class PayloadError(Exception):
 
 
 def configmap_files(source: Object, configmap: Object | None, *, mode: int) -> Files:
-    """The files of a ``configMap`` volume or projection; none when an optional one is missing.
-
-    Raises:
-        PayloadError: An item's key is missing, and the source is not optional.
-    """
+    """The files of a ``configMap`` volume or projection; none when an optional one is missing."""
     found = configmap or {}
     data = {key: text.encode() for key, text in (found.get("data") or {}).items()}
     data |= {key: base64.b64decode(text) for key, text in (found.get("binaryData") or {}).items()}
@@ -60,13 +56,9 @@ def downward_files(source: Object, pod: Object, *, mode: int, allocatable: Mappi
     """The files of a ``downwardAPI`` volume or projection.
 
     Args:
-        source: With ``items``.
         pod: The v1.Pod as it is now: labels and annotations may have changed since it started.
         mode: For items without a mode of their own.
         allocatable: What the pod's node offers, in place of limits that are not set.
-
-    Raises:
-        PayloadError: There is no such field, resource or container.
     """
     files = {}
     for item in source.get("items") or []:
@@ -118,10 +110,6 @@ def write_atomically(
     Args:
         owner: The id of the containers' root on the disk; 0 leaves the files the kubelet's.
         group: The id of their group, if it is not root's; their modes let it read.
-
-    Raises:
-        PayloadError: A path leads out of it.
-        OSError: The disk refuses.
     """
     for path in files:
         _check(path)

@@ -71,11 +71,7 @@ def is_ours(volume: Object) -> bool:
 
 
 def volume_for(claim: Object, storage_class: Object, path: Path) -> dict[str, Any]:
-    """Create the v1.PersistentVolume for a claim, bound to it.
-
-    Raises:
-        ProvisioningError: It asks for a block device, a clone or a certain volume.
-    """
+    """Create the v1.PersistentVolume for a claim, bound to it."""
     metadata, spec = claim["metadata"], claim["spec"]
     if spec.get("volumeMode") == "Block":
         raise ProvisioningError("volumeMode Block is not available in a local cluster: use Filesystem")

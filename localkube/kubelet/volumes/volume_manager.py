@@ -75,7 +75,6 @@ class VolumeManager:
     """The volumes of all pods.
 
     Args:
-        api: The API server.
         pods: The directory that has one folder a pod, by uid.
         tmpfs: The same in memory, for what comes from the API: many small files, some of them secret.
         claimed: The directory of the volumes that this cluster made for claims.
@@ -83,7 +82,6 @@ class VolumeManager:
         hidden: Directories that no volume may show.
         allocatable: Returns what a node offers, by the node's name; for limits in downward API files.
         objects: Shared with others who read ConfigMaps and Secrets.
-        ids: The users and groups of pods.
         images: Where volumes that are images come from; None where there are none.
         mount: Called as ``syscalls.mount``; None where nothing can be mounted, as in plain mode.
     """
@@ -305,9 +303,6 @@ def give_group(root: Path, group: int, *, root_decides: bool = False) -> None:
 
     Args:
         root_decides: Leave the rest as it is if the volume's own directory is the group's already.
-
-    Raises:
-        OSError: The disk refuses.
     """
     status = root.stat()
     if root_decides and (status.st_gid, status.st_mode & 0o2070) == (group, 0o2070):

@@ -1,0 +1,61 @@
+"""What all containers are started with and kept by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from localkube.api_client import Informer
+from localkube.kubelet.images.image_manager import ImageManager
+from localkube.kubelet.logs.log_reader import LogFiles
+from localkube.kubelet.pods.plain_mode import PlainPods
+from localkube.kubelet.pods.pod_files import PodFiles
+from localkube.kubelet.pods.pod_ids import PodIds
+from localkube.kubelet.probes.handlers import Handlers
+from localkube.kubelet.resources.limits import Limits
+from localkube.kubelet.volumes.host_path import HiddenDirectories
+from localkube.kubelet.volumes.object_cache import ObjectCache
+from localkube.runtime.client import RuntimeClient
+
+
+@dataclass(frozen=True)
+class HostView:
+    """What containers see of this machine.
+
+    Attributes:
+        hide: Directories that are covered in every container, and in its volumes.
+        environment: Directories that every container sees, read-only.
+        sources: What is shown in the place of some of these.
+        covered: Directories that are empty in containers, but for the former and volumes.
+        seccomp: The filter of pods' system calls (``LinuxSpec.seccomp``).
+        forkserver: Let the forkserver start the containers that it can.
+        plain: In plain mode.
+    """
+
+    hide: HiddenDirectories
+    environment: tuple[str, ...]
+    sources: Mapping[str, str]
+    covered: tuple[str, ...]
+    seccomp: str
+    forkserver: bool
+    plain: PlainPods | None
+
+
+@dataclass(frozen=True)
+class ContainerRuntime:
+    """The parts that ``ContainerWorker`` and ``ContainerStart`` use for every container.
+
+    Attributes:
+        files: What pods keep on the disk.
+        ids: The users and groups of pods.
+        services: Those that a container finds in its environment.
+    """
+
+    client: RuntimeClient
+    host: HostView
+    files: PodFiles
+    ids: PodIds
+    images: ImageManager
+    limits: Limits
+    logs: LogFiles
+    handlers: Handlers
+    objects: ObjectCache
+    services: Informer
