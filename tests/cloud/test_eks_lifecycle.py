@@ -172,8 +172,9 @@ def test_an_end_that_could_not_be_moved_is_not_shown_later_than_its_schedules(aw
 
 def test_nodes_that_fail_leave_the_control_plane_and_the_next_call_replaces_them(aws, user):
     aws.break_("Nodegroup", "train", "NodeCreationFailure", "Instances failed to join the kubernetes cluster")
-    with pytest.raises(ProviderFailed, match="Instances failed to join the kubernetes cluster"):
+    with pytest.raises(ProviderFailed, match="Instances failed to join the kubernetes cluster") as told:
         user.create()
+    assert "zone=" not in told.value.fix and "create_cluster" in told.value.fix
     made = boto3.client("eks").describe_cluster(name=NAME)["cluster"]
     lab = user.create()
     assert boto3.client("eks").describe_cluster(name=NAME)["cluster"]["createdAt"] == made["createdAt"]

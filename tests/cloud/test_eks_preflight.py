@@ -228,13 +228,6 @@ def test_machines_that_a_policy_or_a_key_forbids_are_not_sought_in_another_zone(
     assert machines.hopeless(words) is (fix != "zone=")
 
 
-def test_a_failure_that_is_neither_stockout_nor_quota_keeps_its_own_advice(aws, user):
-    aws.break_("Nodegroup", "train", "NodeCreationFailure", "Instances failed to join the kubernetes cluster")
-    with pytest.raises(AwsError) as told:
-        user.create()
-    assert "zone=" not in told.value.fix and "create_cluster" in told.value.fix
-
-
 @pytest.mark.parametrize("code", ["OptInRequired", "SubscriptionRequiredException", "PendingVerification"])
 def test_an_account_that_is_not_active_is_not_sent_to_another_region(code):
     told = to_error(refusal(code), "ec2", "describe_regions", {}, region="eu-west-1", profile=None)

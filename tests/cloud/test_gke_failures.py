@@ -20,7 +20,7 @@ import pytest
 from google.api_core.exceptions import ServiceUnavailable
 
 from kitlib.clusters.shape import Shape
-from kitlib.errors import BadInput, PreflightFailed
+from kitlib.errors import BadInput
 from trainyard_kit.clouds.checks import Level
 from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error, translate
@@ -110,23 +110,6 @@ def test_a_zone_that_has_none_left_proposes_the_next_one_where_nobody_can_be_ask
     assert google.left() == []
 
 
-def test_a_project_that_nobody_pays_for_or_that_may_have_no_gpu_creates_nothing(google, clock, state_home):
-    google.project.billing = False
-    google.quota("GPUS_ALL_REGIONS", 0)
-    with pytest.raises(PreflightFailed) as caught:
-        GkeCluster.create("dry", Shape(2, options=OPTIONS))
-    assert "billing/linkedaccount" in str(caught.value) and "GPUS_ALL_REGIONS" in str(caught.value)
-    assert google.left() == []
-
-
-def test_who_may_not_look_is_told_the_role_before_anything_is_created(google, clock, state_home):
-    google.project.denied |= {"container.clusters.list", "container.clusters.create"}
-    with pytest.raises((PreflightFailed, GcpError)) as caught:
-        GkeCluster.create("dry", Shape(1, options=OPTIONS))
-    assert "roles/container.admin" in str(caught.value)
-    assert google.left() == []
-
-
 def test_what_google_takes_no_request_for_is_bad_input_and_no_traceback(google):
     with pytest.raises(BadInput, match="does not match"):
         GcpSession(PROJECT).rest("compute", "regions.get", project=PROJECT, region="---")
@@ -145,18 +128,6 @@ def test_what_cannot_be_deleted_keeps_its_end_and_nothing_that_is_independent(go
     google.project.denied.clear()
     GkeCluster.delete_at(session, "dry")
     assert google.left() == []
-
-
-def test_a_foreign_cluster_is_refused_before_a_schedule_could_delete_it(google, clock, state_home):
-    session = GcpSession(PROJECT, ZONE)
-    theirs = {"name": "dry", "initial_node_count": 1}
-    session.container("create_cluster", parent=session.place, cluster=theirs)
-    google.clock.sleep(300)
-    before = google.left()
-    plan = GkeCluster("dry", session)._planned(Shape(1, options=OPTIONS))
-    with pytest.raises(GcpError, match="not the kit's"):
-        create(session, plan, Steps("dry", clock=google.clock))
-    assert google.left() == before
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.steps import Phase, Steps
 
-from . import asleep
 from .gke_lifecycle import NAME, OPTIONS, ZONE, GkeProcesses
 from .google.api_errors import ApiError, stockout
 from .google.fake import PROJECT
@@ -178,20 +177,6 @@ def test_the_training_pool_is_a_step_of_its_own_whose_price_is_agreed_to(google,
         assert (limits.min_node_count, limits.max_node_count) == (least, nodes)
     user.delete()
     assert google.left() == []
-
-
-def test_a_laptop_that_sleeps_meanwhile_was_told_so_and_begins_the_nodes_when_it_wakes(
-    google, user, monkeypatch
-):
-    rows = asleep.warnings(monkeypatch)
-    asleep.sleeps(google.clock, monkeypatch, hours=3, after=20)
-    user.create()
-    assert rows == ["training pool"] and training().status.name == "RUNNING"
-    user.delete()
-    asleep.sleeps(google.clock, monkeypatch, hours=3, after=20)
-    with pytest.raises(KitError):  # its end was meanwhile
-        user.create(hours=1)
-    assert clusters_left(google) == []
 
 
 NONE_LEFT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough resources available.")
@@ -359,18 +344,6 @@ def test_all_is_listed_and_deleted_from_another_machine(google, user, monkeypatc
     assert {"network", "subnet", "bucket", "repository", "end of the cluster", "account expiry"} <= found
     assert resources.delete_resources("gke", project=PROJECT, dry_run=False).rows == []
     assert google.left() == [] and not resources.list_resources("gke", project=PROJECT).rows
-
-
-def test_what_cannot_be_deleted_is_named_with_the_right_that_is_missing(google, user):
-    user.create()
-    google.deny("compute.networks.delete")
-    with pytest.raises(ProviderFailed, match=r"compute\.networks\.delete"):
-        user.delete()
-    left = {each.name for each in GkeCluster.find_resources(GcpSession(PROJECT), NAME)}
-    assert "network" in left and "cluster" not in left
-    google.project.denied.clear()
-    user.delete()
-    assert google.left() == []
 
 
 def test_what_kubernetes_left_and_the_buckets_objects_go_too(google, user):

@@ -77,18 +77,6 @@ def test_a_project_that_does_not_exist_stops_the_checks(google):
     assert "gcloud projects list" in checks["project"].fix
 
 
-def test_a_name_that_somebody_else_has_is_refused_before_anything_is_created(google):
-    session = GcpSession(PROJECT, "us-central1-c")
-    body = {"name": "trainyard-lab", "autoCreateSubnetworks": False}
-    session.rest("compute", "networks.insert", project=PROJECT, body=body)
-    lab = {"name": "lab", "initial_node_count": 1}
-    session.container("create_cluster", parent=session.place, cluster=lab)
-    google.clock.sleep(300)
-    _, report = checked()
-    said = [each.words for each in report.failures if each.name == "name"]
-    assert len(said) == 2 and all("not the kit's" in each for each in said)
-
-
 def test_quotas_are_counted_for_a_new_cluster_and_for_more_nodes_of_one(google):
     session = GcpSession(PROJECT, "us-central1-c")
     new, more = (preflight.required(session, planned(), new=each) for each in (True, False))

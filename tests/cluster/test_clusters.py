@@ -57,11 +57,6 @@ def test_kubectl_answers_in_a_cell_and_its_errors_are_shown(local_cluster):
         local_cluster.kubectl("get pods 'unclosed")
 
 
-def test_a_port_is_forwarded_to_what_is_there(local_cluster):
-    with pytest.raises(CommandFailed, match="not found"), local_cluster.port_forward("service/nothing", 80):
-        pass
-
-
 def test_the_same_verbs_work_in_a_terminal(local_cluster):
     name = local_cluster.name
     for words, expected in [

@@ -2,7 +2,6 @@
 
 import json
 import ssl
-import time
 import urllib.error
 import urllib.request
 
@@ -14,19 +13,6 @@ from localkube.controlplane import binaries
 from .bare_control_plane import bare
 
 ALL = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-DEPLOYMENT = {
-    "apiVersion": "apps/v1",
-    "kind": "Deployment",
-    "metadata": {"name": "web", "namespace": "demo"},
-    "spec": {
-        "replicas": 2,
-        "selector": {"matchLabels": {"app": "web"}},
-        "template": {
-            "metadata": {"labels": {"app": "web"}},
-            "spec": {"containers": [{"name": "web", "image": "none"}]},
-        },
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +20,6 @@ def running(tmp_path_factory):
     control_plane = binaries.obtain(report=lambda text: None)
     with bare(tmp_path_factory.mktemp("all-four"), control_plane, components=ALL) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def demo(running):
-    running.run("create", "namespace", "demo")
-    running.run("apply", "-f", "-", stdin=json.dumps(DEPLOYMENT))
-    return running
 
 
 def fetch(running, path, *, server=None, authority="ca", client=None):
@@ -53,17 +32,6 @@ def fetch(running, path, *, server=None, authority="ca", client=None):
         return urllib.request.urlopen((server or running.server) + path, context=context, timeout=120).status
     except urllib.error.HTTPError as error:
         return error.code
-
-
-def eventually(look, *, wanted, seconds=30):
-    end = time.monotonic() + seconds
-    while (seen := look()) != wanted:
-        assert time.monotonic() < end, f"wanted {wanted}, the last seen is {seen}"
-        time.sleep(0.1)
-
-
-def names(running, kind):
-    return running.run("-n", "demo", "get", kind, "-o", "name").split()
 
 
 def _words(process):
@@ -87,31 +55,11 @@ def test_kubectl_reaches_a_ready_server_of_the_right_version(running):
     assert version["serverVersion"] == {**version["serverVersion"], "major": "1", "minor": "36"}
 
 
-def test_a_deployment_becomes_pods_that_wait_for_nodes(demo):
-    eventually(
-        lambda: demo.run("-n", "demo", "get", "pods", "-o", "jsonpath={.items[*].status.phase}"),
-        wanted="Pending Pending",
-    )
-    reason = "jsonpath={.items[0].status.conditions[?(@.type=='PodScheduled')].reason}"
-    eventually(lambda: demo.run("-n", "demo", "get", "pods", "-o", reason), wanted="Unschedulable")
-
-
-def test_a_namespace_goes_with_all_that_is_in_it(running):
-    running.run("create", "namespace", "short-lived")
-    running.run("-n", "short-lived", "create", "configmap", "things", "--from-literal=a=b")
-    running.run("delete", "namespace", "short-lived", "--timeout=120s")
-    assert "short-lived" not in running.run("get", "namespaces", "-o", "name")
-
-
-def test_every_namespace_has_its_account_and_the_authority(demo):
-    for kind, name in (("serviceaccount", "default"), ("configmap", "kube-root-ca.crt")):
-        eventually(lambda kind=kind: names(demo, kind), wanted=[f"{kind}/{name}"])
-
-
-def test_service_accounts_get_tokens_and_no_more_than_their_rights(demo):
-    token = demo.run("-n", "demo", "create", "token", "default")
+def test_service_accounts_get_tokens_and_no_more_than_their_rights(running):
+    running.run("wait", "--for=create", "serviceaccount/default", "--timeout=120s")
+    token = running.run("create", "token", "default")
     assert token.count(".") == 2
-    answer = demo.run("auth", "can-i", "--list", "--as=system:serviceaccount:demo:default")
+    answer = running.run("auth", "can-i", "--list", "--as=system:serviceaccount:default:default")
     assert "pods" not in answer
 
 

@@ -30,12 +30,6 @@ def test_a_pod_sets_parameters_of_its_own_namespaces(pods):
     assert pods.output(pod(script)).split()[0] == "0"
 
 
-def test_a_pod_that_sets_an_unsafe_parameter_is_refused(pods):
-    reason, message = refused(pods, pod("true", securityContext=sysctls(kernel__msgmax="1")))
-    assert reason == "SysctlForbidden"
-    assert message == 'Pod was rejected: forbidden sysctl: "kernel.msgmax" not allowlisted'
-
-
 def test_a_pod_that_was_bound_to_a_full_node_is_refused(pods):
     main = {"resources": {"requests": {"cpu": "900"}}}
     reason, message = refused(pods, pod("true", main=main, nodeName="node-0"))
@@ -60,13 +54,6 @@ def test_the_second_pod_with_a_port_of_the_node_is_refused_until_the_first_is_go
     cluster.core.delete_namespaced_pod(first, "default", grace_period_seconds=0)
     pods.gone(first)
     pods.output(pod("true", main=main, nodeName="node-0"))
-
-
-def test_a_pod_that_was_bound_to_the_wrong_node_is_refused(cluster, pods):
-    asked = pod("true", nodeName="node-0", nodeSelector={"test/colour": "green"})
-    assert refused(pods, asked)[0] == "NodeAffinity"
-    cluster.kubectl("label", "node", "node-0", "test/colour=green")
-    pods.output(asked)
 
 
 def test_every_change_of_the_specification_is_observed(cluster, pods):

@@ -2,15 +2,8 @@
 
 import pytest
 
-from .clusters import container, eventually, on_node, pod, python, state
+from .clusters import container, eventually, on_node, pod, state
 
-HOG = """
-import time
-held = bytearray(200 * 1024 * 1024)
-held[::4096] = b"x" * len(held[::4096])
-print("it holds too much", flush=True)
-time.sleep(600)
-"""
 # The first process ends at once when it is asked to; its child, in a session of its own, is deaf.
 DEAF_CHILD = """
 setsid sh -c 'trap "" TERM; echo deaf; sleep 98765' &
@@ -95,29 +88,9 @@ def test_a_file_that_cannot_be_run_is_named(pods, command, words):
     assert words in terminated(made)["message"]
 
 
-def test_an_unknown_image_without_a_command_waits_and_says_what_to_do(pods):
-    name = pods.create(pod(main={"image": "registry.example/team/mystery:1"}))
-    stuck = pods.until(name, lambda pod: "message" in state(pod).get("waiting", {}))
-    assert state(stuck)["waiting"]["reason"] == "CreateContainerError"
-    assert "mystery" in state(stuck)["waiting"]["message"]
-    assert "give the container a command" in state(stuck)["waiting"]["message"]
-
-
 def test_a_pod_that_works_longer_than_it_may_is_stopped(pods):
     made = pods.finish(pod("sleep 600", activeDeadlineSeconds=1))
     assert (made["status"]["phase"], made["status"]["reason"]) == ("Failed", "DeadlineExceeded")
-
-
-def test_a_container_over_its_memory_limit_is_killed_and_says_so(pods):
-    made = pods.finish(pod(main=python(HOG) | {"resources": {"limits": {"memory": "64Mi"}}}))
-    assert (terminated(made)["reason"], terminated(made)["exitCode"]) == ("OOMKilled", 137)
-    assert made["status"]["phase"] == "Failed"
-
-
-def test_a_container_within_its_memory_limit_is_left_alone(pods):
-    small = HOG.replace("200 *", "20 *").replace("sleep(600)", "sleep(1.5)")
-    made = pods.finish(pod(main=python(small) | {"resources": {"limits": {"memory": "64Mi"}}}))
-    assert terminated(made)["reason"] == "Completed"
 
 
 def test_deleting_asks_first_and_gives_the_time_that_was_promised(pods, cluster):
@@ -135,13 +108,6 @@ def test_what_does_not_end_in_time_is_killed_with_all_that_descends_from_it(pods
     sleeper = cluster.process("sleep", "98765")
     cluster.kubectl("delete", "pod", name)
     eventually(sleeper.is_running, wanted=False)
-
-
-def test_a_first_process_that_ignores_the_request_is_killed(pods, cluster):
-    name = pods.create(pod("trap '' TERM; echo deaf; sleep infinity & wait"))
-    pods.wait_for_line(name, "deaf")
-    cluster.kubectl("delete", "pod", name, "--timeout=120s")
-    assert name not in cluster.kubectl("get", "pods", "-o", "name")
 
 
 def test_a_pod_that_is_forced_away_leaves_no_process(pods, cluster):

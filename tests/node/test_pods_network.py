@@ -127,11 +127,6 @@ def test_a_pod_knows_itself_by_the_name_that_its_specification_gives(pods):
     assert line.split()[0] == made["status"]["podIP"]
 
 
-def test_without_a_specification_a_pod_has_its_own_name(pods):
-    made = pods.finish(pod("hostname"))
-    assert pods.logs(made).strip() == made["metadata"]["name"]
-
-
 def test_a_pod_has_the_resolver_and_the_name_that_it_asks_for(pods):
     config = {"nameservers": ["192.0.2.53"], "searches": ["lab.example"], "options": [{"name": "rotate"}]}
     asked = {"dnsPolicy": "None", "dnsConfig": config, "subdomain": "team", "setHostnameAsFQDN": True}
@@ -152,16 +147,6 @@ def test_names_of_the_machines_own_server_are_resolved_by_a_pod_that_leaves_the_
         "grep nameserver /etc/resolv.conf; getent hosts kubernetes.default.svc.cluster.local || echo none"
     )
     assert pods.output(pod(script, dnsPolicy="Default")).splitlines() == ["nameserver 10.244.255.254", "none"]
-
-
-def test_host_aliases_are_in_the_hosts_file(pods):
-    aliases = [{"ip": "192.0.2.7", "hostnames": ["data.example", "data"]}]
-    assert pods.output(pod("getent hosts data", hostAliases=aliases)).split()[0] == "192.0.2.7"
-
-
-def test_a_name_that_nobody_has_is_denied(pods):
-    made = pods.finish(pod("getent hosts nobody.default.svc.cluster.local || echo unknown"))
-    assert pods.logs(made) == "unknown\n"
 
 
 def test_the_api_knows_a_pod_by_its_token(pods):

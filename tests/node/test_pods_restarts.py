@@ -90,13 +90,6 @@ def test_a_container_that_fails_again_and_again_is_held_back_and_its_last_run_ca
     eventually(lambda: "BackOff" in cluster.kubectl("events", "--for", f"pod/{name}"))
 
 
-def test_the_output_of_the_run_before_is_kept(pods, cluster):
-    name = pods.create(pod(COUNT + "[ $n = 2 ] && sleep 600; exit 1", restartPolicy="Always", **KEEP))
-    pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and "running" in state(pod))
-    pods.wait_for_line(name, "run 2")
-    assert cluster.kubectl("logs", "--previous", name) == "run 1\n"
-
-
 def test_a_container_that_never_ran_before_has_no_previous_output(pods, cluster):
     name = pods.running(pod("sleep 600"))["metadata"]["name"]
     with pytest.raises(AssertionError, match="previous terminated container"):
@@ -107,12 +100,6 @@ def rules(action, *codes):
     return {
         "restartPolicyRules": [{"action": action, "exitCodes": {"operator": "In", "values": list(codes)}}]
     }
-
-
-def test_a_rule_restarts_a_container_of_a_pod_that_never_restarts(pods):
-    main = KEEP["main"] | {"restartPolicy": "Never"} | rules("Restart", 42)
-    made = pods.finish(pod(COUNT + "[ $n = 2 ] || exit 42", volumes=KEEP["volumes"], main=main))
-    assert (made["status"]["phase"], container(made)["restartCount"]) == ("Succeeded", 1)
 
 
 def test_a_rule_restarts_all_containers_of_a_pod_in_place(pods):

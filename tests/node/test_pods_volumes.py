@@ -66,13 +66,6 @@ def test_the_containers_of_a_pod_share_an_empty_directory(pods, source, kind):
     assert kind in lines[1]
 
 
-@pytest.mark.namespaces
-def test_a_memory_volume_is_as_large_as_it_says(pods):
-    volumes = [{"name": "data", "emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}}]
-    script = "head -c 2000000 /dev/zero > /data/big 2>/dev/null || echo full; stat -c %s /data/big"
-    assert pods.output(pod(script, main=at("/data"), volumes=volumes)).split() == ["full", "1048576"]
-
-
 def test_a_config_map_is_a_directory_of_files(pods, files):
     volumes = [{"name": "data", "configMap": {"name": files, "defaultMode": 0o755}}]
     script = "ls /data; cat /data/train.py; echo; stat -L -c %a /data/train.py; [ -w /data ] || echo refused"
@@ -85,16 +78,6 @@ def test_a_secret_can_be_mounted_item_by_item(pods, files):
     script = "cat /data/deep/key; stat -L -c ' %a' /data/deep/key"
     made = pod(script, main=at("/data"), volumes=[{"name": "data", "secret": source}])
     assert pods.output(made) == "s3cret 400\n"
-
-
-def test_a_missing_config_map_holds_the_pod_up_and_the_event_names_it(pods, cluster):
-    name = f"late-{secrets.token_hex(3)}"
-    volumes = [{"name": "data", "configMap": {"name": name}}]
-    late = pods.create(pod("cat /data/word", main=at("/data"), volumes=volumes))
-    assert name in seen_event(cluster, late, "FailedMount")
-    cluster.kubectl("create", "configmap", name, "--from-literal=word=arrived")
-    pods.until(late, lambda pod: pod["status"]["phase"] == "Succeeded")
-    assert pods.logs(late) == "arrived"
 
 
 def test_a_projected_volume_joins_a_token_files_and_fields(pods, files):
@@ -111,17 +94,6 @@ def test_a_projected_volume_joins_a_token_files_and_fields(pods, files):
     assert claims["aud"] == ["trainer"]
     assert claims["kubernetes.io"]["pod"]["name"] == made["metadata"]["name"]
     assert (labels, source) == ('app="digits"', "print(2)")
-
-
-def test_the_downward_api_is_a_directory_as_well(pods):
-    items = [
-        {"path": "name", "fieldRef": {"fieldPath": "metadata.name"}},
-        {"path": "cpus", "resourceFieldRef": {"containerName": "main", "resource": "limits.cpu"}},
-    ]
-    resources = {"resources": {"limits": {"cpu": "2"}, "requests": {"cpu": "10m"}}}
-    volumes = [{"name": "data", "downwardAPI": {"items": items}}]
-    made = pods.finish(pod("cat /data/name /data/cpus", main=at("/data") | resources, volumes=volumes))
-    assert pods.logs(made) == made["metadata"]["name"] + "2"
 
 
 def test_a_directory_of_the_host_can_be_mounted_and_protected(pods, cluster):
@@ -141,12 +113,6 @@ def test_a_host_path_of_the_wrong_type_is_refused_with_its_reason(pods, cluster)
     volumes = [{"name": "data", "hostPath": {"path": str(cluster.home / "nowhere"), "type": "Directory"}}]
     name = pods.create(pod("true", main=at("/data"), volumes=volumes))
     assert "nowhere" in seen_event(cluster, name, "FailedMount")
-
-
-def test_a_claim_keeps_its_files_from_pod_to_pod(pods, claim):
-    volumes = [claim("ReadWriteOnce")]
-    pods.output(pod("echo epoch 3 > /data/checkpoint", main=at("/data"), volumes=volumes))
-    assert pods.output(pod("cat /data/checkpoint", main=at("/data"), volumes=volumes)) == "epoch 3\n"
 
 
 def test_two_pods_on_two_nodes_share_a_claim(pods, claim):

@@ -57,12 +57,6 @@ def test_short_memory_evicts_what_is_above_its_requests_and_keeps_the_critical(s
     cluster.core.delete_namespaced_pod(kept, "kube-system", grace_period_seconds=0)
 
 
-def test_a_pod_of_best_effort_is_not_admitted_while_memory_is_short(short):
-    made = pod("exec sleep 600", nodeName="node-0")
-    status = short.finish(made)["status"]
-    assert status["message"] == "Pod was rejected: The node had condition: [MemoryPressure]. "
-
-
 @contextmanager
 def small_disk(size):
     """Yield a directory on a disk of its own, in memory."""

@@ -151,15 +151,6 @@ def test_a_command_that_takes_too_long_is_ended_and_has_failed(pods, cluster):
     assert not [process for process in cluster.processes() if process.cmdline()[-1:] == ["65432"]]
 
 
-def test_a_container_that_passes_its_startup_probe_late_is_left_in_peace_until_then(pods):
-    startup = {"exec": {"command": ["test", "-e", "/tmp/up"]}, "periodSeconds": 1, "failureThreshold": 60}
-    live = {"exec": {"command": ["test", "-e", "/tmp/up"]}} | QUICK
-    probes = {"startupProbe": startup, "livenessProbe": live}
-    made = pods.running(pod("sleep 3; touch /tmp/up; " + FOREVER, main=probes))
-    assert container(made)["restartCount"] == 0
-    assert container(made)["started"]
-
-
 def test_a_container_that_never_passes_its_startup_probe_is_killed(pods):
     startup = {"exec": {"command": ["false"]}} | QUICK
     name = pods.create(pod(FOREVER, main={"startupProbe": startup}, restartPolicy="Always"))

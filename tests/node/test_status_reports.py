@@ -1,29 +1,14 @@
 """The API server accepts every status that is reported, and gives it back as it was sent."""
 
-from pathlib import Path
-
 import pytest
 import yaml
 
 from localkube.api_client import ApiError
-from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.status.pod_status import pod_status, status_patch
 
-CASES = sorted((Path(__file__).parents[1] / "unit" / "pod_status").glob("*.yaml"))
+from ..unit.test_node_status import CASES, report
+
 NODE = "node-of-a-test"
-
-
-def record(name, fields):
-    last = record(name, fields["last"]) if fields.get("last") else None
-    return ContainerRecord(name, **(fields | {"last": last}))
-
-
-def report(pod, case):
-    arguments = {"host_ip": "10.244.254.1", "start_time": 1000, "now": 1010} | case["arguments"]
-    if arguments.get("override"):
-        arguments["override"] = tuple(arguments["override"])
-    runs = case["records"] | case["init_records"]
-    return pod_status(pod, records={name: record(name, runs[name]) for name in runs}, **arguments)
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -39,10 +24,10 @@ async def test_a_report_is_accepted_and_read_back_unchanged(api, path):
             pod = await api.patch(f"{url}/ephemeralcontainers", {"spec": {"ephemeralContainers": ephemeral}})
         early = pod_status(pod, records={}, pod_ip=None, host_ip="10.244.254.1", start_time=999, now=999)
         pod = await api.patch(f"{url}/status", status_patch(pod, early))
-        change = status_patch(pod, report(pod, case))
+        change = status_patch(pod, report(case | {"pod": pod}))
         pod = await api.patch(f"{url}/status", change) if change else pod
-        assert status_patch(pod, report(pod, case)) is None
-        reported = report(pod, case)
+        reported = report(case | {"pod": pod})
+        assert status_patch(pod, reported) is None
         read = {key: pod["status"][key] for key in reported}
         # The API server keeps the order in which conditions came.
         assert _in_order(read) == _in_order(reported)

@@ -46,13 +46,6 @@ def _restarts(pod):
     return pod["status"]["containerStatuses"][0]["restartCount"]
 
 
-def test_a_container_that_is_waited_for_shows_its_last_run_with_and_without_previous(cluster, pods):
-    name = pods.create(pod("echo gone wrong; exit 1", restartPolicy="Always"))
-    backing_off = "CrashLoopBackOff"
-    pods.until(name, lambda pod: state(pod).get("waiting", {}).get("reason") == backing_off)
-    assert cluster.kubectl("logs", name) == cluster.kubectl("logs", name, "-p") == "gone wrong\n"
-
-
 def test_a_container_that_has_written_nothing_has_an_empty_log(cluster, pods):
     assert cluster.kubectl("logs", pods.running(pod("sleep 600"))["metadata"]["name"]) == ""
     assert cluster.kubectl("logs", pods.finish(pod("true"))["metadata"]["name"], "-f") == ""

@@ -153,16 +153,6 @@ def test_controllers_work_again_after_a_killed_manager(victim):
     victim.kubectl("wait", "--for=condition=Complete", "job/after", f"--timeout={PATIENCE}s")
 
 
-def test_pods_and_objects_outlive_a_killed_api_server(victim, pods):
-    made = pods.running(waiting(victim, "api", code=0))
-    killed(victim, "kube-apiserver")
-    assert victim.core.read_namespaced_config_map("kept", "default").data == {"a": "b"}
-    (gate(victim)[0] / "api").touch()
-    ended = pods.until(made["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Succeeded")
-    assert container(ended)["restartCount"] == 0
-    assert len(pods.logs(ended).splitlines()) == LINES
-
-
 def test_nobody_is_forbidden_what_they_may_do_while_the_api_server_starts_again(victim):
     victim.kubectl("create", "serviceaccount", "reader")
     victim.kubectl("create", "role", "reader", "--verb=get", "--resource=configmaps")

@@ -9,7 +9,6 @@ import stat
 import pytest
 
 from localkube.api_client import ApiError
-from localkube.kubelet.volumes import projected
 from localkube.kubelet.volumes.object_cache import ObjectCache, TokenManager
 from localkube.kubelet.volumes.volume_manager import MountedVolume, VolumeError, VolumeManager, mounts
 from localkube.runtime.container_spec import MountSpec
@@ -179,19 +178,6 @@ async def test_an_empty_dir_keeps_its_files_until_the_pod_goes(make_pod, volumes
     await volumes.remove(pod["metadata"]["uid"])
 
 
-async def test_memory_is_limited_by_the_volume_and_by_the_containers(api, make_pod, tmp_path):
-    mounted = []
-    volumes = VolumeManager(api, pods=tmp_path, mount=lambda *arguments: mounted.append(arguments))
-    resources = {"limits": {"memory": "1Mi"}}
-    specs = [
-        {"name": "small", "emptyDir": {"medium": "Memory", "sizeLimit": "64Ki"}},
-        {"name": "large", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
-    ]
-    pod = await make_pod(*specs, resources=resources)
-    await volumes.prepare(pod)
-    assert [arguments[4] for arguments in mounted] == ["mode=777,size=65536", "mode=777,size=1048576"]
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -259,13 +245,6 @@ def test_a_sub_path_is_not_made_in_a_volume_that_is_read_only(tmp_path):
     assert list(tmp_path.iterdir()) == []
     mounts(container, {"data": MountedVolume(tmp_path)})
     assert (tmp_path / "mine" / "deep").is_dir()
-
-
-@pytest.mark.parametrize("path", ["../token", "a/../../token", "/token", "..token"])
-def test_a_projected_file_is_not_written_outside_of_its_volume(tmp_path, path):
-    with pytest.raises(projected.PayloadError, match="leads out of the volume"):
-        projected.write_atomically(tmp_path / "volume", {path: projected.VolumeFile(b"x")})
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_key_as_sub_path_is_not_made_a_directory(tmp_path):

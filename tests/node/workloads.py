@@ -44,10 +44,6 @@ def claim(cluster: RunningCluster, name: str) -> None:
     cluster.core.create_namespaced_persistent_volume_claim("default", body)
 
 
-def rolled_out(cluster: RunningCluster, kind: str, name: str) -> None:
-    cluster.kubectl("rollout", "status", f"{kind}/{name}", f"--timeout={PATIENCE}s")
-
-
 def until(cluster: RunningCluster, thing: str, path: str, value: Any) -> None:
     """Wait until a field of an object has a value, by its JSONPath without braces."""
     cluster.kubectl("wait", f"--for=jsonpath={{{path}}}={value}", thing, f"--timeout={PATIENCE}s")

@@ -1,6 +1,5 @@
 """The build, with a Go that is a script: what it is asked, what it tells, how it fails."""
 
-import json
 import os
 import re
 import shutil
@@ -182,36 +181,14 @@ def test_an_interrupted_build_stops_the_compiler_and_leaves_nothing(install_go, 
     assert leftovers(cache) == []
 
 
-def test_progress_is_told_while_the_compiler_is_silent(install_go, cache, monkeypatch):
-    monkeypatch.setattr(build, "REPORT_SECONDS", 0.1)
-    install_go(f"echo k8s.io/api >&2; sleep 0.5; {SUCCEED}")
-    _, lines = obtain()
-    assert any("1 of about" in line for line in lines)
-
-
-def test_the_fingerprint_follows_sources_and_flags(monkeypatch, tmp_path):
+def test_the_fingerprint_follows_sources_flags_and_what_is_overlaid(monkeypatch, tmp_path):
     before = build.fingerprint()
-    monkeypatch.setattr(build, "STAMP", {**build.STAMP, "gitVersion": "v9"})
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "STAMP", {**build.STAMP, "gitVersion": "v9"})
+        assert build.fingerprint() != before
+    monkeypatch.setattr(overlay, "OMITTED", {**overlay.OMITTED, "k8s.io/apiserver": ()})
     assert build.fingerprint() != before
     assert Path(build.SOURCES, "main.go").exists()
-
-
-def test_files_that_no_control_plane_needs_are_not_compiled(install_go, cache, tmp_path):
-    eviction = tmp_path / "upstream" / "pkg/kubelet/eviction"
-    eviction.mkdir(parents=True)
-    (eviction / "helpers.go").write_text("package eviction")
-    install_go(
-        f'for word in "$@"; do case $word in -overlay=*) cat ${{word#*=}} >{tmp_path}/overlay;; esac; done\n'
-        + SUCCEED
-    )
-    obtain()
-    overlay = json.loads((tmp_path / "overlay").read_text())["Replace"]
-    by_name = {name.partition("/upstream/")[2]: goal for name, goal in overlay.items()}
-    assert by_name["k8s.io/kubernetes/pkg/kubelet/eviction/helpers.go"] == ""
-    ours = by_name["k8s.io/kubernetes/pkg/kubelet/eviction/eviction.go"]
-    assert "func PodIsEvicted" in Path(ours).read_text()
-    built = {path.name for path in binaries._built().iterdir()}
-    assert built == {binaries.LINKED, build.TOOLS}
 
 
 def test_the_only_member_of_etcd_elects_itself_at_once(install_go, cache, tmp_path):
@@ -242,12 +219,6 @@ def test_modules_that_cannot_be_fetched_end_the_build_with_gos_own_words(install
     assert "no route to host" in error.what
     assert "GOPROXY" in error.fix
     assert leftovers(cache) == []
-
-
-def test_the_fingerprint_follows_what_is_overlaid(monkeypatch):
-    before = build.fingerprint()
-    monkeypatch.setattr(overlay, "OMITTED", {**overlay.OMITTED, "k8s.io/apiserver": ()})
-    assert build.fingerprint() != before
 
 
 def test_operators_have_the_versions_of_the_control_plane_where_they_share_its_packages():

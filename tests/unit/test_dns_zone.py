@@ -40,10 +40,6 @@ def values(zone, name, kind="A"):
     return [record.value for record in answer.records] if answer.exists else None
 
 
-def test_a_service_has_the_address_of_its_cluster_ip(zone):
-    assert values(zone, "web.default.svc.cluster.local") == ["10.96.0.20"]
-
-
 def test_a_name_that_exists_has_no_ipv6_address_but_is_not_denied(zone):
     assert values(zone, "web.default.svc.cluster.local", "AAAA") == []
 
@@ -144,13 +140,6 @@ def test_pods_of_simulated_nodes_which_nobody_watches_do_not_hide_endpoints(zone
     assert zone.lookup("ddp.default.svc.cluster.local", "A").records
     slices.put(slice_of("ddp", endpoint("10.244.1.2", pod="ddp-0-x", node="node-0")))
     assert not zone.lookup("ddp.default.svc.cluster.local", "A").records
-
-
-def test_names_go_with_their_service(zone, services, slices):
-    slices.put(slice_of("ddp", endpoint("10.244.1.2", hostname="ddp-0")))
-    assert values(zone, "ddp.default.svc.cluster.local") == ["10.244.1.2"]
-    services.drop("default", "ddp")
-    assert values(zone, "ddp.default.svc.cluster.local") is None
 
 
 def test_a_pod_has_the_name_of_its_address(zone, pods):

@@ -149,3 +149,8 @@ def test_the_pinned_versions_accept_the_oldest_python_that_is_promised():
         and not SpecifierSet(wants).contains(oldest)
     }
     assert not refused
+
+
+def test_conda_users_get_neither_linters_nor_test_tools():
+    tools = re.compile("pytest|mypy|ruff|moto|lint|pre-commit|playwright")
+    assert not {name for name in conda() if tools.search(name)}

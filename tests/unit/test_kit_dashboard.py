@@ -8,11 +8,11 @@ import pytest
 
 from kitlib.display.progress import Progress, progress
 from kitlib.errors import BadInput
-from trainyard_kit.elastic_lab.dashboard import Buttons, Dashboard, rows_of, tables_of
+from trainyard_kit.elastic_lab.dashboard import Buttons, Dashboard
 from trainyard_kit.elastic_lab.disruptions import disruptions
 from trainyard_kit.elastic_lab.timeline import build
 
-from .elastic_story import BEGAN, Story, lab
+from .elastic_story import BEGAN, Story
 
 
 class Run:
@@ -143,18 +143,6 @@ def test_a_worker_that_hangs_keeps_its_button_when_the_others_have_gone_on():
     buttons.update(look(story, now=9.5), over=False)
     assert enabled(buttons) >= {"resume lab-1", "kill lab-0"}
     assert "stop node-0" not in enabled(buttons)
-
-
-def test_the_browser_gets_strips_and_rows_in_seconds_from_the_beginning():
-    timeline = look(lab(), now=16.0)
-    tables = tables_of(timeline)
-    assert tables["marks"][1] == [2.25, "killed lab-1 (rank 1)"]
-    assert [name for name, _ in tables["lanes"]] == ["lab-0", "lab-1", "lab-2"]
-    assert tables["world"][1] == [0, 2, 1, 2, 1, 2, 3, 3]
-    assert all(len(row) == len(tables["columns"]) for row in tables["changes"])
-    rows = {name: values for name, _, values in rows_of(timeline)}
-    assert len(rows["time"]) == len(timeline.steps)
-    assert sum(each == each for each in rows["again"]) == 1
 
 
 def test_a_dashboard_without_any_event_can_be_shown():

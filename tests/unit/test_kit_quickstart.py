@@ -11,7 +11,7 @@ from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput
 from trainyard_kit.cli.course import copy_course
 from trainyard_kit.cli.main import main
-from trainyard_kit.cli.quickstart import HEIGHT, WIDTH, LossPrinter, chart
+from trainyard_kit.cli.quickstart import HEIGHT, LossPrinter, chart
 
 
 def columns(drawn):
@@ -24,16 +24,6 @@ def test_a_chart_falls_from_its_largest_value_to_the_axis():
     assert [row[1] for row in rows] == [" "] * (HEIGHT // 2) + ["█"] * (HEIGHT // 2)
     assert [row[2] for row in rows] == [" "] * (HEIGHT - 1) + ["▁"]
     assert chart([8.0]).splitlines()[0].split() == ["8", "|█"]
-
-
-@pytest.mark.parametrize("count", [1, WIDTH, WIDTH + 1, 10 * WIDTH - 1])
-def test_a_chart_is_never_wider_than_the_picture(count):
-    assert 0 < len(columns(chart([1.0] * count))[0]) <= WIDTH
-
-
-@pytest.mark.parametrize("values", [[], [0.0], [-1.0, -2.0]])
-def test_without_a_positive_value_a_chart_is_empty(values):
-    assert not "".join(columns(chart(values))).strip()
 
 
 def test_losses_of_a_step_are_averaged_over_the_ranks_and_what_is_no_number_is_left_out():

@@ -8,7 +8,7 @@ from trainyard_kit import elastic_lab
 from trainyard_kit.elastic_lab import RunTimeline
 from trainyard_kit.elastic_lab.disruptions import disruptions
 from trainyard_kit.elastic_lab.timeline import build
-from trainyard_kit.elastic_lab.timeline_plot import LEVELS, labelled, pauses, raise_labels, stretches
+from trainyard_kit.elastic_lab.timeline_plot import pauses
 
 from .elastic_story import BEGAN, Story, lab
 
@@ -195,35 +195,6 @@ def test_a_run_that_has_said_nothing_has_an_empty_timeline():
     seen = build("lab", [], [], now=BEGAN)
     assert (seen.rows, seen.world_size, seen.step, seen.samples) == ((), 0, 0, {})
     assert repr(seen) == "no worker has reported anything yet"
-
-
-def test_no_label_of_the_picture_covers_another_or_is_crossed_by_a_line(whole):
-    marks, levels = labelled(whole, 100)
-    assert [mark.label for mark in marks][:2] == ["start", "killed lab-1 (rank 1)"]
-    letter = (whole.now - whole.began) / 100
-    for index, mark in enumerate(marks):
-        for later in marks[index + 1 :]:
-            covered = later.begin < mark.begin + letter * len(mark.label)
-            assert not covered or later.level < mark.level
-    assert levels <= LEVELS
-
-
-def test_the_seconds_of_pauses_that_follow_closely_stand_at_two_heights():
-    found = [
-        (0.0, 2.0, "2.3 s"),
-        (2.6, 3.0, "0.3 s"),
-        (4.0, 10.0, "6.0 s"),
-        (16.0, 16.6, "0.6 s"),
-        (17.0, 17.5, "0.5 s"),
-    ]
-    assert [*raise_labels(found, 0.4)] == [False, True, False, False, True]
-
-
-def test_the_line_of_the_loss_is_broken_where_nobody_trained(whole):
-    ends = [whole.began + end for _, end, _ in pauses(whole)]
-    lines = list(stretches(whole.steps, ends))
-    assert len(lines) == len(ends) > 3
-    assert not any(line[0].time < end - 0.001 <= line[-1].time - 0.01 for line in lines for end in ends)
 
 
 def test_a_timeline_ends_where_its_logs_do_though_the_log_of_a_lost_node_took_long(monkeypatch):

@@ -115,16 +115,6 @@ def test_a_full_disk_loses_output_says_so_once_and_does_not_raise(path, caplog):
     assert read(path) == b"before\nafter\n"
 
 
-def test_a_directory_that_cannot_be_made_loses_output_too(tmp_path):
-    (tmp_path / "logs").write_text("in the way")
-    files, lost = LogFiles(), []
-    files.on_loss = lambda place, error: lost.append(error.strerror)
-    writer = files.open(tmp_path / "logs" / "trainer" / "0.log")
-    writer.feed("stdout", b"lost\n")
-    writer.close()
-    assert lost == ["Not a directory"]
-
-
 def reference_tail(text: bytes, lines: int) -> bytes:
     pieces = text.splitlines(keepends=True) if b"\r" not in text else re.findall(rb"[^\n]*\n|[^\n]+$", text)
     return b"".join(pieces[len(pieces) - lines :]) if lines < len(pieces) else text
@@ -173,20 +163,6 @@ def test_a_time_without_a_zone_is_refused():
         parse_timestamp("2026-01-01T00:00:00")
 
 
-def test_the_byte_limit_cuts_in_the_middle_of_a_line(path):
-    writer = LogFiles().open(path)
-    writer.feed("stdout", b"one\ntwo\n")
-    assert read(path, limit_bytes=5) == b"one\nt"
-
-
-def test_a_container_that_has_written_nothing_has_an_empty_log_and_no_file(path):
-    files = LogFiles()
-    writer = files.open(path)
-    assert read(path, files) == b""
-    writer.close()
-    assert (read(path, files, follow=True), path.parent.exists()) == (b"", False)
-
-
 def test_without_follow_a_busy_log_ends_where_it_was_when_asked(path):
     async def scenario():
         files = LogFiles()
@@ -223,28 +199,6 @@ def test_a_follower_sees_each_write_and_ends_with_the_container(path):
         return seen
 
     assert asyncio.run(scenario()) == [b"a", b"b\n", b"c", b"at the very end"]
-
-
-def test_a_follower_of_an_ended_container_does_not_wait(path):
-    files = LogFiles()
-    writer = files.open(path)
-    writer.feed("stdout", b"all\n")
-    writer.close()
-    assert read(path, files, follow=True) == b"all\n"
-
-
-def test_a_follower_that_leaves_is_forgotten(path):
-    async def scenario():
-        files = LogFiles()
-        files.open(path).feed("stdout", b"a\n")
-        async with contextlib.aclosing(
-            read_log(path, files=files, options=LogOptions(follow=True))
-        ) as reading:
-            await anext(reading)
-            assert files._followers
-        assert not files._followers
-
-    asyncio.run(scenario())
 
 
 SMALL = LogLimits(bytes=2000, files=3)

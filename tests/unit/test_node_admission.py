@@ -48,11 +48,6 @@ def test_a_pod_of_another_operating_system_is_refused():
     assert refused(pod(os={"name": "linux"})) is None
 
 
-def test_a_pod_without_room_is_named_by_what_it_lacks():
-    shortage = "Node didn't have enough resource: cpu, requested: 9, used: 0, capacity: 1"
-    assert refused(pod(), shortage=shortage) == ("OutOfcpu", shortage)
-
-
 @pytest.mark.parametrize(
     ("one", "other", "collide"),
     [

@@ -7,7 +7,6 @@ import pytest
 from localkube.kubelet.containers.environment import (
     ConfigError,
     container_environment,
-    references,
     service_environment,
 )
 
@@ -34,21 +33,6 @@ def environment(container, **given_):
     return container_environment(container, pod(container), **inputs)
 
 
-def test_a_value_refers_to_what_was_declared_before_it():
-    result = environment(
-        {
-            "env": [
-                {"name": "EARLY", "value": "$(LATE)"},
-                {"name": "LATE", "value": "2"},
-                {"name": "BOTH", "value": "$(LATE)-$(HOST)-$(HOME)"},
-            ]
-        },
-        service_env={"HOST": "10.96.0.1"},
-    )
-    assert result["EARLY"] == "$(LATE)"
-    assert result["BOTH"] == "2-10.96.0.1-$(HOME)"
-
-
 def test_env_wins_over_env_from_over_services():
     result = environment(
         {
@@ -67,48 +51,6 @@ def test_env_wins_over_env_from_over_services():
         "a.b-c": "dotted",
         "S": "service",
         "EMPTY": "",
-    }
-
-
-def test_fields_and_resources_come_from_the_pod_and_its_node():
-    def from_field(path):
-        return {"name": path, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-
-    def from_resource(resource, divisor="0"):
-        source = {"resourceFieldRef": {"resource": resource, "divisor": divisor}}
-        return {"name": f"{resource}/{divisor}", "valueFrom": source}
-
-    index = "metadata.labels['batch.kubernetes.io/job-completion-index']"
-    result = environment(
-        {
-            "resources": {"limits": {"cpu": "1500m"}, "requests": {"memory": "100Mi"}},
-            "env": [
-                from_field(index),
-                from_field("metadata.name"),
-                from_field("metadata.annotations['absent']"),
-                from_field("spec.nodeName"),
-                from_field("status.podIPs"),
-                from_field("status.hostIP"),
-                from_resource("limits.cpu"),
-                from_resource("limits.cpu", "1m"),
-                from_resource("limits.memory", "1Mi"),
-                from_resource("requests.memory", "1Mi"),
-                from_resource("requests.cpu"),
-            ],
-        }
-    )
-    assert result == {
-        index: "3",
-        "metadata.name": "trainer-0",
-        "metadata.annotations['absent']": "",
-        "spec.nodeName": "node-1",
-        "status.podIPs": "10.244.1.7",
-        "status.hostIP": "10.244.254.1",
-        "limits.cpu/0": "2",
-        "limits.cpu/1m": "1500",
-        "limits.memory/1Mi": "8192",
-        "requests.memory/1Mi": "100",
-        "requests.cpu/0": "0",
     }
 
 
@@ -157,20 +99,6 @@ def test_what_is_optional_may_be_missing():
         configmaps={"have": {}},
     )
     assert result == {}
-
-
-def test_references_name_what_must_be_fetched():
-    container = {
-        "name": "main",
-        "envFrom": [{"configMapRef": {"name": "a"}}, {"secretRef": {"name": "b"}}],
-        "env": [
-            {"name": "X", "valueFrom": {"secretKeyRef": {"name": "c", "key": "k"}}},
-            {"name": "Y", "valueFrom": {"configMapKeyRef": {"name": "d", "key": "k"}}},
-            {"name": "Z", "value": "plain"},
-        ],
-    }
-    init = {"name": "init", "envFrom": [{"configMapRef": {"name": "e"}}]}
-    assert references(pod(container, initContainers=[init])) == ({"a", "d", "e"}, {"b", "c"})
 
 
 def service(namespace, name, ip, *ports):

@@ -74,14 +74,6 @@ async def test_nothing_else_is_asked_before_the_startup_probe_has_passed():
     assert set(seen.events) == {"Startup probe failed: no good"}
 
 
-async def test_what_an_earlier_kubelet_had_found_out_holds_until_there_is_news():
-    container = {"startupProbe": QUICK, "readinessProbe": QUICK | {"failureThreshold": 2}}
-    seen = Watched([BAD, BAD], container, started=True, ready=True)
-    assert seen.probes.ready
-    await seen.run()
-    assert (seen.seen, seen.failed) == ([(True, False)], [])
-
-
 async def test_a_probe_that_cannot_be_asked_counts_for_nothing():
     broken = [HandlerError("port web not found")] * 3
     seen = await Watched([*broken, FINE], {"livenessProbe": QUICK | {"failureThreshold": 1}}).run()

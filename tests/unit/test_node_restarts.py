@@ -2,24 +2,12 @@
 
 import pytest
 
-from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.status.restart_policy import (
     backoff,
     container_should_restart,
     crashes,
     duration,
-    should_restart,
-    waiting_to_restart,
 )
-
-
-@pytest.mark.parametrize(
-    ("policy", "after_success", "after_failure"),
-    [("Always", True, True), ("OnFailure", False, True), ("Never", False, False)],
-)
-def test_the_policy_decides(policy, after_success, after_failure):
-    assert should_restart(policy, 0) is after_success
-    assert should_restart(policy, 1) is after_failure
 
 
 @pytest.mark.parametrize(
@@ -57,16 +45,6 @@ def test_the_wait_doubles_from_ten_seconds_to_five_minutes():
 def test_ten_minutes_without_a_crash_are_forgiven():
     assert crashes(5, ran_for=599) == 6
     assert crashes(5, ran_for=600) == 1
-
-
-def test_a_waiting_container_remembers_the_run_that_ended():
-    pod = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}}
-    earlier = ContainerRecord("main", "terminated", exit_code=2, container_id="c0")
-    ended = ContainerRecord("main", "terminated", reason="Error", exit_code=1, restart_count=1, last=earlier)
-    waiting = waiting_to_restart(pod, ended, 80)
-    assert waiting.message == "back-off 1m20s restarting failed container=main pod=p_n(u)"
-    assert (waiting.state, waiting.reason, waiting.restart_count) == ("waiting", "CrashLoopBackOff", 1)
-    assert (waiting.last.exit_code, waiting.last.last) == (1, None)
 
 
 def test_durations_read_as_kubernetes_prints_them():

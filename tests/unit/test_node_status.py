@@ -7,7 +7,7 @@ import yaml
 
 from localkube.api_client import ApiError
 from localkube.kubelet.pods.status_manager import is_final
-from localkube.kubelet.status.container_state import ContainerRecord, exit_reason
+from localkube.kubelet.status.container_state import ContainerRecord
 from localkube.kubelet.status.pod_status import pod_status, status_patch
 
 CASES = sorted((Path(__file__).parent / "pod_status").glob("*.yaml"))
@@ -34,14 +34,6 @@ def report(case, **changes):
 def test_what_happened_is_reported_as_the_kubelet_does(path):
     case = yaml.safe_load(path.read_text())
     assert report(case) == case["status"]
-
-
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_a_report_that_says_nothing_new_is_not_sent(path):
-    case = yaml.safe_load(path.read_text())
-    case["pod"]["status"] = case["status"]
-    later = report(case, now=2000.0, start_time=1999.0)
-    assert status_patch(case["pod"], later) is None
 
 
 def test_a_pod_past_its_deadline_has_not_failed_while_its_containers_are_stopped():
@@ -86,14 +78,6 @@ def test_conditions_of_others_are_kept(running):
     assert foreign in status["conditions"]
     patched = status_patch(running["pod"], status)["status"]["conditions"]
     assert "DisruptionTarget" not in {condition["type"] for condition in patched}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [((0,), "Completed"), ((1,), "Error"), ((137, 9), "Error"), ((137, 9, True), "OOMKilled")],
-)
-def test_an_end_has_a_reason(arguments, reason):
-    assert exit_reason(*arguments) == reason
 
 
 @pytest.mark.parametrize(

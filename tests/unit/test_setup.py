@@ -136,35 +136,11 @@ def test_the_cpu_build_is_taken_where_its_index_has_the_pinned_versions(environm
     assert set(asked) == {f"{TORCH_INDEX}:443"}
 
 
-def test_an_index_without_the_pinned_version_is_passed_over(environment, cpu_index, capsys):
-    for page in cpu_index.rglob("index.html"):
-        page.write_text(page.read_text().replace(PINS["torch"], "1.0.0"))
-    pair = environment.authority.issue("index", host=TORCH_INDEX)
-    with (
-        serving(partial(Quiet, directory=cpu_index), pair=pair) as index,
-        serving(partial(Proxy, index, [])) as proxy,
-    ):
-        assert packages.torch_build(environment(proxy)) == "default"
-    assert "3 GB" in capsys.readouterr().out
-
-
 def test_an_index_that_does_not_answer_costs_seconds_and_not_minutes(environment, monkeypatch, capsys):
     monkeypatch.setattr(packages, "PROBE_SECONDS", 1)
     with serving(partial(Proxy, None, [])) as proxy:
         assert packages.torch_build(environment(proxy)) == "default"
     assert "PyTorch's index of CPU builds: " in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("build", ["cpu", "default"])
-def test_a_variable_decides_the_build_without_a_look(monkeypatch, build):
-    monkeypatch.setenv(packages.TORCH, build)
-    assert packages.torch_build({}) == build
-
-
-def test_a_build_that_does_not_exist_is_refused(monkeypatch):
-    monkeypatch.setenv(packages.TORCH, "rocm")
-    with pytest.raises(packages.InstallError, match="cpu or default"):
-        packages.torch_build({})
 
 
 def test_uv_asks_the_servers_that_pip_is_configured_for(monkeypatch):
@@ -185,20 +161,6 @@ global.timeout='180'
     }
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://mine.example")
     assert "UV_DEFAULT_INDEX" not in packages.uv_environment(configuration)
-
-
-def test_progress_says_how_much_has_been_fetched():
-    said = """Resolved 3 packages in 330ms
-Downloading torch (539.1MiB)
-Downloading six (10.0KiB)
- Downloaded six
- Downloaded torch
- + six==1.17.0"""
-    assert list(packages.progress(said.splitlines())) == [
-        "Resolved 3 packages in 330ms",
-        "0 of 565 MB fetched: six",
-        "565 of 565 MB fetched: torch",
-    ]
 
 
 def test_a_full_disk_is_said_before_anything_is_downloaded(tmp_path, monkeypatch):
