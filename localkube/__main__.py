@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,7 @@ def _cache(options: argparse.Namespace) -> list[dict[str, Any]]:
     from localkube.cluster import cache
 
     entries = cache.clear(options.what) if options.clear else cache.contents()
-    return [entry.as_dict() for entry in entries]
+    return [asdict(entry) for entry in entries]
 
 
 def _doctor(options: argparse.Namespace) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import contextlib
 import json
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -238,8 +238,6 @@ class Informer:
     was lost is reported as ``DELETED`` after the next list.
 
     Args:
-        api: The API server.
-        path: The resource's.
         field_selector: Which objects, for the API server.
         label_selector: The same by their labels.
         skip_simulated: Skip the pods of simulated nodes before their JSON is parsed; there can be
@@ -298,7 +296,7 @@ class Informer:
             if self._skip_simulated and item["spec"]["nodeName"].startswith(SIMULATED_PREFIX):
                 continue
             item["kind"], item["apiVersion"] = kind, version
-            fresh[_key(item)] = item
+            fresh[object_key(item)] = item
         for key in [key for key in self.store if key not in fresh]:
             self._apply("DELETED", self.store[key])
         for item in fresh.values():
@@ -328,7 +326,7 @@ class Informer:
             self._apply(change, item)
 
     def _apply(self, change: str, item: Object) -> None:
-        key = _key(item)
+        key = object_key(item)
         before = self.store.get(key)
         if change == "DELETED":
             self.store.pop(key, None)
@@ -352,16 +350,13 @@ def is_on_simulated_node(line: bytes) -> bool:
     return b'"nodeName":"' + SIMULATED_PREFIX.encode() in line and line.count(b'"nodeName":') == 1
 
 
-def _key(item: Object) -> tuple[str, str]:
+def object_key(item: Mapping[str, Any]) -> tuple[str, str]:
+    """The namespace, empty for what has none, and the name of an object."""
     return item["metadata"].get("namespace", ""), item["metadata"]["name"]
 
 
 async def find(api: Api, path: str) -> Object | None:
-    """Get an object; None if there is none.
-
-    Raises:
-        ApiError: With any other status than 404.
-    """
+    """Get an object; None if there is none."""
     try:
         return await api.get(path)
     except ApiError as error:

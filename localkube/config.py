@@ -148,11 +148,7 @@ def _on_this_machine(url: str) -> bool:
 
 
 def memory_bytes(text: str) -> int:
-    """Parse a Kubernetes quantity such as ``2Gi`` into bytes.
-
-    Raises:
-        LocalClusterError: It is none.
-    """
+    """Parse a Kubernetes quantity such as ``2Gi`` into bytes."""
     try:
         return int(parse(text))
     except ValueError as error:

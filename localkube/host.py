@@ -271,11 +271,7 @@ def _is_administrator() -> bool:
 
 
 def choose_mode(here: HostInfo, wanted: str) -> str:
-    """Choose ``namespaces`` or ``plain``.
-
-    Raises:
-        LocalClusterError: What was asked for cannot be had here.
-    """
+    """Choose ``namespaces`` or ``plain``."""
     if platform.system() != "Linux":
         raise LocalClusterError(
             f"nodes run on Linux, not on {platform.system()}",

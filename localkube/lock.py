@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable
+from localkube.paths import ClusterPaths, cache_dir, private_dir, writing
 
 Report = Callable[[str], None]
 POLL_SECONDS = 0.1  # flock has no wait that could be interrupted to report a line
@@ -47,9 +47,6 @@ def locked(paths: ClusterPaths, report: Report) -> Iterator[Report]:
 
     Yields:
         What to call with this command's own steps: ``report``, and others that wait will know.
-
-    Raises:
-        LocalClusterError: The file cannot be made.
     """
     with _turn(lock_path(paths), report, busy="another command is working on this cluster") as turn:
         yield turn.report
@@ -61,10 +58,6 @@ def alone(report: Report, *, making: str = "the control plane") -> Iterator[Held
 
     Args:
         report: Called with a line when another process has it, and with that one's lines of progress.
-        making: The kind of thing.
-
-    Raises:
-        LocalClusterError: The cache cannot be written.
     """
     folder = private_dir(cache_dir() / "controlplane")
     name = "lock" if making == "the control plane" else f"lock-{making.replace(' ', '-')}"
@@ -78,10 +71,8 @@ def _turn(path: Path, report: Report, *, busy: str) -> Iterator[HeldLock]:
 
     def publish(text: str) -> None:
         line = text.encode()[:MOST_BYTES]
-        try:
+        with writing(path.parent):
             os.ftruncate(descriptor, os.pwrite(descriptor, line, 0))
-        except OSError as error:
-            raise unwritable(path.parent, error) from error
         report(text)
 
     try:
@@ -94,10 +85,8 @@ def _turn(path: Path, report: Report, *, busy: str) -> Iterator[HeldLock]:
 def _acquire(path: Path, report: Report, busy: str) -> tuple[int, bool]:
     said = ""
     while True:
-        try:
+        with writing(path.parent):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise unwritable(path.parent, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is(descriptor, path):

@@ -3,11 +3,13 @@
 Directories are 0700 and files 0600, because certificates are among them.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
 import platform
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,26 +38,16 @@ def images_dir() -> Path:
 
 
 def private_dir(path: Path) -> Path:
-    """Create ``path`` and its parents, for this user alone.
-
-    Raises:
-        LocalClusterError: The disk is full or read-only, or the directory belongs to somebody else.
-    """
-    try:
+    """Create ``path`` and its parents, for this user alone."""
+    with writing(path):
         for missing in [place for place in (*reversed(path.parents), path) if not place.exists()]:
             missing.mkdir(mode=0o700, exist_ok=True)
         os.chmod(path, 0o700)
-    except OSError as error:
-        raise unwritable(path, error) from error
     return path
 
 
 def write_private(path: Path, content: str | bytes) -> None:
-    """Write a file of mode 0600, whole or not at all.
-
-    Raises:
-        OSError: The disk is full or read-only.
-    """
+    """Write a file of mode 0600, whole or not at all."""
     aside = path.with_name(f".{path.name}.new")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -76,6 +68,15 @@ def private_opener(path: str, flags: int) -> int:
 def unwritable(path: Path, error: OSError) -> LocalClusterError:
     """Create the error for a ``path`` that cannot be written."""
     return no_room(path, full_disk(path) or f"cannot write: {error.strerror}")
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raise an OSError of this block as the error for a ``path`` that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 def existing(place: Path) -> Path:

@@ -17,8 +17,6 @@ def start_task(work: Coroutine[Any, Any, Any], *, name: str, critical: bool = Fa
     """Start a task that logs a failure at once.
 
     Args:
-        work: The coroutine.
-        name: For the log.
         critical: This process is of no use without it: a failure ends it at once, as a kill would, and the
             supervisor starts another one.
     """

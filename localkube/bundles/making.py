@@ -38,12 +38,7 @@ def create(
     Args:
         goal: The file; one that is there is replaced.
         with_wheels: Take the wheels of everything that ``constraints`` pins, about 3 GB with torch.
-        report: Called with lines of progress.
         images: Container images that come along; those that are not in the store are pulled.
-        constraints: The pins.
-
-    Raises:
-        LocalClusterError: Something cannot be obtained, or the disk is full.
     """
     began = time.monotonic()
     if goal.is_dir():

@@ -65,11 +65,7 @@ class BundleManifest:
 
     @classmethod
     def read(cls, text: bytes, *, about: str) -> "BundleManifest":
-        """Parse a manifest.
-
-        Raises:
-            LocalClusterError: It is none, or one that this version cannot use.
-        """
+        """Parse a manifest."""
         try:
             raw: Mapping[str, Any] = json.loads(text)
             version = raw["format"]
@@ -93,11 +89,7 @@ class BundleManifest:
         return made
 
     def check(self, *, about: str) -> None:
-        """Check that the bundle is for this platform.
-
-        Raises:
-            LocalClusterError: It is for others.
-        """
+        """Check that the bundle is for this platform."""
         if (self.system, self.machine) != target():
             raise LocalClusterError(
                 f"the bundle is for {self.system} {self.machine}, and this machine is {' '.join(target())}",

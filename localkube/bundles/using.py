@@ -18,7 +18,7 @@ from localkube.bundles.manifest import AGAIN, IMAGES, NAME, BundleFile, BundleMa
 from localkube.controlplane import duration, image_store
 from localkube.errors import LocalClusterError
 from localkube.lock import Report, alone
-from localkube.paths import cache_dir, private_dir, unwritable
+from localkube.paths import cache_dir, private_dir, unwritable, writing
 
 CHUNK = 1 << 20
 REPORT_SECONDS = 4
@@ -26,11 +26,7 @@ DAMAGES = (tarfile.TarError, EOFError, zlib.error, OverflowError)
 
 
 def use(bundle: Path, *, report: Report) -> dict:
-    """Unpack ``bundle`` into the cache and return its contents.
-
-    Raises:
-        LocalClusterError: It is no bundle, for other machines, cut or damaged; or the disk is too small.
-    """
+    """Unpack ``bundle`` into the cache and return its contents."""
     began = time.monotonic()
     cache = private_dir(cache_dir())
     with alone(report):
@@ -119,14 +115,12 @@ def _write_file(content: IO[bytes], path: Path, file: BundleFile, bundle: Path) 
 def _place(scratch: Path, cache: Path, unit: str) -> None:
     """Rename a folder into the cache; one that it replaces is removed afterwards."""
     goal, old = cache / unit, scratch / "replaced" / unit
-    try:
+    with writing(goal):
         private_dir(goal.parent)
         if goal.exists():
             old.parent.mkdir(parents=True, exist_ok=True)
             goal.rename(old)
         (scratch / unit).rename(goal)
-    except OSError as error:
-        raise unwritable(goal, error) from error
 
 
 def _damaged(bundle: Path, why: str) -> LocalClusterError:

@@ -43,11 +43,7 @@ def pip_options(constraints: Path = CONSTRAINTS) -> list[str]:
 
 
 def fetch(goal: Path, *, report: Report, constraints: Path = CONSTRAINTS) -> None:
-    """Download or build a wheel of everything that ``constraints`` pins, for this Python.
-
-    Raises:
-        LocalClusterError: pip cannot fetch or build one of them.
-    """
+    """Download or build a wheel of everything that ``constraints`` pins, for this Python."""
     goal.mkdir(mode=0o700, parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--progress-bar", "off"]
     command += ["--no-deps", "--wheel-dir", str(goal), "--requirement", str(constraints)]

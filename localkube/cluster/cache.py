@@ -5,16 +5,15 @@ this version uses; clusters are removed by ``lifecycle.delete`` alone.
 """
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from localkube import lock
 from localkube.cluster import discovery
 from localkube.controlplane import binaries, etcd_snapshot
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
-from localkube.paths import ClusterPaths, cache_dir, unwritable
+from localkube.paths import ClusterPaths, cache_dir, writing
 from localkube.runtime import preload
 from localkube.runtime.trees import disk_usage, remove_tree
 
@@ -29,8 +28,6 @@ class CacheEntry:
 
     Attributes:
         what: Which kind of thing: ``controlplane``, ``programs``, ``cluster`` …
-        path: Where it lies.
-        size: Bytes on the disk.
         used: By whom; empty for what can go.
     """
 
@@ -38,9 +35,6 @@ class CacheEntry:
     path: str
     size: int
     used: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def contents() -> list[CacheEntry]:
@@ -63,9 +57,6 @@ def clear(what: str | None) -> list[CacheEntry]:
 
     Args:
         what: A kind, of which all is removed that no cluster uses; None for what no version needs.
-
-    Raises:
-        LocalClusterError: There is no such kind, or it cannot be removed.
     """
     everything = [content for content in contents() if content.what != "cluster"]
     kinds = sorted({entry.what for entry in everything})
@@ -80,10 +71,8 @@ def clear(what: str | None) -> list[CacheEntry]:
         going = [entry for entry in everything if entry.what == what and not entry.used.startswith("cluster")]
     with lock.alone(lambda text: None):  # nobody builds while things go
         for entry in going:
-            try:
+            with writing(Path(entry.path)):
                 remove_tree(Path(entry.path))
-            except OSError as error:
-                raise unwritable(Path(entry.path), error) from error
     return going
 
 

@@ -68,11 +68,6 @@ def end_processes(paths: ClusterPaths) -> None:
     )
 
 
-def note_stop(paths: ClusterPaths) -> None:
-    """Record that the cluster was stopped on purpose."""
-    (paths.root / "stopped").touch(mode=0o600)
-
-
 def _why_stopped(paths: ClusterPaths, record: dict[str, Any]) -> str:
     if (paths.root / "stopped").exists():
         return "it was stopped, and keeps its objects and volumes"
@@ -156,11 +151,7 @@ def check_name(name: str) -> None:
 
 
 def request(name: str, message: dict[str, Any]) -> Any:
-    """Send a request to the control socket of a cluster's kubelet and return its result.
-
-    Raises:
-        LocalClusterError: The cluster does not run, or the kubelet refused.
-    """
+    """Send a request to the control socket of a cluster's kubelet and return its result."""
     check_name(name)
     paths = ClusterPaths(name)
     now = status(name)

@@ -21,7 +21,6 @@ from localkube.cluster.discovery import (
     STOP_SECONDS,
     check_name,
     end_processes,
-    note_stop,
     read_record,
     request,
     status,
@@ -33,7 +32,7 @@ from localkube.controlplane import binaries, etcd_snapshot, progress_deadline
 from localkube.errors import LocalClusterError
 from localkube.lock import Report, lock_path, locked, nobody
 from localkube.network.addresses import choose_octet
-from localkube.paths import ClusterPaths, no_room, private_dir, private_opener, unwritable
+from localkube.paths import ClusterPaths, no_room, private_dir, private_opener, unwritable, writing
 from localkube.runtime import preload
 from localkube.runtime.trees import remove_tree
 from localkube.runtime.user_namespace import enter_user_namespace
@@ -50,16 +49,7 @@ def create(
     or isolated.
 
     Args:
-        name: Up to 40 lower-case letters, digits and hyphens.
-        wanted: Its nodes and the rest of its shape.
-        report: Called with a sentence at each step.
         progress_seconds: It is given up when it has made no progress for so long.
-
-    Returns:
-        The status, as ``status`` gives it.
-
-    Raises:
-        LocalClusterError: The request makes no sense, the machine refuses, or the cluster did not start.
     """
     check_name(name)
     paths = ClusterPaths(name)
@@ -78,11 +68,7 @@ def create(
 def start(
     name: str, *, report: Report, progress_seconds: float = progress_deadline.SECONDS
 ) -> dict[str, Any]:
-    """Start a stopped cluster in its former shape; a running one is left alone.
-
-    Raises:
-        LocalClusterError: There is none, or it did not start.
-    """
+    """Start a stopped cluster in its former shape; a running one is left alone."""
     paths = ClusterPaths(name)
     now = status(name)
     if now["state"] == "absent":
@@ -94,11 +80,7 @@ def start(
 
 
 def scale(name: str, nodes: int, *, report: Report) -> dict[str, Any]:
-    """Restart a cluster with another number of nodes: it keeps objects and volumes, and pods start again.
-
-    Raises:
-        LocalClusterError: There is none, it cannot have so many nodes, or it did not start.
-    """
+    """Restart a cluster with another number of nodes: it keeps objects and volumes, and pods start again."""
     paths = ClusterPaths(name)
     now = status(name)
     shape = read_record(paths).get("shape")
@@ -123,7 +105,7 @@ def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
         )
     with locked(paths, report):
         end_processes(paths)
-        note_stop(paths)
+        (paths.root / "stopped").touch(mode=0o600)
     return status(name)
 
 
@@ -210,11 +192,7 @@ def _launch(paths: ClusterPaths, listener: socket.socket) -> subprocess.Popen:
 
 
 def _remove(root: Path) -> None:
-    """Remove a cluster's directory, in which subordinate users of pods may have files.
-
-    Raises:
-        OSError: Something is left.
-    """
+    """Remove a cluster's directory, in which subordinate users of pods may have files."""
     try:
         remove_tree(root)
     except PermissionError:
@@ -244,10 +222,8 @@ def delete(name: str, *, report: Report = nobody) -> dict[str, Any]:
     with locked(paths, report):
         existed = paths.root.exists()
         end_processes(paths)
-        try:
+        with writing(paths.root):
             _remove(paths.root)
-        except OSError as error:
-            raise unwritable(paths.root, error) from error
         lock_path(paths).unlink(missing_ok=True)
     return {"name": name, "state": "absent", "existed": existed}
 
@@ -264,11 +240,7 @@ def _listener(paths: ClusterPaths, port: int) -> socket.socket:
 
 
 def host_socket(port: int) -> socket.socket:
-    """Listen on 127.0.0.1; port 0 takes a free one.
-
-    Raises:
-        LocalClusterError: The port is taken, or not allowed.
-    """
+    """Listen on 127.0.0.1; port 0 takes a free one."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

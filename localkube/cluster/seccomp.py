@@ -35,11 +35,7 @@ class _Comparison(ctypes.Structure):
 
 @cache
 def compile_filter() -> str:
-    """Compile the filter; empty where it cannot be had.
-
-    Returns:
-        The program for seccomp(2), in base64.
-    """
+    """Compile the filter, in base64; empty where it cannot be had."""
     library = _load()
     if library is None or platform.machine() not in ARCHITECTURES:
         return ""

@@ -60,11 +60,7 @@ class Startup:
         self._state, self._part, self._progress = "the API server does not answer", "kube-apiserver", 0
 
     async def wait(self) -> None:
-        """Wait until every node is Ready, pods are accepted, and the API server is ready.
-
-        Raises:
-            LocalClusterError: It makes no progress, or a component crashes again and again.
-        """
+        """Wait until every node is Ready, pods are accepted, and the API server is ready."""
         ready = asyncio.create_task(self._ready())
         try:
             while not (await asyncio.wait([ready], timeout=LOOK_SECONDS))[0]:

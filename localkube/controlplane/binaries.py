@@ -18,7 +18,7 @@ from pathlib import Path
 
 from localkube.controlplane import KUBERNETES, build
 from localkube.errors import LocalClusterError, Skipped
-from localkube.lock import Report, alone
+from localkube.lock import Report, alone, nobody
 from localkube.paths import cache_dir, packaged_program, target
 
 VERSION = KUBERNETES
@@ -41,9 +41,7 @@ class ControlPlaneBinaries:
     """The programs of one Kubernetes release.
 
     Attributes:
-        version: The release, such as ``v1.36.3``.
         origin: Where they come from: ``path``, ``package``, ``cache`` or ``build``.
-        programs: The command of each component, to which arguments are appended.
     """
 
     version: str
@@ -59,38 +57,25 @@ class ControlPlaneBinaries:
         return component in self.programs
 
 
-Step = Callable[[Report], ControlPlaneBinaries]
-
-
 def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
     """Find the control plane's programs, or obtain them, which may take minutes.
-
-    Raises:
-        LocalClusterError: No step succeeded, or the disk is full or read-only. No step leaves half a control
-            plane behind.
 
     Example:
         >>> obtain(report=print).argv("kubectl", "version")  # doctest: +SKIP
     """
-    steps: dict[str, Step] = {
-        "path": _from_path,
-        "package": _from_package,
-        "cache": _from_cache,
-        "build": _from_build,
-    }
     forced = os.environ.get(FORCE)
-    if forced and forced not in steps:
+    if forced and forced not in ORDER:
         raise LocalClusterError(
             "unknown way to the control plane", about=f"{FORCE}={forced}", fix=f"use {', '.join(ORDER)}"
         )
     wanted = [name for name in ORDER if forced in (None, "", name)]
     reasons: list[str] = []
-    found = _first([name for name in wanted if name != "build"], steps, report, reasons)
+    found = _first([name for name in wanted if name != "build"], report, reasons)
     if found is None and "build" in wanted:
         with alone(report) as turn:
             # Another process may have been obtaining it while this one waited.
             again = ["cache"] if turn.waited and not forced else []
-            found = _first([*again, "build"], steps, turn.report, reasons)
+            found = _first([*again, "build"], turn.report, reasons)
     if found is None:
         raise LocalClusterError("no control plane could be obtained", about="; ".join(reasons), fix=REMEDIES)
     whole = found if found.has("images") else _with_tools(found, report)
@@ -103,25 +88,16 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
 
 
 def present() -> ControlPlaneBinaries:
-    """Find the control plane that is on this machine already.
-
-    Raises:
-        LocalClusterError: There is none.
-    """
-    steps = {"path": _from_path, "package": _from_package, "cache": _from_cache}
+    """Find the control plane that is on this machine already."""
     reasons: list[str] = []
-    found = _first(list(steps), steps, lambda text: None, reasons)
+    found = _first([name for name in ORDER if name != "build"], nobody, reasons)
     if found is None:
         raise LocalClusterError("there is no control plane yet", about="; ".join(reasons), fix="make setup")
     return found
 
 
 def cached(found: ControlPlaneBinaries, *, report: Report) -> list[Path]:
-    """The cache folders of this control plane; one from a package is copied there first.
-
-    Raises:
-        LocalClusterError: It comes from PATH, and is somebody else's to carry to other machines.
-    """
+    """The cache folders of this control plane; one from a package is copied there first."""
     if found.origin == "path":
         raise LocalClusterError(
             "the control plane is not Trainyard's own",
@@ -140,12 +116,8 @@ def cached(found: ControlPlaneBinaries, *, report: Report) -> list[Path]:
     return sorted({Path(command[0]).parent for command in found.programs.values()})
 
 
-def _first(
-    names: list[str],
-    steps: Mapping[str, Step],
-    report: Report,
-    reasons: list[str],
-) -> ControlPlaneBinaries | None:
+def _first(names: list[str], report: Report, reasons: list[str]) -> ControlPlaneBinaries | None:
+    steps = {"path": _from_path, "package": _from_package, "cache": _from_cache, "build": _from_build}
     for name in names:
         try:
             found = steps[name](report)
@@ -233,11 +205,7 @@ def _build(folder: Path, module: build.GoModule, report: Report) -> None:
 
 
 def build_for(architecture: str, *, report: Report) -> list[Path]:
-    """Build our programs for Linux on ``amd64`` or ``arm64``, unless they are in the cache.
-
-    Raises:
-        LocalClusterError: They cannot be built.
-    """
+    """Build our programs for Linux on ``amd64`` or ``arm64``, unless they are in the cache."""
     folder = _built(architecture=architecture)
     module = replace(build.control_plane(), environment={"GOOS": "linux", "GOARCH": architecture})
     with alone(report) as turn:

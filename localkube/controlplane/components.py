@@ -10,7 +10,7 @@ from pathlib import Path
 
 from localkube.controlplane import ETCD_QUOTA_BYTES, build, certificates
 from localkube.controlplane.binaries import ControlPlaneBinaries
-from localkube.paths import ClusterPaths, private_dir, unwritable, write_private
+from localkube.paths import ClusterPaths, private_dir, write_private, writing
 
 # A garbage collector that runs twice as often costs little at rest and saves a third of the memory.
 # A hard limit, GOMEMLIMIT, ends in a spiral of collections.
@@ -68,9 +68,7 @@ class ComponentCommand:
     """The command of one component.
 
     Attributes:
-        name: The component.
         argv: The command, free of secrets.
-        env: Variables to add to the environment.
         health: A URL that answers 200 without credentials when the component is ready, if it has one.
         starts_after: Components whose `health` must answer at all, whatever the status, before this one
             is started: readiness comes a second later, and all at once is slower still on two cores.
@@ -89,9 +87,6 @@ def commands(
     """Write the components' configuration files and return their commands in starting order.
 
     The certificates must have been issued.
-
-    Raises:
-        LocalClusterError: The configuration cannot be written.
 
     Example:
         >>> for component in commands(paths, obtain(report=print)):  # doctest: +SKIP
@@ -327,7 +322,5 @@ def _token_webhook(url: str) -> dict[str, object]:
 
 
 def _write_json(path: Path, content: dict[str, object]) -> None:
-    try:
+    with writing(path):
         write_private(path, json.dumps(content, indent=2))
-    except OSError as error:
-        raise unwritable(path, error) from error

@@ -26,12 +26,7 @@ ALARM, ENOUGH_SHARE = "NOSPACE", 0.9
 
 
 async def maintain_etcd(url: str, *, pki: Path) -> None:
-    """Look after etcd for ever, by its HTTP gateway.
-
-    Args:
-        url: Of its clients.
-        pki: The cluster's certificates.
-    """
+    """Look after etcd for ever, by its HTTP gateway."""
     while True:
         await asyncio.sleep(PERIOD_SECONDS)
         # Read anew each time: certificates are renewed.
@@ -48,8 +43,6 @@ class EtcdMaintenance:
     """Requests to one etcd; an async context manager.
 
     Args:
-        url: Of its clients.
-        tls: With a client's certificate.
         quota: Bytes; etcd's ``--quota-backend-bytes``.
     """
 
@@ -67,11 +60,7 @@ class EtcdMaintenance:
         await self._stack.aclose()
 
     async def give_space_back(self) -> None:
-        """Defragment the database if that pays; end the alarm if there is space again.
-
-        Raises:
-            aiohttp.ClientError: etcd does not answer, or refuses.
-        """
+        """Defragment the database if that pays; end the alarm if there is space again."""
         status = await self._call("maintenance/status")
         alarmed = any(ALARM in error for error in status.get("errors", ()))
         if alarmed:

@@ -31,7 +31,7 @@ from localkube.controlplane.components import ComponentCommand, ListenAddresses,
 from localkube.controlplane.progress_deadline import Activity, ProgressDeadline
 from localkube.errors import LocalClusterError
 from localkube.lock import Report, alone
-from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable
+from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable, writing
 from localkube.runtime.syscalls import die_with_parent, reserve
 
 EXPECTED_SECONDS = 7
@@ -50,11 +50,6 @@ def obtain(control_plane: ControlPlaneBinaries, *, report: Report, create: bool 
     """The snapshot to `restore` into new clusters, made first if need be; None on failure.
 
     A cluster starts without one two seconds later.
-
-    Args:
-        control_plane: The binaries that will use it.
-        report: Called with progress messages.
-        create: Make it if it is not there.
 
     Example:
         >>> snapshot = obtain(control_plane, report=print)  # doctest: +SKIP
@@ -78,11 +73,7 @@ def obtain(control_plane: ControlPlaneBinaries, *, report: Report, create: bool 
 
 
 def restore(snapshot: Path, etcd: Path) -> None:
-    """Copy a snapshot to ``etcd``, the data directory of a cluster that was never started.
-
-    Raises:
-        LocalClusterError: It cannot be written.
-    """
+    """Copy a snapshot to ``etcd``, the data directory of a cluster that was never started."""
     for path in _copy(snapshot, etcd):
         _reserve(path)
 
@@ -102,11 +93,8 @@ def _copy(snapshot: Path, etcd: Path) -> list[Path]:
 
 def _reserve(path: Path) -> None:
     """Reserve the disk space that etcd will need: it ends at once when a write finds the disk full."""
-    try:
-        with path.open("r+b") as file:
-            reserve(file.fileno(), max(path.stat().st_size, DATABASE_BYTES if path.name == "db" else 0))
-    except OSError as error:
-        raise unwritable(path, error) from error
+    with writing(path), path.open("r+b") as file:
+        reserve(file.fileno(), max(path.stat().st_size, DATABASE_BYTES if path.name == "db" else 0))
 
 
 def _fingerprint(control_plane: ControlPlaneBinaries) -> str:
@@ -206,11 +194,7 @@ class _ApiServer:
             return None
 
     def wait(self, what: str, arrived: Callable[[], bool], running: Mapping[str, subprocess.Popen]) -> None:
-        """Wait for as long as the components make progress.
-
-        Raises:
-            LocalClusterError: It does not, or a part of it has ended.
-        """
+        """Wait for as long as the components make progress."""
         deadline, activity = ProgressDeadline(never_idle=["etcd", "kube-apiserver"]), Activity()
         while not arrived():
             ended = [f"{part} has ended" for part, process in running.items() if process.poll() is not None]
@@ -258,9 +242,9 @@ def _tls(pki: Path, *, authority: str, client: str) -> ssl.SSLContext:
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]
 
 
 def _copy_sparse(source: Path, goal: Path) -> None:

@@ -21,7 +21,6 @@ async def serve_images(path: Path, *, argv: Sequence[str], env: Mapping[str, str
 
     Args:
         path: The socket, which is this user's alone.
-        argv: The program ``images``.
         env: Its environment: proxies, and where the user's credentials are.
     """
 

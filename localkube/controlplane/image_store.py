@@ -41,15 +41,10 @@ def pull(reference: str, *, platform: str = "", report: Report) -> dict[str, Any
     """Pull an image with the user's own Docker credentials, also from a registry on this machine.
 
     Args:
-        reference: Its name.
         platform: Such as ``linux/arm64``; by default this machine's.
-        report: Called with lines of progress, in MB.
 
     Returns:
         Its record, and ``new``, whether it was fetched.
-
-    Raises:
-        LocalClusterError: It cannot be pulled; the error says why.
     """
     options = ["--loopback", *(["--platform", platform] if platform else [])]
     progress = PullProgress(reference, report)
@@ -58,21 +53,13 @@ def pull(reference: str, *, platform: str = "", report: Report) -> dict[str, Any
 
 
 def load(file: Path, *, report: Report) -> list[dict[str, Any]]:
-    """Load the images of an archive: of docker save, or an OCI layout, as a tar or as a folder.
-
-    Raises:
-        LocalClusterError: It is none, or is cut, or for other machines.
-    """
+    """Load the images of an archive: of docker save, or an OCI layout, as a tar or as a folder."""
     report(f"reading {file}")
     return [event["image"] for event in _run("load", str(file), about=str(file), report=report)]
 
 
 def save(references: Sequence[str], file: Path) -> int:
-    """Write images to an archive that Docker, Podman and `load` read, and return its size in bytes.
-
-    Raises:
-        LocalClusterError: One is not in the store, or the disk is full.
-    """
+    """Write images to an archive that Docker, Podman and `load` read, and return its size in bytes."""
     (done,) = _run("save", "-o", str(file), *references, about=", ".join(references))
     return done["bytes"]
 
@@ -83,11 +70,7 @@ def contents() -> list[dict[str, Any]]:
 
 
 def remove(references: Sequence[str]) -> dict[str, Any]:
-    """Remove images, or one of their names; return the ``untagged``, the ``images`` and the bytes ``freed``.
-
-    Raises:
-        LocalClusterError: One is not in the store, or in use.
-    """
+    """Remove images, or one of their names; return ``untagged``, ``images`` and the bytes ``freed``."""
     (done,) = _run("remove", *references, about=", ".join(references))
     return dict(done)
 

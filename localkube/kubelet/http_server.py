@@ -171,7 +171,7 @@ def stream_shares() -> Shares:
 
 def log_options(query: Mapping[str, str]) -> LogOptions:
     """Parse the query of ``v1.PodLogOptions``."""
-    numbers = {ours: _number(query, theirs) for ours, theirs in NUMBERS.items()}
+    numbers = {field: _number(query, parameter) for field, parameter in NUMBERS.items()}
     seconds = _number(query, "sinceSeconds")
     since = b""
     if seconds is not None and query.get("sinceTime"):

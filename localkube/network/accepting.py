@@ -38,7 +38,6 @@ async def accept(
     """Handle each connection in a task, for ever; when descriptors run out, wait until there are some again.
 
     Args:
-        listener: A listening socket.
         handle: Takes a connected socket, closes it, and returns when it is done with it.
         most: Connections at a time; others wait in the kernel's backlog.
         admit: Decides about a connection by its socket; others are reset.

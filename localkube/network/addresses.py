@@ -40,7 +40,6 @@ class LoopbackAddresses:
     The preload library's ``addresses.c`` says the same to the programs of the pods.
 
     Args:
-        octet: Of this cluster.
         low: Added to ports below 1024, where this user may not listen on them.
 
     Example:
@@ -66,11 +65,7 @@ class LoopbackAddresses:
 
 
 def choose_octet(name: str, had: int | None = None) -> int:
-    """Choose a free range: the cluster's former one, or one by its name.
-
-    Raises:
-        OSError: All are taken.
-    """
+    """Choose a free range: the cluster's former one, or one by its name."""
     start = sum(name.encode()) % len(OCTETS)
     order = [*OCTETS[start:], *OCTETS[:start]]
     for octet in ([had] if had else []) + order:

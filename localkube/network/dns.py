@@ -43,10 +43,8 @@ class DnsServer:
     """Answers DNS questions; an async context manager.
 
     Args:
-        zone: The cluster's names.
         upstreams: Addresses (host, port) of name servers for all other names, tried in this order. Without
             one such names get SERVFAIL at once.
-        namespaces: Of the pods that ask.
 
     Example:
         >>> async with DnsServer(zone, upstreams=[("10.244.255.254", 53)]) as server:
@@ -83,7 +81,6 @@ class DnsServer:
         """Listen on UDP and TCP; return the port (chosen if 0).
 
         Raises:
-            OSError: The address is taken, or not of this network namespace.
             ValueError: The address is one of the upstreams: questions would never leave.
         """
         if (host, port) in self._upstream.servers:

@@ -170,7 +170,7 @@ class Zone:
             names = self._names(key)
             owner = f"{key[1]}.{key[0]}.svc.{self.domain}"
             if is_headless(service):
-                found += [f"{host}.{owner}" for host, theirs in names.hosts.items() if address in theirs]
+                found += [f"{host}.{owner}" for host, listed in names.hosts.items() if address in listed]
             elif address in names.addresses:
                 found.append(owner)
         return [ResourceRecord(name, "PTR", target) for target in found]

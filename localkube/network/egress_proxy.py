@@ -25,7 +25,6 @@ class EgressProxy:
 
     Args:
         path: The socket; whoever can open it reaches what the kubelet reaches, so its directory is private.
-        addresses: Where the cluster's addresses are.
     """
 
     def __init__(self, path: Path, addresses: Addresses) -> None:

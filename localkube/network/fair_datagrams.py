@@ -86,11 +86,7 @@ class FairDatagrams:
 
 
 def _bound(host: str, port: int) -> list[socket.socket]:
-    """Bind the queues to one address; a single one where the kernel cannot spread clients.
-
-    Raises:
-        OSError: It is taken, or not of this network namespace.
-    """
+    """Bind the queues to one address; a single one where the kernel cannot spread clients."""
     made: list[socket.socket] = []
     try:
         for _ in range(QUEUES):

@@ -166,11 +166,7 @@ class RelayLimits:
         return cls(Shares(room, namespaces), Shares(room, of_client=room // 4))
 
     def take_listener(self, namespace: str) -> Holding:
-        """Count a listener of a namespace.
-
-        Raises:
-            OSError: The namespace has its share.
-        """
+        """Count a listener of a namespace."""
         holding = self.listeners.take(namespace)
         if holding is None:
             most = self.listeners.of_client

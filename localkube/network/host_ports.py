@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from localkube.api_client import Informer
+from localkube.api_client import Informer, object_key
 from localkube.network.fair_shares import RelayLimits
 from localkube.network.node_listeners import Front, NodeListeners, NodePlace, NodeSockets
 from localkube.network.relay import LISTENERS, Backend, Choose, Permits, permit_all
@@ -15,9 +15,6 @@ class HostPorts:
     """Listens on the host ports of all pods that have an address; an async context manager.
 
     Args:
-        nodes: The nodes.
-        pods: The informer of bound pods.
-        sockets: Makes sockets on the nodes.
         permits: Decides whether a client may connect to a pod by a protocol.
         reach: Maps a pod's (ip, port) to the address to connect to.
         plain: In plain mode a node has no loopback of its own, so that every host port is on its address.
@@ -50,7 +47,7 @@ class HostPorts:
         self._listeners.close()
 
     def _changed(self, change: str, pod: Object, _before: Object | None) -> None:
-        key = pod["metadata"].get("namespace", ""), pod["metadata"]["name"]
+        key = object_key(pod)
         wanted = {} if change == "DELETED" or has_ended(pod) else dict(self._wanted(pod))
         before = self._served.get(key, {})
         for front in [front for front in before if wanted.get(front) != before[front]]:

@@ -21,7 +21,6 @@ class Peer:
     """A pod as policies see it.
 
     Attributes:
-        address: Its address.
         labels: Its labels, and ``namespace_labels`` those of its namespace.
         ports: The numbers of its named ports, by name and protocol.
     """

@@ -55,11 +55,7 @@ class NodeSockets:
         self._client, self._addresses = client, addresses
 
     async def bind(self, node: str, host: str, port: int, protocol: str) -> socket.socket:
-        """Bind a socket to an address of a node's, which may be its loopback or ``0.0.0.0``.
-
-        Raises:
-            OSError: The address is taken, or not the node's.
-        """
+        """Bind a socket to an address of a node's, which may be its loopback or ``0.0.0.0``."""
         try:
             _, (descriptor,) = await self._client.call("socket", node=node, udp=protocol == "UDP")
         except (RuntimeCallError, RuntimeExited) as error:

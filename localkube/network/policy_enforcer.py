@@ -54,7 +54,6 @@ class PolicyEnforcer:
     """Keeps the rules of all pods in force.
 
     Args:
-        api: Where policies and namespaces are watched.
         client: Opens sockets in the pods' networks.
         warn: Records a Warning about a policy: the policy, a reason, a message.
         plain: In plain mode nothing can be enforced.
@@ -102,9 +101,6 @@ class PolicyEnforcer:
 
         Args:
             fresh: Its network was made just now.
-
-        Raises:
-            RuntimeCallError: It has no sandbox.
         """
         if self._plain:
             return
@@ -186,8 +182,8 @@ class PolicyEnforcer:
             return {}
         found = {}
         for front, (backends, affinity) in self._targets(address).items():
-            one = backends[zlib.crc32(uid.encode()) % len(backends)]
-            found[front] = (one,) if affinity else tuple(backends)
+            steady = backends[zlib.crc32(uid.encode()) % len(backends)]
+            found[front] = (steady,) if affinity else tuple(backends)
         return found
 
     def _peers(self) -> list[Peer]:

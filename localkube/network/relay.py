@@ -40,7 +40,6 @@ class Listener:
     """A socket on which clients are accepted, each for a backend.
 
     Args:
-        bound: The socket.
         choose: Called with a client's IP address; the backends in the order to try.
         flows: The flows of all listeners, of which a client has its share.
         closed: Called once it is closed.
@@ -161,19 +160,19 @@ async def carry(near: socket.socket, far: socket.socket) -> None:
     """
     loop = asyncio.get_running_loop()
     try:
-        _, one = await loop.connect_accepted_socket(_Half, near)
+        _, near_half = await loop.connect_accepted_socket(_Half, near)
     except OSError:
         near.close()
         far.close()
         return
     try:
-        _, other = await loop.connect_accepted_socket(_Half, far)
+        _, far_half = await loop.connect_accepted_socket(_Half, far)
     except OSError:
-        one.transport.abort()
+        near_half.transport.abort()
         far.close()
         return
-    one.join(other)
-    await asyncio.wait([one.gone, other.gone])
+    near_half.join(far_half)
+    await asyncio.wait([near_half.gone, far_half.gone])
 
 
 class _Half(asyncio.Protocol):
@@ -343,11 +342,7 @@ LISTENERS = {"TCP": TcpListener, "UDP": UdpListener}
 
 
 def bind(protocol: str, address: Backend) -> socket.socket:
-    """Make a socket for TCP or UDP that is bound to an address.
-
-    Raises:
-        OSError: The address is taken, or not of this network namespace.
-    """
+    """Make a socket for TCP or UDP that is bound to an address."""
     kind = socket.SOCK_DGRAM if protocol == "UDP" else socket.SOCK_STREAM
     return bound_to(socket.socket(socket.AF_INET, kind), address)
 

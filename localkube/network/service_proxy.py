@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from localkube.api_client import Informer
+from localkube.api_client import Informer, object_key
 from localkube.network.fair_shares import RelayLimits
 from localkube.network.node_listeners import Front, NodeListeners, NodePlace, NodeSockets
 from localkube.network.relay import (
@@ -42,13 +42,7 @@ Target = tuple[list[Backend], float | None, Callable[[str], Collection[Backend]]
 
 @dataclass(frozen=True, order=True)
 class ServiceEndpoint:
-    """An endpoint of a Service port.
-
-    Attributes:
-        backend: Its address.
-        node: Where it runs.
-        for_nodes: The nodes, and ``for_zones`` the zones, whose clients it is meant for; none for all.
-    """
+    """An endpoint of a Service port."""
 
     backend: Backend
     node: str = ""
@@ -68,9 +62,9 @@ def nearest(
         return endpoints
     if local:
         return [endpoint for endpoint in endpoints if endpoint.node == client.name]
-    for hints, own in (("for_nodes", client.name), ("for_zones", client.zone)):
+    for hints, place in (("for_nodes", client.name), ("for_zones", client.zone)):
         if all(getattr(endpoint, hints) for endpoint in endpoints):
-            near = [endpoint for endpoint in endpoints if own in getattr(endpoint, hints)]
+            near = [endpoint for endpoint in endpoints if place in getattr(endpoint, hints)]
             if near:
                 return near
     return endpoints
@@ -136,8 +130,6 @@ class ServiceProxy:
     Established connections survive changes of their Service.
 
     Args:
-        services: The informers of Services
-        slices: and EndpointSlices.
         nodes: The nodes, for NodePorts and traffic policies.
         sockets: Makes sockets on their addresses; without it there are no NodePorts.
         permits: Decides whether a client may connect to an endpoint by a protocol.
@@ -173,7 +165,7 @@ class ServiceProxy:
     async def __aenter__(self) -> "ServiceProxy":
         self._loop = asyncio.get_running_loop()
         self._open = True
-        self._services.subscribe(lambda _change, item, _before: self._mark(_key(item)))
+        self._services.subscribe(lambda _change, item, _before: self._mark(object_key(item)))
         self._slices.subscribe(self._slice_changed)
         self._changed.update(self._services.store)
         self._reconcile()
@@ -346,7 +338,3 @@ def _endpoints(slices: Sequence[Object], port: Object, protocol: str) -> list[Se
             elif conditions.get("serving") and conditions.get("terminating"):
                 leaving += found
     return sorted({endpoint.backend: endpoint for endpoint in ready or leaving}.values())
-
-
-def _key(item: Object) -> Key:
-    return item["metadata"].get("namespace", ""), item["metadata"]["name"]

@@ -272,11 +272,7 @@ def _has_id(uid: int) -> bool:
 
 
 def _become_user(user: UserSpec) -> None:
-    """Take the ids of the container's user; with any but root's, the kernel takes away all capabilities.
-
-    Raises:
-        OSError: The user namespace does not have them.
-    """
+    """Take the ids of the container's user; with any but root's, the kernel takes away all capabilities."""
     os.setresgid(user.gid, user.gid, user.gid)
     os.setresuid(user.uid, user.uid, user.uid)
     set_dumpable(False)
@@ -341,11 +337,7 @@ def _sentence(error: BaseException, message: str) -> str:
 
 
 def find_program(name: str, env: dict[str, str], cwd: str) -> str:
-    """Search for the program as container runtimes do.
-
-    Raises:
-        OSError: In their words, ``exec: "nosuch": executable file not found in $PATH``.
-    """
+    """Search for the program as container runtimes do."""
     if "/" in name:
         path = os.path.join(cwd, name)
         if not os.path.exists(path):

@@ -27,7 +27,6 @@ class ProcessSpec:
     """The container's first process.
 
     Attributes:
-        args: The command.
         env: ``NAME=value`` each.
         cwd: The working directory, created if it is missing.
         terminal: Give it a terminal in place of pipes.

@@ -221,9 +221,6 @@ class Launches:
 
         Args:
             own_processes: What is started gets a process namespace of its own.
-
-        Raises:
-            ContainerStartError: None does.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with contextlib.ExitStack() as unless_sent, theirs:

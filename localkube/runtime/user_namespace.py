@@ -31,9 +31,6 @@ def enter_user_namespace(subordinate: Sequence[int] = ()) -> None:
         subordinate: The first of the user's subordinate users and groups, of which it gets as many as a
             container may want; without them, it has no other id.
 
-    Raises:
-        OSError: The kernel refuses, or newuidmap does.
-
     Source: https://man7.org/linux/man-pages/man1/newuidmap.1.html
     """
     own = os.getuid(), os.getgid()
@@ -90,9 +87,6 @@ def new_user_namespace(
         groups: Its groups, if their numbers are others.
         of_pod: Let one of its own users create it, for whom the kernel counts what is used in it (inotify
             instances, pending signals …), and not the caller; with a single id, limit it to a share.
-
-    Raises:
-        OSError: The kernel refuses, or the ids are not the caller's to give.
 
     Source: https://man7.org/linux/man-pages/man7/user_namespaces.7.html, fs.inotify and user in /proc/sys
     """

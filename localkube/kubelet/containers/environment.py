@@ -123,8 +123,6 @@ def container_environment(
         configmaps: The ConfigMaps of the pod's namespace that exist, by name (see ``references``).
         secrets: The same for Secrets, with ``data`` in base64 as the API gives it.
         files: The content of those of ``env_files`` that can be read.
-        pod_ips: The pod's addresses, when ``pod.status`` does not have them yet.
-        host_ips: The node's addresses, when ``pod.status`` does not have them yet.
     """
     declared: dict[str, str] = {}
     for source in container.get("envFrom") or []:

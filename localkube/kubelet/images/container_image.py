@@ -20,12 +20,7 @@ class ResolvedImage:
     Attributes:
         name: As the container's status shows it.
         id: The digest by which it can be pulled again; of a stand-in, what it is.
-        entrypoint: ENTRYPOINT, and
-        command: CMD.
-        env: Variables.
-        directory: WORKDIR.
         user: USER, as in ``1000:100`` or ``nginx``; None for a stand-in, of whose image nobody knows it.
-        stop_signal: STOPSIGNAL, such as ``SIGQUIT``; empty for SIGTERM.
         layers: Names of the layers in ``store``, the lowest first; none for a stand-in, which runs on the
             host's file system.
         store: The directory of the layers.

@@ -90,8 +90,8 @@ class ImageService:
 
     async def pull(self, reference: str, auths: Sequence[Object]) -> dict[str, Any]:
         """Pull an image into the store; returns its record."""
-        said = await self.run("pull", reference, content=json.dumps({"auths": auths}))
-        return said["image"]
+        pulled = await self.run("pull", reference, content=json.dumps({"auths": auths}))
+        return pulled["image"]
 
     async def copy(self, identifier: str, target: Path) -> None:
         """Copy an image's files to a directory."""
@@ -108,11 +108,11 @@ class ImageService:
                 words = [verb, "--store", str(private_dir(images_dir())), *arguments]
                 writer.write(json.dumps({"arguments": words, "input": content}).encode() + b"\n")
                 async for line in reader:
-                    said = json.loads(line)
-                    if said.get("event") == "exit":
-                        status = said["status"]
+                    event = json.loads(line)
+                    if event.get("event") == "exit":
+                        status = event["status"]
                     else:
-                        last = said
+                        last = event
         except OSError as error:
             raise PullError("service", f"the image service does not answer: {error}") from error
         if status != 0:
@@ -358,17 +358,17 @@ class ImageManager:
         if missing := missing_tag(image):
             where = "on nodes that pull images, the pod would wait with ErrImagePull"
             self._events(pod).record(pod, "MissingImage", f"{missing}: {where}", warning=True)
-        said = f'Image "{image}" is not pulled{why}: {entry.shown} stands in for it'
+        replaced = f'Image "{image}" is not pulled{why}: {entry.shown} stands in for it'
         if not entry.program:
             if not entry.known or why:
-                self._events(pod).record(pod, "Pulled", said)
+                self._events(pod).record(pod, "Pulled", replaced)
             return Program(())
         try:
             program = self._programs.find(entry.program)
         except ProgramNotFound as missing:
             raise self._not_found(pod, container, str(missing)) from missing
         if program.argv or why:
-            self._events(pod).record(pod, "Pulled", said)
+            self._events(pod).record(pod, "Pulled", replaced)
         for place in ignored_mounts(container):
             message = f'{place} is not read: {entry.shown} stands in for image "{image}"'
             self._events(pod).record(pod, "UnsupportedFields", message, warning=True)

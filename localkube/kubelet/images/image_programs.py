@@ -46,11 +46,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Programs:
-    """The programs of this machine.
-
-    Args:
-        control_plane: The commands of those that came with the control plane, by name.
-    """
+    """The programs of this machine."""
 
     control_plane: Mapping[str, Sequence[str]] = field(default_factory=dict)
     python: str = sys.executable

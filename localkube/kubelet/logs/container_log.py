@@ -80,9 +80,6 @@ class UnwrittenOutput:
 
     Attributes:
         size: The log's newest file before it.
-        time: Nanoseconds since the epoch.
-        stream: stdout or stderr.
-        data: The bytes.
     """
 
     size: int
@@ -189,7 +186,6 @@ class LogWriter:
 
         Raises:
             BlockingIOError: It holds nothing now.
-            OSError: It cannot be read.
         """
         now = self._clock()
         if self._journal and self._ready():

@@ -142,7 +142,6 @@ class LogOptions:
     """The fields of ``v1.PodLogOptions``.
 
     Args:
-        follow: Wait for more until the container has ended.
         tail_lines: Only so many lines of the end; all of them if None.
         since: Only what was written at this ``timestamp`` or later.
         timestamps: Begin each line with the time of its first part.

@@ -280,13 +280,13 @@ async def keep_alive(
         pressure: Returns the conditions of pressure that hold; each change is reported with the next beat.
         changed: Called with the reason of an Event for each of them that begins or ends.
     """
-    settings, beats, told = pool.settings, 0, set(pressure())
+    settings, beats, reported = pool.settings, 0, set(pressure())
     while True:
         try:
             await renew(api, settings.name, seconds=LEASE_SECONDS)
             node, now = seen.store.get(("", settings.name), {}), set(pressure())
             due = not is_ready(node) or beats % (STATUS_SECONDS // RENEW_SECONDS) == 0
-            if now != told or pool.news.is_set() or (beats and due):
+            if now != reported or pool.news.is_set() or (beats and due):
                 pool.news.clear()
                 status = node_status(
                     settings,
@@ -297,9 +297,9 @@ async def keep_alive(
                     before=node,
                 )
                 await api.patch(f"/api/v1/nodes/{settings.name}/status", {"status": status})
-            for kind in now ^ told:
+            for kind in now ^ reported:
                 changed(PRESSURE[kind][kind in now][0].replace("Kubelet", "Node", 1))
-            told = now
+            reported = now
             beats += 1
         except ApiError as error:
             log.warning("heartbeat of %s: %s", settings.name, error)

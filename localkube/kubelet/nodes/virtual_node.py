@@ -135,7 +135,7 @@ class NodeStates:
         return self._states.get(node, RUNNING)
 
     def __setitem__(self, node: str, state: str) -> None:
-        states = {name: kept for name, kept in self._states.items() if name != node}
+        states = {name: known for name, known in self._states.items() if name != node}
         if state != RUNNING:
             states[node] = state
         write_private(self.path, json.dumps(states))

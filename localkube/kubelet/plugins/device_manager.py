@@ -56,7 +56,6 @@ class DeviceGrant:
     """What a container gets with its devices.
 
     Attributes:
-        env: Variables.
         mounts: Destination, path on the node, and read-only.
     """
 
@@ -87,13 +86,11 @@ class DeviceManager:
         """Accept registrations, from the first call on."""
         if self._server:
             return
-        from localkube.kubelet.plugins.messages_pb2 import RegisterRequest
-
         self._server = PluginServer(
             self._directory.device_plugins / "kubelet.sock",
             service="v1beta1.Registration",
             method="Register",
-            request=RegisterRequest,
+            request=_messages().RegisterRequest,
             handle=self._register,
         )
         await self._server.start()
@@ -116,8 +113,6 @@ class DeviceManager:
     # Plugins.
 
     async def _register(self, request: Any) -> Any:
-        from localkube.kubelet.plugins.messages_pb2 import Empty
-
         name = request.resource_name
         if request.version != VERSION:
             supported = f"Supported version is [{VERSION}]"
@@ -128,12 +123,11 @@ class DeviceManager:
             raise PluginError(f"the ResourceName {name!r} is invalid")
         log.info("device plugin for %s registered", name)
         start_task(self._follow(name, request), name=f"device plugin {name}")
-        return Empty()
+        return _messages().Empty()
 
     async def _follow(self, name: str, request: Any) -> None:
         """Follow a plugin's list of devices until it ends."""
-        from localkube.kubelet.plugins.messages_pb2 import Empty, ListAndWatchResponse
-
+        messages = _messages()
         before = self._resources.get(name)
         plugin = PluginClient(self._directory.device_plugins, request.endpoint, service=SERVICE)
         resource = _Resource(request.options, dict(before.devices) if before else {}, plugin)
@@ -142,8 +136,9 @@ class DeviceManager:
         self._resources[name] = resource
         resource.followed = asyncio.current_task()
         try:
-            async for message in plugin.stream("ListAndWatch", Empty(), ListAndWatchResponse):
-                resource.devices = {device.ID: device.health for device in message.devices}
+            answers = plugin.stream("ListAndWatch", messages.Empty(), messages.ListAndWatchResponse)
+            async for answer in answers:
+                resource.devices = {device.ID: device.health for device in answer.devices}
                 self._changed()
         except PluginError as error:
             log.warning("device plugin for %s: %s", name, error)
@@ -166,11 +161,11 @@ class DeviceManager:
             PluginError: There are too few, or the plugin refuses; in the kubelet's words.
         """
         async with self._lock:
-            mine, reusable = self._given.setdefault(pod["metadata"]["uid"], {}), {}
+            grants, reusable = self._given.setdefault(pod["metadata"]["uid"], {}), {}
             try:
                 for kind, container in containers(pod):
                     for resource, count in self._asked(container) if kind != EPHEMERAL else ():
-                        given = mine.setdefault(container["name"], {})
+                        given = grants.setdefault(container["name"], {})
                         if resource not in given:
                             given[resource] = await self._allocate(
                                 resource, count, reusable.get(resource, ())
@@ -182,9 +177,9 @@ class DeviceManager:
             except PluginError:
                 self.release(pod["metadata"]["uid"])
                 raise
-            if not mine:
+            if not grants:
                 self._given.pop(pod["metadata"]["uid"])
-            elif any(mine.values()):
+            elif any(grants.values()):
                 self._save()
 
     def _asked(self, container: Object) -> Iterable[tuple[str, int]]:
@@ -196,8 +191,7 @@ class DeviceManager:
         return {name for pod in self._given.values() for grants in pod.values() for name in grants}
 
     async def _allocate(self, name: str, count: int, reusable: Iterable[str]) -> dict[str, Any]:
-        from localkube.kubelet.plugins.messages_pb2 import AllocateRequest, AllocateResponse
-
+        messages = _messages()
         resource = self._resources.get(name)
         if resource is None:
             raise PluginError(f"cannot allocate unregistered device {name}")
@@ -214,8 +208,9 @@ class DeviceManager:
         chosen = again + free[: count - len(again)]
         if resource.options.get_preferred_allocation_available and count - len(again) < len(free):
             chosen = await self._preferred(resource, again, free, count) or chosen
-        request = AllocateRequest(container_requests=[AllocateRequest.Container(devices_ids=chosen)])
-        answer = await resource.plugin.call("Allocate", request, AllocateResponse)
+        asked = messages.AllocateRequest.Container(devices_ids=chosen)
+        request = messages.AllocateRequest(container_requests=[asked])
+        answer = await resource.plugin.call("Allocate", request, messages.AllocateResponse)
         (response,) = answer.container_responses
         return {
             "ids": chosen,
@@ -228,16 +223,13 @@ class DeviceManager:
     async def _preferred(
         self, resource: _Resource, again: list[str], free: list[str], count: int
     ) -> list[str] | None:
-        from localkube.kubelet.plugins.messages_pb2 import (
-            PreferredAllocationRequest,
-            PreferredAllocationResponse,
-        )
-
-        asked = PreferredAllocationRequest.Container(
+        messages = _messages()
+        asked = messages.PreferredAllocationRequest.Container(
             available_deviceIDs=[*again, *free], must_include_deviceIDs=again, allocation_size=count
         )
-        request = PreferredAllocationRequest(container_requests=[asked])
-        answer = await resource.plugin.call("GetPreferredAllocation", request, PreferredAllocationResponse)
+        request = messages.PreferredAllocationRequest(container_requests=[asked])
+        response = messages.PreferredAllocationResponse
+        answer = await resource.plugin.call("GetPreferredAllocation", request, response)
         found = list(answer.container_responses[0].deviceIDs) if answer.container_responses else []
         fits = len(set(found)) == count and set(again) <= set(found) <= {*again, *free}
         return found if fits else None
@@ -259,12 +251,13 @@ class DeviceManager:
         return DeviceGrant(env, tuple((target, source, ro) for target, source, ro in mounts))
 
     async def _pre_start(self, name: str, ids: list[str]) -> None:
-        from localkube.kubelet.plugins.messages_pb2 import Empty, PreStartContainerRequest
-
+        messages = _messages()
         resource = self._resources.get(name)
         if resource and resource.plugin and resource.options.pre_start_required:
-            request = PreStartContainerRequest(devices_ids=ids)
-            await resource.plugin.call("PreStartContainer", request, Empty, seconds=PRE_START_SECONDS)
+            request = messages.PreStartContainerRequest(devices_ids=ids)
+            await resource.plugin.call(
+                "PreStartContainer", request, messages.Empty, seconds=PRE_START_SECONDS
+            )
 
     def statuses(self, uid: str, container: str) -> list[dict[str, Any]]:
         """List the health of a container's devices, as its status reports it."""
@@ -297,3 +290,10 @@ class DeviceManager:
 
 def _ids(given: Mapping[str, Any], name: str) -> list[str]:
     return given[name]["ids"] if name in given else []
+
+
+def _messages() -> Any:
+    """The module of the plugins' messages, which few clusters need."""
+    from localkube.kubelet.plugins import messages_pb2
+
+    return messages_pb2

@@ -20,7 +20,6 @@ class PluginClient:
     Args:
         directory: In which plugins have their sockets.
         endpoint: The plugin's, beneath it: no other socket of the machine is connected to.
-        service: Its full name.
     """
 
     def __init__(self, directory: Path, endpoint: str, *, service: str) -> None:

@@ -111,9 +111,9 @@ def _host_ports(pod: Object) -> Iterator[tuple[str, str, int]]:
                     yield port.get("hostIP") or "", port.get("protocol") or "TCP", port["hostPort"]
 
 
-def _collide(one: tuple[str, str, int], other: tuple[str, str, int]) -> bool:
-    same_address = one[0] == other[0] or one[0] in EVERY_ADDRESS or other[0] in EVERY_ADDRESS
-    return one[1:] == other[1:] and same_address
+def _collide(port: tuple[str, str, int], taken: tuple[str, str, int]) -> bool:
+    same_address = port[0] == taken[0] or port[0] in EVERY_ADDRESS or taken[0] in EVERY_ADDRESS
+    return port[1:] == taken[1:] and same_address
 
 
 def _term_holds(term: Object, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:

@@ -50,8 +50,6 @@ class ComponentPods:
     """Reports the cluster's programs as pods of one node.
 
     Args:
-        mirrors: Keeps the pods,
-        pods: and the informer that sees them.
         config: The kubelet's: what the supervisor runs is beside it, and the pods are the first node's.
     """
 

@@ -18,14 +18,9 @@ from localkube.runtime.client import RuntimeClient
 
 @dataclass(frozen=True)
 class HostView:
-    """What containers see of this machine.
+    """What containers see of this machine, by the fields of ``KubeletConfig``.
 
     Attributes:
-        hide: Directories that are covered in every container, and in its volumes.
-        environment: Directories that every container sees, read-only.
-        sources: What is shown in the place of some of these.
-        covered: Directories that are empty in containers, but for the former and volumes.
-        seccomp: The filter of pods' system calls (``LinuxSpec.seccomp``).
         forkserver: Let the forkserver start the containers that it can.
         plain: In plain mode.
     """
@@ -45,7 +40,6 @@ class ContainerRuntime:
 
     Attributes:
         files: What pods keep on the disk.
-        ids: The users and groups of pods.
         services: Those that a container finds in its environment.
     """
 

@@ -143,10 +143,8 @@ class ContainerWorker:
         """Replace a run of another image than the specification's."""
         record, kept = self.record, self._ephemeral or (self._init and not self.sidecar)
         if record and record.state == "running" and record.image != self.container["image"] and not kept:
-            what = f"Init container {self.name} definition changed"
-            self.replace(
-                what if self._init else f"Container {self.name} definition changed, will be restarted"
-            )
+            role, restarts = ("Init container", "") if self._init else ("Container", ", will be restarted")
+            self.replace(f"{role} {self.name} definition changed{restarts}")
 
     def resize(self) -> bool:
         """Give its run the resources of its specification; False when it is started again for that."""
@@ -379,8 +377,7 @@ class ContainerWorker:
         )
         if reason == IMAGE_BACK_OFF and waiting == self._pod.records.get(self.name):
             return
-        said = reason if reason in IMAGE_REASONS else message
-        self._event("Failed", f"Error: {said}", warning=True)
+        self._event("Failed", f"Error: {reason if reason in IMAGE_REASONS else message}", warning=True)
         self._pod.records[self.name] = waiting
         self._pod.report()
 
@@ -402,9 +399,9 @@ class ContainerWorker:
         spec = self.container.get(f"{kind}Probe") or {}
         self._replaced = restarts_after_probe(self._pod.pod, self.container)
         again = ", will be restarted" if self._replaced and not self._init else ""
-        what = "Init container" if self._init else "Container"
+        role = "Init container" if self._init else "Container"
         grace = spec.get("terminationGracePeriodSeconds", self._pod.grace)
-        await self.stop(grace=grace, message=f"{what} {self.name} failed {kind} probe{again}")
+        await self.stop(grace=grace, message=f"{role} {self.name} failed {kind} probe{again}")
 
     # Its end.
 

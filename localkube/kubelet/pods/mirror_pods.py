@@ -14,7 +14,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from localkube.api_client import Api, ApiError, Informer
+from localkube.api_client import Api, ApiError, Informer, object_key
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def is_mirror_of(mirror: Object, pod: Object) -> bool:
     """Check whether an object stands for a pod that runs: who may create pods may write the annotation."""
     mirrored = (mirror["metadata"].get("annotations") or {}).get(MIRROR)
     digest = (pod["metadata"].get("annotations") or {}).get(HASH)
-    return _key(mirror) == _key(pod) and mirrored == digest is not None
+    return object_key(mirror) == object_key(pod) and mirrored == digest is not None
 
 
 def is_static(pod: Object) -> bool:
@@ -67,8 +67,6 @@ class MirrorPods:
     """Keeps mirror pods in the API as they are wanted.
 
     Args:
-        nodes: The informer of nodes, their owners.
-        pods: The informer of bound pods.
         names: Of the nodes whose mirror pods these are.
     """
 
@@ -80,17 +78,17 @@ class MirrorPods:
 
     def want(self, pod: Object) -> None:
         """Keep a mirror of this pod, in the place of an earlier one of its name."""
-        self._wanted[_key(pod)] = pod
+        self._wanted[object_key(pod)] = pod
         self._changed.set()
 
     def forget(self, pod: Object) -> None:
         """Delete its mirror."""
-        self._wanted.pop(_key(pod), None)
+        self._wanted.pop(object_key(pod), None)
         self._changed.set()
 
     def of(self, pod: Object) -> Object | None:
         """The mirror of a pod, if there is one that is not being deleted."""
-        found = self._pods.store.get(_key(pod))
+        found = self._pods.store.get(object_key(pod))
         return found if found and self._is_current(found, pod) else None
 
     async def run(self) -> None:
@@ -122,7 +120,7 @@ class MirrorPods:
         node = self._nodes.store.get(("", pod["spec"]["nodeName"]))
         if node is None:
             return False
-        namespace, name = _key(pod)
+        namespace, name = object_key(pod)
         try:
             await self._api.post(f"/api/v1/namespaces/{namespace}/pods", mirror_of(pod, node=node))
         except ApiError as error:
@@ -131,7 +129,7 @@ class MirrorPods:
         return True
 
     async def _delete(self, pod: Object) -> bool:
-        namespace, name = _key(pod)
+        namespace, name = object_key(pod)
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
         try:
             await self._api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", body)
@@ -140,7 +138,7 @@ class MirrorPods:
         return True
 
     def _seen(self, _change: str, pod: Object, _before: Object | None) -> None:
-        if self._is_ours(pod) or _key(pod) in self._wanted:
+        if self._is_ours(pod) or object_key(pod) in self._wanted:
             self._changed.set()
 
     def _is_ours(self, pod: Object) -> bool:
@@ -149,7 +147,3 @@ class MirrorPods:
     @staticmethod
     def _is_current(found: Object, wanted: Object) -> bool:
         return is_mirror_of(found, wanted) and not found["metadata"].get("deletionTimestamp")
-
-
-def _key(pod: Object) -> Key:
-    return pod["metadata"]["namespace"], pod["metadata"]["name"]

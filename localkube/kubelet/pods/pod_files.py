@@ -49,10 +49,6 @@ class PodFiles:
         """The directory of the pod's hosts, hostname and resolv.conf, which its containers may write."""
         return self.pods / uid / "network"
 
-    def directories(self, uid: str) -> tuple[Path, Path]:
-        """All directories that a pod may have left."""
-        return self.pods / uid, self.tmpfs / uid
-
     async def remove_files(self, uid: str) -> None:
         """Remove all that a pod has left; what cannot be removed is named in the log, and stays."""
         await self.starting.give_way()
@@ -60,7 +56,7 @@ class PodFiles:
             await self.volumes.remove(uid)
         except OSError as error:
             log.warning("a volume of pod %s is left: %s", uid, error)
-        for directory in self.directories(uid):
+        for directory in (self.pods / uid, self.tmpfs / uid):
             try:
                 await self._remove(directory)
             except OSError as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Informer
+from localkube.api_client import Informer, object_key
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.nodes.virtual_node import ISOLATED, STOPPED, VirtualNode
 from localkube.kubelet.pods.container_runtime import ContainerRuntime
@@ -36,7 +36,6 @@ class PodManager:
     """The workers of the pods that are bound to these nodes.
 
     Args:
-        nodes: By name.
         new_worker: Called as ``PodWorker(pod, node=node)``.
     """
 
@@ -66,9 +65,9 @@ class PodManager:
         known = set(self.known())
         self._limits.keep_only({entry["id"] for entry in entries})
         for uid, pod in self.known().items():
-            mine = [entry for entry in entries if _uid(entry) == uid]
+            running = [entry for entry in entries if _uid(entry) == uid]
             if worker := self._new_worker(pod):
-                await reattach(worker, mine, self._client, address=answer["pods"].get(uid))
+                await reattach(worker, running, self._client, address=answer["pods"].get(uid))
                 worker.start()
                 if self._nodes[pod["spec"]["nodeName"]].is_reachable:
                     worker.changed(pod)
@@ -155,14 +154,14 @@ class PodManager:
         for uid in [uid for uid, worker in self._workers.items() if worker.pool is node.pool]:
             if uid not in pods:
                 self._deleted(uid)
-        mine = [pod for pod in pods.values() if pod["spec"].get("nodeName") == node.name]
+        bound = [pod for pod in pods.values() if pod["spec"].get("nodeName") == node.name]
         # Those that have an address first: they get it again.
-        for pod in sorted(mine, key=lambda pod: not pod.get("status", {}).get("podIP")):
+        for pod in sorted(bound, key=lambda pod: not pod.get("status", {}).get("podIP")):
             if worker := self._new_worker(pod):
                 restore(worker)
                 worker.start()
-            if found := self._workers.get(pod["metadata"]["uid"]):
-                found.changed(pod)
+            if known := self._workers.get(pod["metadata"]["uid"]):
+                known.changed(pod)
         answer, _ = await self._client.call("list")
         await self._sweep(answer, {*pods, *self._workers, *self._leaving})
 
@@ -177,7 +176,7 @@ class PodManager:
         self.add_static(pod)
 
         async def begin() -> None:
-            if before := self._ends.get(_name(pod)):
+            if before := self._ends.get(object_key(pod)):
                 await asyncio.wait([before])
             if pod["metadata"]["uid"] in self._static:
                 self._changed("ADDED", dict(pod), None)
@@ -194,14 +193,16 @@ class PodManager:
                 await worker.stop(grace=worker.grace)
                 self._deleted(uid)
 
-            self._ends[_name(pod)] = start_task(end(), name=f"end of static pod {pod['metadata']['name']}")
+            self._ends[object_key(pod)] = start_task(
+                end(), name=f"end of static pod {pod['metadata']['name']}"
+            )
 
     def known(self) -> dict[str, dict[str, Any]]:
         """All pods by uid: the API's, and those of files with the status of their mirrors."""
         pods = self._pods.store
         known = {pod["metadata"]["uid"]: pod for pod in pods.values() if not is_mirror(pod)}
         for uid, pod in self._static.items():
-            mirror = pods.get(_name(pod))
+            mirror = pods.get(object_key(pod))
             known[uid] = with_status(pod, mirror) if mirror and is_mirror_of(mirror, pod) else dict(pod)
         return known
 
@@ -269,8 +270,7 @@ class PodManager:
 
     def pod(self, namespace: str, name: str) -> Mapping[str, Any] | None:
         for worker in self._workers.values():
-            metadata = worker.pod["metadata"]
-            if (metadata["namespace"], metadata["name"]) == (namespace, name):
+            if object_key(worker.pod) == (namespace, name):
                 return worker.pod
         return None
 
@@ -314,10 +314,6 @@ class PodManager:
 
 def _containers(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [entry for entry in answer["entries"] if entry["owner"] == "container"]
-
-
-def _name(pod: Mapping[str, Any]) -> tuple[str, str]:
-    return pod["metadata"]["namespace"], pod["metadata"]["name"]
 
 
 def _uid(entry: Mapping[str, Any]) -> str:

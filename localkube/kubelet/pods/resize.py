@@ -121,7 +121,7 @@ class PodResize:
             worker.report()
             return
 
-    def _event(self, reason: str, what: str, generation: int | None, *, error: str = "") -> None:
+    def _event(self, reason: str, title: str, generation: int | None, *, error: str = "") -> None:
         summary: dict[str, Any] = {}
         for kind, container in containers(self.wanted if reason == "ResizeDeferred" else self.pod):
             if kind != EPHEMERAL:
@@ -129,7 +129,7 @@ class PodResize:
                 summary.setdefault(kind, []).append({"name": container["name"], "resources": resources})
         summary |= {"generation": generation} | ({"error": error} if error else {})
         text = json.dumps(summary, separators=(",", ":"))
-        self._worker.event(reason, f"{what}: {text}", warning=bool(error))
+        self._worker.event(reason, f"{title}: {text}", warning=bool(error))
 
 
 def _condition(kind: str, reason: str, message: str, generation: int | None) -> dict[str, Any]:
@@ -155,12 +155,12 @@ def _reported(pod: Object) -> Iterator[tuple[str, Object]]:
                 yield status["name"], status["resources"]
 
 
-def changed(one: Object, other: Object) -> set[str]:
+def changed(before: Object, after: Object) -> set[str]:
     """List the resources of which two sets of requests and limits differ.
 
     Example:
         >>> changed({"limits": {"cpu": "1", "memory": "1Gi"}}, {"limits": {"cpu": "2", "memory": "1Gi"}})
         {'cpu'}
     """
-    mine, others = _values(one), _values(other)
-    return {key[1] for key in mine.keys() | others.keys() if mine.get(key) != others.get(key)}
+    old, new = _values(before), _values(after)
+    return {key[1] for key in old.keys() | new.keys() if old.get(key) != new.get(key)}

@@ -46,7 +46,6 @@ class StaticPods:
 
     Args:
         folder: With a folder for each node.
-        mirrors: Keeps the copies in the API.
         begin: Starts a pod,
         end: and ends one, by its object.
     """

@@ -26,7 +26,6 @@ class StatusManager:
     Args:
         client: Forgets the containers whose ends are reported.
         turns: Limits how many pods report at the same time.
-        path: The pod's path in the API.
         pod: Returns the newest object known.
         status: Returns the PodStatus of this moment.
         answered: Called with the object that the API has after a report.

@@ -394,8 +394,8 @@ def _mounts(kind: str) -> Iterator[tuple[Path, str, list[str]]]:
     """Yield mount point, root and options of the file systems of a type (proc(5), mountinfo)."""
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
-        fields, (what, _, options) = before.split(), after.split(" ", 2)
-        if what == kind:
+        fields, (file_system, _, options) = before.split(), after.split(" ", 2)
+        if file_system == kind:
             yield Path(fields[4]), fields[3], options.split(",")
 
 

@@ -33,9 +33,7 @@ class Limits:
     """Enforces the limits of all containers.
 
     Args:
-        groups: Control groups, where there are some.
         kill: Called with the identity of a container that has taken too much memory.
-        cores: Those that this process may use.
     """
 
     def __init__(
@@ -102,8 +100,10 @@ class Limits:
         wanted = resources(container)
         used = self._groups.memory(identity) if self._groups else resident(tree(pid))
         if wanted.memory_limit is not None and used >= wanted.memory_limit:
-            what = f'attempting to set container "{container["name"]}" memory limit ({wanted.memory_limit})'
-            raise ResizeError(f"cannot decrease memory limits: {what} below current usage ({used})")
+            attempt = (
+                f'attempting to set container "{container["name"]}" memory limit ({wanted.memory_limit})'
+            )
+            raise ResizeError(f"cannot decrease memory limits: {attempt} below current usage ({used})")
         if self._groups is not None:
             try:
                 self._groups.resize(identity, wanted)

@@ -24,22 +24,15 @@ class ContainerRecord:
     """The state of a container's latest run.
 
     Attributes:
-        name: The container's name in the pod.
         state: ``waiting``, ``running`` or ``terminated``.
-        reason: Of waiting (``CrashLoopBackOff``) or terminated (``Completed``).
-        message: A sentence for people; for terminated, the termination message.
-        started_at: When this run started.
-        finished_at: When it ended.
         exit_code: 0 to 255; 128 + n for signal n. 128 (``StartError``) or 127 when it never started.
         signal: The signal that ended it.
         restart_count: Runs before this one.
         last: The run before this one, or, while waiting to run again, the one that ended.
-        container_id: Without a prefix.
         ready: A running container's readiness probe passes, or it has none.
         started: A running container's startup probe has passed, or it has none.
         image: The image of the definition that runs.
         resources: The requests and limits that the run has.
-        user: Its ids, as the status has them.
         image_id: What in truth runs: the root file system's name.
     """
 

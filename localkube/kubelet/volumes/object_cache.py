@@ -44,7 +44,7 @@ class ObjectCache:
         known = self._answers.get(path)
         if known is None or now - known[0] > FRESH_SECONDS:
             self._answers = {
-                key: kept for key, kept in self._answers.items() if now - kept[0] <= FRESH_SECONDS
+                key: answer for key, answer in self._answers.items() if now - answer[0] <= FRESH_SECONDS
             }
             known = (now, asyncio.create_task(self._fetch(path)))
             self._answers[path] = known

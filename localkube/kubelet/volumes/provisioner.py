@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, ApiError, Informer
+from localkube.api_client import Api, ApiError, Informer, object_key
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.quantity import parse
 from localkube.runtime.trees import remove_tree
@@ -143,8 +143,7 @@ class Provisioner:
                 await asyncio.sleep(pause)
 
     def _claim_changed(self, change: str, claim: Object, before: Object | None) -> None:
-        metadata = claim["metadata"]
-        key = (metadata["namespace"], metadata["name"])
+        key = object_key(claim)
         if change == "DELETED":
             self._failures.pop(key, None)
         elif wants_volume(claim) or wants_more(claim):

@@ -75,7 +75,6 @@ class VolumeManager:
     """The volumes of all pods.
 
     Args:
-        pods: The directory that has one folder a pod, by uid.
         tmpfs: The same in memory, for what comes from the API: many small files, some of them secret.
         claimed: The directory of the volumes that this cluster made for claims.
         node_directories: A directory for each node, its /var/lib/kubelet.
@@ -120,7 +119,7 @@ class VolumeManager:
         specs = pod["spec"].get("volumes") or []
         if not specs:
             return {}
-        ready = await asyncio.gather(*(self._prepare(pod, spec) for spec in specs))
+        ready = await asyncio.gather(*(self._guarded(pod, spec, self._make(pod, spec)) for spec in specs))
         return {spec["name"]: volume for spec, volume in zip(specs, ready, strict=True)}
 
     async def refresh(self, pod: Object) -> bool:
@@ -145,9 +144,6 @@ class VolumeManager:
         for directory in (self._pods / uid / "volumes").glob("*"):
             if directory.is_mount():
                 await asyncio.to_thread(syscalls.unmount, os.fspath(directory))
-
-    async def _prepare(self, pod: Object, spec: Object) -> MountedVolume:
-        return await self._guarded(pod, spec, self._make(pod, spec))
 
     async def _guarded(self, pod: Object, spec: Object, work: Any) -> Any:
         try:
@@ -354,7 +350,6 @@ def mounts(
     """Make the mounts of one container, outer directories first.
 
     Args:
-        container: The v1.Container.
         volumes: From ``VolumeManager.prepare``.
         environment: The variables that the pod declares for it, for ``subPathExpr``.
         hidden: Directories that are hidden in foreign volumes.

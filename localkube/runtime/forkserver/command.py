@@ -65,7 +65,6 @@ def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str)
 
     Args:
         argv: The command, as execve would get it.
-        env: Its environment, complete.
         python: The interpreter of the forkserver, an absolute path.
         path: The directories in which a command without a slash is searched.
 

@@ -51,11 +51,7 @@ def become(program: Callable[[], object], *, before: Callable[[], None]) -> NoRe
 
 
 def script(path: str) -> Callable[[], object]:
-    """Prepare the program of a file.
-
-    Raises:
-        OSError: It cannot be read.
-    """
+    """Prepare the program of a file."""
     file = _libc.fopen(os.fsencode(path), b"rbe")
     if not file:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)

@@ -103,12 +103,7 @@ def _replace_popen(sock: socket.socket, python: str) -> None:
 
 
 class _Popen:
-    """Replaces ``Popen`` in torchrun's subprocess handler.
-
-    Args:
-        sock: The zygote's other end.
-        python: The interpreter that both are.
-    """
+    """Replaces ``Popen`` in torchrun's subprocess handler."""
 
     def __init__(self, sock: socket.socket, python: str) -> None:
         self._sock, self._python, self._lock = sock, python, threading.Lock()

@@ -28,11 +28,7 @@ COMPILE_SECONDS = 120
 
 
 def obtain(report: Callable[[str], None]) -> Path:
-    """Find the library for this machine, compiling it if need be.
-
-    Raises:
-        LocalClusterError: There is no compiler, or it failed; or the cache cannot be written.
-    """
+    """Find the library for this machine, compiling it if need be."""
     with contextlib.suppress(Skipped):
         return packaged_program(NAME, key())
     built = cache_dir() / "preload" / key() / NAME
@@ -59,11 +55,7 @@ def key(machine: str = "") -> str:
 
 
 def compile_library(compiler: list[str], goal: Path) -> None:
-    """Compile the library to ``goal``.
-
-    Raises:
-        LocalClusterError: The compiler failed; its words are in the error.
-    """
+    """Compile the library to ``goal``."""
     command = [*compiler, *FLAGS, "-o", str(goal), *map(str, sorted(SOURCES.glob("*.c"))), "-ldl"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS)
