@@ -160,12 +160,6 @@ def test_a_volume_that_is_not_there_is_named_and_nothing_is_launched(launch, pla
     assert job.name not in local_cluster.kubectl("get jobs,services,configmaps")
 
 
-def test_two_runs_of_one_name_are_refused(launch, plain):
-    launch(plain("pass", name="twice"))
-    with pytest.raises(RunExists, match="twice"):
-        launch(plain("pass", name="twice"))
-
-
 def test_a_run_replaces_the_one_of_its_name_once_its_pods_are_gone(launch, plain, local_cluster):
     first = launch(plain("import time; time.sleep(600)", name="replaced", nodes=1))
     until(lambda: first.status.phase == "Running", "the first run to begin")

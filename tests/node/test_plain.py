@@ -150,45 +150,6 @@ def test_a_node_cannot_be_cut_off_and_the_refusal_says_why_and_what_to_do(cluste
     assert "a node cannot be isolated in plain mode" in caught.value.error["what"]
 
 
-def test_two_torch_ranks_meet_by_the_name_of_a_pod(cluster, pods):
-    source = """if True:
-        import os, torch, torch.distributed as dist
-        dist.init_process_group("gloo")
-        value = torch.tensor([float(dist.get_rank() + 1)]); dist.all_reduce(value); print(value.item())
-        dist.destroy_process_group()
-    """
-    service = {"metadata": {"name": "ranks"}, "spec": {"clusterIP": "None", "selector": {"app": "ranks"}}}
-    cluster.core.create_namespaced_service("default", service)
-    try:
-        names = []
-        for rank in range(2):
-            where = {
-                "MASTER_ADDR": "rank-0.ranks",
-                "MASTER_PORT": "29500",
-                "WORLD_SIZE": "2",
-                "RANK": str(rank),
-            }
-            env = [{"name": name, "value": value} for name, value in where.items()]
-            names.append(
-                pods.create(
-                    pod(
-                        main=python(source) | {"env": env},
-                        hostname=f"rank-{rank}",
-                        subdomain="ranks",
-                        labels={"app": "ranks"},
-                        restartPolicy="OnFailure",
-                    )
-                )
-            )
-        for name in names:
-            cluster.kubectl(
-                "wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s"
-            )
-            assert cluster.kubectl("logs", name) == "3.0\n"
-    finally:
-        cluster.core.delete_namespaced_service("ranks", "default")
-
-
 def test_a_machine_that_refuses_namespaces_gets_a_plain_cluster_by_itself(request):
     enter = restrictions.without_namespaces()
     with (

@@ -81,18 +81,6 @@ def test_a_part_that_is_stopped_while_the_cluster_starts_is_named(start, program
     assert f"the lines of {name}" in error["fix"]
 
 
-@pytest.mark.slow
-def test_a_part_that_is_slow_is_waited_for_and_what_is_waited_for_is_said(start):
-    starting = start()
-    server = part(starting, "kube-apiserver")
-    server.suspend()
-    slow = json.loads(starting.stdout.readline())["progress"]
-    server.resume()
-    assert slow.startswith("the API server does not answer; ")
-    assert " s, load " in slow and ", at work: " in slow
-    assert answer(*starting.communicate())["state"] == "running"
-
-
 def test_a_supervisor_that_is_killed_is_named(start):
     starting = start()
     os.kill(part(starting, "localkube.supervisor").pid, signal.SIGKILL)

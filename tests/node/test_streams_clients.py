@@ -2,7 +2,6 @@
 
 import base64
 import hashlib
-import http.client
 import json
 import ssl
 from contextlib import asynccontextmanager
@@ -28,7 +27,6 @@ for server in servers:
     threading.Thread(target=server.serve_forever).start()
 print("listening", flush=True)
 """
-ECHO = "echo ready; while read line; do echo got $line; done"
 TEXT = "grüße, 日本 🚂\n"
 V4, V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
 
@@ -53,15 +51,6 @@ def execute(cluster, name, *command, **options):
 def forward(cluster, name, *ports):
     words = ",".join(map(str, ports))
     return portforward(cluster.core.connect_get_namespaced_pod_portforward, name, "default", ports=words)
-
-
-def get(forwarded, port, path):
-    """Return the body of an HTTP answer through a forwarded port."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    connection.sock = forwarded.socket(port)
-    connection.sock.settimeout(PATIENCE)
-    connection.request("GET", path)
-    return connection.getresponse().read()
 
 
 def test_strings_reach_a_command_as_utf_8_and_its_exit_code_comes_back(cluster, target):
@@ -94,32 +83,6 @@ def test_bytes_that_are_cut_within_a_character_arrive_as_they_are(cluster, targe
     assert command.read_stdout() == "ü\n".encode() + b"\xff\n"
 
 
-def test_a_shell_on_a_terminal_is_talked_to_and_resized(cluster, target):
-    shell = execute(cluster, target, "sh", tty=True)
-    shell.write_channel(4, json.dumps({"Width": 101, "Height": 33}))
-    shell.write_stdin("stty -echo; PS1=; echo be''gin\n")
-    while "begin" not in shell.readline_stdout(timeout=PATIENCE):
-        pass
-    shell.write_stdin("stty size\n")
-    assert shell.readline_stdout(timeout=PATIENCE) == "33 101\r"
-    shell.write_stdin("echo " + TEXT)
-    assert shell.readline_stdout(timeout=PATIENCE) == TEXT.replace("\n", "\r")
-    shell.write_stdin("exit 5\n")
-    shell.run_forever(timeout=PATIENCE)
-    assert shell.returncode == 5
-
-
-def test_strings_reach_a_container_that_is_attached_to(cluster, pods):
-    name = pods.create(pod(ECHO, main={"stdin": True}))
-    pods.wait_for_line(name, "ready")
-    attach = cluster.core.connect_get_namespaced_pod_attach
-    attached = stream(attach, name, "default", stdin=True, stdout=True, stderr=True, _preload_content=False)
-    attached.write_stdin(TEXT)
-    assert attached.readline_stdout(timeout=PATIENCE) == f"got {TEXT}".strip()
-    attached.close()
-    assert "running" in pods.until(name, lambda pod: True)["status"]["containerStatuses"][0]["state"]
-
-
 def test_answers_that_end_with_their_connections_come_through_two_ports(cluster, target):
     forwarded = forward(cluster, target, 7001, 7002)
     for port in (7001, 7002):
@@ -128,24 +91,6 @@ def test_answers_that_end_with_their_connections_come_through_two_ports(cluster,
     assert {port: answer.split(b"\r\n\r\n")[1] for port, answer in answers.items()} == {
         port: b"x" * port for port in (7001, 7002)
     }
-
-
-def test_a_large_answer_comes_whole_before_its_end(cluster, target):
-    assert get(forward(cluster, target, 7001), 7001, "/5000000") == b"x" * 5_000_000
-
-
-def test_a_connection_that_the_client_closes_is_closed_in_the_pod(cluster, target):
-    forwarded = forward(cluster, target, 7001)
-    forwarded.socket(7001).sendall(b"GET /")
-    eventually(lambda: established(cluster, target), wanted=2)
-    forwarded.socket(7001).close()
-    eventually(lambda: established(cluster, target), wanted=0)
-
-
-def established(cluster, name):
-    """Count both ends of the connections to the first server's port, in the pod's network."""
-    table = cluster.kubectl("exec", name, "--", "cat", "/proc/net/tcp")
-    return sum(":1B59 " in line and line.split()[3] == "01" for line in table.splitlines())
 
 
 @asynccontextmanager

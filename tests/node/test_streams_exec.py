@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-from kubernetes.stream import stream
 
 from .clusters import PATIENCE, RunningCluster, eventually, pod
 from .restrictions import REPOSITORY
@@ -154,20 +153,6 @@ def test_what_a_command_leaves_behind_does_not_keep_kubectl(cluster, target):
         return
     assert processes(cluster, "7101") == 1
     assert run(cluster, "exec", target, "--", "pkill", "-f", "sleep 7101").returncode == 0
-
-
-def test_a_client_library_with_the_older_protocol_is_served(cluster, target):
-    answer = stream(
-        cluster.core.connect_get_namespaced_pod_exec,
-        target,
-        "default",
-        command=["sh", "-c", "echo out; echo problem >&2; exit 3"],
-        stdout=True,
-        stderr=True,
-        _preload_content=False,
-    )
-    answer.run_forever(timeout=PATIENCE)
-    assert (answer.read_stdout(), answer.read_stderr(), answer.returncode) == ("out\n", "problem\n", 3)
 
 
 def test_who_insists_on_spdy_is_told(cluster, target):

@@ -7,11 +7,9 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
-from kubernetes.stream import portforward
 
 from .clusters import PATIENCE, RunningCluster, eventually, pod, python
 
@@ -124,23 +122,3 @@ def test_forwarding_to_a_pod_that_is_deleted_ends_the_connection(cluster, pods):
         cluster.kubectl("delete", "pod", name, "--now")
         assert connection.recv(1) == b""
         connection.close()
-
-
-def test_a_client_library_forwards_by_channels(cluster, target):
-    forwarded = portforward(
-        cluster.core.connect_get_namespaced_pod_portforward, target, "default", ports="7000,7999"
-    )
-    connection = forwarded.socket(7000)
-    connection.setblocking(True)
-    connection.sendall(b"by channels")
-    received = b""
-    while len(received) < 11:
-        received += connection.recv(100)
-    assert received == b"by channels"
-    deadline = time.monotonic() + PATIENCE
-    refused = forwarded.socket(7999)
-    refused.setblocking(True)
-    while not forwarded.error(7999) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert "connection refused" in forwarded.error(7999)
-    connection.close()

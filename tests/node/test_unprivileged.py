@@ -5,9 +5,7 @@ be read. When somebody else runs them, the whole suite is already without privil
 """
 
 import os
-import subprocess
 import tempfile
-import urllib.request
 from pathlib import Path
 
 import pytest
@@ -57,33 +55,6 @@ def test_a_job_completes_and_its_output_can_be_read(cluster):
     assert cluster.kubectl("logs", "job/first") == "done by 0\n"
 
 
-def test_a_claim_is_bound_and_keeps_files(cluster, pods):
-    spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}}
-    cluster.core.create_namespaced_persistent_volume_claim(
-        "default", {"metadata": {"name": "data"}, "spec": spec}
-    )
-    volumes = [
-        {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
-        {"name": "memory", "emptyDir": {"medium": "Memory"}},
-    ]
-    mounts = [
-        {"name": "data", "mountPath": "/usr/share/is-not-here/data"},
-        {"name": "memory", "mountPath": "/memory"},
-    ]
-    for script, wanted in (("echo kept > data; touch /memory/file", ""), ("cat data", "kept\n")):
-        main = {"volumeMounts": mounts, "workingDir": "/usr/share/is-not-here/data"}
-        assert pods.output(pod(script, main=main, volumes=volumes)) == wanted
-
-
-def test_pods_have_names_services_and_tokens(pods):
-    script = """
-        getent hosts kubernetes.default.svc.cluster.local | cut -d' ' -f1
-        test -s /var/run/secrets/kubernetes.io/serviceaccount/token && echo token
-        hostname
-    """
-    assert pods.output(pod(script, hostname="rank-0")) == "10.96.0.1\ntoken\nrank-0\n"
-
-
 def test_commands_run_in_pods_with_and_without_a_terminal_and_files_are_copied(cluster, pods, home):
     name = pods.running(pod("echo up; exec sleep 600"))["metadata"]["name"]
     assert cluster.kubectl("exec", name, "--", "sh", "-c", "hostname; cat /proc/1/comm") == f"{name}\nsleep\n"
@@ -95,25 +66,6 @@ def test_commands_run_in_pods_with_and_without_a_terminal_and_files_are_copied(c
     cluster.kubectl("cp", str(home / "sent"), f"{name}:/tmp/sent")
     assert cluster.kubectl("exec", name, "--", "cat", "/tmp/sent") == "copied\n"
     assert cluster.kubectl("logs", name) == "up\n"
-
-
-def test_a_port_that_listens_on_localhost_is_forwarded(cluster, pods):
-    source = """
-import http.server
-server = http.server.HTTPServer(("127.0.0.1", 8000), http.server.SimpleHTTPRequestHandler)
-print("listening", flush=True)
-server.serve_forever()
-"""
-    name = pods.create(pod(main=python(source) | {"workingDir": "/tmp"}))
-    pods.wait_for_line(name, "listening")
-    command = cluster.kubectl_command("port-forward", "--address=127.0.0.1", name, ":8000")
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=cluster.enter) as forwarding:
-        try:
-            port = forwarding.stdout.readline().split(" -> ")[0].rsplit(":", 1)[1]
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=PATIENCE) as answer:
-                assert answer.status == 200
-        finally:
-            forwarding.kill()
 
 
 def test_a_pod_cannot_write_on_the_host_and_is_held_to_its_memory(pods):
@@ -130,19 +82,6 @@ def test_the_users_home_without_rights_is_named(home, enter):
         localkube("create", "lab", "--nodes", "1", home=place, preexec_fn=enter, cwd="/")
     assert "Permission denied" in caught.value.error["what"]
     assert str(place) in caught.value.error["about"]
-
-
-def test_containers_share_their_processes_where_their_pod_asks_for_it(pods):
-    spec = pod("until pgrep -xf 'sleep 45670'; do sleep 0.05; done", shareProcessNamespace=True)
-    other = {"name": "other", "image": "busybox", "command": ["sleep", "45670"]}
-    spec["spec"]["containers"].append(other)
-    name = pods.create(spec)
-    pods.until(name, lambda pod: state(pod).get("terminated", {}).get("exitCode") == 0)
-
-
-def test_a_probe_runs_a_command_in_a_container(pods):
-    probe = {"exec": {"command": ["test", "-e", "/tmp/up"]}, "periodSeconds": 1}
-    pods.running(pod("touch /tmp/up; sleep 600", main={"readinessProbe": probe}))
 
 
 def test_networks_of_nodes_and_policies_are_the_users_own(cluster, pods):

@@ -36,11 +36,6 @@ OPERATOR = (  # as notebook 09 leaves it when it fails
     "cluster.kubectl('-n kubeflow create deployment training-operator --image=none --replicas=0')\n"
     "cluster.kubectl(f'-n kubeflow label deployment/training-operator namespace/kubeflow {label}')"
 )
-ALARM = (  # the one that a time limit sets rings now: nobody knows how long it takes to come here
-    "import psutil, signal, threading\n"
-    "psutil.Process().parents()[1].send_signal(signal.SIGALRM)\n"
-    "threading.Event().wait()"
-)
 LABEL = "cluster.kubectl('label configmap by-hand trainyard/notebook=07')"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -182,23 +177,6 @@ def test_a_terminated_run_deletes_its_namespace(make_notebook, smoke, told, loca
     assert process.returncode == 130, "".join(seen)
     assert namespaces(local_cluster) == before
     assert told()[0]["verdict"] == "interrupted"
-
-
-@pytest.mark.slow
-def test_a_run_ends_at_its_time_limit_and_says_where_it_was(
-    make_notebook, smoke, finish, told, local_cluster
-):
-    make_notebook("07_waits", CONNECT, ALARM)
-    make_notebook("08_never", "never = 1")
-    before = namespaces(local_cluster)
-    done = finish(smoke("--time-limit", "1h"), timeout=400)
-    assert done.returncode == 124, done.stdout
-    result, cases = told()
-    assert [each["verdict"] for each in result["notebooks"]] == ["failed", "not executed"]
-    assert "cell 4" in cases["07_waits"].result[0].type
-    assert cases["08_never"].is_skipped
-    assert result["bundle"]
-    assert namespaces(local_cluster) == before
 
 
 def test_a_kubeconfig_that_leads_nowhere_is_told_in_the_report(make_notebook, smoke, finish, told, tmp_path):

@@ -3,15 +3,12 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from localkube.controlplane import binaries, build
 from localkube.errors import LocalClusterError
 
-ROOT = Path(__file__).parents[2]
-PYTHON = sys.executable
 KUBERNETES = dict.fromkeys(binaries.SERVERS, "Kubernetes v1.36.3")
 KUBECTL = '{"clientVersion": {"gitVersion": "v1.36.3"}}'
 ETCD = "etcd Version: 3.6.8\nGit SHA: none"
@@ -164,22 +161,3 @@ def test_a_cache_that_is_read_only_still_serves(programs, tmp_path, monkeypatch)
             obtain()
     finally:
         subprocess.run(["umount", cache], check=True, env=environment)
-
-
-def test_a_second_search_reports_the_progress_of_the_first(programs):
-    (programs / "etcd").unlink()
-    first = (
-        "import sys\nfrom localkube.lock import alone\n"
-        "with alone(print) as turn:\n    turn.report('120 of 540 packages compiled')\n"
-        "    print('held', flush=True)\n    sys.stdin.read()"
-    )
-    pipes = {"stdout": subprocess.PIPE, "text": True, "cwd": ROOT}
-    holder = subprocess.Popen([PYTHON, "-c", first], stdin=subprocess.PIPE, **pipes)
-    assert "held\n" in iter(holder.stdout.readline, "")
-    second = subprocess.Popen([PYTHON, "-m", "localkube.controlplane"], **pipes)
-    assert any("120 of 540" in line for line in iter(second.stdout.readline, ""))
-    fill_cache()
-    holder.communicate("go on", timeout=30)
-    rest, _ = second.communicate(timeout=30)
-    assert second.returncode == 0
-    assert "from cache" in rest

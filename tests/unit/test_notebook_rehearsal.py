@@ -24,17 +24,6 @@ def test_what_is_not_in_a_notebook_is_the_clusters_time():
     assert found.passed
 
 
-def test_times_stand_beside_those_of_the_rehearsal_before():
-    found = notebook_rehearsal.judge(
-        result(a="passed", b="passed"), place=PLACE, before={"a": 8.0, "gone": 99.0}
-    )
-    rows = {row["notebook"]: row for row in found.table}
-    assert (rows["a"]["seconds"], rows["a"]["last time"]) == ("10", "8")
-    assert rows["b"]["last time"] == ""
-    assert (rows["together"]["seconds"], rows["together"]["last time"]) == ("35", "8")
-    assert rows["together"]["verdict"] == "passed"
-
-
 @pytest.mark.parametrize("verdict", ["failed", "not finished", "not executed"])
 def test_one_notebook_that_does_not_pass_is_enough_not_to_be_ready(verdict):
     found = notebook_rehearsal.judge(result(a="passed", b=verdict), place=PLACE, before={})
