@@ -5,6 +5,7 @@ hangs for good is pytest-timeout's to end.
 """
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 PATIENCE = 120
@@ -30,3 +31,26 @@ class Standstill:
         assert time.monotonic() < self._end, (
             f"wanted {wanted}; for {self._seconds:g} s nothing else was seen than {self._last!r}"
         )
+
+
+def eventually(look: Callable[[], Any], *, wanted: Any = True) -> None:
+    """Look until the answer is ``wanted``: for what cannot be watched, such as a server that comes back.
+
+    Raises:
+        AssertionError: It has not changed for long, and is not; the message has the last answer.
+    """
+    standstill = Standstill()
+    while (seen := look()) != wanted:
+        standstill.seen(seen)
+        standstill.check(repr(wanted))
+        time.sleep(0.1)
+
+
+def until(look: Callable[[], Any], what: str = "it") -> Any:
+    """Look until there is something, and return it; ``what`` is for the error."""
+    standstill = Standstill()
+    while not (seen := look()):
+        standstill.seen(seen)
+        standstill.check(what)
+        time.sleep(0.1)
+    return seen

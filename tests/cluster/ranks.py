@@ -3,11 +3,8 @@ other as the ranks of a gradient's all-reduce do.
 """
 
 import contextlib
-import time
 
 import psutil
-
-from ..patience import Standstill
 
 STEPS = 45
 TRAINER = """
@@ -61,12 +58,3 @@ def at_step(run, step):
         if line == str(step):
             return lines
     raise AssertionError(f"rank 0 ended before step {step}: {run.status}\n{run.logs()}")
-
-
-def until(look, what="it"):
-    """Look until it holds: for what is seen by the kit's own verbs alone; ``what`` is for the error."""
-    standstill = Standstill()
-    while not (seen := look()):
-        standstill.seen(seen)
-        standstill.check(what)
-        time.sleep(0.1)

@@ -6,7 +6,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -14,6 +13,8 @@ from click.testing import CliRunner
 import kitlib as kit
 from kitlib.errors import BadInput, ClusterBroken, CommandFailed, ProviderFailed
 from trainyard_kit.cli import main as cli
+
+from ..patience import eventually
 
 SMALL = {"nodes": 1, "warm": False}
 
@@ -170,10 +171,7 @@ def test_top_tells_what_nodes_and_pods_use(local_cluster):
             assert "ask again" in error.fix
             return []
 
-    deadline = time.monotonic() + 120
-    while len(told()) < len(local_cluster.nodes()):
-        assert time.monotonic() < deadline, local_cluster.top()
-        time.sleep(0.5)  # what metrics-server knows cannot be watched
+    eventually(lambda: len(told()), wanted=len(local_cluster.nodes()))
     assert local_cluster.top()[0]["of memory"].endswith("%")
     assert local_cluster.top("pods").columns == ("pod", "cpu", "memory")
     with pytest.raises(kit.errors.BadInput, match="top is for nodes and for pods"):

@@ -12,7 +12,7 @@ import pytest
 import kitlib as kit
 from kitlib.errors import BadInput, KitError, RunNotFound
 
-from .ranks import until
+from ..patience import until
 
 pytestmark = pytest.mark.cluster
 

@@ -17,9 +17,9 @@ import pytest
 import kitlib as kit
 from kitlib.errors import KitError
 
-from ..patience import PATIENCE
+from ..patience import PATIENCE, until
 from ..rows import slow
-from .ranks import STEPS, at_step, component, containers, until
+from .ranks import STEPS, at_step, component, containers
 
 pytestmark = pytest.mark.cluster
 

@@ -12,8 +12,8 @@ import pytest
 import kitlib as kit
 from kitlib.errors import KitError
 
-from ..patience import PATIENCE
-from .ranks import at_step, containers, until
+from ..patience import PATIENCE, until
+from .ranks import at_step, containers
 
 pytestmark = [pytest.mark.cluster, pytest.mark.namespaces]
 

@@ -11,7 +11,7 @@ import kitlib as kit
 from kitlib.errors import BadInput, Interrupted, LaunchRejected, RunExists, RunNotFound, WaitTimeout
 from trainyard_kit.cli import main
 
-from .ranks import until
+from ..patience import until
 
 pytestmark = pytest.mark.cluster
 

@@ -19,7 +19,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 import kitlib as kit
 from kitlib.k8s import pods
 
-from .ranks import until
+from ..patience import until
 
 pytestmark = pytest.mark.cluster
 

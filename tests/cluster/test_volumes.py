@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import sys
-import time
 
 import pytest
 from click.testing import CliRunner
@@ -18,6 +17,8 @@ from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.storage.helper_pod import HelperPod
 from trainyard_kit.cli import main
+
+from ..patience import eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -155,12 +156,12 @@ def test_a_sender_that_is_killed_leaves_nothing_half_made(volume, local_cluster,
         sender.kill()
     (left,) = helpers(local_cluster)
     local_cluster.kube.delete("Pod", left["pod"])  # as its deadline would
-    deadline = time.monotonic() + 20
-    names = None
-    while time.monotonic() < deadline and names != []:
+
+    def halves():
         with HelperPod(local_cluster, "files") as helper:
-            names = [each for each in helper.output("ls -A").split() if each.startswith((".train", "large"))]
-    assert names == []
+            return [each for each in helper.output("ls -A").split() if each.startswith((".train", "large"))]
+
+    eventually(halves, wanted=[])
 
 
 def test_a_lost_connection_is_said_and_the_file_is_not_there(volume, local_cluster, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from PIL import Image
 
 import kitlib as kit
 
-from .ranks import until
+from ..patience import until
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "manifests" / "torch-elastic-eks"

@@ -12,9 +12,9 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from kitlib.widgets.widget import LiveView
 
-from ..patience import PATIENCE
+from ..patience import PATIENCE, until
 from ..rows import slow
-from .ranks import component, until
+from .ranks import component
 
 pytestmark = pytest.mark.cluster
 

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 import psutil
 from kubernetes import client, config, watch
 
-from ..patience import PATIENCE, Standstill
+from ..patience import PATIENCE, eventually
 from .restrictions import REPOSITORY, Enter
 
 TERMINAL = ("Succeeded", "Failed")
@@ -337,19 +336,6 @@ def state(pod: dict[str, Any], name: str = "main") -> dict[str, Any]:
 def is_ready(pod: dict[str, Any]) -> bool:
     conditions = {item["type"]: item["status"] for item in pod["status"].get("conditions", [])}
     return conditions.get("Ready") == "True"
-
-
-def eventually(look: Callable[[], Any], *, wanted: Any = True) -> None:
-    """Look until the answer is ``wanted``: for what cannot be watched, such as a server that comes back.
-
-    Raises:
-        AssertionError: It has not changed for long, and is not; the message has the last answer.
-    """
-    stall = Standstill()
-    while (seen := look()) != wanted:
-        stall.seen(seen)
-        stall.check(repr(wanted))
-        time.sleep(0.1)
 
 
 def command_line(process: psutil.Process) -> list[str]:

@@ -4,7 +4,7 @@ import json
 import secrets
 from typing import Any
 
-from .clusters import PATIENCE, RunningCluster, pod
+from .clusters import PATIENCE, RunningCluster
 
 FOREVER = "trap 'exit 0' TERM; sleep infinity & wait"
 
@@ -12,24 +12,6 @@ FOREVER = "trap 'exit 0' TERM; sleep infinity & wait"
 def named(word: str) -> str:
     """Return a name that nothing in the cluster has yet."""
     return f"{word}-{secrets.token_hex(3)}"
-
-
-def workload(
-    kind: str, name: str, script: str = FOREVER, *, spec: dict | None = None, **pod_spec: Any
-) -> dict:
-    """Return a Deployment, StatefulSet or DaemonSet whose pods are labelled ``app=name``.
-
-    Args:
-        kind: Of them.
-        name: Its own.
-        script: What the container ``main`` runs.
-        spec: The rest of the workload's spec.
-        pod_spec: As for ``cluster.pod``.
-    """
-    template = pod(script, labels={"app": name}, **({"restartPolicy": "Always"} | pod_spec))
-    template = {"metadata": {"labels": {"app": name}}, "spec": template["spec"]}
-    body = {"selector": {"matchLabels": {"app": name}}, "template": template} | (spec or {})
-    return {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": name}, "spec": body}
 
 
 def apply(cluster: RunningCluster, manifest: dict[str, Any]) -> str:
@@ -44,11 +26,6 @@ def claim(cluster: RunningCluster, name: str) -> None:
     cluster.core.create_namespaced_persistent_volume_claim("default", body)
 
 
-def until(cluster: RunningCluster, thing: str, path: str, value: Any) -> None:
-    """Wait until a field of an object has a value, by its JSONPath without braces."""
-    cluster.kubectl("wait", f"--for=jsonpath={{{path}}}={value}", thing, f"--timeout={PATIENCE}s")
-
-
 def pods_of(cluster: RunningCluster, name: str) -> list[dict[str, Any]]:
     """Return the pods labelled ``app=name`` that are not being deleted, by name."""
     items = json.loads(cluster.kubectl("get", "pods", "-l", f"app={name}", "-o", "json"))["items"]
@@ -58,10 +35,6 @@ def pods_of(cluster: RunningCluster, name: str) -> list[dict[str, Any]]:
 
 def names(pods: list[dict[str, Any]]) -> list[str]:
     return [item["metadata"]["name"] for item in pods]
-
-
-def nodes(pods: list[dict[str, Any]]) -> list[str]:
-    return [item["spec"].get("nodeName", "") for item in pods]
 
 
 def delete(cluster: RunningCluster, *things: str) -> None:

@@ -6,12 +6,12 @@ import os
 import signal
 import tarfile
 import threading
-import time
 import zipfile
 
 import pytest
 
 from ..node import restrictions
+from ..patience import until
 from .release_server import Release, serving
 from .small_archive import DATASETS, PATH, Program, archive
 
@@ -170,7 +170,7 @@ def test_two_at_once_fetch_once(program, release):
     release.holds[PATH] = threading.Event()
     with serving(release) as url:
         first = program.start(mirror=url)
-        wait_for_request(release)
+        until(lambda: release.requests, "a request")
         second = program.start(mirror=url)
         assert "waiting" in json.loads([second.stdout.readline(), second.stdout.readline()][1])["doing"]
         release.holds[PATH].set()
@@ -186,9 +186,7 @@ def test_one_that_is_killed_in_the_middle_is_taken_up_by_the_next(program, relea
     with serving(release) as url:
         first = program.start(mirror=url)
         part = program.root / ".trainyard" / "cifar10" / f"{PATH[1:]}.part"
-        deadline = time.monotonic() + 30
-        while not (part.exists() and part.stat().st_size > 5000) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: part.exists() and part.stat().st_size > 5000, "half of it")
         first.send_signal(number)
         first.communicate()
         assert not (program.root / "cifar10").exists()
@@ -258,10 +256,3 @@ def test_no_member_of_an_archive_leaves_its_folder(modules, tmp_path, name):
     (tmp_path / "b.tar.gz").write_bytes(b"no archive")
     with pytest.raises(Trouble, match="is damaged"):
         unpack(tmp_path / "b.tar.gz", tmp_path / "in")
-
-
-def wait_for_request(release):
-    deadline = time.monotonic() + 30
-    while not release.requests and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert release.requests

@@ -1,7 +1,6 @@
 """Directories whose files change all at once."""
 
 import os
-import stat
 
 import pytest
 
@@ -14,23 +13,6 @@ def names(directory):
 
 def visible(directory):
     return [name for name in names(directory) if not name.startswith("..")]
-
-
-def test_files_appear_with_their_bytes_and_modes(tmp_path):
-    previous = os.umask(0o077)
-    try:
-        assert write_atomically(
-            tmp_path / "v", {"a": VolumeFile(b"1", 0o644), "deep/er/b": VolumeFile(b"2", 0o755)}
-        )
-    finally:
-        os.umask(previous)
-    assert (tmp_path / "v" / "a").read_bytes() == b"1"
-    assert (tmp_path / "v" / "deep" / "er" / "b").read_bytes() == b"2"
-    modes = [
-        stat.S_IMODE((tmp_path / "v" / path).stat().st_mode) for path in ("", "deep", "deep/er", "deep/er/b")
-    ]
-    assert modes == [0o755] * 4
-    assert visible(tmp_path / "v") == ["a", "deep"]
 
 
 def test_every_name_is_a_link_through_one_pointer(tmp_path):

@@ -35,15 +35,6 @@ def series(meter, address="10.244.254.1"):
     return {line.split(" ")[0]: line.split(" ")[1:] for line in lines if not line.startswith("#")}
 
 
-def test_each_container_and_each_pod_has_its_series_with_the_moment(made):
-    found = series(made[0])
-    labels = 'namespace="lab",pod="one"'
-    assert found[f'container_cpu_usage_seconds_total{{container="side",{labels}}}'] == ["2.0", "1000000"]
-    assert found[f'container_start_time_seconds{{container="side",{labels}}}'] == ["900.5"]
-    assert found[f"pod_cpu_usage_seconds_total{{{labels}}}"] == ["4.0", "1000000"]
-    assert found[f"pod_memory_working_set_bytes{{{labels}}}"] == [str(2 << 20), "1000000"]
-
-
 def test_a_node_without_pods_uses_its_share_of_the_kubelet(made):
     found = series(made[0], "10.244.254.2")
     assert float(found["node_cpu_usage_seconds_total"][0]) > 0

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from ..node.tls import Authority
+from ..patience import until
 from .test_tools import ROOT, setup, tool
 
 packages = tool("install_packages")
@@ -208,16 +209,6 @@ setup.become(["sleep", "100"], 1.0, 2.0)
     assert setup.json.loads((tmp_path / "setup.json").read_text())["parts"] == [
         {"name": "packages", "seconds": 1.0}
     ]
-
-
-def until(found, seconds=60):
-    """Return what ``found`` returns when it is something."""
-    waited = threading.Event()
-    for _ in range(seconds * 20):
-        if value := found():
-            return value
-        waited.wait(0.05)
-    raise AssertionError("it did not come to that")
 
 
 def test_the_control_plane_is_obtained_by_a_python_without_packages_be_it_the_oldest():

@@ -229,14 +229,6 @@ def test_what_the_programs_import_is_there_once_the_list_is_installed(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "dockerfile", sorted(ROOT.glob("images/*/Dockerfile")), ids=lambda at: at.parent.name
-)
-def test_hadolint_finds_nothing_in_a_dockerfile(dockerfile):
-    done = subprocess.run([BIN / "hadolint", dockerfile], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
-
-
 def test_the_image_is_built_on_the_official_one_of_the_torch_and_the_cuda_that_are_pinned():
     torch, cuda = PINS["torch"], ".".join(PINS["cuda-toolkit"].split(".")[:2])
     text = DOCKERFILE.read_text()

@@ -11,7 +11,7 @@ import pytest
 
 import kitlib as kit
 
-from ..cluster.ranks import until
+from ..patience import until
 from .pages import commands, manifest
 
 PAGE = "elasticdl-gke"
