@@ -10,9 +10,9 @@ ROOT = Path(__file__).parents[2]
 LINES = {
     "kitlib": 12_626,
     "localkube": 29_058,
-    "programs": 1_605,
+    "programs": 1_604,
     "trainers": 9_910,
-    "trainyard_kit": 17_148,
+    "trainyard_kit": 16_907,
     "tests": 55_772,
 }
 PRODUCT = ("kitlib", "localkube", "trainyard_kit")

@@ -18,7 +18,7 @@ def functions(path):
 def test_the_program_with_todos_is_that_of_one_process():
     ours, theirs = (
         functions(ROOT / "trainers" / "digits_single.py"),
-        functions(ROOT / "trainyard_kit" / "exercises" / "digits_todo.py"),
+        functions(ROOT / "notebooks" / "scripts" / "digits_todo.py"),
     )
     assert {name for name in ours if ours[name] != theirs.get(name)} == {"emit", "main"}
 
@@ -35,7 +35,7 @@ TODO = {
 def filled(**changes):
     """Fill in the TODOs of the program, some of them otherwise."""
     lines = []
-    for line in (ROOT / "trainyard_kit" / "exercises" / "digits_todo.py").read_text().splitlines():
+    for line in (ROOT / "notebooks" / "scripts" / "digits_todo.py").read_text().splitlines():
         todo = next((number for number in TODO if f"# TODO {number}" in line), None)
         if todo is None and not line.startswith("    loader = "):
             lines += [changes["end"]] if "end" in changes and line.startswith("    evaluate(") else []
@@ -106,7 +106,7 @@ def test_the_program_is_trained_on_two_ranks(name, tmp_path):
 
 
 def test_a_program_without_changes_is_not_run():
-    first, *others = kit.check("05", program=ROOT / "trainyard_kit" / "exercises" / "digits_todo.py")
+    first, *others = kit.check("05", program=ROOT / "notebooks" / "scripts" / "digits_todo.py")
     assert "as it was" in first.advice
     assert not any(row.right for row in others)
 

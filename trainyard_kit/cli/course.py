@@ -15,10 +15,7 @@ from kitlib import config
 from kitlib.errors import BadInput
 
 FOLDERS = ("notebooks", "docs", "trainers", "programs", "manifests", "images")
-FILES = (
-    "trainyard_kit/clouds/eks/cluster.yaml",
-    "trainyard_kit/exercises/digits_todo.py",
-)  # of the packages, where notebooks show them
+TEMPLATE = "trainyard_kit/clouds/eks/cluster.yaml"  # of the packages, where a notebook shows it
 IGNORED = {"__pycache__", ".ipynb_checkpoints"}
 # Of the notebooks' folder: what learners made beside them, as my_digits.py or a notebook's copy, is theirs.
 COURSE = re.compile(r"notebooks/(\d\d_\w+\.ipynb|sanitize\.cfg|\w+/.*)|(?!notebooks/).*")
@@ -40,7 +37,7 @@ def copy_course(folder: Path) -> list[Path]:
         and not IGNORED & set(path.parts)
         and COURSE.fullmatch(path.relative_to(config.DATA).as_posix())
     }
-    sources |= {Path(name): config.ROOT / name for name in FILES}
+    sources[Path(TEMPLATE)] = config.ROOT / TEMPLATE
     there = {name for name in sources if (folder / name).exists()}
     changed = [name for name in there if not filecmp.cmp(sources[name], folder / name, shallow=False)]
     if changed:
