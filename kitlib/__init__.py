@@ -22,7 +22,7 @@ from kitlib.clusters import (
     credentials,
     list_clusters,
 )
-from kitlib.clusters.machine import doctor, images
+from kitlib.clusters.machine import doctor
 from kitlib.datasets import DatasetJob, prepare_dataset, upload_image_folder
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
 from kitlib.jobs import (
@@ -62,7 +62,6 @@ __all__ = [
     "credentials",
     "delete_resources",
     "doctor",
-    "images",
     "install",
     "launch",
     "list_clusters",

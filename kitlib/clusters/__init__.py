@@ -40,7 +40,7 @@ def create_cluster(
         memory: Memory of each node, as "4Gi"; by default an equal share of the machine.
         gpus: GPUs of each node; by default those of the machine.
         recreate: Delete a cluster of this name first.
-        options: The provider's own: for ``local`` port, labels, simulated_nodes, warm; for ``existing``
+        options: The provider's own: for ``local`` port, labels, warm; for ``existing``
             kubeconfig, context, namespace; for ``eks`` region, profile, instance_type, spot, hours and more;
             for ``gke`` project, zone, accelerator, machine_type, spot, hours and more.
 

@@ -25,7 +25,6 @@ from kitlib.k8s.api_errors import launch_rejected
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.events import events_table, make_event, write_event
 from kitlib.k8s.manifests import title
-from kitlib.k8s.quantities import check_count
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.runs.run import Run
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from kitlib.widgets.cluster_view import ClusterWatch
     from kitlib.widgets.placement import PlacementWatch
 
-MOST_SIMULATED = 5000
 Rows = list[dict[str, object]]
 
 NODE_EVENTS = {
@@ -182,15 +180,9 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
 
     def _switch(self, verb: str, node: str) -> None:
         """Stop, shut down, start, isolate or reconnect a node."""
-        raise self._not_ours(verb, f'node "{node}"')
-
-    def _simulate(self, count: int) -> None:
-        raise self._not_ours("simulate", f"{count} nodes")
-
-    def _not_ours(self, verb: str, about: str) -> BadInput:
-        return BadInput(
+        raise BadInput(
             f"the nodes of a cluster of the provider {self.provider} are not the kit's to {verb}",
-            about=f'{about} of cluster "{self.name}"',
+            about=f'node "{node}" of cluster "{self.name}"',
             fix='use a local cluster: kit.create_cluster("local")',
         )
 
@@ -441,18 +433,6 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         words = f"node {node} was {reason.lower()} on purpose"
         write_event(self.kube, make_event(found, "Node", reason, words, at=now))
         return self.nodes()
-
-    def simulate_nodes(self, count: int) -> None:
-        """Simulate nodes whose pods only report that they run; 0 removes them.
-
-        They have the label and the taint ``trainyard/simulated``: only pods that tolerate it are scheduled
-        there, which shows scheduling at a scale that no machine has.
-
-        Example:
-            >>> cluster.simulate_nodes(100)
-        """
-        check_count(count, what="count", least=0, most=MOST_SIMULATED)
-        self._simulate(count)
 
     # Showing
 

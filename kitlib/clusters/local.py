@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kitlib.clusters import cleanup, kubeconfigs
+from kitlib.clusters import cleanup
 from kitlib.clusters.base import Cluster, Rows
 from kitlib.clusters.machine import Unfinished, ask, get_images, load_images
 from kitlib.clusters.shape import Shape
@@ -27,7 +27,6 @@ CHOICES = {"mode": ("auto", "namespaces", "plain"), "images": ("auto", "pull", "
 OPTIONS = {
     "port": "of the API on 127.0.0.1; by default a free one",
     "labels": "a dict of labels for every node",
-    "simulated_nodes": "how many nodes to add whose pods only report that they run",
     "warm": "False starts every container's Python afresh",
     "mode": "namespaces or plain; by default as well as the machine allows",
     "images": "pull or stand-in, for containers' images; by default the kit's own alone have a stand-in",
@@ -81,12 +80,7 @@ class LocalCluster(Cluster):
                     fix=f'kit.create_cluster("local", name="{name}")',
                 ) from error
             line.done(f"{status['nodes']} nodes are Ready, Kubernetes {status['version']}")
-        cluster = cls(name, status)
-        if recreate and kubeconfigs.is_merged(name):
-            kubeconfigs.merge(cluster)
-        if (simulated := shape.options.get("simulated_nodes")) is not None:
-            cluster.simulate_nodes(simulated)
-        return cluster
+        return cls(name, status)
 
     @classmethod
     def find(cls, name: str) -> "LocalCluster | None":
@@ -166,18 +160,11 @@ class LocalCluster(Cluster):
         with progress(f"cluster {self.name}") as line:
             line.update("deleting it")
             cleanup.delete_kubeconfigs(self.name)
-            kubeconfigs.remove(self.name)
             ask("delete", self.name, report=line.update)
             line.done("deleted")
 
     def _switch(self, verb: str, node: str) -> None:
         ask("node", verb, self.name, node)
-
-    def _simulate(self, count: int) -> None:
-        with progress(f"cluster {self.name}") as line:
-            line.update(f"making {count} simulated nodes")
-            ask("simulate", self.name, str(count))
-            line.done(f"{count} simulated nodes")
 
     def load_images(self, archive: Path) -> bool:
         """Put the images of an archive into this machine's store, from which its clusters run."""

@@ -169,17 +169,6 @@ def _mode(mode: str) -> tuple[str, str, str]:
     )
 
 
-def images(*, wide: bool = False) -> Table:
-    """List the known container images: what stands in for each on local nodes, and whether it is here.
-
-    Args:
-        wide: Add what each stand-in cannot do.
-    """
-    columns = ("image", "tags", "stand_in", "state") + (("cannot",) if wide else ())
-    rows = [tuple(image[column] for column in columns) for image in ask("images")]
-    return Table(tuple(column.replace("_", " ") for column in columns), rows)
-
-
 def load_images(file: str) -> list[dict[str, Any]]:
     """Load the images of an archive of ``docker save``, or of an OCI layout; return their records."""
     with progress("images") as line:

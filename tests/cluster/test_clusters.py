@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
+from kitlib.clusters import machine
 from kitlib.errors import BadInput, ClusterBroken, CommandFailed, ProviderFailed
 from trainyard_kit.cli import main as cli
 
@@ -141,7 +142,7 @@ def test_a_node_is_switched_off_comes_back_with_its_cluster_and_others_are_prete
         assert pretended.exit_code == 0, pretended.output
         assert "7 of 7 nodes Ready" in repr(local_cluster)
     finally:
-        local_cluster.simulate_nodes(0)
+        machine.ask("simulate", local_cluster.name, "0")
     assert "4 of 4 nodes Ready" in repr(local_cluster)
 
 

@@ -24,7 +24,6 @@ COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "kit.credentials": ("doctor", ()),
     "kit.delete_resources": ("resources delete", ("provider",)),
     "kit.doctor": ("doctor", ()),
-    "kit.images": ("image list", ()),
     "kit.IndexedJob": ("launch", ("trainer",)),
     "kit.install": ("operator install", ("name",)),
     "kit.launch": ("launch", ("trainer",)),

@@ -53,7 +53,10 @@ def use_bundle(file: Path) -> None:
 def image(context: click.Context, wide: bool, output: str | None) -> None:
     """Show, pull, load, save, build and remove images, and what stands in for some."""
     if context.invoked_subcommand is None:
-        known, pulled = machine.images(wide=wide), _pulled_images()
+        columns = ("image", "tags", "stand_in", "state") + (("cannot",) if wide else ())
+        rows = [tuple(row[column] for column in columns) for row in machine.ask("images")]
+        known = Table([column.replace("_", " ") for column in columns], rows)
+        pulled = _pulled_images()
         if pulled.rows or output:
             show(output, known=known, pulled=pulled)
         else:

@@ -12,13 +12,12 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import click
-from click.shell_completion import get_completion_class
 
 from kitlib import __version__, clusters, config, plugins
-from kitlib.clusters import cleanup, kubeconfigs, machine
+from kitlib.clusters import cleanup, machine
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound
-from trainyard_kit.cli.advice import PROGRAM, for_terminal
+from trainyard_kit.cli.advice import for_terminal
 from trainyard_kit.cli.course import course
 from trainyard_kit.cli.kubectl import kubectl
 from trainyard_kit.cli.lessons import dataset, operator
@@ -135,17 +134,10 @@ def status(name: str) -> None:
 @cluster.command()
 @NAME
 @click.option("--path", "only_path", is_flag=True, help="Print its path.")
-@click.option("--merge", is_flag=True, help="Add it to your own: KUBECONFIG, or ~/.kube/config.")
-def kubeconfig(name: str, only_path: bool, merge: bool) -> None:
+def kubeconfig(name: str, only_path: bool) -> None:
     """Print the kubeconfig of the cluster NAME."""
-    found = clusters.connect(name)
-    if merge:
-        click.echo(f"{kubeconfigs.merge(found)} has the context {found.name}")
-        click.echo(f"Try: kubectl --context {found.name} get nodes", err=True)
-    elif only_path:
-        click.echo(found.kubeconfig)
-    else:
-        click.echo(found.kubeconfig.read_text(), nl=False)
+    path = clusters.connect(name).kubeconfig
+    click.echo(path) if only_path else click.echo(path.read_text(), nl=False)
 
 
 @cluster.command()
@@ -176,7 +168,6 @@ def delete(name: str, provider: str | None, ignore_not_found: bool, option: dict
     found = clusters.find(name, provider=provider, **option)
     if found is None:
         cleanup.delete_kubeconfigs(name)  # of one that has gone otherwise
-        kubeconfigs.remove(name)
         if not ignore_not_found:
             fix = "trainyard cluster list; trainyard resources list has what is left at clouds"
             raise ClusterNotFound("there is no such cluster", about=f'cluster "{name}"', fix=fix)
@@ -258,8 +249,8 @@ _add_switch("reconnect", "reconnect", "Bring the node NAME back to the network."
 @click.argument("count", type=int)
 @CLUSTER
 def simulate(count: int, cluster: str) -> None:
-    """Simulate COUNT nodes whose pods only report that they run; 0 removes them."""
-    clusters.connect(cluster).simulate_nodes(count)
+    """Simulate COUNT nodes of a local cluster, whose pods only report that they run; 0 removes them."""
+    machine.ask("simulate", cluster, str(count))
 
 
 for _command in (course, quickstart, launch, run, volume, kubectl, operator, dataset, bundle, cache, image):
@@ -270,21 +261,6 @@ for _command in (course, quickstart, launch, run, volume, kubectl, operator, dat
 def version() -> None:
     """Print the version."""
     click.echo(f"trainyard {__version__}")
-
-
-@main.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print what lets SHELL complete commands, options, and names of clusters and runs.
-
-    \b
-    bash: source <(trainyard completion bash)
-    zsh:  source <(trainyard completion zsh)
-    fish: trainyard completion fish | source
-    """
-    made = get_completion_class(shell)
-    assert made, "click has it"
-    click.echo(made(main, {}, PROGRAM, "_TRAINYARD_COMPLETE").source())
 
 
 @main.command()
