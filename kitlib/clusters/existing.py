@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from kitlib import config, plugins
-from kitlib.clusters import cleanup
+from kitlib.clusters import cleanup, kubeconfigs
 from kitlib.clusters.base import Cluster, Rows
 from kitlib.clusters.kubectl import find_kubectl
 from kitlib.clusters.shape import Shape
@@ -39,7 +39,7 @@ class ExistingCluster(Cluster):
         namespace: str | None = None,
     ) -> None:
         super().__init__(name)
-        self._kubeconfig = Path(kubeconfig or user_file()).expanduser()
+        self._kubeconfig = Path(kubeconfig or kubeconfigs.user_file()).expanduser()
         if not self._kubeconfig.is_file():
             fix = "give one that exists, with kubeconfig= or in the variable KUBECONFIG"
             if _memory(name).exists():
@@ -65,7 +65,7 @@ class ExistingCluster(Cluster):
                 fix="leave recreate out",
             )
         options, before = shape.options, _remembered(name)
-        if not options and before and before["kubeconfig"] == str(user_file()):
+        if not options and before and before["kubeconfig"] == str(kubeconfigs.user_file()):
             options = before
         cluster = cls(name, **options)
         cluster.kube.version()
@@ -74,7 +74,7 @@ class ExistingCluster(Cluster):
     @classmethod
     def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
         """Find the kubeconfig that would be used."""
-        path = user_file(environment, home)
+        path = kubeconfigs.user_file(environment, home)
         how = "KUBECONFIG" if environment.get("KUBECONFIG") else "kubectl's own file"
         if not path.is_file():
             return (
@@ -145,6 +145,7 @@ class ExistingCluster(Cluster):
     def forget(self) -> None:
         """Delete what this machine keeps of it."""
         cleanup.delete_kubeconfigs(self.name)
+        kubeconfigs.remove(self.name)
         for path in (_memory(self.name), _memory(self.name).with_suffix(".context")):
             path.unlink(missing_ok=True)
 
@@ -152,12 +153,6 @@ class ExistingCluster(Cluster):
         """Build the error for an API server that does not answer."""
         what, fix = unreached(words)
         return ClusterUnreachable(what, about=f'cluster "{self.name}", as {self._kubeconfig} has it', fix=fix)
-
-
-def user_file(environment: Mapping[str, str] = os.environ, home: Path | None = None) -> Path:
-    """Locate the file that kubectl writes: the first of KUBECONFIG, or ``~/.kube/config``."""
-    named = next(filter(None, environment.get("KUBECONFIG", "").split(os.pathsep)), "")
-    return (Path(named).expanduser() if named else (home or Path.home()) / ".kube" / "config").absolute()
 
 
 def _remembered(name: str) -> dict[str, str | None] | None:

@@ -5,7 +5,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from kitlib.clusters import cleanup
+from kitlib.clusters import cleanup, kubeconfigs
 from kitlib.clusters.base import Cluster, Rows
 from kitlib.clusters.machine import Unfinished, ask, get_images, load_images
 from kitlib.clusters.shape import Shape
@@ -80,7 +80,10 @@ class LocalCluster(Cluster):
                     fix=f'kit.create_cluster("local", name="{name}")',
                 ) from error
             line.done(f"{status['nodes']} nodes are Ready, Kubernetes {status['version']}")
-        return cls(name, status)
+        cluster = cls(name, status)
+        if recreate and kubeconfigs.is_merged(name):
+            kubeconfigs.merge(cluster)
+        return cluster
 
     @classmethod
     def find(cls, name: str) -> "LocalCluster | None":
@@ -160,6 +163,7 @@ class LocalCluster(Cluster):
         with progress(f"cluster {self.name}") as line:
             line.update("deleting it")
             cleanup.delete_kubeconfigs(self.name)
+            kubeconfigs.remove(self.name)
             ask("delete", self.name, report=line.update)
             line.done("deleted")
 

@@ -91,6 +91,16 @@ def test_the_version_is_printed_and_groups_have_their_plural_too():
 # Completion
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_of_a_shell_is_what_that_shell_accepts(shell):
+    script = run("completion", shell).stdout
+    assert "_TRAINYARD_COMPLETE" in script
+    if shutil.which(shell) is None:
+        pytest.skip(f"no {shell} here")
+    check = "--no-execute" if shell == "fish" else "-n"
+    subprocess.run([shell, check], input=script, text=True, check=True)
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
 def test_bash_completes_commands_options_and_the_names_of_clusters(tmp_path):
     code, program = tmp_path / "code.py", tmp_path / "trainyard"
@@ -102,22 +112,22 @@ def test_bash_completes_commands_options_and_the_names_of_clusters(tmp_path):
         "main(prog_name='trainyard')\n"
     )
     program.chmod(0o755)
-    shell = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-    asked = os.environ | shell | {"_TRAINYARD_COMPLETE": "bash_source"}
-    script = subprocess.run([program], env=asked, capture_output=True, text=True, check=True).stdout
+    script = run("completion", "bash").stdout
     for line, wanted in (
         ("trainyard clu", ["cluster"]),
         ("trainyard cluster delete l", ["lab"]),
         ("trainyard run list -c ", ["lab", "other"]),
         ("trainyard run list -o y", ["yaml"]),
+        ("trainyard completion z", ["zsh"]),
     ):
         words = line.split(" ")
         ask = (
             f"{script}\nCOMP_WORDS=({' '.join(map(shlex.quote, words))}); COMP_CWORD={len(words) - 1}\n"
             '_trainyard_completion trainyard; printf "%s\\n" "${COMPREPLY[@]}"'
         )
+        environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
-            ["bash", "-c", ask], env=os.environ | shell, capture_output=True, text=True, check=True
+            ["bash", "-c", ask], env=environment, capture_output=True, text=True, check=True
         )
         assert done.stdout.split() == wanted, done.stderr
 

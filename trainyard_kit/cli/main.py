@@ -12,12 +12,13 @@ from importlib.metadata import EntryPoint
 from typing import Any
 
 import click
+from click.shell_completion import get_completion_class
 
 from kitlib import __version__, clusters, config, plugins
-from kitlib.clusters import cleanup, machine
+from kitlib.clusters import cleanup, kubeconfigs, machine
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound
-from trainyard_kit.cli.advice import for_terminal
+from trainyard_kit.cli.advice import PROGRAM, for_terminal
 from trainyard_kit.cli.course import course
 from trainyard_kit.cli.kubectl import kubectl
 from trainyard_kit.cli.lessons import dataset, operator
@@ -134,10 +135,17 @@ def status(name: str) -> None:
 @cluster.command()
 @NAME
 @click.option("--path", "only_path", is_flag=True, help="Print its path.")
-def kubeconfig(name: str, only_path: bool) -> None:
+@click.option("--merge", is_flag=True, help="Add it to your own: KUBECONFIG, or ~/.kube/config.")
+def kubeconfig(name: str, only_path: bool, merge: bool) -> None:
     """Print the kubeconfig of the cluster NAME."""
-    path = clusters.connect(name).kubeconfig
-    click.echo(path) if only_path else click.echo(path.read_text(), nl=False)
+    found = clusters.connect(name)
+    if merge:
+        click.echo(f"{kubeconfigs.merge(found)} has the context {found.name}")
+        click.echo(f"Try: kubectl --context {found.name} get nodes", err=True)
+    elif only_path:
+        click.echo(found.kubeconfig)
+    else:
+        click.echo(found.kubeconfig.read_text(), nl=False)
 
 
 @cluster.command()
@@ -168,6 +176,7 @@ def delete(name: str, provider: str | None, ignore_not_found: bool, option: dict
     found = clusters.find(name, provider=provider, **option)
     if found is None:
         cleanup.delete_kubeconfigs(name)  # of one that has gone otherwise
+        kubeconfigs.remove(name)
         if not ignore_not_found:
             fix = "trainyard cluster list; trainyard resources list has what is left at clouds"
             raise ClusterNotFound("there is no such cluster", about=f'cluster "{name}"', fix=fix)
@@ -261,6 +270,21 @@ for _command in (course, quickstart, launch, run, volume, kubectl, operator, dat
 def version() -> None:
     """Print the version."""
     click.echo(f"trainyard {__version__}")
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what lets SHELL complete commands, options, and names of clusters and runs.
+
+    \b
+    bash: source <(trainyard completion bash)
+    zsh:  source <(trainyard completion zsh)
+    fish: trainyard completion fish | source
+    """
+    made = get_completion_class(shell)
+    assert made, "click has it"
+    click.echo(made(main, {}, PROGRAM, "_TRAINYARD_COMPLETE").source())
 
 
 @main.command()

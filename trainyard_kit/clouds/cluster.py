@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from kitlib import config
-from kitlib.clusters import cleanup
+from kitlib.clusters import cleanup, kubeconfigs
 from kitlib.clusters.base import Rows
 from kitlib.clusters.kubectl import find_kubectl
 from kitlib.clusters.nodes import is_ready, list_nodes
@@ -350,6 +350,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         """Delete what exists of a cluster, whether the cluster itself exists or not, and verify it."""
         title = f'cluster "{name}" in {cls.where(session)}'
         cleanup.delete_kubeconfigs(name)
+        kubeconfigs.remove(name)
         with Steps(title, clock=cls.clock) as steps:
             cls._delete(session, name, steps)
         if left := cls.find_resources(session, name):

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from kitlib.errors import BadInput
 from trainyard_kit import workshop as verbs
 from trainyard_kit.cli.options import CLUSTER, IGNORE_NOT_FOUND, OUTPUT, YES, ErrorGroup, show
-from trainyard_kit.workshop import rehearsal
+from trainyard_kit.workshop import notebook_rehearsal, rehearsal
 
 QUOTA = (
     click.option("--cpus", "cpu", help="Cores that the pods of each may request together."),
@@ -22,6 +23,7 @@ QUOTA = (
     click.option("--image", help="Image of JupyterLab, with the kit in /kit; a local cluster needs none."),
     click.option("--host", help="Names below it lead to the cluster's Ingress; NAME.HOST is a JupyterLab."),
 )
+FOLDER = Path("reports", "rehearsal")
 
 
 @click.group(cls=ErrorGroup)
@@ -85,18 +87,44 @@ def delete(cluster: str) -> None:
 
 
 @workshop.command()
-@click.argument("attendees", type=int)
+@click.argument("notebooks", nargs=-1)
+@click.option(
+    "--provider", default="local", show_default=True, help="local, or existing: a cluster you have."
+)
+@click.option("--kubeconfig", type=click.Path(exists=True), help="For existing: by default kubectl's own.")
+@click.option("--nodes", type=int, help="Number of nodes, or of pods that train.")
+@click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
+@click.option("--attendees", type=int, help="Check --cluster for this number instead; no notebook is run.")
 @CLUSTER
 @click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for them; repeatable.")
 @click.option("--hours", default=4.0, show_default=True, help="Hours that they stay, for the price.")
-def rehearse(attendees: int, **options: Any) -> None:
-    """Check that a cluster is ready for so many ATTENDEES; exit status 1 if it is not.
+def rehearse(
+    notebooks: tuple[str, ...],
+    provider: str,
+    kubeconfig: str | None,
+    nodes: int | None,
+    folder: Path,
+    attendees: int | None,
+    cluster: str,
+    datasets: tuple[str, ...],
+    hours: float,
+) -> None:
+    """Run NOTEBOOKS once, by default all, and print how long each took; exit status 1 if one did not pass.
 
-    It checks capacity, images on the nodes, datasets, one training run, and the price.
+    With --attendees, check instead that a cluster is ready for a workshop of many: capacity, images on the
+    nodes, datasets, one training run, and the price.
     """
-    tried = rehearsal.rehearse(attendees, **options)
-    click.echo(tried)
-    sys.exit(0 if rehearsal.ready(tried) else 1)
+    if attendees is not None:
+        tried = rehearsal.rehearse(attendees, cluster=cluster, datasets=datasets, hours=hours)
+        click.echo(tried)
+        sys.exit(0 if rehearsal.ready(tried) else 1)
+    given = {"--provider": provider, "--kubeconfig": kubeconfig, "--nodes": nodes}
+    options = [word for name, value in given.items() if value for word in (name, str(value))]
+    found = notebook_rehearsal.rehearse(notebooks, folder=folder.absolute(), options=options)
+    click.echo(found.table)
+    kept = f"; kept in {folder / notebook_rehearsal.KEPT}" if found.whole else ""
+    click.echo(f"\nCompare with docs/instructors-guide.md{kept}", err=True)
+    sys.exit(0 if found.passed else 1)
 
 
 @workshop.command("list")

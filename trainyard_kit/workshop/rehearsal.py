@@ -1,8 +1,8 @@
 """Rehearsal of a workshop on its cluster: capacity, images on the nodes, datasets, one training run, price.
 
 Each check is a row with the seconds that it took; a row that is not ready says what to do. The images stay on
-the nodes and the datasets on their volume, so the workshop starts with both. Whether the notebooks pass,
-``tools/run_notebooks.py`` tells.
+the nodes and the datasets on their volume, so the workshop starts with both. Whether the notebooks pass is
+checked by `notebook_rehearsal`.
 """
 
 import time

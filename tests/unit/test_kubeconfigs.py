@@ -1,0 +1,91 @@
+"""A cluster in the user's own kubeconfig, as kubectl reads it: merged, merged again, refused, removed."""
+
+import json
+import subprocess
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from kitlib.clusters import kubeconfigs
+from kitlib.clusters.kubectl import find_kubectl
+from kitlib.display.tables import Text
+from kitlib.errors import BadInput
+
+OTHER = {
+    "apiVersion": "v1",
+    "kind": "Config",
+    "clusters": [{"name": "work", "cluster": {"server": "https://work.example"}}],
+    "users": [{"name": "me", "user": {"token": "secret"}}],
+    "contexts": [{"name": "work", "context": {"cluster": "work", "user": "me", "namespace": "mine"}}],
+    "current-context": "work",
+}
+
+
+def cluster(name, server="https://127.0.0.1:6443"):
+    content = {
+        "clusters": [{"name": name, "cluster": {"server": server}}],
+        "users": [{"name": "admin", "user": {"token": "own"}}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": "admin"}}],
+    }
+    return SimpleNamespace(
+        name=name, kubeconfig=f"/state/{name}", kubectl=lambda words: Text(yaml.safe_dump(content))
+    )
+
+
+@pytest.fixture
+def file(monkeypatch, tmp_path):
+    path = tmp_path / "kube" / "config"
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return path
+
+
+def view(file):
+    """Read the file as kubectl does."""
+    command = [*find_kubectl(), f"--kubeconfig={file}", "config", "view", "--raw", "-o", "json"]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def test_a_cluster_is_merged_beside_what_is_there_and_removed_without_a_trace(file):
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump(OTHER))
+    before = view(file)
+    assert kubeconfigs.merge(cluster("lab")) == file
+    assert file.stat().st_mode & 0o777 == 0o600
+    merged = view(file)
+    assert merged["current-context"] == "work"
+    assert {item["name"] for item in merged["contexts"]} == {"work", "lab"}
+    (own,) = (item["context"] for item in merged["contexts"] if item["name"] == "lab")
+    assert (own["cluster"], own["user"]) == ("lab", "lab")
+    kubeconfigs.merge(cluster("lab", "https://127.0.0.1:7443"))
+    servers = {item["name"]: item["cluster"]["server"] for item in view(file)["clusters"]}
+    assert servers == {"work": "https://work.example", "lab": "https://127.0.0.1:7443"}
+    kubeconfigs.remove("lab")
+    assert view(file) == before
+    kubeconfigs.remove("lab")
+    assert sorted(path.name for path in file.parent.iterdir()) == ["config"]
+
+
+def test_a_new_file_has_the_cluster_as_its_context(file):
+    kubeconfigs.merge(cluster("lab"))
+    assert view(file)["current-context"] == "lab"
+
+
+def test_an_entry_of_somebody_else_with_that_name_is_refused_and_stays(file):
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump(OTHER))
+    with pytest.raises(BadInput, match="which is not the kit's"):
+        kubeconfigs.merge(cluster("work"))
+    assert yaml.safe_load(file.read_text()) == OTHER
+    kubeconfigs.remove("work")
+    assert yaml.safe_load(file.read_text()) == OTHER
+
+
+@pytest.mark.parametrize("text", ["- a list", "clusters: [", "\x00"])
+def test_a_file_that_is_no_kubeconfig_is_refused_and_stays(file, text):
+    file.parent.mkdir()
+    file.write_text(text)
+    with pytest.raises(BadInput):
+        kubeconfigs.merge(cluster("lab"))
+    assert file.read_text() == text
