@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -38,23 +38,13 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
     from localkube.cluster import lifecycle
     from localkube.config import ClusterSpec, memory_bytes
 
-    wanted = ClusterSpec(
-        nodes=options.nodes,
-        cpus=options.cpus,
-        memory=memory_bytes(options.memory) if options.memory else None,
-        gpus=options.gpus,
-        labels=dict(_pair(label) for label in options.label),
-        port=options.port,
-        warm=not options.no_warm,
-        mode=options.mode,
-        images=options.images,
-        container_log_max_size=memory_bytes(options.container_log_max_size),
-        container_log_max_files=options.container_log_max_files,
-        pod_pids_limit=options.pod_pids_limit,
-        eviction_hard=options.eviction_hard,
-        eviction_pressure_transition_period=options.eviction_pressure_transition_period,
-        token_webhook=options.token_webhook,
-    )
+    shape = {field.name: getattr(options, field.name) for field in fields(ClusterSpec)}
+    shape |= {
+        "labels": dict(map(_pair, options.labels)),
+        "memory": memory_bytes(options.memory) if options.memory else None,
+        "container_log_max_size": memory_bytes(options.container_log_max_size),
+    }
+    wanted = ClusterSpec(**shape)
     return lifecycle.create(
         options.name, wanted=wanted, report=_reporter(), progress_seconds=options.progress_deadline
     )
@@ -125,9 +115,9 @@ def _images(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _get_images(options: argparse.Namespace) -> list[dict[str, Any]]:
     from localkube.controlplane import programs
 
-    found = programs.here(options.name) if options.here else programs.obtain(options.name, report=_report)
+    recipes = programs.here(options.name) if options.here else programs.obtain(options.name, report=_report)
     return [
-        {"name": program.name, "version": program.version, "folder": str(program.folder)} for program in found
+        {"name": recipe.name, "version": recipe.version, "folder": str(recipe.folder)} for recipe in recipes
     ]
 
 
@@ -209,7 +199,7 @@ def _add_create(verbs: Any) -> None:
     create.add_argument("--cpus", type=float, help="cores of each node")
     create.add_argument("--memory", help="memory of each node, such as 2Gi")
     create.add_argument("--gpus", type=int, help="GPUs that each node declares")
-    create.add_argument("--label", action="append", default=[], metavar="KEY=VALUE")
+    create.add_argument("--label", action="append", default=[], dest="labels", metavar="KEY=VALUE")
     create.add_argument("--port", type=int, default=0, help="port of the API on 127.0.0.1")
     create.add_argument("--container-log-max-size", default="10Mi", metavar="SIZE")
     create.add_argument("--container-log-max-files", type=int, default=5, metavar="NUMBER")
@@ -236,7 +226,9 @@ def _add_create(verbs: Any) -> None:
         metavar="URL",
         help="a server on 127.0.0.1 that authenticates tokens, by TokenReview",
     )
-    create.add_argument("--no-warm", action="store_true", help="start every container's Python afresh")
+    create.add_argument(
+        "--no-warm", action="store_false", dest="warm", help="start every container's Python afresh"
+    )
     create.add_argument(
         "--mode",
         choices=("auto", "namespaces", "plain"),

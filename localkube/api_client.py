@@ -50,12 +50,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """Requests to one API server as one user; an async context manager.
-
-    Example:
-        >>> async with Api("https://10.244.0.1:6443", ca_file=ca, cert_file=cert, key_file=key) as api:
-        ...     pods = await api.get("/api/v1/pods", fieldSelector="spec.nodeName=node-0")
-    """
+    """Requests to one API server as one user; an async context manager."""
 
     def __init__(
         self,

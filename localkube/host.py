@@ -161,10 +161,10 @@ def gpus() -> tuple[Gpu, ...]:
     except pynvml.NVMLError:
         return ()
     try:
-        found = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         return tuple(
             Gpu(str(index), pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-            for index, handle in enumerate(found)
+            for index, handle in enumerate(handles)
         )
     finally:
         pynvml.nvmlShutdown()
@@ -256,8 +256,8 @@ def _can_have(subordinate: tuple[int, ...]) -> bool:
 
 def _subordinate_ids() -> tuple[int, int] | None:
     """Return the first of root's subordinate ids, and how many ranges they are; None if too few."""
-    found = [_ids_of(path, ("root", "0")) for path in ("/etc/subuid", "/etc/subgid")]
-    both = max(found[0] & found[1], key=lambda ids: ids[1], default=(0, 0))
+    ranges = [_ids_of(path, ("root", "0")) for path in ("/etc/subuid", "/etc/subgid")]
+    both = max(ranges[0] & ranges[1], key=lambda ids: ids[1], default=(0, 0))
     return (both[0], both[1] // RANGE) if both[1] >= FEWEST_RANGES * RANGE else None
 
 

@@ -37,8 +37,8 @@ class BundleFile:
     def of(cls, path: str, source: Path) -> "BundleFile":
         with source.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        found = source.stat()
-        return cls(path, found.st_size, digest, bool(found.st_mode & 0o100))
+        status = source.stat()
+        return cls(path, status.st_size, digest, bool(status.st_mode & 0o100))
 
     @property
     def unit(self) -> str:

@@ -55,12 +55,12 @@ def fetch(goal: Path, *, report: Report, constraints: Path = CONSTRAINTS) -> Non
         assert pip.stdout is not None, "standard output is a pipe"
         for line in pip.stdout:
             tail.append(line.rstrip())
-            found = _FETCHED.match(line)
-            if found and ".metadata" not in line:
+            fetched = _FETCHED.match(line)
+            if fetched and ".metadata" not in line:
                 count += 1
                 if time.monotonic() - said > REPORT_SECONDS:
                     said = time.monotonic()
-                    report(f"Wheels: {count:.0f} fetched, now {found[1]} ({found[2]})")
+                    report(f"Wheels: {count:.0f} fetched, now {fetched[1]} ({fetched[2]})")
     if pip.returncode:
         raise LocalClusterError(
             "pip cannot fetch the wheels; its last lines are:\n" + "\n".join(tail) + "\n",

@@ -41,15 +41,15 @@ def contents() -> list[CacheEntry]:
     """List all entries, the largest first."""
     texts = {name: _settings_of(name) for name in discovery.names()}
     current = _current()
-    found = [_cluster(name) for name in texts]
+    entries = [_cluster(name) for name in texts]
     for folder in _folders(cache_dir()):
         for path in _folders(folder):
             used = ON_REQUEST
             if folder.name in VERSIONED:
                 users = [name for name, text in texts.items() if f'"{path}' in text]
                 used = f"cluster {', '.join(users)}" if users else THIS_VERSION if path in current else ""
-            found.append(CacheEntry(folder.name, str(path), disk_usage(path), used))
-    return sorted(found, key=lambda entry: -entry.size)
+            entries.append(CacheEntry(folder.name, str(path), disk_usage(path), used))
+    return sorted(entries, key=lambda entry: -entry.size)
 
 
 def clear(what: str | None) -> list[CacheEntry]:

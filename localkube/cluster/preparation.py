@@ -220,23 +220,23 @@ class ClusterFiles:
 
     def _components(self) -> list[dict[str, Any]]:
         """The programs that the supervisor starts."""
-        paths, plain, found = self.paths, self.mode == "plain", []
+        paths, plain, programs = self.paths, self.mode == "plain", []
         at = self._listen_addresses()
         for component in components.commands(paths, self.control_plane, addresses=at):
             late = bool(component.starts_after)
             argv, env = list(component.argv), dict(component.env)
             entry = _component(paths, component.name, argv, env, late=late)
-            found.append(entry | {"delay": DELAYS.get(component.name, 0.0)})
+            programs.append(entry | {"delay": DELAYS.get(component.name, 0.0)})
         environment = python_environment()
         kubelet = [sys.executable, "-m", "localkube.kubelet", str(paths.root / "kubelet.json")]
-        found.append(_component(paths, "kubelet", kubelet, environment | KUBELET_ENVIRONMENT, late=False))
+        programs.append(_component(paths, "kubelet", kubelet, environment | KUBELET_ENVIRONMENT, late=False))
         if self.wanted.warm:
             forkserver = [sys.executable, "-m", "localkube.runtime.forkserver.server"]
             if plain:
                 environment = environment | {"LD_PRELOAD": str(self.preload)}
             entry = _component(paths, "forkserver", forkserver, environment, late=True)
-            found.append(entry | {"op": "forkserver", "delay": DELAYS["forkserver"]})
-        return found
+            programs.append(entry | {"op": "forkserver", "delay": DELAYS["forkserver"]})
+        return programs
 
     def _first_record(self, nodes: list[NodeSettings]) -> dict[str, Any]:
         """The content of ``cluster.json``."""
@@ -303,10 +303,12 @@ def environment(control_plane: ControlPlaneBinaries | None = None) -> list[str]:
     """List the directories that containers run from: Python, the kit, its cache, the control plane."""
     programs = control_plane.programs.values() if control_plane else ()
     wanted = [sys.prefix, sys.base_prefix, cache_dir(), *(os.path.dirname(argv[0]) for argv in programs)]
-    found = {os.path.realpath(place) for place in (*wanted, CHECKOUT) if os.path.isdir(place)}
+    directories = {os.path.realpath(place) for place in (*wanted, CHECKOUT) if os.path.isdir(place)}
     # Those of the system are there anyway, and so are those within another, but of which a part is shown.
-    others = tuple(f"{place}/" for place in found if place != str(CHECKOUT) or not _is_checkout())
-    return sorted(place for place in found if not place.startswith((*SYSTEM, *others)) and place != "/usr")
+    others = tuple(f"{place}/" for place in directories if place != str(CHECKOUT) or not _is_checkout())
+    return sorted(
+        place for place in directories if not place.startswith((*SYSTEM, *others)) and place != "/usr"
+    )
 
 
 def copy_kit(target: Path, environment: Iterable[str]) -> dict[str, str]:
@@ -337,15 +339,15 @@ def copy_kit(target: Path, environment: Iterable[str]) -> dict[str, str]:
 
 def _private(directory: str, names: list[str]) -> set[str]:
     """List what of a directory is not copied; this user may be another one than that of the checkout."""
-    is_closed, found = not os.stat(directory).st_mode & stat.S_IROTH, set()
+    is_closed, hidden = not os.stat(directory).st_mode & stat.S_IROTH, set()
     for name in names:
         path = os.path.join(directory, name)
         mode = os.lstat(path).st_mode
         is_own = not mode & stat.S_IROTH and not is_closed and not name.endswith(".pyc")
         is_shown = stat.S_ISDIR(mode) or (stat.S_ISREG(mode) and not is_own)
         if not stat.S_ISLNK(mode) and not (is_shown and os.access(path, os.R_OK)):
-            found.add(name)
-    return found
+            hidden.add(name)
+    return hidden
 
 
 def _is_checkout() -> bool:

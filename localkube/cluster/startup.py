@@ -124,13 +124,13 @@ class Startup:
 
     def _pids(self) -> dict[str, list[int]]:
         """Find the processes of each component: those that write to its log."""
-        logs, found = self._paths.logs.resolve(), dict[str, list[int]]()
+        logs, pids = self._paths.logs.resolve(), dict[str, list[int]]()
         for pid in ProcessTable().tree(self._supervisor.pid):
             with contextlib.suppress(OSError):  # it has ended
                 output = Path(os.readlink(f"/proc/{pid}/fd/1"))
                 if output.parent == logs and output.stem in NEEDED:
-                    found.setdefault(output.stem, []).append(pid)
-        return found
+                    pids.setdefault(output.stem, []).append(pid)
+        return pids
 
     def _crashes(self) -> dict[str, CrashCount]:
         try:
@@ -163,8 +163,8 @@ def _is_ready_since(node: dict[str, Any], *, since: float) -> bool:
 
 def log_tail(paths: ClusterPaths, part: str) -> str:
     """The last lines of each log, those of ``part`` at the end."""
-    found = []
+    lines = []
     for path in sorted(paths.logs.glob("*.log"), key=lambda path: (path.stem == part, path.stem)):
         text = path.read_text(errors="replace").splitlines()[-(12 if path.stem == part else 3) :]
-        found += [f"  {path.stem}: {line[:300]}" for line in text]
-    return "\n".join(found)
+        lines += [f"  {path.stem}: {line[:300]}" for line in text]
+    return "\n".join(lines)

@@ -58,11 +58,7 @@ class ControlPlaneBinaries:
 
 
 def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
-    """Find the control plane's programs, or obtain them, which may take minutes.
-
-    Example:
-        >>> obtain(report=print).argv("kubectl", "version")  # doctest: +SKIP
-    """
+    """Find the control plane's programs, or obtain them, which may take minutes."""
     forced = os.environ.get(FORCE)
     if forced and forced not in ORDER:
         raise LocalClusterError(
@@ -70,15 +66,15 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
         )
     wanted = [name for name in ORDER if forced in (None, "", name)]
     reasons: list[str] = []
-    found = _first([name for name in wanted if name != "build"], report, reasons)
-    if found is None and "build" in wanted:
+    chosen = _first([name for name in wanted if name != "build"], report, reasons)
+    if chosen is None and "build" in wanted:
         with alone(report) as turn:
             # Another process may have been obtaining it while this one waited.
             again = ["cache"] if turn.waited and not forced else []
-            found = _first([*again, "build"], turn.report, reasons)
-    if found is None:
+            chosen = _first([*again, "build"], turn.report, reasons)
+    if chosen is None:
         raise LocalClusterError("no control plane could be obtained", about="; ".join(reasons), fix=REMEDIES)
-    whole = found if found.has("images") else _with_tools(found, report)
+    whole = chosen if chosen.has("images") else _with_tools(chosen, report)
     if not whole.has("metrics-server"):
         report(
             "Control plane: these programs have no metrics-server, so `kubectl top` and autoscaling on CPU "
@@ -90,22 +86,22 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
 def present() -> ControlPlaneBinaries:
     """Find the control plane that is on this machine already."""
     reasons: list[str] = []
-    found = _first([name for name in ORDER if name != "build"], nobody, reasons)
-    if found is None:
+    chosen = _first([name for name in ORDER if name != "build"], nobody, reasons)
+    if chosen is None:
         raise LocalClusterError("there is no control plane yet", about="; ".join(reasons), fix="make setup")
-    return found
+    return chosen
 
 
-def cached(found: ControlPlaneBinaries, *, report: Report) -> list[Path]:
+def cached(binaries: ControlPlaneBinaries, *, report: Report) -> list[Path]:
     """The cache folders of this control plane; one from a package is copied there first."""
-    if found.origin == "path":
+    if binaries.origin == "path":
         raise LocalClusterError(
             "the control plane is not Trainyard's own",
-            about=_place(found),
+            about=_place(binaries),
             fix=f"try again with {FORCE}=build",
         )
-    if found.origin == "package":
-        source, folder = Path(found.programs["kubectl"][0]), _built()
+    if binaries.origin == "package":
+        source, folder = Path(binaries.programs["kubectl"][0]), _built()
         if not _usable(folder / LINKED):
             with alone(report), tempfile.TemporaryDirectory(prefix=".building-", dir=_cache()) as aside:
                 (Path(aside) / folder.name).mkdir(mode=0o700)
@@ -113,25 +109,25 @@ def cached(found: ControlPlaneBinaries, *, report: Report) -> list[Path]:
                     shutil.copy(program, Path(aside) / folder.name)
                 (Path(aside) / folder.name).rename(folder)
         return [folder]
-    return sorted({Path(command[0]).parent for command in found.programs.values()})
+    return sorted({Path(command[0]).parent for command in binaries.programs.values()})
 
 
 def _first(names: list[str], report: Report, reasons: list[str]) -> ControlPlaneBinaries | None:
     steps = {"path": _from_path, "package": _from_package, "cache": _from_cache, "build": _from_build}
     for name in names:
         try:
-            found = steps[name](report)
+            binaries = steps[name](report)
         except Skipped as reason:
             reasons.append(f"{name}: {reason}")
             report(f"Control plane: not from {name}: {reason}")
         else:
-            report(f"Control plane: Kubernetes {found.version} from {name}, {_place(found)}")
-            return found
+            report(f"Control plane: Kubernetes {binaries.version} from {name}, {_place(binaries)}")
+            return binaries
     return None
 
 
-def _place(found: ControlPlaneBinaries) -> str:
-    return str(Path(found.programs["kube-apiserver"][0]).parent)
+def _place(binaries: ControlPlaneBinaries) -> str:
+    return str(Path(binaries.programs["kube-apiserver"][0]).parent)
 
 
 def _from_path(report: Report) -> ControlPlaneBinaries:
@@ -217,11 +213,11 @@ def build_for(architecture: str, *, report: Report) -> list[Path]:
     return [folder / LINKED, folder / build.TOOLS]
 
 
-def _with_tools(found: ControlPlaneBinaries, report: Report) -> ControlPlaneBinaries:
+def _with_tools(binaries: ControlPlaneBinaries, report: Report) -> ControlPlaneBinaries:
     """Add the gateway and the store of images, which no release has, unless they cannot be built."""
     if _usable(_built() / LINKED):
         ours = _linked(_built() / LINKED, "cache").programs
-        return replace(found, programs={**found.programs, **{name: ours[name] for name in OURS_ALONE}})
+        return replace(binaries, programs={**binaries.programs, **{name: ours[name] for name in OURS_ALONE}})
     folder = _built(tools=True)
     try:
         with alone(report) as turn:
@@ -235,9 +231,9 @@ def _with_tools(found: ControlPlaneBinaries, report: Report) -> ControlPlaneBina
                 )
     except (Skipped, LocalClusterError) as reason:
         report(f"Tools: pods will have no way out of the cluster, and no images are pulled: {reason}")
-        return found
+        return binaries
     ours = {name: (str(folder / build.TOOLS), name) for name in TOOLS}
-    return replace(found, programs={**found.programs, **ours})
+    return replace(binaries, programs={**binaries.programs, **ours})
 
 
 def _linked(place: Path, origin: str) -> ControlPlaneBinaries:

@@ -151,7 +151,8 @@ def build(
         overlay.clean(aside)
         (aside / program).chmod(0o700)
         complete(go, aside)
-        _sync(aside / program)
+        with (aside / program).open("rb") as file:
+            os.fsync(file.fileno())
         shutil.rmtree(folder, ignore_errors=True)
         aside.rename(folder)
     except OSError as error:
@@ -261,16 +262,13 @@ def _check_space(go: str, cache: Path, module: GoModule, environment: dict[str, 
     for place in places:
         existing = next(parent for parent in (place, *place.parents) if parent.exists())
         free = shutil.disk_usage(existing).free
-        if free < module.free_bytes and not _warm(place):
+        is_warm = place.name == "mod" and (place / "k8s.io" / f"kubernetes@{KUBERNETES}").exists()
+        if free < module.free_bytes and not is_warm:
             raise LocalClusterError(
                 f"only {free / 1e9:.1f} GB are free, and a build needs {module.free_bytes / 1e9:.0f}",
                 about=str(place),
                 fix="free space there, or point XDG_CACHE_HOME, GOCACHE and GOMODCACHE at a larger disk",
             )
-
-
-def _warm(place: Path) -> bool:
-    return place.name == "mod" and (place / "k8s.io" / f"kubernetes@{KUBERNETES}").exists()
 
 
 def _run(
@@ -333,16 +331,11 @@ def _follow(
             now = time.monotonic()
             if now - spoke >= REPORT_SECONDS:
                 spoke = now
-                found = f"{packages:,} of about {expected_packages:,} packages compiled"
-                found = found if packages else f"{modules} modules fetched"
+                progress = f"{packages:,} of about {expected_packages:,} packages compiled"
+                progress = progress if packages else f"{modules} modules fetched"
                 took = f"{duration(now - started)} so far, {expected} elsewhere"
-                report(f"Building {name}: {found}, {took}")
+                report(f"Building {name}: {progress}, {took}")
     if rest:
         tail.append(rest.decode("utf-8", "replace"))
     report(f"Building {name}: ended after {duration(time.monotonic() - started)}")
     return list(tail)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())

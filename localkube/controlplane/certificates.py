@@ -82,9 +82,6 @@ def issue(pki: Path, *, node_addresses: Sequence[str], api_names: Sequence[str] 
 
     A certificate is issued anew when it is missing, unreadable, signed by another authority, about to expire,
     or lacks an address.
-
-    Example:
-        >>> issue(paths.pki, node_addresses=["10.244.254.1"])  # doctest: +SKIP
     """
     private_dir(pki)
     with writing(pki):
@@ -228,11 +225,6 @@ def write_kubeconfig(
         path: The file to write; ``~/.kube/config`` is never touched.
         embedded: With the certificates in it; otherwise it names their files, which clients of Kubernetes
             read again when they change.
-
-    Example:
-        >>> write_kubeconfig(
-        ...     paths.kubeconfig, server="https://127.0.0.1:6443", name="lab", pki=paths.pki, user="admin"
-        ... )  # doctest: +SKIP
     """
     files = {
         "client-certificate": pki / f"{user}.crt",
@@ -240,7 +232,9 @@ def write_kubeconfig(
         "certificate-authority": pki / "ca.crt",
     }
     if embedded:
-        fields = {f"{field}-data": _embedded(file) for field, file in files.items()}
+        fields = {
+            f"{field}-data": base64.b64encode(file.read_bytes()).decode() for field, file in files.items()
+        }
     else:
         fields = {field: str(file) for field, file in files.items()}
     authority = {"server": server} | {key: fields.pop(key) for key in list(fields) if "authority" in key}
@@ -255,7 +249,3 @@ def write_kubeconfig(
     }
     with writing(path):
         write_private(path, json.dumps(content, indent=2) + "\n")  # JSON is YAML
-
-
-def _embedded(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode("ascii")

@@ -87,10 +87,6 @@ def commands(
     """Write the components' configuration files and return their commands in starting order.
 
     The certificates must have been issued.
-
-    Example:
-        >>> for component in commands(paths, obtain(report=print)):  # doctest: +SKIP
-        ...     start(component.argv, component.env)
     """
     at = addresses or ListenAddresses()
     files = _write_configuration(paths, at)
@@ -99,7 +95,8 @@ def commands(
         return tuple(control_plane.argv(name, *(f"--{flag}={value}" for flag, value in flags.items())))
 
     after = ("kube-apiserver",)
-    found = [
+    scheduler = argv("kube-scheduler", {"config": files["scheduler-settings"], "secure-port": 0})
+    components = [
         ComponentCommand("etcd", argv("etcd", _etcd(paths, at) | _etcd_timers(control_plane))),
         ComponentCommand(
             "kube-apiserver", argv("kube-apiserver", _api_server(paths, at, files)), health=f"{at.api}/readyz"
@@ -109,12 +106,12 @@ def commands(
             argv("kube-controller-manager", _controller_manager(paths, files)),
             starts_after=after,
         ),
-        ComponentCommand("kube-scheduler", argv("kube-scheduler", _scheduler(files)), starts_after=after),
+        ComponentCommand("kube-scheduler", scheduler, starts_after=after),
     ]
     if control_plane.has("metrics-server"):
         words = argv("metrics-server", _metrics_server(paths, at, files))
-        found.append(ComponentCommand("metrics-server", words, starts_after=after))
-    return found
+        components.append(ComponentCommand("metrics-server", words, starts_after=after))
+    return components
 
 
 def _etcd(paths: ClusterPaths, at: ListenAddresses) -> dict[str, object]:
@@ -228,10 +225,6 @@ def _controller_manager(paths: ClusterPaths, files: Mapping[str, Path]) -> dict[
         "horizontal-pod-autoscaler-downscale-stabilization": "60s",
         "profiling": "false",
     }
-
-
-def _scheduler(files: Mapping[str, Path]) -> dict[str, object]:
-    return {"config": files["scheduler-settings"], "secure-port": 0}
 
 
 def _metrics_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Path]) -> dict[str, object]:

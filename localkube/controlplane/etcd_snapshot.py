@@ -50,10 +50,6 @@ def obtain(control_plane: ControlPlaneBinaries, *, report: Report, create: bool 
     """The snapshot to `restore` into new clusters, made first if need be; None on failure.
 
     A cluster starts without one two seconds later.
-
-    Example:
-        >>> snapshot = obtain(control_plane, report=print)  # doctest: +SKIP
-        >>> if snapshot: restore(snapshot, paths.etcd)  # doctest: +SKIP
     """
     folder = cache_dir() / "controlplane" / f"etcd-snapshot-{_fingerprint(control_plane)}"
     if folder.is_dir():

@@ -145,6 +145,6 @@ def _run(
 def _control_plane(report: Report) -> binaries.ControlPlaneBinaries:
     """The control plane of this machine; its programs are obtained where they are missing."""
     with contextlib.suppress(LocalClusterError):
-        if (found := binaries.present()).has("images"):
-            return found
+        if (control_plane := binaries.present()).has("images"):
+            return control_plane
     return binaries.obtain(report=report)

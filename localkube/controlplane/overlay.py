@@ -120,15 +120,15 @@ def clean(aside: Path) -> None:
 
 def _fetch(go: str, sources: Path, modules: Sequence[str], environment: Mapping[str, str]) -> dict[str, Path]:
     text = _go([go, "mod", "download", "-json", *modules], sources, environment)
-    decoder, found = json.JSONDecoder(), {}
+    decoder, folders = json.JSONDecoder(), {}
     while text := text.lstrip():
         module, end = decoder.raw_decode(text)
-        found[module["Path"]] = Path(module["Dir"])
+        folders[module["Path"]] = Path(module["Dir"])
         text = text[end:]
     # A module that replaces another of a different name would be listed under its own.
-    missing = [module for module in modules if module not in found]
-    assert not missing, f"go downloaded {sorted(found)}, and not {missing}"
-    return found
+    missing = [module for module in modules if module not in folders]
+    assert not missing, f"go downloaded {sorted(folders)}, and not {missing}"
+    return folders
 
 
 def _go(command: list[str], sources: Path, environment: Mapping[str, str]) -> str:

@@ -116,13 +116,13 @@ class Activity:
         interval, self._at = now - self._at, now
         wanted, threads = {}, {}
         for name, pids in programs.items():
-            found = {(pid, thread): _want(pid, thread) for pid in pids for thread in _threads(pid)}
+            samples = {(pid, thread): _want(pid, thread) for pid in pids for thread in _threads(pid)}
             wanted[name] = sum(
-                max(0.0, spent - self._threads.get(key, 0.0)) for key, (spent, _) in found.items()
+                max(0.0, spent - self._threads.get(key, 0.0)) for key, (spent, _) in samples.items()
             )
-            if any(waits for _, waits in found.values()):  # it is charged only when the wait is over
+            if any(waits for _, waits in samples.values()):  # it is charged only when the wait is over
                 wanted[name] = max(wanted[name], interval)
-            threads |= {key: spent for key, (spent, _) in found.items()}
+            threads |= {key: spent for key, (spent, _) in samples.items()}
         self._threads = threads
         return interval, wanted
 

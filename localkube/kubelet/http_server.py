@@ -38,10 +38,6 @@ class KubeletServer:
 
     Args:
         component_log: Returns the log of a pod, by namespace and name, that is a program of the cluster.
-
-    Example:
-        >>> async with KubeletServer(pods, files=files, cert_file=c, key_file=k, client_ca_file=ca) as server:
-        ...     await server.listen("0.0.0.0", 10250)
     """
 
     def __init__(

@@ -17,6 +17,7 @@ from localkube.errors import LocalClusterError
 from localkube.kubelet.config import KubeletConfig, PlainSettings
 from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.events import EventRecorder
+from localkube.kubelet.http_server import KubeletServer
 from localkube.kubelet.images.image_manager import ImageManager, ImageService
 from localkube.kubelet.images.image_programs import Programs
 from localkube.kubelet.logs.log_reader import LogFiles
@@ -40,7 +41,8 @@ from localkube.kubelet.resources.cgroups import ControlGroups
 from localkube.kubelet.resources.eviction import EvictionManager
 from localkube.kubelet.resources.limits import Limits
 from localkube.kubelet.resources.pressure import Pressure, observe, parse_thresholds
-from localkube.kubelet.resources.stats import StatsProvider
+from localkube.kubelet.resources.stats import StatsProvider, stats_routes
+from localkube.kubelet.streaming.routes import Streams
 from localkube.kubelet.volumes.host_path import HiddenDirectories, everywhere
 from localkube.kubelet.volumes.object_cache import ObjectCache, watch_authorities
 from localkube.kubelet.volumes.volume_manager import VolumeManager
@@ -149,10 +151,7 @@ class Kubelet:
             bound=self._bound,
             sandboxes=self._sandboxes,
             pods=pods,
-            logs=self._runtime.logs,
-            executions=self._executions,
-            stats=StatsProvider(config.nodes, running=pods.running, control_groups=limits.usage),
-            components=self._components,
+            server=self._server(),
         ) as services:
             for node in reachable:
                 node.start_heartbeat()
@@ -178,6 +177,20 @@ class Kubelet:
             start_task(self._run_pods(services), name="pods", critical=True)
             start_task(static.run(), name="static pods", critical=True)
             await self._client.gone
+
+    def _server(self) -> KubeletServer:
+        pki, usage = self._config.pki, self._runtime.limits.usage
+        stats = StatsProvider(self._config.nodes, running=self._pods.running, control_groups=usage)
+        streams = Streams(self._pods, self._executions)
+        return KubeletServer(
+            self._pods,
+            files=self._runtime.logs,
+            component_log=self._components.log,
+            cert_file=pki / "kubelet-serving.crt",
+            key_file=pki / "kubelet-serving.key",
+            client_ca_file=pki / "ca.crt",
+            routes=[*stats_routes(stats, self._sandboxes.addresses), *streams.routes()],
+        )
 
     async def _run_pods(self, services: NodeServices) -> None:
         watching = start_task(self._bound.run(), name="watch pods", critical=True)

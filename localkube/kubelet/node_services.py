@@ -8,15 +8,10 @@ from localkube.api_client import Api, Informer
 from localkube.controlplane.etcd_maintenance import maintain_etcd
 from localkube.kubelet.cluster_objects import publish_api_server, publish_metrics_server
 from localkube.kubelet.config import KubeletConfig
-from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.http_server import KubeletServer
-from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.nodes.node import KUBELET_PORT
-from localkube.kubelet.pods.component_pods import ComponentPods
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.pods.sandboxes import Sandboxes
-from localkube.kubelet.resources.stats import StatsProvider, stats_routes
-from localkube.kubelet.streaming.routes import Streams
 from localkube.kubelet.volumes.provisioner import Provisioner
 from localkube.network.addresses import NETWORK
 from localkube.network.dns import DnsServer
@@ -42,23 +37,11 @@ class NodeServices:
         bound: Informer,
         sandboxes: Sandboxes,
         pods: PodManager,
-        logs: LogFiles,
-        executions: Executions,
-        stats: StatsProvider,
-        components: ComponentPods,
+        server: KubeletServer,
     ) -> None:
         self._config, self._api, self._services, self._bound = config, api, services, bound
-        self._sandboxes, self._pods = sandboxes, pods
+        self._sandboxes, self._pods, self._server = sandboxes, pods, server
         self._sockets = NodeSockets(sandboxes.client, sandboxes.addresses)
-        self._server = KubeletServer(
-            pods,
-            files=logs,
-            component_log=components.log,
-            cert_file=config.pki / "kubelet-serving.crt",
-            key_file=config.pki / "kubelet-serving.key",
-            client_ca_file=config.pki / "ca.crt",
-            routes=[*stats_routes(stats, sandboxes.addresses), *Streams(pods, executions).routes()],
-        )
         self._tasks: list[asyncio.Task] = []
         self._stack = contextlib.AsyncExitStack()
 

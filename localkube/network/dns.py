@@ -45,10 +45,6 @@ class DnsServer:
     Args:
         upstreams: Addresses (host, port) of name servers for all other names, tried in this order. Without
             one such names get SERVFAIL at once.
-
-    Example:
-        >>> async with DnsServer(zone, upstreams=[("10.244.255.254", 53)]) as server:
-        ...     await server.listen("10.244.0.1", 53)
     """
 
     def __init__(
@@ -147,25 +143,25 @@ class DnsServer:
         """Return the reply, the foreign name to resolve if any, and whether the reply can be cached."""
         kind = QTYPE[question.q.qtype]
         name = _name(question.q.qname)
-        found = self._zone.lookup(name, kind)
-        records, outside = self._chain(found, kind)
+        answer = self._zone.lookup(name, kind)
+        records, outside = self._chain(answer, kind)
         if len(records) > 1 and kind == "A" and not outside:
             records = random.sample(records, len(records)) if records[0].kind == "A" else records
         reply = question.reply(ra=1, aa=1)
-        reply.header.rcode = RCODE.NOERROR if found.exists else RCODE.NXDOMAIN
+        reply.header.rcode = RCODE.NOERROR if answer.exists else RCODE.NXDOMAIN
         for record in records:
             reply.add_answer(_resource(record, question.q.qname if record.name == name else record.name))
         if not records:
             reply.add_auth(self._start_of_authority(name))
-        for record in found.additional:
+        for record in answer.additional:
             reply.add_ar(_resource(record, record.name))
         if _edns(question):
             reply.add_ar(EDNS0(udp_len=LARGEST))
         return reply, outside, len(records) < 2
 
-    def _chain(self, found: ZoneAnswer, kind: str) -> tuple[list[ResourceRecord], str]:
+    def _chain(self, answer: ZoneAnswer, kind: str) -> tuple[list[ResourceRecord], str]:
         """Follow CNAMEs inside the zone; return the records, and the foreign name at the end if any."""
-        records = list(found.records)
+        records = list(answer.records)
         while records and records[-1].kind == "CNAME" and kind != "CNAME":
             target = records[-1].value
             if not self._zone.owns(target):

@@ -54,12 +54,7 @@ NOTHING = ZoneAnswer(exists=False)
 
 
 class Zone:
-    """The zone of one cluster.
-
-    Example:
-        >>> zone.lookup("ddp-0.ddp.default.svc.cluster.local", "A").records[0].value
-        '10.244.1.2'
-    """
+    """The zone of one cluster."""
 
     def __init__(
         self,
@@ -136,15 +131,15 @@ class Zone:
                     [ResourceRecord(name, "A", address) for address in names.hosts.get(hostname, ())], kind
                 )
             case (port, protocol):
-                found = [
+                targets = [
                     (number, f"{host}.{owner}" if host else owner, names.hosts.get(host, names.addresses))
                     for number, host in names.ports.get((port, protocol), ())
                 ]
                 answer = _answer(
-                    [ResourceRecord(name, "SRV", (number, target)) for number, target, _ in found], kind
+                    [ResourceRecord(name, "SRV", (number, target)) for number, target, _ in targets], kind
                 )
                 extra = tuple(
-                    ResourceRecord(target, "A", a) for _, target, addresses in found for a in addresses
+                    ResourceRecord(target, "A", a) for _, target, addresses in targets for a in addresses
                 )
                 return ZoneAnswer(answer.exists, answer.records, extra if answer.records else ())
         return NOTHING
@@ -165,15 +160,15 @@ class Zone:
         return []
 
     def _pointers(self, name: str, address: str) -> list[ResourceRecord]:
-        found = []
+        owners = []
         for key, service in self._services.store.items():
             names = self._names(key)
             owner = f"{key[1]}.{key[0]}.svc.{self.domain}"
             if is_headless(service):
-                found += [f"{host}.{owner}" for host, listed in names.hosts.items() if address in listed]
+                owners += [f"{host}.{owner}" for host, listed in names.hosts.items() if address in listed]
             elif address in names.addresses:
-                found.append(owner)
-        return [ResourceRecord(name, "PTR", target) for target in found]
+                owners.append(owner)
+        return [ResourceRecord(name, "PTR", target) for target in owners]
 
     def _reverse(self, name: str) -> str | None:
         if not name.endswith(".in-addr.arpa"):

@@ -188,17 +188,17 @@ def _ports(listed: Sequence[Object] | None, pod: Peer | None) -> list[PortRange]
     """Resolve the ports of a rule on a pod; None means every port."""
     if not listed:
         return None
-    found = []
+    ranges = []
     for policy in listed:
         protocol, port = policy.get("protocol") or "TCP", policy.get("port")
         if port is None:
-            found.append(PortRange(protocol))
+            ranges.append(PortRange(protocol))
         elif isinstance(port, int):
-            found.append(PortRange(protocol, port, policy.get("endPort") or port))
+            ranges.append(PortRange(protocol, port, policy.get("endPort") or port))
         elif pod and (port, protocol) in pod.ports:
             number = pod.ports[port, protocol]
-            found.append(PortRange(protocol, number, number))
-    return found
+            ranges.append(PortRange(protocol, number, number))
+    return ranges
 
 
 def _tuple(ports: Sequence[PortRange] | None) -> tuple[PortRange, ...] | None:

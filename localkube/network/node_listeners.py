@@ -45,11 +45,7 @@ class Front:
 
 
 class NodeSockets:
-    """Binds sockets in the networks of nodes; in plain mode these are the machine's own.
-
-    Example:
-        >>> sock = await NodeSockets(client, addresses).bind("10.244.254.1", "10.244.254.1", 30080, "TCP")
-    """
+    """Binds sockets in the networks of nodes; in plain mode these are the machine's own."""
 
     def __init__(self, client: RuntimeClient, addresses: Addresses) -> None:
         self._client, self._addresses = client, addresses

@@ -151,10 +151,10 @@ class PolicyEnforcer:
             self._rules = rules  # nothing is to be done, with however many pods
             return
         for uid, pod in known.items():
-            if found := self._peer(pod):
-                rules[found.address] = pod_rules(found, policies, peers) if policies else UNRESTRICTED
+            if own := self._peer(pod):
+                rules[own.address] = pod_rules(own, policies, peers) if policies else UNRESTRICTED
                 try:
-                    await self._install(uid, found.address, rules[found.address])
+                    await self._install(uid, own.address, rules[own.address])
                 except RuntimeCallError as error:
                     log.debug("the network of pod %s is gone: %s", uid, error.message)
         self._rules = rules
@@ -180,15 +180,15 @@ class PolicyEnforcer:
         """The ClusterIPs that a pod's own table serves; with affinity it has one endpoint for good."""
         if not self._policies.store:
             return {}
-        found = {}
+        targets = {}
         for front, (backends, affinity) in self._targets(address).items():
             steady = backends[zlib.crc32(uid.encode()) % len(backends)]
-            found[front] = (steady,) if affinity else tuple(backends)
-        return found
+            targets[front] = (steady,) if affinity else tuple(backends)
+        return targets
 
     def _peers(self) -> list[Peer]:
-        found = (self._peer(pod) for pod in self._pods().values())
-        return [rule for rule in found if rule] + [self._name_server()]
+        peers = (self._peer(pod) for pod in self._pods().values())
+        return [rule for rule in peers if rule] + [self._name_server()]
 
     def _peer(self, pod: Object) -> Peer | None:
         return peer(pod, self._labels(pod["metadata"]["namespace"]))
@@ -201,8 +201,8 @@ class PolicyEnforcer:
         return Peer(space, "kube-dns", NETWORK.address, labels, self._labels(space), ports)
 
     def _labels(self, namespace: str) -> Mapping[str, str]:
-        found = self._namespaces.store.get(("", namespace))
-        return (found["metadata"].get("labels") if found else None) or {}
+        item = self._namespaces.store.get(("", namespace))
+        return (item["metadata"].get("labels") if item else None) or {}
 
     def _say_not_enforced(self, why: str) -> None:
         for policy in self._policies.store.values():
@@ -260,10 +260,10 @@ def _allow(table: NftTable, chain: str, rule: AllowRule, side: int) -> None:
         wheres.append(nftables.in_network(side, hosts[0]))
     ports = [()] if rule.ports is None else rule.ports
     for port in ports:
-        found = list(wheres)
+        narrowed_wheres = list(wheres)
         if len(hosts) > 1:  # anonymous, so that each rule has one of its own
-            found.append([nftables.address(side), table.address_set(hosts)])
-        for where in found:
+            narrowed_wheres.append([nftables.address(side), table.address_set(hosts)])
+        for where in narrowed_wheres:
             narrowed = [*where]
             for network in rule.excepted:
                 narrowed += nftables.in_network(side, network, inside=False)

@@ -278,10 +278,10 @@ class ServiceProxy:
             protocol = port.get("protocol", "TCP")
             if protocol in LISTENERS:
                 own = {(ip, port["port"]) for ip in ips}
-                found = [
+                others = [
                     endpoint for endpoint in _endpoints(slices, port, protocol) if endpoint.backend not in own
                 ]
-                reached = [replace(endpoint, backend=self._reach(*endpoint.backend)) for endpoint in found]
+                reached = [replace(endpoint, backend=self._reach(*endpoint.backend)) for endpoint in others]
                 target = self._target(spec, reached, local=spec.get("internalTrafficPolicy") == LOCAL)
                 wanted |= {Front(ip, port["port"], protocol): target for ip in ips}
                 for node in self._nodes if port.get("nodePort") else ():
@@ -328,13 +328,13 @@ def _endpoints(slices: Sequence[Object], port: Object, protocol: str) -> list[Se
             near = [
                 tuple(hint["name"] for hint in hints.get(kind) or ()) for kind in ("forNodes", "forZones")
             ]
-            found = [
+            endpoints = [
                 ServiceEndpoint((address, number), endpoint.get("nodeName") or "", *near)
                 for address in endpoint["addresses"][:1]
                 for number in numbers
             ]
             if conditions.get("ready") is not False:
-                ready += found
+                ready += endpoints
             elif conditions.get("serving") and conditions.get("terminating"):
-                leaving += found
+                leaving += endpoints
     return sorted({endpoint.backend: endpoint for endpoint in ready or leaving}.values())

@@ -40,14 +40,14 @@ def service_names(key: Key, service: Object, *, slices: Informer, pods: Informer
         return names
     headless = is_headless(service)
     unready_too = spec.get("publishNotReadyAddresses", False)
-    found = [*_in_slices(key, unready_too, slices, pods), *_in_pods(key, spec, unready_too, pods)]
-    for address, hostname, ports in found:
+    endpoints = [*_in_slices(key, unready_too, slices, pods), *_in_pods(key, spec, unready_too, pods)]
+    for address, hostname, ports in endpoints:
         _add(names.hosts, hostname, address)
         for port in ports if headless else ():
             if port.get("name") and port.get("port"):
                 _add(names.ports, _port_labels(port), (port["port"], hostname))
     if headless:
-        names.addresses = list(dict.fromkeys(address for address, _, _ in found))
+        names.addresses = list(dict.fromkeys(address for address, _, _ in endpoints))
     else:
         names.addresses = cluster_ips(service)
         for port in spec.get("ports") or ():

@@ -33,10 +33,6 @@ class RuntimeClient:
 
     Args:
         on_exit: Called with each exit: ``id``, ``owner``, ``pid``, ``status`` (waitpid's), ``ended``.
-
-    Example:
-        >>> client = await RuntimeClient.connect(paths.socket, on_exit=print)
-        >>> answer, descriptors = await client.call("list")
     """
 
     def __init__(self, sock: socket.socket, on_exit: Callable[[dict[str, Any]], None]) -> None:

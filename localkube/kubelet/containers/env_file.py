@@ -33,13 +33,13 @@ def parse_env_file(text: bytes, key: str) -> str:
         if not name.strip(BLANKS) or name != name.rstrip(BLANKS):
             raise EnvFileError(f"invalid environment variable format at line {number}: the name before '='")
         if value[:1] in (b" ", b"\t"):
-            found = b""  # as in a shell, where the next word is a command
+            content = b""  # as in a shell, where the next word is a command
         elif value.startswith(b"'"):
-            found = _quoted(value[1:], numbered, number)
+            content = _quoted(value[1:], numbered, number)
         else:
             raise EnvFileError(f"invalid environment variable format at line {number}: no single quote")
         if name == key.encode():
-            return found.decode(errors="surrogateescape")
+            return content.decode(errors="surrogateescape")
     return ""
 
 

@@ -202,10 +202,10 @@ class _Sources:
         )
 
     def _key(self, reference: Object, objects: Mapping[str, Object], word: str, kind: str) -> str | None:
-        found = _find(reference, objects, word)
-        if found is None:
+        item = _find(reference, objects, word)
+        if item is None:
             return None
-        data = found.get("data") or {}
+        data = item.get("data") or {}
         if reference["key"] in data:
             value = data[reference["key"]]
             return _decoded(value) if word == "secret" else value
@@ -221,19 +221,19 @@ def _all_of(
     prefix = source.get("prefix") or ""
     values: dict[str, str] = {}
     if "configMapRef" in source:
-        found = _find(source["configMapRef"], configmaps, "configmap")
-        values = dict((found or {}).get("data") or {})
+        item = _find(source["configMapRef"], configmaps, "configmap")
+        values = dict((item or {}).get("data") or {})
     elif "secretRef" in source:
-        found = _find(source["secretRef"], secrets, "secret")
-        values = {key: _decoded(value) for key, value in ((found or {}).get("data") or {}).items()}
+        item = _find(source["secretRef"], secrets, "secret")
+        values = {key: _decoded(value) for key, value in ((item or {}).get("data") or {}).items()}
     return {prefix + key: value for key, value in values.items()}
 
 
 def _find(reference: Object, objects: Mapping[str, Object], word: str) -> Object | None:
-    found = objects.get(reference.get("name", ""))
-    if found is None and not reference.get("optional"):
+    item = objects.get(reference.get("name", ""))
+    if item is None and not reference.get("optional"):
         raise ConfigError(f'{word} "{reference.get("name", "")}" not found')
-    return found
+    return item
 
 
 def _collect(source: Object, kind: str, names: set[str]) -> None:

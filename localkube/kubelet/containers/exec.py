@@ -83,12 +83,7 @@ class Execution:
 
 
 class Executions:
-    """Starts commands in containers, and passes on their ends.
-
-    Example:
-        >>> await executions.run(process.identity, ["cat", "/ready"], timeout=1.0)
-        (0, b"yes\\n")
-    """
+    """Starts commands in containers, and passes on their ends."""
 
     def __init__(self, client: RuntimeClient) -> None:
         self._client = client

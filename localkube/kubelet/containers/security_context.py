@@ -43,9 +43,8 @@ def user(
     if context.get("fsGroup") is not None:
         more.add(context["fsGroup"])
     if login and context.get("supplementalGroupsPolicy") != "Strict":
-        more |= {
-            int(gid) for _, _, gid, members in _entries(read("/etc/group"), 4) if _listed(login, members)
-        }
+        entries = _entries(read("/etc/group"), 4)
+        more |= {int(gid) for _, _, gid, members in entries if login in members.split(",")}
     return UserSpec(uid, group, tuple(sorted({group, *more})))
 
 
@@ -122,10 +121,6 @@ def _entries(text: str | None, fields: int) -> Iterable[list[str]]:
 
 def _is_id(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= ID_DIGITS
-
-
-def _listed(login: str, members: str) -> bool:
-    return login in members.split(",")
 
 
 def capabilities(container: Mapping[str, Any]) -> tuple[str, ...]:

@@ -65,9 +65,9 @@ class ResolvedImage:
             place = Path(path)
             return place.read_text(errors="replace") if place.is_file() else None
         for layer in reversed(self.layers):
-            found = _read_in_layer(self.store / layer, path.strip("/").split("/"))
-            if found is not None:
-                return found.decode(errors="replace") if found is not HIDDEN else None
+            content = _read_in_layer(self.store / layer, path.strip("/").split("/"))
+            if content is not None:
+                return content.decode(errors="replace") if content is not HIDDEN else None
         return None
 
 

@@ -303,16 +303,16 @@ class ImageManager:
 
     async def _credentials(self, pod: Object) -> list[dict[str, Any]]:
         """The pod's ``imagePullSecrets``, as contents of ``.docker/config.json``."""
-        found = []
+        auths = []
         for reference in pod["spec"].get("imagePullSecrets") or []:
             name, problem = reference.get("name", ""), ""
             secret = await self._secret(pod["metadata"]["namespace"], name)
             data = (secret or {}).get("data") or {}
             try:
                 if ".dockerconfigjson" in data:
-                    found.append(json.loads(base64.b64decode(data[".dockerconfigjson"])))
+                    auths.append(json.loads(base64.b64decode(data[".dockerconfigjson"])))
                 elif ".dockercfg" in data:
-                    found.append({"auths": json.loads(base64.b64decode(data[".dockercfg"]))})
+                    auths.append({"auths": json.loads(base64.b64decode(data[".dockercfg"]))})
                 else:
                     may_fail = "attempting to pull the image may not succeed."
                     problem = f"Unable to retrieve some image pull secrets ({name}); {may_fail}"
@@ -320,7 +320,7 @@ class ImageManager:
                 problem = f"The image pull secret {name} is not valid JSON"
             if problem:
                 self._events(pod).record(pod, "FailedToRetrieveImagePullSecret", problem, warning=True)
-        return found
+        return auths
 
     async def _use(self, record: Mapping[str, Any], used_by: Path) -> None:
         """Keep the image from being pruned as long as ``used_by`` exists."""
@@ -406,8 +406,8 @@ class ImageManager:
     def _record(
         self, pod: Object, container: Object, reason: str, message: str, *, warning: bool = False
     ) -> None:
-        found = (kind for kind, listed in containers(pod) if listed["name"] == container["name"])
-        field = f"spec.{next(found)}{{{container['name']}}}" if container["name"] else ""
+        kinds = (kind for kind, listed in containers(pod) if listed["name"] == container["name"])
+        field = f"spec.{next(kinds)}{{{container['name']}}}" if container["name"] else ""
         self._events(pod).record(pod, reason, message, warning=warning, field=field)
 
 

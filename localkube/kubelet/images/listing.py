@@ -12,13 +12,13 @@ from localkube.kubelet.images.image_table import UNKNOWN, StandIn, table
 
 def rows() -> list[dict[str, Any]]:
     """List a row for each entry, in the order in which they are tried; the last is for all other images."""
-    found = Programs(_control_plane())
+    programs = Programs(_control_plane())
     return [
         {
             "image": ", ".join(entry.match) or "any other",
             "tags": " ".join(entry.tags),
             "stand_in": entry.shown,
-            "state": _state(entry, found),
+            "state": _state(entry, programs),
             "cannot": entry.cannot,
         }
         for entry in (*table(), UNKNOWN)

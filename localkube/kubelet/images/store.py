@@ -56,17 +56,17 @@ def normalize(reference: str) -> str:
     name = remote.partition(":")[0]
     if name.lower() != name:
         raise InvalidReference(f'the name of the image "{reference}" must be lowercase')
-    found = _REFERENCE.fullmatch(f"{domain}/{remote}")
-    if found is None:
+    match = _REFERENCE.fullmatch(f"{domain}/{remote}")
+    if match is None:
         raise InvalidReference(f'"{reference}" is not the name of an image')
-    if len(found["path"]) > LONGEST_PATH:
+    if len(match["path"]) > LONGEST_PATH:
         raise InvalidReference(f'the name of the image "{reference}" has more than {LONGEST_PATH} characters')
-    repository = f"{found['domain']}/{found['path']}"
-    if found["digest"] is None:
-        return f"{repository}:{found['tag'] or 'latest'}"
-    if not _DIGEST.fullmatch(found["digest"]):
+    repository = f"{match['domain']}/{match['path']}"
+    if match["digest"] is None:
+        return f"{repository}:{match['tag'] or 'latest'}"
+    if not _DIGEST.fullmatch(match["digest"]):
         raise InvalidReference(f'"{reference}" has no valid digest')
-    return f"{repository}@{found['digest']}"
+    return f"{repository}@{match['digest']}"
 
 
 def find(reference: str, *, store: Path | None = None) -> dict[str, Any] | None:

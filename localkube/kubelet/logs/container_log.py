@@ -40,10 +40,10 @@ class LogLimits:
 
 def segments(path: Path) -> list[Path]:
     """The files of the log whose newest file is ``path``, the oldest first."""
-    found = []
+    names = []
     with contextlib.suppress(FileNotFoundError):
-        found = [name for name in path.parent.iterdir() if name.name.startswith(path.name)]
-    return sorted(found, key=lambda name: (name == path, _number(name)))
+        names = [name for name in path.parent.iterdir() if name.name.startswith(path.name)]
+    return sorted(names, key=lambda name: (name == path, _number(name)))
 
 
 def rotate(path: Path, *, keep: int) -> None:

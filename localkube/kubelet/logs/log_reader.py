@@ -79,11 +79,6 @@ class LogFiles:
 
     Attributes:
         on_loss: Called with a log's path and the error when output is lost for the first time.
-
-    Example:
-        >>> writer = files.open(pods / uid / "logs" / "trainer" / "0.log")
-        >>> writer.feed("stdout", b"step 1\\n")
-        >>> writer.close()
     """
 
     def __init__(self, limits: LogLimits = DEFAULT_LIMITS) -> None:
@@ -231,23 +226,23 @@ class _Source:
 
     def _find_newer(self) -> bool:
         """Open the files that were added after the last open one."""
-        found = segments(self._path)
+        paths = segments(self._path)
         if self._files:
             last = os.fstat(self._files[-1].fileno())
-            same = [number for number, name in enumerate(found) if os.path.samestat(name.stat(), last)]
-            found = found[same[0] + 1 :] if same else found
-        self._files += [FileIO(name) for name in found]
-        return bool(found)
+            same = [number for number, name in enumerate(paths) if os.path.samestat(name.stat(), last)]
+            paths = paths[same[0] + 1 :] if same else paths
+        self._files += [FileIO(name) for name in paths]
+        return bool(paths)
 
     def _seek_tail(self, lines: int) -> None:
         """Seek to the last ``lines`` lines, and close the files before them."""
         files, self._files = self._files, deque()
         while files:
             file = files.pop()
-            offset, found = tail_start(file, lines)
+            offset, count = tail_start(file, lines)
             file.seek(offset)
             self._files.appendleft(file)
-            lines -= found
+            lines -= count
             if offset > 0 or lines == 0:
                 break
         for file in files:
@@ -334,7 +329,7 @@ def tail_start(file: FileIO, lines: int) -> tuple[int, int]:
     position = file.seek(0, os.SEEK_END)
     if lines == 0:
         return position, 0
-    found, newest, carry = 0, True, b""
+    count, newest, carry = 0, True, b""
     while position > 0:
         size = min(BLOCK, position)
         position -= size
@@ -346,14 +341,14 @@ def tail_start(file: FileIO, lines: int) -> tuple[int, int]:
             offset -= len(entry)
             tag = entry.split(b" ", 3)[2:3]
             if tag == [b"F"] or (tag and newest):
-                if found == lines:
-                    return offset + len(entry) + 1, found
-                found += 1
+                if count == lines:
+                    return offset + len(entry) + 1, count
+                count += 1
             newest = newest and not tag
             offset -= 1
     first = carry.split(b" ", 3)[2:3]
     if first == [b"F"] or (first and newest):
-        if found == lines:
-            return len(carry) + 1, found
-        found += 1
-    return 0, found
+        if count == lines:
+            return len(carry) + 1, count
+        count += 1
+    return 0, count

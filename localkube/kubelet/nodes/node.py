@@ -155,7 +155,7 @@ def node_status(
         "runtimeHandlers": [{"name": name, "features": HANDLER_FEATURES} for name in ("", *HANDLERS)],
         "nodeInfo": {
             "architecture": target()[1],
-            "bootID": _read("/proc/sys/kernel/random/boot_id"),
+            "bootID": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
             "containerRuntimeVersion": "trainyard://0.1.0",
             "kernelVersion": platform.release(),
             "kubeProxyVersion": "",
@@ -226,11 +226,6 @@ def is_ready(item: Mapping[str, Any]) -> bool:
 def rfc3339(*, micro: bool = False) -> str:
     """Format the present time as the API does; ``micro`` for MicroTime fields."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")
-
-
-def _read(path: str) -> str:
-    with open(path) as file:
-        return file.read().strip()
 
 
 log = logging.getLogger(__name__)

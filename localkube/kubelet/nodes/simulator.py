@@ -247,10 +247,7 @@ def running(pod: dict[str, Any], address: str, now: str) -> dict[str, Any]:
         "podIPs": [{"ip": address}],
         "conditions": [
             *_others(pod),
-            *(
-                {"type": kind, "status": "True", "lastTransitionTime": now}
-                for kind in ("Initialized", "ContainersReady", "Ready")
-            ),
+            *({"type": kind, "status": "True", "lastTransitionTime": now} for kind in OURS),
         ],
         "containerStatuses": [
             _container(container, {"running": {"startedAt": now}}, ready=True)

@@ -39,7 +39,7 @@ def container_edits(names: Iterable[str], node: Path) -> ContainerEdits:
     Args:
         node: The node's directory of descriptions, which go before those of the machine.
     """
-    found, seen = ContainerEdits(), set()
+    edits, seen = ContainerEdits(), set()
     for name in names:
         kind, _, device = name.partition("=")
         for spec in _specs(kind, (node, MACHINE)):
@@ -50,9 +50,9 @@ def container_edits(names: Iterable[str], node: Path) -> ContainerEdits:
             raise CdiError(f"CDI device injection failed: unresolvable CDI devices {name}")
         if kind not in seen:
             seen.add(kind)
-            found.add(spec.get("containerEdits") or {})
-        found.add(listed.get("containerEdits") or {})
-    return found
+            edits.add(spec.get("containerEdits") or {})
+        edits.add(listed.get("containerEdits") or {})
+    return edits
 
 
 def _specs(kind: str, directories: Iterable[Path]) -> Iterable[Mapping[str, Any]]:

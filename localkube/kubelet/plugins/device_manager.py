@@ -184,11 +184,9 @@ class DeviceManager:
 
     def _asked(self, container: Object) -> Iterable[tuple[str, int]]:
         limits = (container.get("resources") or {}).get("limits") or {}
-        known = self._given_resources() | self._resources.keys()
+        given = {name for pod in self._given.values() for grants in pod.values() for name in grants}
+        known = given | self._resources.keys()
         return [(name, int(count)) for name, count in limits.items() if name in known and int(count)]
-
-    def _given_resources(self) -> set[str]:
-        return {name for pod in self._given.values() for grants in pod.values() for name in grants}
 
     async def _allocate(self, name: str, count: int, reusable: Iterable[str]) -> dict[str, Any]:
         messages = _messages()
@@ -230,9 +228,9 @@ class DeviceManager:
         request = messages.PreferredAllocationRequest(container_requests=[asked])
         response = messages.PreferredAllocationResponse
         answer = await resource.plugin.call("GetPreferredAllocation", request, response)
-        found = list(answer.container_responses[0].deviceIDs) if answer.container_responses else []
-        fits = len(set(found)) == count and set(again) <= set(found) <= {*again, *free}
-        return found if fits else None
+        preferred = list(answer.container_responses[0].deviceIDs) if answer.container_responses else []
+        fits = len(set(preferred)) == count and set(again) <= set(preferred) <= {*again, *free}
+        return preferred if fits else None
 
     async def grant(self, pod: Object, container: Object) -> DeviceGrant:
         """Prepare the start of a container, and return what it gets with its devices."""

@@ -1,7 +1,8 @@
 """gRPC on the Unix sockets of a node's directory, whose paths may be longer than the kernel allows."""
 
+import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,26 +35,22 @@ class PluginClient:
 
     async def call(self, method: str, request: Any, answer: Any, *, seconds: float = SECONDS) -> Any:
         """Call a method; ``answer`` is the class of its message."""
-        call = self._channel.unary_unary(
-            f"/{self._service}/{method}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=answer.FromString,
-        )
-        try:
-            return await call(request, timeout=seconds)
-        except self._errors as error:
-            raise PluginError(f"rpc error: code = {error.code().name} desc = {error.details()}") from error
+        with self._refusals():
+            return await self._channel.unary_unary(*self._method(method, answer))(request, timeout=seconds)
 
     async def stream(self, method: str, request: Any, answer: Any) -> AsyncIterator[Any]:
         """Yield what a method answers, until it ends."""
-        call = self._channel.unary_stream(
-            f"/{self._service}/{method}",
-            request_serializer=lambda message: message.SerializeToString(),
-            response_deserializer=answer.FromString,
-        )
-        try:
-            async for message in call(request):
+        with self._refusals():
+            async for message in self._channel.unary_stream(*self._method(method, answer))(request):
                 yield message
+
+    def _method(self, method: str, answer: Any) -> tuple[str, Any, Any]:
+        return f"/{self._service}/{method}", lambda message: message.SerializeToString(), answer.FromString
+
+    @contextlib.contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
         except self._errors as error:
             raise PluginError(f"rpc error: code = {error.code().name} desc = {error.details()}") from error
 

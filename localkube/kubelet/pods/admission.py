@@ -42,8 +42,8 @@ def refusal(
     Args:
         shortage: Why the node cannot give what the pod requests (``Allocations.shortage``).
     """
-    if found := _forbidden_sysctl(pod):
-        return found
+    if forbidden := _forbidden_sysctl(pod):
+        return forbidden
     if (pod["spec"].get("os") or {}).get("name", "linux") != "linux":
         return "PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"
     if shortage:

@@ -81,14 +81,14 @@ class ComponentPods:
     def _add(self, name: str, program: Object, labels: Mapping[str, str], image: str) -> None:
         container = {"name": name, "image": image, "command": list(program["argv"])}
         pod = component_pod(f"{name}-{self._node.name}", container, labels=labels, node=self._node.name)
-        found = Component(name, program["name"], Path(program["log"]), pod)
-        self._components[pod["metadata"]["name"]] = found
+        component = Component(name, program["name"], Path(program["log"]), pod)
+        self._components[pod["metadata"]["name"]] = component
         self._mirrors.want(pod)
 
     def log(self, namespace: str, name: str) -> Path | None:
         """The log of a pod that is one of these."""
-        found = self._components.get(name) if namespace == NAMESPACE else None
-        return found and found.log
+        component = self._components.get(name) if namespace == NAMESPACE else None
+        return component and component.log
 
     def exited(self) -> None:
         """Look at once: a program has ended."""

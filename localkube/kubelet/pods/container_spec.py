@@ -157,13 +157,13 @@ class ContainerStart:
         environment = process.environment
         if image.layers or process.terminal:
             return process, None
-        found = plan(process.args, environment, python=sys.executable, path=environment.get("PATH", ""))
-        if found is None:
+        fork_plan = plan(process.args, environment, python=sys.executable, path=environment.get("PATH", ""))
+        if fork_plan is None:
             return process, None
         volumes_at = [mount["mountPath"] for mount in self.container.get("volumeMounts") or ()]
-        process = replace(process, args=tuple(cold_command(found, mounts=volumes_at)))
+        process = replace(process, args=tuple(cold_command(fork_plan, mounts=volumes_at)))
         may_be_warm = (self.pod["metadata"].get("annotations") or {}).get(WARM_ANNOTATION) != "false"
-        return process, found if self.runtime.host.forkserver and may_be_warm else None
+        return process, fork_plan if self.runtime.host.forkserver and may_be_warm else None
 
     async def _devices(self) -> DeviceGrant:
         try:
@@ -252,10 +252,10 @@ class ContainerStart:
     def _gpus(self) -> dict[str, str]:
         """Give it the real GPUs that it asked for, and hide the others."""
         limits = self.container.get("resources", {}).get("limits") or {}
-        found = self.node.pool.gpus(self.uid, self.name, int(limits.get("nvidia.com/gpu", 0)))
-        if found is None:
+        gpus = self.node.pool.gpus(self.uid, self.name, int(limits.get("nvidia.com/gpu", 0)))
+        if gpus is None:
             return {}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(found), "NVIDIA_VISIBLE_DEVICES": ",".join(found) or "void"}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "NVIDIA_VISIBLE_DEVICES": ",".join(gpus) or "void"}
 
     def _host_mounts(self) -> list[MountSpec]:
         """Make its own directories, empty for each run, on the disk that its pod's limit counts."""
@@ -320,7 +320,7 @@ def _read_env_files(
     container: Mapping[str, Any], volumes: Mapping[str, MountedVolume]
 ) -> dict[tuple[str, str], bytes]:
     """Read files of variables, as far as each can be read; a pod may have put anything there."""
-    found = {}
+    contents = {}
     for volume, path in env_files(container):
         with contextlib.suppress(OSError), opened(volumes[volume].source) as root:
             place = Resolution(in_root=True).open(root, path)
@@ -331,8 +331,8 @@ def _read_env_files(
             with os.fdopen(file, "rb") as stream:
                 status = os.fstat(file)
                 if stat.S_ISREG(status.st_mode) and status.st_size <= ENV_FILE_BYTES:
-                    found[volume, path] = stream.read(ENV_FILE_BYTES)
-    return found
+                    contents[volume, path] = stream.read(ENV_FILE_BYTES)
+    return contents
 
 
 def _host_environment(container: Mapping[str, Any], node_cpus: float, image: ResolvedImage) -> dict[str, str]:
@@ -349,8 +349,8 @@ def _host_environment(container: Mapping[str, Any], node_cpus: float, image: Res
 async def _existing(
     read: Callable[[str, str], Awaitable[dict[str, Any] | None]], namespace: str, names: set[str]
 ) -> dict[str, dict[str, Any]]:
-    found = {name: await read(namespace, name) for name in sorted(names)}
-    return {name: value for name, value in found.items() if value is not None}
+    objects = {name: await read(namespace, name) for name in sorted(names)}
+    return {name: value for name, value in objects.items() if value is not None}
 
 
 def _threads(container: Mapping[str, Any], node_cpus: float) -> int:

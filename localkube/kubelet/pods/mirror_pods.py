@@ -88,8 +88,8 @@ class MirrorPods:
 
     def of(self, pod: Object) -> Object | None:
         """The mirror of a pod, if there is one that is not being deleted."""
-        found = self._pods.store.get(object_key(pod))
-        return found if found and self._is_current(found, pod) else None
+        mirror = self._pods.store.get(object_key(pod))
+        return mirror if mirror and self._is_current(mirror, pod) else None
 
     async def run(self) -> None:
         """Make and delete mirrors, for ever."""
@@ -145,5 +145,5 @@ class MirrorPods:
         return is_mirror(pod) and pod["spec"].get("nodeName") in self._names
 
     @staticmethod
-    def _is_current(found: Object, wanted: Object) -> bool:
-        return is_mirror_of(found, wanted) and not found["metadata"].get("deletionTimestamp")
+    def _is_current(mirror: Object, wanted: Object) -> bool:
+        return is_mirror_of(mirror, wanted) and not mirror["metadata"].get("deletionTimestamp")

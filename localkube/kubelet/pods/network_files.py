@@ -7,7 +7,7 @@ looked up in them as well, and a rank that looks for a peer too early would wait
 Source: https://kubernetes.io/docs/concepts/services-networking/dns-pod-service/
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -78,12 +78,9 @@ def hosts(pod: Object, *, name: str, full: str, addresses: Iterable[str], of_nod
     if not pod["spec"].get("hostNetwork"):
         names = "\t".join(dict.fromkeys(filter(None, (full, name.partition(".")[0] if full else name))))
         text = HOSTS + "".join(f"{address}\t{names}\n" for address in addresses)
-    aliases = [f"{alias['ip']}\t" + "\t".join(alias.get("hostnames") or ()) for alias in _aliases(pod)]
+    wanted = pod["spec"].get("hostAliases") or ()
+    aliases = [f"{alias['ip']}\t" + "\t".join(alias.get("hostnames") or ()) for alias in wanted]
     return text + ("\n# Entries added by HostAliases.\n" + "\n".join(aliases) + "\n" if aliases else "")
-
-
-def _aliases(pod: Object) -> Sequence[Object]:
-    return pod["spec"].get("hostAliases") or ()
 
 
 @dataclass(frozen=True)
@@ -128,19 +125,19 @@ def resolver(pod: Object, *, cluster: str, of_node: Resolver) -> tuple[Resolver,
     spec = pod["spec"]
     policy = spec.get("dnsPolicy") or "ClusterFirst"
     if policy == "None":
-        found = Resolver()
+        base = Resolver()
     elif policy == "Default" or (policy == "ClusterFirst" and spec.get("hostNetwork")):
-        found = of_node
+        base = of_node
     else:
         own = f"{pod['metadata']['namespace']}.svc.{DOMAIN}"
-        found = Resolver((cluster,), (own, f"svc.{DOMAIN}", DOMAIN), ("ndots:5",))
+        base = Resolver((cluster,), (own, f"svc.{DOMAIN}", DOMAIN), ("ndots:5",))
     config = spec.get("dnsConfig") or {}
-    options = {word.partition(":")[0]: word for word in found.options}
+    options = {word.partition(":")[0]: word for word in base.options}
     for option in config.get("options") or ():
         name, value = option["name"], option.get("value")
         options[name] = f"{name}:{value}" if value else name
-    servers = tuple(dict.fromkeys((*found.servers, *(config.get("nameservers") or ()))))
-    searches = tuple(dict.fromkeys((*found.searches, *(config.get("searches") or ()))))
+    servers = tuple(dict.fromkeys((*base.servers, *(config.get("nameservers") or ()))))
+    searches = tuple(dict.fromkeys((*base.searches, *(config.get("searches") or ()))))
     return _within_limits(Resolver(servers, searches, tuple(options.values())))
 
 

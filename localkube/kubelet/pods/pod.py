@@ -355,7 +355,7 @@ class PodWorker(PodState):
                 sidecars.append(self.in_background(worker.keep()))
                 self._beside.append(sidecars[-1])
                 if not initialised:
-                    await self._unless_stopped(worker.started.wait())
+                    await wait_for_first(worker.started.wait(), self.stopping.wait(), self.restarting.wait())
                 continue
             await worker.keep()
             if self.stopping.is_set() or self.restarting.is_set() or worker.record.exit_code != 0:
@@ -487,10 +487,6 @@ class PodWorker(PodState):
 
     def actuate(self) -> None:
         self.resources.actuate()
-
-    async def _unless_stopped(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Wait for ``work``, or until the pod is being stopped."""
-        await wait_for_first(work, self.stopping.wait(), self.restarting.wait())
 
 
 async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:

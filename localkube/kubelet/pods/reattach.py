@@ -4,12 +4,20 @@ The runtime knows each process by pid and start time, and keeps exits until they
 the last reported status. Together they give the records of a pod.
 """
 
+import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from localkube.kubelet.pods.pod import PodWorker
-from localkube.kubelet.status.container_state import STATUSES, ContainerRecord, latest_run
+from localkube.kubelet.status.container_state import (
+    STATUSES,
+    ContainerExit,
+    ContainerRecord,
+    ended,
+    latest_run,
+)
 from localkube.runtime.client import RuntimeClient
 
 LOST_CODE = 137
@@ -19,7 +27,8 @@ def records(pod: Mapping[str, Any]) -> dict[str, ContainerRecord]:
     """Rebuild container records from a pod's reported status."""
     status = pod.get("status") or {}
     statuses = [item for field in STATUSES.values() for item in status.get(field) or []]
-    return {item["name"]: _record(item) for item in statuses if _has_run(item)}
+    run = [item for item in statuses if not item["state"].get("waiting") or item.get("lastState")]
+    return {item["name"]: _record(item) for item in run}
 
 
 async def reattach(
@@ -68,25 +77,10 @@ def _record_losses(worker: PodWorker, names: Iterable[str]) -> None:
 
 
 def _lost(record: ContainerRecord) -> ContainerRecord:
-    now = datetime.now().timestamp()
-    return ContainerRecord(
-        name=record.name,
-        state="terminated",
-        reason="ContainerStatusUnknown",
-        message="the container ended with its node: that was switched off, or the cluster was stopped",
-        started_at=record.started_at,
-        finished_at=now,
-        exit_code=LOST_CODE,
-        restart_count=record.restart_count,
-        container_id=record.container_id,
-        image=record.image,
-        image_id=record.image_id,
-        last=record.last,
-    )
-
-
-def _has_run(item: Mapping[str, Any]) -> bool:
-    return not item["state"].get("waiting") or bool(item.get("lastState"))
+    end = ContainerExit(LOST_CODE, None, time.time())
+    message = "the container ended with its node: that was switched off, or the cluster was stopped"
+    lost = ended(record, end, message=message, out_of_memory=False)
+    return replace(lost, reason="ContainerStatusUnknown", resources=None, user=None)
 
 
 def _record(item: Mapping[str, Any]) -> ContainerRecord:

@@ -23,9 +23,9 @@ async def check_runtime_class(api: Api, pod: Mapping[str, Any]) -> None:
     name = pod["spec"].get("runtimeClassName")
     if not name:
         return
-    found = await find(api, f"/apis/node.k8s.io/v1/runtimeclasses/{name}")
-    if found is None:
+    runtime_class = await find(api, f"/apis/node.k8s.io/v1/runtimeclasses/{name}")
+    if runtime_class is None:
         raise RuntimeCallError("sandbox", f'runtimeclass.node.k8s.io "{name}" not found')
-    if found["handler"] not in HANDLERS:
-        message = f'failed to get sandbox runtime: no runtime for "{found["handler"]}" is configured'
+    if runtime_class["handler"] not in HANDLERS:
+        message = f'failed to get sandbox runtime: no runtime for "{runtime_class["handler"]}" is configured'
         raise RuntimeCallError("sandbox", f"{message}; those that are: {', '.join(HANDLERS)}")

@@ -78,13 +78,14 @@ class StaticPods:
 
     def _changes(self) -> list[dict[str, Any]]:
         """End the pods of manifests that are gone or others; returns those that are new."""
-        found = {path: node for node in self._nodes for path in _manifests(self._folder / node)}
-        for path in [path for path in self._pods if path not in found]:
+        manifests = {path: node for node in self._nodes for path in _manifests(self._folder / node)}
+        for path in [path for path in self._pods if path not in manifests]:
             self._seen.pop(path)
             self._remove(path)
         fresh = []
-        for path, node in found.items():
-            if (pod := self._changed(path, node)) and self._uid(path) != pod["metadata"]["uid"]:
+        for path, node in manifests.items():
+            pod, before = self._changed(path, node), self._pods.get(path)
+            if pod and (before is None or before["metadata"]["uid"] != pod["metadata"]["uid"]):
                 self._remove(path)
                 self._pods[path] = pod
                 self._mirrors.want(pod)
@@ -103,9 +104,6 @@ class StaticPods:
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             log.warning("static pod %s: %s", path, error or type(error).__name__)
             return None
-
-    def _uid(self, path: Path) -> str | None:
-        return self._pods[path]["metadata"]["uid"] if path in self._pods else None
 
     def _remove(self, path: Path) -> None:
         if pod := self._pods.pop(path, None):

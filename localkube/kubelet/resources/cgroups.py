@@ -51,10 +51,6 @@ class ControlGroups:
         version: Of the interface, 1 or 2.
         roots: The cluster's group: one directory a controller in version 1, one for all in version 2.
         pids_limit: Processes and threads of each pod; 0 for any number.
-
-    Example:
-        >>> groups = ControlGroups.claim(Path("/…/clusters/lab"))  # doctest: +SKIP
-        >>> files = groups.make("uid.main.0", Resources(cpu_limit=0.5))  # doctest: +SKIP
     """
 
     def __init__(self, version: int, roots: dict[str, Path], *, pids_limit: int = PIDS_LIMIT) -> None:
@@ -74,7 +70,7 @@ class ControlGroups:
                 continue
             roots = {controller: parent / name for controller, parent in parents.items()}
             groups = cls(version, roots, pids_limit=pids_limit)
-            _record(root, groups.directories)
+            write_private(root / RECORD, json.dumps(list(map(str, groups.directories))))
             try:
                 groups.open()
                 groups.probe()
@@ -291,10 +287,10 @@ class ControlGroups:
 def remove_recorded(root: Path) -> None:
     """Remove the groups recorded in a cluster's directory, once its processes have ended."""
     try:
-        found = [Path(path) for path in json.loads((root / RECORD).read_text())]
+        directories = [Path(path) for path in json.loads((root / RECORD).read_text())]
     except (OSError, ValueError):
         return
-    _remove(found)
+    _remove(directories)
 
 
 def _remove(directories: list[Path]) -> None:
@@ -337,10 +333,6 @@ def _gone(group: Path) -> bool:
     return True
 
 
-def _record(root: Path, directories: list[Path]) -> None:
-    write_private(root / RECORD, json.dumps([str(directory) for directory in directories]))
-
-
 def _fields(path: Path) -> dict[str, int]:
     pairs = (line.split() for line in path.read_text().splitlines())
     return {words[0]: int(words[1]) for words in pairs if len(words) == 2 and words[1].isdecimal()}
@@ -375,13 +367,13 @@ def unified() -> dict[str, Path]:
 def separate() -> dict[str, Path]:
     """Find this process's own version 1 group by controller."""
     own = _own_groups()
-    found = {}
+    groups = {}
     for place, inside, options in _mounts("cgroup"):
         for controller in set(CONTROLLERS) & set(options):
             group = _below(place, inside, own.get(controller, "/"))
             if os.access(group, os.W_OK):
-                found[controller] = group
-    return found
+                groups[controller] = group
+    return groups
 
 
 def _own_groups() -> dict[str, str]:
@@ -403,5 +395,5 @@ def _below(place: Path, inside: str, path: str) -> Path:
     """Find a group's directory when ``inside`` of the hierarchy is mounted at ``place``."""
     if inside != "/" and path.startswith(inside):
         path = path[len(inside) :]
-    found = place / path.strip("/")
-    return found if os.path.isdir(found) else place  # also where it may not be looked at
+    group = place / path.strip("/")
+    return group if os.path.isdir(group) else place  # also where it may not be looked at

@@ -148,8 +148,8 @@ class EvictionManager:
 
     async def _usage(self, worker: PodWorker, resource: str) -> PodUsage:
         if resource == "memory":
-            found = await asyncio.to_thread(self._memory, worker)
-            return PodUsage(worker.pod, sum(found.values()), found)
+            memory = await asyncio.to_thread(self._memory, worker)
+            return PodUsage(worker.pod, sum(memory.values()), memory)
         if resource == "pids":
             count = self._limits.processes(worker.uid)
             return PodUsage(worker.pod, await asyncio.to_thread(_threads, worker) if count is None else count)
@@ -159,14 +159,14 @@ class EvictionManager:
         return PodUsage(worker.pod, stored.total, stored.containers)
 
     def _memory(self, worker: PodWorker) -> dict[str, int]:
-        processes, found = None, {}
+        processes, memory = None, {}
         for name, process in [process for process in worker.processes.items() if process[1].running]:
             usage = self._limits.usage(process.identity)
             if usage is None:
                 processes = processes or ProcessTable()
                 usage = processes.usage(process.pid)
-            found[name] = usage.memory if usage else 0
-        return found
+            memory[name] = usage.memory if usage else 0
+        return memory
 
     async def _gone(self, worker: PodWorker) -> None:
         """Wait for the end of an evicted pod's processes, and remove its files."""

@@ -79,8 +79,8 @@ class Limits:
 
     def started(self, pod: Mapping[str, Any], name: str, *, identity: str, pid: int) -> None:
         """Register a container's first process."""
-        found = [container for _, container in containers(pod) if container["name"] == name]
-        limit = resources(found[0]).memory_limit if found else None
+        started = [container for _, container in containers(pod) if container["name"] == name]
+        limit = resources(started[0]).memory_limit if started else None
         if limit and self._groups is None:
             self._memory.add(identity, pid=pid, limit=limit)
 
@@ -175,11 +175,11 @@ class CoreAllocator:
         self.free(identity)
         cores = list(self._users)
         turned = cores[first % len(cores) :] + cores[: first % len(cores)]
-        found = sorted(turned, key=self._users.__getitem__)[:count]
-        for core in found:
+        chosen = sorted(turned, key=self._users.__getitem__)[:count]
+        for core in chosen:
             self._users[core] += 1
-        self._taken[identity] = found
-        return found
+        self._taken[identity] = chosen
+        return chosen
 
     def move(self, identity: str, count: int, *, pid: int, first: int = 0) -> None:
         """Assign ``count`` cores in place of the former ones to a container that runs.
@@ -201,8 +201,8 @@ class CoreAllocator:
 
 def resources(container: Mapping[str, Any]) -> Resources:
     """Parse a container's resources; a limit is also the default request."""
-    found = container.get("resources") or {}
-    limits, requests = found.get("limits") or {}, found.get("requests") or {}
+    amounts = container.get("resources") or {}
+    limits, requests = amounts.get("limits") or {}, amounts.get("requests") or {}
     cpu = limits.get("cpu")
     return Resources(
         cpu_request=float(parse(requests.get("cpu") or cpu or "0")),
@@ -254,12 +254,12 @@ class OomWatcher:
 
 def tree(pid: int) -> list[int]:
     """The process and its descendants: orphans of a container are reparented to its first process."""
-    found, at = [pid], 0
-    while at < len(found):
-        for path in Path(f"/proc/{found[at]}/task").glob("*/children"):
-            found += [int(child) for child in _read(path).split()]
+    pids, at = [pid], 0
+    while at < len(pids):
+        for path in Path(f"/proc/{pids[at]}/task").glob("*/children"):
+            pids += [int(child) for child in _read(path).split()]
         at += 1
-    return found
+    return pids
 
 
 def resident(pids: Iterable[int]) -> int:

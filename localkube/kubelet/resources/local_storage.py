@@ -53,19 +53,19 @@ def measure(
         count: Counts bytes, or files, in a directory.
     """
     volumes = {name: count(directory / "volumes" / name) for name, _ in _sized(pod)}
-    found = {}
+    sizes = {}
     for _, container in containers(pod):
         name = container["name"]
-        found[name] = count(directory / "logs" / name)
+        sizes[name] = count(directory / "logs" / name)
         layers = list((directory / "writable").glob(f"{name}.*"))
-        found[name] += sum(map(count, layers))
+        sizes[name] += sum(map(count, layers))
         if (
             count is disk_usage
             and name in pids
             and not any((layer / part).exists() for layer in layers for part in ("upper", "root"))
         ):
-            found[name] += written(pids[name])
-    return StorageUsage(volumes, found)
+            sizes[name] += written(pids[name])
+    return StorageUsage(volumes, sizes)
 
 
 def excess(pod: Mapping[str, Any], stored: StorageUsage) -> str | None:
@@ -89,10 +89,10 @@ def written(pid: int) -> int:
     try:
         if os.stat("/").st_dev == os.stat(f"/proc/{pid}/root/").st_dev:
             return 0  # in plain mode
-        found = os.statvfs(f"/proc/{pid}/root/")
+        file_system = os.statvfs(f"/proc/{pid}/root/")
     except OSError:  # the container has ended meanwhile
         return 0
-    return (found.f_blocks - found.f_bfree) * found.f_frsize
+    return (file_system.f_blocks - file_system.f_bfree) * file_system.f_frsize
 
 
 def _sized(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:
@@ -103,5 +103,5 @@ def _sized(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:
 
 
 def _limits(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:
-    found = pod["spec"]["containers"]
-    return [(c["name"], ((c.get("resources") or {}).get("limits") or {}).get(STORAGE)) for c in found]
+    listed = pod["spec"]["containers"]
+    return [(c["name"], ((c.get("resources") or {}).get("limits") or {}).get(STORAGE)) for c in listed]

@@ -75,8 +75,8 @@ def parse_thresholds(text: str) -> tuple[Threshold, ...]:
 
 
 def _threshold(text: str) -> Threshold:
-    signal, found, value = text.partition("<")
-    if signal not in SIGNALS or not found:
+    signal, separator, value = text.partition("<")
+    if signal not in SIGNALS or not separator:
         raise ValueError(
             f"{text!r} is not a threshold such as memory.available<100Mi, of {', '.join(SIGNALS)}"
         )
@@ -104,7 +104,7 @@ def _memory() -> Observation:
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
     kibibytes = {words[0].rstrip(":"): int(words[1]) for words in lines}
     free = kibibytes["MemFree"] + kibibytes["Inactive(file)"]
-    found = [Observation(free * 1024, kibibytes["MemTotal"] * 1024)]
+    observations = [Observation(free * 1024, kibibytes["MemTotal"] * 1024)]
     for directory, limit, usage, idle in _LIMITED:
         group = Path(directory)
         try:
@@ -112,9 +112,9 @@ def _memory() -> Observation:
             statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         except (OSError, ValueError):  # there is no such group, or it is not limited
             continue
-        if most < found[0].capacity:
-            found.append(Observation(most - max(0, used - int(statistics[idle])), most))
-    return min(found, key=lambda observed: observed.available)
+        if most < observations[0].capacity:
+            observations.append(Observation(most - max(0, used - int(statistics[idle])), most))
+    return min(observations, key=lambda observed: observed.available)
 
 
 def _processes() -> Observation:
@@ -147,10 +147,12 @@ class Pressure:
     def look(self) -> list[tuple[Threshold, Observation]]:
         """Measure the machine; return the thresholds that are met, memory's first."""
         seen, now = self._observe(), self._clock()
-        found = [
+        observed = [
             (threshold, seen[threshold.signal]) for threshold in self._thresholds if threshold.signal in seen
         ]
-        met = [(threshold, observation) for threshold, observation in found if threshold.is_met(observation)]
+        met = [
+            (threshold, observation) for threshold, observation in observed if threshold.is_met(observation)
+        ]
         self._last |= {SIGNALS[threshold.signal][0]: now for threshold, _ in met}
         self.conditions = frozenset(
             kind for kind, last in self._last.items() if now == last or now - last < self._transition
@@ -163,19 +165,13 @@ class Pressure:
             return None
         if self.conditions == {"MemoryPressure"}:
             best_effort = (pod.get("status") or {}).get("qosClass") == "BestEffort"
-            if not best_effort or any(
-                _tolerates_memory_pressure(toleration) for toleration in _tolerations(pod)
-            ):
+            if not best_effort or any(map(_tolerates_memory_pressure, pod["spec"].get("tolerations") or ())):
                 return None
         return f"The node had condition: [{' '.join(sorted(self.conditions))}]. "
 
 
 def is_critical(pod: Object) -> bool:
     return (pod["spec"].get("priority") or 0) >= CRITICAL
-
-
-def _tolerations(pod: Object) -> list[Object]:
-    return pod["spec"].get("tolerations") or []
 
 
 def _tolerates_memory_pressure(toleration: Object) -> bool:

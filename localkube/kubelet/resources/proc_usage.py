@@ -50,10 +50,10 @@ class ProcessTable:
 
     def tree(self, pid: int) -> list[int]:
         """The process and its descendants; empty when it has ended."""
-        found = [pid] if pid in self._seconds else []
-        for process in found:
-            found += self._children.get(process, [])
-        return found
+        pids = [pid] if pid in self._seconds else []
+        for process in pids:
+            pids += self._children.get(process, [])
+        return pids
 
     def usage(self, pid: int) -> Usage | None:
         """The usage of the container with the first process ``pid``; None when it has ended."""

@@ -103,7 +103,7 @@ class StatsProvider:
 
     def _measure(self) -> dict[str, Usage]:
         processes: ProcessTable | None = None
-        found = {}
+        usages = {}
         for name in self._ended:
             seconds = {}
             for container in self._running(name):
@@ -113,10 +113,10 @@ class StatsProvider:
                     usage = processes.usage(container.pid)
                 if usage is not None:
                     counter = self._counters.setdefault(container.identity, MonotonicCounter())
-                    found[container.identity] = Usage(counter.take(usage.cpu), usage.memory)
-                    seconds[container.identity] = found[container.identity].cpu
+                    usages[container.identity] = Usage(counter.take(usage.cpu), usage.memory)
+                    seconds[container.identity] = usages[container.identity].cpu
             self._close(name, seconds)
-        return found
+        return usages
 
     def _close(self, node: str, seconds: dict[str, float]) -> None:
         """Keep the CPU time of containers that have gone since the last sample."""
@@ -214,5 +214,5 @@ def _own_usage() -> Usage:
 
 
 def _sum(usages: Iterable[Usage]) -> Usage:
-    found = list(usages)
-    return Usage(sum(usage.cpu for usage in found), sum(usage.memory for usage in found))
+    parts = list(usages)
+    return Usage(sum(usage.cpu for usage in parts), sum(usage.memory for usage in parts))

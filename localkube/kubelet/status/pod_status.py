@@ -66,16 +66,16 @@ def pod_status(
         override: Phase, reason and message in place of the computed ones once no container runs.
         terminal: No container will be started again, whatever the restart policy: the pod is being deleted,
             or was overridden, and all its processes have ended.
-        resizes: See ``conditions.pod_conditions``.
-        devices: The health of devices, by container.
-        restarting: All containers are ended, to start again.
+        resizes: These and ``restarting`` are those of ``conditions.pod_conditions``.
     """
-    before = pod.get("status") or {}
+    address = pod_ip or (pod.get("status") or {}).get("podIP")
     init_statuses, statuses, ephemeral_statuses = (_statuses(pod, kind, records) for kind in STATUSES)
-    _add_health(statuses, devices)
+    for status in statuses:
+        if devices.get(status["name"]):
+            status["allocatedResourcesStatus"] = list(devices[status["name"]])
     every = {status["name"]: status for status in (*init_statuses, *statuses, *ephemeral_statuses)}
     phase, reason, message = _outcome(pod, every, terminal, override)
-    status: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "phase": phase,
         "conditions": conditions.pod_conditions(
             pod,
@@ -92,10 +92,11 @@ def pod_status(
         "hostIPs": [{"ip": host_ip}],
         "containerStatuses": statuses,
     }
-    return status | _present(
+    return reported | _present(
         initContainerStatuses=init_statuses,
         ephemeralContainerStatuses=ephemeral_statuses,
-        **_addresses(pod_ip or before.get("podIP")),
+        podIP=address,
+        podIPs=[{"ip": address}] if address else [],
         reason=reason,
         message=message,
         **_kept(pod, start_time),
@@ -120,16 +121,6 @@ def _kept(pod: Object, start_time: float) -> dict[str, Any]:
         "qosClass": before.get("qosClass"),
         "observedGeneration": pod["metadata"].get("generation"),
     }
-
-
-def _add_health(statuses: Sequence[dict[str, Any]], devices: Mapping[str, Sequence[Object]]) -> None:
-    for status in statuses:
-        if devices.get(status["name"]):
-            status["allocatedResourcesStatus"] = list(devices[status["name"]])
-
-
-def _addresses(address: str | None) -> dict[str, Any]:
-    return {"podIP": address, "podIPs": [{"ip": address}]} if address else {}
 
 
 def status_patch(pod: Object, status: Object) -> dict[str, Any] | None:

@@ -126,19 +126,21 @@ def unsupported_fields(
         ['hostUsers is not supported: the pod has a user namespace of its own']
     """
     spec = pod["spec"]
-    found: dict[str, list[str]] = {}
+    fields_by_reason: dict[str, list[str]] = {}
     for rule in pod_rules:
         if rule.asks(_at(spec, rule.field)):
-            found.setdefault(rule.why, []).append(rule.field)
+            fields_by_reason.setdefault(rule.why, []).append(rule.field)
     container_rules = tuple(container_rules)
     for kind in ("initContainers", "containers"):
         for container in spec.get(kind) or []:
             for rule in container_rules:
                 if rule.asks(_at(container, rule.field)):
-                    found.setdefault(rule.why, []).append(f"{rule.field} of container {container['name']}")
+                    fields_by_reason.setdefault(rule.why, []).append(
+                        f"{rule.field} of container {container['name']}"
+                    )
     return [
         f"{', '.join(fields)} {'is' if len(fields) == 1 else 'are'} not supported: {why}"
-        for why, fields in found.items()
+        for why, fields in fields_by_reason.items()
     ]
 
 

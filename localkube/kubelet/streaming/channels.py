@@ -59,12 +59,7 @@ async def messages(sock: web.WebSocketResponse) -> AsyncIterator[bytes]:
 
 
 class Channels:
-    """The channels of an accepted WebSocket.
-
-    Example:
-        >>> channels = Channels(await accept(request, PROTOCOLS))
-        >>> await channels.send(1, b"output")
-    """
+    """The channels of an accepted WebSocket."""
 
     def __init__(self, sock: web.WebSocketResponse) -> None:
         self.socket = sock

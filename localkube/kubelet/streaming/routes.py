@@ -37,11 +37,7 @@ NO_SPDY = "this node speaks WebSockets and not SPDY: use kubectl 1.31 or newer"
 
 
 class Streams:
-    """The streaming routes.
-
-    Example:
-        >>> app.add_routes(Streams(pods, executions).routes())
-    """
+    """The streaming routes."""
 
     def __init__(self, pods: PodManager, executions: Executions) -> None:
         self._pods, self._executions = pods, executions
@@ -50,11 +46,8 @@ class Streams:
         container = "{namespace}/{pod}/{container}"
         return [
             web.route("*", f"/exec/{container}", self._exec),
-            web.route("*", "/exec/{namespace}/{pod}/{uid}/{container}", self._exec),
             web.route("*", f"/attach/{container}", self._attach),
-            web.route("*", "/attach/{namespace}/{pod}/{uid}/{container}", self._attach),
             web.route("*", "/portForward/{namespace}/{pod}", self._port_forward),
-            web.route("*", "/portForward/{namespace}/{pod}/{uid}", self._port_forward),
         ]
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
@@ -82,7 +75,8 @@ class Streams:
     async def _attach(self, request: web.Request) -> web.StreamResponse:
         process, wanted = self._container(request)
         command = await RemoteCommand.accept(request, wanted)
-        once = _container_spec(self._pod(request), request.match_info["container"]).get("stdinOnce")
+        listed, name = containers(self._pod(request)), request.match_info["container"]
+        once = any(container["name"] == name and container.get("stdinOnce") for _, container in listed)
         session = AttachSession(process, once=once and wanted.stdin, end_input=self._pods.end_input)
         listener = process.listen()
         try:
@@ -179,10 +173,6 @@ async def _pass_on(listener: Listener, command: RemoteCommand) -> bool:
             if stream in command.wanted.outputs:
                 await command.send(stream, data)
     return True
-
-
-def _container_spec(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    return next((container for _, container in containers(pod) if container["name"] == name), {})
 
 
 async def _feed(command: RemoteCommand, execution: "Execution | AttachSession") -> None:

@@ -63,13 +63,13 @@ def everywhere(directory: str, mountinfo: str) -> set[str]:
     above = [mount for mount in mounts if _below(directory, mount[2]) is not None]
     device, root, place = max(above, key=lambda mount: len(mount[2]))
     inside = os.path.join(root, _below(directory, place)).rstrip("/")
-    found = {directory}
+    places = {directory}
     for mounted, root, place in mounts:
         if mounted == device and (rest := _below(inside, root)) is not None:
-            found.add(os.path.join(place, rest).rstrip("/"))
+            places.add(os.path.join(place, rest).rstrip("/"))
         elif mounted == device and _below(root, inside) is not None:
-            found.add(place)
-    return found
+            places.add(place)
+    return places
 
 
 def _mount(line: str) -> tuple[str, str, str]:

@@ -52,13 +52,13 @@ class ObjectCache:
         return await asyncio.shield(known[1])
 
     async def _fetch(self, path: str) -> Object | None:
-        found = None
+        item = None
         try:
-            found = await find(self._api, path)
+            item = await find(self._api, path)
         finally:
-            if found is None:  # asked again by whoever comes next
+            if item is None:  # asked again by whoever comes next
                 self._answers.pop(path, None)
-        return found
+        return item
 
 
 def watch_authorities(api: Api) -> Informer:

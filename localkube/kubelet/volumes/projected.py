@@ -40,9 +40,9 @@ class PayloadError(Exception):
 
 def configmap_files(source: Object, configmap: Object | None, *, mode: int) -> Files:
     """The files of a ``configMap`` volume or projection; none when an optional one is missing."""
-    found = configmap or {}
-    data = {key: text.encode() for key, text in (found.get("data") or {}).items()}
-    data |= {key: base64.b64decode(text) for key, text in (found.get("binaryData") or {}).items()}
+    item = configmap or {}
+    data = {key: text.encode() for key, text in (item.get("data") or {}).items()}
+    data |= {key: base64.b64decode(text) for key, text in (item.get("binaryData") or {}).items()}
     return _chosen(source, data, mode, "configmap references non-existent config key")
 
 

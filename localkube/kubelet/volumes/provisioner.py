@@ -26,7 +26,7 @@ PROVISIONER = "trainyard.local/directory"
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
 CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
 # Set by the controller manager when, and as soon as, it is our turn.
-ASKED_FOR = ("volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner")
+ASKED_FOR = "volume.kubernetes.io/storage-provisioner"
 MADE_BY = "pv.kubernetes.io/provisioned-by"
 LABEL = "trainyard/provisioner"
 RETRY_SECONDS = (1.0, 2.0, 5.0, 15.0, 30.0)
@@ -53,8 +53,7 @@ def wants_volume(claim: Object) -> bool:
     """Check whether the controller manager waits for our volume for the claim."""
     if claim["metadata"].get("deletionTimestamp") or claim["spec"].get("volumeName"):
         return False
-    annotations = claim["metadata"].get("annotations") or {}
-    return any(annotations.get(key) == PROVISIONER for key in ASKED_FOR)
+    return (claim["metadata"].get("annotations") or {}).get(ASKED_FOR) == PROVISIONER
 
 
 def wants_more(claim: Object) -> bool:

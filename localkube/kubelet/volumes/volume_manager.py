@@ -205,8 +205,8 @@ class VolumeManager:
         )
 
     def _directory(self, pod: Object, spec: Object) -> Path:
-        tmpfs = _kind(spec) in KEPT_FRESH or (self._mount is None and _in_memory(spec))
-        root = self._tmpfs if tmpfs else self._pods
+        in_memory = (spec.get("emptyDir") or {}).get("medium") == "Memory" and self._mount is None
+        root = self._tmpfs if in_memory or _kind(spec) in KEPT_FRESH else self._pods
         return root / pod["metadata"]["uid"] / "volumes" / spec["name"]
 
     def _empty_dir(self, pod: Object, spec: Object) -> MountedVolume:
@@ -276,11 +276,11 @@ class VolumeManager:
     async def _source(self, pod: Object, kind: str, source: Object, mode: int) -> projected.Files:
         namespace = pod["metadata"]["namespace"]
         if kind == "configMap":
-            found = await self._objects.configmap(namespace, source["name"])
-            return projected.configmap_files(source, _required(found, source, "configmap"), mode=mode)
+            item = await self._objects.configmap(namespace, source["name"])
+            return projected.configmap_files(source, _required(item, source, "configmap"), mode=mode)
         if kind == "secret":
-            found = await self._objects.secret(namespace, source["name"])
-            return projected.secret_files(source, _required(found, source, "secret"), mode=mode)
+            item = await self._objects.secret(namespace, source["name"])
+            return projected.secret_files(source, _required(item, source, "secret"), mode=mode)
         if kind == "downwardAPI":
             allocatable = self._allocatable(pod["spec"].get("nodeName", ""))
             return projected.downward_files(source, pod, mode=mode, allocatable=allocatable)
@@ -404,18 +404,14 @@ def _kind(spec: Object) -> str:
     return next((key for key in spec if key != "name"), "emptyDir")
 
 
-def _required(found: Object | None, source: Object, word: str) -> Object | None:
-    if found is None and not source.get("optional"):
+def _required(item: Object | None, source: Object, word: str) -> Object | None:
+    if item is None and not source.get("optional"):
         raise _MissingError(f'{word} "{source["name"]}" not found')
-    return found
+    return item
 
 
 def _failed(spec: Object, problem: str) -> VolumeError:
     return VolumeError(f'MountVolume.SetUp failed for volume "{spec["name"]}" : {problem}')
-
-
-def _in_memory(spec: Object) -> bool:
-    return (spec.get("emptyDir") or {}).get("medium") == "Memory"
 
 
 def _memory_size(pod: Object, spec: Object) -> int | None:
