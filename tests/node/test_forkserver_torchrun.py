@@ -1,4 +1,4 @@
-"""Trainers and torchrun's workers as forks of the forkserver: each program here runs both ways."""
+"""Trainers and torchrun's workers as forks: of the forkserver, or of torchrun where it did not start that."""
 
 import json
 import os
@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from localkube.runtime.forkserver.command import COLD_TORCHRUN
+
 from ..rows import slow
-from .forkserver_pair import Outcome, Pair, Process
+from .forkserver_pair import PYTHON, REPOSITORY, Outcome, Pair, Process
 
 PROGRAMS = Path(__file__).parent / "programs"
 TRAINERS = Path(__file__).parent.parent.parent / "trainers"
@@ -45,8 +47,14 @@ def test_a_trainer_reports_the_same(pair, start, tmp_path):
     assert forked.stderr == cold.stderr
 
 
-def torchrun(*arguments: str) -> list[str]:
-    return ["torchrun", "--nproc-per-node=2", "--monitor-interval=0.1", *arguments]
+def torchrun(*arguments: str, ranks: int = 2) -> list[str]:
+    return ["torchrun", f"--nproc-per-node={ranks}", "--monitor-interval=0.1", *arguments]
+
+
+def forking(pair: Pair, argv: list[str], *, cwd: Path, **env: str) -> Process:
+    """Start torchrun in a container that the forkserver does not start: its workers are its own forks."""
+    command = [PYTHON, "-P", "-m", COLD_TORCHRUN, *argv]
+    return pair.cold(command, env=pair.environment(PYTHONPATH=str(REPOSITORY), **env), cwd=cwd)
 
 
 @pytest.mark.parametrize("start", [["python"], ["python", "-m"], torchrun()], ids=" ".join)
@@ -57,15 +65,14 @@ def test_variables_that_a_program_sets_before_it_imports_torch_have_their_effect
     assert set(forked.stdout.splitlines()) == set(cold.stdout.splitlines()) == said
 
 
-@pytest.mark.parametrize(
-    "way",
-    ["agree", pytest.param("raise", marks=pytest.mark.slow), pytest.param("exit", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("way", ["exit", *slow("agree", "raise")])
 def test_torchruns_workers_meet_and_end_the_same_way(pair, way):
-    cold, forked = pair.both(torchrun("ranks.py", way), cwd=PROGRAMS)
-    assert (forked.code, sorted(forked.stdout.splitlines())) == (cold.code, sorted(cold.stdout.splitlines()))
-    assert ("exitcode  : 7" in forked.stderr) == ("exitcode  : 7" in cold.stderr) == (way == "exit")
-    assert ("rank 1 fails" in forked.stderr) == (way == "raise")
+    argv = torchrun("ranks.py", way)
+    cold, forked = pair.both(argv, cwd=PROGRAMS)
+    for ours in (forked, forking(pair, argv, cwd=PROGRAMS).finish()):
+        assert (ours.code, sorted(ours.stdout.splitlines())) == (cold.code, sorted(cold.stdout.splitlines()))
+        assert ("exitcode  : 7" in ours.stderr) == ("exitcode  : 7" in cold.stderr) == (way == "exit")
+        assert ("rank 1 fails" in ours.stderr) == (way == "raise")
 
 
 @pytest.mark.slow
@@ -81,16 +88,19 @@ def test_torchrun_keeps_the_workers_output_in_files_when_asked(pair, tmp_path):
 
 
 def test_torchrun_that_is_told_to_end_ends_its_workers(pair):
-    outcomes = []
-    for start in (pair.cold, pair.forked):
-        process = start(torchrun("ranks.py", "wait"), env=pair.environment(), cwd=PROGRAMS)
+    argv, environment, codes = torchrun("ranks.py", "wait"), pair.environment(), []
+    for start in (pair.cold, pair.forked, None):
+        if start is None:
+            process = forking(pair, argv, cwd=PROGRAMS)
+        else:
+            process = start(argv, env=environment, cwd=PROGRAMS)
         process.read_until("]\n[")
         workers = children(process)
         os.kill(process.pid, signal.SIGTERM)
-        outcomes.append(process.finish())
+        codes.append(process.finish().code)
         assert len(workers) >= 2
         assert not [pid for pid in workers if running(pid)]
-    assert outcomes[0].code == outcomes[1].code
+    assert codes[0] == codes[1]
 
 
 def children(process: Process) -> list[int]:
@@ -111,15 +121,23 @@ def running(pid: int, *, patience: float = 5) -> bool:
     return True
 
 
+WORKER = """
+import os, sys
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+with open("/proc/self/cmdline") as file:
+    words = file.read().split(chr(0))
+print(attempt, "torch" in sys.modules, words[-3:], "localkube" in sys.modules, flush=True)
+sys.exit(attempt == "0")
+"""
+
+
 def test_torchrun_restarts_a_worker_that_failed(pair, tmp_path):
-    (tmp_path / "worker.py").write_text(
-        "import os, sys\n"
-        "attempt = os.environ['TORCHELASTIC_RESTART_COUNT']\n"
-        "print(attempt, 'torch' in sys.modules, flush=True)\n"
-        "sys.exit(attempt == '0')\n"
-    )
-    argv = ["torchrun", "--nproc-per-node=1", "--max-restarts=1", "--monitor-interval=0.1", "worker.py"]
+    (tmp_path / "worker.py").write_text(WORKER)
+    argv = torchrun("--max-restarts=1", "worker.py", ranks=1)
     cold, forked = pair.both(argv, cwd=tmp_path)
-    assert (cold.code, forked.code) == (0, 0)
-    assert cold.stdout == "0 False\n1 False\n"
-    assert forked.stdout == "0 True\n1 True\n"
+    own = forking(pair, argv, cwd=tmp_path).finish()
+    # A variable that a fork cannot obey leaves torchrun as it is.
+    plain = forking(pair, argv, cwd=tmp_path, PYTHONHASHSEED="1").finish()
+    for outcome, imported in ((cold, False), (forked, True), (own, True), (plain, False)):
+        facts = f"{imported} ['-u', 'worker.py', ''] False"
+        assert (outcome.code, outcome.stdout) == (0, f"0 {facts}\n1 {facts}\n")

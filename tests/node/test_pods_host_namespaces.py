@@ -3,24 +3,7 @@
 import pytest
 from kubernetes import client
 
-from .clusters import eventually, on_node, pod, python
-
-SERVER = """
-import http.server, os
-os.chdir("/tmp")
-http.server.HTTPServer(("0.0.0.0", 80), http.server.SimpleHTTPRequestHandler).serve_forever()
-"""
-
-
-def test_a_pod_in_the_nodes_network_has_its_address_name_and_ports(cluster, pods):
-    main = python(SERVER) | {"ports": [{"containerPort": 80}]}
-    made = pods.running(pod(main=main, hostNetwork=True, **on_node(1)))
-    assert made["status"]["podIP"] == made["status"]["hostIP"] == "10.244.254.2"
-    name = made["metadata"]["name"]
-    assert cluster.kubectl("exec", name, "--", "hostname") == "node-1\n"
-    pods.output(pod(main=python("import urllib.request as r; r.urlopen('http://10.244.254.2/')")))
-    second = pods.finish(pod(main=main, hostNetwork=True, nodeName="node-1"))
-    assert second["status"]["reason"] == "NodePorts"
+from .clusters import eventually, pod, python
 
 
 def test_a_pod_in_the_nodes_network_is_adopted_by_the_next_kubelet(cluster, pods):

@@ -37,21 +37,10 @@ def flags(component):
     return dict(re.fullmatch(r"--([^=]+)=(.*)", text).groups() for text in component.argv[2:])
 
 
-def test_the_components_come_in_the_order_of_their_start(started):
-    servers = ["kube-apiserver", "kube-controller-manager", "kube-scheduler"]
-    assert list(started) == ["etcd", *servers, "metrics-server"]
-    assert started["kube-scheduler"].starts_after == ("kube-apiserver",)
-    assert started["kube-apiserver"].argv[:2] == (PROGRAM, "kube-apiserver")
-
-
 def test_only_an_etcd_that_elects_itself_has_a_long_election_timeout(started, paths):
     assert flags(started["etcd"])["election-timeout"] == "5000"
     released = ControlPlaneBinaries("v1.36.3", "path", {name: (f"/usr/bin/{name}",) for name in COMPONENTS})
     assert "--election-timeout" not in " ".join(components.commands(paths, released)[0].argv)
-
-
-def test_a_control_plane_without_metrics_server_starts_without_it(paths):
-    assert list(commands(paths, *COMPONENTS))[-1] == "kube-scheduler"
 
 
 def test_no_secret_stands_in_a_command(started, paths):
@@ -101,21 +90,7 @@ def test_etcd_listens_for_certified_clients_on_the_loopback_only(started):
     assert etcd["client-cert-auth"] == etcd["peer-client-cert-auth"] == "true"
 
 
-def test_the_ports_can_be_chosen(paths):
-    control_plane = ControlPlaneBinaries("v1.36.3", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
-    at = components.ListenAddresses(api_bind="127.0.0.1", api_port=7001, etcd_port=7002, etcd_peer_port=7003)
-    etcd, server, *_ = components.commands(paths, control_plane, addresses=at)
-    assert server.health == "https://127.0.0.1:7001/readyz"
-    assert flags(etcd)["listen-client-urls"] == flags(server)["etcd-servers"] == "https://127.0.0.1:7002"
-
-
 def test_the_configuration_is_private(started, paths):
     folder = paths.root / "config"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
-
-
-def test_every_controller_that_kubernetes_starts_by_default_is_started(started, paths):
-    given = flags(started["kube-controller-manager"])
-    assert given["controllers"].split(",")[0] == "*"
-    assert paths.root.joinpath(given["cluster-signing-key-file"]).exists()

@@ -47,6 +47,15 @@ def kubeconfig(tmp_path):
     return path
 
 
+@pytest.fixture
+def keys(monkeypatch, tmp_path):
+    """The folder with kubeconfigs of attendees of the cluster lab."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    folder = cleanup.attendees_folder("lab")
+    folder.mkdir(parents=True)
+    return folder
+
+
 @pytest.mark.usefixtures("no_process")
 @pytest.mark.parametrize(
     ("arguments", "words"),
@@ -160,10 +169,7 @@ def test_importing_the_kit_starts_nothing_and_brings_no_heavy_library():
 
 @pytest.mark.parametrize("interrupt", [None, KeyboardInterrupt])
 @pytest.mark.parametrize("how", ["deleted", "recreated"])
-def test_kubeconfigs_of_attendees_go_before_their_cluster_does(how, interrupt, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    keys = cleanup.attendees_folder("lab")
-    keys.mkdir(parents=True)
+def test_kubeconfigs_of_attendees_go_before_their_cluster_does(how, interrupt, monkeypatch, keys):
     (keys / "ada.kubeconfig").touch()
     other = cleanup.attendees_folder("lab-2")
     other.mkdir()
@@ -182,10 +188,7 @@ def test_kubeconfigs_of_attendees_go_before_their_cluster_does(how, interrupt, m
     assert other.exists()
 
 
-def test_localkubes_own_delete_takes_the_kubeconfigs_of_attendees_along(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    keys = cleanup.attendees_folder("lab")
-    keys.mkdir(parents=True)
+def test_localkubes_own_delete_takes_the_kubeconfigs_of_attendees_along(keys):
     assert lifecycle.delete("lab")["state"] == "absent"
     assert not keys.exists()
 
@@ -202,20 +205,12 @@ def test_a_cluster_whose_kubeconfig_is_gone_names_the_file_that_is_to_be_removed
     assert clusters.find("lab", provider="existing") is None
 
 
-def test_kubeconfigs_of_attendees_go_with_what_is_known_of_an_existing_cluster(
-    kubeconfig, monkeypatch, tmp_path
-):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    keys = cleanup.attendees_folder("lab")
-    keys.mkdir(parents=True)
+def test_kubeconfigs_of_attendees_go_with_what_is_known_of_an_existing_cluster(kubeconfig, keys):
     ExistingCluster("lab", kubeconfig=kubeconfig).forget()
     assert not keys.exists()
 
 
-def test_kubeconfigs_of_a_cluster_that_has_gone_otherwise_go_when_it_is_deleted(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    keys = cleanup.attendees_folder("lab")
-    keys.mkdir(parents=True)
+def test_kubeconfigs_of_a_cluster_that_has_gone_otherwise_go_when_it_is_deleted(monkeypatch, keys):
     monkeypatch.setattr(clusters, "find", lambda name, **more: None)
     assert CliRunner().invoke(main.main, ["cluster", "delete", "lab"]).exit_code == 1
     assert not keys.exists()
