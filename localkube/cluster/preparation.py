@@ -87,7 +87,9 @@ class ClusterFiles:
 
     def _kubelet(self, nodes: list[NodeSettings]) -> dict[str, Any]:
         """The content of ``kubelet.config.KubeletConfig``."""
-        paths = self.paths
+        paths, hard = self.paths, self.wanted.eviction_hard
+        if hard is None:
+            hard = default_thresholds(shutil.disk_usage(paths.root).total)
         return {
             "server": f"https://{self._on_loopback(NETWORK.address)}:6443",
             "etcd": self._listen_addresses().etcd,
@@ -116,9 +118,9 @@ class ClusterFiles:
             "programs": {name: list(argv) for name, argv in self.control_plane.programs.items()},
             "images": self.wanted.images,
             "overlay": self.machine.overlay,
-            "image_service": str(self.paths.root / "images.sock") if self._pulls() else "",
+            "image_service": str(paths.root / "images.sock") if self._pulls() else "",
             "pod_pids_limit": self.wanted.pod_pids_limit,
-            "eviction_hard": self._eviction_hard(),
+            "eviction_hard": hard,
             "eviction_pressure_transition_period": self.wanted.eviction_pressure_transition_period,
             "control_groups": os.environ.get(CONTROL_GROUPS, "") != "off",
             "egress": self.control_plane.has("gateway") and self.mode != "plain",
@@ -134,11 +136,6 @@ class ClusterFiles:
             return []
         closed_to = self.machine.pod_users.first
         return covered(environment(self.control_plane) if closed_to else [])
-
-    def _eviction_hard(self) -> str:
-        if self.wanted.eviction_hard is not None:
-            return self.wanted.eviction_hard
-        return default_thresholds(shutil.disk_usage(self.paths.root).total)
 
     def _on_loopback(self, address: str) -> str:
         """In plain mode, translate a cluster address to its loopback address."""

@@ -42,9 +42,6 @@ class PodFiles:
     images: ImageManager
     removing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REMOVALS_AT_ONCE))
 
-    def tmpfs_directory(self, uid: str) -> Path:
-        return self.tmpfs / uid
-
     def network_files(self, uid: str) -> Path:
         """The directory of the pod's hosts, hostname and resolv.conf, which its containers may write."""
         return self.pods / uid / "network"

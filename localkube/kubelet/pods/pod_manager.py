@@ -146,7 +146,7 @@ class PodManager:
             await self._sandboxes.remove(uid)
             await self._volumes.lose_memory(uid)
             with contextlib.suppress(OSError):  # removed with the pod, or by the next kubelet
-                await asyncio.to_thread(remove_tree, self._files.tmpfs_directory(uid))
+                await asyncio.to_thread(remove_tree, self._files.tmpfs / uid)
 
     async def reconcile(self, node: VirtualNode) -> None:
         """Bring the node's pods in line with the API."""

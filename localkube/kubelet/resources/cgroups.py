@@ -76,7 +76,7 @@ class ControlGroups:
                 groups.probe()
             except OSError as error:
                 log.info("control groups of version %d cannot be used: %s", version, error)
-                groups.remove_all()
+                _remove(groups.directories)
                 (root / RECORD).unlink()
             else:
                 return groups
@@ -243,9 +243,6 @@ class ControlGroups:
             for group in _below_first(root):
                 if group.name not in kept:
                     _gone(group)
-
-    def remove_all(self) -> None:
-        _remove(self.directories)
 
     def _groups(self, identity: str) -> dict[str, Path]:
         return {controller: root / _pod(identity) / identity for controller, root in self._roots.items()}
