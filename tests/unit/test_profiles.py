@@ -23,6 +23,11 @@ def test_the_full_profile_has_parameters_of_notebooks(name):
     assert set(FULL[name]) <= known
 
 
+def test_it_has_the_figures_of_the_eks_workshop():
+    workshop = {"epochs": 10, "limit": 0, "batch_size": 128, "model": "workshop"}
+    assert FULL["06_data_parallel"] == workshop
+
+
 def test_a_profile_is_read_by_its_name_and_another_name_is_an_error(capsys):
     assert run_notebooks.read_arguments(["--profile", "full"]).profile == FULL
     assert run_notebooks.read_arguments([]).profile == {}
