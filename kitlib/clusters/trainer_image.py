@@ -29,8 +29,7 @@ def missing_tag(image: str) -> str:
 
 def remember(kube: Kube, image: str) -> None:
     """Write the image's reference to the cluster, where all its users may read it."""
-    now = config.read()
-    labels = names.labels(workshop=now.workshop, lifetime=now.lifetime)
+    labels = names.labels()
     del labels[names.EXPIRES]  # it stays as long as the cluster
     for kind in ("role", "rolebinding", "configmap"):
         (item,) = manifests.read(config.manifests(FOLDER, f"{kind}.yaml"))

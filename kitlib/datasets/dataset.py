@@ -156,9 +156,7 @@ class DatasetJob(Job):
         self.name = names.validate_name(name, kind="run", longest=names.MAX_RUN_NAME)
         self.settings = config.read()
         self.secrets = tuple(filter(None, [self.settings.pull_secret]))
-        self.labels: dict[str, str] = names.labels(
-            run=self.name, workshop=self.settings.workshop, lifetime=self.settings.lifetime
-        )
+        self.labels: dict[str, str] = names.labels(run=self.name)
 
     def build(self) -> list[Object]:
         """Build the ConfigMap with the program, and the Job."""
@@ -270,7 +268,7 @@ def upload_image_folder(path: str | Path, *, volume: Volume, name: str | None = 
     """
     folder = image_folder.read(Path(path).expanduser())
     name = names.validate_name(name or names.slug(folder.path.name), kind="dataset")
-    said = {
+    description = {
         "name": name,
         "synthetic": False,
         "source": str(folder.path.name),
@@ -278,9 +276,9 @@ def upload_image_folder(path: str | Path, *, volume: Volume, name: str | None = 
         "train_images": folder.train,
         "test_images": folder.test,
     }
-    more = {"sample.npz": folder.sample(), "dataset.json": json.dumps(said, indent=1).encode()}
+    more = {"sample.npz": folder.sample(), "dataset.json": json.dumps(description, indent=1).encode()}
     volume.upload(folder.path, to=name, replace=True, more=more)
-    return _dataset(volume, said)
+    return _dataset(volume, description)
 
 
 def _places(volume: Volume, name: str, *, records: bool) -> Iterator[tuple[Volume, dict[str, Any] | None]]:
@@ -355,14 +353,14 @@ def _failed(run: Run, message: str) -> DatasetFailed:
     return DatasetFailed(message, about=f'run "{run.name}" in cluster "{run.kube.cluster}"', fix=fix)
 
 
-def _dataset(volume: Volume, said: Mapping[str, Any]) -> Dataset:
+def _dataset(volume: Volume, description: Mapping[str, Any]) -> Dataset:
     return Dataset(
-        name=said["name"],
+        name=description["name"],
         volume=volume,
-        synthetic=bool(said["synthetic"]),
-        source=said["source"],
-        classes=tuple(said["classes"]),
-        train_images=int(said["train_images"]),
-        test_images=int(said["test_images"]),
-        records=dict(said.get("records") or {}),
+        synthetic=bool(description["synthetic"]),
+        source=description["source"],
+        classes=tuple(description["classes"]),
+        train_images=int(description["train_images"]),
+        test_images=int(description["test_images"]),
+        records=dict(description.get("records") or {}),
     )

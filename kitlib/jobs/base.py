@@ -219,13 +219,11 @@ class TrainingJob(Job):
         if image is not None and (not isinstance(image, str) or len(image.split()) != 1):
             fix = 'image="registry.example/mine:1", or leave it out'
             raise BadInput("image is a name", about=f"image={image!r}", fix=fix)
-        given = config.read()
-        self.settings = dataclasses.replace(given, image=image or given.image)
+        settings = config.read()
+        self.settings = dataclasses.replace(settings, image=image or settings.image)
         needed = (self.remote.secret if self.remote else None, self.settings.pull_secret)
         self.secrets = tuple(filter(None, needed))
-        self.labels: dict[str, str] = names.labels(
-            run=self.name, workshop=given.workshop, lifetime=given.lifetime
-        )
+        self.labels: dict[str, str] = names.labels(run=self.name)
 
     @property
     def _workers(self) -> int:

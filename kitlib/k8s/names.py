@@ -1,10 +1,11 @@
-"""Names and labels: what Kubernetes allows, what is unique, and how the kit labels its objects. Pure."""
+"""Names and labels: what Kubernetes allows, what is unique, and how the kit labels its objects."""
 
 import getpass
 import re
 import secrets
 from datetime import UTC, datetime, timedelta
 
+from kitlib import config
 from kitlib.errors import BadInput
 
 KIT = "trainyard/kit"
@@ -52,13 +53,18 @@ def unique(stem: str) -> str:
 
 def labels(
     *,
-    workshop: str,
-    lifetime: timedelta,
     run: str | None = None,
     volume: str | None = None,
+    workshop: str | None = None,
+    lifetime: timedelta | None = None,
     now: datetime | None = None,
 ) -> dict[str, str]:
-    """Make the labels of one run or volume, by which alone the kit finds and deletes its objects."""
+    """Make the labels of one run or volume, by which alone the kit finds and deletes its objects.
+
+    Workshop and lifetime are by default those of the settings.
+    """
+    settings = config.read()
+    lifetime = settings.lifetime if lifetime is None else lifetime
     expires = (now or datetime.now(UTC)) + lifetime
     try:
         user = getpass.getuser()
@@ -68,7 +74,7 @@ def labels(
         KIT: "true",
         **({RUN: run} if run is not None else {}),
         **({VOLUME: volume} if volume is not None else {}),
-        WORKSHOP: slug(workshop) or "none",
+        WORKSHOP: slug(settings.workshop if workshop is None else workshop) or "none",
         OWNER: slug(user) or "unknown",
         EXPIRES: expires.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ"),
     }

@@ -27,7 +27,6 @@ from kitlib.k8s import manifests, names, pods
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
-from kitlib.storage.persistent_volume import volume_labels
 
 if sys.version_info >= (3, 11, 4):
     import tarfile
@@ -56,7 +55,7 @@ class HelperPod(AbstractContextManager["HelperPod"]):
         own = {
             "metadata": {
                 "name": self.pod,
-                "labels": volume_labels(self.claim),
+                "labels": names.labels(volume=self.claim),
                 "annotations": dict(self.cluster.pod_annotations([self.claim])) or None,
             },
             "spec": {
@@ -127,7 +126,7 @@ class HelperPod(AbstractContextManager["HelperPod"]):
                 process.kill()
             except KeyboardInterrupt as error:
                 raise Interrupted(
-                    "stopped copying; nothing half-made is left", about=self.about, fix="copy it again"
+                    "stopped copying; no partial copy is left", about=self.about, fix="copy it again"
                 ) from error
             with contextlib.suppress(OSError):
                 process.stdin.close()
@@ -140,10 +139,10 @@ class HelperPod(AbstractContextManager["HelperPod"]):
                 with contextlib.suppress(OSError):
                     pipe.close()
         if process.returncode or broken:
-            said = b"".join(words).decode("utf-8", "replace").strip()
-            raise self._explained(process.returncode, arguments, said or str(broken or "")) from broken
+            output = b"".join(words).decode("utf-8", "replace").strip()
+            raise self._explained(process.returncode, arguments, output or str(broken or "")) from broken
 
-    def _explained(self, status: int, arguments: Sequence[str], said: str) -> KitError:
+    def _explained(self, status: int, arguments: Sequence[str], output: str) -> KitError:
         """Build the error for a script's exit status and stderr."""
         if status == MISSING:
             return FileMissing(
@@ -157,7 +156,7 @@ class HelperPod(AbstractContextManager["HelperPod"]):
                 about=f"{arguments[1]} on {self.about}",
                 fix="give another to=, or replace=True, which deletes what is in that folder",
             )
-        return self.failed(said or f"exit status {status}")
+        return self.failed(output or f"exit status {status}")
 
     def failed(self, words: str) -> TransferFailed:
         """Build the error for a message of a script, kubectl or the cluster."""
@@ -171,7 +170,7 @@ class HelperPod(AbstractContextManager["HelperPod"]):
         return TransferFailed(
             f"the files could not be copied: {words or 'the connection was lost'}",
             about=self.about,
-            fix="try again: nothing half-made was left behind",
+            fix="try again: no partial copy was left behind",
         )
 
 

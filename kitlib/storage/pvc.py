@@ -14,7 +14,7 @@ from kitlib.k8s.quantities import check_quantity, parse_quantity
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.storage import persistent_volume
-from kitlib.storage.persistent_volume import CLAIM, VOLUME, volume_labels
+from kitlib.storage.persistent_volume import CLAIM, VOLUME
 
 CLASS = "StorageClass"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
@@ -56,7 +56,7 @@ def create(
         _check_class(kube, storage_class)
         spec |= {"storageClassName": storage_class} if storage_class else {}
     (asked,) = manifests.read(config.manifests("volume", "claim.yaml"))
-    own = {"metadata": {"name": name, "labels": volume_labels(name)}, "spec": spec}
+    own = {"metadata": {"name": name, "labels": names.labels(volume=name)}, "spec": spec}
     kube.create(merge(asked, own))
     _wait_bound(kube, name, timeout)
 
@@ -186,8 +186,8 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
         return "Bound" in phases or "WaitForFirstConsumer" in reasons
 
     def last_words(seen: Snapshot) -> str:
-        said = sorted(seen["Event"].values(), key=lambda event: event.get("lastTimestamp") or "")
-        return said[-1].get("message", "") if said else "it is being created"
+        events = sorted(seen["Event"].values(), key=lambda event: event.get("lastTimestamp") or "")
+        return events[-1].get("message", "") if events else "it is being created"
 
     with progress(f"volume {name}") as line:
         wait(

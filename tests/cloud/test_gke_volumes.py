@@ -3,12 +3,14 @@
 import pytest
 
 import kitlib as kit
-from kitlib.datasets.dataset import DatasetJob
+from kitlib.datasets.dataset import SHARED, DatasetJob
+from kitlib.k8s import names
 from kitlib.storage import Volume, pvc
 from kitlib.storage.helper_pod import HelperPod
-from kitlib.storage.persistent_volume import gcs_fuse_source, share
+from kitlib.storage.persistent_volume import gcs_fuse_source
 from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.session import GcpSession
+from trainyard_kit.workshop.staging import Staged
 
 from .google.fake import PROJECT
 
@@ -68,11 +70,10 @@ def test_pods_without_a_bucket_get_no_sidecar(lab):
 
 def test_a_bucket_that_is_shared_is_read_only_and_keeps_its_class(lab):
     where = gcs_fuse_source("trainyard-lab-1", "data")
-    notes = {"name": "fuse-again", "size": "1Gi", "labels": pvc.volume_labels("fuse-again"), "notes": {}}
-    share(lab.kube, source=where, **notes)
-    bound = lab.kube.get(pvc.VOLUME, f"{lab.kube.namespace}-fuse-again")
+    Staged(where, "1Gi", {}).share(lab.kube, labels=names.labels(volume=SHARED))
+    bound = lab.kube.get(pvc.VOLUME, f"{lab.kube.namespace}-{SHARED}")
     assert bound["spec"]["csi"]["readOnly"] and bound["spec"]["storageClassName"] == "gcs-fuse"
-    assert lab.pod_annotations(["fuse-again"]) == WANTED
+    assert lab.pod_annotations([SHARED]) == WANTED
 
 
 SUSPENDED = {"spec": {"suspend": True}}

@@ -12,11 +12,11 @@ from kitlib.clusters import LocalCluster
 from kitlib.display.progress import Progress
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, Rejected
-from kitlib.storage.persistent_volume import read_only
 from trainyard_kit.clouds.price_table import describe_price
 from trainyard_kit.workshop import attendees, capacity, rehearsal, staging
 from trainyard_kit.workshop.attendees import Attendee, Quota, write_handout
 from trainyard_kit.workshop.jupyter import token_of
+from trainyard_kit.workshop.staging import read_only
 
 from . import objects
 from .objects import node

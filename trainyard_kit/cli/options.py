@@ -16,6 +16,7 @@ from trainyard_kit.cli.advice import for_terminal
 
 OF_ALL_PROVIDERS = {"name", "provider", "nodes", "cpus", "memory", "gpus", "recreate"}
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
+Flag = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 class ErrorGroup(click.Group):
@@ -55,6 +56,17 @@ class ErrorGroup(click.Group):
         rows = [(name, item.get_short_help_str(1000)) for name, item in found if item and not item.hidden]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+
+def combine(*options: Flag) -> Flag:
+    """Combine options to one decorator."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
 
 
 def complete_clusters(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

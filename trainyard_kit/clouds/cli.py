@@ -1,30 +1,25 @@
 """``trainyard resources`` and ``extend``: resources at clouds, and a cluster's end."""
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
 from kitlib import clusters, config
 from kitlib.errors import BadInput
-from trainyard_kit.cli.options import CLUSTER_NAME, OPTION, OUTPUT, YES, ErrorGroup, show
+from trainyard_kit.cli.options import CLUSTER_NAME, OPTION, OUTPUT, YES, ErrorGroup, combine, show
 
-
-def _where(command: Callable[..., None]) -> Callable[..., None]:
-    for option in (
-        click.option("--provider", help="eks or gke; by default both."),
-        click.option(
-            "--region",
-            "regions",
-            multiple=True,
-            callback=lambda _, __, regions: "all" if "all" in regions else regions or None,
-            help="A region of AWS; repeatable, or all.",
-        ),
-        click.option("--profile", help="A profile of your AWS configuration."),
-        click.option("--project", help="A project of Google Cloud."),
-    ):
-        command = option(command)
-    return command
+WHERE = combine(
+    click.option("--provider", help="eks or gke; by default both."),
+    click.option(
+        "--region",
+        "regions",
+        multiple=True,
+        callback=lambda _, __, regions: "all" if "all" in regions else regions or None,
+        help="A region of AWS; repeatable, or all.",
+    ),
+    click.option("--profile", help="A profile of your AWS configuration."),
+    click.option("--project", help="A project of Google Cloud."),
+)
 
 
 @click.group(cls=ErrorGroup)
@@ -34,7 +29,7 @@ def resources() -> None:
 
 @resources.command("list")
 @click.option("--cluster", "-c", help="Only what belongs to this cluster.")
-@_where
+@WHERE
 @OUTPUT
 def list_(cluster: str | None, output: str | None, **where: Any) -> None:
     """List the kit's resources at clouds, found by their tags, and the cost of its clusters."""
@@ -52,7 +47,7 @@ def list_(cluster: str | None, output: str | None, **where: Any) -> None:
 @click.argument("names", metavar="[CLUSTER]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Select every cluster of the kit.")
 @click.option("--yes", "confirm", is_flag=True, help="Delete it; without this it is only listed.")
-@_where
+@WHERE
 def delete(names: tuple[str, ...], every: bool, confirm: bool, **where: Any) -> None:
     """Delete what belongs to each CLUSTER, also where the cluster itself is gone."""
     from trainyard_kit.clouds.resources import delete_resources
@@ -82,7 +77,7 @@ def extend(
     found = clusters.connect(name, provider=provider, **option)
     if not hasattr(found, "extend"):
         raise BadInput(
-            f"a cluster of the provider {found.provider} has no end that could be put off",
+            f"a cluster of the provider {found.provider} cannot be extended: it has no end",
             about=f'cluster "{name}"',
             fix="it stays until you delete it",
         )

@@ -101,7 +101,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         return cls(name, cls._session(cls.checked(name), shape.options))
 
     def _tags(self, expires: datetime | None) -> Tags:
-        own = names.labels(workshop=config.read().workshop, lifetime=timedelta())
+        own = names.labels()
         return Tags(self.name, own[names.OWNER], own[names.WORKSHOP], expires)
 
     # Costs
@@ -244,7 +244,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         machines = self._machines_of(self._found())
         more = nodes - machines.count
         self._spend_more(machines, more, confirm=confirm, budget=budget)
-        known = self._launch_failures()  # of an earlier call: what has been seen to since
+        known = self._launch_failures()  # of an earlier call, dealt with since
         with Steps(self.title, clock=self.clock) as steps:
             self._scale(nodes, steps)
             failures = (self._launch_failures, self._hopeless, known)

@@ -24,12 +24,12 @@ def await_nodes(
         ready: Counts those that are.
         failures: The cloud's words for launches that failed, by an id, the newest first.
         fix_for: What to do about such words if no waiting helps; empty if it may.
-        known: Ids of failures from before: what has been seen to since.
+        known: Ids of failures from before, which have been dealt with.
     """
     end, before = steps.clock.now() + STANDSTILL, 0
     with steps.step(STEP):
         while (now := ready()) < nodes:
-            words = next((words for one, words in failures().items() if one not in known), "")
+            words = next((words for launch, words in failures().items() if launch not in known), "")
             fix = fix_for(words) if words else ""
             if now > before:
                 before, end = now, steps.clock.now() + STANDSTILL

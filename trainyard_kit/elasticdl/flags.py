@@ -1,16 +1,15 @@
 """The flags of ``elasticdl``, and their values."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kitlib.errors import BadInput
-from trainyard_kit.cli.options import CLUSTER
+from trainyard_kit.cli.options import CLUSTER, Flag, combine
 
-Flag = Callable[[Callable[..., None]], Callable[..., None]]
 ROLES = ("master", "ps", "worker")
 KINDS = {"cpu": "cpu", "memory": "memory", "disk": "ephemeral-storage", "gpu": "gpu"}
 REQUESTS = {"master": "cpu=0.1,memory=1024Mi", "ps": "cpu=1,memory=4096Mi", "worker": "cpu=1,memory=4096Mi"}
@@ -29,17 +28,6 @@ class Command(click.Command):
             close = f"perhaps {', '.join(error.possibilities)}; " if error.possibilities else ""
             fix = f"{close}{ctx.command_path} --help lists the flags"
             raise BadInput("there is no such flag", about=about, fix=fix) from error
-
-
-def combine(*options: Flag) -> Flag:
-    """Combine options to one decorator."""
-
-    def add(command: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
 
 
 def number_flag(name: str, default: int, help: str, *, least: int = 1) -> Flag:
@@ -132,14 +120,14 @@ def parse_volumes(text: str) -> dict[str, str]:
     known = {name: name for name in ("mount_path", "claim_name", "host_path", "type")}
     found = {}
     for part in filter(None, text.split(";")):
-        one = _pairs(part, flag="volume", example=example, known=known)
-        if "host_path" in one:
+        mount = _pairs(part, flag="volume", example=example, known=known)
+        if "host_path" in mount:
             fix = f'put the files on a volume (trainyard volume upload), and --volume="{example}"'
             raise BadInput("a folder of the nodes is not mounted", about=f'--volume="{text}"', fix=fix)
-        if set(one) != {"mount_path", "claim_name"}:
+        if set(mount) != {"mount_path", "claim_name"}:
             fix = f'--volume="{example}"'
             raise BadInput("a volume has a mount_path and a claim_name", about=f'--volume="{part}"', fix=fix)
-        found[one["mount_path"]] = one["claim_name"]
+        found[mount["mount_path"]] = mount["claim_name"]
     return found
 
 

@@ -106,8 +106,7 @@ def create(kube: Kube, name: str, *, quota: Quota, hours: float) -> Attendee:
         )
     _check_ours(kube, namespace)
     lifetime = timedelta(hours=hours)
-    labels = names.labels(run="", workshop=config.read().workshop, lifetime=lifetime) | {LABEL: name}
-    del labels[names.RUN]
+    labels = names.labels(lifetime=lifetime) | {LABEL: name}
     files = sorted(config.manifests("attendee").glob("*.yaml"), key=lambda file: file.stem != "namespace")
     for file in files:
         (item,) = manifests.read(file)

@@ -103,8 +103,8 @@ def _missing(needed: Mapping[str, Any], free: Mapping[str, Any], pattern: Object
     short = {kind: needed[kind] - free[kind] for kind in KINDS if needed[kind] > free[kind]}
     if not short:
         return 0
-    each = {kind: _allocatable(pattern, kind) if pattern else 0 for kind in short}
-    return max(math.ceil(short[kind] / each[kind]) for kind in short) if all(each.values()) else None
+    has = {kind: _allocatable(pattern, kind) if pattern else 0 for kind in short}
+    return max(math.ceil(short[kind] / has[kind]) for kind in short) if all(has.values()) else None
 
 
 def _allocatable(node: Object, kind: str) -> float:
@@ -163,7 +163,7 @@ def ensure(
         return str(found), how
     report.raise_failures()
     scale_up_to(wanted, confirm=confirm)
-    return str(found), f"{found.missing} nodes are on their way"
+    return str(found), f"{found.missing} nodes are being added"
 
 
 def network(on: Cluster) -> tuple[str, str]:
@@ -177,7 +177,7 @@ def network(on: Cluster) -> tuple[str, str]:
         return "not known", "this kubeconfig may not see what enforces policies"
     if who := enforcer(daemonsets):
         return "pods of others are kept out", f"by {who}"
-    return "open", "NetworkPolicies are stored, and nobody in this cluster enforces them"
+    return "open", "NetworkPolicies are stored, and nothing in this cluster enforces them"
 
 
 def place_of_notebooks(on: Cluster, jupyter: Jupyter | None) -> tuple[str, str]:
@@ -186,7 +186,7 @@ def place_of_notebooks(on: Cluster, jupyter: Jupyter | None) -> tuple[str, str]:
         way = f"https://NAME.{jupyter.host}/" if jupyter.host else "kubectl port-forward"
         return "a pod for each", f"behind a token, by {way}: start.txt in the handout says how"
     if isinstance(on, LocalCluster):
-        return "on this machine", "a local cluster is reached from 127.0.0.1 alone: a JupyterHub here will do"
+        return "on this machine", "a local cluster is reached from 127.0.0.1 alone: use a JupyterHub here"
     return "on attendees' own machines", "with kubectl, a clone of the kit, and their kubeconfig"
 
 

@@ -1,7 +1,7 @@
 """``trainyard workshop`` and ``trainyard reset``: the instructor's commands."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,10 @@ import click
 
 from kitlib.errors import BadInput
 from trainyard_kit import workshop as verbs
-from trainyard_kit.cli.options import CLUSTER, IGNORE_NOT_FOUND, OUTPUT, YES, ErrorGroup, show
+from trainyard_kit.cli.options import CLUSTER, IGNORE_NOT_FOUND, OUTPUT, YES, ErrorGroup, combine, show
 from trainyard_kit.workshop import notebook_rehearsal, rehearsal
 
-QUOTA = (
+QUOTA = combine(
     click.option("--cpus", "cpu", help="Cores that the pods of each may request together."),
     click.option("--memory", help="Memory that they may request together, such as 4Gi."),
     click.option("--pods", type=int, help="Number of pods that each may have."),
@@ -31,12 +31,6 @@ def workshop() -> None:
     """Prepare a workshop, watch it, and delete it."""
 
 
-def _quota(command: Callable[..., None]) -> Callable[..., None]:
-    for option in reversed(QUOTA):
-        command = option(command)
-    return command
-
-
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call: those that were given, with what concerns JupyterLab as one."""
     given = {key: value for key, value in options.items() if value is not None}
@@ -52,7 +46,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 @click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for all; repeatable.")
 @click.option("--scale", is_flag=True, help="Add the nodes that are missing; it shows their price and asks.")
 @YES
-@_quota
+@QUOTA
 def create(attendees: tuple[str, ...], **options: Any) -> None:
     """Create a namespace for each of ATTENDEES: a number, such as 30, or their names."""
     many = int(attendees[0]) if len(attendees) == 1 and attendees[0].isdigit() else attendees
@@ -62,7 +56,7 @@ def create(attendees: tuple[str, ...], **options: Any) -> None:
 @workshop.command()
 @click.argument("name")
 @CLUSTER
-@_quota
+@QUOTA
 def add(name: str, **options: Any) -> None:
     """Create a namespace for NAME, and print the path of a kubeconfig for that namespace alone."""
     made = verbs.add(name, **_given(options))

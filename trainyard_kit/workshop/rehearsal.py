@@ -108,10 +108,7 @@ def pull(on: Cluster, images: Sequence[str] | Mapping[str, object]) -> str:
     (item,) = manifests.read(config.manifests("workshop", "pull.yaml"))
     (first,) = item["spec"]["template"]["spec"]["containers"]
     containers = [{**first, "name": f"image-{index}", "image": image} for index, image in enumerate(images)]
-    now = config.read()
-    labels = names.labels(run="", workshop=now.workshop, lifetime=now.lifetime)
-    del labels[names.RUN]
-    own = {"metadata": {"labels": labels}, "spec": {"template": {"spec": {"containers": containers}}}}
+    own = {"metadata": {"labels": names.labels()}, "spec": {"template": {"spec": {"containers": containers}}}}
     name = item["metadata"]["name"]
     try:
         on.kube.apply(merge(item, own))
