@@ -74,14 +74,14 @@ def read(environment: dict[str, str] | None = None) -> Settings:
     )
 
 
-def dollars(amount: str | float, whose: str) -> float:
+def dollars(amount: str | float, option: str) -> float:
     """Parse an amount of US dollars; raise BadInput for what is none."""
     try:
         found = math.nan if isinstance(amount, bool) else float(amount)
     except (TypeError, ValueError):
         found = math.nan
     if not 0 <= found < math.inf:
-        raise BadInput("this is not an amount of dollars", about=f"{whose}={amount}", fix=f"{whose}=20")
+        raise BadInput("this is not an amount of dollars", about=f"{option}={amount}", fix=f"{option}=20")
     return found
 
 

@@ -122,7 +122,7 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
     """
     if provider is None and where:
         raise BadInput(
-            f"only a provider knows a {', '.join(where)}",
+            f"only one provider's clusters have a {', '.join(where)}",
             about=f'cluster "{name}"',
             fix=f"pass provider={' or '.join(map(repr, _providers()))}",
         )

@@ -313,7 +313,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             source: Of an existing volume: ``{"nfs": {"server": "10.0.0.2", "path": "/share"}}``.
 
         Raises:
-            BadInput: There is no such class, or the volume is there and smaller.
+            BadInput: There is no such class, or the volume exists and is smaller.
             WaitTimeout: It was not provisioned; the error has the last event.
 
         Example:

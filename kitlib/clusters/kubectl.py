@@ -45,12 +45,12 @@ def run_kubectl(kubectl: Sequence[str], command: str, *, kubeconfig: Path, clust
         check=False,
     )
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()
+        output = (done.stderr or done.stdout).strip()
         helps = f"read what it says; kubectl {words[0] if words else ''} --help lists the options"
         raise CommandFailed(
-            said or f"exit status {done.returncode}",
+            output or f"exit status {done.returncode}",
             about=f'kubectl {shlex.join(words)}, in cluster "{cluster}"',
-            fix=rbac_hint(said) if "forbidden" in said else helps,
+            fix=rbac_hint(output) if "forbidden" in output else helps,
         )
     return Text(done.stdout or done.stderr)
 

@@ -57,7 +57,7 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> A
                     report(answer["progress"])
             process.wait()
             errors.seek(0)
-            said = errors.read()
+            output = errors.read()
         except BaseException as interruption:
             if not _interrupt(process):
                 raise Unfinished from interruption
@@ -68,7 +68,7 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> A
     if "result" not in answer:
         raise ProviderFailed(
             f"the local cluster's program ended with status {process.returncode}, without an answer\n"
-            + said[-2000:].strip(),
+            + output[-2000:].strip(),
             about=f"python -m localkube {' '.join(arguments)}",
             fix="try again; if it fails again, run: trainyard doctor",
         )

@@ -406,8 +406,8 @@ class Kube:
                     "printed a credential that the cluster does not accept: expired, or without access to it"
                 )
             return f"{command[0]} {wrong}" if wrong else ""
-        said = (done.stderr.strip() or done.stdout.strip())[-2000:]
-        return said or f"{command[0]} ended with {done.returncode}"
+        output = (done.stderr.strip() or done.stdout.strip())[-2000:]
+        return output or f"{command[0]} ended with {done.returncode}"
 
     def _unreachable(self, words: str) -> KitError:
         return ClusterUnreachable(

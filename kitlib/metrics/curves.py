@@ -233,8 +233,8 @@ def _frame(
     steps: np.ndarray, ranks: tuple[int, ...], spread: np.ndarray, evaluations: list[tuple[int, float]]
 ) -> Curves:
     filled = _filled(spread)
-    said = spread[:, :, WORLD]  # not filled: a rank that left says no more how many there are
-    world = np.max(said, axis=0, initial=0, where=~np.isnan(said))
+    sizes = spread[:, :, WORLD]  # not filled: a rank that left says no more how many there are
+    world = np.max(sizes, axis=0, initial=0, where=~np.isnan(sizes))
     part = np.array(ranks)[:, None] < np.maximum(world, 1)[None, :]  # a rank that left counts no more
     gpu = spread[:, :, GPU]
     validation = np.full(len(steps), np.nan)

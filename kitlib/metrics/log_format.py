@@ -146,9 +146,9 @@ def _text(text: str) -> str:
 def _count(value: object) -> int:
     left, count = [value], 0
     while left:
-        each = left.pop()
-        if isinstance(each, list | dict):
-            left.extend(each.values() if isinstance(each, dict) else each)
+        value = left.pop()
+        if isinstance(value, list | dict):
+            left.extend(value.values() if isinstance(value, dict) else value)
         else:
             count += 1
     return count

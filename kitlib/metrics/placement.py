@@ -135,8 +135,8 @@ def _where(pod: Object) -> tuple[str, str]:
 
 def _since(pod: Object, state: str) -> float:
     created = pod["metadata"]["creationTimestamp"]
-    told = created if state != RUNNING else ((pod.get("status") or {}).get("startTime") or created)
-    return parse_time(told).timestamp()
+    began = created if state != RUNNING else ((pod.get("status") or {}).get("startTime") or created)
+    return parse_time(began).timestamp()
 
 
 def _end(pod: Object) -> str:

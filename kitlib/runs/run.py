@@ -98,11 +98,11 @@ class Run(Reports):
 
     def events(self) -> Table:
         """List the Events about the run's objects and pods, oldest first."""
-        ours = {self.name, *(pod["metadata"]["name"] for pod in self.objects.pods())}
+        about = {self.name, *(pod["metadata"]["name"] for pod in self.objects.pods())}
         return events_table(
             event
             for event in self.kube.get_all("Event")
-            if event["involvedObject"].get("name") in ours
+            if event["involvedObject"].get("name") in about
             or (event["metadata"].get("labels") or {}).get(names.RUN) == self.name
         )
 

@@ -48,7 +48,7 @@ def test_without_credentials_nothing_else_is_asked():
 def test_what_could_not_be_looked_at_is_a_warning_where_it_is_not_needed():
     report = run([Probe("quota", refuse, needed=False)], about=ABOUT)
     assert report.ok and report.raise_failures() is report
-    assert "could not be looked at: it may not be asked" in report.checks[0].words
+    assert "could not be checked: it may not be asked" in report.checks[0].words
     assert report.checks[0].fix == "ask the administrator"
 
 

@@ -64,8 +64,7 @@ class Report:
         """Return the report itself, or raise PreflightFailed with all failures, and how to fix each."""
         if self.ok:
             return self
-        one, *more = self.failures
-        count = f"{1 + len(more)} problems prevent it: " if more else ""
+        count = f"{len(self.failures)} problems prevent it: " if self.failures[1:] else ""
         raise PreflightFailed(
             count + "; ".join(f"{failure.name}: {failure.words}" for failure in self.failures),
             about=f"{self.about}; nothing was made",
@@ -130,7 +129,7 @@ def _ask(probe: Probe) -> list[Check]:
         if probe.needed:
             checks.append(failed(probe.name, error.what, error.fix))
         else:
-            checks.append(warn(probe.name, f"it could not be looked at: {error.what}", error.fix))
+            checks.append(warn(probe.name, f"it could not be checked: {error.what}", error.fix))
     return checks
 
 

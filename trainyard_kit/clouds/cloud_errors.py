@@ -5,13 +5,12 @@ How a client library's exception becomes such an error is each cloud's own. Pure
 
 import re
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from kitlib.errors import KitError, ProviderFailed
+from kitlib.errors import ProviderFailed
 
 ErrorReason = StrEnum(
     "ErrorReason",
@@ -50,14 +49,6 @@ class CloudError(ProviderFailed):
         super().__init__(what, about=about, fix=fix, detail=detail)
         self.why, self.code, self.consumer = why, code, consumer
         self.passing = why in PASSING
-
-
-def joined(errors: Sequence[KitError], *, about: str, fix: str) -> KitError:
-    """Make one error of several; a single one stays as it is."""
-    if len(errors) == 1:
-        return errors[0]
-    what = "; ".join(error.what for error in errors)
-    return ProviderFailed(what, about=about, fix=fix, detail="\n".join(map(str, errors)))
 
 
 @dataclass(frozen=True)

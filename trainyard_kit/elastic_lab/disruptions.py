@@ -56,7 +56,7 @@ def disruptions(
     events: Iterable[Object], *, run: str, workers: Mapping[str, str], store: Collection[str] = ()
 ) -> list[Disruption]:
     """Extract a run's disruptions from Events, by its pods, their nodes and its store, in order of time."""
-    found = [each for event in events if (each := _disruption(event, run, workers, store)) is not None]
+    found = list(filter(None, (_disruption(event, run, workers, store) for event in events)))
     found.sort(key=lambda disruption: disruption.time)
     reasons = [disruption for disruption in found if disruption.what not in ("pod deleted", STORE_LOST)]
     return [

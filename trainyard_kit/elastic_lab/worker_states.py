@@ -79,8 +79,8 @@ def worker_states(
     return states, frozenset(paused)
 
 
-def _concerns(each: Disruption, worker: str, node: str) -> bool:
-    return each.worker == worker or (not each.worker and bool(each.node) and each.node == node)
+def _concerns(disruption: Disruption, worker: str, node: str) -> bool:
+    return disruption.worker == worker or (not disruption.worker and bool(node) and disruption.node == node)
 
 
 def begin_of(log: WorkerLog) -> float:

@@ -22,7 +22,7 @@ def build(
     about, token = f"image {order.image}", f"{time.time_ns()}"
     bucket = f"trainyard-{session.account}-{session.region}-{cluster}"
     where = {"Bucket": bucket, "Key": f"trainyard/builds/{token}.zip"}
-    one = ""
+    build_id = ""
     try:
         report("sending what it is built from")
         session.call("s3", "put_object", Body=order.archive.read_bytes(), **where)
@@ -33,12 +33,12 @@ def build(
             "sourceLocationOverride": f"{bucket}/{where['Key']}",
             "buildspecOverride": _buildspec(order, session.region),
         }
-        one = session.call("codebuild", "start_build", **wanted)["build"]["id"]
-        ended = _wait(session, one, about=about, report=report, clock=clock)
+        build_id = session.call("codebuild", "start_build", **wanted)["build"]["id"]
+        ended = _wait(session, build_id, about=about, report=report, clock=clock)
     except BaseException as error:
-        if one:
+        if build_id:
             with suppress(KitError):  # the project ends it after an hour
-                session.find("codebuild", "stop_build", id=one)
+                session.find("codebuild", "stop_build", id=build_id)
         if isinstance(error, KeyboardInterrupt):
             words = "stopped, and so was the build"
             raise Interrupted(words, about=about, fix="call it again to build it") from error
@@ -48,15 +48,15 @@ def build(
     if ended["buildStatus"] != "SUCCEEDED":
         words = _last_words(session, ended) or f"its status is {ended['buildStatus']}"
         fix = "fix the Dockerfile; its whole log: " + ended.get("logs", {}).get("deepLink", "in the console")
-        raise CommandFailed(words, about=f"CodeBuild {one}, {about}", fix=fix)
+        raise CommandFailed(words, about=f"CodeBuild {build_id}, {about}", fix=fix)
 
 
 def _wait(
-    session: AwsSession, one: str, *, about: str, report: Callable[[str], None], clock: Clock
+    session: AwsSession, build_id: str, *, about: str, report: Callable[[str], None], clock: Clock
 ) -> dict[str, Any]:
     end = clock.now() + LONGEST
     while True:
-        (now,) = session.call("codebuild", "batch_get_builds", ids=[one])["builds"]
+        (now,) = session.call("codebuild", "batch_get_builds", ids=[build_id])["builds"]
         if now["buildStatus"] != "IN_PROGRESS":
             return now
         phase = now.get("currentPhase", "QUEUED").lower().replace("_", " ")

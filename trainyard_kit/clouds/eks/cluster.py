@@ -189,7 +189,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
 
     def _extend(self, found: ClusterInfo, until: datetime, steps: Steps) -> None:
         if not self._stack().service_role:
-            words = "it was deployed without the kit, and has no end that could be put off"
+            words = "it was deployed without the kit, and has no end to extend"
             raise BadInput(words, about=self.title, fix="it stays until you delete it")
         with steps.step("schedules of its end"):
             later = replace(found.tags, expires=until)
@@ -252,8 +252,8 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
         """Let them read it no longer."""
         found = self.session.find("eks", "list_pod_identity_associations", **self._pods(namespace)) or {}
         for association in found.get("associations", []):
-            one = {"clusterName": self.name, "associationId": association["associationId"]}
-            self.session.find("eks", "delete_pod_identity_association", **one)
+            key = {"clusterName": self.name, "associationId": association["associationId"]}
+            self.session.find("eks", "delete_pod_identity_association", **key)
 
     def _pods(self, namespace: str) -> dict[str, str]:
         return {"clusterName": self.name, "namespace": namespace, "serviceAccount": "default"}

@@ -105,9 +105,9 @@ def _clear(stack: Stack, there: Iterable[tuple[Stack, StackState]], steps: Steps
     """Delete what keeps a cluster's stack from being deleted."""
     with steps.step("what Kubernetes left, and the content of the bucket"):
         orphans.clean(stack.session, network(stack.session, stack.cluster, there), steps)
-        for what, _, one, _ in _inside(stack):
+        for what, _, id_, _ in _inside(stack):
             if what == "bucket":
-                _empty(stack.session, one)
+                _empty(stack.session, id_)
 
 
 def _empty(session: AwsSession, bucket: str) -> None:
@@ -129,7 +129,7 @@ def network(session: AwsSession, cluster: str, there: Iterable[tuple[Stack, Stac
     if now is None:
         return orphans.Network(cluster, "")
     own = not now.parameters.get("ExistingVpc")
-    inside = {what: one for what, _, one, _ in _inside(Stack(session, cluster))}
+    inside = {what: id_ for what, _, id_, _ in _inside(Stack(session, cluster))}
     alive = session.find("eks", "describe_cluster", name=cluster) is not None
     vpc = inside.get("vpc", "") if own else now.parameters["ExistingVpc"]
     return orphans.Network(cluster, vpc, own, alive)
@@ -143,7 +143,7 @@ def _inside(stack: Stack) -> list[tuple[str, str, str, str]]:
     for summary in stack.session.every(
         "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack.name
     ):
-        one, state = summary.get("PhysicalResourceId"), summary["ResourceStatus"]
-        if one and state != "DELETE_COMPLETE":
-            found.append((row(summary["LogicalResourceId"]), summary["ResourceType"], one, state.lower()))
+        id_, state = summary.get("PhysicalResourceId"), summary["ResourceStatus"]
+        if id_ and state != "DELETE_COMPLETE":
+            found.append((row(summary["LogicalResourceId"]), summary["ResourceType"], id_, state.lower()))
     return found

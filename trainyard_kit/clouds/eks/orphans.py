@@ -101,18 +101,18 @@ def _inside(session: AwsSession, network: Network) -> Iterator[Orphan]:
     here = {"Filters": [{"Name": "vpc-id", "Values": [network.vpc]}]}
     yield from _balancers(session, network)
     for endpoint in session.every("ec2", "describe_vpc_endpoints", "VpcEndpoints", **here):
-        one = endpoint["VpcEndpointId"]
+        endpoint_id = endpoint["VpcEndpointId"]
         if network.marks(as_dict(endpoint.get("Tags"))) and endpoint["State"] not in ("deleting", "deleted"):
-            request = ("ec2", "delete_vpc_endpoints", {"VpcEndpointIds": [one]})
-            yield Orphan("endpoint", "AWS::EC2::VPCEndpoint", one, request=request)
+            request = ("ec2", "delete_vpc_endpoints", {"VpcEndpointIds": [endpoint_id]})
+            yield Orphan("endpoint", "AWS::EC2::VPCEndpoint", endpoint_id, request=request)
     for interface in session.every("ec2", "describe_network_interfaces", "NetworkInterfaces", **here):
-        one, kind = interface["NetworkInterfaceId"], "AWS::EC2::NetworkInterface"
+        interface_id, kind = interface["NetworkInterfaceId"], "AWS::EC2::NetworkInterface"
         if interface["Status"] == "available" and network.marks(as_dict(interface.get("TagSet"))):
-            request = ("ec2", "delete_network_interface", {"NetworkInterfaceId": one})
-            yield Orphan("network interface of a node", kind, one, request=request)
+            request = ("ec2", "delete_network_interface", {"NetworkInterfaceId": interface_id})
+            yield Orphan("network interface of a node", kind, interface_id, request=request)
         elif network.own and interface.get("Description", "").startswith("ELB "):
             yield Orphan(
-                "network interface of a load balancer", kind, one
+                "network interface of a load balancer", kind, interface_id
             )  # which goes with it, a little later
     for group in session.every("ec2", "describe_security_groups", "SecurityGroups", **here):
         if not network.marks(as_dict(group.get("Tags"))):
@@ -136,11 +136,11 @@ def _balancers(session: AwsSession, network: Network) -> Iterator[Orphan]:
                 told = session.call("elbv2", "describe_tags", ResourceArns=some)
             for description in told["TagDescriptions"]:
                 if network.marks(as_dict(description["Tags"])):
-                    one = description.get("ResourceArn") or description["LoadBalancerName"]
+                    balancer_id = description.get("ResourceArn") or description["LoadBalancerName"]
                     group = key == "TargetGroups"
                     costs = "" if group else f"{rate('amazon', 'load balancer')}, and traffic"
                     name = "target group" if group else "load balancer of a Service"
-                    yield Orphan(name, kind, one, costs, (*delete, {identity: one}))
+                    yield Orphan(name, kind, balancer_id, costs, (*delete, {identity: balancer_id}))
 
 
 def _volumes(session: AwsSession, cluster: str) -> Iterator[Orphan]:

@@ -100,8 +100,8 @@ class EksPlan(CloudSpec):
             "Workshop": self.tags.workshop,
         }
         if pool == SYSTEM:
-            one = {"Nodes": 1, "MinNodes": 1, "MaxNodes": 1}
-            return {**common, **one, "InstanceTypes": SYSTEM_MACHINE, "DiskGb": SYSTEM_DISK_GB}
+            single = {"Nodes": 1, "MinNodes": 1, "MaxNodes": 1}
+            return {**common, **single, "InstanceTypes": SYSTEM_MACHINE, "DiskGb": SYSTEM_DISK_GB}
         train = self.machines
         return {
             **common,

@@ -186,7 +186,7 @@ class Stack:
     def _watch_launches(self, now: StackState, steps: Steps) -> None:
         """Show why machines do not start; where no waiting helps, stop long before EKS gives up on them."""
         failed = machines.launch_failures(self.session, self.cluster, self.pool)
-        if words := next((words for one, words in failed.items() if one not in self.known_failures), ""):
+        if words := next((words for key, words in failed.items() if key not in self.known_failures), ""):
             steps.update(f"{self.pool}: machines", Phase.RUNS, words)
             if machines.hopeless(words):
                 steps.update(f"{self.pool}: machines", Phase.FAILED, words)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from kitlib.errors import KitError
-from trainyard_kit.clouds.cloud_errors import ErrorReason, joined
+from kitlib.errors import KitError, ProviderFailed
+from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.gke.client_errors import GcpError
 from trainyard_kit.clouds.gke.iam import find_roles, project_part, set_roles
 from trainyard_kit.clouds.gke.operations import BUSY_SECONDS, Operations
@@ -42,8 +42,12 @@ def delete(session: GcpSession, cluster: str, steps: Steps) -> None:
         jobs = [part for part in found if part.name in ENDS.values()]
         for chosen in (jobs, [part for part in accounts if part not in last], last):
             _delete_all(operations, chosen if not errors else [], errors)
+    if len(errors) == 1:
+        raise errors[0]
     if errors:
-        raise joined(errors, about=f'cluster "{cluster}"', fix=errors[0].fix) from errors[0].__cause__
+        what, detail = "; ".join(error.what for error in errors), "\n".join(map(str, errors))
+        about, fix = f'cluster "{cluster}"', errors[0].fix
+        raise ProviderFailed(what, about=about, fix=fix, detail=detail) from errors[0]
 
 
 def _delete_all(operations: Operations, parts: list[Part], errors: list[KitError]) -> None:

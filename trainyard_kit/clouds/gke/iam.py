@@ -25,11 +25,11 @@ def set_roles(
     def change() -> None:
         policy = _policy(operations.session, part)
         before = policy.get("bindings", [])
-        mine = [binding for binding in before if any(_is(one, member) for one in binding.get("members", ()))]
+        mine = [binding for binding in before if any(_is(who, member) for who in binding.get("members", ()))]
         if sorted(map(_essence, mine)) == sorted(map(_essence, bindings)):
             return
         kept = [
-            binding | {"members": [one for one in binding.get("members", ()) if not _is(one, member)]}
+            binding | {"members": [who for who in binding.get("members", ()) if not _is(who, member)]}
             for binding in before
         ]
         given = [binding | {"members": [member]} for binding in bindings]
@@ -44,9 +44,9 @@ def set_roles(
 def find_roles(session: GcpSession, cluster: str) -> list[str]:
     """Find which of a cluster's service accounts have a role in the project."""
     bindings = _policy(session, project_part(session)).get("bindings", ())
-    given = {one for binding in bindings for one in binding.get("members", ())}
+    given = {who for binding in bindings for who in binding.get("members", ())}
     members = {role: f"serviceAccount:{account(session, role, cluster)}" for role in ROLES}
-    return [role for role, member in members.items() if any(_is(one, member) for one in given)]
+    return [role for role, member in members.items() if any(_is(who, member) for who in given)]
 
 
 def ending_condition(tags: Tags) -> dict[str, str]:

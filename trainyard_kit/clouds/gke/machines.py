@@ -168,7 +168,7 @@ def launch_watch(session: GcpSession, cluster: str, clock: Clock, pool: str = TR
         nonlocal due, said
         if clock.now() >= due:
             failures = launch_failures(session, cluster, pool)
-            new = [words for one, words in failures.items() if one not in known]
+            new = [words for launch, words in failures.items() if launch not in known]
             if new and (error := hopeless(session, new[0])):
                 raise error
             due, said = clock.now() + LOOK, next(iter(new), "")

@@ -179,8 +179,8 @@ class GcpSession:
         about = f"storage: objects.delete {bucket}"
         root = endpoint("storage") or "https://storage.googleapis.com"
         batch = BatchHttpRequest(callback=note, batch_uri=urljoin(root, "/batch/storage/v1"))
-        for one in objects:
-            which = {"bucket": bucket, "object": one["name"], "generation": one.get("generation")}
+        for stored in objects:
+            which = {"bucket": bucket, "object": stored["name"], "generation": stored.get("generation")}
             batch.add(self._request("storage", "objects.delete", which, about))
         batch.execute(http=self._http("storage"))
         if errors:

@@ -69,8 +69,8 @@ def both(finish) -> tuple[tuple[dict, ...], dict | None]:
             process.kill()
         files = (folder / f"rank-{rank}" for rank in range(RANKS))
         told = [json.loads(file.read_text()) if file.exists() else {} for file in files]
-        for rank, one in enumerate(told):
-            if error := one.get("error"):
+        for rank, record in enumerate(told):
+            if error := record.get("error"):
                 raise NotYet(f"rank {rank}: {error}")
         paths = sorted(folder.glob("*/model.pt"))
         try:
@@ -83,20 +83,20 @@ def both(finish) -> tuple[tuple[dict, ...], dict | None]:
 @EXERCISE.check("both ranks come to their end", essential=True)
 def ends(finish):
     told, _ = both(finish)
-    if any("lost" in one or not one for one in told):
+    if any("lost" in record or not record for record in told):
         raise NotYet("one rank waits in a collective that the other never calls: all ranks must call it")
 
 
 @EXERCISE.check("both ranks return the sum over the ranks")
 def sums(finish):
-    for rank, one in enumerate(both(finish)[0]):
-        if one["answer"] != sum(COUNTS):
-            raise NotYet(f"rank {rank} returns {describe(one['answer'])}, and should return {sum(COUNTS)}")
+    for rank, record in enumerate(both(finish)[0]):
+        if record["answer"] != sum(COUNTS):
+            raise NotYet(f"rank {rank} returns {describe(record['answer'])}, and should return {sum(COUNTS)}")
 
 
 @EXERCISE.check("one rank saves")
 def one_writer(finish):
-    saves = [one["saves"] for one in both(finish)[0]]
+    saves = [record["saves"] for record in both(finish)[0]]
     if sum(saves) != 1:
         raise NotYet(f"the ranks save {saves} times: rank 0 should, and nobody else")
 
