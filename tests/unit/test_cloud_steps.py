@@ -78,6 +78,17 @@ def test_a_step_that_is_done_twice_keeps_its_first_end_and_one_that_runs_again_h
     assert steps.steps[0].took(clock.now()) == 75
 
 
+def test_what_a_cloud_says_is_shown_as_text_and_never_as_markup():
+    clock = SimulatedClock()
+    steps = expecting("<lab>", clock)
+    with shown_elsewhere():
+        steps.update("cluster", Phase.RUNS, "CREATING <b>")
+        clock.sleep(100)
+    shown = steps._html()
+    assert "CREATING &lt;b&gt;" in shown and "&lt;lab&gt;" in shown and "<b>CREATING" not in shown
+    assert "width:19%" in shown  # 100 of 540 seconds
+
+
 @pytest.mark.parametrize(
     ("seconds", "said"), [(0.2, "0 s"), (59.4, "59 s"), (60, "1 min"), (540, "9 min"), (545, "9 min 5 s")]
 )
@@ -89,9 +100,8 @@ def test_an_executed_notebook_keeps_the_last_table_as_one_output():
     source = """
 from trainyard_kit.clouds.steps import Phase, Steps
 from tests.unit.made_up_cloud import SimulatedClock
-with Steps("<lab>", SimulatedClock()) as steps:
+with Steps("cluster lab", SimulatedClock()) as steps:
     steps.update("cluster", Phase.WAITS, usual=540)
-    steps.update("disk", Phase.DONE, "CREATED <b>")
     for name in ("network", "cluster"):
         with steps.step(name):
             steps.sleep(30)
@@ -99,7 +109,5 @@ with Steps("<lab>", SimulatedClock()) as steps:
     notebook = new_notebook(cells=[new_code_cell(source)])
     NotebookClient(notebook, timeout=120, startup_timeout=300).execute()
     (output,) = nbformat.from_dict(notebook).cells[0].outputs
-    assert "3 of 3 steps done after 1 min" in output.data["text/plain"]
-    shown = output.data["text/html"]
-    assert "<table>" in shown and "9 min" in shown
-    assert "CREATED &lt;b&gt;" in shown and "&lt;lab&gt;" in shown, "text and never markup"
+    assert "2 of 2 steps done after 1 min" in output.data["text/plain"]
+    assert "<table>" in output.data["text/html"] and "9 min" in output.data["text/html"]

@@ -1,8 +1,8 @@
 """A table of steps for something that takes minutes at a cloud, with usual and actual durations.
 
-In a notebook it is one output, which the executed notebook keeps: with a front end it changes each second,
-under papermill and nbclient with the steps. In a terminal and in a log, each step is a line when it ends. The
-thread that runs the cell shows it.
+Where somebody looks at a notebook it is one output that changes each second; under papermill and nbclient a
+plain table that changes with the steps, so that the executed notebook keeps the last. In a terminal and in a
+log, each step is a line when it ends. The thread that runs the cell shows it.
 """
 
 import threading
@@ -156,11 +156,8 @@ class Steps(AbstractContextManager["Steps"]):
         from IPython.display import display
 
         table = self.table()
-        head = f"<p role='status'><b>{escape(self.title)}</b>: {escape(str(self))}</p>"
-        bundle = {
-            "text/plain": f"{self.title}: {self}\n{table!r}",
-            "text/html": f"{head}{table._repr_html_()}",
-        }
+        shown = self._html() if self._live else table._repr_html_()
+        bundle = {"text/plain": f"{self.title}: {self}\n{table!r}", "text/html": shown}
         if self._handle is None:
             self._handle = display(bundle, raw=True, display_id=True)
         else:
@@ -177,6 +174,30 @@ class Steps(AbstractContextManager["Steps"]):
             line.done(str(self))
         elif line.rewrites:
             line.update(str(self))
+
+    def _html(self) -> str:
+        from kitlib.widgets.widget import bundle
+
+        head = "".join(f"<th>{title}</th>" for title in ("", *COLUMNS[:4], "", ""))
+        body = "".join(_row(step, self.clock.now()) for step in self.steps)
+        return (
+            f"<style>{bundle(('steps.css',))}</style><div class='ty-steps'>"
+            f"<p role='status'><b>{escape(self.title)}</b>: {escape(str(self))}</p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        )
+
+
+def _row(step: OperationStep, now: float) -> str:
+    took = step.took(now)
+    share = 1.0 if step.phase is Phase.DONE or not step.usual else (took or 0.0) / step.usual
+    bar = f"<span class='ty-bar'><i style='width:{min(100, round(100 * share))}%'></i></span>"
+    return (
+        f"<tr data-phase='{step.phase}'><td class='ty-state'>{MARKS[step.phase]}</td>"
+        f"<td>{escape(step.name)}</td><td class='ty-state'>{step.phase.value}</td>"
+        f"<td class='ty-time'>{duration(step.usual or None) or ''}</td>"
+        f"<td class='ty-time'>{duration(took) or ''}</td><td>{'' if took is None else bar}</td>"
+        f"<td class='ty-words'><small>{escape(step.words)}</small></td></tr>"
+    )
 
 
 def duration(seconds: float | None) -> str | None:
