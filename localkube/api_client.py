@@ -21,7 +21,6 @@ Object = dict[str, Any]
 PATCHES = {
     "strategic": "application/strategic-merge-patch+json",
     "merge": "application/merge-patch+json",
-    "json": "application/json-patch+json",
     "apply": "application/apply-patch+yaml",
 }
 # The whole object is not worth writing when nobody reads it.
@@ -119,7 +118,7 @@ class Api:
         return await self._call("DELETE", path, body=body)
 
     async def patch(self, path: str, body: Any, *, kind: str = "strategic") -> Object:
-        """Patch an object; ``kind`` is strategic, merge, json or apply."""
+        """Patch an object; ``kind`` is strategic, merge or apply."""
         return await self._call("PATCH", path, body=body, content_type=PATCHES[kind])
 
     async def _call(

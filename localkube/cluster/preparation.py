@@ -220,9 +220,8 @@ class ClusterFiles:
         paths, plain, programs = self.paths, self.mode == "plain", []
         at = self._listen_addresses()
         for component in components.commands(paths, self.control_plane, addresses=at):
-            late = bool(component.starts_after)
             argv, env = list(component.argv), dict(component.env)
-            entry = _component(paths, component.name, argv, env, late=late)
+            entry = _component(paths, component.name, argv, env, late=component.late)
             programs.append(entry | {"delay": DELAYS.get(component.name, 0.0)})
         environment = python_environment()
         kubelet = [sys.executable, "-m", "localkube.kubelet", str(paths.root / "kubelet.json")]

@@ -27,6 +27,7 @@ ETCD_AT_REST = {"heartbeat-interval": 500, "election-timeout": 5000, "backend-ba
 # They tell several API servers apart, and take a second of a start.
 FEATURES_OFF = ("APIServerIdentity", "UnknownVersionInteroperabilityProxy")
 
+FIRST = ("etcd", "kube-apiserver")
 # All that Kubernetes starts by default. The ranges of nodes' pods are the kubelet's here.
 CONTROLLERS = ("*", "-node-ipam-controller")
 
@@ -69,16 +70,14 @@ class ComponentCommand:
 
     Attributes:
         argv: The command, free of secrets.
-        health: A URL that answers 200 without credentials when the component is ready, if it has one.
-        starts_after: Components whose `health` must answer at all, whatever the status, before this one
-            is started: readiness comes a second later, and all at once is slower still on two cores.
+        late: It is started when the API server answers at all, whatever the status: readiness comes a second
+            later, and all at once is slower still on two cores.
     """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=lambda: dict(GO_ENVIRONMENT))
-    health: str | None = None
-    starts_after: tuple[str, ...] = ()
+    late: bool = False
 
 
 def commands(
@@ -91,27 +90,19 @@ def commands(
     at = addresses or ListenAddresses()
     files = _write_configuration(paths, at)
 
-    def argv(name: str, flags: Mapping[str, object]) -> tuple[str, ...]:
-        return tuple(control_plane.argv(name, *(f"--{flag}={value}" for flag, value in flags.items())))
-
-    after = ("kube-apiserver",)
-    scheduler = argv("kube-scheduler", {"config": files["scheduler-settings"], "secure-port": 0})
-    components = [
-        ComponentCommand("etcd", argv("etcd", _etcd(paths, at) | _etcd_timers(control_plane))),
-        ComponentCommand(
-            "kube-apiserver", argv("kube-apiserver", _api_server(paths, at, files)), health=f"{at.api}/readyz"
-        ),
-        ComponentCommand(
-            "kube-controller-manager",
-            argv("kube-controller-manager", _controller_manager(paths, files)),
-            starts_after=after,
-        ),
-        ComponentCommand("kube-scheduler", scheduler, starts_after=after),
-    ]
+    flags = {
+        "etcd": _etcd(paths, at) | _etcd_timers(control_plane),
+        "kube-apiserver": _api_server(paths, at, files),
+        "kube-controller-manager": _controller_manager(paths, files),
+        "kube-scheduler": {"config": files["scheduler-settings"], "secure-port": 0},
+    }
     if control_plane.has("metrics-server"):
-        words = argv("metrics-server", _metrics_server(paths, at, files))
-        components.append(ComponentCommand("metrics-server", words, starts_after=after))
-    return components
+        flags["metrics-server"] = _metrics_server(paths, at, files)
+    words = {name: [f"--{flag}={value}" for flag, value in flags[name].items()] for name in flags}
+    return [
+        ComponentCommand(name, tuple(control_plane.argv(name, *words[name])), late=name not in FIRST)
+        for name in flags
+    ]
 
 
 def _etcd(paths: ClusterPaths, at: ListenAddresses) -> dict[str, object]:

@@ -74,13 +74,7 @@ class DnsServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def listen(self, host: str, port: int) -> int:
-        """Listen on UDP and TCP; return the port (chosen if 0).
-
-        Raises:
-            ValueError: The address is one of the upstreams: questions would never leave.
-        """
-        if (host, port) in self._upstream.servers:
-            raise ValueError(f"{host}:{port} is its own upstream")
+        """Listen on UDP and TCP; return the port (chosen if 0)."""
         server = await asyncio.start_server(self._stream, host, port, backlog=CONNECTIONS)
         self._closers.append(server)
         port = server.sockets[0].getsockname()[1]

@@ -28,7 +28,7 @@ class UpstreamResolver:
     def __init__(
         self, servers: Sequence[tuple[str, int]], *, namespaces: PodNamespaces | None = None
     ) -> None:
-        self.servers = tuple(servers)
+        self._servers = tuple(servers)
         self._namespaces = namespaces or PodNamespaces()
         self._waiting = Shares(WAITING, self._namespaces)
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -37,7 +37,7 @@ class UpstreamResolver:
 
     async def ask(self, query: bytes, *, client: str, tcp: bool = False) -> bytes | None:
         """Return the answer to a packet of a client; None after about three seconds a server."""
-        holding = self._waiting.take(client) if self.servers else None
+        holding = self._waiting.take(client) if self._servers else None
         if holding is None:
             return None
         try:
@@ -51,7 +51,7 @@ class UpstreamResolver:
             failed_at = self._failed_at.get(namespace, float("-inf"))
             waits = HASTY if time.monotonic() - failed_at < SULK_SECONDS else PATIENT
             for seconds in waits:
-                for server in self.servers:
+                for server in self._servers:
                     answer = await self._exchange(server, query, tcp, seconds)
                     if answer:
                         self._failed_at.pop(namespace, None)

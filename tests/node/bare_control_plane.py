@@ -101,8 +101,8 @@ def bare(
     with contextlib.ExitStack() as stack:
         for component in wanted:
             stack.enter_context(_running(change(component), paths))
-            if component.health:
-                _wait_until_ready(component, paths)
+            if component.name == "kube-apiserver":
+                _wait_until_ready(f"{addresses.api}/readyz", component, paths)
         kubectl = control_plane.argv("kubectl", "--kubeconfig", str(paths.kubeconfig))
         yield BareControlPlane(addresses.api, addresses.etcd, paths, tuple(kubectl))
 
@@ -129,12 +129,12 @@ def _running(component: ComponentCommand, paths: ClusterPaths) -> Iterator[None]
             process.wait()
 
 
-def _wait_until_ready(component: ComponentCommand, paths: ClusterPaths) -> None:
+def _wait_until_ready(url: str, component: ComponentCommand, paths: ClusterPaths) -> None:
     tls = ssl.create_default_context(cafile=str(paths.pki / "ca.crt"))
     deadline, last = time.monotonic() + PATIENCE, "no answer yet"
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(component.health, context=tls, timeout=5):
+            with urllib.request.urlopen(url, context=tls, timeout=5):
                 return
         except (urllib.error.URLError, OSError) as error:
             last = str(error)
