@@ -3,6 +3,7 @@
 A stream that is cut is resumed where it was, without a gap and without a line twice.
 """
 
+import contextlib
 import queue
 import threading
 from collections import Counter
@@ -143,62 +144,72 @@ class PodLogFollower:
 
 
 class PodLogFollowers:
-    """The logs of many pods at once: a thread each, which ends with its pod or with the iteration."""
+    """The logs of many pods, each followed once by a thread, which ends with its pod or with the iteration.
 
-    def __init__(self) -> None:
-        self.lines: queue.SimpleQueue[tuple[Any, Line | KitError]] = queue.SimpleQueue()
-        self.running: list[tuple[threading.Thread, PodLogFollower]] = []
+    A log that could not be read any more is resumed where it was when its pod is followed again.
+    """
 
-    def follow(
-        self, kube: Kube, pod: Object, key: Any, position: LogPosition | None = None
-    ) -> PodLogFollower:
-        """Follow a pod whose container has started, from a position on; its lines come with this key."""
-        follower = PodLogFollower(kube, pod, partial(complete, kube, pod), position)
+    def __init__(self, kube: Kube) -> None:
+        self.kube = kube
+        self.followed: dict[str, PodLogFollower] = {}  # by the pods' uids
+        self._positions: dict[str, LogPosition] = {}
+        self._threads: list[threading.Thread] = []
+        self._written: queue.SimpleQueue[tuple[Any, Line | KitError]] = queue.SimpleQueue()
+
+    def follow(self, pod: Object, key: Any, *, since: str = "") -> None:
+        """Follow a pod whose container has started, from a time on; its lines come with the key."""
+        uid = pod["metadata"]["uid"]
+        if uid in self.followed:
+            return
+        position = self._positions.setdefault(uid, LogPosition(since))
+        follower = PodLogFollower(self.kube, pod, partial(complete, self.kube, pod), position)
+        self.followed[uid] = follower
         thread = threading.Thread(target=self._run, args=(key, follower), name=f"log-{key}", daemon=True)
-        self.running = [follower for follower in self.running if follower[0].is_alive()] + [
-            (thread, follower)
-        ]
+        self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
         thread.start()
-        return follower
 
     def alive(self) -> bool:
         """Tell whether any of them may bring another line."""
-        return any(thread.is_alive() for thread, _ in self.running)
+        return any(thread.is_alive() for thread in self._threads)
 
     def take(self, seconds: float) -> list[tuple[Any, Line]]:
         """Take the lines that have come, waiting so long for the first; raise what a follower raised."""
-        try:
-            first = [self.lines.get(timeout=seconds)]
-        except queue.Empty:
-            return []
-        lines, failed = self.drain(first)
+        lines, failed = self._taken(seconds)
         if failed:
             raise failed[0][1]
         return lines
 
-    def drain(
-        self, first: Iterable[tuple[Any, Line | KitError]] = ()
-    ) -> tuple[list[tuple[Any, Line]], list[tuple[Any, KitError]]]:
-        """Take the lines that have come, in the order of their time, and the followers that have failed."""
-        taken = list(first)
-        while not self.lines.empty():
-            taken.append(self.lines.get())
-        lines = [(key, what) for key, what in taken if isinstance(what, Line)]
-        failed = [(key, what) for key, what in taken if not isinstance(what, Line)]
-        return sorted(lines, key=lambda line: time_key(line[1].time)), failed
+    def drain(self) -> list[tuple[Any, Line]]:
+        """Take the lines that have come; pods whose follower has failed can be followed again."""
+        lines, failed = self._taken(0.0)
+        for follower, _ in failed:
+            self.followed.pop(follower.pod["metadata"]["uid"], None)
+        return lines
 
     def close(self) -> None:
-        for _, follower in self.running:
+        """Stop following; lines that have come can still be drained."""
+        for follower in list(self.followed.values()):  # which another thread may drain meanwhile
             follower.close()
-        for thread, _ in self.running:
+        for thread in self._threads:
             thread.join(timeout=5)
+        self.followed = {}
+
+    def _taken(self, seconds: float) -> tuple[list[tuple[Any, Line]], list[tuple[Any, KitError]]]:
+        """Take the lines, in the order of their time, and the followers that have failed."""
+        taken: list[tuple[Any, Line | KitError]] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                taken.append(self._written.get(timeout=0.0 if taken else seconds))
+        lines = [(key, what) for key, what in taken if isinstance(what, Line)]
+        failed = [(follower, what) for follower, what in taken if not isinstance(what, Line)]
+        return sorted(lines, key=lambda line: time_key(line[1].time)), failed
 
     def _run(self, key: Any, follower: PodLogFollower) -> None:
         try:
             for line in follower:
-                self.lines.put((key, line))
+                self._written.put((key, line))
         except KitError as error:
-            self.lines.put((follower, error))
+            self._written.put((follower, error))
 
 
 def _open(kube: Kube, pod: Object, *, follow: bool, since: str) -> Stream:

@@ -29,23 +29,19 @@ class RunFollower(AbstractContextManager["RunFollower"]):
     """
 
     def __init__(self, kube: Kube) -> None:
-        self.kube = kube
         self.progress: RunProgress = RunProgress()
         self.began: float = time.monotonic()
-        self._followers = logs.PodLogFollowers()
-        self._followed: set[str] = set()
+        self._followers = logs.PodLogFollowers(kube)
 
     def follow(self, there: Iterable[Object]) -> None:
         """Follow those that have started."""
-        for pod in there:
-            uid = pod["metadata"]["uid"]
-            if uid not in self._followed and len(self._followed) < MOST_PODS and pods.started(pod):
-                self._followed.add(uid)
-                self._followers.follow(self.kube, pod, uid)
+        for pod in filter(pods.started, there):
+            if len(self._followers.followed) < MOST_PODS:
+                self._followers.follow(pod, pod["metadata"]["uid"])
 
     def describe(self, status: str) -> str:
         """Describe steps, elapsed seconds, loss and images a second; before the first event, the status."""
-        for _, line in self._followers.drain()[0]:
+        for _, line in self._followers.drain():
             if (event := events.parse_line(line.text)) is not None:
                 self.progress.add(event)
         elapsed = f"{time.monotonic() - self.began:.0f} s"

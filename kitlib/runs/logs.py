@@ -7,6 +7,7 @@ kept by the `Run` that watches. Reading one pod is in `kitlib.k8s.logs`.
 
 import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import islice
@@ -72,17 +73,19 @@ class LogCache:
         if not waiting:
             delete()
             return
-        followers = logs.PodLogFollowers()
-        written: dict[str, list[Line]] = {}
+        followers = logs.PodLogFollowers(self.kube)
+        written: dict[str, list[Line]] = defaultdict(list)
         try:
-            self._follow(waiting, followers, written)
+            for pod in filter(pods.started, waiting.values()):
+                followers.follow(pod, pod["metadata"]["uid"])
             delete()
             end = time.monotonic() + seconds
             for seen in watch_objects(self.kube, WatchSpec("Pod", labels=names.RUN)):
                 by_uid = {pod["metadata"]["uid"]: pod for pod in seen["Pod"].values()}
                 there = {uid: by_uid[uid] for uid in waiting if uid in by_uid}
                 waiting |= there
-                self._follow(there, followers, written)
+                for pod in filter(pods.started, there.values()):
+                    followers.follow(pod, pod["metadata"]["uid"])
                 alive = followers.alive()  # asked first: what they wrote before they ended is taken below
                 for uid, line in followers.take(0.1 if alive else 0.0):
                     written[uid].append(line)
@@ -94,14 +97,6 @@ class LogCache:
             followers.close()
             for worker, lines in written.items():
                 self._keep(waiting[worker], lines)
-
-    def _follow(
-        self, waiting: Mapping[str, Object], followers: logs.PodLogFollowers, written: dict[str, list[Line]]
-    ) -> None:
-        for uid, pod in waiting.items():
-            if uid not in written and pods.started(pod):
-                written[uid] = []
-                followers.follow(self.kube, pod, uid)
 
     def _keep(self, pod: Object, lines: list[Line]) -> None:
         uid = pod["metadata"]["uid"]
@@ -178,10 +173,10 @@ class LogStream:
         return islice(self._follow(), self.most)
 
     def _follow(self) -> Iterator[tuple[int | str, Line]]:
-        followers = logs.PodLogFollowers()
+        followers = logs.PodLogFollowers(self.objects.kube)
         try:
             for rank, pod in self._wait_for_pods().items():
-                followers.follow(self.objects.kube, pod, rank)
+                followers.follow(pod, rank)
             alive = True
             while alive:
                 alive = followers.alive()  # asked first: what they wrote before they ended is taken below

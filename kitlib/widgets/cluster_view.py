@@ -112,8 +112,8 @@ class ClusterWatch(ObjectWatch):
         """Follow the logs of trainers that have GPUs: they report how busy these are."""
         since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
         for pod in every:
-            ours = names.RUN in (pod["metadata"].get("labels") or {}) and any(gpus_held([pod]).values())
-            if ours and pods.phase(pod) == "Running":
+            trains = names.RUN in (pod["metadata"].get("labels") or {}) and any(gpus_held([pod]).values())
+            if trains and pods.phase(pod) == "Running" and pods.started(pod):
                 self.logs.follow(pod, pod["spec"].get("nodeName"), since=since)
 
     def collect(self) -> None:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kitlib.display.tables import Table
-from kitlib.k8s import names
+from kitlib.k8s import names, pods
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.watch import Snapshot, WatchSpec
 from kitlib.metrics import events
@@ -39,7 +39,7 @@ class PlacementWatch(ObjectWatch):
         with self.lock:
             self.placement.observe(seen["Pod"].values(), now=time.time())
         for pod in seen["Pod"].values():
-            if names.RUN in (pod["metadata"].get("labels") or {}):
+            if names.RUN in (pod["metadata"].get("labels") or {}) and pods.started(pod):
                 self.logs.follow(pod, group_of(pod))
 
     def collect(self) -> None:

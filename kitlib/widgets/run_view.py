@@ -14,6 +14,7 @@ from kitlib.display.tables import Table
 from kitlib.display.tracebacks import Line, time_key
 from kitlib.errors import KitError
 from kitlib.k8s import pods
+from kitlib.k8s.logs import PodLogFollowers
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.watch import Snapshot
 from kitlib.metrics import events as metrics
@@ -23,7 +24,7 @@ from kitlib.metrics.log_format import format_line
 from kitlib.metrics.run_progress import RunProgress
 from kitlib.metrics.text import LossEvents
 from kitlib.widgets.plots import Picture, plot_run
-from kitlib.widgets.watch import PodLogs, Watch
+from kitlib.widgets.watch import Watch
 
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
@@ -82,7 +83,7 @@ class RunWatch(Watch):
         self.phase, self.words = "Pending", ""
         self.pods: list[list[object]] = []
         self.events: list[list[object]] = []
-        self.logs: PodLogs = PodLogs(run.kube)
+        self.logs: PodLogFollowers = PodLogFollowers(run.kube)
         self._seen_finished = False
         self._asked_events = self._sent_lines = 0.0
 
@@ -99,7 +100,9 @@ class RunWatch(Watch):
                     if seen["Pod"] or not status.finished:  # the pods of a deleted run stay to be seen
                         self.pods = _pods_rows(seen["Pod"].values())
                 for pod in seen["Pod"].values():
-                    self.logs.follow(pod, self._key(pod))
+                    key = self._key(pod)
+                    if pods.started(pod):
+                        self.logs.follow(pod, key)
                 self._ask_events(now=status.finished)
                 if status.finished or self.stopping.is_set():
                     self._seen_finished = status.finished

@@ -10,15 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from kitlib.display.progress import in_notebook
 from kitlib.display.tables import Table
-from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError
-from kitlib.k8s import logs, pods
 from kitlib.k8s.client import Kube
-from kitlib.k8s.manifests import Object
+from kitlib.k8s.logs import PodLogFollowers
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.widgets.display import NotebookDisplay
 from kitlib.widgets.plots import Picture
@@ -205,48 +203,13 @@ class Watch(AbstractContextManager["Watch"], ABC):
                 self._closed_since = time.monotonic()
 
 
-class PodLogs:
-    """Logs of many pods, each followed once, and taken up where it was when its connection is cut."""
-
-    def __init__(self, kube: Kube) -> None:
-        self.kube = kube
-        self.followed: dict[str, logs.PodLogFollower] = {}  # by the pods' uids
-        self._followers = logs.PodLogFollowers()
-        self._positions: dict[str, logs.LogPosition] = {}
-
-    def follow(self, pod: Object, key: Any, *, since: str = "") -> None:
-        """Follow a pod's log, if that has begun, from a time on; `drain` names its lines by the key."""
-        uid = pod["metadata"]["uid"]
-        if uid not in self.followed and pods.started(pod):
-            position = self._positions.setdefault(uid, logs.LogPosition(since))
-            self.followed[uid] = self._followers.follow(self.kube, pod, key, position)
-
-    def drain(self) -> list[tuple[Any, Line]]:
-        """Take the lines that have arrived, with their keys."""
-        lines, failed = self._followers.drain()
-        for follower, _ in failed:  # followed again when its pod is seen next
-            self.followed = {
-                uid: running for uid, running in self.followed.items() if running is not follower
-            }
-        return lines
-
-    def alive(self) -> bool:
-        """Whether a log is still being read."""
-        return self._followers.alive()
-
-    def close(self) -> None:
-        """Stop following; lines that have arrived can still be drained."""
-        self._followers.close()
-        self.followed = {}
-
-
 class ObjectWatch(Watch):
     """A watch of a cluster's objects: one thread follows them, another draws."""
 
     def __init__(self, kube: Kube, *, minutes: float) -> None:
         super().__init__(kube.cluster)
         self.kube: Kube = kube
-        self.logs: PodLogs = PodLogs(kube)
+        self.logs: PodLogFollowers = PodLogFollowers(kube)
         self.until: float = time.monotonic() + 60 * minutes
         self.began: float = time.time()
         self.ended: float | None = None
