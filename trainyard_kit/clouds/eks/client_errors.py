@@ -123,9 +123,9 @@ def _refused(error: boto.ClientError, about: str, service: str, operation: str, 
 
 def _off(error: boto.ClientError) -> bool:
     """Whether credentials seem expired because this machine's clock is off: EC2 says of both the same."""
-    told = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    date = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
     try:
-        seconds = abs((datetime.now(UTC) - parsedate_to_datetime(told)).total_seconds())
+        seconds = abs((datetime.now(UTC) - parsedate_to_datetime(date)).total_seconds())
     except (TypeError, ValueError):
         return False
     return "Expired" in code_of(error) and seconds > SKEW_SECONDS
@@ -146,9 +146,9 @@ def _denied(about: str, code: str, words: str, service: str, operation: str) -> 
 
 
 def _names(parameters: Mapping[str, Any]) -> str:
-    told = (
+    names = (
         value
         for key, value in parameters.items()
         if isinstance(value, str) and re.search(r"(?i)name$|id$|arn$|^bucket$", key)
     )
-    return "".join(f" {words}" for words in told)
+    return "".join(f" {words}" for words in names)

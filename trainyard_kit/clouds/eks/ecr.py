@@ -35,8 +35,8 @@ class EcrRegistry(Registry):
             imageTagMutability="IMMUTABLE",
             tags=as_list(self.tags.amazon()),
         )
-        told = self.session.call("ecr", "describe_repositories", repositoryNames=[repository])
-        (found,) = told["repositories"]
+        answer = self.session.call("ecr", "describe_repositories", repositoryNames=[repository])
+        (found,) = answer["repositories"]
         if not _is_ours(self.session, found, self.tags.cluster):
             raise foreign(f"repository {repository}")
         return found["repositoryUri"]
@@ -80,6 +80,6 @@ def repositories(session: AwsSession, cluster: str) -> Iterator[str]:
 
 
 def _is_ours(session: AwsSession, found: dict[str, Any], cluster: str) -> bool:
-    told = session.find("ecr", "list_tags_for_resource", resourceArn=found["repositoryArn"]) or {}
-    whose = tags.read(as_dict(told.get("tags")))
+    answer = session.find("ecr", "list_tags_for_resource", resourceArn=found["repositoryArn"]) or {}
+    whose = tags.read(as_dict(answer.get("tags")))
     return whose is not None and whose.cluster == cluster

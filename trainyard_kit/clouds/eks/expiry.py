@@ -29,8 +29,8 @@ def group_name(cluster: str) -> str:
 def find(session: AwsSession, cluster: str) -> tags.Tags | None:
     """Read the tags of a cluster's schedule group; None if there is none of the kit's."""
     found = session.find("scheduler", "get_schedule_group", Name=group_name(cluster))
-    told = session.find("scheduler", "list_tags_for_resource", ResourceArn=found["Arn"]) if found else None
-    return tags.read(as_dict(told.get("Tags"))) if told else None
+    answer = session.find("scheduler", "list_tags_for_resource", ResourceArn=found["Arn"]) if found else None
+    return tags.read(as_dict(answer.get("Tags"))) if answer else None
 
 
 def groups(session: AwsSession) -> list[str]:

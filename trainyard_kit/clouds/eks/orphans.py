@@ -131,10 +131,10 @@ def _balancers(session: AwsSession, network: Network) -> Iterator[Orphan]:
         names = [resource[identity] for resource in found if resource.get(vpc) == network.vpc]
         for some in (names[begin : begin + MOST_AT_ONCE] for begin in range(0, len(names), MOST_AT_ONCE)):
             if service == "elb":
-                told = session.call("elb", "describe_tags", LoadBalancerNames=some)
+                answer = session.call("elb", "describe_tags", LoadBalancerNames=some)
             else:
-                told = session.call("elbv2", "describe_tags", ResourceArns=some)
-            for description in told["TagDescriptions"]:
+                answer = session.call("elbv2", "describe_tags", ResourceArns=some)
+            for description in answer["TagDescriptions"]:
                 if network.marks(as_dict(description["Tags"])):
                     balancer_id = description.get("ResourceArn") or description["LoadBalancerName"]
                     group = key == "TargetGroups"

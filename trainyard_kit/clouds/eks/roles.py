@@ -75,8 +75,8 @@ def find_roles(session: AwsSession, cluster: str | None = None) -> Iterator[tupl
         whose = "*" if cluster is None else cluster
         if not any(fnmatch(name, role_name(session, whose, part)) for part in (STACK, EXPIRY)):
             continue
-        told = session.find("iam", "list_role_tags", RoleName=name)
-        found = tags.read(as_dict(told["Tags"])) if told else None
+        answer = session.find("iam", "list_role_tags", RoleName=name)
+        found = tags.read(as_dict(answer["Tags"])) if answer else None
         if found and found.cluster:
             yield found, name
 
@@ -98,8 +98,8 @@ def _names(session: AwsSession) -> list[str]:
 
 
 def _is_ours(session: AwsSession, name: str) -> bool:
-    told = session.find("iam", "list_role_tags", RoleName=name)
-    return told is not None and tags.read(as_dict(told["Tags"])) is not None
+    answer = session.find("iam", "list_role_tags", RoleName=name)
+    return answer is not None and tags.read(as_dict(answer["Tags"])) is not None
 
 
 def _policy(statements: list[Mapping[str, Any]]) -> str:

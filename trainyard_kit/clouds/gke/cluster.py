@@ -183,8 +183,8 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         try:
             there, zone = begun(self.session, self.name)
         except GcpError as error:
-            told = (ErrorReason.DISABLED, ErrorReason.DENIED, ErrorReason.PROJECT, ErrorReason.BILLING)
-            if error.why not in told:
+            reported = (ErrorReason.DISABLED, ErrorReason.DENIED, ErrorReason.PROJECT, ErrorReason.BILLING)
+            if error.why not in reported:
                 raise
             return plan  # the preflight names it, with all else that prevents a cluster
         if zone and zone != self.session.zone:

@@ -245,9 +245,9 @@ class GcpSession:
             try:
                 return call()
             except RAISED as error:
-                told = translate(error, about, self.project)
-                if getattr(told, "why", "") not in (ErrorReason.NETWORK, ErrorReason.FAULT) or not left:
-                    raise told from error
+                failure = translate(error, about, self.project)
+                if getattr(failure, "why", "") not in (ErrorReason.NETWORK, ErrorReason.FAULT) or not left:
+                    raise failure from error
                 time.sleep(0.2 * 2 ** (_ATTEMPTS - left))
         raise AssertionError
 

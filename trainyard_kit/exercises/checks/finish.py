@@ -39,22 +39,22 @@ def _rank(finish, rank: int, folder: Path) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
     path = folder / f"{rank}" / "model.pt"  # each rank has a file of its own, which tells who saves
     path.parent.mkdir()
-    told: dict[str, object] = {}
+    record: dict[str, object] = {}
     try:
         answer = finish(model, torch.tensor([COUNTS[rank]]), rank, str(path))
-        told["answer"] = answer if answer is None or isinstance(answer, str) else float(answer)
+        record["answer"] = answer if answer is None or isinstance(answer, str) else float(answer)
     except Exception as error:  # noqa: BLE001 whatever the learner's code raises
         words = str(error).lower()
         lost = isinstance(error, RuntimeError) and ("gloo" in words or "peer" in words)
-        told["lost" if lost else "error"] = explain(error)
-    told["saves"] = int(path.exists())
-    told["weights"] = {name: weight.tolist() for name, weight in model.module.state_dict().items()}
-    Path(folder, f"rank-{rank}").write_text(json.dumps(told), encoding="utf-8")
+        record["lost" if lost else "error"] = explain(error)
+    record["saves"] = int(path.exists())
+    record["weights"] = {name: weight.tolist() for name, weight in model.module.state_dict().items()}
+    Path(folder, f"rank-{rank}").write_text(json.dumps(record), encoding="utf-8")
 
 
 @lru_cache(maxsize=1)
 def both(finish) -> tuple[tuple[dict, ...], dict | None]:
-    """Run the ranks; return what each told, and the names of what is in the saved file."""
+    """Run the ranks; return what each recorded, and the names of what is in the saved file."""
     import torch  # once, before the processes are forked
 
     with tempfile.TemporaryDirectory(prefix="ranks-") as name:
@@ -68,8 +68,8 @@ def both(finish) -> tuple[tuple[dict, ...], dict | None]:
             process.join(2 * SECONDS)
             process.kill()
         files = (folder / f"rank-{rank}" for rank in range(RANKS))
-        told = [json.loads(file.read_text()) if file.exists() else {} for file in files]
-        for rank, record in enumerate(told):
+        records = [json.loads(file.read_text()) if file.exists() else {} for file in files]
+        for rank, record in enumerate(records):
             if error := record.get("error"):
                 raise NotYet(f"rank {rank}: {error}")
         paths = sorted(folder.glob("*/model.pt"))
@@ -77,13 +77,13 @@ def both(finish) -> tuple[tuple[dict, ...], dict | None]:
             saved = torch.load(paths[0], weights_only=True) if paths else None
         except pickle.UnpicklingError:
             saved = ()
-    return tuple(told), saved
+    return tuple(records), saved
 
 
 @EXERCISE.check("both ranks come to their end", essential=True)
 def ends(finish):
-    told, _ = both(finish)
-    if any("lost" in record or not record for record in told):
+    records, _ = both(finish)
+    if any("lost" in record or not record for record in records):
         raise NotYet("one rank waits in a collective that the other never calls: all ranks must call it")
 
 
