@@ -7,10 +7,9 @@ from kitlib.errors import BadInput, Rejected
 from kitlib.k8s import pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import format_bytes, format_cores
+from kitlib.k8s.quantities import GPU, format_bytes, format_cores
 from kitlib.metrics.node_usage import node_usage, pod_usage
 
-GPU = "nvidia.com/gpu"
 METRICS = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
 COLUMNS = ("node", "status", "cpu", "memory", "gpus", "version", "age")
 

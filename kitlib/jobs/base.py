@@ -15,14 +15,13 @@ from typing import Any, ClassVar, Self
 
 from kitlib import config
 from kitlib.clusters import Cluster
-from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput
 from kitlib.jobs.program import TrainerProgram
 from kitlib.jobs.resources import GPU_COUNT, GPU_TOLERATION, NO_GPUS, NodeResources
 from kitlib.jobs.sources import Remote, data_of, literal, volume_of
 from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Manifest, Object, merge, title
-from kitlib.k8s.quantities import check_count, check_quantity, parse_quantity
+from kitlib.k8s.quantities import GPU, check_count, check_quantity, parse_quantity
 
 MAX_NODES, MAX_PROCESSES, MAX_GPUS = 1000, 256, 16
 FOLDER = "/trainyard/trainer"

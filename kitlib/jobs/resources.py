@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kitlib.clusters import Cluster
-from kitlib.clusters.nodes import GPU, is_ready, list_nodes
+from kitlib.clusters.nodes import is_ready, list_nodes
 from kitlib.errors import BadInput
 from kitlib.k8s.client import allowed
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import format_bytes, parse_quantity
+from kitlib.k8s.quantities import GPU, allocatable, format_bytes, parse_quantity
 
 NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 GPU_COUNT = "TRAINYARD_GPUS"  # with it a trainer can say that torch sees fewer GPUs than its pod requested
@@ -60,8 +60,8 @@ class NodeResources:
         usable = [node for node in every if is_ready(node) and not node["spec"].get("unschedulable")]
         cpu_nodes = (node for node in usable if _tolerated(node, tolerations))
         gpu_nodes = (node for node in usable if _tolerated(node, [*tolerations, GPU_TOLERATION]))
-        gpus = tuple(int(_allocatable(node, GPU)) for node in gpu_nodes)
-        cores = tuple(_allocatable(node, "cpu") for node in cpu_nodes)
+        gpus = tuple(int(allocatable(node, GPU)) for node in gpu_nodes)
+        cores = tuple(allocatable(node, "cpu") for node in cpu_nodes)
         return cls(cores, max(gpus, cluster.training_gpus(), key=sum))
 
     def gpus_of_each(self, pods: int, *, processes: int = 1) -> int:
@@ -103,7 +103,7 @@ def check_room(job_objects: Sequence[Object], cluster: Cluster, *, about: str) -
         nodes = [node for node in every if _tolerated(node, [*spec.get("tolerations", ()), *TRANSIENT])]
         for resource, (keyword, title, show) in RESOURCES.items():
             wanted = sum(_requested(container, resource) for container in spec["containers"])
-            largest = max((_allocatable(node, resource) for node in nodes), default=0.0)
+            largest = max((allocatable(node, resource) for node in nodes), default=0.0)
             if resource == GPU:
                 largest = max(largest, *cluster.training_gpus(), 0)
             if nodes and wanted > largest:
@@ -142,10 +142,6 @@ def _requested(container: Object, resource: str) -> float:
     resources = container.get("resources") or {}
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     return parse_quantity(requests.get(resource, limits.get(resource, 0)))
-
-
-def _allocatable(node: Object, what: str) -> float:
-    return parse_quantity(((node.get("status") or {}).get("allocatable") or {}).get(what, "0"))
 
 
 def _tolerated(node: Object, tolerations: Sequence[Mapping[str, Any]]) -> bool:

@@ -3,7 +3,9 @@
 import re
 
 from kitlib.errors import BadInput
+from kitlib.k8s.manifests import Object
 
+GPU = "nvidia.com/gpu"
 _SUFFIXES = {"": 1, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _SUFFIXES |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(n|u|m|k|M|G|T|Ki|Mi|Gi|Ti)?")
@@ -20,6 +22,11 @@ def parse_quantity(quantity: str | int | float) -> float:
     if match is None:
         raise ValueError(f"not a Kubernetes quantity: {quantity!r}")
     return float(match[1]) * _SUFFIXES[match[2] or ""]
+
+
+def allocatable(node: Object, kind: str) -> float:
+    """Read how much of ``cpu``, ``memory`` or GPUs the pods of a node may have together."""
+    return parse_quantity(((node.get("status") or {}).get("allocatable") or {}).get(kind, "0"))
 
 
 def check_quantity(value: object, *, what: str, example: str) -> str | None:

@@ -12,9 +12,8 @@ import numpy as np
 from kitlib.display.tables import Table
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.pods import finished
-from kitlib.k8s.quantities import format_bytes, format_cores, parse_quantity
+from kitlib.k8s.quantities import GPU, allocatable, format_bytes, format_cores, parse_quantity
 
-GPU = "nvidia.com/gpu"
 MAX_SAMPLES = 720
 _COUNTERS = {"node_cpu_usage_seconds_total": "cpu", "node_memory_working_set_bytes": "memory"}
 
@@ -110,8 +109,7 @@ class UsageHistory:
     def add(self, at: float, nodes: Iterable[Object], use: Mapping[str, NodeUse]) -> None:
         """Add one sample."""
         for node in nodes:
-            has = (node.get("status") or {}).get("allocatable") or {}
-            cpu, memory, gpus = (parse_quantity(has.get(kind, 0)) for kind in ("cpu", "memory", GPU))
+            cpu, memory, gpus = (allocatable(node, kind) for kind in ("cpu", "memory", GPU))
             self.capacity[node["metadata"]["name"]] = cpu, memory, gpus
         self.times.append(at)
         self.samples.append(use)

@@ -16,10 +16,10 @@ from kitlib.errors import KitError, Rejected
 from kitlib.k8s import names, pods
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import format_bytes
+from kitlib.k8s.quantities import GPU, format_bytes
 from kitlib.k8s.watch import Snapshot, WatchSpec
 from kitlib.metrics import events
-from kitlib.metrics.node_usage import GPU, NodeUse, Rates, UsageHistory, figures, gpus_held, read_counters
+from kitlib.metrics.node_usage import NodeUse, Rates, UsageHistory, figures, gpus_held, read_counters
 from kitlib.widgets.plots import Picture, plot_usage
 from kitlib.widgets.watch import ObjectWatch
 

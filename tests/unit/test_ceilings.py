@@ -8,11 +8,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 LINES = {
-    "kitlib": 12_492,
+    "kitlib": 12_491,
     "localkube": 28_882,
     "programs": 1_604,
     "trainers": 9_910,
-    "trainyard_kit": 16_928,
+    "trainyard_kit": 16_926,
     "tests": 55_601,
 }
 PRODUCT = ("kitlib", "localkube", "trainyard_kit")

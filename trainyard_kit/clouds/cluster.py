@@ -35,6 +35,7 @@ from trainyard_kit.clouds.provider import CloudProvider, Info, Plan, Session
 from trainyard_kit.clouds.release import release
 from trainyard_kit.clouds.spec import (
     HOURS,
+    POOL,
     CloudSpec,
     ClusterInfo,
     Machines,
@@ -46,7 +47,6 @@ from trainyard_kit.clouds.tags import Tags
 
 SAME_END = timedelta(minutes=10)
 log = logging.getLogger(__name__)
-POOL = "trainyard/pool"
 
 
 class CloudCluster(CloudProvider[Session, Plan, Info]):

@@ -9,6 +9,7 @@ from kitlib.errors import BadInput
 from trainyard_kit.clouds.tags import Tags
 
 HOURS, MOST_HOURS, DISK_GB = 8, 336, 100
+POOL = "trainyard/pool"  # the label of nodes
 COMMON_OPTIONS = {
     "hours": f"after which the cloud itself deletes it; by default {HOURS}",
     "disk_gb": f"of each training node; by default {DISK_GB}",

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from kitlib.clusters.nodes import GPU
 from kitlib.errors import BadInput
 from kitlib.jobs.base import FOLDER
 from kitlib.jobs.program import TrainerProgram
 from kitlib.jobs.sources import Sources, check_size, content_of, flags, literal
 from kitlib.k8s.manifests import Object, merge
+from kitlib.k8s.quantities import GPU
 from trainyard_kit.elasticdl.parameter_server import ParameterServer, check_functions
 
 IN_IMAGE = "/"  # where a relative path in an image begins

@@ -13,16 +13,17 @@ from typing import Any
 
 from kitlib.clusters import Cluster
 from kitlib.clusters.local import LocalCluster
-from kitlib.clusters.nodes import GPU, is_ready
+from kitlib.clusters.nodes import is_ready
 from kitlib.k8s import pods
 from kitlib.k8s.client import allowed
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import format_bytes, parse_quantity
+from kitlib.k8s.quantities import GPU, allocatable, format_bytes, parse_quantity
+from trainyard_kit.clouds.spec import POOL
 from trainyard_kit.workshop.attendees import LABEL, Quota
 from trainyard_kit.workshop.jupyter import Jupyter
 
 KINDS = ("cpu", "memory", GPU)
-POOL, TRAINING = "trainyard/pool", ("train", "training")  # of the kit's clusters at clouds
+TRAINING = ("train", "training")  # pools of the kit's clusters at clouds
 # Amazon's agent is there on every cluster, and does it only when it is told to.
 AMAZON, AMAZON_AGENT, AMAZON_WORD = "aws-node", "aws-eks-nodeagent", "--enable-network-policy=true"
 PLAIN = (
@@ -80,7 +81,7 @@ def count(attendees: int, quota: Quota, nodes: Sequence[Object], others: Iterabl
     needed = {"cpu": parse_quantity(quota.cpu), "memory": parse_quantity(quota.memory), GPU: quota.gpus}
     needed = {kind: attendees * amount for kind, amount in needed.items()}
     ready = [node for node in nodes if is_ready(node) and not node["spec"].get("unschedulable")]
-    has = [{kind: _allocatable(node, kind) for kind in KINDS} for node in ready]
+    has = [{kind: allocatable(node, kind) for kind in KINDS} for node in ready]
     running = [pod for pod in others if not pods.finished(pod)]
     taken = {kind: sum(_asked(pod, kind) for pod in running) for kind in KINDS}
     free = {kind: max(0.0, sum(node[kind] for node in has) - taken[kind]) for kind in KINDS}
@@ -94,8 +95,8 @@ def _training(ready: Sequence[Object]) -> list[Object]:
     pools = [(node["metadata"].get("labels") or {}).get(POOL) for node in ready]
     if any(pools):
         return [node for node, pool in zip(ready, pools, strict=True) if pool in TRAINING]
-    most = max((_allocatable(node, "cpu") for node in ready), default=0)
-    return [node for node in ready if _allocatable(node, "cpu") == most]
+    most = max((allocatable(node, "cpu") for node in ready), default=0)
+    return [node for node in ready if allocatable(node, "cpu") == most]
 
 
 def _missing(needed: Mapping[str, Any], free: Mapping[str, Any], pattern: Object | None) -> int | None:
@@ -103,12 +104,8 @@ def _missing(needed: Mapping[str, Any], free: Mapping[str, Any], pattern: Object
     short = {kind: needed[kind] - free[kind] for kind in KINDS if needed[kind] > free[kind]}
     if not short:
         return 0
-    has = {kind: _allocatable(pattern, kind) if pattern else 0 for kind in short}
+    has = {kind: allocatable(pattern, kind) if pattern else 0 for kind in short}
     return max(math.ceil(short[kind] / has[kind]) for kind in short) if all(has.values()) else None
-
-
-def _allocatable(node: Object, kind: str) -> float:
-    return parse_quantity(((node.get("status") or {}).get("allocatable") or {}).get(kind, "0"))
 
 
 def _asked(pod: Object, kind: str) -> float:
