@@ -25,7 +25,8 @@ class Backend:
         self.seen = 0
 
     async def __aenter__(self):
-        self.server = await asyncio.start_server(self.handle, self.address, self.port)
+        # As many may wait as a test has clients: another endpoint is tried where one does not answer at once.
+        self.server = await asyncio.start_server(self.handle, self.address, self.port, backlog=512)
         return self
 
     async def __aexit__(self, *exc):
