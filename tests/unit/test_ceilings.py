@@ -12,7 +12,7 @@ LINES = {
     "localkube": 28_882,
     "programs": 1_604,
     "trainers": 9_910,
-    "trainyard_kit": 16_926,
+    "trainyard_kit": 16_927,
     "tests": 55_602,
 }
 PRODUCT = ("kitlib", "localkube", "trainyard_kit")

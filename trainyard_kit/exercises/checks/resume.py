@@ -106,8 +106,9 @@ def on_ranks(ranks: int, function: Callable, folder: Path) -> list[dict]:
     for process in processes:
         process.join(SECONDS)
     found = [torch.load(path, weights_only=True) for path in sorted(folder.glob(f"{ranks}-?"))]
-    for process in processes:
+    for process in processes:  # all before one is waited for: gloo aborts a rank that another has left
         process.kill()
+    for process in processes:
         process.join()
     errors = [result["error"] for result in found if "error" in result]
     reasons = [error for error in errors if not LEFT_ALONE.search(error)]  # of the rank that left, if one did
