@@ -54,7 +54,9 @@ class Report:
             "not_measured": self.failures,
             "not_measurable_here": self.not_here,
             "results": [
-                {"measure": name} | each.as_dict() for name, found in self.results.items() for each in found
+                {"measure": name} | result.as_dict()
+                for name, found in self.results.items()
+                for result in found
             ],
         }
         self._output.parent.mkdir(parents=True, exist_ok=True)

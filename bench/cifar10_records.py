@@ -14,7 +14,7 @@ from torch import nn
 PAD = RECIPES["small"]["pad"]
 SIDE = 32
 MOVES = 2 * PAD + 1
-scale = np.array([1 / each for each in SPREAD], np.float32).reshape(3, 1)
+scale = np.array([1 / deviation for deviation in SPREAD], np.float32).reshape(3, 1)
 shift = np.array([-m / s for m, s in zip(MEAN, SPREAD, strict=True)], np.float32).reshape(3, 1)
 line = np.abs(np.arange(-PAD, SIDE + PAD))
 line = SIDE - 1 - np.abs(SIDE - 1 - line)  # reflected at the edges

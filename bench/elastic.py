@@ -60,9 +60,9 @@ class Workers:
         for process in self._processes:
             with suppress(psutil.NoSuchProcess):
                 # torchrun gives its workers sessions of their own.
-                for each in psutil.Process(process.pid).children(recursive=True):
+                for child in psutil.Process(process.pid).children(recursive=True):
                     with suppress(psutil.NoSuchProcess):
-                        each.kill()
+                        child.kill()
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -104,7 +104,7 @@ class Workers:
             for path in self._folder.glob("node-*.log")
             for line in path.read_text(errors="replace").splitlines()
         ]
-        found = [each for each in metrics.parse(lines) if each.event == event and each.time > after]
+        found = [entry for entry in metrics.parse(lines) if entry.event == event and entry.time > after]
         return sorted(found, key=lambda each: each.time)
 
     def wait_for_step(self, *, after: float, world: int = 0, within: float = DEADLINE) -> float | None:
@@ -118,9 +118,9 @@ class Workers:
 
         def first() -> float | None:
             rounds = self.events("rendezvous", after=after)
-            rounds = [each for each in rounds if each.world_size == world or not world]
+            rounds = [rendezvous for rendezvous in rounds if rendezvous.world_size == world or not world]
             steps = self.events("step", after=rounds[0].time) if rounds else []
-            steps = [each for each in steps if each.world_size == world or not world]
+            steps = [step for step in steps if step.world_size == world or not world]
             return steps[0].time if steps else None
 
         return self._wait(first, within)
@@ -128,7 +128,7 @@ class Workers:
     def signal(self, what: signal.Signals) -> float:
         """Send a signal to the newest round's last rank; return when."""
         newest = max(self.events("rendezvous"), key=lambda each: (each.fields["round"], each.time, each.rank))
-        rounds = [each for each in self.events("rendezvous") if each.time > newest.time - 2]
+        rounds = [rendezvous for rendezvous in self.events("rendezvous") if rendezvous.time > newest.time - 2]
         victim = max(rounds, key=lambda each: each.rank)
         now = time.time()
         os.kill(int(victim.fields["pid"]), what)

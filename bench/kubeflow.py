@@ -64,7 +64,7 @@ def obtain(report: Callable[[str], None]) -> Path:
 
 
 def _folder() -> Path:
-    versions = "-".join(sorted(each.partition("==")[2] for each in _needed()))
+    versions = "-".join(sorted(requirement.partition("==")[2] for requirement in _needed()))
     return cache_dir() / "bench" / f"kubeflow-{VERSION}-with-{versions}"
 
 

@@ -43,13 +43,14 @@ def save_overview(results: Iterable[Result], folder: Path) -> None:
         folder: Where ``overview.svg`` goes.
     """
     judged = sorted(
-        (each for each in results if each.share_of_goal is not None), key=lambda each: each.share_of_goal
+        (result for result in results if result.share_of_goal is not None),
+        key=lambda each: each.share_of_goal,
     )
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
-        colours = [theme.bad if each.verdict == MISSED else theme.good for each in judged]
-        shares = [each.share_of_goal for each in judged]
+        colours = [theme.bad if result.verdict == MISSED else theme.good for result in judged]
+        shares = [result.share_of_goal for result in judged]
         axes.hlines(range(len(judged)), 1, shares, colors=colours, linewidth=3)
         axes.scatter(shares, range(len(judged)), color=colours, s=36, zorder=3)
         axes.axvline(1, color=theme.text, linewidth=1)

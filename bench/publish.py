@@ -95,13 +95,13 @@ def measured(run: dict[str, Any]) -> dict[str, Any]:
         | {
             "load": state["load"],
             "results": [
-                {key: value for key, value in each.items() if key not in ("measure", "details")}
-                for each in run["results"]
-                if each["measure"] == name
+                {key: value for key, value in result.items() if key not in ("measure", "details")}
+                for result in run["results"]
+                if result["measure"] == name
             ],
         }
         for name, state in run["machine_before"].items()
-        if any(each["measure"] == name for each in run["results"])
+        if any(result["measure"] == name for result in run["results"])
     }
 
 
@@ -114,7 +114,7 @@ def page(found: dict[str, Any], *, profiles: Path) -> str:
     """
     ordered = {name: found[name] for name in MEASURES if name in found}
     results = _all(ordered)
-    met, missed = (sum(each.verdict == verdict for each in results) for verdict in (MET, MISSED))
+    met, missed = (sum(result.verdict == verdict for result in results) for verdict in (MET, MISSED))
     counted = f"{met} goals are met, {missed} missed"
     parts = [
         INTRODUCTION.format(alternative=f"ratios to peers and goals: {counted}"),
@@ -124,7 +124,7 @@ def page(found: dict[str, Any], *, profiles: Path) -> str:
     parts += [
         "\n| What | Ours | Peer's | Ratio | Goal | | Peer |\n| --- | ---: | ---: | ---: | --- | --- | --- |\n"
     ]
-    parts += [_row(name, each) for name, measure in ordered.items() for each in _results(measure)]
+    parts += [_row(name, result) for name, measure in ordered.items() for result in _results(measure)]
     parts += [_section(name, measure) for name, measure in ordered.items()]
     absent = [name for name in MEASURES if name not in found]
     if absent:
@@ -132,7 +132,7 @@ def page(found: dict[str, Any], *, profiles: Path) -> str:
         parts.append(f"\n## Not measured\n\n{names}: `python -m bench --only {absent[0]}` measures them.\n")
     if texts := sorted(profiles.glob("*.*")):
         parts.append(PROFILES)
-        parts += [_profile(each) for each in texts]
+        parts += [_profile(text) for text in texts]
     return "".join(parts)
 
 
@@ -167,9 +167,9 @@ def _section(name: str, measure: dict[str, Any]) -> str:
     docstring = inspect.getdoc(sys.modules[MEASURES[name].__module__]) or ""
     heading, _, how = docstring.partition("\n\n")
     machine = measure["machine"]
-    words = "; ".join(f"{each.what}: {number(each.value, each.unit)}" for each in results)
+    words = "; ".join(f"{result.what}: {number(result.value, result.unit)}" for result in results)
     busy = " **The machine had other work; trust the ratio alone.**" if measure["load"] > BUSY else ""
-    notes = "".join(f"\n{each.what}: {each.notes}.\n" for each in results if each.notes)
+    notes = "".join(f"\n{result.what}: {result.notes}.\n" for result in results if result.notes)
     rounds = f"{measure['rounds']} round{'s' * (measure['rounds'] > 1)}"
     taken = (
         f"{measure['date']}, {rounds}, {machine['cores']} cores of {machine['processor']}, "
@@ -201,22 +201,22 @@ def _profile(path: Path) -> str:
 
 
 def _all(found: dict[str, Any]) -> list[Result]:
-    return [each for measure in found.values() for each in _results(measure)]
+    return [result for measure in found.values() for result in _results(measure)]
 
 
 def _results(measure: dict[str, Any]) -> list[Result]:
     return [
         Result(
-            what=each["what"],
-            unit=each["unit"],
-            ours=tuple(each["samples"]["ours"]),
-            peer=each["peer"] or "",
-            theirs=tuple(each["samples"]["peer"]),
-            absent=each["peer_absent"] or "",
-            limit=Limit(**each["limit"]) if each["limit"] else None,
-            notes=each["notes"] or "",
+            what=result["what"],
+            unit=result["unit"],
+            ours=tuple(result["samples"]["ours"]),
+            peer=result["peer"] or "",
+            theirs=tuple(result["samples"]["peer"]),
+            absent=result["peer_absent"] or "",
+            limit=Limit(**result["limit"]) if result["limit"] else None,
+            notes=result["notes"] or "",
         )
-        for each in measure["results"]
+        for result in measure["results"]
     ]
 
 

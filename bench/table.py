@@ -26,12 +26,12 @@ def draw(
     for heading in ("what", "ours", "peer's", "ratio", "limit", "", "peer"):
         right = heading in ("ours", "peer's", "ratio")
         table.add_column(heading, justify="right" if right else "left", no_wrap=right)
-    for each in results:
-        table.add_row(*_row(each))
+    for result in results:
+        table.add_row(*_row(result))
     console.print(table)
-    for each in results:
-        if each.notes:
-            console.print(f"{each.what}: {each.notes}", markup=False)
+    for result in results:
+        if result.notes:
+            console.print(f"{result.what}: {result.notes}", markup=False)
     for name, reason in failures.items():
         console.print(f"{name}: not measured: {reason}", style="red", markup=False)
     busy = {name: state for name, state in states.items() if state.load > BUSY}

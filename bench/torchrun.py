@@ -74,7 +74,7 @@ def images_per_s(lines: Iterable[str], *, ranks: int = 1) -> float:
             rates.setdefault(event.rank, []).append(float(event.fields["images_per_s"]))
     if len(rates) != ranks or min(map(len, rates.values())) < 2:
         raise MeasureFailed(f"of {ranks} ranks, {len(rates)} spoke of an epoch, and two epochs are needed")
-    return sum(each[-1] for each in rates.values())
+    return sum(rate[-1] for rate in rates.values())
 
 
 def free_port() -> int:

@@ -65,12 +65,12 @@ def read(lines: Iterable[str], *, submitted: float, finished: float, ranks: int,
         MeasureFailed: A rank did not come to its end.
     """
     events = list(metrics.parse(lines))
-    first = [each.time for each in events if each.event == "step"]
-    last = [each.time for each in events if each.event == "end"]
+    first = [event.time for event in events if event.event == "step"]
+    last = [event.time for event in events if event.event == "end"]
     if len(last) != ranks or not first:
         raise MeasureFailed(f"{len(last)} of {ranks} ranks came to their end")
-    threads = tuple(int(each.fields.get("threads", 0)) for each in events if each.event == "start")
-    reached = [float(each.fields["accuracy"]) for each in events if each.event == "eval"]
+    threads = tuple(int(event.fields.get("threads", 0)) for event in events if event.event == "start")
+    reached = [float(event.fields["accuracy"]) for event in events if event.event == "eval"]
     accuracy = reached[-1] if reached else None
     return Times(submitted, min(first), max(last), finished, threads, warm, accuracy)
 
@@ -142,8 +142,8 @@ def _started_warm(kube: Kube, pods: set[str]) -> int:
     events = kube.get_all("Event", fields="reason=Started")
     return len(
         {
-            each["involvedObject"]["name"]
-            for each in events
-            if each["involvedObject"]["name"] in pods and "forkserver" in each.get("message", "")
+            event["involvedObject"]["name"]
+            for event in events
+            if event["involvedObject"]["name"] in pods and "forkserver" in event.get("message", "")
         }
     )

@@ -89,7 +89,7 @@ class Watch(AbstractContextManager):
 
 def has_started(pod: Object) -> bool:
     """Tell whether all containers of a pod run, or have run."""
-    states = [each["state"] for each in pod["status"].get("containerStatuses") or []]
+    states = [status["state"] for status in pod["status"].get("containerStatuses") or []]
     return bool(states) and all("running" in state or "terminated" in state for state in states)
 
 
@@ -99,7 +99,11 @@ def is_complete(job: Object) -> bool:
     Raises:
         MeasureFailed: It has failed.
     """
-    found = {each["type"]: each for each in job["status"].get("conditions") or [] if each["status"] == "True"}
+    found = {
+        condition["type"]: condition
+        for condition in job["status"].get("conditions") or []
+        if condition["status"] == "True"
+    }
     if "Failed" in found:
         raise MeasureFailed(f"Job {job['metadata']['name']} failed: {found['Failed'].get('message')}")
     return "Complete" in found

@@ -28,7 +28,7 @@ class Counter:
     def count(self, kind, data, buffers) -> None:
         message = self.session.msg(kind, content=data or {})
         parts = [*self.session.serialize(message), *(buffers or [])]
-        self.bytes += sum(len(memoryview(each).cast("B")) for each in parts)
+        self.bytes += sum(len(memoryview(part).cast("B")) for part in parts)
         self.messages += 1
 
 

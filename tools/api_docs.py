@@ -24,20 +24,24 @@ def page() -> str:
     kit = importlib.import_module("kitlib")
     public = {name: getattr(kit, name) for name in sorted(kit.__all__, key=str.lower)}
     lines = [HEAD, "## Functions\n", *_table(_functions("kit", public))]
-    for name, each in public.items():
-        if inspect.isclass(each):
-            lines += [f"\n## {name}\n", f"{_summary(each)}\n", *_table(_members(each))]
-    for name, each in public.items():
-        if inspect.ismodule(each):
-            found = {one: getattr(each, one) for one in each.__all__}
-            lines += [f"\n## kit.{name}\n", f"{_summary(each)}\n", *_table(_functions(f"kit.{name}", found))]
+    for name, member in public.items():
+        if inspect.isclass(member):
+            lines += [f"\n## {name}\n", f"{_summary(member)}\n", *_table(_members(member))]
+    for name, member in public.items():
+        if inspect.ismodule(member):
+            found = {one: getattr(member, one) for one in member.__all__}
+            lines += [
+                f"\n## kit.{name}\n",
+                f"{_summary(member)}\n",
+                *_table(_functions(f"kit.{name}", found)),
+            ]
     return "\n".join(lines) + "\n"
 
 
 def _functions(prefix: str, found: dict[str, object]) -> Iterator[tuple[str, str]]:
-    for name, each in found.items():
-        if inspect.isfunction(each):
-            yield f"{prefix}.{name}{_arguments(each)}", _summary(each)
+    for name, member in found.items():
+        if inspect.isfunction(member):
+            yield f"{prefix}.{name}{_arguments(member)}", _summary(member)
 
 
 def _members(kind: type) -> Iterator[tuple[str, str]]:
@@ -53,8 +57,8 @@ def _members(kind: type) -> Iterator[tuple[str, str]]:
 
 
 def _inherited(kind: type, name: str) -> str:
-    found = (each.__dict__[name] for each in kind.__mro__ if name in each.__dict__)
-    return next((words for each in found if (words := _summary(each))), "")
+    found = (owner.__dict__[name] for owner in kind.__mro__ if name in owner.__dict__)
+    return next((words for owner in found if (words := _summary(owner))), "")
 
 
 def _arguments(each: object) -> str:

@@ -84,7 +84,7 @@ def list_versions(site: Path, base: str) -> None:
     entries = [
         {"name": f"{newest} (latest)", "version": newest, "url": f"{base}{newest}/", "preferred": True}
     ]
-    entries += [{"version": each, "url": f"{base}{each}/"} for each in older]
+    entries += [{"version": version, "url": f"{base}{version}/"} for version in older]
     (site / "switcher.json").write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
     (site / "latest").unlink(missing_ok=True)
     (site / "latest").symlink_to(newest)
@@ -131,7 +131,10 @@ def contents(names: set[str]) -> str:
     chapters = [*CHAPTERS, ("Reference", ("*",))]
     for title, patterns in chapters:
         of_chapter = [
-            name for each in patterns for name in sorted(rest) if Path(name).match(each) or each == "*"
+            name
+            for pattern in patterns
+            for name in sorted(rest)
+            if Path(name).match(pattern) or pattern == "*"
         ]
         rest -= set(of_chapter)
         lines = "\n".join(map(entry, of_chapter))

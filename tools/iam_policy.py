@@ -35,10 +35,10 @@ ACTIONS = {
 }
 # What a container engine does to push an image, and what a request with a role or with tags in it needs.
 BESIDE = [
-    *(f"ecr:{each}" for each in ("BatchCheckLayerAvailability", "BatchGetImage", "CompleteLayerUpload")),
+    *(f"ecr:{action}" for action in ("BatchCheckLayerAvailability", "BatchGetImage", "CompleteLayerUpload")),
     *(
-        f"ecr:{each}"
-        for each in ("GetDownloadUrlForLayer", "InitiateLayerUpload", "PutImage", "UploadLayerPart")
+        f"ecr:{action}"
+        for action in ("GetDownloadUrlForLayer", "InitiateLayerUpload", "PutImage", "UploadLayerPart")
     ),
     *("iam:PassRole", "iam:TagRole", "cloudformation:TagResource", "ecr:TagResource", "eks:TagResource"),
 ]
@@ -47,14 +47,18 @@ BESIDE = [
 def resource_types() -> set[str]:
     """Collect the types of the templates' resources."""
     texts = (path.read_text(encoding="utf-8") for path in FOLDER.glob("*.yaml"))
-    return {each for text in texts for each in re.findall(r"^    Type: (AWS::\w+::\w+)$", text, re.MULTILINE)}
+    return {
+        resource
+        for text in texts
+        for resource in re.findall(r"^    Type: (AWS::\w+::\w+)$", text, re.MULTILINE)
+    }
 
 
 def of_stacks() -> set[str]:
     """Collect the actions that CloudFormation needs for the templates."""
     from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
-    found = {f"{service}:{each}" for service, words in LEFT_OUT.items() for each in words.split()}
+    found = {f"{service}:{word}" for service, words in LEFT_OUT.items() for word in words.split()}
     for kind in resource_types():
         schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema(REGION, kind).schema
         # All that a handler lists: some ask for what no property here needs, and fail where it is denied.
@@ -73,7 +77,7 @@ def of_users() -> set[str]:
     for path in FOLDER.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             pair = getattr(node, "args", None) or getattr(node, "elts", None)
-            pair = [getattr(each, "value", None) for each in pair[:2]] if isinstance(pair, list) else []
+            pair = [getattr(node, "value", None) for node in pair[:2]] if isinstance(pair, list) else []
             if len(pair) < 2 or pair[0] not in services:
                 continue
             client = session.client(pair[0])
@@ -85,8 +89,12 @@ def of_users() -> set[str]:
 
 def policy(actions: set[str]) -> dict:
     """Write a policy that allows actions; what is about roles is limited to the kit's path."""
-    roles = {each for each in actions if re.match(r"iam:\w*Role(?!s$)", each) and "ServiceLinked" not in each}
-    roles = {each for each in roles if "InstanceProfile" not in each}
+    roles = {
+        action
+        for action in actions
+        if re.match(r"iam:\w*Role(?!s$)", action) and "ServiceLinked" not in action
+    }
+    roles = {role for role in roles if "InstanceProfile" not in role}
     roles -= {"iam:GetRole"}  # also of the caller's own role, whose path is its administrator's
     statements = [
         {"Effect": "Allow", "Resource": ROLES, "Action": sorted(roles)},

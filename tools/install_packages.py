@@ -193,7 +193,7 @@ def compile_used() -> None:
     """
     # Some shells and images forbid it, for the sake of folders that are nobody's; this one is ours.
     writing = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    running = [subprocess.Popen([sys.executable, "-c", f"import {each}"], env=writing) for each in USED]
+    running = [subprocess.Popen([sys.executable, "-c", f"import {folder}"], env=writing) for folder in USED]
     codes = [process.wait() for process in running]
     if any(codes):
         raise InstallError("what was installed cannot be imported; the reason is above")

@@ -30,7 +30,9 @@ def closure(wanted: Iterable[Requirement]) -> dict[str, str]:
     """Return name and version of every installed distribution that ``wanted`` needs here, directly or not."""
     pins: dict[str, str] = {}
     seen: set[tuple[str, frozenset[str]]] = set()
-    queue = [each for each in wanted if each.marker is None or each.marker.evaluate()]
+    queue = [
+        requirement for requirement in wanted if requirement.marker is None or requirement.marker.evaluate()
+    ]
     while queue:
         requirement = queue.pop()
         name = canonicalize_name(requirement.name)
@@ -57,7 +59,7 @@ def optional(target: Path) -> dict[str, str]:
     """Return the pins of the OPTIONAL extras: as installed, or as they were."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    names = {canonicalize_name(Requirement(line).name) for each in OPTIONAL for line in extras[each]}
+    names = {canonicalize_name(Requirement(line).name) for extra in OPTIONAL for line in extras[extra]}
     had = dict(line.split("==") for line in target.read_text().splitlines() if not line.startswith("#"))
     installed = {found.name: found.version for found in metadata.distributions() if found.name in names}
     return {name: installed.get(name) or had[name] for name in names}

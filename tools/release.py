@@ -135,9 +135,9 @@ def bundle(build: Build) -> None:
 def site(build: Build) -> None:
     """Build the web site, with notebooks as `make run` left them in reports/."""
     missing = [
-        each.stem
-        for each in sorted(ROOT.glob("notebooks/*.ipynb"))
-        if not (ROOT / "reports" / each.name).exists()
+        path.stem
+        for path in sorted(ROOT.glob("notebooks/*.ipynb"))
+        if not (ROOT / "reports" / path.name).exists()
     ]
     if missing:
         raise CannotHere(f"reports/ lacks {len(missing)} executed notebooks: `make run`")
@@ -249,15 +249,15 @@ def differences(first: Path, second: Path) -> list[str]:
         lines.append(f"{name}: {'differs' if name in was else 'is not in the first release'}")
         if name.endswith(".whl") and (first / name).exists():
             one, other = (dict(members(folder / name)) for folder in (first, second))
-            lines += [f"  {each}" for each in sorted(one.keys() | other) if one.get(each) != other.get(each)]
+            lines += [f"  {key}" for key in sorted(one.keys() | other) if one.get(key) != other.get(key)]
     return lines or ([] if found else ["nothing was built, so nothing was compared"])
 
 
 def members(wheel: Path) -> Iterator[tuple[str, tuple]]:
     """Yield name, checksum, date and mode of each member of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
-        for each in archive.infolist():
-            yield each.filename, (each.CRC, each.date_time, each.external_attr, each.compress_size)
+        for member in archive.infolist():
+            yield member.filename, (member.CRC, member.date_time, member.external_attr, member.compress_size)
 
 
 def make(build: Build, parts: Iterable[str]) -> dict[str, str]:

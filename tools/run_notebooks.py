@@ -138,10 +138,10 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(words)
     try:
         arguments.thresholds = [
-            each
+            threshold
             for figure in thresholds.FIGURES
             if (text := getattr(arguments, f"min_{figure}"))
-            for each in thresholds.parse(figure, text)
+            for threshold in thresholds.parse(figure, text)
         ]
         options_of(arguments.option), options_of(arguments.parameter)
         arguments.profile = read_profile(arguments.profile, arguments.folder)
@@ -158,7 +158,7 @@ def read_profile(name: str | None, folder: Path) -> dict[str, dict]:
         return {}
     profiles = {path.stem: path for path in (folder / "settings").glob("*.toml")}
     found = tomllib.loads(profiles[name].read_text("utf-8")) if name in profiles else {}
-    if not found or not all(isinstance(each, dict) for each in found.values()):
+    if not found or not all(isinstance(value, dict) for value in found.values()):
         raise ValueError(f"--profile {name}: no such profile in {folder / 'settings'}; full is one")
     return found
 
@@ -205,7 +205,7 @@ def main() -> int:
     executed = [path for path in notebooks if (folder / path.name).exists()]
     outcome.notebooks = [report.read(folder / path.name, original=path) for path in executed]
     outcome.thresholds = thresholds.judge(
-        arguments.thresholds, {each.name: each.figures for each in outcome.notebooks}
+        arguments.thresholds, {notebook.name: notebook.figures for notebook in outcome.notebooks}
     )
     outcome.seconds, outcome.setup = outcome.timeline.seconds, take_setup(folder)
     outcome.write(folder)
@@ -221,7 +221,7 @@ def details(outcome: Outcome) -> list[str]:
 
     At the end, since of a long output often only that is kept.
     """
-    failures = {each.name: each.failure for each in outcome.notebooks if each.failure}
+    failures = {notebook.name: notebook.failure for notebook in outcome.notebooks if notebook.failure}
     lines = []
     for name, text in outcome.briefs.items():
         lines += ["", f"== the cluster when {name} had failed", text]
@@ -232,7 +232,7 @@ def details(outcome: Outcome) -> list[str]:
 
 def summary(outcome: Outcome) -> list[str]:
     """Return a line for each notebook and for each threshold, and one for the whole."""
-    done = {each.name: each for each in outcome.notebooks}
+    done = {notebook.name: notebook for notebook in outcome.notebooks}
     lines = []
     for name in outcome.planned:
         each = done.get(name)
@@ -241,7 +241,9 @@ def summary(outcome: Outcome) -> list[str]:
             + (f": {each.failure}" if each and each.failure else "")
             + _data(each)
         )
-    lines += [f"threshold {'held' if each.held else 'missed'}: {each}" for each in outcome.thresholds]
+    lines += [
+        f"threshold {'held' if threshold.held else 'missed'}: {threshold}" for threshold in outcome.thresholds
+    ]
     count = f"{len(done)} of {len(outcome.planned)} notebooks executed in {outcome.seconds:.0f} s"
     return [*lines, count]
 

@@ -72,10 +72,10 @@ def python_packages(source: Path, scratch: Path, environment: Mapping[str, str])
     component = {"type": "application", "name": name, "version": version, "purl": reference}
     document["components"].append({"bom-ref": reference, **component})
     root = {"ref": document["metadata"]["component"]["bom-ref"]}
-    root["dependsOn"] = sorted(each["bom-ref"] for each in document["components"])
+    root["dependsOn"] = sorted(component["bom-ref"] for component in document["components"])
     document["dependencies"] = [
         root,
-        *(each for each in document["dependencies"] if each["ref"] != root["ref"]),
+        *(dependency for dependency in document["dependencies"] if dependency["ref"] != root["ref"]),
     ]
     return document
 
@@ -112,11 +112,14 @@ def merge(root: dict, bills: list[dict]) -> dict:
         bills: CycloneDX documents, each with its program as ``metadata.component``.
     """
     programs = [bill["metadata"]["component"] for bill in bills]
-    components = {each["bom-ref"]: each for bill in bills for each in bill.get("components", ())}
-    components |= {each["bom-ref"]: each for each in programs}
-    needs: dict[str, set[str]] = {root["bom-ref"]: {each["bom-ref"] for each in programs}}
-    for each in (each for bill in bills for each in bill.get("dependencies", ())):
-        needs.setdefault(each["ref"], set()).update(each.get("dependsOn", ()))
+    components = {
+        component["bom-ref"]: component for bill in bills for component in bill.get("components", ())
+    }
+    components |= {program["bom-ref"]: program for program in programs}
+    needs: dict[str, set[str]] = {root["bom-ref"]: {program["bom-ref"] for program in programs}}
+    dependencies = (dependency for bill in bills for dependency in bill.get("dependencies", ()))
+    for dependency in dependencies:
+        needs.setdefault(dependency["ref"], set()).update(dependency.get("dependsOn", ()))
     return {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",

@@ -78,8 +78,8 @@ def plan(seed: int, *, events: int, seconds: float) -> list[Disturbance]:
             back = at + dice.uniform(*UNDONE_AFTER)
             busy["pause" if what == "pause" else "node"] = back
             made.append(Disturbance(round(back, 2), UNDO[what], made[-1].pick))
-    last = max(each.at for each in made)
-    made = [replace(each, at=round(each.at * seconds / last, 2)) for each in made]
+    last = max(disturbance.at for disturbance in made)
+    made = [replace(disturbance, at=round(disturbance.at * seconds / last, 2)) for disturbance in made]
     return sorted(made, key=lambda each: each.at)
 
 
@@ -119,8 +119,8 @@ class Soak:
         while not self.listen() and time.monotonic() < deadline:
             time.sleep(1)
         pods = self.cluster.kube.get_all("Pod", labels=f"trainyard/run={self.run.name}")
-        stores = {each["spec"].get("nodeName") for each in pods if "store" in each["metadata"]["name"]}
-        self.nodes = sorted({each["node"] for each in self.cluster.nodes()} - stores)
+        stores = {pod["spec"].get("nodeName") for pod in pods if "store" in pod["metadata"]["name"]}
+        self.nodes = sorted({node["node"] for node in self.cluster.nodes()} - stores)
 
     @property
     def flags(self) -> list[str]:
@@ -130,14 +130,14 @@ class Soak:
     def disturb(self, disturbances: Iterable[Disturbance]) -> int:
         """Do one after the other, and return how many could be done."""
         began, done = time.monotonic(), 0
-        for each in disturbances:
-            while (left := began + each.at - time.monotonic()) > 0:
+        for disturbance in disturbances:
+            while (left := began + disturbance.at - time.monotonic()) > 0:
                 time.sleep(min(left, 2))
             try:
-                words, done = str(self._do(each)), done + 1
+                words, done = str(self._do(disturbance)), done + 1
             except KitError as error:  # nobody there to be killed just then, for example
                 words = f"could not be done: {error.what}"
-            self.say(asdict(each) | {"after": round(time.monotonic() - began, 2), "came": words})
+            self.say(asdict(disturbance) | {"after": round(time.monotonic() - began, 2), "came": words})
             self.listen()
         return done
 
@@ -161,10 +161,10 @@ class Soak:
 
     def _node(self, pick: float) -> str:
         """Return a node without which somebody still trains: plain pods that are all lost nobody replaces."""
-        there = {each["node"] for each in self.run.pods() if each["status"] == "Running"}
+        there = {pod["node"] for pod in self.run.pods() if pod["status"] == "Running"}
         first = int(pick * len(self.nodes))
         order = [*self.nodes[first:], *self.nodes[:first]]
-        return next((each for each in order if there - {each}), order[0])
+        return next((node for node in order if there - {node}), order[0])
 
     def _scale(self, workers: int) -> object:
         self.workers = workers
@@ -212,7 +212,7 @@ class Soak:
         if counted != self.epochs * IMAGES:
             problems.append(f"{counted} samples counted, not {self.epochs * IMAGES}")
         both = reference.keys() & self._steps.keys()
-        furthest = max((abs(reference[each][0] - self._steps[each][0]) for each in both), default=0.0)
+        furthest = max((abs(reference[rank][0] - self._steps[rank][0]) for rank in both), default=0.0)
         if furthest > EXACT:
             problems.append(f"a loss differs by {furthest:g}")
         found = {"steps": len(self._steps), "epochs": self.epochs, "samples": counted, "furthest": furthest}
@@ -226,7 +226,7 @@ def undisturbed(flags: list[str]) -> dict[int, tuple[float, int]]:
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True, timeout=1200)
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    return {each["step"]: (each["loss"], each["samples"]) for each in events if each["event"] == "step"}
+    return {event["step"]: (event["loss"], event["samples"]) for event in events if event["event"] == "step"}
 
 
 @contextlib.contextmanager

@@ -67,8 +67,12 @@ def declared(trainer: Path) -> list[Requirement]:
 def requirements(files: Iterable[Path]) -> dict[str, str]:
     """Return name and version of what these trainers need on top of the official image."""
     wanted = [requirement for trainer in files for requirement in declared(trainer)]
-    needed = [each for each in wanted if each.marker is None or each.marker.evaluate(PYTHON)]
-    return closure(each for each in needed if canonicalize_name(each.name) not in BASE)
+    needed = [
+        requirement
+        for requirement in wanted
+        if requirement.marker is None or requirement.marker.evaluate(PYTHON)
+    ]
+    return closure(requirement for requirement in needed if canonicalize_name(requirement.name) not in BASE)
 
 
 def render(files: Iterable[Path] | None = None) -> str:

@@ -27,17 +27,17 @@ def measure(lab: Lab) -> list[Result]:
     turns = lab.rounds * (QUICK_TURNS if lab.quick else TURNS)
     lab.report(f"training with {threads} threads, and saving {turns} times")
     said = _run(lab.folder / "checkpoints", turns=turns, threads=threads)
-    sizes = {each["bytes"] for each in said}
+    sizes = {report["bytes"] for report in said}
     return [
         Result(
             what=f"step while a checkpoint of {max(sizes) / 1e6:.0f} MB is written, ResNet-18, "
             f"1 process × {threads} threads",
             unit="s",
-            ours=tuple(each["saving"] for each in said),
+            ours=tuple(report["saving"] for report in said),
             peer="the same step while none is",
-            theirs=tuple(each["plain"] for each in said),
+            theirs=tuple(report["plain"] for report in said),
             limit=LIMIT,
-            details={name: [each[name] for each in said] for name in ("steps", "seconds", "waited")},
+            details={name: [report[name] for report in said] for name in ("steps", "seconds", "waited")},
         )
     ]
 

@@ -73,18 +73,18 @@ def measure(lab: Lab) -> list[Result]:
 
 def processes_of(cluster: Cluster) -> list[psutil.Process]:
     """Return all processes of one of our clusters."""
-    pids = {each["pid"] for each in cluster.status["processes"].values()}
+    pids = {process["pid"] for process in cluster.status["processes"].values()}
     found = [psutil.Process(pid) for pid in pids]
-    found += [child for each in found for child in each.children(recursive=True)]
+    found += [child for process in found for child in process.children(recursive=True)]
     return list(dict.fromkeys(found))
 
 
 def sharers(processes: Iterable[psutil.Process]) -> int:
     """Return how many other processes run the program of these; for one, clusters that are not this run's."""
-    ours = {each.pid: each.exe() for each in processes}
+    ours = {process.pid: process.exe() for process in processes}
     programs = {exe for exe in ours.values() if "python" not in exe}
     others = psutil.process_iter(["pid", "exe"])
-    return sum(each.info["exe"] in programs and each.info["pid"] not in ours for each in others)
+    return sum(process.info["exe"] in programs and process.info["pid"] not in ours for process in others)
 
 
 def _watch(lab: Lab, name: str, processes: Callable[[], list[psutil.Process]]) -> list[Usage]:
@@ -96,13 +96,13 @@ def _watch(lab: Lab, name: str, processes: Callable[[], list[psutil.Process]]) -
 
 def usage(processes: Iterable[psutil.Process], *, seconds: float) -> Usage:
     """Return what processes use while ``seconds`` go by."""
-    names = {each: _name(each, index) for index, each in enumerate(processes)}
-    began, before = time.monotonic(), {each: _cpu(each) for each in names}
+    names = {process: _name(process, index) for index, process in enumerate(processes)}
+    began, before = time.monotonic(), {process: _cpu(process) for process in names}
     time.sleep(seconds)
     passed = time.monotonic() - began
     return Usage(
-        megabytes={name: each.memory_full_info().pss / 1e6 for each, name in names.items()},
-        percent={name: (_cpu(each) - before[each]) / passed * 100 for each, name in names.items()},
+        megabytes={name: process.memory_full_info().pss / 1e6 for process, name in names.items()},
+        percent={name: (_cpu(process) - before[process]) / passed * 100 for process, name in names.items()},
     )
 
 

@@ -35,16 +35,16 @@ def measure(lab: Lab) -> list[Result]:
         Result(
             what=f"kubelet and runtime {about}, memory (PSS)",
             unit="MB",
-            ours=tuple(sum(each.megabytes.values()) for each in taken),
+            ours=tuple(sum(sample.megabytes.values()) for sample in taken),
             limit=Limit(MEGABYTES, of="value", unit="MB"),
-            details={"ours": [each.megabytes for each in taken]},
+            details={"ours": [sample.megabytes for sample in taken]},
         ),
         Result(
             what=f"kubelet and runtime {about}, CPU for each pod",
             unit="% of a core",
-            ours=tuple(sum(each.percent.values()) / PODS for each in taken),
+            ours=tuple(sum(sample.percent.values()) / PODS for sample in taken),
             limit=Limit(PERCENT, of="value", unit="%"),
-            details={"ours": [each.percent for each in taken]},
+            details={"ours": [sample.percent for sample in taken]},
         ),
     ]
 
@@ -66,5 +66,5 @@ def _start(cluster: Cluster) -> None:
 
 def _programs(cluster: Cluster) -> list[psutil.Process]:
     """Return the kubelet, and the runtime with the process that waits for it outside its namespaces."""
-    every = [(each, " ".join(each.cmdline()[:6])) for each in processes_of(cluster)]
-    return [each for each, command in every if any(program in command for program in PROGRAMS)]
+    every = [(process, " ".join(process.cmdline()[:6])) for process in processes_of(cluster)]
+    return [process for process, command in every if any(program in command for program in PROGRAMS)]

@@ -50,7 +50,7 @@ def measure(lab: Lab) -> list[Result]:
     for side in sides.values():
         side()
     samples = alternate(sides, lab.rounds)
-    rates = {side: [1e6 / each for each in found] for side, found in samples.items()}
+    rates = {side: [1e6 / seconds for seconds in found] for side, found in samples.items()}
     return [
         Result(
             what=f"{LINES} lines of 100 bytes by {what}, each",

@@ -106,7 +106,7 @@ def _train(folder: Path, records: Path) -> float:
             process.kill()
             process.wait()
     lines = (place / "master.log").read_text(errors="replace").splitlines()
-    epochs = [each.fields for each in events.parse(lines) if each.event == "epoch"]
+    epochs = [event.fields for event in events.parse(lines) if event.event == "epoch"]
     if status or len(epochs) != EPOCHS:
         raise MeasureFailed(f"the master ended with {status}: {' | '.join(lines[-3:])}")
-    return sum(each["records"] for each in epochs[1:]) / sum(each["seconds"] for each in epochs[1:])
+    return sum(epoch["records"] for epoch in epochs[1:]) / sum(epoch["seconds"] for epoch in epochs[1:])

@@ -28,7 +28,7 @@ def measure(lab: Lab) -> list[Result]:
     cluster = lab.ours
     kit.install("elastic-job", cluster=cluster)
     ensure_priority_class(cluster.kube, "high")
-    half = min(parse_quantity(each["cpu"]) for each in cluster.nodes()) / 2
+    half = min(parse_quantity(node["cpu"]) for node in cluster.nodes()) / 2
     waits = []
     try:
         cluster.apply(MANIFEST)
@@ -51,7 +51,7 @@ def measure(lab: Lab) -> list[Result]:
         Result(
             what=f"3 of {WORKERS} elastic workers preempted: pod of the service created → started, the last",
             unit="s",
-            ours=tuple(max(each) for each in waits),
+            ours=tuple(max(wait) for wait in waits),
             limit=Limit(SECONDS, of="value", unit="s"),
             details={"each": waits},
         )

@@ -54,17 +54,19 @@ def measure(lab: Lab) -> list[Result]:
 
 def _compare(lab: Lab, dataset: str, records: np.ndarray, folder: Path) -> list[Result]:
     sides, opening, absent = {}, {}, {}
-    for name, each in FORMATS.items():
+    for name, record_format in FORMATS.items():
         lab.report(f"{dataset} as {name}")
         try:
             path = folder / name.replace(" ", "-").lower()
-            _write(each, path, records)
+            _write(record_format, path, records)
         except PeerAbsent as reason:
             absent[name] = str(reason)
             continue
-        sides[name] = lambda each=each, path=path: _read(each.open(path), len(records), lab.quick)
-        opening[name] = _opening(each, path)
-        if [bytes(row) for row in records[5:9]] != list(each.open(path)(5, 9)):
+        sides[name] = lambda record_format=record_format, path=path: _read(
+            record_format.open(path), len(records), lab.quick
+        )
+        opening[name] = _opening(record_format, path)
+        if [bytes(row) for row in records[5:9]] != list(record_format.open(path)(5, 9)):
             raise AssertionError(f"{name} gives back other records")
     samples = alternate(sides, lab.rounds)
     ours, *others = FORMATS

@@ -29,11 +29,11 @@ def measure(lab: Lab) -> list[Result]:
         Result(
             what=f"digits to {GOAL:.0%} on 2 pods, submit → result",
             unit="s",
-            ours=tuple(each.total for each in samples["ours"]),
+            ours=tuple(sample.total for sample in samples["ours"]),
             peer=PEER,
-            theirs=tuple(each.total for each in samples["theirs"]),
+            theirs=tuple(sample.total for sample in samples["theirs"]),
             limit=LIMIT,
-            details={"accuracy": sorted({each.accuracy for side in samples.values() for each in side})},
+            details={"accuracy": sorted({sample.accuracy for side in samples.values() for sample in side})},
         )
     ]
 

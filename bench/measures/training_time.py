@@ -39,9 +39,9 @@ def measure(lab: Lab) -> list[Result]:
         Result(
             what=f"train on 2 × 1 process, {part}",
             unit="s",
-            ours=tuple(getattr(each, attribute) for each in samples["ours"]),
+            ours=tuple(getattr(sample, attribute) for sample in samples["ours"]),
             peer=PEER,
-            theirs=tuple(getattr(each, attribute) for each in samples["theirs"]),
+            theirs=tuple(getattr(sample, attribute) for sample in samples["theirs"]),
             limit=LIMIT,
             details=details,
         )

@@ -40,8 +40,8 @@ def measure(lab: Lab) -> list[Result]:
         }
         found = alternate(ways, lab.rounds)
     finally:
-        for each in lab.ours.runs():
-            lab.ours.run(str(each["run"])).delete()
+        for entry in lab.ours.runs():
+            lab.ours.run(str(entry["run"])).delete()
         volume.delete()
     ideal = 2 * -(-RECORDS // MINIBATCH) * pace / PLACES
     elastic = tuple(found["elastic"])
@@ -55,7 +55,7 @@ def measure(lab: Lab) -> list[Result]:
             theirs=tuple(found["gang"]),
             limit=Limit(1.0),
             notes=notes,
-            details={"idle place-seconds": [PLACES * (each - ideal) for each in elastic]},
+            details={"idle place-seconds": [PLACES * (makespan - ideal) for makespan in elastic]},
         ),
         Result(
             what="two jobs, makespan: elastic",
@@ -71,7 +71,7 @@ def measure(lab: Lab) -> list[Result]:
 
 def _both(lab: Lab, data: Dataset, pace: float, second: int) -> float:
     """Return the makespan; ``second`` is how many workers the second job takes at most, 0 to wait first."""
-    cpu = 0.65 * min(parse_quantity(each["cpu"]) for each in lab.ours.nodes())  # one worker a node
+    cpu = 0.65 * min(parse_quantity(node["cpu"]) for node in lab.ours.nodes())  # one worker a node
     lab.report("two jobs, elastic" if second else "two jobs, gang-scheduled")
     runs = []
     began = time.perf_counter()
@@ -90,9 +90,9 @@ def _both(lab: Lab, data: Dataset, pace: float, second: int) -> float:
         runs.append(kit.launch(job, cluster=lab.ours))
         if not second:
             runs[-1].wait(timeout=JOB_SECONDS)
-    for each in runs:
-        each.wait(timeout=JOB_SECONDS)
+    for run in runs:
+        run.wait(timeout=JOB_SECONDS)
     seconds = time.perf_counter() - began
-    for each in runs:
-        each.delete()
+    for run in runs:
+        run.delete()
     return seconds

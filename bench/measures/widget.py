@@ -48,7 +48,7 @@ def measure(lab: Lab) -> list[Result]:
         Result(
             what=f"live picture of {about}: {what}",
             unit=unit,
-            ours=tuple(each[key] for each in found),
+            ours=tuple(sample[key] for sample in found),
             limit=Limit(most, of="value", unit=unit),
             details={"rounds": found},
         )

@@ -79,8 +79,8 @@ RECIPES = {
             "v2.3.0",
             package="github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager",
             manifests="manifests",
-            packages=105,
-            seconds=15,
+            packages=500,
+            seconds=70,
             overlay=("github.com/kubeflow/trainer/v2",),
         ),
         Recipe(

@@ -15,7 +15,7 @@ KERNEL = {"name": "python3", "language": "python", "display_name": "Python 3"}
 
 
 def write_notebook(home, name, *cells):
-    notebook = new_notebook(cells=[new_code_cell(each) for each in cells], metadata={"kernelspec": KERNEL})
+    notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells], metadata={"kernelspec": KERNEL})
     nbformat.write(notebook, home / "notebooks" / name)
     return f"notebooks/{name}"
 

@@ -64,8 +64,8 @@ def test_notebook_06_runs_by_its_menu_draws_live_is_interrupted_and_runs_again(p
         picture(page, watch, "watch-run.png")
     finally:
         menu(page, "Kernel", "Shut Down Kernel")
-        for each in local_cluster.runs():
-            local_cluster.run(each["run"]).delete()
+        for run in local_cluster.runs():
+            local_cluster.run(run["run"]).delete()
 
 
 @contextmanager

@@ -59,8 +59,8 @@ class BackingCluster:
         server = yaml.safe_load(self.kubeconfig.read_text())["clusters"][0]["cluster"]
         self.endpoint, self.ca = server["server"], server["certificate-authority-data"]
         try:
-            for each in self._machines:
-                self._off(each)
+            for machine in self._machines:
+                self._off(machine)
             self._thread.start()
         except BaseException:
             self.__exit__()
@@ -108,10 +108,10 @@ class BackingCluster:
                 self.failed = error
 
     def _set(self, group: str, count: int, labels: Mapping, taints: tuple[Mapping, ...]) -> None:
-        has = [each for each in self._machines if each.group == group]
+        has = [machine for machine in self._machines if machine.group == group]
         for each in has[count:]:
             self._off(each)
-        free = [each for each in self._machines if not each.group]
+        free = [machine for machine in self._machines if not machine.group]
         if count - len(has) > len(free):
             raise RuntimeError(f"{group} wants {count} machines, and {len(free)} are free behind it")
         for each in free[: max(count - len(has), 0)]:

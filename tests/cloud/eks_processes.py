@@ -72,7 +72,7 @@ class EksProcesses:
 
     def changes(self) -> list[str]:
         """Return the requests so far that changed something."""
-        every = [each for each in self.aws.calls if not each.reads and each.outcome == "ok"]
+        every = [call for call in self.aws.calls if not call.reads and call.outcome == "ok"]
         return [each.action for each in every]
 
     def trouble(self, choose: random.Random) -> None:

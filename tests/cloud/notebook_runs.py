@@ -26,9 +26,9 @@ def run_course(folder: Path, behind: AbstractContextManager, *words: str) -> Non
     with behind:
         done = subprocess.run(command, cwd=ROOT, timeout=SECONDS, check=False)
         result = json.loads((folder / "result.json").read_text())
-        seconds = {each["name"]: each["seconds"] for each in result["notebooks"]}
+        seconds = {notebook["name"]: notebook["seconds"] for notebook in result["notebooks"]}
         print(", ".join(f"{name} {taken:.0f} s" for name, taken in seconds.items()), flush=True)
-        verdicts = {each["name"]: each["verdict"] for each in result["notebooks"]}
+        verdicts = {notebook["name"]: notebook["verdict"] for notebook in result["notebooks"]}
         assert set(verdicts.values()) == {"passed"}, result["error"] or verdicts
         assert done.returncode == 0, result["error"] or result["verdict"]
 
@@ -40,9 +40,9 @@ def hide_engines(folder: Path, monkeypatch) -> None:
         folder: An empty one.
         monkeypatch: pytest's.
     """
-    for each in engines.PROGRAMS:
-        (folder / each).write_text("#!/bin/sh\nexit 1\n")
-        (folder / each).chmod(0o755)
+    for program in engines.PROGRAMS:
+        (folder / program).write_text("#!/bin/sh\nexit 1\n")
+        (folder / program).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
 
@@ -51,4 +51,4 @@ def said(folder: Path, notebook: str, cell: str) -> str:
     (path,) = folder.glob(f"{notebook}_*.ipynb")
     cells = json.loads(path.read_text())["cells"]
     (found,) = [each for each in cells if each["cell_type"] == "code" and cell in "".join(each["source"])]
-    return "".join("".join(each.get("text", "")) for each in found["outputs"])
+    return "".join("".join(output.get("text", "")) for output in found["outputs"])

@@ -88,8 +88,8 @@ class SharedFiles:
         }
 
     def _reclaim(self) -> None:
-        for each in self._core.list_persistent_volume().items:
-            mine = (each.metadata.annotations or {}).get(MADE_BY) == self._driver
-            if mine and each.status.phase in ("Released", "Failed"):
-                self._core.delete_persistent_volume(each.metadata.name)
-                shutil.rmtree(self._folder / each.metadata.name, ignore_errors=True)
+        for item in self._core.list_persistent_volume().items:
+            mine = (item.metadata.annotations or {}).get(MADE_BY) == self._driver
+            if mine and item.status.phase in ("Released", "Failed"):
+                self._core.delete_persistent_volume(item.metadata.name)
+                shutil.rmtree(self._folder / item.metadata.name, ignore_errors=True)

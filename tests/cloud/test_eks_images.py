@@ -30,7 +30,7 @@ def begun(project="trainyard-lab-builds"):
 
 def sources(lab):
     found = boto3.client("s3").list_objects_v2(Bucket=lab.bucket.removeprefix("s3://"))
-    return [each["Key"] for each in found.get("Contents", []) if each["Key"].endswith(".zip")]
+    return [content["Key"] for content in found.get("Contents", []) if content["Key"].endswith(".zip")]
 
 
 def test_codebuild_builds_once_what_has_not_changed_and_all_of_it_goes_with_the_cluster(aws, lab, dockerfile):

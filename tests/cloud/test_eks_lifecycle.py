@@ -24,7 +24,7 @@ HOUR = 3600
 
 
 def kinds(aws):
-    return {each.kind for each in aws.left()}
+    return {resource.kind for resource in aws.left()}
 
 
 def train():
@@ -37,7 +37,7 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(aws, use
     assert timedelta(hours=3.9) < lab.status["expires"] - datetime.now(UTC) < timedelta(hours=4.1)
     assert lab._describe().machines == Machines("m5.xlarge", 2)
     assert lab.bucket == "s3://trainyard-123456789012-us-west-2-lab"
-    there = {each["kind"] for each in lab.resources()}
+    there = {resource["kind"] for resource in lab.resources()}
     assert {"AWS::EKS::Cluster", "AWS::EKS::Nodegroup", "AWS::EFS::FileSystem", "AWS::IAM::Role"} <= there
     asked = user.changes()
     assert asked.index("scheduler:CreateSchedule") < asked.index("cloudformation:CreateStack")
@@ -138,7 +138,7 @@ def test_at_its_end_all_that_costs_by_the_hour_goes_by_itself(aws, user):
     assert "nodegroup" in kinds(aws) and not aws.schedules.fired
     aws.clock.sleep(2 * HOUR)
     assert kinds(aws) <= FREE
-    assert {each.action for each in aws.schedules.fired} == {"cloudformation:DeleteStack"}
+    assert {call.action for call in aws.schedules.fired} == {"cloudformation:DeleteStack"}
     user.delete()
     assert aws.left() == []
 
@@ -149,7 +149,7 @@ def test_extending_moves_the_schedules_and_changes_no_resource(aws, user, option
     before = aws.left()
     asked = len(user.changes())
     lab.extend(6, confirm=True)
-    services = {each.partition(":")[0] for each in user.changes()[asked:]}
+    services = {change.partition(":")[0] for change in user.changes()[asked:]}
     assert services <= {"scheduler", "iam"} and aws.left() == before
     assert timedelta(hours=5.9) < lab.status["expires"] - datetime.now(UTC) < timedelta(hours=6.1)
     tags = boto3.client("eks").describe_cluster(name=NAME)["cluster"]["tags"]
@@ -234,12 +234,12 @@ def test_what_kubernetes_and_guardduty_left_goes_with_the_cluster_and_what_is_ot
     for kind in ("load balancer", "classic load balancer", "volume", "network interface", "GuardDuty"):
         plant(boto3.client, kind, vpc=outputs["Vpc"], subnet=outputs["SubnetOne"], cluster=NAME)
     boto3.client("s3").put_object(Bucket=outputs["Bucket"], Key="model.pt", Body=b"it")
-    listed = " ".join(each["what"] for each in lab.resources())
+    listed = " ".join(resource["what"] for resource in lab.resources())
     assert all(
         each in listed for each in ("load balancer", "endpoint", "volume of a claim", "security group")
     )
     user.delete()
-    assert {each.id for each in aws.left()} == other
+    assert {resource.id for resource in aws.left()} == other
 
 
 def foreign_network():
@@ -268,12 +268,12 @@ def test_an_existing_network_is_used_and_stays(aws, user):
     assert set(train()["subnets"]) <= set(subnets)
     plant(boto3.client, "load balancer", vpc=vpc, subnet=subnets[0], cluster="somebody-elses")
     others = {
-        each.id
-        for each in aws.left()
-        if each.kind in ("load-balancer", "security-group", "network-interface")
+        resource.id
+        for resource in aws.left()
+        if resource.kind in ("load-balancer", "security-group", "network-interface")
     }
     user.delete()
-    assert {each.id for each in aws.left()} - others == there | {gateway}
+    assert {resource.id for resource in aws.left()} - others == there | {gateway}
 
 
 def test_a_third_subnet_is_refused_as_the_first_two_may_be_in_one_zone(aws, user):
@@ -356,8 +356,8 @@ def test_all_clusters_of_a_region_are_listed_priced_and_deleted_from_any_machine
     found = resources.list_resources("eks")
     assert {each["cluster"] for each in found} == {NAME, "other"}
     costs = EksCluster.running_costs(AwsSession(REGION))
-    assert len(costs) == 2 and all(0.4 < each.an_hour < 1 for each in costs)
+    assert len(costs) == 2 and all(0.4 < cost.an_hour < 1 for cost in costs)
     assert resources.delete_resources("eks", clusters="other", dry_run=False).rows == []
-    assert {each["cluster"] for each in resources.list_resources("eks")} == {NAME}
+    assert {resource["cluster"] for resource in resources.list_resources("eks")} == {NAME}
     assert resources.delete_resources("eks", dry_run=False, confirm=True).rows == []
     assert aws.left() == []

@@ -26,7 +26,7 @@ def report(**options):
 
 
 def worst(found):
-    return {each.name.split()[0]: each for each in found.checks if each.level is not Level.OK}
+    return {check.name.split()[0]: check for check in found.checks if check.level is not Level.OK}
 
 
 def test_in_an_account_in_order_nothing_is_found_and_nothing_was_changed(aws, user):
@@ -94,7 +94,7 @@ def test_expired_credentials_end_the_checks_at_once(aws, user):
     words = "The security token included in the request is expired"
     aws.fail("*", error="ExpiredToken", message=words, times=None)
     found = report()
-    assert [each.name for each in found.checks][:1] == ["credentials"] and not found.ok
+    assert [check.name for check in found.checks][:1] == ["credentials"] and not found.ok
     assert "have expired" in found.checks[0].words and found.checks[0].fix
 
 
@@ -163,7 +163,7 @@ def test_a_region_or_profile_that_does_not_exist_is_refused(monkeypatch):
 )
 def test_the_accounts_plan_is_known_before_anything_is_created(aws, user, plan, level, words):
     aws.plan = plan
-    (check,) = (each for each in report().checks if each.name == "account plan")
+    (check,) = (check for check in report().checks if check.name == "account plan")
     assert check.level is level and words in check.words
     assert level is Level.OK or "billing" in check.fix
 

@@ -121,7 +121,7 @@ def plain(value: object) -> object:
 
 
 def test_a_linter_of_policies_finds_nothing_in_the_templates(parliament):
-    found = [plain(each) for name in TEMPLATES for each in documents(loads(text(name)))]
+    found = [plain(document) for name in TEMPLATES for document in documents(loads(text(name)))]
     assert len(found) == 2
     for each in found:
         assert [str(one) for one in parliament.analyze_policy_string(json.dumps(each)).findings] == []

@@ -122,7 +122,7 @@ def test_what_cannot_be_deleted_keeps_its_end_and_nothing_that_is_independent(go
     google.deny("artifactregistry.repositories.delete")
     with pytest.raises(GcpError, match=r"artifactregistry\.repositories\.delete"):
         GkeCluster.delete_at(session, "dry")
-    left = {each.name for each in GkeCluster.find_resources(session, "dry")}
+    left = {resource.name for resource in GkeCluster.find_resources(session, "dry")}
     assert {"repository", "end of the cluster", "rights expiry", "account expiry"} <= left
     assert not left & {"cluster", "network", "subnet", "bucket"}
     google.project.denied.clear()
@@ -181,7 +181,7 @@ def test_cores_count_against_the_quota_of_their_family(google, kind, shared, own
 def test_a_quota_that_compute_engine_does_not_tell_is_a_warning(google):
     plan = GkePlan(Tags("lab", "", ""), Machines("a3-highgpu-8g", 1, 8, "nvidia-h100-80gb"))
     checks = list(quotas(GcpSession(PROJECT, "us-central1-c"), plan))
-    (h100,) = (each for each in checks if "H100" in each.name)
+    (h100,) = (check for check in checks if "H100" in check.name)
     assert h100.level is Level.WARN and "8 needed" in h100.words
 
 

@@ -29,12 +29,12 @@ def built(lab, dockerfile, **options):
 
 
 def builds_of(google):
-    return [each.body for each in google.rest.store.every("cloudbuild") if "steps" in each.body]
+    return [item.body for item in google.rest.store.every("cloudbuild") if "steps" in item.body]
 
 
 def files(google, end):
-    names = [each.body["name"] for each in google.rest.store.every("storage") if "/o/" in each.path]
-    return [each for each in names if re.search(end, each)]
+    names = [item.body["name"] for item in google.rest.store.every("storage") if "/o/" in item.path]
+    return [name for name in names if re.search(end, name)]
 
 
 def test_cloud_build_builds_once_what_has_not_changed_and_all_of_it_goes_with_the_cluster(
@@ -66,14 +66,14 @@ def test_a_build_that_is_stopped_is_cancelled_and_leaves_no_source(google, lab, 
     sleep = lab.clock.sleep
 
     def press(seconds):
-        if any(each["status"] in ("QUEUED", "WORKING") for each in builds_of(google)):
+        if any(build["status"] in ("QUEUED", "WORKING") for build in builds_of(google)):
             raise KeyboardInterrupt
         sleep(seconds)
 
     monkeypatch.setattr(lab.clock, "sleep", press)
     with pytest.raises(Interrupted, match="was cancelled"):
         built(lab, dockerfile)
-    assert [each["status"] for each in builds_of(google)] == ["CANCELLED"]
+    assert [build["status"] for build in builds_of(google)] == ["CANCELLED"]
     assert not files(google, r"\.zip$")
 
 
@@ -113,4 +113,4 @@ def test_of_a_request_that_was_sent_again_because_no_answer_came_one_build_stays
 
     google.rest.specials[CREATE] = unheard
     assert built(lab, dockerfile).digest
-    assert [each["status"] for each in builds_of(google)] == ["CANCELLED", "SUCCESS"]
+    assert [build["status"] for build in builds_of(google)] == ["CANCELLED", "SUCCESS"]

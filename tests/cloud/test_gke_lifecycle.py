@@ -37,7 +37,7 @@ def described(name=NAME):
 
 
 def training(name=NAME):
-    return next(each for each in described(name).node_pools if each.name == "training")
+    return next(pool for pool in described(name).node_pools if pool.name == "training")
 
 
 def end_of(lab):
@@ -49,7 +49,7 @@ def pass_until(google, when):
 
 
 def clusters_left(google):
-    return [each for each in google.left() if "/clusters/" in each]
+    return [resource for resource in google.left() if "/clusters/" in resource]
 
 
 def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(google, user):
@@ -65,8 +65,8 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(google, 
     (gpu,) = pool.config.accelerators
     assert (gpu.accelerator_type, gpu.accelerator_count) == ("nvidia-tesla-t4", 1)
     assert (pool.autoscaling.min_node_count, pool.autoscaling.max_node_count) == (0, 2)
-    assert all("nodes" in each.config.service_account for each in made.node_pools)
-    assert {"cluster", "network", "bucket", "repository"} <= {each["what"] for each in lab.resources()}
+    assert all("nodes" in pool.config.service_account for pool in made.node_pools)
+    assert {"cluster", "network", "bucket", "repository"} <= {row["what"] for row in lab.resources()}
     asked = len(google.calls)
     lab.delete()
     assert google.left() == []
@@ -79,7 +79,7 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(google, 
 
 def test_the_schedules_that_end_it_are_there_before_anything_that_costs(google, user):
     user.create()
-    changed = [each for each in google.calls if each.changes]
+    changed = [call for call in google.calls if call.changes]
     ends = [each.number for each in changed if each.method.endswith("jobs.create")]
     rights = [each.number for each in changed if each.method.endswith("projects.setIamPolicy")]
     costs = [each.number for each in changed if set(each.method.split(".")) & set(COSTS)]
@@ -92,7 +92,7 @@ def test_a_second_creation_changes_nothing_and_keeps_the_end(google, user):
     count = len(google.calls)
     for fewer in ({}, {"hours": 2}):
         assert end_of(user.create(**fewer)) == end
-    assert not [each for each in google.calls[count:] if each.changes]
+    assert not [call for call in google.calls[count:] if call.changes]
     assert end_of(user.create(hours=8)) - end > timedelta(hours=3.9)
     with pytest.raises(BadInput, match="other machines|spot=False"):
         user.create(spot=True)
@@ -104,8 +104,8 @@ def test_its_end_comes_without_the_laptop_and_what_still_bills_is_listed(google,
     lab = user.create(hours=4)
     pass_until(google, end_of(lab) + timedelta(hours=1))
     assert clusters_left(google) == []
-    assert {"OK"} <= {each.status for each in google.scheduler.fired} <= {"OK", "NOT_FOUND"}
-    left = {each.name: each.costs for each in GkeCluster.find_resources(GcpSession(PROJECT), NAME)}
+    assert {"OK"} <= {call.status for call in google.scheduler.fired} <= {"OK", "NOT_FOUND"}
+    left = {item.name: item.costs for item in GkeCluster.find_resources(GcpSession(PROJECT), NAME)}
     assert left["bucket"] and left["repository"]
     user.delete()
     assert google.left() == []
@@ -118,7 +118,7 @@ def test_an_end_that_meets_an_upgrade_is_tried_again(google, user):
     google.fail("container.Delete*", 1, busy, times=3)
     pass_until(google, end_of(lab) + timedelta(hours=3))
     assert clusters_left(google) == []
-    assert [each.status for each in google.scheduler.fired].count("FAILED_PRECONDITION") == 3
+    assert [call.status for call in google.scheduler.fired].count("FAILED_PRECONDITION") == 3
 
 
 def test_extending_moves_the_schedules_the_rights_the_labels_and_the_exclusion(google, user):
@@ -139,13 +139,13 @@ def test_extending_moves_the_schedules_the_rights_the_labels_and_the_exclusion(g
 
 def test_a_schedule_that_repeats_next_year_does_not_delete_next_years_cluster(google, user):
     end = end_of(user.create(hours=4))
-    jobs = [each for each in google.rest.store.every("cloudscheduler") if "/jobs/" in each.path]
+    jobs = [item for item in google.rest.store.every("cloudscheduler") if "/jobs/" in item.path]
     assert len(jobs) == 3
     pass_until(google, end.replace(year=end.year + 1) - timedelta(days=1))
     body = {"name": NAME, "initial_node_count": 1}
     GcpSession(PROJECT).container("create_cluster", parent=PLACE, cluster=body)
     pass_until(google, end.replace(year=end.year + 1) + timedelta(days=1))
-    assert clusters_left(google), [each for each in google.scheduler.fired if each.at.year > end.year]
+    assert clusters_left(google), [call for call in google.scheduler.fired if call.at.year > end.year]
 
 
 def test_the_training_nodes_get_another_number_down_to_none(google, user, monkeypatch):
@@ -244,13 +244,13 @@ def test_private_nodes_get_a_router_and_a_network_that_is_given_stays(google, us
     made = described()
     assert made.network_config.default_enable_private_nodes
     ranges = made.control_plane_endpoints_config.ip_endpoints_config.authorized_networks_config.cidr_blocks
-    assert [each.cidr_block for each in ranges] == ["203.0.113.0/24"]
-    assert any("/routers/trainyard-lab" in each for each in google.left())
+    assert [range_.cidr_block for range_ in ranges] == ["203.0.113.0/24"]
+    assert any("/routers/trainyard-lab" in resource for resource in google.left())
     user.delete()
     assert google.left() == []
     user.create(network="default", subnetwork="default")
     assert described().network.endswith("default")
-    assert not any("/networks/" in each for each in google.left())
+    assert not any("/networks/" in resource for resource in google.left())
     user.delete()
     assert google.left() == [] and google.rest.store.has(
         "compute", f"projects/{PROJECT}/global/networks/default"
@@ -281,7 +281,7 @@ def test_what_the_cloud_gave_up_on_is_replaced_by_the_same_call(google, user, me
     google.clear_faults()
     user.create()
     assert described().status.name == "RUNNING"
-    assert {each.status.name for each in described().node_pools} == {"RUNNING"}
+    assert {pool.status.name for pool in described().node_pools} == {"RUNNING"}
 
 
 def test_nodes_that_google_did_not_give_are_named_by_the_next_call(google, user, caplog):
@@ -324,7 +324,7 @@ def test_labels_that_somebody_wrote_name_nothing_that_is_the_kits(google, user):
 def test_another_cluster_of_the_kit_stays_when_one_is_deleted(google, user):
     user.create()
     user.create(name="lab2")
-    alone = {each for each in google.left() if "lab2" in each}
+    alone = {resource for resource in google.left() if "lab2" in resource}
     user.delete()
     assert set(google.left()) == alone
     user.delete(name="lab2")
@@ -339,8 +339,8 @@ def test_all_is_listed_and_deleted_from_another_machine(google, user, monkeypatc
     google.clock.sleep(300)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # where nobody knows the zone
     table = resources.list_resources("gke", project=PROJECT)
-    assert {each["cluster"] for each in table} == {NAME}
-    found = {each["what"] for each in table}
+    assert {row["cluster"] for row in table} == {NAME}
+    found = {row["what"] for row in table}
     assert {"network", "subnet", "bucket", "repository", "end of the cluster", "account expiry"} <= found
     assert resources.delete_resources("gke", project=PROJECT, dry_run=False).rows == []
     assert google.left() == [] and not resources.list_resources("gke", project=PROJECT).rows
@@ -355,13 +355,13 @@ def test_what_kubernetes_left_and_the_buckets_objects_go_too(google, user):
         bucket.blob(f"models/{index}").upload_from_string("weights")
     assert lab.upload(__file__, to="code/main.py") == f"{lab.bucket}/code/main.py"
     assert bucket.blob("code/main.py").download_as_bytes() == Path(__file__).read_bytes()
-    found = {each.name: each.costs for each in GkeCluster.find_resources(GcpSession(PROJECT), NAME)}
+    found = {item.name: item.costs for item in GkeCluster.find_resources(GcpSession(PROJECT), NAME)}
     service = ("a" + "0123456789abcdef" * 2)[:32]
     for name in (f"forwarding rule {service}", "disk pvc-1", "file system pvc-2"):
         assert found[name], "it costs"
     assert "disk pvc-not-the-kits" not in found
     user.delete()
-    assert [each.rpartition("/")[2] for each in google.left()] == ["pvc-not-the-kits"]
+    assert [resource.rpartition("/")[2] for resource in google.left()] == ["pvc-not-the-kits"]
 
 
 def leave_behind(google):
@@ -397,11 +397,11 @@ def test_two_people_at_once_create_one_cluster(google, user):
     people = [threading.Thread(target=work) for _ in range(2)]
     for each in people:
         each.start()
-    for each in people:
-        each.join(120)
+    for person in people:
+        person.join(120)
     assert not errors
-    assert len([each for each in clusters_left(google) if each.endswith(f"clusters/{NAME}")]) == 1
-    assert {each.status.name for each in described().node_pools} == {"RUNNING"}
+    assert len([resource for resource in clusters_left(google) if resource.endswith(f"clusters/{NAME}")]) == 1
+    assert {pool.status.name for pool in described().node_pools} == {"RUNNING"}
     user.delete()
     assert google.left() == []
 

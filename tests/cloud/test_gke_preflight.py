@@ -24,7 +24,7 @@ def planned(**machines):
 
 def checked(zone="us-central1-c", project=PROJECT, **machines):
     report = preflight.check(GcpSession(project, zone), planned(**machines))
-    return {each.name: each for each in report.checks}, report
+    return {check.name: check for check in report.checks}, report
 
 
 def test_a_project_in_which_all_is_well_passes_and_nothing_is_created(google):
@@ -56,7 +56,7 @@ def test_all_that_prevents_a_cluster_is_told_at_once(google):
     google.project.billing = False
     google.project.denied |= {"container.clusters.create", "iam.serviceAccounts.actAs"}
     checks, report = checked()
-    assert {each.name for each in report.failures} >= {"billing", "permissions", "quota NVIDIA_T4_GPUS"}
+    assert {failure.name for failure in report.failures} >= {"billing", "permissions", "quota NVIDIA_T4_GPUS"}
     assert "roles/iam.serviceAccountUser" in checks["permissions"].fix
     assert "metric=NVIDIA_T4_GPUS" in checks["quota NVIDIA_T4_GPUS"].fix
     assert "billing/linkedaccount" in checks["billing"].fix

@@ -185,7 +185,7 @@ def test_a_token_for_the_cluster_has_the_scope_by_which_kubernetes_knows_its_use
         token.access_token()
     assert len(scopes) == 3
     root = "https://www.googleapis.com/auth/"
-    assert all(each == {f"{root}cloud-platform", f"{root}userinfo.email"} for each in scopes)
+    assert all(scope == {f"{root}cloud-platform", f"{root}userinfo.email"} for scope in scopes)
 
 
 def test_a_bucket_of_many_objects_is_emptied_by_several_requests_of_a_hundred_each(google, monkeypatch):

@@ -35,7 +35,7 @@ def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_
     assert there["volumeHandle"] == f"{bucket}:fuse-models"
     options = there["volumeAttributes"]["mountOptions"].split(",")
     assert {"implicit-dirs", "only-dir=volumes/fuse-models", "rename-dir-limit=1000000"} <= set(options)
-    (row,) = [each for each in lab.volumes() if each["volume"] == "fuse-models"]
+    (row,) = [volume for volume in lab.volumes() if volume["volume"] == "fuse-models"]
     assert (row["status"], row["class"]) == ("Bound", "gcs-fuse")
     lab.create_volume("fuse-models", storage_class="gcs-fuse")  # once more is fine
 
@@ -81,7 +81,7 @@ SUSPENDED = {"spec": {"suspend": True}}
 
 def claim_in(pod):
     return next(
-        each["persistentVolumeClaim"]["claimName"]
-        for each in pod["volumes"]
-        if "persistentVolumeClaim" in each
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in pod["volumes"]
+        if "persistentVolumeClaim" in volume
     )

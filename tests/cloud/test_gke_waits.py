@@ -58,8 +58,8 @@ def test_a_right_that_is_missing_is_told_at_once_where_no_account_is_new(google,
 
 def test_a_cluster_that_is_upgraded_is_waited_for_up_to_half_an_hour(google, user):
     lab = user.create(hours=100)
-    for each in google.world.clusters.values():
-        del each.maintenance_policy.window  # else nothing is upgraded before the end
+    for cluster in google.world.clusters.values():
+        del cluster.maintenance_policy.window  # else nothing is upgraded before the end
     google.container.maintain(25 * 60)
     began = google.clock.date()
     lab.extend(101, confirm=True)
@@ -87,8 +87,8 @@ def test_no_upgrade_is_begun_until_the_end(google, user):
 
 def test_a_region_without_cloud_scheduler_takes_the_neighbours(google, user):
     user.create(zone="europe-west4-a", accelerator="nvidia-l4")
-    jobs = [each.path for each in google.rest.store.every("cloudscheduler") if "/jobs/" in each.path]
-    assert len(jobs) == 3 and all("/locations/europe-west1/" in each for each in jobs)
+    jobs = [item.path for item in google.rest.store.every("cloudscheduler") if "/jobs/" in item.path]
+    assert len(jobs) == 3 and all("/locations/europe-west1/" in job for job in jobs)
     user.delete()
     assert google.left() == []
 
@@ -97,7 +97,7 @@ def test_of_several_stockouts_the_next_zone_with_such_machines_is_taken(google, 
     google.fail("container.CreateNodePool", 1, stockout(ZONE), times=2)
     user.create()
     pools = described().node_pools
-    assert [each.locations for each in pools if each.name == "training"] == [["us-central1-b"]]  # f has no T4
+    assert [pool.locations for pool in pools if pool.name == "training"] == [["us-central1-b"]]  # f has no T4
 
 
 def test_denied_rights_are_told_with_the_role_before_anything_is_created(google, user):

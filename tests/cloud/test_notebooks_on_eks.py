@@ -58,7 +58,7 @@ def test_the_notebooks_run_on_eks_from_the_first_to_the_last_and_leave_nothing(
     aws = aws_that_builds
     aws.clock.run(SPEED)
     words = ["--provider", "eks", "--cluster", NAME, "--nodes", str(NODES)]
-    words += [word for each in OPTIONS + machines for word in ("--option", each)]
+    words += [word for option in OPTIONS + machines for word in ("--option", option)]
     run_course(tmp_path, real_cluster(aws, gpus=gpus), *words)
     assert aws.left() == []
     if list(tmp_path.glob("03_*.ipynb")):

@@ -64,7 +64,7 @@ def test_the_notebooks_run_on_gke_from_the_first_to_the_last_and_leave_nothing(
     google.clock.run(SPEED)
     (files := tmp_path / "filestore").mkdir()
     words = ["--provider", "gke", "--cluster", NAME, "--nodes", str(NODES)]
-    words += [word for each in OPTIONS + machines for word in ("--option", each)]
+    words += [word for option in OPTIONS + machines for word in ("--option", option)]
     run_course(tmp_path, real_cluster(google, files, gpus=gpus), *words)
     assert google.left() == []
     assert list(files.iterdir()) == [], "Kubernetes gave no volume back"

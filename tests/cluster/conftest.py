@@ -73,7 +73,7 @@ def service(local_cluster):
     """
     ensure_priority_class(local_cluster.kube, "high")
     local_cluster.apply("manifests/elastic-scheduling/nginx.yaml")
-    half = min(parse_quantity(each["cpu"]) for each in local_cluster.nodes()) / 2
+    half = min(parse_quantity(node["cpu"]) for node in local_cluster.nodes()) / 2
     asked = f"cpu={0.9 * half:.3f}"
     local_cluster.kubectl(f"set resources deployment test-nginx --requests={asked} --limits={asked}")
     local_cluster.kubectl("rollout status deployment test-nginx --timeout=120s")

@@ -71,7 +71,7 @@ def test_attendees_are_listed_renewed_and_removed_and_only_the_kits_namespaces_a
     before = path.read_text()
     kit.workshop.add(name, cluster=local_cluster, pods=6)
     assert path.read_text() != before
-    (row,) = [each for each in kit.workshop.list_attendees(cluster=local_cluster) if each["attendee"] == name]
+    (row,) = [row for row in kit.workshop.list_attendees(cluster=local_cluster) if row["attendee"] == name]
     assert (row["namespace"], row["pods"], row["kubeconfig"]) == (f"attendee-{name}", "0 of 6", str(path))
     assert "token" not in repr(kit.workshop.list_attendees(cluster=local_cluster)).lower()
 

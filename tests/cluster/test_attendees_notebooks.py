@@ -70,7 +70,7 @@ def attend(attendee, number, folder):
 def test_an_attendees_kubeconfig_runs_the_notebooks_or_they_say_what_it_takes(cluster, tmp_path):
     people = {number: f"runs-{number}" for number in NOTEBOOKS}
     made = kit.workshop.create([*people.values()], cluster=cluster, datasets=["digits"])
-    restrictions = {each.name: each for each in made.attendees}
+    restrictions = {attendee.name: attendee for attendee in made.attendees}
 
     def run(number):
         (tmp_path / number).mkdir()
@@ -85,7 +85,7 @@ def test_an_attendees_kubeconfig_runs_the_notebooks_or_they_say_what_it_takes(cl
         if not as_said or bool(done.returncode) != bool(words):
             wrong[number] = done.stderr[-3000:]
     assert not wrong, "\n".join(wrong.values())
-    rows = {each["attendee"]: each for each in kit.workshop.status(cluster=cluster)}
+    rows = {attendee["attendee"]: attendee for attendee in kit.workshop.status(cluster=cluster)}
     assert {people[each] for each, words in NOTEBOOKS.items() if words} == {
         name for name, row in rows.items() if "Rejected" in row["trouble"] or "Forbidden" in row["trouble"]
     }

@@ -43,8 +43,8 @@ def test_a_second_cluster_of_the_same_name_and_another_size_is_refused(local_clu
 
 def test_the_nodes_are_ready_and_show_themselves_as_a_table(local_cluster):
     nodes = local_cluster.wait_ready(timeout=120).nodes()
-    assert [each["node"] for each in nodes] == [f"node-{index}" for index in range(4)]
-    assert {each["status"] for each in nodes} == {"Ready"}
+    assert [node["node"] for node in nodes] == [f"node-{index}" for index in range(4)]
+    assert {node["status"] for node in nodes} == {"Ready"}
     assert repr(nodes).startswith("NODE ")
     assert "<table>" in nodes._repr_html_()
     assert "4 of 4 nodes Ready, Kubernetes v1.36" in repr(local_cluster)
@@ -114,7 +114,7 @@ def test_any_cluster_with_a_kubeconfig_can_be_used(local_cluster):
     assert kit.create_cluster("existing", name="mine", kubeconfig=local_cluster.kubeconfig).nodes()
     again = kit.connect("mine")
     assert again.kubeconfig == local_cluster.kubeconfig, "the kit remembers where it lies"
-    assert ("mine", "existing") in [(each["cluster"], each["provider"]) for each in kit.list_clusters()]
+    assert ("mine", "existing") in [(row["cluster"], row["provider"]) for row in kit.list_clusters()]
     with pytest.raises(BadInput, match="not the kit's to stop"):
         again.stop_node("node-3")
     again.delete()

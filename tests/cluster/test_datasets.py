@@ -28,9 +28,9 @@ def volume(local_cluster):
     """A volume of these tests, deleted with them and their Jobs."""
     made = local_cluster.create_volume("prepared", size="1Gi")
     yield made
-    for each in local_cluster.runs():
-        if each["run"].startswith("prepare-"):
-            local_cluster.run(each["run"]).delete()
+    for run in local_cluster.runs():
+        if run["run"].startswith("prepare-"):
+            local_cluster.run(run["run"]).delete()
     made.delete()
 
 
@@ -60,7 +60,7 @@ def server(content, monkeypatch):
 
 
 def listed(volume, path=""):
-    return [each["name"] for each in volume.ls(path)]
+    return [entry["name"] for entry in volume.ls(path)]
 
 
 def test_a_job_fetches_verifies_and_unpacks_and_the_second_call_finds_it(server, volume):

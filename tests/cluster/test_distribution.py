@@ -69,11 +69,11 @@ def link(source, target):
 def left_out(folder, names):
     """Leave out the editable installation and the SDKs; of the namespace google, protobuf stays."""
     if Path(folder) == SITE / "google":
-        return {each for each in names if each not in ("protobuf", "_upb")}
+        return {name for name in names if name not in ("protobuf", "_upb")}
     if Path(folder) != SITE:
         return set()
-    ours = {each for each in names if "trainyard" in each or each.endswith(".pth")}
-    return ours | {each for each in names if each.removesuffix(".py") in SDKS}
+    ours = {name for name in names if "trainyard" in name or name.endswith(".pth")}
+    return ours | {name for name in names if name.removesuffix(".py") in SDKS}
 
 
 def run(python, program, folder, **environment):

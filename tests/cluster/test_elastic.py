@@ -76,8 +76,8 @@ def steps(run, rank):
 
 
 def end(run):
-    for each in run.pods():
-        run.kube.execute(each["pod"], ["touch", "/workspace/end"], container="worker")
+    for pod in run.pods():
+        run.kube.execute(pod["pod"], ["touch", "/workspace/end"], container="worker")
 
 
 def test_processes_are_killed_paused_and_resumed_and_any_kernel_knows_by_whom(start, local_cluster):
@@ -86,7 +86,7 @@ def test_processes_are_killed_paused_and_resumed_and_any_kernel_knows_by_whom(st
     node = run.pods()[2]["node"]
     assert repr(run.kill(rank=2)) == f"{run.name}-2 (rank 2) on {node}: killed"
     until(lambda: (said(run, "rendezvous") == 2).sum() == 2, "rank 2 to come back")
-    assert [each["restarts"] for each in run.pods()] == [0, 0, 0]
+    assert [pod["restarts"] for pod in run.pods()] == [0, 0, 0]
 
     run.pause(rank=1)
     for _ in range(2):  # what it had written before may be on its way to the log the first time
@@ -103,7 +103,7 @@ def test_processes_are_killed_paused_and_resumed_and_any_kernel_knows_by_whom(st
     with pytest.raises(BadInput, match="no process trains as rank 7") as wrong:
         run.kill(rank=7)
     assert "0, 1, 2" in wrong.value.fix
-    done = [(each["reason"], each["object"]) for each in elsewhere.events()]
+    done = [(event["reason"], event["object"]) for event in elsewhere.events()]
     wanted = [("Killed", 2), ("Paused", 1), ("Resumed", 1)]
     assert [each for each in done if each[0] in dict(wanted)] == [
         (reason, f"Pod/{run.name}-{number}") for reason, number in wanted
@@ -123,10 +123,10 @@ def test_workers_come_and_leave_and_what_they_wrote_is_kept(start, local_cluster
     assert f"new: {run.name}-2" in elsewhere.scale(3)
     until(lambda: steps(run, 2) > 0, "the new worker to train")
     assert f"left: {run.name}-1, {run.name}-2" in run.scale(1)
-    assert [each["pod"] for each in run.pods()] == [f"{run.name}-0"]
+    assert [pod["pod"] for pod in run.pods()] == [f"{run.name}-0"]
     assert sorted(said(run, "leave")) == [1, 2]
     assert '"leave"' in run.logs(rank=2)
-    assert [each["message"] for each in elsewhere.events() if each["reason"] == "Scaled"] == [
+    assert [event["message"] for event in elsewhere.events() if event["reason"] == "Scaled"] == [
         "from 2 to 3 workers",
         "from 3 to 1 workers",
     ]
@@ -174,11 +174,11 @@ def test_a_run_of_a_fixed_number_of_workers_cannot_be_scaled(launch, plain):
 def whole(local_cluster):
     """Bring the nodes back that a test has stopped or isolated."""
     yield
-    for node in [each["node"] for each in local_cluster.nodes()]:
+    for node in [node["node"] for node in local_cluster.nodes()]:
         for verb in (local_cluster.start_node, local_cluster.reconnect):
             with contextlib.suppress(KitError):
                 verb(node)
-    until(lambda: all(each["status"] == "Ready" for each in local_cluster.nodes()), "the nodes to be Ready")
+    until(lambda: all(node["status"] == "Ready" for node in local_cluster.nodes()), "the nodes to be Ready")
 
 
 @pytest.mark.slow
@@ -217,10 +217,10 @@ def test_training_goes_on_whatever_happens_to_workers_and_their_nodes(
         until(world(size), f"{size} to train")
 
     # The node of a worker is isolated, with no store on it: the other goes on, and a new one joins it.
-    places = {each["pod"]: each["node"] for each in local_cluster.pods()}
-    last = max(each["pod"] for each in run.pods())
+    places = {pod["pod"]: pod["node"] for pod in local_cluster.pods()}
+    last = max(pod["pod"] for pod in run.pods())
     if places[last] == places[f"{run.name}-store"]:
-        last = min(each["pod"] for each in run.pods())
+        last = min(pod["pod"] for pod in run.pods())
     local_cluster.isolate(places[last])
     run_since = time.time() + 1
     until(world(1), "one to train on")

@@ -65,7 +65,7 @@ def until(cluster, what, condition):
 
 def began(placement, pod, state):
     """Return when a pod of this name was in a state, each time."""
-    return [each.began for each in placement.intervals if (each.pod, each.state) == (pod, state)]
+    return [stay.began for stay in placement.intervals if (stay.pod, stay.state) == (pod, state)]
 
 
 def test_workers_give_way_to_a_service_of_high_priority_and_come_back(
@@ -90,7 +90,7 @@ def test_workers_give_way_to_a_service_of_high_priority_and_come_back(
         assert str(run.status).startswith("Running: 1 of 4 pods; 0/4 nodes are available")
         local_cluster.kubectl("scale deployment test-nginx --replicas=1")
         until(local_cluster, "four workers again", lambda seen: running(seen, "gives-way") == workers)
-    lost = {each["pod"] for each in watch.table() if each["end"] == "preempted"}
+    lost = {row["pod"] for row in watch.table() if row["end"] == "preempted"}
     assert lost == workers - {stayed}
     for each in lost:
         first, *_, again = began(watch.placement, each, "running")

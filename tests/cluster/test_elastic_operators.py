@@ -19,8 +19,8 @@ def until(run, what, condition):
 
     def steps():
         for _ in watch_objects(run.kube, WatchSpec("Pod")):
-            for each in run.metrics("step").to_dict("records"):
-                told.setdefault(int(each["step"]), each)  # pods that are deleted tell no more
+            for record in run.metrics("step").to_dict("records"):
+                told.setdefault(int(record["step"]), record)  # pods that are deleted tell no more
             yield told
 
     return wait(

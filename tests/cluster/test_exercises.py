@@ -48,8 +48,8 @@ def changed(manifest, path, value):
     item = copy.deepcopy(manifest)
     *parents, last = path.split(".")
     place = item
-    for each in parents:
-        place = place[int(each)] if isinstance(place, list) else place[each]
+    for parent in parents:
+        place = place[int(parent)] if isinstance(place, list) else place[parent]
     if value is None:
         del place[last]
     else:

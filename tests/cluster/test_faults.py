@@ -34,7 +34,7 @@ def test_a_run_outlives_the_death_of(own_cluster, train, name):
     before.kill()
     assert list(lines) == [str(number) for number in range(6, STEPS)]
     assert run.wait(timeout=120).phase == "Succeeded"
-    assert [each["restarts"] for each in run.pods()] == [0, 0]
+    assert [pod["restarts"] for pod in run.pods()] == [0, 0]
     assert run.logs(rank=1).splitlines() == [str(number) for number in range(STEPS)]
     until(lambda: (now := component(own_cluster, name)) and now.pid != before.pid, f"another {name}")
 
@@ -46,7 +46,7 @@ def test_a_killed_container_fails_the_run_and_names_its_rank(own_cluster, train)
     with pytest.raises(kit.RunFailed) as failed:
         run.wait(timeout=120)
     assert failed.value.rank is not None
-    assert {each["status"] for each in run.pods()} <= {"Error", "Failed", "Completed"}
+    assert {pod["status"] for pod in run.pods()} <= {"Error", "Failed", "Completed"}
 
 
 def test_a_stopped_rank_holds_the_others_and_the_run_goes_on_with_it(own_cluster, train):
@@ -62,7 +62,7 @@ def test_a_stopped_rank_holds_the_others_and_the_run_goes_on_with_it(own_cluster
     held = reached()
     time.sleep(2)  # nothing to watch: that nothing happens is what is looked at
     assert reached() <= held + 1
-    assert {each["status"] for each in run.pods()} == {"Running"}
+    assert {pod["status"] for pod in run.pods()} == {"Running"}
     process.resume()
     assert list(lines) == [str(number) for number in range(4, STEPS)]
     assert run.wait(timeout=120).phase == "Succeeded"
@@ -101,7 +101,7 @@ def writer(own_cluster):
 
 
 def stored(cluster):
-    return {each["metadata"]["name"] for each in cluster.kube.get_all("ConfigMap")}
+    return {item["metadata"]["name"] for item in cluster.kube.get_all("ConfigMap")}
 
 
 @pytest.mark.parametrize("name", ["etcd", "kube-apiserver"])

@@ -26,14 +26,14 @@ def finish(job, cluster):
 
 def test_by_default_each_worker_is_on_a_node_of_its_own_with_a_gpu(cluster, plain):
     run = finish(plain(SEEN, nodes=3, name="with"), cluster)
-    assert {each["node"] for each in run.pods()} == {"node-0", "node-1", "node-2"}
+    assert {pod["node"] for pod in run.pods()} == {"node-0", "node-1", "node-2"}
     given = cluster.kubectl(f"get pods -l trainyard/run=with -o {LIMITS}")
     assert given.split() == ['{"nvidia.com/gpu":"1"}'] * 3
 
 
 def test_workers_without_gpus_do_not_wait_for_nodes_that_keep_them_off(cluster, plain):
     run = finish(plain(SEEN, nodes=3, gpus=0, name="without"), cluster)
-    assert {each["node"] for each in run.pods()} == {"node-0"}
+    assert {pod["node"] for pod in run.pods()} == {"node-0"}
     assert "void" in run.logs()
 
 

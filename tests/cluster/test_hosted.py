@@ -115,7 +115,7 @@ def execute(environment):
         for wheel in (HOSTED / "wheels").glob("trainyard_kit*.whl"):
             shutil.copy(wheel, content)  # where the cell looks while no repository is set
         words = ["--user", "0", "--network", "none", "--workdir", "/content", *SMALL]
-        words += [word for each in mounts for word in ("--volume", each)]
+        words += [word for mount in mounts for word in ("--volume", mount)]
         words += [word for each in given for word in ("--env", each)]
         jupyter = [environment / "bin/python", "-m", "jupyter", "nbconvert", "--execute", "--to", "notebook"]
         call("docker", "run", "--rm", *words, image, *jupyter, "--inplace", f"/content/{name}.ipynb")
@@ -126,8 +126,8 @@ def execute(environment):
 
 
 def text_of(notebook):
-    outputs = (each for cell in notebook.cells if cell.cell_type == "code" for each in cell.outputs)
-    return "\n".join(each.get("text") or each.get("data", {}).get("text/plain", "") for each in outputs)
+    outputs = (output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs)
+    return "\n".join(output.get("text") or output.get("data", {}).get("text/plain", "") for output in outputs)
 
 
 @pytest.mark.parametrize(

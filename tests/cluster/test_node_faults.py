@@ -44,31 +44,31 @@ def cluster(state_home):
 def back(cluster, train):
     """Bring back the nodes that a test has left stopped or isolated, before its runs are deleted."""
     yield
-    for node in [each["node"] for each in cluster.nodes()]:
+    for node in [node["node"] for node in cluster.nodes()]:
         for verb in (cluster.start_node, cluster.reconnect):
             with contextlib.suppress(KitError):
                 verb(node)
 
 
 def node_of(run, rank):
-    return next(each["node"] for each in run.pods() if each["rank"] == rank)
+    return next(pod["node"] for pod in run.pods() if pod["rank"] == rank)
 
 
 def end(run):
     """Let the ranks end that can be reached."""
-    for each in run.pods():
-        if each["status"] == "Running":
-            run.kube.execute(each["pod"], ["touch", "/workspace/end"], container="pytorch")
+    for pod in run.pods():
+        if pod["status"] == "Running":
+            run.kube.execute(pod["pod"], ["touch", "/workspace/end"], container="pytorch")
 
 
 def check_whole(cluster, train):
     """Every node is Ready, takes ranks, and runs nothing of before."""
-    until(lambda: all(each["status"] == "Ready" for each in cluster.nodes()), "the nodes to be Ready")
+    until(lambda: all(node["status"] == "Ready" for node in cluster.nodes()), "the nodes to be Ready")
     until(lambda: not any(node["spec"].get("taints") for node in cluster.kube.get_all("Node")), "no taints")
     until(lambda: not cluster.pods(), "no pod of before")
     fresh = train(cluster, steps=0, nodes=3, source=ALONE)
     assert fresh.wait(timeout=PATIENCE).phase == "Succeeded"
-    assert {each["node"] for each in fresh.pods()} == {f"node-{index}" for index in range(3)}
+    assert {pod["node"] for pod in fresh.pods()} == {f"node-{index}" for index in range(3)}
 
 
 def test_a_run_whose_node_is_switched_off_fails_with_the_node_named_and_the_cluster_is_whole_again(
@@ -81,7 +81,7 @@ def test_a_run_whose_node_is_switched_off_fails_with_the_node_named_and_the_clus
     with pytest.raises(kit.RunFailed, match=f"rank 1: its node {node} does not answer") as failed:
         run.wait(timeout=PATIENCE)
     assert failed.value.rank == 1
-    assert "NotReady" in {each["status"] for each in cluster.nodes()}
+    assert "NotReady" in {node["status"] for node in cluster.nodes()}
     cluster.start_node(node)
     run.delete()
     assert containers(cluster, run) == {}
@@ -101,7 +101,7 @@ def test_a_run_whose_node_is_cut_off_for_a_while_says_so_and_goes_on_where_it_wa
     until(lambda: str(run.status) == "Running: 2 of 2 pods", "the kit to hear of it")
     end(run)
     assert run.wait(timeout=PATIENCE).phase == "Succeeded"
-    assert [each["restarts"] for each in run.pods()] == [0, 0]
+    assert [pod["restarts"] for pod in run.pods()] == [0, 0]
     lines = run.logs(rank=1).splitlines()
     assert lines == [str(number) for number in range(len(lines))]
     assert len(lines) > 50, "it went on while nobody heard of it"
@@ -114,22 +114,20 @@ def test_a_job_that_may_replaces_the_rank_of_a_node_that_is_cut_off_and_the_old_
     run = train(cluster, steps=FOREVER, source=ALONE, job={"backoffLimit": 1}, pod=AT_ONCE)
     at_step(run, 3)
     node = node_of(run, 1)
-    old = next(each["pod"] for each in run.pods() if each["rank"] == 1)
+    old = next(pod["pod"] for pod in run.pods() if pod["rank"] == 1)
     cluster.isolate(node)
 
     def replaced():
         return [
-            each
-            for each in run.pods()
-            if each["rank"] == 1 and each["pod"] != old and each["status"] == "Running"
+            pod for pod in run.pods() if pod["rank"] == 1 and pod["pod"] != old and pod["status"] == "Running"
         ]
 
     until(replaced, "a rank 1 in its place")
     assert replaced()[0]["node"] != node
     cluster.reconnect(node)
-    until(lambda: old not in [each["pod"] for each in run.pods() if each["status"] == "Running"], "its end")
+    until(lambda: old not in [pod["pod"] for pod in run.pods() if pod["status"] == "Running"], "its end")
     end(run)
     assert run.wait(timeout=PATIENCE).phase == "Succeeded"
-    until(lambda: old not in [each["pod"] for each in run.pods()], "the old rank 1 to be gone")
+    until(lambda: old not in [pod["pod"] for pod in run.pods()], "the old rank 1 to be gone")
     run.delete()
     check_whole(cluster, train)

@@ -94,9 +94,9 @@ def test_a_pytorch_job_trains_with_two_processes_in_each_of_its_pods(
     written = said(run)
     assert written == [f"rank {rank} of 4 sum 4" for rank in range(4)]
     pods = list(run.pods())
-    assert [each["rank"] for each in pods] == [0, 1]
-    assert [each["pod"] for each in pods] == [f"{run.name}-master-0", f"{run.name}-worker-0"]
-    assert len({each["node"] for each in pods}) == 2
+    assert [pod["rank"] for pod in pods] == [0, 1]
+    assert [pod["pod"] for pod in pods] == [f"{run.name}-master-0", f"{run.name}-worker-0"]
+    assert len({pod["node"] for pod in pods}) == 2
     assert run.name in repr(local_cluster.runs())
     assert local_cluster.run(run.name).kind == "PyTorchJob"
     run.delete()
@@ -119,7 +119,7 @@ def test_the_manifest_for_cpus_as_shipped_trains_on_two_pods_with_two_processes(
         assert "Started" in described.partition("Events:")[2]
         lines = kubectl(f"logs torchrun-cpu-{role}-0").splitlines()
         starts = [json.loads(line) for line in lines if line.startswith('{"event":"start"')]
-        assert {(each["rank"], each["world_size"]) for each in starts} == {(rank, 4) for rank in ranks}
+        assert {(start["rank"], start["world_size"]) for start in starts} == {(rank, 4) for rank in ranks}
     kubectl("delete pytorchjob,configmap torchrun-cpu")
 
 
@@ -293,7 +293,7 @@ def test_an_elastic_job_trains_by_workers_that_meet_at_an_etcd(launch, write_tra
         run = launch(kit.ElasticJob(write_trainer(TRAINER), nodes=2))
         assert run.wait(timeout=240).succeeded == 2
         assert said(run) == ["rank 0 of 2 sum 2", "rank 1 of 2 sum 2"]
-        assert [each["pod"] for each in run.pods()] == [f"{run.name}-worker-{index}" for index in range(2)]
+        assert [pod["pod"] for pod in run.pods()] == [f"{run.name}-worker-{index}" for index in range(2)]
         run.delete()
         assert run.name not in local_cluster.kubectl("get elasticjobs,services,configmaps,pods")
         failing = launch(kit.ElasticJob(write_trainer("raise ValueError('at once')"), nodes=1))

@@ -21,7 +21,7 @@ def test_four_pods_train_the_digits_to_97_percent_on_a_node_each(launch):
     assert run.wait(timeout=240).phase == "Succeeded"
     assert run.metrics("eval").accuracy.iloc[-1] >= 0.97
     assert sorted(run.metrics("start")["rank"]) == [0, 1, 2, 3]
-    assert len({each["node"] for each in run.pods()}) == 4
+    assert len({pod["node"] for pod in run.pods()}) == 4
     assert run.plot().save  # drawn without an error
     assert "4 ranks" in repr(run.plot())
 
@@ -167,7 +167,7 @@ def test_a_run_replaces_the_one_of_its_name_once_its_pods_are_gone(launch, plain
     second = kit.launch(
         plain("print('the second')", name="replaced", nodes=1), cluster=local_cluster, replace=True
     )
-    assert before["metadata"]["uid"] not in [each["metadata"]["uid"] for each in second.objects.pods()]
+    assert before["metadata"]["uid"] not in [pod["metadata"]["uid"] for pod in second.objects.pods()]
     assert second.wait(timeout=120).phase == "Succeeded"
     assert second.logs(rank=0) == "the second"
 

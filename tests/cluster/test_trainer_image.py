@@ -32,7 +32,7 @@ def test_an_attendee_reads_the_image_and_their_pods_have_it(local_cluster, built
         run = kit.launch(plain("print('here')", nodes=1, cpu="100m"), cluster=theirs)
         run.wait(timeout=120)
         (pod,) = theirs.kube.get_all("Pod")
-        assert [each["image"] for each in pod["spec"]["containers"]] == [built.reference]
+        assert [container["image"] for container in pod["spec"]["containers"]] == [built.reference]
         with pytest.raises(Rejected, match="forbidden"):
             theirs.kube.within(WHERE).get_all("ConfigMap")
         with pytest.raises(Rejected, match="forbidden"):

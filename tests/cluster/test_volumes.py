@@ -53,7 +53,7 @@ def content(place):
 
 
 def helpers(cluster):
-    return [each for each in cluster.pods() if str(each["pod"]).startswith("volume-")]
+    return [pod for pod in cluster.pods() if str(pod["pod"]).startswith("volume-")]
 
 
 def test_a_folder_comes_back_as_it_was_sent_and_nothing_else_is_left(volume, folder, tmp_path, local_cluster):
@@ -64,7 +64,7 @@ def test_a_folder_comes_back_as_it_was_sent_and_nothing_else_is_left(volume, fol
     assert content(back) == content(folder)
     assert (back / "empty").is_dir()
     assert os.access(back / "run.sh", os.X_OK)
-    assert [each["name"] for each in volume.ls("pets/cats")] == ["big ones"]
+    assert [entry["name"] for entry in volume.ls("pets/cats")] == ["big ones"]
     assert list((tmp_path / "back").iterdir()) == [back]
     gone = wait(
         watch_objects(local_cluster.kube, WatchSpec("Pod", labels="trainyard/volume=files")),
@@ -86,9 +86,9 @@ def test_a_file_replaces_a_file_and_a_folder_only_when_asked_to(volume, folder, 
     (folder / "run.sh").unlink()
     with pytest.raises(BadInput, match="folder of that name already"):
         volume.upload(folder, to="again")
-    assert "run.sh" in [each["name"] for each in volume.ls("again")]
+    assert "run.sh" in [entry["name"] for entry in volume.ls("again")]
     volume.upload(folder, to="again", replace=True)
-    assert "run.sh" not in [each["name"] for each in volume.ls("again")]
+    assert "run.sh" not in [entry["name"] for entry in volume.ls("again")]
 
 
 def test_what_is_not_there_is_named(volume, local_cluster, tmp_path):
@@ -129,11 +129,11 @@ def test_a_volume_that_exists_already_is_mounted_by_where_it_is(volume, local_cl
     volume.upload(tmp_path / "seen.txt")
     second = local_cluster.create_volume("by-hand", size="1Gi", source=volume.source)
     try:
-        assert "seen.txt" in [each["name"] for each in second.ls()]
+        assert "seen.txt" in [entry["name"] for entry in second.ls()]
     finally:
         second.delete()
     assert local_cluster.kube.find("PersistentVolume", "default-by-hand") is None
-    assert "seen.txt" in [each["name"] for each in volume.ls()]
+    assert "seen.txt" in [entry["name"] for entry in volume.ls()]
 
 
 def test_a_sender_that_is_killed_leaves_nothing_half_made(volume, local_cluster, tmp_path):
@@ -159,7 +159,7 @@ def test_a_sender_that_is_killed_leaves_nothing_half_made(volume, local_cluster,
 
     def halves():
         with HelperPod(local_cluster, "files") as helper:
-            return [each for each in helper.output("ls -A").split() if each.startswith((".train", "large"))]
+            return [word for word in helper.output("ls -A").split() if word.startswith((".train", "large"))]
 
     eventually(halves, wanted=[])
 
@@ -171,8 +171,8 @@ def test_a_lost_connection_is_said_and_the_file_is_not_there(volume, local_clust
         def write(self, data):
             size = super().write(data)
             if self.bytes > 2_000_000:
-                for each in local_cluster.kube.get_all("Pod", labels="trainyard/volume=files"):
-                    local_cluster.kube.delete("Pod", each["metadata"]["name"])
+                for pod in local_cluster.kube.get_all("Pod", labels="trainyard/volume=files"):
+                    local_cluster.kube.delete("Pod", pod["metadata"]["name"])
             return size
 
     monkeypatch.setattr(copy, "_Counted", Cut)
@@ -180,7 +180,7 @@ def test_a_lost_connection_is_said_and_the_file_is_not_there(volume, local_clust
     with pytest.raises(TransferFailed):
         volume.upload(tmp_path / "cut.bin")
     monkeypatch.undo()
-    assert "cut.bin" not in [each["name"] for each in volume.ls()]
+    assert "cut.bin" not in [entry["name"] for entry in volume.ls()]
 
 
 def test_an_interrupted_copy_says_that_nothing_is_left(volume, tmp_path, monkeypatch):
@@ -194,7 +194,7 @@ def test_an_interrupted_copy_says_that_nothing_is_left(volume, tmp_path, monkeyp
     with pytest.raises(Interrupted, match="no partial copy"):
         volume.upload(tmp_path / "stopped.bin")
     monkeypatch.undo()
-    assert "stopped.bin" not in [each["name"] for each in volume.ls()]
+    assert "stopped.bin" not in [entry["name"] for entry in volume.ls()]
 
 
 def test_an_attendee_has_volumes_and_copies_files_in_a_namespace_of_their_own(
@@ -209,7 +209,7 @@ def test_an_attendee_has_volumes_and_copies_files_in_a_namespace_of_their_own(
         theirs = kit.connect("with-files", kubeconfig=ada.kubeconfig)
         volume = theirs.create_volume("shared", size="1Mi")
         volume.upload(kubectl, to="bin/")
-        assert [each["name"] for each in volume.ls("bin")] == ["kubectl"]
+        assert [entry["name"] for entry in volume.ls("bin")] == ["kubectl"]
         volume.delete()
     finally:
         kit.workshop.remove("with-files", cluster=local_cluster)
@@ -243,7 +243,7 @@ def test_cleaning_up_knows_of_volumes(local_cluster):
 
 def test_kubernetes_accepts_the_volumes_and_classes_of_every_provider_as_they_stand(local_cluster):
     every = [
-        each for each in config.manifests().rglob("*.yaml") if each.parent.name in ("volume", "eks", "gke")
+        path for path in config.manifests().rglob("*.yaml") if path.parent.name in ("volume", "eks", "gke")
     ]
     kinds = ("kind: PersistentVolume\n", "kind: StorageClass\n")
     texts = {path: path.read_text() for path in sorted(every) if not path.name.startswith("storage-f")}

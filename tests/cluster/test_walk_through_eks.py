@@ -58,7 +58,7 @@ def test_the_manifests_train_and_test_on_few_images(volume, local_cluster):
     assert len(tested["mistakes"]) == min(12, tested["images"] - tested["correct"])
     written = local_cluster.kubectl("logs job/cifar10-test")
     assert written.count("Accuracy for class: ") == 10
-    assert all(len(each["png"]) > 1000 for each in tested["mistakes"]), "the log carries the pictures"
+    assert all(len(mistake["png"]) > 1000 for mistake in tested["mistakes"]), "the log carries the pictures"
 
 
 @pytest.mark.slow

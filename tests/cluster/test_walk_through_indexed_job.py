@@ -48,10 +48,10 @@ def train(cluster, manifest, *, timeout):
 
 def check_as_published(events, *, data):
     """Check the network, and the images of a step: 64 of each rank."""
-    assert [each["parameters"] for each in events["start"]] == [1_199_882] * 4
-    assert [each["batch_size"] for each in events["start"]] == [64] * 4
+    assert [event["parameters"] for event in events["start"]] == [1_199_882] * 4
+    assert [event["batch_size"] for event in events["start"]] == [64] * 4
     steps = -(-data.train_images // 4 // 64)
-    assert sorted(each["step"] for each in events["step"] if each["rank"] == 0) == list(range(steps))
+    assert sorted(event["step"] for event in events["step"] if event["rank"] == 0) == list(range(steps))
     (evaluation,) = events["eval"]
     assert evaluation["images"] == data.test_images
     return evaluation["accuracy"]
@@ -64,7 +64,7 @@ def test_the_whole_manifest_trains_mnist_on_four_nodes_to_its_accuracy(volume):
     _, _, events = train(volume.cluster, "job-cpu.yaml", timeout=720)
     accuracy = check_as_published(events, data=data)
     assert accuracy >= (STAND_IN_ACCURACY if data.synthetic else ACCURACY)
-    assert len([each for each in events["step"] if each["rank"] == 0]) == 235, "as published"
+    assert len([event for event in events["step"] if event["rank"] == 0]) == 235, "as published"
 
 
 @pytest.fixture
@@ -83,6 +83,6 @@ def test_the_manifest_with_gpus_trains_on_nodes_that_are_labelled_tainted_and_de
     limits = [pod["spec"]["containers"][0]["resources"]["limits"] for pod in pods]
     assert limits == [{"nvidia.com/gpu": "1"}] * 4
     check_as_published(events, data=data)
-    devices = {each["device"].partition(":")[0]: each["backend"] for each in events["start"]}
+    devices = {event["device"].partition(":")[0]: event["backend"] for event in events["start"]}
     assert devices in ({"cpu": "gloo"}, {"cuda": "nccl"})
     assert ("torch finds no CUDA device: training on CPU, by gloo" in said) == ("cpu" in devices)

@@ -95,8 +95,8 @@ def test_the_manifest_as_it_is_shipped_trains_its_resnet_on_all_images_of_the_vo
     assert kubectl("logs imagenet-worker-2 -c fetch").startswith("s3://my-bucket/imagenet/main.py: main.py")
     starts, steps = (events(kubectl, 1, kind) + events(kubectl, 2, kind) for kind in ("start", "step"))
     assert {(each["model"], each["train_images"]) for each in starts} == {("resnet101", 2 * IMAGES)}
-    assert {each["step"]: each["samples"] for each in steps} == dict.fromkeys(range(10), 2 * IMAGES)
-    assert 2 in {each["world_size"] for each in steps}
+    assert {step["step"]: step["samples"] for step in steps} == dict.fromkeys(range(10), 2 * IMAGES)
+    assert 2 in {step["world_size"] for step in steps}
 
 
 def test_workers_by_kubectl_meet_at_an_etcd_and_train_on_as_one_joins_and_one_leaves(

@@ -38,9 +38,9 @@ def test_an_executed_notebook_has_picture_and_table_of_the_end_and_no_widget(lau
         "done = run.wait(timeout=120)",
     )
     kernel = {"name": "python3", "language": "python", "display_name": "Python 3"}
-    notebook = new_notebook(cells=[new_code_cell(each) for each in cells], metadata={"kernelspec": kernel})
+    notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells], metadata={"kernelspec": kernel})
     NotebookClient(notebook, timeout=120, startup_timeout=300, kernel_name="python3").execute()
-    picture, table = (each.data for each in notebook.cells[0].outputs)
+    picture, table = (output.data for output in notebook.cells[0].outputs)
     assert set(picture) == {"image/png", "text/plain"}
     assert "Succeeded" in picture["text/plain"]
     assert "step 19" in picture["text/plain"]
@@ -51,7 +51,7 @@ def test_an_executed_notebook_has_picture_and_table_of_the_end_and_no_widget(lau
 
 def threads():
     names = ("watch-", "log-")
-    return [each.name for each in threading.enumerate() if each.name.startswith(names)]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(names)]
 
 
 def ended(watch):
@@ -89,8 +89,8 @@ def test_a_run_that_ended_long_ago_is_shown_whole_by_two_watches_at_once(launch,
     run.wait(timeout=120)
     watches = [local_cluster.run(run.name).watch() for _ in range(2)]
     assert all(map(ended, watches))
-    assert [each.training.last_step for each in watches] == [4, 4]
-    assert [each.log_tail.total for each in watches] == [22, 22]
+    assert [watch.training.last_step for watch in watches] == [4, 4]
+    assert [watch.log_tail.total for watch in watches] == [22, 22]
 
 
 def test_a_watch_that_is_stopped_leaves_no_thread_and_goes_on_where_it_was(launch, plain):

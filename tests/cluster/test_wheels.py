@@ -54,12 +54,12 @@ def python_for_all():
     """A Python of this one's version that every user may run; a home of root's is closed to others."""
     name = "python{}.{}".format(*sys.version_info)
     candidates = [sys._base_executable, shutil.which(name, path="/usr/local/bin:/usr/bin")]
-    for each in filter(None, candidates):
+    for candidate in filter(None, candidates):
         try:
-            subprocess.run([each, "-c", "import venv"], check=True, **as_user(NOBODY))
+            subprocess.run([candidate, "-c", "import venv"], check=True, **as_user(NOBODY))
         except (OSError, subprocess.CalledProcessError):
             continue
-        return each
+        return candidate
     return sys._base_executable
 
 

@@ -39,24 +39,24 @@ def workshop(local_cluster):
 
 
 def connect(workshop, name):
-    (found,) = [each for each in workshop.attendees if each.name == name]
+    (found,) = [attendee for attendee in workshop.attendees if attendee.name == name]
     return kit.connect(f"room-of-{name}", kubeconfig=found.kubeconfig)
 
 
 def row_of(name, cluster):
-    (row,) = [each for each in kit.workshop.status(cluster=cluster) if each["attendee"] == name]
+    (row,) = [attendee for attendee in kit.workshop.status(cluster=cluster) if attendee["attendee"] == name]
     return row
 
 
 def test_everybody_has_a_room_with_what_belongs_into_it_and_it_is_said_what_does_not(workshop, local_cluster):
-    facts = {each["what"]: f"{each['is']} {each['note']}" for each in workshop.facts}
+    facts = {fact["what"]: f"{fact['is']} {fact['note']}" for fact in workshop.facts}
     assert "pods of others are kept out by the local cluster" in facts["network"]
     assert "127.0.0.1" in facts["jupyter"]
     assert "digits" in facts["data"]
     assert stat.S_IMODE(workshop.handout.stat().st_mode) == 0o600
-    for each in workshop.attendees:
+    for attendee in workshop.attendees:
         kinds = local_cluster.kubectl(
-            f"get networkpolicy,resourcequota,limitrange,role,pvc,configmap -n {each.namespace} -o name"
+            f"get networkpolicy,resourcequota,limitrange,role,pvc,configmap -n {attendee.namespace} -o name"
         )
         for kind in ("networkpolicy", "resourcequota", "limitrange", "role", "datasets", "notebook-progress"):
             assert kind in kinds
@@ -104,7 +104,7 @@ def test_a_quota_holds_for_pods_cores_and_gpus(workshop):
 def test_the_instructor_sees_where_a_notebook_is_what_failed_in_it_and_which_pod_waits(
     workshop, local_cluster, tmp_path, monkeypatch
 ):
-    ada = next(each for each in workshop.attendees if each.name == "ada")
+    ada = next(attendee for attendee in workshop.attendees if attendee.name == "ada")
     monkeypatch.setenv("KUBECONFIG", str(ada.kubeconfig))
     container = {"name": "main", "image": "busybox", "command": ["true"]}
     stuck = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "stuck"}}
@@ -117,8 +117,8 @@ def test_the_instructor_sees_where_a_notebook_is_what_failed_in_it_and_which_pod
         notebook, timeout=120, allow_errors=True, resources={"metadata": {"path": tmp_path}}
     )
     with kit.workshop.watch(cluster=local_cluster) as watch, client.setup_kernel():
-        for index, each in enumerate(notebook.cells):
-            client.execute_cell(each, index)
+        for index, cell in enumerate(notebook.cells):
+            client.execute_cell(cell, index)
         # The kernel tells it in its own time, and the watch hears of it.
         wait(
             _ticks(watch),
@@ -212,7 +212,7 @@ def test_an_ingress_leads_to_a_host_of_each_and_past_the_rooms_policy(local_clus
     port = theirs.get("Service", "jupyter")["spec"]["ports"][0]
     assert (port["name"], port["targetPort"]) == ("http", "http")
     allowed = theirs.get("NetworkPolicy", "jupyter")["spec"]
-    assert [each["port"] for each in allowed["ingress"][0]["ports"]] == [8888]
+    assert [port["port"] for port in allowed["ingress"][0]["ports"]] == [8888]
     local_cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
     with forwarded(local_cluster, made) as here, requests.Session() as browser:
         browser.headers["Host"] = rule["host"]

@@ -48,7 +48,7 @@ class Watcher(threading.Thread):
         super().__init__(name="watcher", daemon=True)
         self.kube = cluster.kube.within("")
         processes = kit.connect(cluster.name).status["processes"].values()
-        self.roots = [os.getpid(), *(each["pid"] for each in processes)]
+        self.roots = [os.getpid(), *(process["pid"] for process in processes)]
         self.ended = threading.Event()
         self.waits, self.over = {}, []
         self.most, self.kernels, self.ranks, self.base = 0, [], [], 0
@@ -88,16 +88,16 @@ class Watcher(threading.Thread):
 
 def below(roots):
     """Return processes, and all that they have started."""
-    processes = [psutil.Process(each) for each in roots]
+    processes = [psutil.Process(root) for root in roots]
     every = [each for root in processes for each in (root, *root.children(recursive=True))]
     return list({each.pid: each for each in every}.values())
 
 
 def started(pod):
     """Return when the first container of a pod started, or None."""
-    states = [each.get("state") or {} for each in (pod.get("status") or {}).get("containerStatuses") or []]
+    states = [row.get("state") or {} for row in (pod.get("status") or {}).get("containerStatuses") or []]
     times = [(state.get("running") or state.get("terminated") or {}).get("startedAt") for state in states]
-    return min((datetime.fromisoformat(each) for each in times if each), default=None)
+    return min((datetime.fromisoformat(time_) for time_ in times if time_), default=None)
 
 
 def is_over(quota):
@@ -128,12 +128,12 @@ def test_ten_of_thirty_run_notebook_05_at_once_and_nobody_starves(cluster, tmp_p
     workshop = kit.workshop.create(ROOMS, cluster=cluster, **QUOTA)
     made = time.monotonic() - began
     assert len(kit.workshop.list_attendees(cluster=cluster)) == ROOMS
-    assert "enough for all at once" in {each["note"] for each in workshop.facts}
+    assert "enough for all at once" in {fact["note"] for fact in workshop.facts}
     watcher = Watcher(cluster)
     watcher.weigh()
     watcher.start()
     began = time.monotonic()
-    running = {each.name: attend(each, tmp_path) for each in workshop.attendees[:AT_ONCE]}
+    running = {attendee.name: attend(attendee, tmp_path) for attendee in workshop.attendees[:AT_ONCE]}
     ended = {}
     while running.keys() - ended.keys():
         for name in running.keys() - ended.keys():
@@ -147,7 +147,7 @@ def test_ten_of_thirty_run_notebook_05_at_once_and_nobody_starves(cluster, tmp_p
         name: (tmp_path / f"{name}.log").read_text()[-3000:] for name in running if running[name].returncode
     }
     assert not failed, "\n".join(failed.values())
-    finished = {each["attendee"]: each["finished"] for each in kit.workshop.status(cluster=cluster)}
+    finished = {row["attendee"]: row["finished"] for row in kit.workshop.status(cluster=cluster)}
     assert [name for name, notebooks in finished.items() if notebooks == "05"] == sorted(running)
     assert not watcher.over, "a quota did not hold"
     assert {key.partition("/")[0] for key, _ in watcher.waits.values()} == {f"attendee-{n}" for n in running}

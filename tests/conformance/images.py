@@ -317,7 +317,7 @@ def registry(
 
 def _fingerprint(images: Sequence[Sequence[str]], recipes: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps([images, recipes]).encode())
-    own = [Path(__file__), *(each for each in programs.MODULE.rglob("*") if each.is_file())]
+    own = [Path(__file__), *(path for path in programs.MODULE.rglob("*") if path.is_file())]
     for path in sorted(own):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

@@ -18,7 +18,7 @@ GO = dict.fromkeys(gateway.TARGETS, "gateway") | dict.fromkeys(images.TARGETS, "
 
 def main() -> None:
     seconds, *names = sys.argv[1:]
-    names = names or [*sorted(each.name for each in CORPUS.iterdir()), *GO]
+    names = names or [*sorted(path.name for path in CORPUS.iterdir()), *GO]
     if len(names) == 1:
         sys.exit(_fuzz(names[0], seconds))
     # A process each, because libFuzzer ends the one that it runs in.

@@ -150,7 +150,7 @@ def archive(data: bytes) -> None:
         with contextlib.suppress(Trouble, OSError):
             unpack(packed, folder / "into")
         assert (folder / "outside").read_text() == "as it was"
-        assert {each.name for each in folder.iterdir()} == {packed.name, "outside", "into"}
+        assert {path.name for path in folder.iterdir()} == {packed.name, "outside", "into"}
 
 
 def bundle(data: bytes) -> None:
@@ -160,7 +160,7 @@ def bundle(data: bytes) -> None:
         (folder / "goal").mkdir()
         with contextlib.suppress(LocalClusterError):
             using._unpack(folder / "bundle", folder / "goal", lambda text: None)
-        assert {each.name for each in folder.iterdir()} == {"bundle", "goal"}
+        assert {path.name for path in folder.iterdir()} == {"bundle", "goal"}
 
 
 async def _refuse_or_answer(port: int) -> port_forward.Streams:

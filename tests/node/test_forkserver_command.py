@@ -88,7 +88,7 @@ def test_only_torchrun_of_this_interpreter_forks_its_workers_without_a_forkserve
     environment, argv, mounts, prefixed
 ):
     found = ask(environment, *argv)
-    command = cold_command(found, mounts=[each.format(environment=environment) for each in mounts])
+    command = cold_command(found, mounts=[mount.format(environment=environment) for mount in mounts])
     prefix = [found["executable"], "-P", "-m", COLD_TORCHRUN] if prefixed else []
     assert command == [*prefix, *argv]
 

@@ -39,7 +39,7 @@ def pulled(registry, store):
 
 
 def names(store: Path, folder: str) -> list[str]:
-    return sorted(each.name for each in (store / folder).iterdir())
+    return sorted(path.name for path in (store / folder).iterdir())
 
 
 def tar(files: dict[str, bytes], links: dict[str, str] | None = None) -> bytes:
@@ -224,7 +224,7 @@ def test_skopeo_reads_what_is_saved(store, tmp_path, pulled, kind):
     if umoci := shutil.which("umoci"):
         bundle = tmp_path / "bundle"
         subprocess.run([umoci, "unpack", "--rootless", "--image", f"{goal}:tool", bundle], check=True)
-        assert sorted(each.name for each in (bundle / "rootfs/bin").iterdir()) == ["a", "c"]
+        assert sorted(path.name for path in (bundle / "rootfs/bin").iterdir()) == ["a", "c"]
 
 
 @pytest.mark.skipif(shutil.which("skopeo") is None, reason="there is no skopeo (Debian's package)")
@@ -262,13 +262,13 @@ def test_a_removed_image_leaves_nothing_but_what_others_share(store, registry, p
     done = images(store, "remove", pulled).last("removed")
     assert done["untagged"] == [pulled] and len(done["images"]) == 1 and done["freed"] > 0
     assert names(store, "layers") == sorted(kept["layers"])
-    assert [each["id"] for each in reader.records(store=store)] == [kept["id"]]
+    assert [record["id"] for record in reader.records(store=store)] == [kept["id"]]
     manifest = json.loads((store / "blobs/sha256" / kept["manifest"][7:]).read_text())
     blobs = {each["digest"][7:] for each in [*manifest["layers"], manifest["config"]]}
     assert set(names(store, "blobs/sha256")) == blobs | {kept["manifest"][7:]}
-    assert [each["digest"] for each in json.loads((store / "index.json").read_text())["manifests"]] == [
-        kept["manifest"]
-    ]
+    assert [
+        manifest["digest"] for manifest in json.loads((store / "index.json").read_text())["manifests"]
+    ] == [kept["manifest"]]
     assert images(store, "remove", kept["id"]).status == 0
     assert names(store, "layers") == names(store, "blobs/sha256") == names(store, "names") == []
 
@@ -315,7 +315,7 @@ def test_the_image_that_was_not_used_for_longest_goes_first(store, registry):
     done = images(store, "prune", "--all", "--target-bytes", str(3 << 20)).last("pruned")
     assert done["images"] == [records[1]["id"], records[2]["id"]]
     assert done["freed"] >= 3 << 20
-    assert [each["id"] for each in reader.records(store=store)] != []
+    assert [record["id"] for record in reader.records(store=store)] != []
 
 
 def test_without_all_only_what_no_image_needs_is_pruned(store, pulled):
@@ -378,7 +378,7 @@ def test_an_image_is_checked_out_as_its_layers_merged(registry, store, tmp_path)
     goal.mkdir()
     done = images(store, "checkout", record["id"], str(goal))
     assert done.last("checkedout")["image"] == record["id"]
-    found = {str(each.relative_to(goal)) for each in goal.rglob("*")}
+    found = {str(path.relative_to(goal)) for path in goal.rglob("*")}
     assert found == {"a", "a/one", "a/hard", "b", "b/new", "way", "type"}
     assert (goal / "way").read_bytes() == b"a file" and (goal / "type").is_dir()
     assert (goal / "a/one").samefile(goal / "a/hard")

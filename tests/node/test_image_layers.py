@@ -61,7 +61,7 @@ def refused(registry, tmp_path):
         return done.message
 
     yield pulled
-    assert [(each.name, each.read_text()) for each in outside.iterdir()] == [("file", "as it was")]
+    assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("file", "as it was")]
 
 
 def is_whiteout(path: Path) -> bool:
@@ -181,7 +181,7 @@ def test_without_subordinate_ids_all_files_are_the_users(pull, tmp_path):
         prefix=prefix,
     )
     first, second = made.layers
-    assert {each.lstat().st_uid for each in made.store.rglob("*")} == {NOBODY}
+    assert {path.lstat().st_uid for path in made.store.rglob("*")} == {NOBODY}
     assert stat.S_IMODE((first / "owned").stat().st_mode) == 0o4755
     assert stat.S_IMODE((first / "closed").stat().st_mode) == 0
     assert is_whiteout(second / "root/file") and is_opaque(second / "closed")
@@ -256,7 +256,7 @@ def test_the_kernel_shows_the_layers_merged(pull, tmp_path):
     merged = tmp_path / "merged"
     merged.mkdir()
     assert images(made.store, "checkout", made.record["id"], str(merged)).status == 0
-    assert [f"/mnt/{each.relative_to(merged)}" for each in sorted(merged.rglob("*"))] == shown[1:]
+    assert [f"/mnt/{path.relative_to(merged)}" for path in sorted(merged.rglob("*"))] == shown[1:]
 
 
 def test_devices_are_left_out_and_counted(pull):
@@ -268,7 +268,7 @@ def test_devices_are_left_out_and_counted(pull):
     ]
     made = pull(layer(*members))
     assert made.record["left_out"] == 3
-    assert sorted(each.name for each in made.layers[0].iterdir()) == ["file"]
+    assert sorted(path.name for path in made.layers[0].iterdir()) == ["file"]
 
 
 # Hostile layers.
@@ -284,7 +284,7 @@ def test_names_that_climb_out_stay_inside(pull, tmp_path):
             link("hard", "../../../../etc/hostname-that-is-not-there", hard=False),
         )
     )
-    names = {str(each.relative_to(made.layers[0])) for each in made.layers[0].rglob("*")}
+    names = {str(path.relative_to(made.layers[0])) for path in made.layers[0].rglob("*")}
     assert names == {"outside1", "absolute", "a", "outside2", "hard"}
     assert not list(tmp_path.glob("outside*")) and not list(tmp_path.parent.glob("outside*"))
 
@@ -336,8 +336,8 @@ def test_a_hard_link_through_a_link_stays_inside(refused, tmp_path):
 def test_whiteouts_of_parents_hide_nothing(registry, tmp_path, name):
     reference = registry.add("whiteouts/x:1", image(layer(folder("a"), entry("a/b")), layer(entry(name))))
     done = images(tmp_path / "store", "pull", reference)
-    for each in (tmp_path / "store" / "layers").iterdir():
-        assert not is_whiteout(each) and not is_opaque(each)
+    for path in (tmp_path / "store" / "layers").iterdir():
+        assert not is_whiteout(path) and not is_opaque(path)
     assert done.status in (0, 1)
     assert images(tmp_path / "store", "list").status == 0
 

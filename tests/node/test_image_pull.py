@@ -38,7 +38,7 @@ def small(text: bytes = b"hello", **options) -> Image:
 
 
 def names(store: Path, folder: str) -> list[str]:
-    return sorted(each.name for each in (store / folder).iterdir())
+    return sorted(path.name for path in (store / folder).iterdir())
 
 
 def layer_of(store: Path, record: dict, number: int) -> Path:
@@ -163,7 +163,7 @@ def test_progress_is_told_in_bytes(registry, store):
         path.endswith(blob) and (request.drip(registry.blobs[blob], pieces=12, seconds=1.5) or True)
     )
     done = images(store, "pull", registry.add("a:1", made))
-    told = [each for each in done.events if each["event"] == "layer"]
+    told = [event for event in done.events if event["event"] == "layer"]
     assert {(each["digest"], each["size"]) for each in told} == {(blob, len(registry.blobs[blob]))}
     bytes_told = [each["bytes"] for each in told]
     assert bytes_told == sorted(bytes_told) and bytes_told[-1] == len(registry.blobs[blob])
@@ -188,7 +188,7 @@ def test_a_download_that_is_cut_goes_on_where_it_was_if_the_registry_knows_range
     registry.fault = cut
     record = images(store, "pull", registry.add("a:1", made)).image
     assert (layer_of(store, record, 0) / "large").read_bytes() == LARGE
-    starts = [int(each.removeprefix("bytes=").rstrip("-")) for each in registry.ranges if each]
+    starts = [int(range_.removeprefix("bytes=").rstrip("-")) for range_ in registry.ranges if range_]
     assert not ranges or (len(starts) == 2 and 0 < starts[0] <= 1 << 20 < starts[1])
 
 
@@ -201,7 +201,7 @@ def test_content_of_another_digest_is_refused_and_leaves_nothing(registry, store
         registry.manifests[f"a/{made.digest}"] = (media, text + b" ")
     else:
         is_config = lambda each: each == made.id  # noqa: E731
-        blob = next(each for each in made.blobs if is_config(each) == (which == "config"))
+        blob = next(blob for blob in made.blobs if is_config(blob) == (which == "config"))
         registry.blobs[blob] = bytes(len(registry.blobs[blob]))
     done = images(store, "pull", reference)
     assert done.reason == "digest"
@@ -340,7 +340,7 @@ def test_two_pulls_of_one_image_fetch_it_once(registry, store):
     ended = [(each.communicate(timeout=60)[0], each.returncode) for each in pulling]
     assert [code for _, code in ended] == [0, 0, 0]
     records = [json.loads(out.splitlines()[-1])["image"] for out, _ in ended]
-    assert len({tuple(each["layers"]) for each in records}) == 1
+    assert len({tuple(record["layers"]) for record in records}) == 1
     assert names(store, "layers") == sorted(records[0]["layers"])
     assert sum(path.endswith(blob) for _, path in registry.requests) == 1
 

@@ -110,7 +110,7 @@ def test_a_node_that_is_switched_off_is_silent_and_returns_with_the_pods_that_re
 
 def test_volumes_in_memory_are_empty_when_the_power_is_back_and_those_on_disk_are_not(cluster, pods, switch):
     volumes = [{"name": "memory", "emptyDir": {"medium": "Memory"}}, {"name": "disk", "emptyDir": {}}]
-    mounts = [{"name": each["name"], "mountPath": f"/{each['name']}"} for each in volumes]
+    mounts = [{"name": volume["name"], "mountPath": f"/{volume['name']}"} for volume in volumes]
     script = "echo found: $(ls /memory) $(ls /disk); touch /memory/ram /disk/disk; echo up; exec sleep 600"
     made = pod(script, main={"volumeMounts": mounts}, volumes=volumes, restartPolicy="Always")
     before = pods.running(made)

@@ -90,7 +90,7 @@ def test_nobody_but_metrics_server_and_the_api_server_may_ask(cluster):
     script += "link.request('GET', sys.argv[3])\nprint(link.getresponse().status)\n"
     kubelet = cluster.process("localkube.kubelet")
     # In plain mode the kubelet is in this network, and node-0's address on the loopback interface.
-    listening = [each.laddr.ip for each in kubelet.net_connections() if each.laddr.port == 10250]
+    listening = [socket.laddr.ip for socket in kubelet.net_connections() if socket.laddr.port == 10250]
     address = next((each for each in listening if each.endswith(".254.1")), "10.244.254.1")
 
     def ask(who, path):

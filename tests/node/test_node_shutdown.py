@@ -16,7 +16,7 @@ def switch(cluster, verb):
 
 def ready(cluster):
     conditions = cluster.core.read_node("node-1").status.conditions
-    return next(each for each in conditions if each.type == "Ready").status == "True"
+    return next(condition for condition in conditions if condition.type == "Ready").status == "True"
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_pods_end_within_their_grace_period_critical_ones_last(cluster, pods, sh
         seen = pods.until(each["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Failed")
         status = seen["status"]
         assert (status["reason"], status["message"]) == ("Terminated", MESSAGE)
-        (disruption,) = [each for each in status["conditions"] if each["type"] == "DisruptionTarget"]
+        (disruption,) = [row for row in status["conditions"] if row["type"] == "DisruptionTarget"]
         assert (disruption["reason"], disruption["message"]) == ("TerminationByKubelet", MESSAGE)
         assert container(seen)["state"]["terminated"]["exitCode"] == 0
         ended.append(container(seen)["state"]["terminated"]["finishedAt"])

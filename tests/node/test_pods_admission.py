@@ -66,7 +66,7 @@ def test_every_change_of_the_specification_is_observed(cluster, pods):
     name = pods.running(pod("exec sleep 600"))["metadata"]["name"]
     cluster.kubectl("patch", "pod", name, "-p", '{"spec":{"activeDeadlineSeconds":5000}}')
     seen = pods.until(name, lambda pod: pod["status"]["observedGeneration"] == 2)
-    observed = {each["type"]: each["observedGeneration"] for each in seen["status"]["conditions"]}
+    observed = {row["type"]: row["observedGeneration"] for row in seen["status"]["conditions"]}
     assert set(observed.values()) == {2}, observed
 
 

@@ -66,5 +66,5 @@ def test_a_pod_of_a_handler_that_is_not_here_waits(pods, runtime_class):
 
 def test_the_node_lists_its_runtime_handlers(cluster):
     (node, *_) = cluster.core.list_node().items
-    names = [each.name for each in node.status.runtime_handlers]
+    names = [handler.name for handler in node.status.runtime_handlers]
     assert names[:2] == ["", "runc"]

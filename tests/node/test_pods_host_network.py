@@ -60,7 +60,7 @@ def ask(pods, *words, **spec):
 
 
 def ports_of(cluster, name):
-    return {each.name: each for each in cluster.core.read_namespaced_service(name, "default").spec.ports}
+    return {port.name: port for port in cluster.core.read_namespaced_service(name, "default").spec.ports}
 
 
 @contextmanager

@@ -17,7 +17,7 @@ FILL = "dd if=/dev/zero of={place}/full bs=1M 2>/dev/null; exec sleep 600"
 def conditions(cluster):
     """Return the conditions of pressure that hold on each node."""
     return [
-        {each.type for each in node.status.conditions if each.status == "True" and each.type != "Ready"}
+        {row.type for row in node.status.conditions if row.status == "True" and row.type != "Ready"}
         for node in cluster.core.list_node().items
     ]
 

@@ -226,8 +226,8 @@ def test_an_image_in_use_is_not_pruned(cluster, pods, registry):
     registry.add("used:1", image(base(), layer(entry("used", b"yes\n")), config={"Env": ["PATH=/bin"]}))
     made = pods.running(pod(main=of(registry, "used:1", **SLEEP)))
     cluster_images = cluster.home / "trainyard" / "images"
-    users = [each.readlink() for each in (cluster_images / "users").iterdir()]
-    assert any(made["metadata"]["uid"] in each.parts for each in users)
+    users = [path.readlink() for path in (cluster_images / "users").iterdir()]
+    assert any(made["metadata"]["uid"] in user.parts for user in users)
 
 
 @pytest.mark.slow

@@ -133,7 +133,7 @@ def test_a_web_page_in_the_users_browser_gets_nothing_and_changes_nothing(cluste
     status, answered, _ = request(cluster, "OPTIONS", Access_Control_Request_Method="POST", **headers)
     assert status in (401, 403)
     assert not [name for name in answered if name.lower().startswith("access-control-")]
-    names = [each.metadata.name for each in cluster.core.list_namespaced_config_map("default").items]
+    names = [item.metadata.name for item in cluster.core.list_namespaced_config_map("default").items]
     assert "of-a-page" not in names
 
 

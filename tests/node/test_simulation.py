@@ -33,7 +33,7 @@ def simulated(cluster):
 
 def ready(cluster):
     conditions = [each["status"]["conditions"][0] for each in simulated(cluster).values()]
-    return sum((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+    return sum((condition["type"], condition["status"]) == ("Ready", "True") for condition in conditions)
 
 
 def simulators(cluster):

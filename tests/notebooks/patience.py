@@ -7,6 +7,6 @@ OUTPUT_SECONDS = 120
 
 def pytest_collection_modifyitems(items):
     """Let each cell wait longer; nbval has no option for it."""
-    for each in items:
-        if hasattr(each, "output_timeout"):
-            each.output_timeout = OUTPUT_SECONDS
+    for item in items:
+        if hasattr(item, "output_timeout"):
+            item.output_timeout = OUTPUT_SECONDS

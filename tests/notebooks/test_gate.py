@@ -49,9 +49,9 @@ def test_a_run_that_has_to_stop_ends_every_lane_and_deletes_its_cluster(
                 if there == {"07", "08"}:  # the time limit sends a signal, too
                     process.send_signal(number)
     assert process.returncode == status, "".join(seen)
-    assert not {CLUSTER, f"{CLUSTER}-2"} & {each["cluster"] for each in kit.list_clusters()}
+    assert not {CLUSTER, f"{CLUSTER}-2"} & {cluster["cluster"] for cluster in kit.list_clusters()}
     result = json.loads((tmp_path / "reports" / "result.json").read_text())
-    assert "passed" not in [each["verdict"] for each in result["notebooks"]]
+    assert "passed" not in [notebook["verdict"] for notebook in result["notebooks"]]
     assert (result["bundle"] is not None) == (number == signal.SIGALRM)
 
 
@@ -74,12 +74,12 @@ def test_notebooks_run_side_by_side_and_one_that_fails_leaves_the_other_lane_alo
     assert done.returncode == 1, done.stdout
     assert re.search(r"^07  \d:\d\d  cell 4/5", done.stdout, re.MULTILINE), done.stdout
     result = json.loads((tmp_path / "reports" / "result.json").read_text())
-    assert [each["verdict"] for each in result["notebooks"]] == ["passed", "failed"]
+    assert [notebook["verdict"] for notebook in result["notebooks"]] == ["passed", "failed"]
     lanes = {each["name"]: each["lane"] for each in result["timeline"] if each["kind"] == "notebook"}
     assert sorted(lanes.values()) == [1, 2]
     with tarfile.open(tmp_path / "reports" / result["bundle"]) as archive:
         assert {name.split("/")[1] for name in archive.getnames() if "/" in name} == {"08_fails"}
-    assert not {CLUSTER, f"{CLUSTER}-2"} & {each["cluster"] for each in kit.list_clusters()}
+    assert not {CLUSTER, f"{CLUSTER}-2"} & {cluster["cluster"] for cluster in kit.list_clusters()}
 
 
 def test_a_name_that_no_notebook_has_starts_nothing(runner, finish):

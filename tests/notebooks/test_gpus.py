@@ -79,7 +79,7 @@ def test_every_worker_of_the_course_has_a_gpu_where_nodes_have_them(
     done = finish([*command, *words, *notebooks], timeout=LIMIT)
     assert done.returncode == 0, done.stdout
     result = json.loads((tmp_path / "result.json").read_text())
-    assert [each["verdict"] for each in result["notebooks"]] == ["passed"] * len(notebooks)
-    for run in (run for each in notebooks for run in RUNS.get(each[:2], [])):
+    assert [notebook["verdict"] for notebook in result["notebooks"]] == ["passed"] * len(notebooks)
+    for run in (run for notebook in notebooks for run in RUNS.get(notebook[:2], [])):
         assert gpus_of_runs[run, False] == {"1"}, run
     assert {gpus for (_, without), all_ in gpus_of_runs.items() if without for gpus in all_} <= {"0"}

@@ -95,7 +95,7 @@ def check_nbval(done):
 def told(reports):
     """Return what a run says of each notebook."""
     result = json.loads((reports / "result.json").read_text())
-    return {each["name"]: each for each in result["notebooks"]}
+    return {notebook["name"]: notebook for notebook in result["notebooks"]}
 
 
 def check_papermill(done, reports, *, names):
@@ -138,7 +138,7 @@ def test_papermill_reports_what_became_of_them(papermill):
             assert "client-key-data" not in path.read_text()
     for path in reports.glob("*.ipynb"):
         assert path.stat().st_size < 2**20, f"{path.name} is too large to be read on the web"
-    assert CLUSTER not in [each["cluster"] for each in kit.list_clusters()]
+    assert CLUSTER not in [cluster["cluster"] for cluster in kit.list_clusters()]
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_papermill_passes_all_where_pods_are_plain_processes(runner, finish, mon
     monkeypatch.setenv("TRAINYARD_MODE", "plain")
     done = finish(runner("--cluster", "plain"), timeout=LIMIT)
     check_papermill(done, tmp_path / "reports", names=NOTEBOOKS)
-    assert "plain" not in [each["cluster"] for each in kit.list_clusters()]
+    assert "plain" not in [cluster["cluster"] for cluster in kit.list_clusters()]
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def told(tmp_path):
         jsonschema.validate(result, SCHEMA)
         (suite,) = JUnitXml.fromfile(str(tmp_path / "reports" / "junit.xml"))
         cases = {case.name: case for case in suite}
-        assert set(cases) >= {each["name"] for each in result["notebooks"]}
+        assert set(cases) >= {notebook["name"] for notebook in result["notebooks"]}
         return result, cases
 
     return read

@@ -84,7 +84,7 @@ def echoes(sockets):
     """Send a datagram from each socket, and count those that come back."""
     for each in sockets:
         each.sendto(b"x", (WORLD, ECHO))
-    waiting = {each.fileno(): each for each in sockets}
+    waiting = {socket_.fileno(): socket_ for socket_ in sockets}
     while ready := select.select(waiting, [], [], PATIENCE)[0]:
         for number in ready:
             waiting.pop(number).recv(1)

@@ -43,7 +43,7 @@ def test_nothing_is_loaded_by_a_function_that_runs_what_it_reads():
             seen.add(function)
             if function in SAFE:
                 keyword, value = SAFE[function]
-                given = {each.arg: each.value for each in call.keywords}
+                given = {keyword.arg: keyword.value for keyword in call.keywords}
                 if getattr(given.get(keyword), "value", None) is not value:
                     found.append(f"{name}:{call.lineno}: {function} without {keyword}={value}")
             elif function in UNSAFE and name not in READ_PICKLES:

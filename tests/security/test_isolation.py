@@ -157,12 +157,12 @@ def test_no_mount_honours_setuid_files_or_devices_but_those_of_dev(cluster, pods
         {"name": "host", "hostPath": {"path": "/usr"}},
         {"name": "claimed", "persistentVolumeClaim": {"claimName": "data"}},
     ]
-    main = {"volumeMounts": [{"name": each["name"], "mountPath": f"/v/{each['name']}"} for each in volumes]}
+    main = {"volumeMounts": [{"name": item["name"], "mountPath": f"/v/{item['name']}"} for item in volumes]}
     said = pods.output(pod("cut -d ' ' -f 5,6 /proc/self/mountinfo", main=main, volumes=volumes))
     mounts = [line.split(" ") for line in said.splitlines()]
-    assert {f"/v/{each['name']}" for each in volumes} <= {place for place, _ in mounts}
+    assert {f"/v/{volume['name']}" for volume in volumes} <= {place for place, _ in mounts}
     masked = {place for place, _ in mounts if place.startswith("/proc/")}  # by /dev/null
-    rest = [each for each in mounts if not each[0].startswith("/dev") and each[0] not in masked]
+    rest = [mount for mount in mounts if not mount[0].startswith("/dev") and mount[0] not in masked]
     # The container's own root comes with it as the runtime's tmpfs.
     assert not [each for each in rest if not {"nosuid", "nodev"} <= set(each[1].split(","))]
 

@@ -49,11 +49,11 @@ def slow_path(runtime: BareRuntime) -> str:
 def inside(runtime: BareRuntime) -> list[psutil.Process]:
     """Return the processes in containers that are still the runtime's own code."""
     found = []
-    for each in runtime.process.children(recursive=True):
+    for child in runtime.process.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
-            mounts, above = (Path(f"/proc/{pid}/ns/mnt").readlink() for pid in (each.pid, each.ppid()))
-            if "python" in each.name() and depth(each) > runtime.depth and mounts != above:
-                found.append(each)
+            mounts, above = (Path(f"/proc/{pid}/ns/mnt").readlink() for pid in (child.pid, child.ppid()))
+            if "python" in child.name() and depth(child) > runtime.depth and mounts != above:
+                found.append(child)
     return found
 
 
@@ -105,8 +105,8 @@ async def test_whoever_searches_in_a_pod_holds_nothing_of_another(runtime):
     process = await searching(runtime)
     if os.getuid() == 0:  # nobody else may look
         assert mark.encode() not in memory_of(process)
-        files = [str(each.readlink()) for each in Path(f"/proc/{process.pid}/fd").iterdir()]
-        assert not any("journal" in each for each in files) and len(files) < 16, files
+        files = [str(path.readlink()) for path in Path(f"/proc/{process.pid}/fd").iterdir()]
+        assert not any("journal" in file for file in files) and len(files) < 16, files
     search.cancel()
 
 
@@ -142,7 +142,7 @@ async def test_a_client_that_reads_no_answers_holds_nobody_else_up(runtime):
         assert await runtime.status("quick") == 0
         # It may take them later: none is lost, and they are in order.
         answers = [messages.receive(deaf)[0] for _ in range(50)]
-        assert [each["answer"] for each in answers if "answer" in each] == list(range(50))
+        assert [answer["answer"] for answer in answers if "answer" in answer] == list(range(50))
 
 
 async def test_no_end_of_many_short_processes_is_lost(runtime):

@@ -74,9 +74,9 @@ def test_idle_connections_of_another_user_keep_nobody_from_the_api(cluster):
         for _ in range(IDLE):
             with contextlib.suppress(ConnectionError):
                 held.append(socket.create_connection(("127.0.0.1", port), timeout=60))
-        for each in held:
+        for connection in held:
             with contextlib.suppress(ConnectionError):
-                assert each.recv(1) == b""
+                assert connection.recv(1) == b""
 
     as_user(STRANGER, occupy)
     assert descriptors(cluster) < before + IDLE / 2
@@ -90,8 +90,8 @@ def test_more_connections_than_the_usual_limit_of_descriptors_leave_the_api_read
     try:
         assert ready(cluster)
     finally:
-        for each in held:
-            each.close()
+        for connection in held:
+            connection.close()
     eventually(lambda: descriptors(cluster) < IDLE)
     assert ready(cluster)
 

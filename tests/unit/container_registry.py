@@ -25,7 +25,7 @@ def serve_registry(folder: Path, *, password: str = "") -> Iterator[str]:
     if password:
         assert password == PASSWORD
         users = ("AWS", "oauth2accesstoken")  # as ECR and Artifact Registry call everybody
-        (folder / "htpasswd").write_text("".join(f"{each}:{HASHED}\n" for each in users))
+        (folder / "htpasswd").write_text("".join(f"{user}:{HASHED}\n" for user in users))
         text += f"auth: {{htpasswd: {{realm: test, path: {folder / 'htpasswd'}}}}}\n"
     configuration = folder / "registry.yml"
     configuration.write_text(text)

@@ -175,10 +175,10 @@ class ElasticRun:
     def events(self, event: str, number: int | None = None) -> list[dict]:
         """Return what one worker, or all of them, have said so far, by time."""
         found = []
-        for each in range(len(self.workers)) if number is None else [number]:
-            text = self.log(each).read_text() if self.log(each).exists() else ""
+        for index in range(len(self.workers)) if number is None else [number]:
+            text = self.log(index).read_text() if self.log(index).exists() else ""
             lines = [line for line in text.splitlines() if line.startswith('{"event') and line.endswith("}")]
-            found += [json.loads(line) | {"worker": each} for line in lines]
+            found += [json.loads(line) | {"worker": index} for line in lines]
         return sorted((each for each in found if each["event"] == event), key=lambda each: each["time"])
 
     def wait_for(self, true, what: str):
@@ -193,11 +193,11 @@ class ElasticRun:
         """Wait until steps were taken in a world of that size since then; return the round's event."""
 
         def taken():
-            steps = [each for each in self.events("step") if each["time"] > after]
-            return len({each["step"] for each in steps if each["world_size"] == world_size}) >= count
+            steps = [event for event in self.events("step") if event["time"] > after]
+            return len({step["step"] for step in steps if step["world_size"] == world_size}) >= count
 
         self.wait_for(taken, f"{count} steps of {world_size}")
-        return [each for each in self.events("rendezvous") if each["world_size"] == world_size][-1]
+        return [event for event in self.events("rendezvous") if event["world_size"] == world_size][-1]
 
     def signal(self, number: int, what: signal.Signals) -> float:
         """Send a signal to the training process itself; return when."""

@@ -42,7 +42,7 @@ def start_ranks(count: int, name: str, *flags: str) -> list[subprocess.Popen]:
 
 def of_kind(events: list[dict], kind: str) -> list[dict]:
     """Return the events of one kind."""
-    return [each for each in events if each["event"] == kind]
+    return [event for event in events if event["event"] == kind]
 
 
 def _write_description(folder: Path, name: str, classes: list[str], train: int, test: int) -> Path:

@@ -23,15 +23,15 @@ def events():
 
 
 def test_every_pair_is_measured_once_by_the_first_of_the_two(events):
-    pairs = [each for each in events if each["event"] == "pair"]
-    assert sorted((each["a"], each["b"]) for each in pairs) == list(combinations(range(RANKS), 2))
-    assert all(each["rank"] == each["a"] for each in pairs)
-    assert all(1 < each["latency_us"] < 1e6 for each in pairs)
-    assert all(1e6 < each["bandwidth_bytes_per_s"] < 1e12 for each in pairs)
+    pairs = [event for event in events if event["event"] == "pair"]
+    assert sorted((pair["a"], pair["b"]) for pair in pairs) == list(combinations(range(RANKS), 2))
+    assert all(pair["rank"] == pair["a"] for pair in pairs)
+    assert all(1 < pair["latency_us"] < 1e6 for pair in pairs)
+    assert all(1e6 < pair["bandwidth_bytes_per_s"] < 1e12 for pair in pairs)
 
 
 def test_the_all_reduce_is_measured_from_one_number_to_the_large_message(events):
-    measured = [each for each in events if each["event"] == "allreduce"]
+    measured = [event for event in events if event["event"] == "allreduce"]
     assert [each["bytes"] for each in measured] == [4, BYTES // 64, BYTES // 8, BYTES]
     for each in measured:  # two of three parts of the bytes go each way: 2 (n - 1) / n
         bus = each["bytes"] / each["seconds"] * 4 / 3
@@ -39,7 +39,7 @@ def test_the_all_reduce_is_measured_from_one_number_to_the_large_message(events)
 
 
 def test_each_rank_says_where_it_is_and_by_what_it_speaks(events):
-    starts = [each for each in events if each["event"] == "start"]
-    assert sorted(each["rank"] for each in starts) == list(range(RANKS))
-    assert {each["backend"] for each in starts} <= {"gloo", "nccl"}
-    assert all(each["host"] and each["world_size"] == RANKS for each in starts)
+    starts = [event for event in events if event["event"] == "start"]
+    assert sorted(start["rank"] for start in starts) == list(range(RANKS))
+    assert {start["backend"] for start in starts} <= {"gloo", "nccl"}
+    assert all(start["host"] and start["world_size"] == RANKS for start in starts)

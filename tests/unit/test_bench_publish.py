@@ -36,7 +36,7 @@ def run(
         "rounds": 3,
         "quick": quick,
         "machine_before": {measure: {"load": load}},
-        "results": [{"measure": measure} | each.as_dict() for each in results],
+        "results": [{"measure": measure} | result.as_dict() for result in results],
     }
 
 

@@ -33,7 +33,7 @@ def home(tmp_path, monkeypatch):
 
 
 def kinds(entries):
-    return {(each.what, Path(each.path).name): each.used for each in entries}
+    return {(entry.what, Path(entry.path).name): entry.used for entry in entries}
 
 
 def test_each_thing_is_shown_with_its_size_and_who_uses_it(home):

@@ -51,7 +51,7 @@ def test_a_cluster_is_created_remembered_and_reached_by_a_kubeconfig_without_a_s
         ("install", "addons")
     ]
     assert cluster.status["state"] == "active" and cluster.status["region"] == "moon-1"
-    assert [each["cluster"] for each in MoonCluster.list()] == ["lab"]
+    assert [cluster["cluster"] for cluster in MoonCluster.list()] == ["lab"]
     assert "kit.connect('lab')" in MoonCluster.list()[0]["why"]
     config = yaml.safe_load(cluster.kubeconfig.read_text())
     assert config["users"][0]["user"]["exec"]["command"] == "moon-token"
@@ -154,7 +154,7 @@ def test_what_is_left_after_a_deletion_is_an_error_with_its_cost(account, monkey
     ) as error:
         cluster.delete()
     assert "docs/moon.md" in error.value.fix
-    assert [each["cluster"] for each in MoonCluster.list()] == ["lab"], "it can be deleted again"
+    assert [cluster["cluster"] for cluster in MoonCluster.list()] == ["lab"], "it can be deleted again"
 
 
 def test_an_api_server_that_does_not_answer_is_explained_by_the_clouds_state(account):
@@ -170,7 +170,7 @@ def test_an_api_server_that_does_not_answer_is_explained_by_the_clouds_state(acc
 
 def test_what_exists_of_it_is_a_table(account):
     cluster = create()
-    rows = {each["what"]: each for each in cluster.resources()}
+    rows = {resource["what"]: resource for resource in cluster.resources()}
     assert rows["cluster"]["costs"] == "0.10 $ an hour" and rows["nodes"]["id"] == "nodes-1"
 
 

@@ -150,7 +150,7 @@ def test_the_page_on_prices_says_what_the_table_says():
         google.an_hour["GKE control plane"],
     )
     disks = (amazon.price("EBS gp3"), google.price("persistent disk, balanced"))
-    assert figures.pop("GB of disk") == pytest.approx([each.dollars_an_hour for each in disks], rel=0.03)
+    assert figures.pop("GB of disk") == pytest.approx([disk.dollars_an_hour for disk in disks], rel=0.03)
     shared = (amazon.price("EFS"), google.price("Filestore, basic HDD", count=100))
     assert figures.pop("shared storage") == pytest.approx([each.together for each in shared], rel=0.03)
     assert figures == {what: (amazon.an_hour[what], google.an_hour[what]) for what in figures}
@@ -171,7 +171,7 @@ def spec(*, private=False, **machines):
 
 
 def counts(prices):
-    return {each.what: each.count for each in prices}
+    return {price.what: price.count for price in prices}
 
 
 def test_a_cluster_is_priced_with_its_disks_its_addresses_and_what_the_course_stores():
@@ -218,13 +218,13 @@ def test_spot_machines_cost_a_share_and_of_several_types_the_dearest_counts():
     (unsure,) = machine_prices("amazon", Machines("g4dn.xlarge", 3, 1, spot=True, others=("z9.huge",)))
     assert unsure.dollars_an_hour is None
     assert any(
-        "spot price moves" in each for each in cost_notes("amazon", spec(type="a", count=1, spot=True))
+        "spot price moves" in note for note in cost_notes("amazon", spec(type="a", count=1, spot=True))
     )
 
 
 def test_only_googles_shared_volume_has_a_price_of_its_own_in_the_notes():
-    assert any("100 GiB: about 0.022" in each for each in cost_notes("google", spec()))
-    assert not any("Filestore" in each for each in cost_notes("amazon", spec()))
+    assert any("100 GiB: about 0.022" in note for note in cost_notes("google", spec()))
+    assert not any("Filestore" in note for note in cost_notes("amazon", spec()))
 
 
 def test_what_stands_already_cannot_be_counted_without_its_price():

@@ -85,7 +85,7 @@ def test_a_place_that_does_not_answer_keeps_a_deletion_from_passing_for_complete
 
 def test_costs_are_summed_over_clusters_and_shown_beside_the_budget(account):
     table = resources.costs([place(account), place(account)], budget=20)
-    rows = {each["what"]: each for each in table}
+    rows = {row["what"]: row for row in table}
     assert list(rows) == ['cluster "lab" in moon-1', 'cluster "other" in moon-1', "together", "budget"]
     one = float(rows['cluster "lab" in moon-1']["dollars an hour"])
     assert float(rows["together"]["dollars an hour"]) == pytest.approx(2 * one, abs=0.02)

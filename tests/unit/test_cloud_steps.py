@@ -37,7 +37,7 @@ def test_in_a_log_each_step_is_a_line_when_it_ends(caplog):
     caplog.set_level(logging.INFO, logger="trainyard")
     with shown_elsewhere(), pytest.raises(ProviderFailed), expecting("lab", SimulatedClock()) as steps:
         work(steps)
-    said = [each.getMessage() for each in caplog.records]
+    said = [record.getMessage() for record in caplog.records]
     assert said[:2] == [
         "lab: ✓ network: done after 4 s",
         "lab: ✗ cluster: failed after 3 min 20 s: no room",
@@ -49,7 +49,7 @@ def test_the_table_has_usual_and_actual_durations_and_what_waits():
     steps = expecting("lab", SimulatedClock())
     with shown_elsewhere(), pytest.raises(ProviderFailed):
         work(steps)
-    rows = [list(each.values()) for each in steps.table()]
+    rows = [list(row.values()) for row in steps.table()]
     assert rows[0][:4] == ["network", "done", "20 s", "4 s"]
     assert rows[1][:4] == ["cluster", "failed", "9 min", "3 min 20 s"]
     assert rows[2][:4] == ["file system", "waits", "30 s", None]
@@ -59,8 +59,8 @@ def test_a_step_that_was_expected_and_not_needed_is_gone_at_the_end():
     with shown_elsewhere(), expecting("lab", SimulatedClock()) as steps:
         for name in ("network", "cluster", "a load balancer"):
             steps.update(name, Phase.DONE, usual=60)
-    assert [each.name for each in steps.steps] == ["network", "cluster", "a load balancer"]
-    assert [each.usual for each in steps.steps] == [20, 540, 60]
+    assert [step.name for step in steps.steps] == ["network", "cluster", "a load balancer"]
+    assert [step.usual for step in steps.steps] == [20, 540, 60]
 
 
 def test_a_step_that_is_done_twice_keeps_its_first_end_and_one_that_runs_again_has_none():

@@ -273,7 +273,7 @@ def test_a_base_that_docker_hub_refuses_for_now_is_taken_from_pytorchs_own_regis
     home = Refused("registry.example", "x")
     with nullcontext() if bases[1:] else pytest.raises(CommandFailed, match="COPY"):
         kit.build_image("trainyard/mine", cluster=SimpleNamespace(registry=home))
-    assert [each.arguments.get("BASE") for each in home.orders] == bases
+    assert [order.arguments.get("BASE") for order in home.orders] == bases
 
 
 def no_podman():

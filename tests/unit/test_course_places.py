@@ -48,7 +48,7 @@ def test_binder_installs_the_same_environment_as_conda_users():
     link = ROOT / "binder" / "environment.yml"
     assert link.is_symlink() and link.resolve() == ROOT / "environment.yml"
     (python,) = [
-        each for each in yaml.safe_load(link.read_text())["dependencies"] if str(each).startswith("python=")
+        line for line in yaml.safe_load(link.read_text())["dependencies"] if str(line).startswith("python=")
     ]
     version = python.partition("=")[2]
     assert re.fullmatch(r"3\.\d+", version), "repo2docker reads python=3.x alone"

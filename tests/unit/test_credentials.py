@@ -17,7 +17,7 @@ def ask(tmp_path):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
         rows = credentials(environment=environment or {}, home=tmp_path)
-        return next(f"{each['would use']} | {each['next']}" for each in rows if each["provider"] == provider)
+        return next(f"{row['would use']} | {row['next']}" for row in rows if row["provider"] == provider)
 
     return say
 

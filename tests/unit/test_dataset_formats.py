@@ -33,7 +33,7 @@ def content_of(folder):
 
 
 def test_full_stand_ins_have_as_many_images_as_the_real_ones(program):
-    sizes = {name: (each.train, each.test) for name, each in program.FORMATS.items()}
+    sizes = {name: (format.train, format.test) for name, format in program.FORMATS.items()}
     assert sizes == {
         "digits": (1437, 360),
         "mnist": (60_000, 10_000),

@@ -69,12 +69,12 @@ def test_a_dataset_is_fetched_verified_and_there_at_once(program, release):
         events, _, status = run(program, mirror=url)
     assert status == 0
     assert is_complete(program)
-    assert [each["event"] for each in events if each["event"] != "progress"] == ["start", "source", "end"]
+    assert [event["event"] for event in events if event["event"] != "progress"] == ["start", "source", "end"]
     assert events[1]["url"] == url + PATH
-    downloading = [each for each in events if each.get("doing", "").startswith("downloading")]
+    downloading = [event for event in events if event.get("doing", "").startswith("downloading")]
     assert downloading[-1]["percent"] == 100
     assert "mb_per_s" in downloading[-1]
-    assert all(each.keys() >= {"time", "rank", "world_size"} for each in events)
+    assert all(event.keys() >= {"time", "rank", "world_size"} for event in events)
 
 
 def test_what_is_there_is_not_fetched_again(program, release):
@@ -93,7 +93,7 @@ def test_a_cut_download_goes_on_where_it_stopped(program, release, content):
     assert status == 0
     assert is_complete(program)
     assert [asked for _, asked in release.requests] == [None, "bytes=5000-", "bytes=12000-"]
-    assert any("cut with" in each.get("doing", "") for each in events)
+    assert any("cut with" in event.get("doing", "") for event in events)
 
 
 def test_a_server_that_knows_no_ranges_is_asked_for_all_of_it(program, release):
@@ -139,7 +139,7 @@ def test_the_next_mirror_is_tried_where_one_has_nothing(program, release):
         events, _, status = run(program, mirror=nothing)
     assert status == 0
     assert is_complete(program)
-    first, second = (each for each in events if each["event"] == "source")
+    first, second = (event for event in events if event["event"] == "source")
     assert (first["reached"], first["why"]) == (False, "HTTP status 404 Not Found")
     assert second["reached"]
 
@@ -148,7 +148,7 @@ def test_where_no_source_answers_stand_ins_are_drawn_at_once_and_said(program):
     events, _, status = run(program, "--limit=40", mirror="http://127.0.0.1:9/")
     assert status == 0
     assert events[-1]["synthetic"]
-    assert any("STAND-IN" in each.get("note", "") for each in events)
+    assert any("STAND-IN" in event.get("note", "") for event in events)
     events, _, status = run(program, "--source=real", mirror="http://127.0.0.1:9/")
     assert status == 1
     assert "Connection refused" in events[-1]["message"]

@@ -22,4 +22,4 @@ def test_a_picture_was_made_from_the_present_text(source):
 def test_a_page_shows_each_diagram_with_words_for_those_who_do_not_see_it(source):
     image = re.compile(rf"!\[([^\]]*)\]\([./a-z]*images/{source.stem}\.svg\)")
     words = [found for page in PAGES for found in image.findall(page.read_text(encoding="utf-8"))]
-    assert words and all(len(each) > 60 for each in words)
+    assert words and all(len(word) > 60 for word in words)

@@ -13,11 +13,11 @@ from .elastic_processes import BATCH, ElasticRun, expected_losses
 def assert_as_if_nothing_had_happened(run, *, survivor=None):
     """Each step was taken, with all its samples, and had the loss that it would have had."""
     steps = run.events("step")
-    losses = expected_losses(max(each["step"] for each in steps) + 1)
-    assert {each["step"] for each in steps} == set(range(len(losses)))
-    assert {each["samples"] for each in steps} == {BATCH}
-    assert max(abs(each["loss"] - losses[each["step"]]) for each in steps) < 1e-9
-    own = [each["step"] for each in steps if each["worker"] == survivor]
+    losses = expected_losses(max(step["step"] for step in steps) + 1)
+    assert {step["step"] for step in steps} == set(range(len(losses)))
+    assert {step["samples"] for step in steps} == {BATCH}
+    assert max(abs(step["loss"] - losses[step["step"]]) for step in steps) < 1e-9
+    own = [step["step"] for step in steps if step["worker"] == survivor]
     assert own == sorted(set(own))  # it has taken no step twice
 
 
@@ -30,14 +30,14 @@ def lose_and_win_workers(run):
     assert (first["reason"], first["source"], first["step"]) == ("start", "fresh", 0)
 
     # A killed one, then rank 0 itself: the other's process goes on, the dead one is started again.
-    ranks = {each["rank"]: each["worker"] for each in run.events("rendezvous")[-2:]}
+    ranks = {event["rank"]: event["worker"] for event in run.events("rendezvous")[-2:]}
     for rank in (1, 0):
         when = run.signal(ranks[rank], signal.SIGKILL)
         back = run.wait_for_steps(2, after=when)
         assert back["source"] == "live"
         assert back["step"] > 0
     assert run.events("lost")[-1]["reason"] == "peer lost"
-    assert {each["restarts"] for each in run.events("rendezvous")[-2:]} == {1}
+    assert {event["restarts"] for event in run.events("rendezvous")[-2:]} == {1}
 
     run.add(two_at_least)
     assert run.wait_for_steps(3)["reason"] == "join"
@@ -45,7 +45,7 @@ def lose_and_win_workers(run):
     # One that hangs is left behind; when it goes on it finds that out, and is let in again.
     when = run.signal(2, signal.SIGSTOP)
     run.wait_for_steps(2, after=when)
-    assert any(each["reason"] == "peer silent" for each in run.events("lost"))
+    assert any(event["reason"] == "peer silent" for event in run.events("lost"))
     when = run.signal(2, signal.SIGCONT)
     run.wait_for_steps(3, after=when)
     assert run.events("rendezvous", 2)[-1]["restarts"] == 0  # the same process, not a new one
@@ -95,7 +95,7 @@ def test_a_lost_store_stops_nobody_and_all_killed_go_on_from_the_checkpoint(tmp_
         for number in range(3):
             when = run.signal(number, signal.SIGKILL)
         run.wait_for_steps(3, after=when)
-        rounds = [each for each in run.events("rendezvous") if each["time"] > when]
+        rounds = [event for event in run.events("rendezvous") if event["time"] > when]
         assert rounds[0]["source"] == "checkpoint"
         assert rounds[0]["step"] > 0
         run.finish()

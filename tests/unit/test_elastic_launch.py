@@ -143,7 +143,7 @@ elastic.run(train, state)
     done = launch(trainer, tmp_path, "--nproc_per_node=2", "--nnodes=1:1", endpoint)
     assert done.returncode == 0, done.stderr
     events = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [each["value"] for each in events if each["event"] == "sum"] == [3.0, 3.0]
+    assert [event["value"] for event in events if event["event"] == "sum"] == [3.0, 3.0]
 
 
 def test_a_trainer_gets_the_arguments_that_torchrun_gives_it(tmp_path):

@@ -54,7 +54,7 @@ def elasticdl(tmp_path, monkeypatch):
 
 def containers(objects):
     """Return the containers of master, servers and workers, by role."""
-    texts = {name: text for each in objects for name, text in (each.get("data") or {}).items()}
+    texts = {name: text for item in objects for name, text in (item.get("data") or {}).items()}
     pods = {role: json.loads(texts[f"{role}.json"]) for role in ("ps", "worker")}
     pods["master"] = objects[-1]["spec"]["template"]
     return {role: (pod["spec"], pod["spec"]["containers"][0]) for role, pod in pods.items()}
@@ -109,7 +109,7 @@ def test_the_published_flags_arrive_in_the_pods(elasticdl):
     assert found["ps"][1]["resources"]["requests"] == {"cpu": "1", "memory": "4096Mi"}
     trainer = "/trainyard/trainer/mnist_functional_api/mnist_functional_api.py"
     assert f"--trainer={trainer}" in args
-    (source,) = (each for each in spec["volumes"] if each["name"] == "trainer")
+    (source,) = (volume for volume in spec["volumes"] if volume["name"] == "trainer")
     assert source["configMap"]["items"][0]["path"] == "mnist_functional_api/mnist_functional_api.py"
 
 
@@ -164,7 +164,7 @@ def test_zoo_init_keeps_what_is_there(tmp_path, monkeypatch):
     done = CliRunner().invoke(main, ["zoo", "init", "--base_image=base:1"])
     assert done.exit_code == 0 and "requirements.txt exists" in done.output
     assert "ARG BASE=base:1\n" in Path("Dockerfile").read_text()
-    assert sorted(each.name for each in tmp_path.iterdir()) == ["Dockerfile", "mine.py", "requirements.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["Dockerfile", "mine.py", "requirements.txt"]
 
 
 @with_engine
@@ -236,4 +236,4 @@ def test_a_module_of_a_zoo_trains_is_evaluated_and_predicts(tmp_path):
     predicted = train(tmp_path / "predict", mode="prediction", **checkpoints)
     assert predicted.events("master", event="predictions")[0]["images"] == 64
     said = re.findall(r"predicts, by class: \[(.*)\]", predicted.log("worker").read_text())
-    assert sum(int(each) for line in said for each in line.split(",")) == 64
+    assert sum(int(word) for line in said for word in line.split(",")) == 64

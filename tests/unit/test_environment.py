@@ -30,7 +30,7 @@ def project():
 
 def requirements(*extras):
     extras = extras or ("clouds", "workshop", "elastic", "tensorboard", "dev")
-    lines = sum((project()["optional-dependencies"][each] for each in extras), project()["dependencies"])
+    lines = sum((project()["optional-dependencies"][extra] for extra in extras), project()["dependencies"])
     return {canonicalize_name(Requirement(line).name): Requirement(line) for line in lines}
 
 

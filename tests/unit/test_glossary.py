@@ -28,8 +28,8 @@ def anchor(heading):
 
 
 def test_the_terms_of_the_course_are_explained():
-    terms = [" ".join(each.split()) for each in TERMS.split(";")]
-    assert [each for each in terms if each not in HEADINGS] == []
+    terms = [" ".join(word.split()) for word in TERMS.split(";")]
+    assert [term for term in terms if term not in HEADINGS] == []
 
 
 def test_terms_are_in_the_alphabets_order():
@@ -38,7 +38,7 @@ def test_terms_are_in_the_alphabets_order():
 
 @pytest.mark.parametrize("folder", ["notebooks", "docs", "localkube", "workshop", "."])
 def test_links_to_terms_resolve(folder):
-    anchors = {anchor(each) for each in HEADINGS}
+    anchors = {anchor(heading) for heading in HEADINGS}
     for path in [*(ROOT / folder).glob("*.md"), *(ROOT / folder).glob("*.ipynb")]:
         for target in re.findall(r"glossary\.md#([^)\s\"]+)\)", path.read_text(encoding="utf-8")):
             assert target in anchors, f"{path.relative_to(ROOT)}: docs/glossary.md has no {target}"

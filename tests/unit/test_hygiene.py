@@ -141,7 +141,7 @@ def test_the_fourth_cell_imports_the_kit(notebook):
 def test_its_parameters_alone_create_its_cluster(notebook):
     calls = re.findall(r"kit\.create_cluster\(provider.*", "\n".join(sources(notebook)))
     wanted = "kit.create_cluster(provider, name=cluster_name, nodes=nodes, **options)"
-    assert all(each.startswith(wanted) for each in calls), calls
+    assert all(call.startswith(wanted) for call in calls), calls
 
 
 @pytest.mark.usefixtures("lesson")

@@ -13,7 +13,7 @@ from localkube.kubelet.images.store import InvalidReference, find, normalize, re
 from ..fuzz.gateway import go_test
 
 REFERENCES = tomllib.loads(Path(__file__).with_name("references.toml").read_text())["reference"]
-NONE = [each["given"] for each in REFERENCES if "full" not in each]
+NONE = [reference["given"] for reference in REFERENCES if "full" not in reference]
 HEX = "0123456789abcdef" * 4
 
 
@@ -27,7 +27,7 @@ def store(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "each", [each for each in REFERENCES if "full" in each], ids=lambda each: each["given"]
+    "each", [reference for reference in REFERENCES if "full" in reference], ids=lambda each: each["given"]
 )
 def test_a_reference_is_written_in_full_as_by_containerd(each):
     assert normalize(each["given"]) == each["full"]
@@ -58,14 +58,12 @@ def test_an_image_that_is_not_there_is_none(store):
     assert find("sha256:" + "0" * 64, store=store) is None
     assert find("busybox", store=store / "none") is None
     assert records(store=store / "none") == []
-    assert [each["id"] for each in records(store=store)] == [f"sha256:{HEX}"]
+    assert [record["id"] for record in records(store=store)] == [f"sha256:{HEX}"]
 
 
 @pytest.mark.skipif(not shutil.which("go"), reason="there is no Go on PATH")
 def test_the_puller_reads_references_in_the_same_way(tmp_path, monkeypatch):
     table = tmp_path / "references.json"
-    table.write_text(
-        json.dumps([each | {"file": quote(each.get("full", ""), safe="")} for each in REFERENCES])
-    )
+    table.write_text(json.dumps([row | {"file": quote(row.get("full", ""), safe="")} for row in REFERENCES]))
     monkeypatch.setenv("TRAINYARD_REFERENCES", str(table))
     assert go_test("-run=^TestReferences$", package="images").returncode == 0

@@ -18,7 +18,7 @@ def test_the_pod_gets_the_notebooks_proxies_and_mirror_and_nothing_else(monkeypa
     monkeypatch.setenv("https_proxy", "http://proxy.example:3128")
     monkeypatch.setenv("TRAINYARD_DATASET_MIRROR", "http://mirror.example/sets")
     monkeypatch.setenv("SECRET", "of the notebook")
-    env = {each["name"]: each["value"] for each in container(DatasetJob("mnist", volume="shared"))["env"]}
+    env = {row["name"]: row["value"] for row in container(DatasetJob("mnist", volume="shared"))["env"]}
     assert env == {
         "PYTHONUNBUFFERED": "1",
         "NVIDIA_VISIBLE_DEVICES": "void",

@@ -33,7 +33,7 @@ def pod(phase, code=None, *, leaving=False, disrupted=False):
 
 
 def conditions(status):
-    return {each["type"]: each["status"] for each in status["conditions"]}
+    return {condition["type"]: condition["status"] for condition in status["conditions"]}
 
 
 def test_the_rendezvous_comes_before_the_containers_own_arguments(job):

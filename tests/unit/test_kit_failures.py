@@ -111,10 +111,10 @@ WAYS = [
 def containers_in(item):
     """Return the containers of all pods in a manifest."""
     if isinstance(item, list):
-        return [each for part in item for each in containers_in(part)]
+        return [container for part in item for container in containers_in(part)]
     if not isinstance(item, dict):
         return []
-    return item.get("containers", []) + [each for part in item.values() for each in containers_in(part)]
+    return item.get("containers", []) + [found for part in item.values() for found in containers_in(part)]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -21,7 +21,7 @@ def trainer(tmp_path):
 @pytest.fixture
 def job_of(trainer):
     def make(**arguments):
-        return {each["kind"]: each for each in kit.IndexedJob(trainer, name="digits", **arguments).objects}
+        return {item["kind"]: item for item in kit.IndexedJob(trainer, name="digits", **arguments).objects}
 
     return make
 
@@ -49,7 +49,7 @@ def test_torchrun_gets_its_ranks_from_the_completion_index_and_no_shell(job_of):
         "--master-port=$(MASTER_PORT)",
         "/trainyard/trainer/my_trainer.py",
     ]
-    variables = {each["name"]: each for each in container["env"]}
+    variables = {variable["name"]: variable for variable in container["env"]}
     assert variables["MASTER_ADDR"]["value"] == "digits-0.digits"
     assert variables["PYTHONUNBUFFERED"]["value"] == "1"
     assert "job-completion-index" in variables["NODE_RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
@@ -62,8 +62,8 @@ def test_a_manifest_of_ones_own_is_filled_in(job_of):
     assert (job["spec"]["completions"], container["name"]) == (3, "worker")
     assert (container["command"][1], container["args"]) == ("--nnodes=3", ["--epochs=2"])
     assert container["resources"]["requests"]["memory"] == "512Mi", "what is not given stays"
-    (claim,) = (each for each in container["volumeMounts"] if each["mountPath"] == "/data")
-    (volume,) = (each for each in spec["volumes"] if each["name"] == claim["name"])
+    (claim,) = (mount for mount in container["volumeMounts"] if mount["mountPath"] == "/data")
+    (volume,) = (volume for volume in spec["volumes"] if volume["name"] == claim["name"])
     assert volume["persistentVolumeClaim"]["claimName"] == "other"
     with pytest.raises(BadInput, match="this manifest has Service"):
         job_of(template="manifests/eks-workshop/service.yaml")
@@ -83,8 +83,8 @@ def test_the_pods_find_each_other_through_a_headless_service(job_of):
 def test_everything_carries_the_labels_of_the_kit(job_of):
     objects = job_of()
     labelled = [*objects.values(), objects["Job"]["spec"]["template"]]
-    assert {each["metadata"]["labels"]["trainyard/run"] for each in labelled} == {"digits"}
-    assert all(set(each["metadata"]["labels"]) >= {"trainyard/kit", "trainyard/owner"} for each in labelled)
+    assert {item["metadata"]["labels"]["trainyard/run"] for item in labelled} == {"digits"}
+    assert all(set(item["metadata"]["labels"]) >= {"trainyard/kit", "trainyard/owner"} for item in labelled)
 
 
 def test_gpus_bring_a_process_each_and_a_toleration_and_none_bring_none(job_of):
@@ -104,24 +104,24 @@ def test_processes_are_started_in_each_pod_with_a_core_each_at_most(job_of):
     container = container_of(job_of(processes_per_node=3))
     assert "--nproc-per-node=3" in container["command"]
     assert container["resources"]["limits"]["cpu"] == "3"
-    threads = {each["name"]: each.get("value") for each in container["env"]}["OMP_NUM_THREADS"]
+    threads = {variable["name"]: variable.get("value") for variable in container["env"]}["OMP_NUM_THREADS"]
     assert threads == "1"  # or three processes would start three threads each
 
 
 def test_processes_share_memory_beyond_a_containers_64_megabytes(job_of):
-    mounts = {each["mountPath"]: each["name"] for each in container_of(job_of())["volumeMounts"]}
-    volumes = {each["name"]: each for each in job_of()["Job"]["spec"]["template"]["spec"]["volumes"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container_of(job_of())["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in job_of()["Job"]["spec"]["template"]["spec"]["volumes"]}
     assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory"}
 
 
 def test_volumes_are_mounted_by_name_or_by_what_has_one(job_of):
     volume = SimpleNamespace(name="results")
     objects = job_of(volumes={"/data": "shared", "/more": "shared", "/results": volume})
-    mounts = {each["mountPath"]: each["name"] for each in container_of(objects)["volumeMounts"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container_of(objects)["volumeMounts"]}
     claims = {
-        each["name"]: each["persistentVolumeClaim"]["claimName"]
-        for each in objects["Job"]["spec"]["template"]["spec"]["volumes"]
-        if "persistentVolumeClaim" in each
+        volume["name"]: volume["persistentVolumeClaim"]["claimName"]
+        for volume in objects["Job"]["spec"]["template"]["spec"]["volumes"]
+        if "persistentVolumeClaim" in volume
     }
     assert [claims[mounts[path]] for path in ("/data", "/more", "/results")] == [
         "shared",
@@ -186,7 +186,8 @@ def test_a_patch_makes_another_job_and_leaves_this_one_alone(trainer):
 def test_the_manifest_can_be_saved_and_seen_in_parts(trainer, tmp_path):
     job = kit.IndexedJob(trainer)
     saved = job.save(tmp_path / "job.yaml")
-    assert [each["kind"] for each in yaml.safe_load_all(saved.read_text())] == ["ConfigMap", "Service", "Job"]
+    kinds = [document["kind"] for document in yaml.safe_load_all(saved.read_text())]
+    assert kinds == ["ConfigMap", "Service", "Job"]
     assert "hello" not in job.manifest("Job")
     with pytest.raises(BadInput, match="Pod"):
         job.manifest("Pod")
@@ -261,11 +262,11 @@ class Api:
         key, _, value = labels.partition("=")
         name = fields.removeprefix("metadata.name=")
         return [
-            each
-            for (of, called), each in self.objects.items()
+            item
+            for (of, called), item in self.objects.items()
             if of == kind
             and name in ("", called)
-            and (not key or each["metadata"]["labels"].get(key) == value)
+            and (not key or item["metadata"]["labels"].get(key) == value)
         ]
 
     def find(self, kind, name):

@@ -74,7 +74,7 @@ def quiet(text):
 def test_one_folder_of_a_release_is_fetched_and_checked(archive, tmp_path):
     said = []
     catalog.fetch(archive, tmp_path / "upstream", report=said.append)
-    found = {str(each.relative_to(tmp_path / "upstream")) for each in (tmp_path / "upstream").rglob("*.yaml")}
+    found = {str(path.relative_to(tmp_path / "upstream")) for path in (tmp_path / "upstream").rglob("*.yaml")}
     assert found == {"base/crd.yaml", "top.yaml"}
     assert "fetching" in said[0]
 
@@ -129,11 +129,11 @@ def test_an_operator_that_the_kit_does_not_know_is_refused_with_those_it_knows()
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.name)
 def test_each_part_is_labelled_so_that_it_is_found_again(part):
     for path in config.manifests("operators", part.name).rglob("kustomization.yaml"):
-        ((pair,),) = [[each["pairs"] for each in yaml.safe_load(path.read_text())["labels"]]]
+        ((pair,),) = [[label["pairs"] for label in yaml.safe_load(path.read_text())["labels"]]]
         assert pair == {"trainyard/kit": "true", "trainyard/operator": part.name}
 
 
-@pytest.mark.parametrize("part", [each for each in PARTS if each.url], ids=lambda part: part.name)
+@pytest.mark.parametrize("part", [part for part in PARTS if part.url], ids=lambda part: part.name)
 def test_each_part_has_a_version_in_its_address_and_a_digest(part):
     assert part.version in part.url
     assert len(part.digest) == 64

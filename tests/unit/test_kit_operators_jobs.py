@@ -46,7 +46,7 @@ def patched_pods(spec):
 
 def test_the_first_node_is_the_master_and_the_others_are_workers(spec_of):
     replicas = spec_of(kit.PyTorchJob, nodes=4)["pytorchReplicaSpecs"]
-    assert {kind: each["replicas"] for kind, each in replicas.items()} == {"Master": 1, "Worker": 3}
+    assert {kind: replica["replicas"] for kind, replica in replicas.items()} == {"Master": 1, "Worker": 3}
     assert pod_of(replicas["Master"]) == pod_of(replicas["Worker"])
     assert set(spec_of(kit.PyTorchJob, nodes=1)["pytorchReplicaSpecs"]) == {"Master"}
 
@@ -76,8 +76,8 @@ def test_volumes_and_gpus_reach_the_pods_of_a_train_job_as_patches(spec_of):
     spec = spec_of(kit.TrainJob, nodes=3, volumes={"/data": "shared"}, gpus=2, args={"epochs": 3})
     pods = patched_pods(spec)["spec"]
     (container,) = pods["containers"]
-    mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
-    volumes = {each["name"]: each for each in pods["volumes"]}
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pods["volumes"]}
     assert volumes[mounts["/data"]]["persistentVolumeClaim"] == {"claimName": "shared"}
     assert volumes[mounts["/trainyard/trainer"]]["configMap"] == {"name": "digits"}
     assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory"}
@@ -107,11 +107,11 @@ def test_what_a_provider_adds_to_the_pods_is_seen_in_the_manifest(way, trainer):
     job = way(trainer, gpus=1)
     there = job.on(GpuPool("pool")).manifest()
     assert "nodeSelector" not in job.manifest()
-    found = [each for each in _dicts(list(yaml.safe_load_all(there))) if "nodeSelector" in each]
+    found = [document for document in _dicts(list(yaml.safe_load_all(there))) if "nodeSelector" in document]
     assert found
     for pod in found:
         assert pod["nodeSelector"] == {"pool": "gpu"}
-        assert [each["key"] for each in pod["tolerations"]] == ["nvidia.com/gpu", "pool"]
+        assert [toleration["key"] for toleration in pod["tolerations"]] == ["nvidia.com/gpu", "pool"]
 
 
 class AtACloud(GpuPool):
@@ -158,7 +158,7 @@ def test_a_train_job_says_that_it_cannot_name_a_priority(trainer):
 def test_a_pytorch_job_with_limits_has_workers_alone_that_meet_outside_of_them(trainer):
     trainer.write_text("import elastic\n")
     job = kit.PyTorchJob(trainer, name="digits", nodes=2, min_nodes=1, max_nodes=4)
-    kinds = [each["kind"] for each in job.objects]
+    kinds = [item["kind"] for item in job.objects]
     assert kinds == ["ConfigMap", "Service", "Pod", "PyTorchJob"]
     assert {"mine.py", "elastic_launch.py", "elastic_rendezvous.py"} <= set(job.objects[0]["data"])
     spec = job.objects[-1]["spec"]
@@ -182,7 +182,7 @@ def test_an_elastic_job_with_limits_is_started_by_the_elastic_launcher(trainer):
     assert container["command"] == ["python", "/trainyard/trainer/elastic_launch.py"]
     assert container["args"] == ["--nproc_per_node=2", "--max_restarts=10", "/trainyard/trainer/mine.py"]
     assert pod["topologySpreadConstraints"][0]["whenUnsatisfiable"] == "ScheduleAnyway"
-    assert all(each["tolerationSeconds"] for each in pod["tolerations"])
+    assert all(toleration["tolerationSeconds"] for toleration in pod["tolerations"])
 
 
 @pytest.mark.parametrize("way", [kit.ElasticJob, kit.PyTorchJob])

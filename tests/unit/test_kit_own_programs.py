@@ -33,7 +33,7 @@ def program(tmp_path):
 
 
 def objects_of(job):
-    return {each["kind"]: each for each in job.objects}
+    return {item["kind"]: item for item in job.objects}
 
 
 def fit(steps, name="mine"):
@@ -48,7 +48,7 @@ def test_packages_and_modules_beside_a_program_are_carried_at_their_paths(progra
     made = objects_of(kit.IndexedJob(program, name="mine"))
     data, (volume, *_) = made["ConfigMap"]["data"], made["Job"]["spec"]["template"]["spec"]["volumes"]
     assert set(data) == {"train.py", "utils..__init__.py", "utils..data.py", "helper.py"}
-    items = {each["path"]: each["key"] for each in volume["configMap"]["items"]}
+    items = {item["path"]: item["key"] for item in volume["configMap"]["items"]}
     assert items["utils/data.py"] == "utils..data.py"
 
 
@@ -68,9 +68,9 @@ def test_named_files_are_beside_the_program_and_copied_into_the_working_director
 def test_a_workspace_is_the_runs_own_folder_on_a_volume(program):
     job = kit.IndexedJob(program, name="mine", workspace="shared")
     spec = objects_of(job)["Job"]["spec"]["template"]["spec"]
-    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "workspace"]
+    (mount,) = [mount for mount in spec["containers"][0]["volumeMounts"] if mount["name"] == "workspace"]
     assert (mount["mountPath"], mount["subPath"]) == ("/workspace", "runs/mine")
-    (volume,) = [each for each in spec["volumes"] if each["name"] == "workspace"]
+    (volume,) = [volume for volume in spec["volumes"] if volume["name"] == "workspace"]
     assert volume == {"name": "workspace", "persistentVolumeClaim": {"claimName": "shared"}}
     assert job.claims == ("shared",)
 
@@ -119,7 +119,7 @@ second"""
 
 def test_names_from_outside_are_found_before_the_function_is_sent():
     def train():
-        return textwrap.dedent("") + str([program for each in range(3)])
+        return textwrap.dedent("") + str([program for index in range(3)])
 
     with pytest.raises(BadInput, match="uses program, textwrap from outside"):
         kit.IndexedJob(train)

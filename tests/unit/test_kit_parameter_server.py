@@ -24,7 +24,7 @@ def job(trainer=TRAINER, **more):
 
 def of_kind(job, kind, ending=""):
     (found,) = [
-        each for each in job.objects if each["kind"] == kind and each["metadata"]["name"].endswith(ending)
+        item for item in job.objects if item["kind"] == kind and item["metadata"]["name"].endswith(ending)
     ]
     return found
 
@@ -64,7 +64,7 @@ def test_the_master_may_touch_pods_and_its_own_job_and_nothing_else():
     binding = of_kind(made, "RoleBinding")
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "elasticdl-mine-master"}]
     assert binding["roleRef"]["name"] == "elasticdl-mine-master"
-    assert all(not each["spec"]["automountServiceAccountToken"] for each in templates(made).values())
+    assert all(not template["spec"]["automountServiceAccountToken"] for template in templates(made).values())
 
 
 def test_the_package_and_the_users_file_travel_with_it():

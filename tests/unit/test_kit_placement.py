@@ -31,7 +31,7 @@ def placement():
 
 
 def test_a_pods_time_is_told_by_state_and_place(placement):
-    stays = [(each.uid, each.state, each.node, each.began - START) for each in placement.intervals]
+    stays = [(stay.uid, stay.state, stay.node, stay.began - START) for stay in placement.intervals]
     assert stays == [
         ("a", "running", "node-0", 0),  # it ran before the first look: the API says since when
         ("n", "waiting", "", 2),
@@ -39,17 +39,17 @@ def test_a_pods_time_is_told_by_state_and_place(placement):
         ("b", "waiting", "", 5),
         ("n", "running", "node-0", 5),
     ]
-    assert [each.uid for each in placement.intervals if each.ended is None] == ["b", "n"]
+    assert [interval.uid for interval in placement.intervals if interval.ended is None] == ["b", "n"]
 
 
 def test_the_table_has_a_row_a_pod_also_where_two_had_one_name(placement):
     rows = list(placement.table(now=START + 9))
-    assert [(each["pod"], each["of"], each["end"]) for each in rows] == [
+    assert [(row["pod"], row["of"], row["end"]) for row in rows] == [
         ("digits-worker-0", "digits-worker-0", "preempted"),
         ("nginx-x", "nginx", "running"),
         ("digits-worker-0", "digits-worker-0", "waiting"),
     ]
-    assert [(each["waited, s"], each["ran, s"]) for each in rows] == [
+    assert [(row["waited, s"], row["ran, s"]) for row in rows] == [
         ("0.0", "5.0"),
         ("3.0", "4.0"),
         ("4.0", "0.0"),
@@ -69,9 +69,9 @@ def test_the_picture_has_a_lane_for_those_who_wait_and_one_for_each_node(placeme
         placement.add_loss("digits-worker-0", START + step / 4, 1 / (1 + step))
     figure = plot_placement(placement, title="lab", words="", began=START, now=START + 9).figure
     lanes, loss = figure.axes
-    assert [each.get_text() for each in lanes.get_yticklabels()] == ["Pending", "node-0", "node-1"]
+    assert [label.get_text() for label in lanes.get_yticklabels()] == ["Pending", "node-0", "node-1"]
     assert len(loss.lines[0].get_xdata()) == 20
-    assert [each.get_text() for each in lanes.get_legend().get_texts()][:2] == ["digits-worker-0", "nginx"]
+    assert [text.get_text() for text in lanes.get_legend().get_texts()][:2] == ["digits-worker-0", "nginx"]
 
 
 def test_losses_of_a_long_run_stay_within_bounds(placement):

@@ -49,14 +49,14 @@ def job_of(way, **arguments):
 def containers_of(job):
     """Return containers of the pods that train, and those of all others."""
     if isinstance(job, kit.ParameterServer):
-        (text,) = [each["data"] for each in job.objects if each["metadata"]["name"].endswith("-templates")]
+        (text,) = [item["data"] for item in job.objects if item["metadata"]["name"].endswith("-templates")]
         pods = {role: json.loads(text[f"{role}.json"])["spec"]["containers"][0] for role in ("worker", "ps")}
         return pods["worker"], [pods["ps"], job.objects[-1]["spec"]["template"]["spec"]["containers"][0]]
     if isinstance(job, kit.TrainJob):
         trainer = job.objects[-1]["spec"]["trainer"]
         return trainer | {"resources": trainer["resourcesPerNode"]}, []
     found = list(_containers(job.objects[-1]))
-    others = [each for item in job.objects if item["kind"] == "Pod" for each in item["spec"]["containers"]]
+    others = [other for item in job.objects if item["kind"] == "Pod" for other in item["spec"]["containers"]]
     return found[0], [each for each in others if each["name"] == "store"]
 
 
@@ -69,7 +69,7 @@ def _containers(item):
 
 
 def variables(container):
-    return {each["name"]: each.get("value") for each in container.get("env", [])}
+    return {variable["name"]: variable.get("value") for variable in container.get("env", [])}
 
 
 @pytest.mark.parametrize("way", WAYS)

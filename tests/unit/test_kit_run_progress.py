@@ -18,8 +18,8 @@ def line(event, rank=0, world_size=2, **fields):
 
 def progress_of(*lines):
     progress = RunProgress()
-    for each in metrics.parse(lines):
-        progress.add(each)
+    for event in metrics.parse(lines):
+        progress.add(event)
     return progress
 
 

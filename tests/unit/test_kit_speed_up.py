@@ -49,11 +49,11 @@ def test_a_batch_that_is_divided_follows_amdahls_law_less_the_network():
     speed = StepTimes(STRONG)
     assert speed.simulated
     assert speed.not_divided == pytest.approx(0.02)
-    assert [speed.network(each) for each in STRONG] == pytest.approx([0, 0.01, 0.03])
-    assert [speed.speed_up(each) for each in STRONG] == pytest.approx([1, 0.42 / 0.23, 0.42 / 0.15])
+    assert [speed.network(answer) for answer in STRONG] == pytest.approx([0, 0.01, 0.03])
+    assert [speed.speed_up(answer) for answer in STRONG] == pytest.approx([1, 0.42 / 0.23, 0.42 / 0.15])
     # Amdahl: 1 / (s + (1 - s) / n) with s = 20 / 420.
     amdahl = [1 / (20 / 420 + 400 / 420 / n) / n for n in (1, 2, 4)]
-    assert [speed.amdahl(each) for each in STRONG] == pytest.approx(amdahl)
+    assert [speed.amdahl(answer) for answer in STRONG] == pytest.approx(amdahl)
 
 
 def test_batches_that_grow_with_the_workers_lose_to_the_network_alone():

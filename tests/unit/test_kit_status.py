@@ -12,7 +12,7 @@ def job(*conditions, completions=2, **status):
     return {
         "spec": {"completions": completions},
         "status": {
-            "conditions": [{"type": each, "status": "True", "message": f"{each}!"} for each in conditions]
+            "conditions": [{"type": kind, "status": "True", "message": f"{kind}!"} for kind in conditions]
         }
         | status,
     }
@@ -142,5 +142,5 @@ def test_a_pods_word_is_that_of_kubectl(seen, word):
 def test_the_table_of_pods_has_a_column_for_reasons_only_when_there_are_any():
     assert "why" not in pods.table([pod(0)]).columns
     table = pods.table([unschedulable(1), pod(0)])
-    assert [each["rank"] for each in table] == [0, 1]
+    assert [row["rank"] for row in table] == [0, 1]
     assert WORDS in repr(table)

@@ -62,8 +62,8 @@ def test_a_step_that_one_rank_alone_had_reached_is_lost_and_repeated(whole):
 def test_workers_have_spans_of_training_waiting_and_hanging(whole):
     def spans(worker):
         return [
-            (each.kind, round(each.begin - BEGAN, 2), round(each.end - BEGAN, 2))
-            for each in whole.states[worker]
+            (state.kind, round(state.begin - BEGAN, 2), round(state.end - BEGAN, 2))
+            for state in whole.states[worker]
         ]
 
     assert spans("lab-1") == [
@@ -86,7 +86,7 @@ def test_a_worker_that_hangs_is_known_until_somebody_lets_it_go_on():
     story = lab()
     story.events = story.events[:2]
     story.written = {
-        worker: [each for each in lines if "time" in each][:9] for worker, lines in story.written.items()
+        worker: [line for line in lines if "time" in line][:9] for worker, lines in story.written.items()
     }
     seen = timeline(story, now=8.0)
     assert seen.paused == {"lab-1"}

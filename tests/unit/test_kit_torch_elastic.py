@@ -38,13 +38,13 @@ def test_workers_are_made_of_the_template_as_it_is_patched(trainer):
         "digits-0",
         "digits-1",
     ]
-    env = {each["name"]: each["value"] for each in second["spec"]["containers"][0]["env"]}
+    env = {variable["name"]: variable["value"] for variable in second["spec"]["containers"][0]["env"]}
     assert env["A"] == "b"
     assert env["PET_NNODES"] == "1:3"
     assert env["PET_RDZV_ENDPOINT"] == "digits-store.digits:29400"
     assert second["spec"]["hostname"] == "digits-1"
     assert job_kinds.replica_limits(template) == (2, 1, 3)
-    assert all(each["metadata"]["labels"][names.RUN] == "digits" for each in job.objects)
+    assert all(item["metadata"]["labels"][names.RUN] == "digits" for item in job.objects)
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def said(event, *, rank, world_size=3, at=1.0, **fields):
 
 
 def test_a_rank_is_where_the_newest_rendezvous_has_put_it():
-    first = [said("rendezvous", rank=each, round=0, pid=10 + each) for each in range(3)]
+    first = [said("rendezvous", rank=index, round=0, pid=10 + index) for index in range(3)]
     second = [
-        said("rendezvous", rank=each, world_size=2, at=2.0, round=1, pid=20 + each) for each in range(2)
+        said("rendezvous", rank=index, world_size=2, at=2.0, round=1, pid=20 + index) for index in range(2)
     ]
     found = rank_processes([*first, said("start", rank=1, at=3.0, pid=99), *second])
     assert {rank: each.pid for rank, each in found.items()} == {0: 20, 1: 21}
@@ -141,8 +141,8 @@ def test_a_rank_is_where_the_newest_rendezvous_has_put_it():
 
 
 def test_trainers_that_start_once_say_by_that_where_they_are():
-    early = [said("start", rank=each, pid=each) for each in range(3)]
-    again = [said("start", rank=each, world_size=2, at=2.0, pid=5 + each) for each in range(2)]
+    early = [said("start", rank=index, pid=index) for index in range(3)]
+    again = [said("start", rank=index, world_size=2, at=2.0, pid=5 + index) for index in range(2)]
     found = rank_processes([*early, *again, said("step", rank=0, at=3.0)])
     assert {rank: each.pid for rank, each in found.items()} == {0: 5, 1: 6}
     assert rank_processes([said("start", rank=0, host="digits-0")])[0].pid is None

@@ -93,7 +93,7 @@ def test_short_memory_refuses_pods_of_best_effort_alone():
 
 
 def names(usages):
-    return [each.pod["metadata"]["name"] for each in usages]
+    return [usage.pod["metadata"]["name"] for usage in usages]
 
 
 def test_pods_above_their_requests_go_first_then_the_least_priority_then_the_largest():

@@ -77,8 +77,8 @@ def test_a_flat_model_computes_what_it_did_and_bytes_carry_it_to_another():
     flats = [shards.flatten(groups) for groups in shards.plan(model, 2)]
     assert torch.equal(model(x), expected)
     with torch.no_grad():
-        for each in other.parameters():
-            each.zero_()
+        for parameter in other.parameters():
+            parameter.zero_()
     theirs = [shards.flatten(groups) for groups in shards.plan(other, 2)]
     for source, target in zip(flats, theirs, strict=True):
         shards.unpack(shards.pack(source), target)
@@ -107,7 +107,7 @@ def test_a_shards_steps_are_those_of_the_optimizer_on_the_whole_model():
         optimizer.step()
         assert push(shard, step, 0.5) == APPLIED
     ours = {m.name: m.tensor for group in shard.groups for m in group.members}
-    assert all(torch.equal(ours[name], each) for name, each in model.named_parameters())
+    assert all(torch.equal(ours[name], parameter) for name, parameter in model.named_parameters())
 
 
 def test_a_minibatch_is_applied_once_however_often_it_is_pushed():

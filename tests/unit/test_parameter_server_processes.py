@@ -45,9 +45,9 @@ def test_worker_server_and_master_are_killed_and_each_record_counts_once_per_epo
         assert [job.events("server", index, "end")[-1]["version"] for index in (0, 1)] == [steps, steps]
         (end,) = job.events("master", event="end")
         assert end["records"] == EPOCHS * RECORDS
-        assert {each["epoch"] for each in job.events("master", event="epoch")} == set(range(EPOCHS))
+        assert {event["epoch"] for event in job.events("master", event="epoch")} == set(range(EPOCHS))
         assert job.events("server", 1, "resume")[0]["version"] >= 25
-        assert {each["state"] for each in job.events("master", event="task")} == {"doing", "done", "todo"}
+        assert {event["state"] for event in job.events("master", event="task")} == {"doing", "done", "todo"}
 
 
 def test_gradients_are_waited_for_and_averaged_and_the_rest_at_the_end_is_not_forgotten(tmp_path):
@@ -85,7 +85,7 @@ def test_of_two_masters_the_newer_goes_on_and_the_older_ends(tmp_path):
     with LocalJob(tmp_path, records=60, workers=1) as job:
         first = job.start("master")
         job.wait_for("master", "start")
-        job.flags = [each for each in job.flags if not each.startswith("--port")]
+        job.flags = [flag for flag in job.flags if not flag.startswith("--port")]
         job.flags.append(f"--port={free_port()}")
         second = job.start("master", 1)
         first.join(DEADLINE)

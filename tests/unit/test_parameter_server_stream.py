@@ -18,14 +18,14 @@ class Master(protocol_pb2_grpc.MasterServicer):
 
     def Tasks(self, requests, context):
         self.streams += 1
-        for each in requests:
-            if each.worker == 20:
+        for request in requests:
+            if request.worker == 20:
                 context.abort(grpc.StatusCode.UNAVAILABLE, "not ready")
-            if each.worker == 30:
+            if request.worker == 30:
                 self.silent.set()
                 continue
-            yield Task(id=each.worker)
-            if each.worker == 10:
+            yield Task(id=request.worker)
+            if request.worker == 10:
                 return
 
 

@@ -81,8 +81,8 @@ class World:
 
     def finish(self, worker=99):
         """Let one worker do all that is left."""
-        for each in range(WORKERS):
-            self.kill_worker(each)
+        for index in range(WORKERS):
+            self.kill_worker(index)
         while not self.ledger.over:
             assert self.ask(worker) is not None, "something is left, and nobody has it"
             while self.tasks[worker][1]:

@@ -26,7 +26,7 @@ def test_all_that_fails_is_told_at_once_with_what_mends_each():
         about=ABOUT,
     )
     assert not report.ok
-    assert [each.level for each in report.checks] == [
+    assert [check.level for check in report.checks] == [
         Level.OK,
         Level.FAILED,
         Level.WARN,
@@ -42,7 +42,7 @@ def test_all_that_fails_is_told_at_once_with_what_mends_each():
 
 def test_without_credentials_nothing_else_is_asked():
     report = run([Probe("credentials", refuse, stops=True), Probe("quota", refuse)], about=ABOUT)
-    assert [each.name for each in report.checks] == ["credentials"]
+    assert [check.name for check in report.checks] == ["credentials"]
 
 
 def test_what_could_not_be_looked_at_is_a_warning_where_it_is_not_needed():

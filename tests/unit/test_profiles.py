@@ -19,7 +19,7 @@ FULL = tomllib.loads((ROOT / "notebooks" / "settings" / "full.toml").read_text()
 def test_the_full_profile_has_parameters_of_notebooks(name):
     notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
     statements = ast.parse(notebook.cells[1].source).body
-    known = {each.targets[0].id for each in statements}
+    known = {statement.targets[0].id for statement in statements}
     assert set(FULL[name]) <= known
 
 

@@ -159,7 +159,7 @@ def test_a_notebook_follows_the_one_whose_work_it_uses_and_what_takes_longest_be
 def test_the_notebooks_of_the_course_say_what_they_need_in_names_that_exist():
     from localkube.controlplane.recipes import RECIPES
 
-    found = {each.name: each for each in map(plan.read, (ROOT / "notebooks").glob("[0-9]*.ipynb"))}
+    found = {path.name: path for path in map(plan.read, (ROOT / "notebooks").glob("[0-9]*.ipynb"))}
     assert not found["00_start"].needs_cluster
     assert found["13_clean_up"].last
     for each in found.values():

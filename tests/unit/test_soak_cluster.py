@@ -59,7 +59,7 @@ def test_a_line_that_is_missing_comes_twice_or_is_torn_is_found(lines):
         count_lines(lines, about="here")
 
 
-@pytest.mark.parametrize("field", [each for each in vars(COUNTS) if each != "zombies"])
+@pytest.mark.parametrize("field", [variable for variable in vars(COUNTS) if variable != "zombies"])
 def test_each_resource_that_is_left_behind_is_found(field):
     value = getattr(COUNTS, field)
     more = {key: count + 1 for key, count in value.items()} if isinstance(value, dict) else value + 1

@@ -46,7 +46,7 @@ def docker(*words, **options):
 def base():
     """The stand-in for the official image."""
     name = f"trainyard-test-{secrets.token_hex(4)}:base"
-    files = {Path(shutil.which(each)).resolve(): f"bin/{each}" for each in PROGRAMS}
+    files = {Path(shutil.which(program)).resolve(): f"bin/{program}" for program in PROGRAMS}
     for program in list(files):
         linked = subprocess.run(["ldd", program], capture_output=True, text=True, check=True).stdout
         files |= {Path(path).resolve(): path.lstrip("/") for path in re.findall(r"(/\S+) \(0x", linked)}

@@ -55,7 +55,7 @@ def imports(trainer):
         elif isinstance(node, ast.ImportFrom) and not node.level:
             names.add(node.module)
         elif isinstance(node, ast.Call) and ast.unparse(node.func) == "importlib.util.find_spec":
-            names |= {each.value for each in node.args if isinstance(each, ast.Constant)}
+            names |= {argument.value for argument in node.args if isinstance(argument, ast.Constant)}
     names |= {package for name, package in BEHIND.items() if name in names}
     names = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names)
     beside = {name: path for name in names if (path := trainer.with_name(f"{name}.py")).exists()}

@@ -157,8 +157,8 @@ def test_one_epoch_trains_the_published_network_on_two_ranks_with_the_batch_of_e
     data = write_mnist(tmp_path / "mnist", train=1000)
     flags = ["--dataset=mnist", f"--data-dir={data}", "--epochs=1", "--batch-size=16"]
     processes = start_ranks(2, "digits_ddp", *flags)
-    lines = [line for each in processes for line in each.communicate(timeout=110)[0].splitlines()]
-    assert not any(each.returncode for each in processes)
+    lines = [line for process in processes for line in process.communicate(timeout=110)[0].splitlines()]
+    assert not any(process.returncode for process in processes)
     events = [json.loads(line) for line in lines if line.startswith("{")]
     (evaluation,) = of_kind(events, "eval")
     assert evaluation["images"] == 50
@@ -197,8 +197,8 @@ def test_a_simulated_accelerator_takes_time_for_each_image_of_the_local_batch_an
     runs = {}
     for ranks, ms in ((1, 0), (1, 2), (2, 2)):
         processes = start_ranks(ranks, *flags, f"--simulated-ms-per-image={ms}")
-        lines = [line for each in processes for line in each.communicate(timeout=120)[0].splitlines()]
-        assert not any(each.returncode for each in processes)
+        lines = [line for process in processes for line in process.communicate(timeout=120)[0].splitlines()]
+        assert not any(process.returncode for process in processes)
         runs[ranks, ms] = [json.loads(line) for line in lines if line.startswith("{")]
         tested = r"Test set: Average loss: \d\.\d{4}, Accuracy: \d+/360 \(\d\d%\)"
         for published in (r"Train Epoch: 1 \[0/1437 \(0%\)\]\tLoss: \d\.\d{6}", tested):
@@ -207,7 +207,7 @@ def test_a_simulated_accelerator_takes_time_for_each_image_of_the_local_batch_an
     assert [each["ms_per_image"] for each in said] == [2, 2]
     assert not of_kind(runs[1, 0], "simulated_accelerator")
     for ranks in (1, 2):  # 23 steps of 64 images in all, less those that the last one lacks
-        assert min(each["seconds"] for each in of_kind(runs[ranks, 2], "epoch")) >= 1437 / ranks * 0.002
-    assert [each["loss"] for each in of_kind(runs[1, 2], "step")] == pytest.approx(
-        [each["loss"] for each in of_kind(runs[1, 0], "step")], abs=1e-4
+        assert min(event["seconds"] for event in of_kind(runs[ranks, 2], "epoch")) >= 1437 / ranks * 0.002
+    assert [event["loss"] for event in of_kind(runs[1, 2], "step")] == pytest.approx(
+        [event["loss"] for event in of_kind(runs[1, 0], "step")], abs=1e-4
     )

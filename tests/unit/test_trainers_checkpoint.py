@@ -61,8 +61,8 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(flags, seen, run_t
     (resumed,) = of_kind(rest, "resume")
     assert (resumed["epoch"], resumed["next_step"], resumed["broken"]) == (1, 6, [])
     assert seen.images[:16] + seen.images[17:] == images, "the step that was lost is taken again, no other"
-    losses = {each["step"]: each["loss"] for each in of_kind(whole, "step")}
-    again = {each["step"]: each["loss"] for each in of_kind(rest, "step")}
+    losses = {event["step"]: event["loss"] for event in of_kind(whole, "step")}
+    again = {event["step"]: event["loss"] for event in of_kind(rest, "step")}
     assert again == {step: losses[step] for step in range(16, 20)}
     assert all(torch.equal(reference[name], value) for name, value in weights(flags).items())
 
@@ -114,10 +114,10 @@ def test_two_ranks_that_were_killed_go_on_together(flags):
     ranks = start_ranks(2, "cifar10_checkpoint", *flags)
     said = [[json.loads(line) for line in rank.communicate(timeout=100)[0].splitlines()] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    places = [(each["epoch"], each["next_step"]) for events in said for each in of_kind(events, "resume")]
+    places = [(event["epoch"], event["next_step"]) for events in said for event in of_kind(events, "resume")]
     assert len(places) == 2
     assert len(set(places)) == 1, "both go on with the same step"
     first = places[0][0] * 10 + places[0][1]
     assert first >= 6
     for events in said:
-        assert [each["step"] for each in of_kind(events, "step")] == list(range(first, 20))
+        assert [event["step"] for event in of_kind(events, "step")] == list(range(first, 20))

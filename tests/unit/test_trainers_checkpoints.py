@@ -79,10 +79,10 @@ def test_training_goes_on_in_the_state_while_a_copy_of_it_is_written(tmp_path, m
             live["model"]["weight"].fill_(99)  # the next step of training
             may_write.set()
             keeper.close()
-            assert [each["step"] for each in keeper.finished()] == [int(value)]
+            assert [name["step"] for name in keeper.finished()] == [int(value)]
             assert keeper.load().state["model"]["weight"][0] == value
     assert asked == ["checkpoint-writer"] * 2
-    assert "checkpoint-writer" not in {each.name for each in threading.enumerate()}, "joined"
+    assert "checkpoint-writer" not in {thread.name for thread in threading.enumerate()}, "joined"
 
 
 def test_the_next_save_waits_for_the_one_before_and_says_so(tmp_path, monkeypatch):
@@ -202,4 +202,4 @@ def test_a_save_that_works_forgives_those_that_did_not(tmp_path):
         for step, size in enumerate((100_000, 1000, 100_000, 1000)):
             keeper.save(state(size=size), epoch=0, step=step)
         keeper.close()
-        assert ["error" in each for each in keeper.finished()] == [True, False, True, False]
+        assert ["error" in name for name in keeper.finished()] == [True, False, True, False]

@@ -108,7 +108,7 @@ def test_the_rate_rises_for_a_fifth_and_ends_near_zero():
 def test_models_are_those_that_the_text_names_and_end_in_one_answer_a_class(name, parameters):
     network = ddp.make_model(name, 10)
     assert network(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
-    assert sum(each.numel() for each in network.parameters()) == parameters
+    assert sum(parameter.numel() for parameter in network.parameters()) == parameters
 
 
 def test_one_rank_learns_saves_its_model_and_the_test_job_finds_the_same_accuracy(
@@ -117,7 +117,7 @@ def test_one_rank_learns_saves_its_model_and_the_test_job_finds_the_same_accurac
     saved = tmp_path / "models" / "cifar10.pt"
     flags = ["--data-dir", data, "--epochs", 4, "--batch-size", 20, "--model-file", saved]
     events = run_trainer(ddp, *flags)
-    assert [each["event"] for each in events if each["event"] != "step"] == [
+    assert [event["event"] for event in events if event["event"] != "step"] == [
         "start",
         *["epoch"] * 4,
         "memory",
@@ -132,7 +132,7 @@ def test_one_rank_learns_saves_its_model_and_the_test_job_finds_the_same_accurac
     assert [path.name for path in saved.parent.iterdir()] == ["cifar10.pt"], "nothing half-written is left"
 
     tested = run_trainer(test_job, "--data-dir", data, "--model-file", saved, "--mistakes", 3)
-    assert [each["event"] for each in tested] == ["start", "eval", "end"]
+    assert [event["event"] for event in tested] == ["start", "eval", "end"]
     found = tested[1]
     assert {key: found[key] for key in ("accuracy", "loss", "images")} == pytest.approx(
         {key: result[key] for key in ("accuracy", "loss", "images")}, abs=1e-4
@@ -144,7 +144,7 @@ def test_the_same_seed_gives_the_same_losses_and_another_gives_others(data, run_
         events = run_trainer(
             ddp, "--data-dir", data, "--epochs", 1, "--batch-size", 20, "--log-every", 1, "--seed", seed
         )
-        return [each["loss"] for each in of_kind(events, "step")]
+        return [event["loss"] for event in of_kind(events, "step")]
 
     first = losses(0)
     assert len(first) == 10
@@ -161,7 +161,7 @@ def test_every_model_trains_with_and_without_what_makes_it_fast(model, off, data
         ddp, "--data-dir", data, "--model", model, "--epochs", 1, "--limit", 20, "--batch-size", 10, *off
     )
     assert of_kind(events, "end")[0]["steps"] == 2
-    assert all(0 < each["loss"] < 20 for each in of_kind(events, "epoch"))
+    assert all(0 < event["loss"] < 20 for event in of_kind(events, "epoch"))
     assert of_kind(events, "start")[0]["precision"] in (["fp32"] if off else ["bf16", "fp32"])
 
 
@@ -176,8 +176,9 @@ def test_two_ranks_take_half_the_steps_each_and_count_every_test_image_once(data
     published = ("reading .*/cifar-10-batches-py/", r"\[1,     5\] loss: \d\.\d{3}", "Finished Training")
     for words in (*published, f"saving model: {saved}"):
         assert len(re.findall(f"^{words}$", "".join(said), re.MULTILINE)) == 2 - words.startswith("saving")
-    assert {(each["rank"], each["steps"]) for each in of_kind(events, "epoch")} == {(0, 5), (1, 5)}, "not ten"
-    assert {each["lr"] for each in of_kind(events, "start")} == {round(0.1 * 20 / 128 * 2, 5)}, (
+    steps = {(event["rank"], event["steps"]) for event in of_kind(events, "epoch")}
+    assert steps == {(0, 5), (1, 5)}, "not ten"
+    assert {event["lr"] for event in of_kind(events, "start")} == {round(0.1 * 20 / 128 * 2, 5)}, (
         "and a rate for two"
     )
     (result,) = of_kind(events, "eval")

@@ -43,11 +43,11 @@ def told(events: list[dict]) -> dict[int, tuple[float, int]]:
         {0: (2.5, 64)}
     """
     steps: dict[int, tuple[float, int]] = {}
-    for each in events:
-        if each["event"] == "step":
-            loss, samples = steps.setdefault(each["step"], (each["loss"], each["samples"]))
-            assert abs(loss - each["loss"]) <= 1e-9, f"step {each['step']} had two results"
-            assert samples == each["samples"]
+    for event in events:
+        if event["event"] == "step":
+            loss, samples = steps.setdefault(event["step"], (event["loss"], event["samples"]))
+            assert abs(loss - event["loss"]) <= 1e-9, f"step {event['step']} had two results"
+            assert samples == event["samples"]
     return steps
 
 
@@ -73,7 +73,7 @@ def test_each_sample_counts_once_an_epoch_for_any_sequence_of_world_sizes(
         shares = [
             digits.share_of(order, index, batch=batch, rank=rank, world_size=size) for rank in range(size)
         ]
-        lengths = [len(each) for each in shares]
+        lengths = [len(share) for share in shares]
         assert max(lengths) - min(lengths) <= 1, "no rank has more to do than another"
         if left == 0:
             if not torn:  # the step is complete, and the next world takes the next one
@@ -190,5 +190,5 @@ def test_under_stock_torchrun_all_start_again_from_the_checkpoint(digits, run_tr
     assert of_kind(said, "resume")[0]["next_step"] >= 42
     steps = told(said)
     assert steps.keys() == reference.keys()
-    assert max(abs(steps[each][0] - reference[each][0]) for each in steps) <= EXACT
+    assert max(abs(steps[step][0] - reference[step][0]) for step in steps) <= EXACT
     assert sum(samples for _, samples in steps.values()) == 6 * IMAGES

@@ -36,7 +36,7 @@ def test_it_learns_and_the_test_job_reads_its_model(run_trainer, tmp_path):
 @pytest.mark.parametrize(("name", "millions"), [("resnet18", 11.3), ("resnet50", 23.9), ("resnet101", 42.9)])
 def test_the_networks_are_torchvisions(name, millions):
     with torch.device("meta"):
-        counted = sum(each.numel() for each in tiny.make_model(name, 200).parameters())
+        counted = sum(parameter.numel() for parameter in tiny.make_model(name, 200).parameters())
     assert round(counted / 1e6, 1) == millions
 
 

@@ -30,7 +30,7 @@ def weights(path):
 
 
 def losses(events):
-    return {(each["rank"], each["step"]): each["loss"] for each in of_kind(events, "step")}
+    return {(event["rank"], event["step"]): event["loss"] for event in of_kind(events, "step")}
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,8 @@ def test_a_checkpoint_of_two_ranks_resumes_on_two_as_if_nothing_had_happened_and
     flags = [f"--data-dir={data}", "--epochs=2", f"--checkpoint-dir={checkpoints}"]
     again = tmp_path / "again.pt"
     events = train(2, "cifar10_fsdp", *flags, f"--model-file={again}")
-    assert [each["epoch"] for each in of_kind(events, "resume")] == [1, 1]
-    assert {each["epoch"] for each in of_kind(events, "step")} == {1}
+    assert [event["epoch"] for event in of_kind(events, "resume")] == [1, 1]
+    assert {event["epoch"] for event in of_kind(events, "step")} == {1}
     reference = weights(saved)
     assert all(torch.equal(tensor, reference[name]) for name, tensor in weights(again).items())
     (checkpoints / "epoch-0002" / ".metadata").unlink()

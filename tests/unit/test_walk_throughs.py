@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 STEPS = tomllib.loads((ROOT / "tests" / "walk_throughs" / "steps.toml").read_text(encoding="utf-8"))["step"]
 LINK = re.compile(r"\[(\d\d)\]\(\.\./notebooks/([^)#]+)\.ipynb#cell-id=([^)]+)\)")
 # What sends the manifests of a folder, beside who names the file.
-SENDERS = {each.folder: each.__name__ for each in vars(jobs).values() if getattr(each, "folder", None)}
+SENDERS = {kind.folder: kind.__name__ for kind in vars(jobs).values() if getattr(kind, "folder", None)}
 SENDERS |= {
     "parameter-server": "ParameterServer",
     "dataset": "prepare_dataset",
@@ -48,25 +48,25 @@ def definitions(path):
         targets = node.targets if isinstance(node, ast.Assign) else [node]
         for target in targets:
             names = target.elts if isinstance(target, ast.Tuple) else [target]
-            found |= {getattr(each, "name", getattr(each, "id", "")): node for each in names}
+            found |= {getattr(name, "name", getattr(name, "id", "")): node for name in names}
     return found
 
 
 @cache
 def source_of(path, name):
     """Return the source of a test with that of the fixtures, functions and constants that it uses."""
-    folders = [each for each in Path(path).parents if each.name]
-    files = [path, *(str(each / "conftest.py") for each in folders if (ROOT / each / "conftest.py").exists())]
+    folders = [parent for parent in Path(path).parents if parent.name]
+    files = [path, *(str(up / "conftest.py") for up in folders if (ROOT / up / "conftest.py").exists())]
     known, wanted, found = {}, [name], {}
-    for each in reversed(files):
-        known |= definitions(each)
+    for file in reversed(files):
+        known |= definitions(file)
     while wanted:
         one = wanted.pop()
         if one in known and one not in found:
             found[one] = ast.unparse(known[one])
             nodes = list(ast.walk(known[one]))
-            wanted += [each.id for each in nodes if isinstance(each, ast.Name)]
-            wanted += [each.arg for each in nodes if isinstance(each, ast.arg)]
+            wanted += [node.id for node in nodes if isinstance(node, ast.Name)]
+            wanted += [node.arg for node in nodes if isinstance(node, ast.arg)]
     return "\n".join(found.values())
 
 
@@ -85,7 +85,7 @@ def test_the_cells_and_tests_of_a_step_exist_and_its_manifests_are_in_what_they_
     for path, _, name in (test.partition("::") for test in step.get("tests", [])):
         assert name in definitions(path), f"{path} has no test {name!r}"
         sources.append(source_of(path, name))
-    for notebook, _, cell in (each.partition("#") for each in step["cells"]):
+    for notebook, _, cell in (place.partition("#") for place in step["cells"]):
         assert cell in code_cells(notebook), f"{notebook} has no code cell {cell}"
         sources.append("\n".join(code_cells(notebook).values()))
     for manifest in step.get("manifests", []):

@@ -109,7 +109,7 @@ def test_ci_runs_on_both_architectures_and_on_every_python_that_is_promised():
     assert set(load("ci")["jobs"]) == {"lint", "unit-and-node", "notebooks", "clouds"}
     matrix = load("ci")["jobs"]["unit-and-node"]["strategy"]["matrix"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    promised = [each.rpartition(" ")[2] for each in project["classifiers"] if ":: Python :: 3." in each]
+    promised = [line.rpartition(" ")[2] for line in project["classifiers"] if ":: Python :: 3." in line]
     assert matrix["python"] == promised == ["3.11", "3.12", "3.13", "3.14"]
     assert matrix["runner"] == ["ubuntu-24.04", "ubuntu-24.04-arm"]
 

@@ -79,9 +79,9 @@ def test_the_published_commands_train_evaluate_and_predict(cluster, data, shell)
     shell("kubectl delete pod elasticdl-test-mnist-worker-0")
     shell("kubectl wait --for=create pod/elasticdl-test-mnist-worker-4 --timeout=60s")
     run.wait(timeout=600)
-    assert running(shell, "test-mnist") == [each for each in PODS if each != "worker-0"] + ["worker-4"]
+    assert running(shell, "test-mnist") == [pod for pod in PODS if pod != "worker-0"] + ["worker-4"]
     said = shell('kubectl logs elasticdl-test-mnist-master | grep "Evaluation"')
-    steps = [int(each) for each in re.findall(r"Evaluation at step (\d+): accuracy = ", said)]
+    steps = [int(match) for match in re.findall(r"Evaluation at step (\d+): accuracy = ", said)]
     assert 200 <= steps[0] < steps[-1] == 375
     priority = "kubectl get pod elasticdl-test-mnist-worker-1 -o jsonpath={.spec.priorityClassName}"
     assert shell(priority) == "low"
@@ -95,7 +95,7 @@ def test_the_published_commands_train_evaluate_and_predict(cluster, data, shell)
     shell(LATER.format(command="predict", data="prediction_data", **places))
     cluster.run("predict-mnist").wait(timeout=300)
     counts = re.findall(r"by class: \[(.*)\]", shell("kubectl logs elasticdl-predict-mnist-worker-0"))
-    assert sum(int(each) for line in counts for each in line.split(", ")) == data.test_images
+    assert sum(int(word) for line in counts for word in line.split(", ")) == data.test_images
 
 
 def test_a_deleted_master_is_replaced_by_its_job_and_the_run_goes_on(cluster, data, shell):

@@ -28,7 +28,7 @@ def _lines(cluster: Cluster) -> Iterator[str]:
     yield from _part("pods", lambda: repr(cluster.pods()).splitlines())
     yield from _part("runs", lambda: repr(cluster.runs()).splitlines())
     try:
-        newest = [str(each["run"]) for each in cluster.runs()][-RUNS:]
+        newest = [str(run["run"]) for run in cluster.runs()][-RUNS:]
     except KitError:
         return
     for name in newest:

@@ -61,13 +61,17 @@ class Bundle:
 
     def _collect_logs(self, kube: Kube, pod: Object, folder: Path) -> None:
         status = pod.get("status", {})
-        for each in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
-            name = f"{pod['metadata']['name']}_{each['name']}"
-            if set(each["state"]) & {"running", "terminated"}:
-                self._write(folder / f"{name}.log", lambda each=each: _log(kube, pod, each["name"]))
-            if each.get("restartCount"):
+        for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
+            name = f"{pod['metadata']['name']}_{container['name']}"
+            if set(container["state"]) & {"running", "terminated"}:
+                self._write(
+                    folder / f"{name}.log", lambda container=container: _log(kube, pod, container["name"])
+                )
+            if container.get("restartCount"):
                 before = folder / f"{name}.previous.log"
-                self._write(before, lambda each=each: _log(kube, pod, each["name"], previous="true"))
+                self._write(
+                    before, lambda container=container: _log(kube, pod, container["name"], previous="true")
+                )
 
     def _write(self, path: Path, read: Callable[[], str]) -> None:
         """Write what ``read`` returns, or why it could not be had."""
@@ -101,7 +105,7 @@ class Bundle:
 def credentials(kubeconfig: Path) -> list[str]:
     """Return what in a kubeconfig must be seen by nobody: tokens, passwords, keys; the longest first."""
     with contextlib.suppress(OSError, yaml.YAMLError, AttributeError, TypeError):
-        users = [each.get("user") or {} for each in yaml.safe_load(kubeconfig.read_text())["users"]]
+        users = [user.get("user") or {} for user in yaml.safe_load(kubeconfig.read_text())["users"]]
         keys = ("token", "password", "client-key-data")
         return sorted((str(user[key]) for user in users for key in keys if user.get(key)), key=len)[::-1]
     return []
@@ -115,7 +119,7 @@ def without_secrets(item: object) -> object:
         {'env': [{'name': 'HF_TOKEN', 'value': '(left out)'}]}
     """
     if isinstance(item, list):
-        return [without_secrets(each) for each in item]
+        return [without_secrets(part) for part in item]
     if not isinstance(item, dict):
         return item
     if "value" in item and SOUNDS_SECRET.search(str(item.get("name"))):
@@ -132,17 +136,20 @@ def _is_secret(key: str) -> bool:
 
 
 def _yaml(kube: Kube, kind: str) -> str:
-    return manifests.write([without_secrets(each) for each in kube.get_all(kind)])
+    return manifests.write([without_secrets(item) for item in kube.get_all(kind)])
 
 
 def _namespaces(kube: Kube) -> Iterable[str]:
     """Return the namespace of the run, and those that the kit made, such as an operator's."""
     try:
-        found = [each["metadata"] for each in kube.get_all("Namespace")]
+        found = [namespace["metadata"] for namespace in kube.get_all("Namespace")]
     except Rejected:
         return [kube.namespace]
     return dict.fromkeys(
-        [kube.namespace, *(each["name"] for each in found if names.KIT in (each.get("labels") or {}))]
+        [
+            kube.namespace,
+            *(namespace["name"] for namespace in found if names.KIT in (namespace.get("labels") or {})),
+        ]
     )
 
 

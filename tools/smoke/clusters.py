@@ -167,7 +167,7 @@ class BorrowedNamespace(AbstractContextManager):
         kube = self._cluster.kube
         if "Namespace" in self._made:
             _wait_settled(kube)
-        self._before = {each["metadata"]["uid"] for _, each in _by_kubectl(kube)}
+        self._before = {context["metadata"]["uid"] for _, context in _by_kubectl(kube)}
         self._operators = _operators(kube)
         return self._cluster
 
@@ -262,8 +262,8 @@ def _delete_namespace(kube: Kube) -> None:
 def _delete_labelled(kube: Kube, run: str) -> None:
     """Delete what this run's notebooks left in a namespace: the kit's things carry its id in their label."""
     label = f"{names.WORKSHOP}={run}"
-    left = [each for kind in OWNED for each in list_known(kube, kind, labels=label)]
-    for name in sorted({each["metadata"]["labels"].get(names.RUN, "") for each in left} - {""}):
+    left = [item for kind in OWNED for item in list_known(kube, kind, labels=label)]
+    for name in sorted({item["metadata"]["labels"].get(names.RUN, "") for item in left} - {""}):
         Run(kube, name).delete()
     for claim in kube.get_all(pvc.CLAIM, labels=label):
         pvc.remove(kube, claim["metadata"]["name"], report=print)
@@ -278,8 +278,8 @@ def _delete_by_kubectl(kube: Kube, before: set[str]) -> None:
 
 def _by_kubectl(kube: Kube) -> Iterator[tuple[str, Object]]:
     for kind in KINDS_BY_KUBECTL:
-        for each in kube.get_all(kind, labels=names.NOTEBOOK):
-            yield kind, each
+        for item in kube.get_all(kind, labels=names.NOTEBOOK):
+            yield kind, item
 
 
 def _operators(kube: Kube) -> set[str]:
@@ -306,7 +306,7 @@ def facts(cluster: Cluster, *, image: str = "") -> dict[str, object]:
         'v1.36.3'
     """
     try:
-        nodes = [{column: each[column] for column in cluster.nodes().columns} for each in cluster.nodes()]
+        nodes = [{column: node[column] for column in cluster.nodes().columns} for node in cluster.nodes()]
     except KitError:
         nodes = None
     return {

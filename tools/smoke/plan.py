@@ -49,7 +49,7 @@ class Planned:
     @property
     def programs(self) -> tuple[str, ...]:
         """The programs of images that it needs."""
-        return tuple(each for each in self.needs if each != CLUSTER)
+        return tuple(need for need in self.needs if need != CLUSTER)
 
 
 def read(path: Path) -> Planned:
@@ -79,20 +79,24 @@ def chains(notebooks: Sequence[Planned], *, lanes: int) -> list[Chain]:
         [['04', '06']]
     """
     found: dict[str, Chain] = {}
-    for each in notebooks:
-        before = next((name for name in each.after if name in found and lanes > 1), None)
-        found[each.name] = [each] if before is None else found[before]
+    for notebook in notebooks:
+        before = next((name for name in notebook.after if name in found and lanes > 1), None)
+        found[notebook.name] = [notebook] if before is None else found[before]
         if before is not None:
-            found[before].append(each)
+            found[before].append(notebook)
     different = list({id(chain): chain for chain in found.values()}.values())
     return sorted(different, key=lambda chain: _rank(chain, lanes))
 
 
 def _rank(chain: Chain, lanes: int) -> tuple[bool, bool, float]:
-    last = any(each.last for each in chain)
+    last = any(notebook.last for notebook in chain)
     if lanes == 1:
         return last, False, 0.0
-    return last, any(each.needs_cluster for each in chain), -sum(each.seconds for each in chain)
+    return (
+        last,
+        any(notebook.needs_cluster for notebook in chain),
+        -sum(notebook.seconds for notebook in chain),
+    )
 
 
 class Queue:
@@ -112,7 +116,7 @@ class Queue:
     def take(self) -> Chain | None:
         """Return the next chain, or None when all are taken."""
         with self._lock:
-            now = [chain for chain in self._waiting if not any(each.last for each in chain)]
+            now = [chain for chain in self._waiting if not any(notebook.last for notebook in chain)]
             possible = [chain for chain in now if all(map(self._ready, chain))]
             chain = next(iter(possible or now or self._waiting), None)
             if chain:

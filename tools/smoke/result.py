@@ -62,13 +62,13 @@ class Outcome:
         """Return one of ``EXIT_CODES``: the first thing that went wrong decides."""
         if self.stopped:
             return self.stopped
-        if any(each.verdict == "failed" for each in self.notebooks):
+        if any(notebook.verdict == "failed" for notebook in self.notebooks):
             return FAILED
         if self.error:
             return NO_CLUSTER
-        if [each.name for each in self.notebooks if each.verdict == "passed"] != self.planned:
+        if [notebook.name for notebook in self.notebooks if notebook.verdict == "passed"] != self.planned:
             return FAILED
-        return PASSED if all(each.held for each in self.thresholds) else MISSED
+        return PASSED if all(threshold.held for threshold in self.thresholds) else MISSED
 
     @property
     def exit_code(self) -> int:
@@ -87,16 +87,16 @@ class Outcome:
             "time_limit": self.time_limit,
             "cluster": self.cluster,
             "notebooks": [_notebook(name, self._executed(name)) for name in self.planned],
-            "thresholds": [each.as_dict() for each in self.thresholds],
+            "thresholds": [threshold.as_dict() for threshold in self.thresholds],
             "error": self.error,
             "bundle": self.bundle,
             "setup": [{"name": name, "seconds": round(taken, 1)} for name, taken in self.setup.items()],
             "lanes": self.lanes,
-            "timeline": [each.as_dict() for each in self.timeline.spans],
+            "timeline": [span.as_dict() for span in self.timeline.spans],
         }
 
     def _executed(self, name: str):
-        return next((each for each in self.notebooks if each.name == name), None)
+        return next((notebook for notebook in self.notebooks if notebook.name == name), None)
 
     def junit(self) -> JUnitXml:
         """Return it as JUnit XML: a case for each notebook and each threshold, and one for the cluster."""
@@ -106,7 +106,7 @@ class Outcome:
             if not isinstance(value, list):
                 suite.add_property(name, str(value))
         cases = [self._case(name) for name in self.planned]
-        cases += [_threshold_case(each) for each in self.thresholds]
+        cases += [_threshold_case(threshold) for threshold in self.thresholds]
         cluster = TestCase("made, reached and cleaned up", "cluster")
         if self.error:
             cluster.result = [Error(self.error.splitlines()[0], "cluster")]

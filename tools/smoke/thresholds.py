@@ -84,13 +84,13 @@ def judge(thresholds: Iterable[Threshold], figures: Mapping[str, Mapping[str, fl
     A threshold of which nobody said anything has not held: a renamed tag would else pass for ever.
     """
     verdicts = []
-    for each in thresholds:
+    for threshold in thresholds:
         said = {
-            name: values[each.figure]
+            name: values[threshold.figure]
             for name, values in figures.items()
-            if each.figure in values and name.startswith(each.notebook or "")
+            if threshold.figure in values and name.startswith(threshold.notebook or "")
         }
-        verdicts += [Verdict(each.figure, name, each.least, value) for name, value in said.items()] or [
-            Verdict(each.figure, each.notebook, each.least, None)
-        ]
+        verdicts += [
+            Verdict(threshold.figure, name, threshold.least, value) for name, value in said.items()
+        ] or [Verdict(threshold.figure, threshold.notebook, threshold.least, None)]
     return verdicts

@@ -253,9 +253,9 @@ class Attendee:
     def unexplained_gaps(self) -> list[str]:
         """Return the gaps in logs that no Event announces: what a full disk loses, one does."""
         said = [
-            each["involvedObject"]["name"]
-            for each in self.kube.get_all("Event", fields="reason=LogLost")
-            if each["involvedObject"]["kind"] == "Pod"
+            event["involvedObject"]["name"]
+            for event in self.kube.get_all("Event", fields="reason=LogLost")
+            if event["involvedObject"]["kind"] == "Pod"
         ]
         return [gap for pod, gap in self._gaps if pod not in said]
 
@@ -283,7 +283,11 @@ class Attendee:
 
     def _desk(self) -> str:
         for item in self.kube.get_all("Pod", labels=f"app={DESK}"):
-            ready = [each for each in item["status"].get("conditions", []) if each["type"] == "Ready"]
+            ready = [
+                condition
+                for condition in item["status"].get("conditions", [])
+                if condition["type"] == "Ready"
+            ]
             if ready and ready[0]["status"] == "True" and "deletionTimestamp" not in item["metadata"]:
                 return item["metadata"]["name"]
         raise KitError("no pod of the desk is ready", about=self.namespace, fix="wait")

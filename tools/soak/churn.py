@@ -38,7 +38,7 @@ class MachineCounts:
     @classmethod
     def of(cls, home: Path, scratch: Path) -> "MachineCounts":
         gc.collect()  # the connections of a client that nobody holds any more
-        lines = [" ".join(words_of(each)) for each in psutil.process_iter() if runs(each)]
+        lines = [" ".join(words_of(process)) for process in psutil.process_iter() if runs(process)]
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
         files = [str(path) for place in (home, scratch) for path in place.rglob("*") if path.is_file()]
         return cls(
@@ -51,12 +51,12 @@ class MachineCounts:
     def more_than(self, before: "MachineCounts") -> list[str]:
         """Return in words what there is more of than before."""
         found = []
-        for name in (each.name for each in fields(self)):
+        for name in (field.name for field in fields(self)):
             old, new = getattr(before, name), getattr(self, name)
             if isinstance(new, int) and new > old:
                 found.append(f"{name}: {old} became {new}")
             if isinstance(new, tuple):
-                found += [f"{name}: {each}" for each in new if each not in old]
+                found += [f"{name}: {process}" for process in new if process not in old]
         return found
 
 
@@ -73,7 +73,7 @@ def churn(cycles: int, *, home: Path, say: Callable[[dict], None]) -> dict:
             now = MachineCounts.of(home, Path(scratch))
             before = before or now  # what is made once is made in the first
             left += now.more_than(before)
-            problems += [f"cycle {number}: {each}" for each in left]
+            problems += [f"cycle {number}: {path}" for path in left]
             say({"what": "cycle", "number": number, "seconds": round(took[-1], 1), "left": left})
     tenth = max(1, cycles // 10)
     return {

@@ -34,7 +34,7 @@ class Faults:
         self.cluster, self.root = cluster, root
         self._ballast = disk / "ballast" if disk else None
         self._out = ""  # the node that is stopped or isolated
-        self.nodes = sorted(each["node"] for each in cluster.nodes())
+        self.nodes = sorted(node["node"] for node in cluster.nodes())
 
     def do(self, lane: str, what: str, pick: float) -> str:
         """Do one thing; return what it concerned."""
@@ -76,7 +76,9 @@ class Faults:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         return (
-            f"process {', '.join(str(each.pid) for each in found)}" if found else "it does not run just now"
+            f"process {', '.join(str(process.pid) for process in found)}"
+            if found
+            else "it does not run just now"
         )
 
     def _shorten(self) -> str:

@@ -73,12 +73,12 @@ def growth(samples: Sequence[Sample], *, after: float) -> tuple[int, int] | None
         Bytes then and at the end, each the median of some samples; None where it has not run for
         twice as long.
     """
-    own = [each for each in samples if each.pid == samples[-1].pid]
+    own = [sample for sample in samples if sample.pid == samples[-1].pid]
     begun, end, wide = own[0].at, own[-1].at, max(after / 6, 2 * EVERY_SECONDS)
     if end - begun < 2 * after:
         return None
-    base = [each.size for each in own if after <= each.at - begun <= after + wide]
-    last = [each.size for each in own if each.at >= end - wide]
+    base = [sample.size for sample in own if after <= sample.at - begun <= after + wide]
+    last = [sample.size for sample in own if sample.at >= end - wide]
     return round(statistics.median(base)), round(statistics.median(last))
 
 
@@ -93,8 +93,8 @@ def grown(name: str, figures: tuple[int, int] | None) -> list[str]:
 def unbounded(samples: Sequence[Sample]) -> list[str]:
     """Return a problem where the largest size in the last third is far above that in the second."""
     end = samples[-1].at
-    second = max(each.size for each in samples if end / 3 <= each.at < 2 * end / 3)
-    last = max(each.size for each in samples if each.at >= 2 * end / 3)
+    second = max(sample.size for sample in samples if end / 3 <= sample.at < 2 * end / 3)
+    last = max(sample.size for sample in samples if sample.at >= 2 * end / 3)
     if last <= second * ETCD_GROWTH + ETCD_SLACK:
         return []
     return [f"etcd's database grows: {second:,} bytes at most in the second third, {last:,} in the last"]

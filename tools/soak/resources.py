@@ -29,20 +29,22 @@ def component(root: Path, name: str) -> list[psutil.Process]:
     if name == "supervisor":
         return processes(root)[:1]
     if name == "gateway":
-        return [each for each in processes(root) if "--packet-fd" in words_of(each)]
+        return [process for process in processes(root) if "--packet-fd" in words_of(process)]
     if name in words:
-        found = [each for each in processes(root) if words[name] in words_of(each)]
+        found = [process for process in processes(root) if words[name] in words_of(process)]
         # What was forked from it has its words until it has others.
-        return [each for each in found if each.ppid() not in {other.pid for other in found}]
-    return [each for each in processes(root) if name in [Path(word).name for word in words_of(each)[:2]]]
+        return [process for process in found if process.ppid() not in {other.pid for other in found}]
+    return [
+        process for process in processes(root) if name in [Path(word).name for word in words_of(process)[:2]]
+    ]
 
 
 def runtime_init(root: Path) -> psutil.Process:
     """Return process 1 of the cluster's namespaces."""
     (outer,) = [
-        each
-        for each in processes(root)[0].children()
-        if any(word.endswith("runtime/init.py") for word in words_of(each))
+        child
+        for child in processes(root)[0].children()
+        if any(word.endswith("runtime/init.py") for word in words_of(child))
     ]
     (inner,) = outer.children()
     return inner
@@ -106,12 +108,14 @@ class ResourceCounts:
         kept = {"runtime": init, "kubelet": kubelet, "supervisor": found[0]}
         in_memory = Path(f"/proc/{init.pid}/root") / root.relative_to("/") / "tmpfs"
         return cls(
-            processes=dict(sorted(Counter(_program(each) for each in found).items())),
-            zombies=sum(_is_zombie(each) for each in found),
-            namespaces=len(set().union(*(namespaces(each.pid) for each in found))),
+            processes=dict(sorted(Counter(_program(process) for process in found).items())),
+            zombies=sum(_is_zombie(process) for process in found),
+            namespaces=len(set().union(*(namespaces(process.pid) for process in found))),
             interfaces=Path(f"/proc/{init.pid}/net/dev").read_text().count(":"),
             mounts={name: _mounts(kept[name]) for name in ("runtime", "kubelet")},
-            descriptors={name: _descriptors(each, sockets=name == "runtime") for name, each in kept.items()},
+            descriptors={
+                name: _descriptors(process, sockets=name == "runtime") for name, process in kept.items()
+            },
             files=_files(root),
             pod_directories=sum(1 for place in (root / "pods", in_memory) for _ in place.iterdir()),
             control_groups=sum(1 for _ in control_groups(root)),

@@ -77,12 +77,12 @@ class Soak:
         began = time.monotonic()
         lanes: dict[str, ThreadPoolExecutor] = {}
         try:
-            for number, each in enumerate(disturbances, 1):
-                time.sleep(max(0.0, began + each.at - time.monotonic()))
-                if each.lane not in lanes:
-                    many = AT_ONCE if each.lane == "attendees" else 1
-                    lanes[each.lane] = ThreadPoolExecutor(many, thread_name_prefix=each.lane)
-                lanes[each.lane].submit(self._do, number, each, began)
+            for number, disturbance in enumerate(disturbances, 1):
+                time.sleep(max(0.0, began + disturbance.at - time.monotonic()))
+                if disturbance.lane not in lanes:
+                    many = AT_ONCE if disturbance.lane == "attendees" else 1
+                    lanes[disturbance.lane] = ThreadPoolExecutor(many, thread_name_prefix=disturbance.lane)
+                lanes[disturbance.lane].submit(self._do, number, disturbance, began)
             time.sleep(max(0.0, began + seconds - time.monotonic()))
         finally:
             for lane in lanes.values():
@@ -131,46 +131,46 @@ class Soak:
             self._still(lambda one=one: [] if "200" in (said := one.forward(seconds=0)) else [said])
         self._clear()
         left = wait_until_done(self._differences, seconds=STANDSTILL / 2, say=self.say)
-        self._found([f"left behind: {each}" for each in left])
+        self._found([f"left behind: {name}" for name in left])
         return self._verdict()
 
     def _differences(self) -> list[str]:
         """Count again; what ends and is started again has other processes a while later."""
         try:
-            before = {each.pid for each in processes(self.root)}
+            before = {process.pid for process in processes(self.root)}
             time.sleep(STEADY)
-            now = {each.pid: " ".join(words_of(each)[:4]) for each in processes(self.root)}
+            now = {process.pid: " ".join(words_of(process)[:4]) for process in processes(self.root)}
             new = [f"started again: {words}" for pid, words in now.items() if pid not in before]
             return new + ResourceCounts.of(self.root).differences(self.counts)
         except (psutil.Error, OSError, ValueError) as error:  # something ended while it was counted
             return [f"cannot be counted: {type(error).__name__}"]
 
     def _found(self, problems: Iterable[str]) -> None:
-        for each in problems:
-            self.problems.append(each)
-            self.say({"problem": each})
+        for problem in problems:
+            self.problems.append(problem)
+            self.say({"problem": problem})
 
     def _still(self, look: Callable[[], list[str]]) -> None:
         self._found(wait_until_done(look, seconds=30, say=self.say))
 
     def _settle(self, what: str) -> None:
         left = wait_until_done(
-            lambda: [each for one in self.attendees for each in one.unfinished()],
+            lambda: [run for one in self.attendees for run in one.unfinished()],
             seconds=STANDSTILL,
             say=self.say,
         )
-        self._found([f"after {what}: {each}" for each in left])
+        self._found([f"after {what}: {name}" for name in left])
 
     def _clear(self) -> None:
         for one in self.attendees:
             with contextlib.suppress(KitError):
                 one.clear()
         left = wait_until_done(
-            lambda: [f"{one.name}: {each}" for one in self.attendees for each in one.pods()[1:]],
+            lambda: [f"{one.name}: {pod}" for one in self.attendees for pod in one.pods()[1:]],
             seconds=120,
             say=self.say,
         )
-        self._found([f"not deleted: {each}" for each in left])
+        self._found([f"not deleted: {name}" for name in left])
 
     def _verdict(self) -> dict:
         samples = self.sampler.samples
@@ -190,7 +190,7 @@ class Soak:
             "training": self.training,
             "memory": {"after": round(after), **kept},
             "etcd": {
-                "database": max(each.size for each in samples["etcd"]),
+                "database": max(sample.size for sample in samples["etcd"]),
                 "folder": size_of(self.root / "etcd"),
             },
             "counts": vars(ResourceCounts.of(self.root)),

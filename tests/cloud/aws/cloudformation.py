@@ -70,7 +70,7 @@ class CloudFormation:
         self._check_role(stack.wanted.role)
         former = stack.status
         stack.begin("DELETE", given.get("ClientRequestToken", ""))
-        exported = {each["ExportName"] for each in stack.outputs if "ExportName" in each}
+        exported = {output["ExportName"] for output in stack.outputs if "ExportName" in output}
         for other in self._alive(stack.region):
             if used := sorted(exported & other.imports):
                 words = f"Export {used[0]} cannot be deleted as it is in use by {other.name}"
@@ -92,10 +92,11 @@ class CloudFormation:
 
     def list_stack_resources(self, question: Question) -> dict[str, Any]:
         rows = []
-        for each in self._find(question).resources.values():
-            row = {"LogicalResourceId": each.name, "PhysicalResourceId": each.physical}
-            row |= {"ResourceType": f"AWS::{each.kind}", "ResourceStatus": each.status}
-            rows.append(row | {"LastUpdatedTimestamp": each.updated, "ResourceStatusReason": each.reason})
+        for resource in self._find(question).resources.values():
+            row = {"LogicalResourceId": resource.name, "PhysicalResourceId": resource.physical}
+            row |= {"ResourceType": f"AWS::{resource.kind}", "ResourceStatus": resource.status}
+            row |= {"LastUpdatedTimestamp": resource.updated, "ResourceStatusReason": resource.reason}
+            rows.append(row)
         return self._paged("StackResourceSummaries", rows, question.parameters)
 
     def list_exports(self, question: Question) -> dict[str, Any]:
@@ -107,9 +108,9 @@ class CloudFormation:
     def exported(self, region: str, name: str) -> str:
         """Return what a stack exports."""
         for stack in self._alive(region):
-            for each in stack.outputs:
-                if each.get("ExportName") == name:
-                    return each["OutputValue"]
+            for output in stack.outputs:
+                if output.get("ExportName") == name:
+                    return output["OutputValue"]
         raise invalid(f"No export named {name} found.")
 
     def _paged(self, key: str, rows: list[dict], given: dict[str, Any]) -> dict[str, Any]:
@@ -121,13 +122,13 @@ class CloudFormation:
         former = stack.wanted if stack else Wanted()
         text = former.text if given.get("UsePreviousTemplate") else given.get("TemplateBody", "")
         template, values = templates.parse(text), {}
-        for each in given.get("Parameters") or []:
-            key = each["ParameterKey"]
+        for pair in given.get("Parameters") or []:
+            key = pair["ParameterKey"]
             values[key] = (
-                former.values[key] if each.get("UsePreviousValue") else each.get("ParameterValue", "")
+                former.values[key] if pair.get("UsePreviousValue") else pair.get("ParameterValue", "")
             )
-        tags = {each["Key"]: each["Value"] for each in given["Tags"]} if "Tags" in given else former.tags
-        roles = [each for each in template["Resources"].values() if each["Type"].startswith("AWS::IAM::")]
+        tags = {tag["Key"]: tag["Value"] for tag in given["Tags"]} if "Tags" in given else former.tags
+        roles = [item for item in template["Resources"].values() if item["Type"].startswith("AWS::IAM::")]
         if roles and "CAPABILITY_NAMED_IAM" not in (given.get("Capabilities") or ()):
             words = "Requires capabilities : [CAPABILITY_NAMED_IAM]"
             raise Refused("InsufficientCapabilitiesException", words, status=400)
@@ -152,12 +153,12 @@ class CloudFormation:
             raise invalid(f"Role {arn} is invalid or cannot be assumed")
 
     def _alive(self, region: str) -> list[Stack]:
-        return [each for each in self.stacks if each.region == region and not each.ended]
+        return [stack for stack in self.stacks if stack.region == region and not stack.ended]
 
     def _look(self, question: Question) -> Stack | None:
         name, alive = question.parameters["StackName"], self._alive(question.region)
         return next(
-            (each for each in self.stacks if each.id == name or each.name == name and each in alive), None
+            (item for item in self.stacks if item.id == name or item.name == name and item in alive), None
         )
 
     def _find(self, question: Question) -> Stack:
@@ -169,7 +170,7 @@ class CloudFormation:
 
 def _shown(stack: Stack) -> dict[str, Any]:
     wanted = stack.wanted
-    given = [{"ParameterKey": key, "ParameterValue": each} for key, each in wanted.values.items()]
+    given = [{"ParameterKey": key, "ParameterValue": value} for key, value in wanted.values.items()]
     tags = [{"Key": key, "Value": value} for key, value in wanted.tags.items()]
     found = {"StackId": stack.id, "StackName": stack.name, "Parameters": given, "Tags": tags}
     found |= {"CreationTime": stack.created, "StackStatus": stack.status, "StackStatusReason": stack.reason}

@@ -118,9 +118,9 @@ class Eks:
             self._find(question, "Cluster")
         wanted = {key: given[key] for key in ("clusterName", "namespace", "serviceAccount") if key in given}
         rows = []
-        for (_, noun, name), each in sorted(_things(question).items()):
-            if noun == kind.noun and wanted.items() <= each.items():
-                rows.append(shown(each) if whole else name)
+        for (_, noun, name), item in sorted(_things(question).items()):
+            if noun == kind.noun and wanted.items() <= item.items():
+                rows.append(shown(item) if whole else name)
         part, token = page(rows, given, self.aws.page_size)
         return {kind.many: part, "nextToken": token}
 
@@ -128,7 +128,7 @@ class Eks:
         found, things = self._find(question, kind.noun), _things(question)
         cluster = found["name"] if kind.noun == "Cluster" else found["clusterName"]
         key = (cluster, kind.noun, found[kind.key])
-        if kind.noun == "Cluster" and any(each[:2] == (cluster, "Nodegroup") for each in things):
+        if kind.noun == "Cluster" and any(item[:2] == (cluster, "Nodegroup") for item in things):
             raise Refused("ResourceInUseException", "Cluster has nodegroups attached", clusterName=cluster)
         if kind.seconds[1] and found["status"] in BUSY:
             words = f"{kind.noun} cannot be deleted while its status is {found['status']}"
@@ -144,15 +144,15 @@ class Eks:
         if made.setdefault("version", VERSIONS[1]) not in VERSIONS:
             raise Refused("InvalidParameterException", "unsupported Kubernetes version", clusterName=name)
         self._check_role(made["roleArn"], "eks.amazonaws.com")
-        subnets = [ec2.get_subnet(each) for each in vpc.get("subnetIds") or []]
-        if len({each.availability_zone for each in subnets}) < 2:
+        subnets = [ec2.get_subnet(subnet) for subnet in vpc.get("subnetIds") or []]
+        if len({subnet.availability_zone for subnet in subnets}) < 2:
             words = "Subnets specified must be in at least two different AZs"
             raise Refused("InvalidParameterException", words, clusterName=name)
         tags = {f"kubernetes.io/cluster/{name}": "owned", "aws:eks:cluster-name": name}
         called = f"eks-cluster-sg-{name}-{secrets.randbelow(10**9)}"
         group = ec2.create_security_group(called, "EKS created security group", subnets[0].vpc_id, tags=tags)
         vpc |= {"vpcId": subnets[0].vpc_id, "clusterSecurityGroupId": group.id}
-        made["_cards"] = [self._card(question, each, group.id, "Amazon EKS", tags) for each in subnets]
+        made["_cards"] = [self._card(question, subnet, group.id, "Amazon EKS", tags) for subnet in subnets]
         made |= {"certificateAuthority": {}, "platformVersion": "eks.7", "_id": secrets.token_hex(16)}
 
     def _new_nodegroup(self, question: Question, made: dict[str, Any]) -> None:
@@ -165,8 +165,8 @@ class Eks:
 
     def _new_addon(self, question: Question, made: dict[str, Any]) -> None:
         made["podIdentityAssociations"] = []
-        for each in question.parameters.get("podIdentityAssociations") or []:
-            self._check_role(each["roleArn"], "pods.eks.amazonaws.com")
+        for association in question.parameters.get("podIdentityAssociations") or []:
+            self._check_role(association["roleArn"], "pods.eks.amazonaws.com")
 
     def _new_accessentry(self, question: Question, made: dict[str, Any]) -> None:
         arn = made["principalArn"]
@@ -178,7 +178,7 @@ class Eks:
     def _new_association(self, question: Question, made: dict[str, Any]) -> None:
         self._check_role(made["roleArn"], "pods.eks.amazonaws.com")
         whose = {key: made[key] for key in ("clusterName", "namespace", "serviceAccount")}
-        if any(whose.items() <= each.items() for each in _things(question).values()):
+        if any(whose.items() <= item.items() for item in _things(question).values()):
             raise Refused("ResourceInUseException", "Association already exists")
 
     def _created(self, question: Question, kind: Kind, made: dict[str, Any], waited: float = 0) -> None:
@@ -208,23 +208,23 @@ class Eks:
     def _gone(self, question: Question, key: tuple[str, str, str], found: dict[str, Any]) -> None:
         cluster, noun, _ = key
         ec2, things = ec2_backends[ACCOUNT][question.region], _things(question)
-        for each in found.get("_cards", ()):
-            ec2.enis.pop(each, None)
+        for card in found.get("_cards", ()):
+            ec2.enis.pop(card, None)
         things.pop(key, None)
         if noun == "Cluster":
-            for other in [each for each in things if each[0] == cluster]:
+            for other in [item for item in things if item[0] == cluster]:
                 del things[other]
             group, vpc = (found["resourcesVpcConfig"][each] for each in ("clusterSecurityGroupId", "vpcId"))
-            if not any(group in [each.id for each in eni.group_set] for eni in ec2.enis.values()):
+            if not any(group in [group.id for group in eni.group_set] for eni in ec2.enis.values()):
                 ec2.groups[vpc].pop(group, None)
         elif noun == "Nodegroup":
             self._tell("gone", found, 0)
 
     def _nodes(self, question: Question, made: dict[str, Any]) -> bool:
         groups = [
-            each for key, each in _things(question).items() if key[:2] == (made["clusterName"], "Nodegroup")
+            item for key, item in _things(question).items() if key[:2] == (made["clusterName"], "Nodegroup")
         ]
-        return any(each["_cards"] for each in groups)
+        return any(group["_cards"] for group in groups)
 
     def _place(self, question: Question, found: dict[str, Any]) -> None:
         """Have as many nodes as are wanted: to the network each is an interface."""
@@ -277,13 +277,13 @@ class Eks:
         return {"associatedAccessPolicies": list(self._find(question, "AccessEntry")["_policies"].values())}
 
     def describe_cluster_versions(self, question: Question) -> dict[str, Any]:
-        rows = [{"clusterVersion": each, "defaultVersion": each == VERSIONS[1]} for each in VERSIONS[:-1]]
-        return {"clusterVersions": [each | {"versionStatus": "STANDARD_SUPPORT"} for each in rows]}
+        rows = [{"clusterVersion": name, "defaultVersion": name == VERSIONS[1]} for name in VERSIONS[:-1]]
+        return {"clusterVersions": [row | {"versionStatus": "STANDARD_SUPPORT"} for row in rows]}
 
     def tag_resource(self, question: Question) -> dict[str, Any]:
-        for each in _things(question).values():
-            if question.parameters["resourceArn"] in each.values():
-                each["tags"] |= question.parameters["tags"]
+        for item in _things(question).values():
+            if question.parameters["resourceArn"] in item.values():
+                item["tags"] |= question.parameters["tags"]
         return {}
 
     # Helpers

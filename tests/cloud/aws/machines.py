@@ -35,8 +35,8 @@ def files_of(aws: "FakeAws", backing: BackingCluster, *, region: str) -> SharedF
     def check(parameters: Mapping[str, str]) -> str:
         name = parameters.get("fileSystemId", "")
         reached = any(
-            each.file_system_id == name and each.life_cycle_state == "available"
-            for each in efs_backends[ACCOUNT][region].mount_targets_by_id.values()
+            target.file_system_id == name and target.life_cycle_state == "available"
+            for target in efs_backends[ACCOUNT][region].mount_targets_by_id.values()
         )
         return "" if reached else f"no node can mount the file system {name!r}"
 

@@ -25,8 +25,8 @@ def _ec2(region: str) -> Any:
 def _vpc_is_empty(question: Question) -> None:
     vpc, ec2 = question.parameters["VpcId"], _ec2(question.region)
     inside = [each for each in ec2.groups.get(vpc, {}).values() if each.name != "default"]
-    inside += [each for each in ec2.internet_gateways.values() if each.vpc and each.vpc.id == vpc]
-    inside += [each for each in ec2.enis.values() if each.subnet.vpc_id == vpc]
+    inside += [gateway for gateway in ec2.internet_gateways.values() if gateway.vpc and gateway.vpc.id == vpc]
+    inside += [eni for eni in ec2.enis.values() if eni.subnet.vpc_id == vpc]
     inside += [each for zone in ec2.subnets.values() for each in zone.values() if each.vpc_id == vpc]
     if inside:
         raise Refused("DependencyViolation", f"The vpc '{vpc}' has dependencies and cannot be deleted.")
@@ -34,7 +34,7 @@ def _vpc_is_empty(question: Question) -> None:
 
 def _subnet_is_empty(question: Question) -> None:
     subnet = question.parameters["SubnetId"]
-    if any(each.subnet.id == subnet for each in _ec2(question.region).enis.values()):
+    if any(eni.subnet.id == subnet for eni in _ec2(question.region).enis.values()):
         raise Refused("DependencyViolation", f"The subnet '{subnet}' has dependencies and cannot be deleted.")
 
 
@@ -49,9 +49,9 @@ def _group_is_unused(question: Question) -> None:
 
 def _no_public_addresses(question: Question) -> None:
     vpc = question.parameters["VpcId"]
-    for each in _ec2(question.region).enis.values():
-        public = str(each.subnet.map_public_ip_on_launch).lower() == "true" and not each.description
-        if each.subnet.vpc_id == vpc and (public or each.public_ip or each.description.startswith(BALANCER)):
+    for eni in _ec2(question.region).enis.values():
+        public = str(eni.subnet.map_public_ip_on_launch).lower() == "true" and not eni.description
+        if eni.subnet.vpc_id == vpc and (public or eni.public_ip or eni.description.startswith(BALANCER)):
             words = f"Network {vpc} has some mapped public address(es). Please unmap those first."
             raise Refused("DependencyViolation", words)
 
@@ -76,19 +76,19 @@ def _balancer_comes(question: Question) -> None:
     ec2 = _ec2(question.region)
     given = question.parameters
     name = given.get("Name") or given["LoadBalancerName"]
-    for each in given.get("Subnets", ()):
+    for subnet in given.get("Subnets", ()):
         about = {"group_ids": given.get("SecurityGroups") or [], "description": f"{BALANCER} {name}"}
-        made = ec2.create_network_interface(ec2.get_subnet(each), [], **about)
+        made = ec2.create_network_interface(ec2.get_subnet(subnet), [], **about)
         made.requester_managed, made.status = True, "in-use"
 
 
 def _balancers_go(question: Question) -> None:
     ec2 = _ec2(question.region)
-    there = [each.name for each in elb_backends[ACCOUNT][question.region].load_balancers.values()]
-    there += [each.name for each in elbv2_backends[ACCOUNT][question.region].load_balancers.values()]
-    for each in list(ec2.enis.values()):
-        if each.description.startswith(BALANCER) and each.description[len(BALANCER) + 1 :] not in there:
-            ec2.enis.pop(each.id)
+    there = [balancer.name for balancer in elb_backends[ACCOUNT][question.region].load_balancers.values()]
+    there += [balancer.name for balancer in elbv2_backends[ACCOUNT][question.region].load_balancers.values()]
+    for eni in list(ec2.enis.values()):
+        if eni.description.startswith(BALANCER) and eni.description[len(BALANCER) + 1 :] not in there:
+            ec2.enis.pop(eni.id)
 
 
 BEFORE: dict[str, Act] = {
@@ -117,7 +117,7 @@ def plant(aws: Callable[[str], Any], kind: str, *, vpc: str, subnet: str, cluste
     ec2, owned = aws("ec2"), {f"kubernetes.io/cluster/{cluster}": "owned"}
 
     def tagged(what: str, **tags: str) -> list[dict[str, Any]]:
-        return [{"ResourceType": what, "Tags": [{"Key": key, "Value": each} for key, each in tags.items()]}]
+        return [{"ResourceType": what, "Tags": [{"Key": key, "Value": tag} for key, tag in tags.items()]}]
 
     def group(name: str, **tags: str) -> str:
         wanted = tagged("security-group", **tags)

@@ -76,13 +76,13 @@ def _validator(kind: str) -> Any:
 
 def replaced(kind: str, before: dict[str, Any], after: dict[str, Any]) -> bool:
     """Return whether a change needs a new resource."""
-    paths = [".".join(each.split("/")[2:]) for each in schema(kind).get("createOnlyProperties", ())]
+    paths = [".".join(path.split("/")[2:]) for path in schema(kind).get("createOnlyProperties", ())]
     return any(_within(before, path) != _within(after, path) for path in paths)
 
 
 def _within(value: Any, path: str) -> Any:
-    for each in path.split("."):
-        value = value.get(each) if isinstance(value, dict) else None
+    for word in path.split("."):
+        value = value.get(word) if isinstance(value, dict) else None
     return value
 
 
@@ -115,7 +115,7 @@ class Resources:
         answer = self._call(service, f"{verb}_{noun}", more | given)
         identity = given[where[1:]] if where.startswith("=") else _within(answer, where)
         found = given | answer | (_within(answer, where.split(".")[0]) if "." in where else {})
-        found["Arn"] = next((found[each] for each in ARNS if each in found), "")
+        found["Arn"] = next((found[arn] for arn in ARNS if arn in found), "")
         resource.physical, resource.attributes, resource.properties = identity, found, given
         getattr(self, f"_more_{kind.split('::')[1].lower()}", lambda *_: None)(identity, given, found)
         if tags:
@@ -128,8 +128,8 @@ class Resources:
             return
         service, noun, _, parameter = PLAIN[kind]
         if kind == "IAM::Role":
-            for each in given.get("Policies", ()):
-                self._gone(service, "delete_role_policy", RoleName=identity, PolicyName=each["PolicyName"])
+            for policy in given.get("Policies", ()):
+                self._gone(service, "delete_role_policy", RoleName=identity, PolicyName=policy["PolicyName"])
         if kind == "EC2::EIP":
             there = self.aws("ec2").describe_addresses()["Addresses"]
             identity = next((each["AllocationId"] for each in there if each["PublicIp"] == identity), "")
@@ -202,11 +202,11 @@ class Resources:
         found["LatestVersionNumber"] = "1"
 
     def _more_role(self, identity: str, given: dict, found: dict) -> None:
-        for each in given.get("ManagedPolicyArns", ()):
-            if each.split("/")[-1] not in _policies():
-                raise invalid(f"Policy {each} does not exist or is not attachable.")
-        for each in given.get("Policies", ()):
-            self._call("iam", "put_role_policy", each | {"RoleName": identity})
+        for arn in given.get("ManagedPolicyArns", ()):
+            if arn.split("/")[-1] not in _policies():
+                raise invalid(f"Policy {arn} does not exist or is not attachable.")
+        for policy in given.get("Policies", ()):
+            self._call("iam", "put_role_policy", policy | {"RoleName": identity})
 
     def _more_bucket(self, identity: str, given: dict, found: dict) -> None:
         found["Arn"] = f"arn:aws:s3:::{identity}"
@@ -218,8 +218,8 @@ class Resources:
         found["Arn"] = f"arn:aws:logs:{self.aws('logs').meta.region_name}:{ACCOUNT}:log-group:{identity}:*"
 
     def _more_accessentry(self, identity: str, given: dict, found: dict) -> None:
-        for each in given.get("AccessPolicies", ()):
-            self._call("eks", "associate_access_policy", given | each)
+        for accesspolicy in given.get("AccessPolicies", ()):
+            self._call("eks", "associate_access_policy", given | accesspolicy)
 
     # What has no operations of its own
 
@@ -268,7 +268,7 @@ def _members(given: Any, shape: Any) -> Any:
     """Return properties as parameters of an operation: those that it has, by its own names and types."""
     kind = shape.type_name
     if kind == "structure":
-        names, found = {each.lower(): each for each in shape.members}, {}
+        names, found = {member.lower(): member for member in shape.members}, {}
         for key, each in given.items() if isinstance(given, dict) else ():
             key = next((one for one in (key.lower(), RENAMED.get(key, key).lower()) if one in names), "")
             if key:

@@ -111,7 +111,7 @@ def may(arn: str, *actions: str) -> None:
     """Refuse what no policy of a role allows; resources and conditions are not looked at."""
     found = role(arn)
     allowed = _allowed(tuple(found.policies.values()) if found else ())
-    action = next((each for each in actions if not allowed.match(each)), None)
+    action = next((action for action in actions if not allowed.match(action)), None)
     if action is None:
         return
     words = f"User: {arn} is not authorized to perform: {action} because no identity-based policy allows it"
@@ -121,7 +121,7 @@ def may(arn: str, *actions: str) -> None:
 @cache
 def _allowed(documents: tuple[str, ...]) -> re.Pattern[str]:
     statements = [each for document in documents for each in _list(json.loads(document)["Statement"])]
-    patterns = [translate(one) for each in statements for one in _list(each["Action"])]
+    patterns = [translate(one) for statement in statements for one in _list(statement["Action"])]
     return re.compile("|".join(patterns) or "$.", re.IGNORECASE)
 
 

@@ -128,7 +128,7 @@ class FakeAws:
         """Return all that exists, in all services and regions, but what every account has."""
         with self._lock:
             self.clock.settle()
-            alive = [each for each in self.cloudformation.stacks if not each.ended]
+            alive = [stack for stack in self.cloudformation.stacks if not stack.ended]
             found = [remains.Left("cloudformation", "stack", each.name, each.region) for each in alive]
             return sorted([*found, *remains.everything()], key=str)
 
@@ -153,7 +153,8 @@ class FakeAws:
     def _send_inside(self, request: Any, **_: Any) -> AWSResponse:
         parts, body = urlsplit(request.url), request.body or b""
         headers = {
-            key: each.decode() if isinstance(each, bytes) else each for key, each in request.headers.items()
+            key: header.decode() if isinstance(header, bytes) else header
+            for key, header in request.headers.items()
         }
         about = {"method": request.method, "query_string": parts.query, "headers": headers}
         builder = EnvironBuilder(parts.path, data=body.encode() if isinstance(body, str) else body, **about)

@@ -181,7 +181,7 @@ class Stack:
             self._done(found, done)
         else:
             told = [
-                f"Issue(Code={each['code']}, Message={each['message']}, ResourceIds=[])" for each in issues
+                f"Issue(Code={issue['code']}, Message={issue['message']}, ResourceIds=[])" for issue in issues
             ]
             words = f"[{', '.join(told)}] (Service: null, Status Code: 0, Request ID: null)"
             self._fail(found.name, handled(words, "GeneralServiceException"))
@@ -233,22 +233,22 @@ class Stack:
             self.ended, self.imports = self.clock.date(), set()
         else:
             scope = self.scope()
-            for key, each in (self.wanted.template.get("Outputs") or {}).items():
-                row = {"OutputKey": key, "OutputValue": str(scope.resolve(each["Value"]))}
-                row |= {"ExportName": scope.resolve(each["Export"]["Name"])} if "Export" in each else {}
+            for key, output in (self.wanted.template.get("Outputs") or {}).items():
+                row = {"OutputKey": key, "OutputValue": str(scope.resolve(output["Value"]))}
+                row |= {"ExportName": scope.resolve(output["Export"]["Name"])} if "Export" in output else {}
                 self.outputs.append(row)
         self.set(f"{self.verb}_COMPLETE")
 
     def changes(self, wanted: Wanted) -> list[tuple[str, str, str]]:
         """Return what an update does: (action, name, type)."""
         scope, found = self.scope(wanted), []
-        for name, each in scope.resources().items():
-            there, kind = self.resources.get(name), each["Type"].removeprefix("AWS::")
+        for name, resource in scope.resources().items():
+            there, kind = self.resources.get(name), resource["Type"].removeprefix("AWS::")
             if there is None or not there.status.endswith("_COMPLETE"):
                 found.append(("Add", name, kind))
-            elif there.properties != scope.resolve(each.get("Properties") or {}) or there.tags != self.tags(
-                kind, wanted
-            ):
+            elif there.properties != scope.resolve(
+                resource.get("Properties") or {}
+            ) or there.tags != self.tags(kind, wanted):
                 found.append(("Modify", name, kind))
         return found
 
@@ -280,7 +280,7 @@ class Stack:
         if kind and self.wanted.role:
             may(
                 self.wanted.role,
-                *(each for one in ("read", verb) for each in resources.permissions(kind, one)),
+                *(permission for one in ("read", verb) for permission in resources.permissions(kind, one)),
             )
         return Resources(lambda service: self.service.aws.inside(service, self.region, self.wanted.role))
 

@@ -19,7 +19,7 @@ class _Loader(yaml.SafeLoader):
     """YAML with CloudFormation's short tags; aliases, which CloudFormation does not support, are refused."""
 
     yaml_implicit_resolvers = {
-        key: [each for each in rules if each[0] != "tag:yaml.org,2002:timestamp"]
+        key: [rule for rule in rules if rule[0] != "tag:yaml.org,2002:timestamp"]
         for key, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 

@@ -41,8 +41,8 @@ def judge(aws: "FakeAws", cluster: str, token: str) -> User:
     entry = things.get((cluster, "AccessEntry", principal(arn)))
     if entry is None:
         raise BadToken(f"{arn} has no access entry in cluster {cluster}")
-    names = [each.split("/")[-1] for each in entry["_policies"]]
-    groups = ["system:masters" if each == MASTERS else f"eks:{each}" for each in names]
+    names = [policy.split("/")[-1] for policy in entry["_policies"]]
+    groups = ["system:masters" if name == MASTERS else f"eks:{name}" for name in names]
     return User(entry["username"], (*entry["kubernetesGroups"], *groups), extra={"arn": [arn]})
 
 

@@ -38,7 +38,7 @@ def create(rest: Rest, request: Request) -> dict:
             return body
         if why := _why_not(rest, body):
             return _end(rest, body, "FAILURE", why)
-        images = [{"name": each, "digest": _push(rest, each)} for each in body.get("images", ())]
+        images = [{"name": image, "digest": _push(rest, image)} for image in body.get("images", ())]
         body["results"] = {"images": images}
         return _end(rest, body, "SUCCESS", "DONE")
 
@@ -66,11 +66,11 @@ def _why_not(rest: Rest, body: dict) -> str:
         return f"could not resolve source: googleapi: Error 404: No such object: {source['object']}"
     places = [("storage", f"b/{source['bucket']}", _BUCKET, "storage.objects.get")]
     push = "artifactregistry.repositories.uploadArtifacts"
-    places += [("artifactregistry", _repository(each), _PUSH, push) for each in body.get("images", ())]
+    places += [("artifactregistry", _repository(image), _PUSH, push) for image in body.get("images", ())]
     since = rest.world.clock.date() - timedelta(seconds=rest.world.delays["policy"])
     for service, path, roles, permission in places:
         bindings = rest.store.get(service, path).policy_at(since).get("bindings", ())
-        given = {each["role"] for each in bindings if f"serviceAccount:{member}" in each["members"]}
+        given = {binding["role"] for binding in bindings if f"serviceAccount:{member}" in binding["members"]}
         if not given & roles:
             return f"{member} does not have {permission} access to {path}. Permission '{permission}' denied."
     return ""
@@ -91,7 +91,7 @@ def _log(rest: Rest, body: dict, *lines: str) -> None:
         name = f"{folder}/log-{body['id']}.txt".lstrip("/")
         path = storage.object_path(bucket, name)
         said = rest.store.get("storage", path).body[storage.MEDIA] if rest.store.has("storage", path) else b""
-        storage.put(rest, bucket, name, said + "".join(f"{each}\n" for each in lines).encode())
+        storage.put(rest, bucket, name, said + "".join(f"{line}\n" for line in lines).encode())
 
 
 # Artifact Registry

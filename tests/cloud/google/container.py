@@ -134,7 +134,7 @@ class Container:
         """Have Google upgrade each idle cluster for so long, unless its maintenance policy excludes it."""
         for key, cluster in self.clusters.items():
             exclusions = cluster.maintenance_policy.window.maintenance_exclusions.values()
-            excluded = any(each.start_time <= self.world.clock.date() < each.end_time for each in exclusions)
+            excluded = any(span.start_time <= self.world.clock.date() < span.end_time for span in exclusions)
             if cluster.status == ClusterStatus.RUNNING and not excluded:
                 self._begin(Kind.UPGRADE_MASTER, key, "", lambda: None, seconds=seconds)
 
@@ -146,7 +146,7 @@ class Container:
     def CreateNodePool(self, request) -> types.Operation:
         key, cluster = self._changing(request.parent)
         name = request.node_pool.name
-        if any(each.name == name for each in cluster.node_pools):
+        if any(pool.name == name for pool in cluster.node_pools):
             words = f"Already exists: {_path(key)}/nodePools/{name}."
             raise ApiError("ALREADY_EXISTS", words, "NODE_POOL_ALREADY_EXISTS")
         self._add_pool(cluster, request.node_pool)
@@ -320,7 +320,7 @@ class Container:
         found = []
         for key, cluster in self.clusters.items():
             path = f"container.googleapis.com/{_path(key)}"
-            found += [path, *(f"{path}/nodePools/{each.name}" for each in cluster.node_pools)]
+            found += [path, *(f"{path}/nodePools/{pool.name}" for pool in cluster.node_pools)]
         return found
 
 

@@ -37,7 +37,7 @@ class Api:
 
     def __init__(self, document: dict) -> None:
         self.title, self.schemas = document["title"], document["schemas"]
-        self._strict = {"schemas": {name: _strict(each) for name, each in self.schemas.items()}}
+        self._strict = {"schemas": {name: _strict(schema) for name, schema in self.schemas.items()}}
         base = document["servicePath"]
         prefix = base.split("/", 1)[1] if "/" in base else ""  # the version is there, or in each path
         common = document.get("parameters", {})
@@ -107,7 +107,7 @@ def _strict(schema: dict) -> dict:
     if "items" in schema:
         found["items"] = _strict(schema["items"])
     if "properties" in schema:
-        found["properties"] = {name: _strict(each) for name, each in schema["properties"].items()}
+        found["properties"] = {name: _strict(path) for name, path in schema["properties"].items()}
     if schema.get("type") == "object":
         others = schema.get("additionalProperties")
         found["additionalProperties"] = _strict(others) if others else "properties" not in schema
@@ -116,11 +116,11 @@ def _strict(schema: dict) -> dict:
 
 def _methods(node: dict) -> Iterator[dict]:
     yield from node.get("methods", {}).values()
-    for each in node.get("resources", {}).values():
-        yield from _methods(each)
+    for resource in node.get("resources", {}).values():
+        yield from _methods(resource)
 
 
 def _pattern(path: str) -> re.Pattern:
     pieces = re.split(r"(\{[^}]*\})", path)
     value = "((?:[^/:]|(?<=sha256):)+)"  # after any other colon comes a verb
-    return re.compile("".join(value if each[:1] == "{" else re.escape(each) for each in pieces))
+    return re.compile("".join(value if piece[:1] == "{" else re.escape(piece) for piece in pieces))

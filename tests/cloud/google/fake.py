@@ -49,7 +49,7 @@ class FakeGoogle:
     @property
     def endpoints(self) -> Mapping[str, str]:
         """The variables that lead clients here, as gcloud names them."""
-        found = {each: f"{self.url}/{each}/" for each in SERVICES}
+        found = {service: f"{self.url}/{service}/" for service in SERVICES}
         # As gcloud has them: those of Compute Engine and Cloud Storage end with the version
         found |= {each: f"{self.url}/{each}/v1/" for each in ("compute", "storage")}
         found["container"] = f"http://127.0.0.1:{self._grpc.port}"

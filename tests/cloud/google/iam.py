@@ -26,7 +26,7 @@ def may(rest: Rest, account: str, permission: str, resource: str) -> bool:
     project = rest.store.get("cloudresourcemanager", f"projects/{rest.world.the_project.id}")
     since = rest.world.clock.date() - timedelta(seconds=rest.world.delays["policy"])
     for binding in project.policy_at(since).get("bindings", ()):
-        allowed = any(fnmatch.fnmatchcase(permission, each) for each in ROLES.get(binding["role"], ()))
+        allowed = any(fnmatch.fnmatchcase(permission, role) for role in ROLES.get(binding["role"], ()))
         if allowed and f"serviceAccount:{account}" in binding["members"]:
             expression = binding.get("condition", {}).get("expression", "true")
             if expression == "true" or _holds(expression, rest.world.clock.date(), resource):
@@ -76,7 +76,7 @@ def delete(rest: Rest, request: Request) -> dict:
     after = f"deleted:{before}?uid={gone['uniqueId']}"
     for thing in rest.store.every():
         for binding in thing.policy.get("bindings", ()):
-            binding["members"] = [after if each == before else each for each in binding.get("members", ())]
+            binding["members"] = [after if name == before else name for name in binding.get("members", ())]
     return rest.store.drop("iam", request.path)
 
 
@@ -88,7 +88,7 @@ def set_policy(rest: Rest, request: Request) -> dict:
             kind, _, email = member.partition(":")
             if kind == "serviceAccount" and not knows(rest, email):
                 raise ApiError("INVALID_ARGUMENT", f"Service account {email} does not exist.")
-    if any("condition" in each for each in policy.get("bindings", ())) and policy.get("version") != 3:
+    if any("condition" in binding for binding in policy.get("bindings", ())) and policy.get("version") != 3:
         raise ApiError("INVALID_ARGUMENT", "A policy that has conditions must have version 3.")
     return rest._setIamPolicy(request)
 

@@ -38,8 +38,8 @@ def _labels(pool: types.NodePool) -> dict[str, str]:
     }
     if pool.config.spot:
         labels["cloud.google.com/gke-spot"] = "true"
-    for each in pool.config.accelerators:
-        labels["cloud.google.com/gke-accelerator"] = each.accelerator_type
+    for accelerator in pool.config.accelerators:
+        labels["cloud.google.com/gke-accelerator"] = accelerator.accelerator_type
     return labels
 
 

@@ -71,10 +71,10 @@ def get(rest: Rest, request: Request) -> dict:
 def services(rest: Rest, request: Request) -> dict:
     """The APIs that are named, enabled or not."""
     enabled, found = rest.world.project(request.project).enabled, []
-    for each in request.query["names"]:
-        host = each.rpartition("/")[2]
+    for name in request.query["names"]:
+        host = name.rpartition("/")[2]
         state = "ENABLED" if host.removesuffix(".googleapis.com") in enabled else "DISABLED"
-        found.append({"name": each, "config": {"name": host}, "state": state})
+        found.append({"name": name, "config": {"name": host}, "state": state})
     return {"services": found}
 
 

@@ -67,7 +67,7 @@ class Rest:
 
     def handle(self, service: str, verb: str, path: str, query: Mapping, body, *, by: str = "user"):
         """Answer a request; see `World.serve`."""
-        path = "/".join(unquote(each).replace("%", "%25").replace("/", "%2F") for each in path.split("/"))
+        path = "/".join(unquote(word).replace("%", "%25").replace("/", "%2F") for word in path.split("/"))
         route, plain = discovery.find(service, verb, path), path.split("/", 1)[1]
         request = Request(service, route, plain, query, body or {})
 
@@ -134,7 +134,7 @@ class Rest:
         if given := request.first("filter"):
             if (term := _FILTER.fullmatch(given)) is None:
                 raise ApiError("UNIMPLEMENTED", f"The fake does not know the filter {given}.")
-            things = [each for each in things if term[2] in (each.get(term[1]), *each.get(term[1], ()))]
+            things = [item for item in things if term[2] in (item.get(term[1]), *item.get(term[1], ()))]
         size = int(request.first("pageSize") or request.first("maxResults") or 500)
         start = int(request.first("pageToken") or 0)
         page: dict = {field: things[start : start + size]} if things[start:] else {}
@@ -157,16 +157,16 @@ class Rest:
         return self.store.get(request.service, request.path).body
 
     def _list(self, request: Request) -> dict:
-        found = [each.body for each in self.store.children(request.service, request.path)]
+        found = [child.body for child in self.store.children(request.service, request.path)]
         return self.listed(request, found, _list_field(request.route))
 
     def _aggregatedList(self, request: Request) -> dict:
         project, kind = request.path.split("/")[1], request.path.rsplit("/", 1)[1]
         scopes: dict[str, dict] = {}
         for scope in ("zones/-", "regions/-", "global"):
-            for each in self.store.children("compute", f"projects/{project}/{scope}/{kind}"):
-                where = "/".join(each.path.split("/")[2:-2])
-                scopes.setdefault(where, {kind: []})[kind].append(each.body)
+            for child in self.store.children("compute", f"projects/{project}/{scope}/{kind}"):
+                where = "/".join(child.path.split("/")[2:-2])
+                scopes.setdefault(where, {kind: []})[kind].append(child.body)
         self.listed(request, [], "items")
         return {"items": scopes}
 
@@ -184,7 +184,7 @@ class Rest:
 
     def _patch(self, request: Request) -> dict:
         thing = self.store.get(request.service, request.path)
-        mask = {_plain(each.split(".")[0]) for each in request.first("updateMask").split(",") if each}
+        mask = {_plain(word.split(".")[0]) for word in request.first("updateMask").split(",") if word}
         changes = {key: value for key, value in request.body.items() if not mask or _plain(key) in mask}
         thing.body.update(changes)
         return self.begin(request, request.path, done=lambda: thing.body) if request.begins else thing.body
@@ -202,7 +202,7 @@ class Rest:
 
     def _testIamPermissions(self, request: Request) -> dict:
         denied = self.world.project(request.project).denied if request.project else set()
-        allowed = [each for each in request.body.get("permissions", []) if each not in denied]
+        allowed = [name for name in request.body.get("permissions", []) if name not in denied]
         return {"permissions": allowed} if allowed else {}
 
     def _policed(self, request: Request) -> Thing:
@@ -229,4 +229,4 @@ def _plain(name: str) -> str:
 def _list_field(route: discovery.Route) -> str:
     """The field of a list's answer with the resources."""
     fields = route.api.schemas[route.response]["properties"]
-    return next(key for key, each in fields.items() if "$ref" in each.get("items", {}))
+    return next(key for key, field in fields.items() if "$ref" in field.get("items", {}))

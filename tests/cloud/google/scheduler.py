@@ -100,7 +100,7 @@ class Scheduler:
         self.rest.world.clock.after(when.timestamp() - self.rest.world.clock.now() + 0.001, happen)
 
     def _exists(self, thing: Thing) -> bool:
-        return any(each is thing for each in self.rest.store.every("cloudscheduler"))
+        return any(item is thing for item in self.rest.store.every("cloudscheduler"))
 
     def _attempt(self, thing: Thing, attempt: int) -> None:
         if not self._exists(thing):

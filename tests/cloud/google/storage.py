@@ -37,7 +37,7 @@ def delete_bucket(rest: Rest, request: Request) -> dict:
 def list_objects(rest: Rest, request: Request) -> dict:
     """List the objects of a bucket, or those that begin with a prefix."""
     rest.store.get("storage", request.path.removesuffix("/o"))
-    found = [_shown(each.body) for each in rest.store.children("storage", request.path)]
+    found = [_shown(child.body) for child in rest.store.children("storage", request.path)]
     found = [each for each in found if each["name"].startswith(request.first("prefix"))]
     return rest.listed(request, sorted(found, key=lambda each: each["name"]), "items")
 

@@ -83,14 +83,14 @@ class Store:
 
     def every(self, service: str = "") -> list[Thing]:
         """List all resources, or those of a service."""
-        return [each for each in self._things.values() if service in ("", each.service)]
+        return [item for item in self._things.values() if service in ("", item.service)]
 
     def left(self) -> list[str]:
         """List what somebody created, with the lines of the project's policy."""
         found = [f"{each.service}.googleapis.com/{each.path}" for each in self.every() if not each.given]
         for thing in self.every("cloudresourcemanager"):
             for binding in thing.policy.get("bindings", ()):
-                found += [f"{thing.path} policy: {binding['role']} {each}" for each in binding["members"]]
+                found += [f"{thing.path} policy: {binding['role']} {member}" for member in binding["members"]]
         return found
 
     def _seen(self, thing: Thing) -> bool:
@@ -99,8 +99,8 @@ class Store:
 
 def check_labels(labels: Mapping[str, str], field: str) -> None:
     """Refuse what is no label: https://cloud.google.com/compute/docs/labeling-resources#requirements."""
-    wrong = [each for each in labels if not _KEY.fullmatch(each)]
-    wrong += [each for each in labels.values() if not _VALUE.fullmatch(each)]
+    wrong = [label for label in labels if not _KEY.fullmatch(label)]
+    wrong += [label for label in labels.values() if not _VALUE.fullmatch(label)]
     if wrong or len(labels) > 64:
         said = f"{wrong[0]!r} violates format constraints." if wrong else "There are more than 64 labels."
         raise ApiError("INVALID_ARGUMENT", f"Invalid value for field '{field}': {said}")

@@ -27,7 +27,7 @@ async def list_and_watch(request, context):
         sick = Path("/state/sick").exists()
         if sick != before:
             health = ["Healthy", "Unhealthy" if sick else "Healthy"]
-            devices = [m.Device(ID=name, health=each) for name, each in zip(DEVICES, health, strict=True)]
+            devices = [m.Device(ID=name, health=device) for name, device in zip(DEVICES, health, strict=True)]
             yield m.ListAndWatchResponse(devices=devices)
         before = sick
         await asyncio.sleep(0.1)
