@@ -96,9 +96,9 @@ def test_watches_of_run_and_cluster_live_in_several_views_themes_and_widths(page
         menu(page, "Run", "Run All Cells")
         until(page, lambda: page.locator(".ty-watch").count() == 3, "three views")
         usage, one, other = (page.locator(".ty-watch").nth(index) for index in range(3))
-        for each in (one, other):
-            each.scroll_into_view_if_needed()
-            check_lives(page, each)
+        for tab in (one, other):
+            tab.scroll_into_view_if_needed()
+            check_lives(page, tab)
         assert "4 of 4" in usage.inner_text()
         figure = usage.locator(".u-legend .u-value").nth(1)
         until(page, lambda: figure.inner_text().endswith("%"), "a figure of the CPU")

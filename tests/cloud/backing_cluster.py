@@ -109,13 +109,13 @@ class BackingCluster:
 
     def _set(self, group: str, count: int, labels: Mapping, taints: tuple[Mapping, ...]) -> None:
         has = [machine for machine in self._machines if machine.group == group]
-        for each in has[count:]:
-            self._off(each)
+        for machine in has[count:]:
+            self._off(machine)
         free = [machine for machine in self._machines if not machine.group]
         if count - len(has) > len(free):
             raise RuntimeError(f"{group} wants {count} machines, and {len(free)} are free behind it")
-        for each in free[: max(count - len(has), 0)]:
-            self._on(each, group, labels, taints)
+        for machine in free[: max(count - len(has), 0)]:
+            self._on(machine, group, labels, taints)
 
     def _on(self, machine: BackingNode, group: str, labels: Mapping, taints: tuple[Mapping, ...]) -> None:
         _localkube("node", "start", self.name, machine.name)

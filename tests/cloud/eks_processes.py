@@ -73,7 +73,7 @@ class EksProcesses:
     def changes(self) -> list[str]:
         """Return the requests so far that changed something."""
         every = [call for call in self.aws.calls if not call.reads and call.outcome == "ok"]
-        return [each.action for each in every]
+        return [call.action for call in every]
 
     def trouble(self, choose: random.Random) -> None:
         """Let something go wrong at one of the next requests, until `clear_faults`."""

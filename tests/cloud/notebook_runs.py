@@ -50,5 +50,5 @@ def said(folder: Path, notebook: str, cell: str) -> str:
     """Return what the cell that contains some words printed."""
     (path,) = folder.glob(f"{notebook}_*.ipynb")
     cells = json.loads(path.read_text())["cells"]
-    (found,) = [each for each in cells if each["cell_type"] == "code" and cell in "".join(each["source"])]
+    (found,) = [item for item in cells if item["cell_type"] == "code" and cell in "".join(item["source"])]
     return "".join("".join(output.get("text", "")) for output in found["outputs"])

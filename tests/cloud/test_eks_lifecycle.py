@@ -41,7 +41,7 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(aws, use
     assert {"AWS::EKS::Cluster", "AWS::EKS::Nodegroup", "AWS::EFS::FileSystem", "AWS::IAM::Role"} <= there
     asked = user.changes()
     assert asked.index("scheduler:CreateSchedule") < asked.index("cloudformation:CreateStack")
-    assert {each.partition(":")[0] for each in asked} == {"iam", "scheduler", "cloudformation"}
+    assert {action.partition(":")[0] for action in asked} == {"iam", "scheduler", "cloudformation"}
     before = aws.left()
     user.create()
     assert aws.left() == before and user.changes().count("cloudformation:CreateStack") == 3
@@ -236,7 +236,7 @@ def test_what_kubernetes_and_guardduty_left_goes_with_the_cluster_and_what_is_ot
     boto3.client("s3").put_object(Bucket=outputs["Bucket"], Key="model.pt", Body=b"it")
     listed = " ".join(resource["what"] for resource in lab.resources())
     assert all(
-        each in listed for each in ("load balancer", "endpoint", "volume of a claim", "security group")
+        words in listed for words in ("load balancer", "endpoint", "volume of a claim", "security group")
     )
     user.delete()
     assert {resource.id for resource in aws.left()} == other
@@ -312,7 +312,7 @@ def test_a_cluster_that_an_administrator_deployed_without_the_kit_is_found_and_d
         ("trainyard-lab", "cluster", cluster),
         ("trainyard-lab-train", "nodes", pool),
     ):
-        parameters = [{"ParameterKey": key, "ParameterValue": each} for key, each in given.items()]
+        parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()]
         body, how = (folder / f"{template}.yaml").read_text(), {"Capabilities": ["CAPABILITY_NAMED_IAM"]}
         stacks.create_stack(StackName=name, TemplateBody=body, Parameters=parameters, Tags=tags, **how)
         aws.clock.sleep(2000)
@@ -354,7 +354,7 @@ def test_all_clusters_of_a_region_are_listed_priced_and_deleted_from_any_machine
     user.create()
     user.create(name="other")
     found = resources.list_resources("eks")
-    assert {each["cluster"] for each in found} == {NAME, "other"}
+    assert {row["cluster"] for row in found} == {NAME, "other"}
     costs = EksCluster.running_costs(AwsSession(REGION))
     assert len(costs) == 2 and all(0.4 < cost.an_hour < 1 for cost in costs)
     assert resources.delete_resources("eks", clusters="other", dry_run=False).rows == []

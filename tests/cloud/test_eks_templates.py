@@ -29,7 +29,7 @@ def text(name: str) -> str:
 
 
 def lint(template: str) -> list[str]:
-    return [f"{each.rule.id} {each.message}" for each in api.lint(template, regions=REGIONS)]
+    return [f"{match.rule.id} {match.message}" for match in api.lint(template, regions=REGIONS)]
 
 
 @pytest.fixture(scope="module")
@@ -98,14 +98,14 @@ def documents(parsed: object):
             else:
                 yield from documents(value)
     elif isinstance(parsed, list):
-        for each in parsed:
-            yield from documents(each)
+        for item in parsed:
+            yield from documents(item)
 
 
 def plain(value: object) -> object:
     """Replace references of CloudFormation by ARNs of the right form."""
     if isinstance(value, list):
-        return [plain(each) for each in value]
+        return [plain(item) for item in value]
     if not isinstance(value, dict):
         return value
     if "Fn::GetAtt" in value:
@@ -117,22 +117,22 @@ def plain(value: object) -> object:
         parts = {"Partition": "aws", "Region": "us-east-1", "AccountId": "123456789012"}
         words = re.sub(r"\$\{AWS::(\w+)\}", lambda match: parts[match[1]], words)
         return words.replace("${ClusterName}", "lab")
-    return {key: plain(each) for key, each in value.items()}
+    return {key: plain(item) for key, item in value.items()}
 
 
 def test_a_linter_of_policies_finds_nothing_in_the_templates(parliament):
     found = [plain(document) for name in TEMPLATES for document in documents(loads(text(name)))]
     assert len(found) == 2
-    for each in found:
-        assert [str(one) for one in parliament.analyze_policy_string(json.dumps(each)).findings] == []
+    for finding in found:
+        assert [str(one) for one in parliament.analyze_policy_string(json.dumps(finding)).findings] == []
 
 
 @pytest.mark.parametrize("whose", ["stack", "user"])
 def test_a_linter_of_policies_finds_only_actions_that_are_newer_than_itself(parliament, whose):
     policy = json.loads(text("policy.json"))[whose]
     found = parliament.analyze_policy_string(json.dumps(policy)).findings
-    other = [each for each in found if each.issue not in {"UNKNOWN_ACTION", "RESOURCE_STAR"}]
-    assert [str(each) for each in other] == []
+    other = [finding for finding in found if finding.issue not in {"UNKNOWN_ACTION", "RESOURCE_STAR"}]
+    assert [str(finding) for finding in other] == []
 
 
 def test_the_policies_are_those_that_the_schemas_and_the_driver_ask_for():
@@ -152,12 +152,12 @@ def handlers():
 @pytest.mark.parametrize("listed", handlers())
 def test_the_stacks_role_may_do_all_that_a_handler_lists(listed):
     allowed = [
-        each for one in json.loads(text("policy.json"))["stack"]["Statement"] for each in one["Action"]
+        action for one in json.loads(text("policy.json"))["stack"]["Statement"] for action in one["Action"]
     ]
     assert set(listed) - {"s3:REST.PUT.OBJECT"} <= set(allowed)  # which is a word of S3's logs
 
 
 def test_the_policies_fit_in_a_role_and_in_a_managed_policy():
     """https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_iam-quotas.html"""
-    stack, user = (re.sub(r"\s", "", json.dumps(each)) for each in json.loads(text("policy.json")).values())
+    stack, user = (re.sub(r"\s", "", json.dumps(item)) for item in json.loads(text("policy.json")).values())
     assert len(stack) < 10_240 and len(user) < 6_144

@@ -75,5 +75,5 @@ def test_a_name_that_no_cluster_has_is_told_with_how_to_make_it(google, state_ho
 
 def test_a_volume_of_no_stated_size_is_asked_for_as_on_other_clusters():
     """The course makes one with a size and asks for it again without: what is larger would be refused."""
-    sizes = {signature(each.create_volume).parameters["size"].default for each in (GkeCluster, Cluster)}
+    sizes = {signature(kind.create_volume).parameters["size"].default for kind in (GkeCluster, Cluster)}
     assert len(sizes) == 1

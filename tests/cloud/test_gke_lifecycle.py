@@ -80,9 +80,9 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(google, 
 def test_the_schedules_that_end_it_are_there_before_anything_that_costs(google, user):
     user.create()
     changed = [call for call in google.calls if call.changes]
-    ends = [each.number for each in changed if each.method.endswith("jobs.create")]
-    rights = [each.number for each in changed if each.method.endswith("projects.setIamPolicy")]
-    costs = [each.number for each in changed if set(each.method.split(".")) & set(COSTS)]
+    ends = [call.number for call in changed if call.method.endswith("jobs.create")]
+    rights = [call.number for call in changed if call.method.endswith("projects.setIamPolicy")]
+    costs = [call.number for call in changed if set(call.method.split(".")) & set(COSTS)]
     assert len(ends) == 3 and len(costs) >= 6
     assert rights[0] < min(costs) and max(ends) < min(costs)
 
@@ -395,8 +395,8 @@ def test_two_people_at_once_create_one_cluster(google, user):
             errors.append(error)
 
     people = [threading.Thread(target=work) for _ in range(2)]
-    for each in people:
-        each.start()
+    for thread in people:
+        thread.start()
     for person in people:
         person.join(120)
     assert not errors

@@ -79,7 +79,7 @@ def test_a_project_that_does_not_exist_stops_the_checks(google):
 
 def test_quotas_are_counted_for_a_new_cluster_and_for_more_nodes_of_one(google):
     session = GcpSession(PROJECT, "us-central1-c")
-    new, more = (preflight.required(session, planned(), new=each) for each in (True, False))
+    new, more = (preflight.required(session, planned(), new=fresh) for fresh in (True, False))
     assert (new["IN_USE_ADDRESSES"], new["NETWORKS"], new["CPUS"]) == (3, 1, 12)
     assert (more["IN_USE_ADDRESSES"], more["NETWORKS"], more["CPUS"]) == (2, 0, 8)
     spot = preflight.required(session, planned(spot=True))
@@ -100,4 +100,4 @@ def test_spot_machines_count_against_ordinary_quotas_until_there_are_some_for_sp
 
 
 def test_each_permission_that_is_needed_has_a_role_that_gives_it():
-    assert all(role_for(each) != "roles/editor" for each in preflight.NEEDED)
+    assert all(role_for(permission) != "roles/editor" for permission in preflight.NEEDED)

@@ -99,7 +99,7 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("status", "code", "said", "why", "fix"), SAID, ids=[each[2][:30] for each in SAID])
+@pytest.mark.parametrize(("status", "code", "said", "why", "fix"), SAID, ids=[row[2][:30] for row in SAID])
 def test_each_kind_of_refusal_says_what_to_do(status, code, said, why, fix):
     error = to_error(ErrorReply(status, code, said), "container: create_cluster lab", PROJECT)
     assert error.why == why

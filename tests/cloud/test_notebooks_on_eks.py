@@ -40,7 +40,7 @@ def real_cluster(aws, *, gpus):
             behind.kubectl("apply", "-f", str(DEVICE_PLUGIN))
         # Pods have a role of the cluster's at EKS; here a Secret leads them to the bucket.
         reading = ("AWS_ACCESS_KEY_ID=pod", "AWS_SECRET_ACCESS_KEY=pod", f"AWS_ENDPOINT_URL={address}")
-        words = [f"--from-literal={each}" for each in (*reading, f"AWS_DEFAULT_REGION={REGION}")]
+        words = [f"--from-literal={pair}" for pair in (*reading, f"AWS_DEFAULT_REGION={REGION}")]
         behind.kubectl("create", "secret", "generic", "imagenet", *words)
         aws.backings[NAME] = Backing(behind.endpoint, behind.ca, nodes_of(behind))
         yield

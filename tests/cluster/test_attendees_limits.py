@@ -94,10 +94,10 @@ def test_no_more_objects_than_are_counted(theirs, local_cluster):
         for number in range(int(quota["count/configmaps"]))
     ]
     with pytest.raises(Rejected, match="exceeded quota: attendee, requested: count/configmaps=1"):
-        for each in made:
-            theirs.create(each)
-    for each in made:
-        theirs.delete("ConfigMap", each["metadata"]["name"])
+        for config_map in made:
+            theirs.create(config_map)
+    for config_map in made:
+        theirs.delete("ConfigMap", config_map["metadata"]["name"])
 
 
 def may(attendee, verb, resource, group="", subresource=""):
@@ -113,10 +113,10 @@ def test_every_kind_that_an_attendee_may_create_is_counted(attendee, local_clust
     counted = local_cluster.kube.within(attendee.namespace).get("ResourceQuota", "attendee")["spec"]["hard"]
     listed = local_cluster.kubectl("api-resources --namespaced --verbs=create -o name").split()
     missing = []
-    for each in listed:
-        resource, _, group = each.partition(".")
-        if f"count/{each}" not in counted and may(attendee, "create", resource, group):
-            missing.append(each)
+    for name in listed:
+        resource, _, group = name.partition(".")
+        if f"count/{name}" not in counted and may(attendee, "create", resource, group):
+            missing.append(name)
     assert sorted(missing) == ["events", "events.events.k8s.io"]
 
 

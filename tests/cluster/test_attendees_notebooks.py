@@ -86,7 +86,7 @@ def test_an_attendees_kubeconfig_runs_the_notebooks_or_they_say_what_it_takes(cl
             wrong[number] = done.stderr[-3000:]
     assert not wrong, "\n".join(wrong.values())
     rows = {attendee["attendee"]: attendee for attendee in kit.workshop.status(cluster=cluster)}
-    assert {people[each] for each, words in NOTEBOOKS.items() if words} == {
+    assert {people[name] for name, words in NOTEBOOKS.items() if words} == {
         name for name, row in rows.items() if "Rejected" in row["trouble"] or "Forbidden" in row["trouble"]
     }
 

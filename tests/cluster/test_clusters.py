@@ -134,7 +134,7 @@ def test_a_node_is_switched_off_comes_back_with_its_cluster_and_others_are_prete
                 verb("node-3")
     finally:
         again = kit.create_cluster("local", name=local_cluster.name, nodes=4)
-    assert {each["status"] for each in again.reconnect("node-3")} == {"Ready"}
+    assert {row["status"] for row in again.reconnect("node-3")} == {"Ready"}
     with pytest.raises(ProviderFailed, match="no such node"):
         local_cluster.reconnect("node-7")
     try:
@@ -151,7 +151,7 @@ def test_a_local_cluster_is_scaled_up_and_down_and_keeps_its_objects(spare):
     cluster = kit.create_cluster("local", name=spare, **SMALL)
     cluster.kubectl("create configmap kept")
     for count in (3, 2):
-        assert {each["node"]: each["status"] for each in cluster.scale(count)} == {
+        assert {row["node"]: row["status"] for row in cluster.scale(count)} == {
             f"node-{number}": "Ready" for number in range(count)
         }
     pod = '{"spec": {"nodeName": "node-1"}}'

@@ -105,7 +105,7 @@ def test_processes_are_killed_paused_and_resumed_and_any_kernel_knows_by_whom(st
     assert "0, 1, 2" in wrong.value.fix
     done = [(event["reason"], event["object"]) for event in elsewhere.events()]
     wanted = [("Killed", 2), ("Paused", 1), ("Resumed", 1)]
-    assert [each for each in done if each[0] in dict(wanted)] == [
+    assert [pair for pair in done if pair[0] in dict(wanted)] == [
         (reason, f"Pod/{run.name}-{number}") for reason, number in wanted
     ]
     end(run)

@@ -83,7 +83,7 @@ def test_workers_give_way_to_a_service_of_high_priority_and_come_back(
             "seven pods of the service, and workers that wait",
             lambda seen: (
                 len(running(seen, "test-nginx")) == 7
-                and sum("Insufficient cpu" in pods.why(each) for each in seen.values()) == 3
+                and sum("Insufficient cpu" in pods.why(pod) for pod in seen.values()) == 3
             ),
         )
         (stayed,) = running(seen, "gives-way")
@@ -92,10 +92,10 @@ def test_workers_give_way_to_a_service_of_high_priority_and_come_back(
         until(local_cluster, "four workers again", lambda seen: running(seen, "gives-way") == workers)
     lost = {row["pod"] for row in watch.table() if row["end"] == "preempted"}
     assert lost == workers - {stayed}
-    for each in lost:
-        first, *_, again = began(watch.placement, each, "running")
-        leaving = began(watch.placement, each, "leaving")[0]
-        assert first < leaving < began(watch.placement, each, "waiting")[-1] < again
+    for pod in lost:
+        first, *_, again = began(watch.placement, pod, "running")
+        leaving = began(watch.placement, pod, "leaving")[0]
+        assert first < leaving < began(watch.placement, pod, "waiting")[-1] < again
     assert len(began(watch.placement, stayed, "running")) == 1
     assert watch.placement.losses["gives-way"], "logs were read while there were pods to read them of"
     assert watch.picture()._repr_png_().startswith(b"\x89PNG")

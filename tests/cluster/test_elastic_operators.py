@@ -38,7 +38,7 @@ def check_whole(told, *, epochs):
     """See that each image was trained on once in each epoch, and that the loss has fallen."""
     assert sorted(told) == list(range(len(told)))
     for epoch in range(epochs):
-        assert sum(each["samples"] for each in told.values() if each["epoch"] == epoch) == IMAGES
+        assert sum(event["samples"] for event in told.values() if event["epoch"] == epoch) == IMAGES
     first, last = (sum(told[index]["loss"] for index in some) for some in (range(10), sorted(told)[-10:]))
     assert last < first / 2
 

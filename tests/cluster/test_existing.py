@@ -18,8 +18,8 @@ pytestmark = pytest.mark.cluster
 def forget(state_home):
     """Forget the clusters that a test connected to: their names would lead others there."""
     yield
-    for each in ExistingCluster.list():
-        ExistingCluster.find(each["cluster"]).forget()
+    for context in ExistingCluster.list():
+        ExistingCluster.find(context["cluster"]).forget()
 
 
 @pytest.fixture(scope="module")

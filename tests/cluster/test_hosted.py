@@ -101,8 +101,8 @@ def execute(environment):
     image = machine_image.make_image()
 
     def run(name, **parameters):
-        for each in (copy, content):
-            shutil.rmtree(each, ignore_errors=True)
+        for folder in (copy, content):
+            shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(environment, copy, copy_function=os.link, symlinks=True)
         content.mkdir()
         notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", as_version=4)
@@ -116,7 +116,7 @@ def execute(environment):
             shutil.copy(wheel, content)  # where the cell looks while no repository is set
         words = ["--user", "0", "--network", "none", "--workdir", "/content", *SMALL]
         words += [word for mount in mounts for word in ("--volume", mount)]
-        words += [word for each in given for word in ("--env", each)]
+        words += [word for pair in given for word in ("--env", pair)]
         jupyter = [environment / "bin/python", "-m", "jupyter", "nbconvert", "--execute", "--to", "notebook"]
         call("docker", "run", "--rm", *words, image, *jupyter, "--inplace", f"/content/{name}.ipynb")
         packages = {file.name for file in copy.glob("lib/python*/site-packages/*.dist-info")}
@@ -145,7 +145,7 @@ def test_a_notebook_sets_itself_up_and_changes_nothing_that_was_there(
     notebook, after = execute(name, **parameters)
     said = text_of(notebook)
     assert before <= after, f"changed: {before - after}"
-    assert any(each.startswith("trainyard_kit_controlplane-") for each in after)
+    assert any(name.startswith("trainyard_kit_controlplane-") for name in after)
     assert "torch 2.8.0" in said and "Mode: plain." in said and "Namespaces are refused" in said
     assert "Limited: protobuf 5.29.5 stays" in said
     assert shown in said

@@ -219,7 +219,7 @@ def test_definitions_stay_while_there_are_objects_of_them(launch, write_trainer,
     kit.install("training-operator", cluster=local_cluster)
     run = launch(kit.PyTorchJob(write_trainer(TRAINER), nodes=1))
     left = kit.uninstall("training-operator", cluster=local_cluster)
-    assert [each["name"] for each in left] == [run.name]
+    assert [row["name"] for row in left] == [run.name]
     assert "training-operator" not in local_cluster.kubectl("get deployments -A")
     assert local_cluster.run(run.name).kind == "PyTorchJob"
     run.delete()

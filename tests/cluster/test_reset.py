@@ -64,7 +64,7 @@ def test_a_pod_that_has_ended_is_named_as_what_holds_a_volume(launch, plain, loc
 
 def test_without_a_cluster_there_is_nothing_to_delete(state_home):
     now = {step["now"] for step in workshop.reset("05", cluster="never-made")}
-    assert {each for each in now if not each.startswith("stays: it belongs")} == {"was not there"}
+    assert {text for text in now if not text.startswith("stays: it belongs")} == {"was not there"}
 
 
 def test_one_notebook_or_all_of_them_must_be_meant():

@@ -94,7 +94,7 @@ def test_the_manifest_as_it_is_shipped_trains_its_resnet_on_all_images_of_the_vo
     kubectl("wait pod -l job=imagenet --for=jsonpath={.status.phase}=Succeeded --timeout=600s")
     assert kubectl("logs imagenet-worker-2 -c fetch").startswith("s3://my-bucket/imagenet/main.py: main.py")
     starts, steps = (events(kubectl, 1, kind) + events(kubectl, 2, kind) for kind in ("start", "step"))
-    assert {(each["model"], each["train_images"]) for each in starts} == {("resnet101", 2 * IMAGES)}
+    assert {(event["model"], event["train_images"]) for event in starts} == {("resnet101", 2 * IMAGES)}
     assert {step["step"]: step["samples"] for step in steps} == dict.fromkeys(range(10), 2 * IMAGES)
     assert 2 in {step["world_size"] for step in steps}
 

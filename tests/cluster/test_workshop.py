@@ -245,7 +245,7 @@ def forwarded(cluster, attendee):
 
 def test_a_rehearsal_says_whether_the_cluster_is_ready_for_so_many(local_cluster):
     told = kit.workshop.rehearse(1, cluster=local_cluster, images=["busybox"], cpu="1", memory="1Gi")
-    assert {each["verdict"] for each in told} == {"ready"}, told
+    assert {row["verdict"] for row in told} == {"ready"}, told
     assert len(told) == 4
     assert "busybox: on 4 nodes" in repr(told)
     assert "rehearsal" not in local_cluster.kubectl("get namespaces,daemonsets -o name")

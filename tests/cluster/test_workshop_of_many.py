@@ -61,7 +61,7 @@ class Watcher(threading.Thread):
                 if key.startswith("attendee-") and (began := started(pod)):
                     made = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
                     self.waits[pod["metadata"]["uid"]] = (key, (began - made).total_seconds())
-            self.over += [key for key, each in seen["ResourceQuota"].items() if is_over(each)]
+            self.over += [key for key, item in seen["ResourceQuota"].items() if is_over(item)]
             if time.monotonic() - sampled > 5:
                 self.weigh()
                 sampled = time.monotonic()
@@ -89,8 +89,8 @@ class Watcher(threading.Thread):
 def below(roots):
     """Return processes, and all that they have started."""
     processes = [psutil.Process(root) for root in roots]
-    every = [each for root in processes for each in (root, *root.children(recursive=True))]
-    return list({each.pid: each for each in every}.values())
+    every = [process for root in processes for process in (root, *root.children(recursive=True))]
+    return list({process.pid: process for process in every}.values())
 
 
 def started(pod):
@@ -163,7 +163,7 @@ def write_down(made, ended, watcher):
         "seconds to make them": round(made, 1),
         "at once": AT_ONCE,
         "seconds of a notebook, first and last to end": [
-            round(each) for each in (min(ended.values()), max(ended.values()))
+            round(second) for second in (min(ended.values()), max(ended.values()))
         ],
         "pods": len(waits),
         "seconds a pod waited: median, most": [waits[len(waits) // 2], waits[-1]],

@@ -51,7 +51,7 @@ FOLDERS |= {
     "tmp": 0o1777,
     "usr/local/bin": 0o755,
     "var/tmp": 0o1777,
-    **{f"usr/{each}": 0o755 for each in MERGED},
+    **{f"usr/{name}": 0o755 for name in MERGED},
 }
 PASSWD = """root:x:0:0:root:/root:/bin/sh
 bin:x:1:1:bin:/bin:/bin/false
@@ -119,8 +119,8 @@ def layer(recipe: Mapping[str, Any], *, report: Report) -> Layer:
     if not recipe.get("bare") and "from" not in recipe:
         for path, mode in FOLDERS.items():
             made.add_folder(path, mode)
-        for each in MERGED:
-            made.add(each, link=f"usr/{each}")
+        for name in MERGED:
+            made.add(name, link=f"usr/{name}")
         made.add(
             "etc/passwd", data="\n".join([PASSWD + "\n".join(recipe.get("users", [])), ""]).lstrip().encode()
         )
@@ -225,7 +225,7 @@ class Images:
             "rootfs": {"type": "layers", "diff_ids": [diff for diff, _ in layers]},
         }
         manifest = {"schemaVersion": 2, "mediaType": MANIFEST, "config": self._json(CONFIG, config)}
-        described = self._json(MANIFEST, manifest | {"layers": [each for _, each in layers]})
+        described = self._json(MANIFEST, manifest | {"layers": [entry for _, entry in layers]})
         index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [described | {"platform": machine}]}
         return self._json(INDEX, index)
 
@@ -233,7 +233,7 @@ class Images:
         """The digests of the manifests below an index, itself included, and of their blobs."""
         (below,) = json.loads(self.blobs[described["digest"]])["manifests"]
         manifest = json.loads(self.blobs[below["digest"]])
-        blobs = [each["digest"] for each in (*manifest["layers"], manifest["config"])]
+        blobs = [blob["digest"] for blob in (*manifest["layers"], manifest["config"])]
         return [below["digest"], described["digest"]], blobs
 
     def _chain(self, repository: str) -> list[tuple[str, dict[str, Any]]]:
@@ -290,7 +290,7 @@ def registry(
     program = shutil.which(REGISTRY)
     if program is None:
         raise LocalClusterError("not found on PATH", about=REGISTRY, fix=f"apt-get install {REGISTRY}")
-    images = [each.rpartition(":")[::2] for each in sorted(wanted)]
+    images = [name.rpartition(":")[::2] for name in sorted(wanted)]
     images = [(repository, tag) for repository, tag in images if repository in recipes]
     storage = programs.cache() / f"images-{_fingerprint(images, recipes)}"
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -23,8 +23,8 @@ def results(folder: Path) -> dict[str, str]:
     for path in sorted(folder.glob("junit*.xml")):
         for case in ElementTree.parse(path).getroot().iter("testcase"):
             name, status = case.get("name", ""), case.get("status", "")
-            ends = [each for each in case if each.tag in ("failure", "error", "skipped")]
-            messages = [each.get("message") or each.text or "" for each in ends]
+            ends = [end for end in case if end.tag in ("failure", "error", "skipped")]
+            messages = [end.get("message") or end.text or "" for end in ends]
             left_out = status in ("skipped", "pending") and messages == [status]
             if name.startswith("[It] ") and not left_out:
                 found[plain(name)] = PASSED if status == PASSED else f"{status}: {''.join(messages)}"

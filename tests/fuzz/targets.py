@@ -184,6 +184,6 @@ def _run(work: Any) -> None:
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
-    each.__name__: each
-    for each in (framer, tunnel, channels, remote_command, names, reports, archive, bundle)
+    target.__name__: target
+    for target in (framer, tunnel, channels, remote_command, names, reports, archive, bundle)
 }

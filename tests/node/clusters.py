@@ -129,7 +129,9 @@ class RunningCluster:
             several = self.processes_with(*words)
             # A shell's child has its words until it becomes what it was forked for.
             with suppress(psutil.NoSuchProcess):  # one ends at this moment
-                found[:] = [each for each in several if each.ppid() not in {other.pid for other in several}]
+                found[:] = [
+                    child for child in several if child.ppid() not in {other.pid for other in several}
+                ]
                 return len(found)
             return 0
 

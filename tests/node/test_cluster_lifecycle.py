@@ -70,7 +70,7 @@ def kill(cluster, name="supervisor"):
 
 
 def test_two_creates_at_once_and_a_third_later_give_one_cluster_and_deleting_leaves_nothing(home):
-    first, second = (answer(*each.communicate()) for each in [begin(home), begin(home)])
+    first, second = (answer(*process.communicate()) for process in [begin(home), begin(home)])
     assert first["state"] == second["state"] == "running"
     assert first["processes"] == second["processes"]
     assert localkube("create", "lab", *SHAPE, home=home)["processes"] == first["processes"]

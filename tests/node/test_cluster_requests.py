@@ -154,7 +154,7 @@ def test_a_damaged_record_is_explained_and_the_cluster_can_be_deleted(call, tmp_
     status = call("status", "lab")
     assert status["state"] == "broken"
     assert "record" in status["reason"]
-    assert [each["state"] for each in call("list")] == ["broken"]
+    assert [row["state"] for row in call("list")] == ["broken"]
     assert "delete" in refused(call, "create", "lab", *SMALL)["fix"]
     assert call("delete", "lab")["existed"] is True
     assert not left(tmp_path)

@@ -55,11 +55,11 @@ def tar(files: dict[str, bytes], links: dict[str, str] | None = None) -> bytes:
 def layout(made: Image, name: str = "docker.io/library/tool:1", **annotations: str) -> dict[str, bytes]:
     """The files of an OCI layout."""
     blobs = {**made.blobs, made.digest: made.manifest}
-    blobs |= {each: text for each, (_, text) in made.manifests.items()}
+    blobs |= {digest: text for digest, (_, text) in made.manifests.items()}
     listed = {"mediaType": made.media, "digest": made.digest, "size": len(made.manifest)}
     annotations = annotations or {"io.containerd.image.name": name}
     return {
-        **{f"blobs/{each.replace(':', '/')}": text for each, text in blobs.items()},
+        **{f"blobs/{digest.replace(':', '/')}": text for digest, text in blobs.items()},
         "index.json": json.dumps(
             {"schemaVersion": 2, "manifests": [listed | {"annotations": annotations}]}
         ).encode(),
@@ -128,7 +128,7 @@ def test_an_oci_layout_is_loaded_from_a_tar_a_folder_and_a_pipe(tmp_path):
 
 
 def test_an_index_in_a_layout_is_searched_for_the_platform(store, tmp_path):
-    made = {f"linux/{each}": image(*BOTH, architecture=each) for each in ("amd64", "arm64")}
+    made = {f"linux/{name}": image(*BOTH, architecture=name) for name in ("amd64", "arm64")}
     content = tar(layout(index(made)))
     record = load(store, content, tmp_path, "--platform", "linux/arm64").image
     assert record["architecture"] == "arm64"
@@ -264,7 +264,7 @@ def test_a_removed_image_leaves_nothing_but_what_others_share(store, registry, p
     assert names(store, "layers") == sorted(kept["layers"])
     assert [record["id"] for record in reader.records(store=store)] == [kept["id"]]
     manifest = json.loads((store / "blobs/sha256" / kept["manifest"][7:]).read_text())
-    blobs = {each["digest"][7:] for each in [*manifest["layers"], manifest["config"]]}
+    blobs = {blob["digest"][7:] for blob in [*manifest["layers"], manifest["config"]]}
     assert set(names(store, "blobs/sha256")) == blobs | {kept["manifest"][7:]}
     assert [
         manifest["digest"] for manifest in json.loads((store / "index.json").read_text())["manifests"]

@@ -56,8 +56,8 @@ def refused(registry, tmp_path):
         reference = registry.add(f"{tmp_path.name.lower().replace('_', '')[:60]}/x:1", image(*layers))
         done = images(tmp_path / "store", "pull", reference, **options)
         assert done.reason == reason, done
-        for each in ("layers", "diff-ids", "images", "names"):
-            assert list((tmp_path / "store" / each).iterdir()) == []
+        for name in ("layers", "diff-ids", "images", "names"):
+            assert list((tmp_path / "store" / name).iterdir()) == []
         return done.message
 
     yield pulled

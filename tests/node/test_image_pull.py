@@ -61,7 +61,7 @@ def test_a_pulled_image_is_a_record_and_unpacked_layers(registry, store):
     assert record["config"] == {"Entrypoint": ["/bin/a"], "Env": ["X=1"], "User": "1000"}
     assert (record["os"], record["architecture"]) == ("linux", target()[1])
     manifest = json.loads(made.manifest)
-    assert record["size"] == sum(each["size"] for each in manifest["layers"])
+    assert record["size"] == sum(item["size"] for item in manifest["layers"])
     assert (layer_of(store, record, 0) / "bin/a").read_bytes() == b"program"
     assert (layer_of(store, record, 0) / "bin/b").readlink() == Path("a")
     removed = os.lstat(layer_of(store, record, 1) / "bin/b")
@@ -164,8 +164,8 @@ def test_progress_is_told_in_bytes(registry, store):
     )
     done = images(store, "pull", registry.add("a:1", made))
     told = [event for event in done.events if event["event"] == "layer"]
-    assert {(each["digest"], each["size"]) for each in told} == {(blob, len(registry.blobs[blob]))}
-    bytes_told = [each["bytes"] for each in told]
+    assert {(event["digest"], event["size"]) for event in told} == {(blob, len(registry.blobs[blob]))}
+    bytes_told = [event["bytes"] for event in told]
     assert bytes_told == sorted(bytes_told) and bytes_told[-1] == len(registry.blobs[blob])
     assert len(told) > 1
 
@@ -337,7 +337,7 @@ def test_two_pulls_of_one_image_fetch_it_once(registry, store):
         subprocess.Popen(command(store, "pull", reference), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
         for _ in range(3)
     ]
-    ended = [(each.communicate(timeout=60)[0], each.returncode) for each in pulling]
+    ended = [(process.communicate(timeout=60)[0], process.returncode) for process in pulling]
     assert [code for _, code in ended] == [0, 0, 0]
     records = [json.loads(out.splitlines()[-1])["image"] for out, _ in ended]
     assert len({tuple(record["layers"]) for record in records}) == 1

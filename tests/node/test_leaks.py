@@ -62,7 +62,7 @@ def come_and_go(cluster, number, *, pods):
 
 def restarts(cluster, name):
     found = cluster.core.list_namespaced_pod("default", label_selector=f"job-name={name}").items
-    return [status.restart_count for each in found for status in each.status.container_statuses or []]
+    return [status.restart_count for pod in found for status in pod.status.container_statuses or []]
 
 
 def test_a_directory_a_process_and_a_descriptor_too_many_are_seen(busy):

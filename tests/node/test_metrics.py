@@ -91,7 +91,7 @@ def test_nobody_but_metrics_server_and_the_api_server_may_ask(cluster):
     kubelet = cluster.process("localkube.kubelet")
     # In plain mode the kubelet is in this network, and node-0's address on the loopback interface.
     listening = [socket.laddr.ip for socket in kubelet.net_connections() if socket.laddr.port == 10250]
-    address = next((each for each in listening if each.endswith(".254.1")), "10.244.254.1")
+    address = next((address for address in listening if address.endswith(".254.1")), "10.244.254.1")
 
     def ask(who, path):
         command = ["nsenter", "-t", str(kubelet.pid), "-n", "python3", "-c", script]

@@ -34,8 +34,8 @@ def test_pods_end_within_their_grace_period_critical_ones_last(cluster, pods, sh
     other = pods.running(pod("exec sleep 600", **on_node(0)))["metadata"]["name"]
     assert shut_down() == "stopped"
     ended = []
-    for each in (ordinary, critical):
-        seen = pods.until(each["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Failed")
+    for item in (ordinary, critical):
+        seen = pods.until(item["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Failed")
         status = seen["status"]
         assert (status["reason"], status["message"]) == ("Terminated", MESSAGE)
         (disruption,) = [row for row in status["conditions"] if row["type"] == "DisruptionTarget"]

@@ -43,7 +43,7 @@ def test_nothing_listens_but_on_the_loopback(cluster, pods):
     for process in cluster.processes():
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
             found = process.net_connections("inet")
-            listening |= {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
+            listening |= {port.laddr.ip for port in found if port.status == psutil.CONN_LISTEN}
     assert listening and all(address.startswith("127.") for address in listening)
 
 

@@ -11,7 +11,7 @@ from .terminals import Terminal
 def status(pod, name="debugger"):
     """Return an ephemeral container's status; an empty one when nothing is reported yet."""
     found = pod["status"].get("ephemeralContainerStatuses") or []
-    return next((each for each in found if each["name"] == name), {"state": {}})
+    return next((status for status in found if status["name"] == name), {"state": {}})
 
 
 def debug(cluster, name, *words, script):

@@ -140,7 +140,7 @@ def test_a_port_of_the_node_ends_with_its_pod(pods):
 def test_a_node_port_is_on_every_node_and_goes_with_the_services_type(cluster, pods):
     with service(cluster, type="NodePort") as name:
         pods.running(server(8080, "pod", labels={"app": name}))
-        numbers = {kind: each.node_port for kind, each in ports_of(cluster, name).items()}
+        numbers = {kind: port.node_port for kind, port in ports_of(cluster, name).items()}
         words = [f"{kind}:{node}:{numbers[kind]}" for kind in ("tcp", "udp") for node in NODES]
         assert ask(pods, *words) == ["pod"] * 4
         cluster.core.patch_namespaced_service(name, "default", {"spec": {"type": "ClusterIP"}})

@@ -84,8 +84,8 @@ def greeters(cluster):
             )
             for index in range(2)
         ]
-        for each in made:
-            pods.until(each, is_ready)
+        for pod in made:
+            pods.until(pod, is_ready)
         yield name
     for service in (name, f"{name}-each"):
         cluster.core.delete_namespaced_service(service, "default")

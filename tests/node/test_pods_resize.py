@@ -34,7 +34,7 @@ def running(pods, resources=SMALL, **spec):
 
 
 def condition(pod, kind):
-    return next((each for each in pod["status"]["conditions"] if each["type"] == kind), None)
+    return next((row for row in pod["status"]["conditions"] if row["type"] == kind), None)
 
 
 def resized(pods, name, resources):

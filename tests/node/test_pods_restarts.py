@@ -117,12 +117,12 @@ def test_a_rule_restarts_all_containers_of_a_pod_in_place(pods):
     assert restarting["status"]["phase"] == "Running"
     made = pods.until(name, lambda pod: pod["status"]["phase"] in ("Succeeded", "Failed"))
     assert sorted(pods.logs(made).split()[2:]) == sorted(2 * ["prepared", "beside", "other"])
-    counts = {each: container(made, each)["restartCount"] for each in ("main", "other", "prepare", "beside")}
+    counts = {name: container(made, name)["restartCount"] for name in ("main", "other", "prepare", "beside")}
     assert set(counts.values()) == {1}, counts
     assert condition(made, "AllContainersRestarting") == "False"
     assert restarting["status"]["podIP"] == made["status"]["podIP"]
 
 
 def condition(pod, kind):
-    found = {each["type"]: each["status"] for each in pod["status"].get("conditions") or []}
+    found = {row["type"]: row["status"] for row in pod["status"].get("conditions") or []}
     return found.get(kind)

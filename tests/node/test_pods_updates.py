@@ -39,7 +39,7 @@ def test_the_image_that_runs_is_reported_until_the_next_one_does(cluster, pods):
     cluster.kubectl("set", "image", f"pod/{name}", f"main={TWO_IMAGES[1]}")
     seen = []
     pods.until(name, lambda pod: seen.append(container(pod)) or runs(pod) == 2)
-    assert {each["image"] for each in seen if each["restartCount"] == 0} == {TWO_IMAGES[0]}
+    assert {status["image"] for status in seen if status["restartCount"] == 0} == {TWO_IMAGES[0]}
 
 
 def test_other_containers_go_on_when_one_has_another_image(cluster, pods):

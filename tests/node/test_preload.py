@@ -170,7 +170,7 @@ def test_a_listener_on_every_address_listens_on_the_pods_alone(pod, family, anyw
     wide = "::ffff:" if family == "AF_INET6" else ""
     assert seen[:4] == [wide + ADDRESS, ADDRESS, ADDRESS, wide + ADDRESS]
     real = f"{7:02X}{1:02X}{pod.octet:02X}{127:02X}"
-    assert seen[4] and all(each.split(":")[0].endswith(real) for each in seen[4])
+    assert seen[4] and all(line.split(":")[0].endswith(real) for line in seen[4])
 
 
 def test_two_pods_use_the_same_port_and_reach_each_other(pod, tmp_path):

@@ -247,7 +247,7 @@ def test_a_user_with_one_id_runs_images_as_the_users_that_they_name(registry):
 @pytest.mark.slow
 @pytest.mark.skipif(os.getuid() != 0, reason="root makes the cluster of another user")
 @pytest.mark.skipif(
-    shutil.which("newuidmap") is None or not all(each.exists() for each in SUBORDINATE),
+    shutil.which("newuidmap") is None or not all(path.exists() for path in SUBORDINATE),
     reason="needs newuidmap, of Debian's package uidmap",
 )
 def test_a_user_with_subordinate_ids_has_all_users_of_an_image(registry):

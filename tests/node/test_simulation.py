@@ -32,7 +32,7 @@ def simulated(cluster):
 
 
 def ready(cluster):
-    conditions = [each["status"]["conditions"][0] for each in simulated(cluster).values()]
+    conditions = [node["status"]["conditions"][0] for node in simulated(cluster).values()]
     return sum((condition["type"], condition["status"]) == ("Ready", "True") for condition in conditions)
 
 

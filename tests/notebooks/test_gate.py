@@ -68,14 +68,14 @@ def test_notebooks_run_side_by_side_and_one_that_fails_leaves_the_other_lane_alo
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(finish, command, timeout=400)
             both = [server.accept()[0] for _ in range(2)]  # neither goes on before the other one is there
-            for each in both:
-                each.close()
+            for span in both:
+                span.close()
             done = running.result()
     assert done.returncode == 1, done.stdout
     assert re.search(r"^07  \d:\d\d  cell 4/5", done.stdout, re.MULTILINE), done.stdout
     result = json.loads((tmp_path / "reports" / "result.json").read_text())
     assert [notebook["verdict"] for notebook in result["notebooks"]] == ["passed", "failed"]
-    lanes = {each["name"]: each["lane"] for each in result["timeline"] if each["kind"] == "notebook"}
+    lanes = {span["name"]: span["lane"] for span in result["timeline"] if span["kind"] == "notebook"}
     assert sorted(lanes.values()) == [1, 2]
     with tarfile.open(tmp_path / "reports" / result["bundle"]) as archive:
         assert {name.split("/")[1] for name in archive.getnames() if "/" in name} == {"08_fails"}

@@ -170,8 +170,8 @@ def test_papermill_passes_all_as_a_user_without_privileges(finish):
     with tempfile.TemporaryDirectory(prefix="nobody-") as path:
         home = Path(path)
         shutil.copytree(cache_dir(), home / ".cache" / "trainyard", symlinks=True)
-        for each in [home, *home.rglob("*")]:
-            os.chown(each, restrictions.NOBODY, restrictions.NOBODY, follow_symlinks=False)
+        for path in [home, *home.rglob("*")]:
+            os.chown(path, restrictions.NOBODY, restrictions.NOBODY, follow_symlinks=False)
         home_of_nobody = {name: str(home) for name in ("HOME", "IPYTHONDIR", "JUPYTER_CONFIG_DIR")}
         home_of_nobody |= {"XDG_STATE_HOME": str(home / "state"), "XDG_CACHE_HOME": str(home / ".cache")}
         command = [

@@ -15,11 +15,11 @@ CORPUS = Path(__file__).parents[1] / "fuzz" / "corpus"
 def test_no_input_of_a_corpus_fails(target):
     inputs = sorted((CORPUS / target).iterdir())
     assert inputs
-    for each in inputs:
+    for path in inputs:
         try:
-            TARGETS[target](each.read_bytes())
+            TARGETS[target](path.read_bytes())
         except Exception as error:
-            raise AssertionError(f"{target}: {each.name}") from error
+            raise AssertionError(f"{target}: {path.name}") from error
 
 
 @pytest.mark.slow

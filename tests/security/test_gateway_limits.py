@@ -75,15 +75,15 @@ def reached(address, *, source="", timeout=20):
 
 def opened(count, address=""):
     made = [socket.socket(type=socket.SOCK_DGRAM) for _ in range(count)]
-    for each in made:
-        each.bind((address, 0))
+    for connection in made:
+        connection.bind((address, 0))
     return made
 
 
 def echoes(sockets):
     """Send a datagram from each socket, and count those that come back."""
-    for each in sockets:
-        each.sendto(b"x", (WORLD, ECHO))
+    for connection in sockets:
+        connection.sendto(b"x", (WORLD, ECHO))
     waiting = {socket_.fileno(): socket_ for socket_ in sockets}
     while ready := select.select(waiting, [], [], PATIENCE)[0]:
         for number in ready:

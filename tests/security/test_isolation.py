@@ -164,7 +164,7 @@ def test_no_mount_honours_setuid_files_or_devices_but_those_of_dev(cluster, pods
     masked = {place for place, _ in mounts if place.startswith("/proc/")}  # by /dev/null
     rest = [mount for mount in mounts if not mount[0].startswith("/dev") and mount[0] not in masked]
     # The container's own root comes with it as the runtime's tmpfs.
-    assert not [each for each in rest if not {"nosuid", "nodev"} <= set(each[1].split(","))]
+    assert not [mount for mount in rest if not {"nosuid", "nodev"} <= set(mount[1].split(","))]
 
 
 def test_pods_have_users_of_their_own_on_the_machine(cluster, pods):

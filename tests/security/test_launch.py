@@ -160,7 +160,7 @@ async def launchers(runtime: BareRuntime) -> tuple[psutil.Process, psutil.Proces
 
     def look() -> bool:
         every = runtime.process.children(recursive=True)
-        found[:] = [each for each in every if any(word.endswith("launcher.py") for word in each.cmdline())]
+        found[:] = [one for one in every if any(word.endswith("launcher.py") for word in one.cmdline())]
         return len(found) == 2
 
     await wait_until(look)

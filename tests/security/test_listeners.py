@@ -180,7 +180,7 @@ def test_no_more_connections_are_served_at_a_time_than_said():
         await asyncio.sleep(0.2)
         assert len(served) == 5
         task.cancel()
-        for each in (*clients, listener):
-            each.close()
+        for connection in (*clients, listener):
+            connection.close()
 
     asyncio.run(asyncio.wait_for(run(), 30))

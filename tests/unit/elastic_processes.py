@@ -179,7 +179,7 @@ class ElasticRun:
             text = self.log(index).read_text() if self.log(index).exists() else ""
             lines = [line for line in text.splitlines() if line.startswith('{"event') and line.endswith("}")]
             found += [json.loads(line) | {"worker": index} for line in lines]
-        return sorted((each for each in found if each["event"] == event), key=lambda each: each["time"])
+        return sorted((line for line in found if line["event"] == event), key=lambda each: each["time"])
 
     def wait_for(self, true, what: str):
         """Wait until a function returns something true, and return that."""
@@ -226,4 +226,4 @@ class ElasticRun:
     def everything(self) -> str:
         """Return the end of all output, for the message of a failure."""
         logs = sorted(self.folder.glob("*.log"))
-        return "\n".join(f"{each.name}\n{each.read_text(errors='replace')[-1500:]}" for each in logs)
+        return "\n".join(f"{path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in logs)

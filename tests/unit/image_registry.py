@@ -47,8 +47,8 @@ class Registry:
         repository, tag = name.split(":")
         self.manifests[f"{repository}/{tag}"] = (image.media, image.manifest)
         self.manifests[f"{repository}/{image.digest}"] = (image.media, image.manifest)
-        for each, (media, manifest) in image.manifests.items():
-            self.manifests[f"{repository}/{each}"] = (media, manifest)
+        for key, (media, manifest) in image.manifests.items():
+            self.manifests[f"{repository}/{key}"] = (media, manifest)
         self.blobs |= image.blobs
         return f"{self.address}/{name}"
 

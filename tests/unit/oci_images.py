@@ -90,8 +90,8 @@ def image(
         architecture: Of the config; by default this machine's.
     """
     blobs, descriptors = {}, []
-    for each in layers:
-        packed = _compressed(each, compress)
+    for blob in layers:
+        packed = _compressed(blob, compress)
         suffix = f"+{compress}" if compress else ""
         media = DOCKER_LAYER if docker else LAYER + suffix
         blobs[digest(packed)] = packed
@@ -101,7 +101,7 @@ def image(
             "architecture": architecture or target()[1],
             "os": "linux",
             "config": dict(config or {}),
-            "rootfs": {"type": "layers", "diff_ids": [digest(each) for each in layers]},
+            "rootfs": {"type": "layers", "diff_ids": [digest(blob) for blob in layers]},
         }
     ).encode()
     blobs[digest(text)] = text
@@ -122,21 +122,21 @@ def image(
 def index(images: Mapping[str, Image], *, docker: bool = False) -> Image:
     """Make an index of images by platform, such as ``linux/arm64`` or ``linux/arm/v7``."""
     listed, blobs, manifests = [], {}, {}
-    for platform, each in images.items():
+    for platform, built in images.items():
         system, architecture, *variant = platform.split("/")
         described = {"os": system, "architecture": architecture} | (
             {"variant": variant[0]} if variant else {}
         )
         listed.append(
             {
-                "mediaType": each.media,
-                "digest": each.digest,
-                "size": len(each.manifest),
+                "mediaType": built.media,
+                "digest": built.digest,
+                "size": len(built.manifest),
                 "platform": described,
             }
         )
-        blobs |= each.blobs
-        manifests[each.digest] = (each.media, each.manifest)
+        blobs |= built.blobs
+        manifests[built.digest] = (built.media, built.manifest)
     media = MANIFEST_LIST if docker else INDEX
     text = json.dumps({"schemaVersion": 2, "mediaType": media, "manifests": listed}).encode()
     return Image(text, media, blobs, manifests)

@@ -139,7 +139,7 @@ class LocalJob:
         path = self.log(program, index)
         lines = path.read_text().splitlines() if path.exists() else []
         said = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return [each for each in said if not event or each["event"] == event]
+        return [line for line in said if not event or line["event"] == event]
 
     def wait_for(self, program: str, event: str, *, index: int = 0, count: int = 1) -> list[dict]:
         """Wait until a process has said something so many times."""
@@ -159,4 +159,4 @@ class LocalJob:
     def everything(self) -> str:
         """Return all output, for the message of a failure."""
         logs = sorted(self.folder.glob("*.log"))
-        return "\n".join(f"{each.name}\n{each.read_text()[-2000:]}" for each in logs)
+        return "\n".join(f"{path.name}\n{path.read_text()[-2000:]}" for path in logs)

@@ -32,10 +32,10 @@ def test_every_pair_is_measured_once_by_the_first_of_the_two(events):
 
 def test_the_all_reduce_is_measured_from_one_number_to_the_large_message(events):
     measured = [event for event in events if event["event"] == "allreduce"]
-    assert [each["bytes"] for each in measured] == [4, BYTES // 64, BYTES // 8, BYTES]
-    for each in measured:  # two of three parts of the bytes go each way: 2 (n - 1) / n
-        bus = each["bytes"] / each["seconds"] * 4 / 3
-        assert each["bandwidth_bytes_per_s"] == pytest.approx(bus, abs=1)
+    assert [event["bytes"] for event in measured] == [4, BYTES // 64, BYTES // 8, BYTES]
+    for event in measured:  # two of three parts of the bytes go each way: 2 (n - 1) / n
+        bus = event["bytes"] / event["seconds"] * 4 / 3
+        assert event["bandwidth_bytes_per_s"] == pytest.approx(bus, abs=1)
 
 
 def test_each_rank_says_where_it_is_and_by_what_it_speaks(events):

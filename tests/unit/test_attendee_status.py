@@ -59,7 +59,7 @@ def test_a_cell_is_found_in_the_course_and_one_of_several_notebooks_by_where_it_
 def test_every_cell_of_the_course_is_known():
     found = progress_reporter.cells()
     assert len(found) > 100
-    assert ("10_parameter_server", 3) in [each[:2] for each in found["import kitlib as kit"]]
+    assert ("10_parameter_server", 3) in [place[:2] for place in found["import kitlib as kit"]]
 
 
 def test_a_teller_writes_the_last_word_and_an_errors_first_line():
@@ -69,7 +69,7 @@ def test_a_teller_writes_the_last_word_and_an_errors_first_line():
     assert kube.wrote.wait(30)
     reporter.cell_finished(cell("run.plot()", error=KitError("no such run\nmore", about="run", fix="none")))
     reporter.close()
-    (said,) = [json.loads(each) for each in kube.written.values()]
+    (said,) = [json.loads(text) for text in kube.written.values()]
     assert list(kube.written) == ["05_indexed_job"]
     assert (said["cell"], said["of"], said["state"]) == (4, 4, "failed")
     assert said["error"] == "KitError: no such run"

@@ -44,9 +44,9 @@ def test_each_thing_is_shown_with_its_size_and_who_uses_it(home):
         ("bench", "kwok"): cache.ON_REQUEST,
         ("cluster", "lab"): "absent",
     }
-    sizes = [each.size for each in found]
+    sizes = [item.size for item in found]
     assert sizes == sorted(sizes, reverse=True)
-    assert all(5000 <= each.size < 20000 for each in found if each.what != "cluster")
+    assert all(5000 <= item.size < 20000 for item in found if item.what != "cluster")
 
 
 def test_clearing_removes_what_nobody_needs_and_nothing_else(home):

@@ -139,7 +139,7 @@ def test_the_page_on_prices_says_what_the_table_says():
     page = text.partition("## The whole course")[0]
     amazon, google = price_table("amazon"), price_table("google")
     machines = {name: float(figure) for name, figure in re.findall(r"`([\w.-]+)` ([\d.]+\d)", page)}
-    wanted = {name: figure for each in (amazon, google) for name, figure in each.an_hour.items()}
+    wanted = {name: figure for price in (amazon, google) for name, figure in price.an_hour.items()}
     assert machines == pytest.approx(
         {name: figure for name, figure in wanted.items() if " " not in name}, rel=1e-3
     )
@@ -152,7 +152,7 @@ def test_the_page_on_prices_says_what_the_table_says():
     disks = (amazon.price("EBS gp3"), google.price("persistent disk, balanced"))
     assert figures.pop("GB of disk") == pytest.approx([disk.dollars_an_hour for disk in disks], rel=0.03)
     shared = (amazon.price("EFS"), google.price("Filestore, basic HDD", count=100))
-    assert figures.pop("shared storage") == pytest.approx([each.together for each in shared], rel=0.03)
+    assert figures.pop("shared storage") == pytest.approx([price.together for price in shared], rel=0.03)
     assert figures == {what: (amazon.an_hour[what], google.an_hour[what]) for what in figures}
     assert len(figures) == 3
     assert str(amazon.date) in page and str(google.date) in page
@@ -179,7 +179,7 @@ def test_a_cluster_is_priced_with_its_disks_its_addresses_and_what_the_course_st
     by_hand = 0.10 + 0.0832 + 2 * 0.526 + (250 * 0.08 + 2 * 475 * 0.04) / 730 + 3 * 0.005
     stored = (10 * 0.30 + 5 * 0.10) / 730
     assert Estimate("lab", found, hours=1).an_hour == pytest.approx(by_hand + stored)
-    assert not any(each.stays for each in found)
+    assert not any(item.stays for item in found)
 
 
 def test_the_throughput_that_is_paid_for_is_that_of_the_nodes_disks():

@@ -165,7 +165,7 @@ def test_what_is_left_out_is_what_the_engine_leaves_out(tmp_path, ignore):
                     sent |= {member.name for member in files if member.isfile()}
     finally:
         docker("rmi", "--force", name)
-    ours = {str(each.relative_to(tmp_path)) for each in BuildContext(tmp_path, file).files}
+    ours = {str(path.relative_to(tmp_path)) for path in BuildContext(tmp_path, file).files}
     # These two are always sent, and copied only if no rule leaves them out.
     own = {"Dockerfile", ".dockerignore"}
     assert ours - own == sent - own
@@ -175,7 +175,7 @@ def test_an_archive_has_the_files_and_what_runs_still_runs(dockerfile, tmp_path)
     (dockerfile.parent / "run.sh").write_text("#!/bin/sh\n")
     (dockerfile.parent / "run.sh").chmod(0o755)
     with zipfile.ZipFile(BuildContext(dockerfile.parent, dockerfile).archive(tmp_path / "c.zip")) as archive:
-        modes = {each.filename: each.external_attr >> 16 & 0o777 for each in archive.infolist()}
+        modes = {member.filename: member.external_attr >> 16 & 0o777 for member in archive.infolist()}
     assert set(modes) >= {"Dockerfile", "greeting.txt", "run.sh"} and modes["run.sh"] == 0o755
 
 
@@ -278,7 +278,7 @@ def test_a_base_that_docker_hub_refuses_for_now_is_taken_from_pytorchs_own_regis
 
 def no_podman():
     """Return why nothing can be pushed with Podman here, or nothing."""
-    lacking = [each for each in ("podman", "docker-registry") if shutil.which(each) is None]
+    lacking = [program for program in ("podman", "docker-registry") if shutil.which(program) is None]
     if lacking:
         return f"there is no {' and no '.join(lacking)}"
     done = subprocess.run(["podman", "info"], capture_output=True, text=True, check=False)

@@ -86,7 +86,7 @@ def test_the_published_flags_arrive_in_the_pods(elasticdl):
     objects = list(yaml.safe_load_all(Path("job.yaml").read_text()))
     found = containers(objects)
     args = found["master"][1]["args"]
-    for each in (
+    for words in (
         "--records=/data/mnist/train",
         "--test-records=/data/mnist/test",
         "--model-file=/data/out/model.pt",
@@ -99,7 +99,7 @@ def test_the_published_flags_arrive_in_the_pods(elasticdl):
         "--grads-to-wait=2",
         "--log-level=INFO",
     ):
-        assert each in args
+        assert words in args
     spec, worker = found["worker"]
     assert worker["image"] == "gcr.io/mine/elasticdl:mnist" and worker["imagePullPolicy"] == "IfNotPresent"
     asked = {"cpu": "1", "memory": "1024Mi", "ephemeral-storage": "1024Mi"}

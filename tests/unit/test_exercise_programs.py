@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 
 def functions(path):
     tree = ast.parse(path.read_text())
-    return {each.name: ast.dump(each) for each in tree.body if isinstance(each, ast.FunctionDef)}
+    return {node.name: ast.dump(node) for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 def test_the_program_with_todos_is_that_of_one_process():

@@ -78,7 +78,7 @@ def tags(cell):
 def to_be_written(cells, number):
     """Return the place of the cell in which the learner writes: it ends with ``kit.check("04", …)``."""
     call, found = f'kit.check("{number}", ', range(len(cells))
-    (place,) = (each for each in found if call in cells[each].source and "exercise" in tags(cells[each]))
+    (place,) = (index for index in found if call in cells[index].source and "exercise" in tags(cells[index]))
     return place
 
 

@@ -82,7 +82,7 @@ def test_an_image_without_a_command_has_none():
 
 
 def test_what_a_stand_in_will_not_read_is_named():
-    mounts = [{"mountPath": each} for each in ("/etc/nginx/conf.d", "/etc/nginxes", "/usr/share/nginx/html")]
+    mounts = [{"mountPath": path} for path in ("/etc/nginx/conf.d", "/etc/nginxes", "/usr/share/nginx/html")]
     assert ignored_mounts({"image": "nginx", "volumeMounts": mounts}) == ["/etc/nginx/conf.d"]
 
 

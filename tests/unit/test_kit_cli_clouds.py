@@ -160,7 +160,7 @@ def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypat
     shown = run("resources", "list", "--provider", "eks", "--region", "all")
     assert "lab      network" in shown.stdout
     told = [line.split() for line in shown.stdout.splitlines()]
-    assert ["budget", "-", "20.00", "-"] in told and any(each[0] == "together" for each in told if each)
+    assert ["budget", "-", "20.00", "-"] in told and any(row[0] == "together" for row in told if row)
     assert "moon-1" in run("resources", "list", "--cluster", "lab").stdout
     assert "nothing of the kit" in run("resources", "list", "--cluster", "other").stdout
     tried = run("resources", "delete", "lab")

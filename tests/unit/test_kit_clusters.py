@@ -128,7 +128,7 @@ def test_threads_of_one_kernel_may_ask_for_kubectl_at_the_same_moment(kubeconfig
     cluster = existing.ExistingCluster("lab", kubeconfig=kubeconfig)
     with ThreadPoolExecutor(8) as pool:
         told = list(pool.map(lambda _: cluster.kubectl_command(), range(100)))
-    assert {each[-1] for each in told} == {"kubectl"}
+    assert {row[-1] for row in told} == {"kubectl"}
 
 
 def test_an_error_in_a_terminal_is_a_few_lines_and_exit_status_1(monkeypatch, tmp_path):

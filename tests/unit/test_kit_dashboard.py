@@ -83,13 +83,13 @@ def every(widget):
 
 
 def enabled(buttons):
-    found = (each for each in every(buttons.box) if isinstance(each, ipywidgets.Button))
-    return {each.tooltip.partition(":")[0] for each in found if not each.disabled}
+    found = (button for button in every(buttons.box) if isinstance(button, ipywidgets.Button))
+    return {button.tooltip.partition(":")[0] for button in found if not button.disabled}
 
 
 def press(buttons, name):
-    found = (each for each in every(buttons.box) if isinstance(each, ipywidgets.Button))
-    next(each for each in found if each.tooltip.startswith(f"{name}:")).click()
+    found = (button for button in every(buttons.box) if isinstance(button, ipywidgets.Button))
+    next(button for button in found if button.tooltip.startswith(f"{name}:")).click()
     buttons.close()
 
 
@@ -150,6 +150,6 @@ def test_a_dashboard_without_any_event_can_be_shown():
     dashboard = Dashboard(run, states=lambda: iter(()), replicas=run.limits)
     assert dashboard.facts()["figures"][0] == ["world size", "0"]
     assert "no rendezvous yet" in repr(dashboard)
-    assert [sorted(each) for each in dashboard.still()][0] == ["image/png", "text/plain"]
+    assert [sorted(output) for output in dashboard.still()][0] == ["image/png", "text/plain"]
     view = dashboard.widget()
     assert "ty-lab" in view._dom_classes

@@ -29,7 +29,7 @@ def test_a_notebook_shows_an_error_in_a_few_lines_without_a_traceback():
 
 def test_every_error_of_the_kit_is_one_class_to_catch():
     found = [name for name in vars(errors).values() if isinstance(name, type) and name is not KitError]
-    assert all(issubclass(each, KitError) for each in found)
+    assert all(issubclass(kind, KitError) for kind in found)
 
 
 def test_an_interruption_ends_a_notebooks_cell_as_ctrl_c_does():

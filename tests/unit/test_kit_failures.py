@@ -120,10 +120,10 @@ def containers_in(item):
 @pytest.mark.parametrize("way", WAYS)
 def test_the_last_words_of_each_way_to_train_stay_with_its_pods(way):
     found = containers_in(yaml.safe_load((MANIFESTS / f"{way}.yaml").read_text()))
-    assert {each.get("terminationMessagePolicy") for each in found} == {"FallbackToLogsOnError"}
+    assert {container.get("terminationMessagePolicy") for container in found} == {"FallbackToLogsOnError"}
 
 
 def test_those_of_a_train_job_stay_by_what_the_kit_adds_to_its_runtime():
     patch = yaml.safe_load((MANIFESTS / "operators/trainer/then/torch_distributed.yaml").read_text())
-    added = {each["path"].rpartition("/")[2]: each["value"] for each in patch}
+    added = {change["path"].rpartition("/")[2]: change["value"] for change in patch}
     assert added["terminationMessagePolicy"] == "FallbackToLogsOnError"

@@ -31,7 +31,7 @@ def serve():
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        words = [each.replace("PORT", str(port)) for each in command]
+        words = [word.replace("PORT", str(port)) for word in command]
         env = os.environ | variables
         started.append(subprocess.Popen([sys.executable, "-m", *words], env=env, stderr=subprocess.DEVNULL))
         end = time.monotonic() + 120

@@ -81,7 +81,7 @@ def test_a_pod_does_not_move_the_cursor_of_who_reads_its_log(written, shown):
 
 
 def harmless(text):
-    return all(unicodedata.category(each) not in ("Cc", "Cs", "Zl", "Zp") or each == "\t" for each in text)
+    return all(unicodedata.category(char) not in ("Cc", "Cs", "Zl", "Zp") or char == "\t" for char in text)
 
 
 TEXT = st.text(st.characters(exclude_categories=())) | st.from_regex(r"\A\x1b[\[\]PX][0-9;]*.{0,3}\Z")
@@ -102,8 +102,8 @@ def test_no_text_is_fatal_or_harmful(text):
 def test_no_json_is_fatal_or_harmful(body, kind, end):
     for ascii_only in (True, False):
         line = json.dumps({"event": kind} | body, ensure_ascii=ascii_only)
-        for each in (line, line[:end]):  # whole, and torn
-            shown = format_line(each)
+        for text in (line, line[:end]):  # whole, and torn
+            shown = format_line(text)
             assert harmless(shown)
             shown.encode()
 

@@ -32,4 +32,4 @@ def test_labels_say_whose_a_run_is_and_when_it_may_go():
     assert labels["trainyard/run"] == "digits"
     assert labels["trainyard/workshop"] == "autumn-school"
     assert labels["trainyard/expires"] == "20260102T050405Z"
-    assert set(labels) == {f"trainyard/{each}" for each in ("kit", "run", "workshop", "owner", "expires")}
+    assert set(labels) == {f"trainyard/{name}" for name in ("kit", "run", "workshop", "owner", "expires")}

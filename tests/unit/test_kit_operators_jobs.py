@@ -59,9 +59,9 @@ def test_processes_of_a_node_are_text_to_one_operator_and_a_number_to_the_other(
 def test_torchrun_is_told_by_the_operator_and_not_by_us(spec_of):
     (container,) = pod_of(spec_of(kit.PyTorchJob)["pytorchReplicaSpecs"]["Master"])["containers"]
     trainer = spec_of(kit.TrainJob)["trainer"]
-    for each in (container, trainer):
-        assert each["command"] == ["torchrun", "/trainyard/trainer/mine.py"]
-        assert not [one for one in each.get("env", []) if one["name"].startswith("PET_")]
+    for side in (container, trainer):
+        assert side["command"] == ["torchrun", "/trainyard/trainer/mine.py"]
+        assert not [one for one in side.get("env", []) if one["name"].startswith("PET_")]
     assert container["name"] == "pytorch"  # no other is given the variables
 
 
@@ -138,8 +138,8 @@ def _dicts(value):
     if isinstance(value, dict):
         yield value
         value = list(value.values())
-    for each in value if isinstance(value, list) else []:
-        yield from _dicts(each)
+    for item in value if isinstance(value, list) else []:
+        yield from _dicts(item)
 
 
 @pytest.mark.parametrize("way", [kit.IndexedJob, kit.PyTorchJob, kit.ElasticJob])

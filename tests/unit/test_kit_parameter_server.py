@@ -104,10 +104,10 @@ def test_a_job_comes_after_its_first_pod_was_noticed_or_its_controller_would_mak
         {"x": {"status": noticed}},
         {"x": {"status": {"phase": "Running"}}},
     ]
-    left = iter([{"Pod": each} for each in found])
+    left = iter([{"Pod": snapshot} for snapshot in found])
     monkeypatch.setattr(launcher, "watch_objects", lambda kube, spec: left)
     launcher._wait_until_noticed(None, {"metadata": {"name": "x"}}, about="run")
-    assert [each["Pod"]["x"]["status"] for each in left] == [{"phase": "Running"}]
+    assert [snapshot["Pod"]["x"]["status"] for snapshot in left] == [{"phase": "Running"}]
 
 
 def test_of_two_masters_the_one_that_stays_is_read():
@@ -182,4 +182,4 @@ def test_a_failed_run_is_explained_by_its_master_and_not_by_a_worker_that_was_re
     early = pod("worker", 0, "Failed", **ended(137, "2026-01-01T00:00:00Z"))
     late = pod("master", 0, "Failed", **ended(1, "2026-01-01T00:01:00Z"))
     assert str(run_status(master, [early, late])) == "Failed: master: Error, exit code 1"
-    assert [pods.replica_id(each) for each in pods.failed([early, late])] == ["master", "worker-0"]
+    assert [pods.replica_id(pod) for pod in pods.failed([early, late])] == ["master", "worker-0"]

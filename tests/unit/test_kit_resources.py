@@ -57,7 +57,7 @@ def containers_of(job):
         return trainer | {"resources": trainer["resourcesPerNode"]}, []
     found = list(_containers(job.objects[-1]))
     others = [other for item in job.objects if item["kind"] == "Pod" for other in item["spec"]["containers"]]
-    return found[0], [each for each in others if each["name"] == "store"]
+    return found[0], [container for container in others if container["name"] == "store"]
 
 
 def _containers(item):
@@ -77,9 +77,9 @@ def test_each_worker_gets_a_gpu_and_no_cpu_limit_where_nodes_have_gpus(way):
     worker, others = containers_of(job_of(way).on(cluster(*GPU_NODES)))
     assert worker["resources"]["limits"] == {"nvidia.com/gpu": "1"}
     assert "NVIDIA_VISIBLE_DEVICES" not in variables(worker)
-    for each in others:
-        assert "nvidia.com/gpu" not in each["resources"].get("limits", {})
-        assert variables(each)["NVIDIA_VISIBLE_DEVICES"] == "void"
+    for container in others:
+        assert "nvidia.com/gpu" not in container["resources"].get("limits", {})
+        assert variables(container)["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -91,7 +91,7 @@ def test_a_worker_without_gpus_sees_none_and_has_its_share_of_the_cores(way, gpu
     assert "nvidia.com/gpu" not in job.manifest()
     assert variables(worker)["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert worker["resources"]["limits"]["cpu"] in ("3920m", "1960m")  # 7 pods share the nodes of a server
-    assert all(variables(each)["NVIDIA_VISIBLE_DEVICES"] == "void" for each in others)
+    assert all(variables(container)["NVIDIA_VISIBLE_DEVICES"] == "void" for container in others)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -101,8 +101,8 @@ def test_no_event_is_fatal(events):
 def test_programs_get_the_json_as_it_was_written_and_people_get_words(capsys, output):
     written = '{"event":"step", "time":1.5,"rank":1,"world_size":2,"loss":0.123456789}'
     lines = LinePrinter("digits", only=None, output=output)
-    for each in ("it begins", written, "[default0]:" + written):
-        lines.add(1, Line("", each))
+    for text in ("it begins", written, "[default0]:" + written):
+        lines.add(1, Line("", text))
     out, err = capsys.readouterr()
     if output == "json":
         assert out == f"{written}\n{written}\n"

@@ -100,7 +100,7 @@ def test_the_pods_of_a_pytorch_job_are_ranked_as_the_operator_counts_them():
         labels = {pods.REPLICA: str(index)}
         return {"metadata": {"name": "x", "labels": labels}, "spec": {"containers": [{"env": env}]}}
 
-    assert [pods.node_rank(replica(*each)) for each in ((0, 0), (0, 1), (1, 2), (3, None))] == [0, 1, 2, 3]
+    assert [pods.node_rank(replica(*place)) for place in ((0, 0), (0, 1), (1, 2), (3, None))] == [0, 1, 2, 3]
 
 
 def test_a_failed_run_names_the_pod_that_failed_first():

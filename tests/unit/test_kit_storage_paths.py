@@ -39,7 +39,7 @@ def test_a_listing_leaves_out_what_is_being_copied():
         "directory\t4096\t0\t./.trainyard-upload-volume-shared-x",
     ]
     shown = listing(lines, empty="nothing")
-    assert [(each["name"], each["kind"], each["size"]) for each in shown] == [
+    assert [(entry["name"], entry["kind"], entry["size"]) for entry in shown] == [
         ("a\\tb", "file", "0 B"),
         ("train", "directory", None),
     ]

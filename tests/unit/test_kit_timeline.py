@@ -98,7 +98,7 @@ def test_a_log_that_is_gone_leaves_a_gap_that_is_told():
     seen = timeline(lab(), without=("lab-1",))
     assert seen.world_sizes == (2, 1, 2, 1, 2, 3)
     assert seen.gaps[0].startswith("round 1: of 1 of its 2 ranks there is no log")
-    assert {each.kind for each in seen.states["?"]} == {"unknown"}
+    assert {state.kind for state in seen.states["?"]} == {"unknown"}
     assert "round 1" in repr(seen)
     assert "there is no log" in seen._repr_html_()
 
@@ -167,7 +167,7 @@ def test_a_trainer_that_knows_no_rendezvous_has_the_round_of_its_start():
     story.train(0.2, range(1, 4), list(story.nodes))
     seen = timeline(story, now=2.0)
     assert seen.world_sizes == (2,)
-    assert [each.kind for each in seen.states["fixed-0"]] == ["training"]
+    assert [state.kind for state in seen.states["fixed-0"]] == ["training"]
 
 
 def test_times_in_whole_seconds_keep_their_round():
@@ -215,8 +215,8 @@ def test_a_hundred_changes_and_none_at_all_can_be_drawn(whole):
         story.train(at + 0.2, range(10 * number, 10 * number + 5), there)
         at += 3
     busy = timeline(story, now=at)
-    for each in (busy, whole, build("lab", [], [], now=BEGAN)):
-        drawn = RunTimeline.of(each).plot()
+    for shown in (busy, whole, build("lab", [], [], now=BEGAN)):
+        drawn = RunTimeline.of(shown).plot()
         assert drawn._repr_png_().startswith(b"\x89PNG")
     assert pauses(whole)[1][2] == "1.0 s"
 

@@ -32,8 +32,8 @@ def test_workers_are_made_of_the_template_as_it_is_patched(trainer):
     job = kit.TorchElastic(trainer, nodes=2, min_nodes=1, max_nodes=3, name="digits")
     patch = {"template": {"spec": {"containers": [{"name": "worker", "env": [{"name": "A", "value": "b"}]}]}}}
     *others, store, first, second, template = job.patch(patch).objects
-    assert [each["kind"] for each in others] == ["ConfigMap", "Service"]
-    assert [each["metadata"]["name"] for each in (store, first, second)] == [
+    assert [item["kind"] for item in others] == ["ConfigMap", "Service"]
+    assert [pod["metadata"]["name"] for pod in (store, first, second)] == [
         "digits-store",
         "digits-0",
         "digits-1",
@@ -136,7 +136,7 @@ def test_a_rank_is_where_the_newest_rendezvous_has_put_it():
         said("rendezvous", rank=index, world_size=2, at=2.0, round=1, pid=20 + index) for index in range(2)
     ]
     found = rank_processes([*first, said("start", rank=1, at=3.0, pid=99), *second])
-    assert {rank: each.pid for rank, each in found.items()} == {0: 20, 1: 21}
+    assert {rank: process.pid for rank, process in found.items()} == {0: 20, 1: 21}
     assert found[1].pod["metadata"]["name"] == "digits-1"
 
 
@@ -144,7 +144,7 @@ def test_trainers_that_start_once_say_by_that_where_they_are():
     early = [said("start", rank=index, pid=index) for index in range(3)]
     again = [said("start", rank=index, world_size=2, at=2.0, pid=5 + index) for index in range(2)]
     found = rank_processes([*early, *again, said("step", rank=0, at=3.0)])
-    assert {rank: each.pid for rank, each in found.items()} == {0: 5, 1: 6}
+    assert {rank: process.pid for rank, process in found.items()} == {0: 5, 1: 6}
     assert rank_processes([said("start", rank=0, host="digits-0")])[0].pid is None
     assert rank_processes([said("step", rank=0)]) == {}
 
@@ -165,8 +165,8 @@ def test_scaling_makes_the_workers_that_are_missing_and_lets_the_last_ones_go(
 ):
     template = kit.TorchElastic(trainer, name="digits").objects[-1]
     leaving, new = plan_workers(template, wanted, seen)
-    assert [int(each["metadata"]["labels"][names.WORKER]) for each in leaving] == leave
-    assert [int(each["metadata"]["labels"][names.WORKER]) for each in new] == come
+    assert [int(worker["metadata"]["labels"][names.WORKER]) for worker in leaving] == leave
+    assert [int(worker["metadata"]["labels"][names.WORKER]) for worker in new] == come
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_the_merged_log_is_in_the_order_of_time_and_keeps_each_workers_order():
     log_tail.add([(0, Line("2026-01-01T00:00:00Z", "old"))] * (MOST_LINES - 5))
     log_tail.add([(0, Line("2026-01-01T00:00:01Z", "a")), (1, Line("2026-01-01T00:00:03Z", "d"))])
     late = [Line("2026-01-01T00:00:02.5Z", text) for text in ("b", "c", "x" * 1000)]
-    log_tail.add((0, each) for each in late)
+    log_tail.add((0, line) for line in late)
     assert [row[2][:1] for row in log_tail.rows()[-5:]] == ["a", "b", "c", "x", "d"]
     assert log_tail.rows()[-5][:2] == [0, "00:00:01"]
     assert max(len(row[2]) for row in log_tail.rows()) == LONGEST
@@ -135,7 +135,7 @@ def luminance(colour):
 @pytest.mark.parametrize("theme", [LIGHT, DARK])
 def test_every_colour_can_be_read_on_its_ground(theme):
     written = (*theme.lines, theme.text, theme.main, theme.good, theme.bad, theme.busy)
-    assert min(contrast(each, theme.ground) for each in written) >= 4.5
+    assert min(contrast(colour, theme.ground) for colour in written) >= 4.5
 
 
 def test_no_two_of_64_ranks_look_alike_and_eight_differ_by_their_dashes_alone():

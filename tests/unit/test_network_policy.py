@@ -66,8 +66,8 @@ INGRESS = {
 def test_a_pod_accepts_what_its_policy_allows_and_nothing_more(case):
     rules, who, ports = INGRESS[case]
     made = pod_rules(A, [policy(policyTypes=["Ingress"], ingress=rules)], EVERYBODY)
-    accepted = {(each, *port) for each, at in ADDRESSES.items() for port in PORTS if made.accepts(at, *port)}
-    assert accepted == {(each, *port) for each in who for port in ports}
+    accepted = {(name, *port) for name, at in ADDRESSES.items() for port in PORTS if made.accepts(at, *port)}
+    assert accepted == {(name, *port) for name in who for port in ports}
     assert made.egress is None
     assert made.opens(OUTSIDE, "TCP", 443)
 

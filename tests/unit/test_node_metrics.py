@@ -19,7 +19,7 @@ def made():
     """Return a meter of two nodes, its clock, what runs where, and what each container uses."""
     nodes = [NodeSettings(name=f"node-{n}", index=n, cpus=1, memory=1 << 30, storage=1) for n in (0, 1)]
     running = {"node-0": [container("one"), container("one", name="side"), container("two")], "node-1": []}
-    use = {each.identity: Usage(2.0, 1 << 20) for each in running["node-0"]}
+    use = {container.identity: Usage(2.0, 1 << 20) for container in running["node-0"]}
     clock = Clock()
     meter = StatsProvider(nodes, running=running.__getitem__, control_groups=use.get, clock=clock)
     return meter, clock, running, use

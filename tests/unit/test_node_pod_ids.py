@@ -13,8 +13,8 @@ FEW = IdRanges(first=1000, size=10, count=3, idmap=True)
 def test_each_pod_has_a_range_that_a_kubelet_finds_again_after_its_restart(tmp_path):
     ids = PodIds(FEW, pods=tmp_path)
     given = {uid: ids.of(uid) for uid in ("a", "b", "c")}
-    assert {each.host_id for each in given.values()} == {1000, 1010, 1020}
-    assert {each.size for each in given.values()} == {10}
+    assert {span.host_id for span in given.values()} == {1000, 1010, 1020}
+    assert {span.size for span in given.values()} == {10}
     again = PodIds(FEW, pods=tmp_path)
     assert {uid: again.of(uid) for uid in given} == given
 

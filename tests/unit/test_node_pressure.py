@@ -45,7 +45,7 @@ def test_a_large_disk_is_not_full_when_a_tenth_of_it_is_left():
 def test_this_machine_has_all_that_is_measured(tmp_path):
     seen = observe(tmp_path)
     assert {"memory.available", "nodefs.available", "pid.available"} <= seen.keys()
-    assert all(0 < each.available <= each.capacity for each in seen.values())
+    assert all(0 < signal.available <= signal.capacity for signal in seen.values())
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def push(shard, minibatch, value=1.0, *, epoch=0, version=None, incarnation=None
 
 
 def values(shard):
-    return [bytes(each.data) for each in shard.read()[1]]
+    return [bytes(tensor.data) for tensor in shard.read()[1]]
 
 
 # The plan
@@ -65,7 +65,7 @@ def test_servers_share_the_model_evenly_and_have_each_tensor_once():
 
 def test_two_processes_cut_a_model_alike_and_notice_where_they_have_not():
     one, other = (shards.plan(net(), 2) for _ in range(2))
-    assert [shards.layout(each) for each in one] == [shards.layout(each) for each in other]
+    assert [shards.layout(shard) for shard in one] == [shards.layout(shard) for shard in other]
     wider = nn.Sequential(nn.Conv2d(3, 9, 3), nn.BatchNorm2d(9))
     assert shards.layout(shards.plan(wider, 2)[0]) != shards.layout(one[0])
 
@@ -102,8 +102,8 @@ def test_a_shards_steps_are_those_of_the_optimizer_on_the_whole_model():
     optimizer = sgd(model.parameters())
     shard = make_shard()
     for step in range(3):
-        for each in model.parameters():
-            each.grad = torch.full_like(each, 0.5)
+        for weight in model.parameters():
+            weight.grad = torch.full_like(weight, 0.5)
         optimizer.step()
         assert push(shard, step, 0.5) == APPLIED
     ours = {m.name: m.tensor for group in shard.groups for m in group.members}
@@ -166,7 +166,7 @@ def test_evaluation_sees_parameters_that_stand_still():
     shard.pin(1)
     before = values(shard)
     push(shard, 0)
-    assert [bytes(each.data) for each in shard.read(1)[1]] == before != values(shard)
+    assert [bytes(tensor.data) for tensor in shard.read(1)[1]] == before != values(shard)
     shard.unpin(1)
     with pytest.raises(KeyError):
         shard.read(1)
@@ -190,8 +190,8 @@ def test_a_restored_shard_goes_on_as_the_one_that_was_saved(tmp_path, optimizer)
     assert broken == []
     assert (other.version, other.applied()) == (5, shard.applied())
     assert push(other, 4) == DUPLICATE
-    for each in (shard, other):
-        push(each, 9, 0.25)
+    for replica in (shard, other):
+        push(replica, 9, 0.25)
     assert values(other) == values(shard)
 
 

@@ -36,7 +36,7 @@ class Cluster:
         self.there[role, index] = Member(role, index, kind, reason)
 
     def running(self, role):
-        return sorted(index for (its, index), each in self.there.items() if its == role and not each.over)
+        return sorted(index for (its, index), member in self.there.items() if its == role and not member.over)
 
 
 def make(cluster, *, workers=2, servers=1, max_relaunches=2, next_worker=0):
@@ -65,7 +65,7 @@ def test_a_lost_worker_gets_a_new_index_and_a_lost_server_keeps_its_own():
     crew.tick()
     assert (cluster.running(WORKER), cluster.running(SERVER)) == ([1, 2, 3, 4], [0, 1])
     told = [fields for event, fields in said if event == "relaunch"]
-    assert [(each["of"], each["index"], each["instead_of"], each["kind"]) for each in told] == [
+    assert [(event["of"], event["index"], event["instead_of"], event["kind"]) for event in told] == [
         (SERVER, 1, 1, "evicted"),
         (WORKER, 4, 0, "deleted"),
     ]

@@ -57,7 +57,7 @@ def test_gradients_are_waited_for_and_averaged_and_the_rest_at_the_end_is_not_fo
             job.start(program, index)
         assert job.join("master") == 0, job.everything()
         weights = torch.load(job.model_file, weights_only=True)["weights"]
-        halves = [int((weights["first"] == -each).sum()) for each in (0.5, 1.0)]
+        halves = [int((weights["first"] == -rate).sum()) for rate in (0.5, 1.0)]
         assert halves == [56, 4]  # means of two, and one by itself
         assert weights["batches"] == 15
         assert job.join("server") == 0

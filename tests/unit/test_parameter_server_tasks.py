@@ -93,8 +93,8 @@ class World:
 
 def bits(applied, epoch, count):
     found = bytearray(-(-count // 8))
-    for each, minibatch in applied:
-        if each == epoch:
+    for trained, minibatch in applied:
+        if trained == epoch:
             found[minibatch >> 3] |= 1 << (minibatch & 7)
     return bytes(found)
 

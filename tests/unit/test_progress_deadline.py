@@ -92,9 +92,9 @@ def program():
         return begun[-1].pid
 
     yield begin
-    for each in begun:
-        each.kill()
-        each.wait()
+    for process in begun:
+        process.kill()
+        process.wait()
 
 
 def test_a_busy_program_wants_its_time_though_the_core_is_shared_and_a_sleeping_one_wants_none(program):

@@ -23,7 +23,7 @@ def read(name):
 
 def test_a_form_for_a_failed_notebook_lists_the_course():
     (field,) = (
-        each for each in read(".github/ISSUE_TEMPLATE/notebook.yml")["body"] if each.get("id") == "notebook"
+        row for row in read(".github/ISSUE_TEMPLATE/notebook.yml")["body"] if row.get("id") == "notebook"
     )
     course = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
     assert field["attributes"]["options"] == course

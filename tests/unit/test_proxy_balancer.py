@@ -46,7 +46,7 @@ NODES = [
 
 
 def near(endpoints, client, *, local=False):
-    return [each.backend for each in nearest(endpoints, client, local=local)]
+    return [endpoint.backend for endpoint in nearest(endpoints, client, local=local)]
 
 
 def test_endpoints_of_the_clients_node_are_taken_where_traffic_is_local():

@@ -19,8 +19,8 @@ def relayed(first, *, ended):
         client.sendall(first)
         if ended:
             client.shutdown(socket.SHUT_WR)
-        for each in (client, near, far, server):
-            each.setblocking(False)
+        for connection in (client, near, far, server):
+            connection.setblocking(False)
         carrying = asyncio.create_task(carry(near, far))
         loop = asyncio.get_running_loop()
         got = b""
@@ -30,8 +30,8 @@ def relayed(first, *, ended):
         await loop.sock_sendall(server, b"answer")
         server.shutdown(socket.SHUT_WR)
         answer = await loop.sock_recv(client, 100)
-        for each in (client, server):
-            each.close()
+        for connection in (client, server):
+            connection.close()
         await carrying
         return got, end, answer
 

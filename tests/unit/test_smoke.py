@@ -72,9 +72,9 @@ def test_the_first_thing_that_went_wrong_is_the_verdict_and_the_exit_code(verdic
 def test_a_threshold_holds_for_every_notebook_that_says_the_figure_or_for_the_one_that_is_named():
     said = {"05_x": {"accuracy": 0.98}, "06_y": {"accuracy": 0.6}, "01_z": {"allreduce_mb_per_s": 90.0}}
     judged = thresholds.judge(thresholds.parse("accuracy", "0.7"), said)
-    assert [(each.notebook, each.held) for each in judged] == [("05_x", True), ("06_y", False)]
+    assert [(verdict.notebook, verdict.held) for verdict in judged] == [("05_x", True), ("06_y", False)]
     judged = thresholds.judge(thresholds.parse("accuracy", "05=0.97, 06=0.6"), said)
-    assert all(each.held for each in judged)
+    assert all(verdict.held for verdict in judged)
 
 
 def test_a_figure_that_nobody_says_is_missed():
@@ -148,7 +148,7 @@ COURSE = [
 
 
 def labels(chains):
-    return [[each.label for each in chain] for chain in chains]
+    return [[notebook.label for notebook in chain] for chain in chains]
 
 
 def test_a_notebook_follows_the_one_whose_work_it_uses_and_what_takes_longest_begins_first():
@@ -162,10 +162,10 @@ def test_the_notebooks_of_the_course_say_what_they_need_in_names_that_exist():
     found = {path.name: path for path in map(plan.read, (ROOT / "notebooks").glob("[0-9]*.ipynb"))}
     assert not found["00_start"].needs_cluster
     assert found["13_clean_up"].last
-    for each in found.values():
-        assert set(each.programs) <= set(RECIPES)
-        assert set(each.after) <= set(found)
-        assert each.seconds > 0
+    for notebook in found.values():
+        assert set(notebook.programs) <= set(RECIPES)
+        assert set(notebook.after) <= set(found)
+        assert notebook.seconds > 0
 
 
 def test_ending_a_run_ends_what_other_threads_wait_for_and_nothing_new_is_started():

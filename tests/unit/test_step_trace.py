@@ -16,7 +16,7 @@ def event(name, cat, begin, end, tid=1):
 
 def rank_of(rank, events, *, clock=0):
     """Make the trace of a rank whose clock is some milliseconds ahead."""
-    events = [each | {"ts": each["ts"] + clock * 1000} for each in events]
+    events = [item | {"ts": item["ts"] + clock * 1000} for item in events]
     return {"distributedInfo": {"rank": rank}, "traceEvents": [*events, {"ph": "M", "name": "process_name"}]}
 
 

@@ -131,7 +131,7 @@ def test_a_trainer_declares_what_it_imports_and_nothing_else(trainer):
     brought = metadata.packages_distributions()
     imported = {canonicalize_name(brought[name][0]) for name in imports(trainer)}
     imported |= BY_TORCH.get(trainer.stem, set())
-    assert {canonicalize_name(each.name) for each in trainer_image.declared(trainer)} == imported
+    assert {canonicalize_name(item.name) for item in trainer_image.declared(trainer)} == imported
 
 
 @each_trainer
@@ -168,7 +168,7 @@ def test_what_is_not_declared_cannot_be_imported_there(only_declared):
 
 def declared_for_the_image(program):
     everything = trainer_image.declared(program)
-    return [each for each in everything if each.marker is None or each.marker.evaluate(trainer_image.PYTHON)]
+    return [item for item in everything if item.marker is None or item.marker.evaluate(trainer_image.PYTHON)]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -177,10 +177,10 @@ def test_a_program_in_pods_declares_what_it_and_the_modules_beside_it_import(pro
     names = set().union(*map(imports, program.parent.glob("*.py") if package else [program]))
     names -= {program.parent.name, "backports"}  # the second is for Pythons older than the image's
     brought = metadata.packages_distributions()
-    needed = [{canonicalize_name(each) for each in brought[name]} for name in names]
-    given = {canonicalize_name(each.name) for each in declared_for_the_image(program)}
-    assert all(each & given for each in needed), names
-    assert all(any(name in each for each in needed) for name in given), given
+    needed = [{canonicalize_name(item) for item in brought[name]} for name in names]
+    given = {canonicalize_name(item.name) for item in declared_for_the_image(program)}
+    assert all(modules & given for modules in needed), names
+    assert all(any(name in group for group in needed) for name in given), given
 
 
 def test_the_image_has_what_the_programs_declare():
@@ -190,9 +190,9 @@ def test_the_image_has_what_the_programs_declare():
     assert trainer_image.ZOO_REQUIREMENTS.read_text() == trainer_image.render(trainer_image.packages())
     pins = dict(line.split("==") for line in trainer_image.REQUIREMENTS.read_text().splitlines()[1:])
     for program in [*TRAINERS, *PROGRAMS]:
-        for each in declared_for_the_image(program):
-            name = canonicalize_name(each.name)
-            assert name in trainer_image.BASE or pins[name] in each.specifier, (program, name)
+        for requirement in declared_for_the_image(program):
+            name = canonicalize_name(requirement.name)
+            assert name in trainer_image.BASE or pins[name] in requirement.specifier, (program, name)
 
 
 def uv(*words, cwd):

@@ -70,7 +70,7 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(flags, seen, run_t
 def test_a_run_that_had_ended_only_tests_again(flags, run_trainer):
     first = run_trainer(trainer, *flags)
     again = run_trainer(trainer, *flags)
-    assert [each["event"] for each in again] == ["start", "resume", "memory", "eval", "end"]
+    assert [event["event"] for event in again] == ["start", "resume", "memory", "eval", "end"]
     assert again[3]["accuracy"] == of_kind(first, "eval")[0]["accuracy"]
 
 

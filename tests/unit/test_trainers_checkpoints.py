@@ -44,10 +44,10 @@ def names(folder):
 def test_what_was_saved_is_found_again_and_the_two_newest_are_kept(tmp_path):
     folder = tmp_path / "new" / "folder"
     said = saved(folder)
-    assert [(each["epoch"], each["step"]) for each in said] == [(0, 10), (1, 20), (1, 30)]
-    assert names(folder) == [each["file"] for each in said[1:]], "and nothing beside them"
+    assert [(event["epoch"], event["step"]) for event in said] == [(0, 10), (1, 20), (1, 30)]
+    assert names(folder) == [event["file"] for event in said[1:]], "and nothing beside them"
     assert said[2]["bytes"] == (folder / said[2]["file"]).stat().st_size
-    assert all(0 <= each["waited"] <= each["seconds"] for each in said)
+    assert all(0 <= event["waited"] <= event["seconds"] for event in said)
     found = checkpoints.Checkpoints(folder, RUN).load()
     assert (found.file, found.broken) == (said[2]["file"], ())
     assert found.state["model"]["weight"].tolist() == [30.0] * 1000
@@ -106,7 +106,7 @@ def test_the_next_save_waits_for_the_one_before_and_says_so(tmp_path, monkeypatc
     ids=["half-written", "torn", "empty"],
 )
 def test_a_file_that_is_not_whole_is_passed_over_named_and_put_out_of_the_way(damage, tmp_path):
-    older, newest = (each["file"] for each in saved(tmp_path, steps=(10, 30)))
+    older, newest = (event["file"] for event in saved(tmp_path, steps=(10, 30)))
     whole = (tmp_path / newest).read_bytes()
     (tmp_path / newest).write_bytes(damage(whole))
     assert (tmp_path / newest).read_bytes() != whole

@@ -75,7 +75,7 @@ def test_augmentation_moves_and_mirrors_whole_images_and_takes_nothing_from_othe
         [torch.stack([rows, columns, torch.full_like(rows, n)], -1) for n in range(64)]
     ).byte()
     batch = ddp.augment(images, torch.arange(63, -1, -1), torch.Generator().manual_seed(1), pad=4, hole=0)
-    mean, spread = (torch.tensor(each).view(1, 3, 1, 1) for each in (ddp.MEAN, ddp.SPREAD))
+    mean, spread = (torch.tensor(value).view(1, 3, 1, 1) for value in (ddp.MEAN, ddp.SPREAD))
     back = (batch * spread + mean).round().int()
     assert torch.equal(back[:, 2, 0, 0], torch.arange(63, -1, -1, dtype=torch.int32))
     assert (back[:, 2] == back[:, 2, :1, :1]).all(), "every pixel comes from the same image"
@@ -91,7 +91,7 @@ def test_a_hole_blanks_one_square_in_each_image():
     images = torch.full((16, 32, 32, 3), 255, dtype=torch.uint8)
     batch = ddp.augment(images, torch.arange(16), torch.Generator().manual_seed(1), pad=0, hole=8)
     assert ((batch == 0).sum(dim=(2, 3)) == 64).all()
-    assert len({tuple(each[0].nonzero()[0].tolist()) for each in batch == 0}) > 8
+    assert len({tuple(image[0].nonzero()[0].tolist()) for image in batch == 0}) > 8
 
 
 def test_the_rate_rises_for_a_fifth_and_ends_near_zero():

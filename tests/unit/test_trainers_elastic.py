@@ -83,7 +83,7 @@ def test_each_sample_counts_once_an_epoch_for_any_sequence_of_world_sizes(
             continue
         counted[epoch] += torch.cat(shares).tolist()
         step, left = step + 1, left - 1
-    assert [sorted(each) for each in counted] == [list(range(images))] * epochs
+    assert [sorted(epoch) for epoch in counted] == [list(range(images))] * epochs
     if images > 10:
         assert counted[0] != counted[1], "another order in each epoch"
 
@@ -110,7 +110,7 @@ def test_the_trainer_learns_alone_and_goes_on_from_where_it_was_killed(
     flags = ["--float64", "--epochs=4", "--log-every=1"]
     whole = run_trainer(digits, *flags, "--epochs=4")
     assert of_kind(whole, "eval")[0]["accuracy"] >= 0.9
-    assert [each["event"] for each in whole if each["event"] != "step"] == [
+    assert [event["event"] for event in whole if event["event"] != "step"] == [
         *("rendezvous", "start"),
         *("epoch",) * 4,
         *("eval", "end"),
@@ -185,7 +185,7 @@ def test_under_stock_torchrun_all_start_again_from_the_checkpoint(digits, run_tr
             said.append(json.loads(line))
             if not killed and said[-1]["rank"] == 1 and said[-1].get("step", 0) >= 50:
                 killed = True
-                os.kill(of_kind([each for each in said if each["rank"] == 1], "start")[-1]["pid"], 9)
+                os.kill(of_kind([event for event in said if event["rank"] == 1], "start")[-1]["pid"], 9)
     assert process.returncode == 0
     assert of_kind(said, "resume")[0]["next_step"] >= 42
     steps = told(said)

@@ -74,7 +74,7 @@ def refers(source, manifest):
     """Whether source names a manifest, or the class or function that sends it."""
     folder, file = Path(manifest).parts[-2:]
     named = (file, f"{Path(file).stem}'", f'{Path(file).stem}"', "*.yaml")
-    whole = file == "kustomization.yaml" or any(each in source for each in named)
+    whole = file == "kustomization.yaml" or any(name in source for name in named)
     return (folder in source and whole) or SENDERS.get(folder, "\0") in source
 
 

@@ -105,7 +105,7 @@ def test_a_deleted_master_is_replaced_by_its_job_and_the_run_goes_on(cluster, da
     next(line for line in run.logs(rank="worker-0", follow=True) if "Loss = " in line)
     shell("kubectl delete pod elasticdl-lost-master-master")
     run.wait(timeout=600)
-    (master,) = (each for each in running(shell, "lost-master") if each.startswith("master"))
+    (master,) = (line for line in running(shell, "lost-master") if line.startswith("master"))
     assert re.fullmatch(r"master-\w{5}", master)
     closed = run.metrics("epoch")
     assert set(closed.records) == {data.train_images} and len(run.metrics("resume")) == 1

@@ -34,10 +34,10 @@ class CloudFormation:
     def create_stack(self, question: Question) -> dict[str, Any]:
         given, name = question.parameters, question.parameters["StackName"]
         token = given.get("ClientRequestToken", "")
-        for each in self._alive(question.region):
-            if each.name == name:
-                if token and each.tokens.get(token) == "CREATE":
-                    return {"StackId": each.id}
+        for stack in self._alive(question.region):
+            if stack.name == name:
+                if token and stack.tokens.get(token) == "CREATE":
+                    return {"StackId": stack.id}
                 raise Refused("AlreadyExistsException", f"Stack [{name}] already exists", status=400)
         if "OnFailure" in given and "DisableRollback" in given:
             raise invalid("You can specify either DisableRollback or OnFailure, but not both.")
@@ -82,7 +82,7 @@ class CloudFormation:
     def describe_stacks(self, question: Question) -> dict[str, Any]:
         given = question.parameters
         found = [self._find(question)] if given.get("StackName") else self._alive(question.region)
-        return self._paged("Stacks", [_shown(each) for each in found], given)
+        return self._paged("Stacks", [_shown(stack) for stack in found], given)
 
     def describe_stack_events(self, question: Question) -> dict[str, Any]:
         part, token = page(

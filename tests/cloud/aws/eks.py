@@ -48,7 +48,7 @@ _EVERY = (
     Kind("AccessEntry", "accessEntry", "principalArn", "accessEntries", "accessEntryArn"),
     Kind("PodIdentityAssociation", "association", "associationId", "associations", "associationArn"),
 )
-KINDS = {each.noun: each for each in _EVERY}
+KINDS = {kind.noun: kind for kind in _EVERY}
 
 
 class EksBackend(BaseBackend):
@@ -214,7 +214,7 @@ class Eks:
         if noun == "Cluster":
             for other in [item for item in things if item[0] == cluster]:
                 del things[other]
-            group, vpc = (found["resourcesVpcConfig"][each] for each in ("clusterSecurityGroupId", "vpcId"))
+            group, vpc = (found["resourcesVpcConfig"][key] for key in ("clusterSecurityGroupId", "vpcId"))
             if not any(group in [group.id for group in eni.group_set] for eni in ec2.enis.values()):
                 ec2.groups[vpc].pop(group, None)
         elif noun == "Nodegroup":
@@ -310,7 +310,7 @@ class Eks:
 
 def role(arn: str) -> Any:
     """Return moto's role of an ARN; None if there is none."""
-    return next((each for each in iam_backends[ACCOUNT]["aws"].roles.values() if each.arn == arn), None)
+    return next((item for item in iam_backends[ACCOUNT]["aws"].roles.values() if item.arn == arn), None)
 
 
 def trusted(arn: str, service: str) -> bool:

@@ -24,10 +24,10 @@ def _ec2(region: str) -> Any:
 
 def _vpc_is_empty(question: Question) -> None:
     vpc, ec2 = question.parameters["VpcId"], _ec2(question.region)
-    inside = [each for each in ec2.groups.get(vpc, {}).values() if each.name != "default"]
+    inside = [item for item in ec2.groups.get(vpc, {}).values() if item.name != "default"]
     inside += [gateway for gateway in ec2.internet_gateways.values() if gateway.vpc and gateway.vpc.id == vpc]
     inside += [eni for eni in ec2.enis.values() if eni.subnet.vpc_id == vpc]
-    inside += [each for zone in ec2.subnets.values() for each in zone.values() if each.vpc_id == vpc]
+    inside += [subnet for zone in ec2.subnets.values() for subnet in zone.values() if subnet.vpc_id == vpc]
     if inside:
         raise Refused("DependencyViolation", f"The vpc '{vpc}' has dependencies and cannot be deleted.")
 
@@ -40,9 +40,9 @@ def _subnet_is_empty(question: Question) -> None:
 
 def _group_is_unused(question: Question) -> None:
     group, ec2 = question.parameters.get("GroupId"), _ec2(question.region)
-    used = any(group in [each.id for each in eni.group_set] for eni in ec2.enis.values())
-    others = [each for groups in ec2.groups.values() for each in groups.values() if each.id != group]
-    rules = [rule for each in others for rule in (*each.ingress_rules, *each.egress_rules)]
+    used = any(group in [item.id for item in eni.group_set] for eni in ec2.enis.values())
+    others = [item for groups in ec2.groups.values() for item in groups.values() if item.id != group]
+    rules = [rule for group in others for rule in (*group.ingress_rules, *group.egress_rules)]
     if used or any(rule.source_group.get("GroupId") == group for rule in rules):
         raise Refused("DependencyViolation", f"resource {group} has a dependent object")
 

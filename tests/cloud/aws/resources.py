@@ -66,7 +66,7 @@ def schema(kind: str) -> dict[str, Any]:
 def permissions(kind: str, verb: str) -> tuple[str, ...]:
     """Return what a type's handler asks for: all that AWS's schema lists, whatever the properties are."""
     listed = schema(kind).get("handlers", {}).get(verb, {}).get("permissions", ())
-    return tuple(each for each in listed if re.fullmatch(r"[\w-]+:\w+", each))
+    return tuple(name for name in listed if re.fullmatch(r"[\w-]+:\w+", name))
 
 
 @cache
@@ -132,7 +132,7 @@ class Resources:
                 self._gone(service, "delete_role_policy", RoleName=identity, PolicyName=policy["PolicyName"])
         if kind == "EC2::EIP":
             there = self.aws("ec2").describe_addresses()["Addresses"]
-            identity = next((each["AllocationId"] for each in there if each["PublicIp"] == identity), "")
+            identity = next((ip["AllocationId"] for ip in there if ip["PublicIp"] == identity), "")
         more = {"force": given["EmptyOnDelete"]} if "EmptyOnDelete" in given else {}
         more |= {"clusterName": given["ClusterName"]} if "ClusterName" in given else {}
         verb = VERBS.get(kind.split("::")[1], ("", "delete"))[1]
@@ -140,7 +140,7 @@ class Resources:
 
     def update(self, kind: str, before: dict[str, Any], after: dict[str, Any]) -> None:
         """Change a resource's properties, but for its tags: as yet only how many nodes there are."""
-        changed = {key for key, each in after.items() if before.get(key) != each}
+        changed = {key for key, value in after.items() if before.get(key) != value}
         if kind != "EKS::Nodegroup" or changed != {"ScalingConfig"}:
             raise NotImplementedError(f"the fake changes no {changed} of {kind}")
         self._call("eks", "update_nodegroup_config", after)
@@ -269,15 +269,15 @@ def _members(given: Any, shape: Any) -> Any:
     kind = shape.type_name
     if kind == "structure":
         names, found = {member.lower(): member for member in shape.members}, {}
-        for key, each in given.items() if isinstance(given, dict) else ():
+        for key, value in given.items() if isinstance(given, dict) else ():
             key = next((one for one in (key.lower(), RENAMED.get(key, key).lower()) if one in names), "")
             if key:
-                found[names[key]] = _members(each, shape.members[names[key]])
+                found[names[key]] = _members(value, shape.members[names[key]])
         return found
     if kind == "list":
-        return [_members(each, shape.member) for each in given] if isinstance(given, list) else []
+        return [_members(item, shape.member) for item in given] if isinstance(given, list) else []
     if kind == "map":
-        pairs = [(each["Key"], each["Value"]) for each in given] if isinstance(given, list) else given.items()
+        pairs = [(tag["Key"], tag["Value"]) for tag in given] if isinstance(given, list) else given.items()
         return dict(pairs)
     if kind in ("integer", "long"):
         return int(given)

@@ -120,7 +120,7 @@ def may(arn: str, *actions: str) -> None:
 
 @cache
 def _allowed(documents: tuple[str, ...]) -> re.Pattern[str]:
-    statements = [each for document in documents for each in _list(json.loads(document)["Statement"])]
+    statements = [item for document in documents for item in _list(json.loads(document)["Statement"])]
     patterns = [translate(one) for statement in statements for one in _list(statement["Action"])]
     return re.compile("|".join(patterns) or "$.", re.IGNORECASE)
 

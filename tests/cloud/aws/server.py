@@ -129,7 +129,7 @@ class FakeAws:
         with self._lock:
             self.clock.settle()
             alive = [stack for stack in self.cloudformation.stacks if not stack.ended]
-            found = [remains.Left("cloudformation", "stack", each.name, each.region) for each in alive]
+            found = [remains.Left("cloudformation", "stack", stack.name, stack.region) for stack in alive]
             return sorted([*found, *remains.everything()], key=str)
 
     def actions(self) -> list[str]:
@@ -218,7 +218,7 @@ class FakeAws:
         """Say what is denied; what a policy limited to ARNs allows reads as denied, but not explicitly."""
         rows = []
         for action in question.parameters["ActionNames"]:
-            found = [each for pattern, each in self.faults.denied.items() if fnmatchcase(action, pattern)]
+            found = [denial for pattern, denial in self.faults.denied.items() if fnmatchcase(action, pattern)]
             decision = "explicitDeny" if any(found) else "implicitDeny" if found else "allowed"
             rows.append({"EvalActionName": action, "EvalResourceName": "*", "EvalDecision": decision})
         return {"EvaluationResults": rows, "IsTruncated": False}

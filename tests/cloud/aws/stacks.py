@@ -86,7 +86,7 @@ class Stack:
         self.set(verb + IN_PROGRESS, "User Initiated")
         if verb == "DELETE":
             there = self.resources
-            self.todo = {name: {key for key, each in there.items() if name in each.needs} for name in there}
+            self.todo = {name: {key for key, item in there.items() if name in item.needs} for name in there}
         else:
             self.todo = templates.order(self.scope())
         self._after(5, self._go)
@@ -101,7 +101,7 @@ class Stack:
     def _go(self) -> None:
         """Begin what nothing is waited for any more; end the operation when nothing is under way."""
         step = self._delete_one if self.verb == "DELETE" else self._make_one
-        while ready := [each for each, after in self.todo.items() if not after & self._waiting()]:
+        while ready := [key for key, after in self.todo.items() if not after & self._waiting()]:
             del self.todo[ready[0]]
             self.busy.add(ready[0])
             self._try(ready[0], lambda name=ready[0]: step(name))
@@ -196,7 +196,7 @@ class Stack:
         try:
             self._handler(found.kind, "delete").delete(found.kind, found.physical, found.properties)
         except ClientError as error:
-            code, words = (error.response["Error"][each] for each in ("Code", "Message"))
+            code, words = (error.response["Error"][key] for key in ("Code", "Message"))
             if code not in NOT_YET or "attached" in words or waited >= PATIENCE:
                 raise
             self._later(found, 30, lambda: self._delete_one(name, waited + 30))

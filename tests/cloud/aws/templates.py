@@ -60,12 +60,12 @@ def parameters(template: dict[str, Any], given: dict[str, str]) -> dict[str, str
     wanted = template.get("Parameters") or {}
     if unknown := sorted(set(given) - set(wanted)):
         raise invalid(f"Parameters: [{', '.join(unknown)}] do not exist in the template")
-    values = {key: each["Default"] for key, each in wanted.items() if "Default" in each} | given
+    values = {key: item["Default"] for key, item in wanted.items() if "Default" in item} | given
     if missing := sorted(set(wanted) - set(values)):
         raise invalid(f"Parameters: [{', '.join(missing)}] must have values")
     for key, rule in wanted.items():
         value = values[key] = str(values[key])
-        if value not in [str(each) for each in rule.get("AllowedValues") or [value]]:
+        if value not in [str(allowed) for allowed in rule.get("AllowedValues") or [value]]:
             raise invalid(f"Parameter '{key}' must be one of AllowedValues")
         if not re.fullmatch(rule.get("AllowedPattern", "(?s:.*)"), value):
             raise invalid(f"Parameter '{key}' must match pattern {rule['AllowedPattern']}")
@@ -86,7 +86,7 @@ class Scope:
     def resources(self) -> dict[str, dict[str, Any]]:
         """Return the resources whose condition holds."""
         every = self.template["Resources"]
-        return {key: each for key, each in every.items() if self.holds(each.get("Condition"))}
+        return {key: item for key, item in every.items() if self.holds(item.get("Condition"))}
 
     def holds(self, name: str | None) -> bool:
         """Return whether a condition is true."""
@@ -95,15 +95,15 @@ class Scope:
     def resolve(self, value: Any) -> Any:
         """Return a value without functions; what is ``AWS::NoValue`` is left out."""
         if isinstance(value, list):
-            return [each for each in map(self.resolve, value) if each is not NO_VALUE]
+            return [item for item in map(self.resolve, value) if item is not NO_VALUE]
         if not isinstance(value, dict):
             return value
         if len(value) == 1:
             ((name, given),) = value.items()
             if name in ("Ref", "Condition") or name.startswith("Fn::"):
                 return self._call(name.removeprefix("Fn::"), given)
-        found = {key: self.resolve(each) for key, each in value.items()}
-        return {key: each for key, each in found.items() if each is not NO_VALUE}
+        found = {key: self.resolve(item) for key, item in value.items()}
+        return {key: item for key, item in found.items() if item is not NO_VALUE}
 
     def _call(self, name: str, given: Any) -> Any:
         if name == "Condition":
@@ -143,28 +143,28 @@ class Scope:
 def pseudo(region: str, name: str, stack: str) -> dict[str, Any]:
     """Return the pseudo parameters of a stack."""
     found = {"Region": region, "AccountId": ACCOUNT, "Partition": "aws", "URLSuffix": "amazonaws.com"}
-    return {f"AWS::{key}": each for key, each in (found | {"StackName": name, "StackId": stack}).items()}
+    return {f"AWS::{key}": item for key, item in (found | {"StackName": name, "StackId": stack}).items()}
 
 
 def _references(value: Any) -> Iterator[str]:
     if isinstance(value, list):
-        for each in value:
-            yield from _references(each)
+        for item in value:
+            yield from _references(item)
     elif isinstance(value, dict):
-        for key, each in value.items():
+        for key, item in value.items():
             if key in ("Ref", "Fn::GetAtt"):
-                yield each.split(".")[0]
+                yield item.split(".")[0]
             elif key == "Fn::Sub":
-                yield from (one.split(".")[0] for one in INNER.findall(each))
+                yield from (one.split(".")[0] for one in INNER.findall(item))
             else:
-                yield from _references(each)
+                yield from _references(item)
 
 
 def order(scope: Scope) -> dict[str, set[str]]:
     """Return which resources each resource comes after."""
     every, needs = scope.resources(), {}
-    for name, each in every.items():
-        wanted = each.get("DependsOn") or []
+    for name, item in every.items():
+        wanted = item.get("DependsOn") or []
         after = {wanted} if isinstance(wanted, str) else set(wanted)
-        needs[name] = (after | set(_references(each.get("Properties") or {}))) & set(every)
+        needs[name] = (after | set(_references(item.get("Properties") or {}))) & set(every)
     return needs

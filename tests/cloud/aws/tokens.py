@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from .server import FakeAws
 
 PREFIX, HEADER, AGE = "k8s-aws-v1.", "x-k8s-aws-id", timedelta(minutes=15)
-KNOWN = {"Action", "Version", *(f"X-Amz-{each}" for each in ("Algorithm", "Credential", "Date", "Expires"))}
-KNOWN |= {f"X-Amz-{each}" for each in ("Security-Token", "Signature", "SignedHeaders")}
+KNOWN = {"Action", "Version", *(f"X-Amz-{name}" for name in ("Algorithm", "Credential", "Date", "Expires"))}
+KNOWN |= {f"X-Amz-{name}" for name in ("Security-Token", "Signature", "SignedHeaders")}
 
 
 def judge(aws: "FakeAws", cluster: str, token: str) -> User:

@@ -162,7 +162,7 @@ class Container:
 
         def done() -> None:
             self.on_pool(pool, 0)
-            cluster.node_pools = [each for each in cluster.node_pools if each.name != pool.name]
+            cluster.node_pools = [item for item in cluster.node_pools if item.name != pool.name]
 
         target = f"/nodePools/{pool.name}"
         return self._begin(Kind.DELETE_NODE_POOL, key, target, done, lambda failure: _spoil(pool, failure))

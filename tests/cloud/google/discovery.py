@@ -44,7 +44,7 @@ class Api:
         self.routes: dict[tuple[str, int], list[Route]] = {}
         for method in _methods(document):
             path = prefix + method.get("flatPath", method["path"])
-            bodies = (method.get(each, {}).get("$ref", "") for each in ("request", "response"))
+            bodies = (method.get(side, {}).get("$ref", "") for side in ("request", "response"))
             parameters = {**common, **method.get("parameters", {})}
             route = Route(method["id"], method["httpMethod"], _pattern(path), parameters, *bodies, self)
             self.routes.setdefault((route.verb, path.count("/")), []).append(route)
@@ -55,7 +55,7 @@ class Api:
         """Refuse a message that is not of its schema, for an unknown field or a value of another type."""
         validator = jsonschema.Draft4Validator({**self._strict, "$ref": f"#/schemas/{schema}"})
         for error in validator.iter_errors(body):
-            where = ".".join(str(each) for each in error.absolute_path)
+            where = ".".join(str(part) for part in error.absolute_path)
             words = f"Invalid JSON payload received. Invalid value at '{where}': {error.message}"
             raise ApiError(code, words)
 
@@ -87,11 +87,11 @@ def check_query(route: Route, query: Mapping[str, list[str]]) -> None:
         ApiError: That is so.
     """
     known = route.parameters
-    wrong = [f'Unknown name "{each}": Cannot bind query parameter.' for each in query if each not in known]
-    for key, each in known.items():
-        if each.get("required") and each["location"] == "query" and key not in query:
+    wrong = [f'Unknown name "{key}": Cannot bind query parameter.' for key in query if key not in known]
+    for key, value in known.items():
+        if value.get("required") and value["location"] == "query" and key not in query:
             wrong.append(f"Required parameter is missing: {key}")
-        if "enum" in each and not set(query.get(key, ())) <= set(each["enum"]):
+        if "enum" in value and not set(query.get(key, ())) <= set(value["enum"]):
             wrong.append(f"Invalid value at '{key}': {query[key][0]}")
     if wrong:
         raise ApiError("INVALID_ARGUMENT", wrong[0])

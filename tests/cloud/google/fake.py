@@ -35,8 +35,8 @@ class FakeGoogle:
         store = Store(self.clock)
         projects.seed(store, self.project)
         self.rest = Rest(self.world, store)
-        for each in (builds, compute, iam, projects, storage):
-            self.rest.specials |= each.SPECIALS
+        for service in (builds, compute, iam, projects, storage):
+            self.rest.specials |= service.SPECIALS
         self.container = Container(self.rest)
         self.scheduler = Scheduler(self.rest)
         self.world.may = partial(iam.may, self.rest)
@@ -51,7 +51,7 @@ class FakeGoogle:
         """The variables that lead clients here, as gcloud names them."""
         found = {service: f"{self.url}/{service}/" for service in SERVICES}
         # As gcloud has them: those of Compute Engine and Cloud Storage end with the version
-        found |= {each: f"{self.url}/{each}/v1/" for each in ("compute", "storage")}
+        found |= {name: f"{self.url}/{name}/v1/" for name in ("compute", "storage")}
         found["container"] = f"http://127.0.0.1:{self._grpc.port}"
         return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{key.upper()}": value for key, value in found.items()}
 
@@ -87,8 +87,8 @@ class FakeGoogle:
 
     def close(self) -> None:
         """Stop the servers."""
-        for each in (*self._https, self._grpc):
-            each.close()
+        for server in (*self._https, self._grpc):
+            server.close()
 
     def __enter__(self) -> "FakeGoogle":
         return self

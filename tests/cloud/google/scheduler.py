@@ -117,7 +117,7 @@ class Scheduler:
         thing.body["status"] = {"code": code_pb2.Code.Value(status), "message": words}
         retry = thing.body.get("retryConfig", {})
         if status != "OK" and attempt < retry.get("retryCount", 0):
-            least, most = (float(retry[f"{each}BackoffDuration"].rstrip("s")) for each in ("min", "max"))
+            least, most = (float(retry[f"{end}BackoffDuration"].rstrip("s")) for end in ("min", "max"))
             wait = min(least * 2 ** min(attempt, retry.get("maxDoublings", 5)), most)
             self.rest.world.clock.after(wait, lambda: self._attempt(thing, attempt + 1))
 

@@ -38,7 +38,7 @@ def list_objects(rest: Rest, request: Request) -> dict:
     """List the objects of a bucket, or those that begin with a prefix."""
     rest.store.get("storage", request.path.removesuffix("/o"))
     found = [_shown(child.body) for child in rest.store.children("storage", request.path)]
-    found = [each for each in found if each["name"].startswith(request.first("prefix"))]
+    found = [item for item in found if item["name"].startswith(request.first("prefix"))]
     return rest.listed(request, sorted(found, key=lambda each: each["name"]), "items")
 
 

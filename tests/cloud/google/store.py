@@ -87,7 +87,7 @@ class Store:
 
     def left(self) -> list[str]:
         """List what somebody created, with the lines of the project's policy."""
-        found = [f"{each.service}.googleapis.com/{each.path}" for each in self.every() if not each.given]
+        found = [f"{item.service}.googleapis.com/{item.path}" for item in self.every() if not item.given]
         for thing in self.every("cloudresourcemanager"):
             for binding in thing.policy.get("bindings", ()):
                 found += [f"{thing.path} policy: {binding['role']} {member}" for member in binding["members"]]
