@@ -24,9 +24,6 @@ def test_no_input_of_a_corpus_fails(target):
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("go") is None, reason="there is no Go")
-def test_no_input_of_the_gateways_corpus_fails():
-    assert gateway.go_test("-run=^Fuzz").returncode == 0
-
-
-def test_no_input_of_the_image_stores_corpus_fails():
-    assert gateway.go_test("-run=^Fuzz", package="images").returncode == 0
+@pytest.mark.parametrize("package", ["gateway", "images"])
+def test_no_input_of_a_go_packages_corpus_fails(package):
+    assert gateway.go_test("-run=^Fuzz", package=package).returncode == 0

@@ -1,5 +1,8 @@
 """What pods do to their cluster, when it is this user's, and when it is an unprivileged user's."""
 
+from contextlib import chdir
+from pathlib import Path
+
 import pytest
 import websocket
 
@@ -52,31 +55,29 @@ def test_a_claim_with_a_deep_directory_is_reclaimed_and_the_next_one_is_bound(cl
 
 
 def test_a_kubelet_starts_beside_deep_directories_that_nobody_owns(cluster, pods):
-    left = cluster.root / "pods" / "00000000-0000-0000-0000-000000000000" / "volumes" / "scratch"
-    owner = cluster.root.stat().st_uid
-    as_user(owner, lambda: (left.mkdir(parents=True), exec(DIG.format(place=str(left)), {})))
+    left = Path("pods", "00000000-0000-0000-0000-000000000000", "volumes", "scratch")
+    code, owner = DIG.format(place=str(left)), cluster.root.stat().st_uid
+    with chdir(cluster.root):  # to which its owner may have no path, below root's home
+        as_user(owner, lambda: (left.mkdir(parents=True), exec(code, {})))
     before = cluster.process("localkube.kubelet")
     before.kill()
     assert pods.output(pod("echo works")) == "works\n"
     assert cluster.process("localkube.kubelet").pid != before.pid
-    eventually(left.parents[1].exists, wanted=False)
+    eventually((cluster.root / left.parents[1]).exists, wanted=False)
 
 
 def test_a_port_of_a_pod_that_has_ended_is_not_the_clusters_own(cluster, pods):
     ended = pods.finish(pod("true"))["metadata"]["name"]
     api = cluster.core.api_client.configuration
+    server = api.host.replace("https", "wss", 1)
     with pytest.raises(websocket.WebSocketBadStatusException) as refused:
         websocket.create_connection(
-            f"{api.host}/api/v1/namespaces/default/pods/{ended}/portforward?ports={ETCD_PORT}".replace(
-                "https", "wss", 1
-            ),
+            f"{server}/api/v1/namespaces/default/pods/{ended}/portforward?ports={ETCD_PORT}",
             subprotocols=["v4.channel.k8s.io"],
             sslopt={"certfile": api.cert_file, "keyfile": api.key_file, "ca_certs": api.ssl_ca_cert},
         )
-    assert (refused.value.status_code, refused.value.resp_body) == (
-        500,
-        f'pod not found ("{ended}_default")'.encode(),
-    )
+    answer = f'pod not found ("{ended}_default")'.encode()
+    assert (refused.value.status_code, refused.value.resp_body) == (500, answer)
 
 
 WITHOUT_A_CERTIFICATE = """

@@ -26,12 +26,10 @@ def store(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "each", [reference for reference in REFERENCES if "full" in reference], ids=lambda each: each["given"]
-)
-def test_a_reference_is_written_in_full_as_by_containerd(each):
-    assert normalize(each["given"]) == each["full"]
-    assert normalize(each["full"]) == each["full"]
+@pytest.mark.parametrize("row", [row for row in REFERENCES if "full" in row], ids=lambda row: row["given"])
+def test_a_reference_is_written_in_full_as_by_containerd(row):
+    assert normalize(row["given"]) == row["full"]
+    assert normalize(row["full"]) == row["full"]
 
 
 @pytest.mark.parametrize("given", NONE)
@@ -61,6 +59,7 @@ def test_an_image_that_is_not_there_is_none(store):
     assert [record["id"] for record in records(store=store)] == [f"sha256:{HEX}"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("go"), reason="there is no Go on PATH")
 def test_the_puller_reads_references_in_the_same_way(tmp_path, monkeypatch):
     table = tmp_path / "references.json"

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from localkube.controlplane import build
 from localkube.kubelet.containers.env_file import EnvFileError, parse_env_file
 from localkube.kubelet.containers.environment import expand
 
@@ -29,8 +30,8 @@ class Kubelet:
 
     def __init__(self, folder: Path) -> None:
         env = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
-        build = ["go", "build", "-o", str(folder / "rules"), "./rules"]
-        subprocess.run(build, cwd=MODULE, env=env, check=True)
+        command = ["go", "build", *build.COMPILING, "-o", str(folder / "rules"), "./rules"]
+        subprocess.run(command, cwd=MODULE, env=env, check=True)
         command = [str(folder / "rules"), str(folder / "file")]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 

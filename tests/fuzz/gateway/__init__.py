@@ -6,6 +6,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from localkube.controlplane import build
+
 HERE = Path(__file__).resolve().parent
 MODULE = HERE.parents[2] / "localkube" / "controlplane"
 TARGETS = ("FuzzFrame", "FuzzQuestion", "FuzzPack")
@@ -17,6 +19,6 @@ def go_test(*arguments: str, package: str = "gateway") -> subprocess.CompletedPr
         beside = MODULE / package / "fuzz_test.go"
         json.dump({"Replace": {str(beside): str(HERE.parent / package / "fuzz_test.go")}}, overlay)
         overlay.flush()
-        env = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-mod=mod", "GOWORK": "off"}
-        command = ["go", "test", "-overlay", overlay.name, *arguments, f"./{package}/"]
+        env = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
+        command = ["go", "test", *build.COMPILING, "-overlay", overlay.name, *arguments, f"./{package}/"]
         return subprocess.run(command, cwd=MODULE, env=env, check=False)
