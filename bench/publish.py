@@ -169,7 +169,7 @@ def _section(name: str, measure: dict[str, Any]) -> str:
     machine = measure["machine"]
     words = "; ".join(f"{result.what}: {number(result.value, result.unit)}" for result in results)
     busy = " **The machine had other work; trust the ratio alone.**" if measure["load"] > BUSY else ""
-    notes = "".join(f"\n{result.what}: {result.notes}.\n" for result in results if result.notes)
+    notes = "".join(f"\n{note[:1].upper()}{note[1:]}.\n" for note in _notes(results))
     rounds = f"{measure['rounds']} round{'s' * (measure['rounds'] > 1)}"
     taken = (
         f"{measure['date']}, {rounds}, {machine['cores']} cores of {machine['processor']}, "
@@ -191,6 +191,13 @@ def _section(name: str, measure: dict[str, Any]) -> str:
 {notes}
 {taken}
 """
+
+
+def _notes(results: Sequence[Result]) -> list[str]:
+    """Return the notes of results, each once: that of one result names it."""
+    notes = dict.fromkeys(result.notes for result in results if result.notes)
+    shared = {note: [result.what for result in results if result.notes == note] for note in notes}
+    return [note if len(whats) > 1 else f"{whats[0]}: {note}" for note, whats in shared.items()]
 
 
 def _profile(path: Path) -> str:
