@@ -131,6 +131,7 @@ def figure_shown(watch, name):
     return int(words[words.index(name) + 1].replace(",", "")) if name in words else 0
 
 
+@pytest.mark.slow
 def test_buttons_of_the_lab_kill_a_rank_and_scale_and_the_timeline_shows_it(page, lab, local_cluster):
     url, home = lab
     flags = {"epochs": 2000, "step_seconds": 0.1, "log_every": 1}

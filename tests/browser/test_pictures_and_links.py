@@ -49,7 +49,10 @@ def as_hosted(folder, monkeypatch):
     return folder, [], hosted.prepare().relative_to(folder).as_posix()
 
 
-@pytest.fixture(scope="module", params=[as_make_lab, as_course, as_hosted], ids=lambda way: way.__name__)
+WAYS = [as_make_lab, as_course, *slow(as_hosted)]
+
+
+@pytest.fixture(scope="module", params=WAYS, ids=lambda way: way.__name__)
 def jupyterlab(request, serve_lab, context, tmp_path_factory):
     """A page of a JupyterLab that was started in one of the ways, its address, and what opens a notebook."""
     with pytest.MonkeyPatch.context() as monkeypatch:

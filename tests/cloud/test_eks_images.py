@@ -33,6 +33,7 @@ def sources(lab):
     return [content["Key"] for content in found.get("Contents", []) if content["Key"].endswith(".zip")]
 
 
+@pytest.mark.slow
 def test_codebuild_builds_once_what_has_not_changed_and_all_of_it_goes_with_the_cluster(aws, lab, dockerfile):
     image = built(lab, dockerfile, arguments={"WORD": "two words"})
     host = "123456789012.dkr.ecr.us-west-2.amazonaws.com"

@@ -14,6 +14,7 @@ from trainyard_kit.clouds.eks.session import AwsSession
 from trainyard_kit.clouds.spec import Machines
 from trainyard_kit.clouds.steps import Steps
 
+from ..rows import slow
 from . import asleep
 from .aws.network import plant
 from .eks_processes import NAME, REGION, STOCKOUT
@@ -56,6 +57,7 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(aws, use
         lab.extend(4, confirm=True)
 
 
+@pytest.mark.slow
 def test_a_laptop_that_sleeps_meanwhile_was_told_so_and_begins_the_nodes_when_it_wakes(
     aws, user, monkeypatch
 ):
@@ -143,7 +145,7 @@ def test_at_its_end_all_that_costs_by_the_hour_goes_by_itself(aws, user):
     assert aws.left() == []
 
 
-@pytest.mark.parametrize("options", [{}, {"instance_type": "g4dn.8xlarge", "efa": True}])
+@pytest.mark.parametrize("options", [{}, *slow({"instance_type": "g4dn.8xlarge", "efa": True})])
 def test_extending_moves_the_schedules_and_changes_no_resource(aws, user, options):
     lab = user.create(hours=2, **options)
     before = aws.left()
@@ -183,6 +185,7 @@ def test_nodes_that_fail_leave_the_control_plane_and_the_next_call_replaces_them
     assert aws.left() == [] and lab.status["state"] == "absent"
 
 
+@pytest.mark.slow
 def test_where_a_zone_has_no_machines_the_other_is_tried_if_the_user_agrees(aws, user, monkeypatch):
     aws.break_("Nodegroup", "train", *STOCKOUT)
     user.create()
@@ -201,9 +204,9 @@ def test_where_a_zone_has_no_machines_the_other_is_tried_if_the_user_agrees(aws,
 @pytest.mark.parametrize(
     ("action", "error", "words"),
     [
-        ("ec2:CreateVpc", "VpcLimitExceeded", "The maximum number of VPCs has been reached."),
+        *slow(("ec2:CreateVpc", "VpcLimitExceeded", "The maximum number of VPCs has been reached.")),
         ("iam:CreateRole", "AccessDenied", "is not authorized to perform: iam:CreateRole"),
-        ("eks:CreateCluster", "UnsupportedAvailabilityZoneException", "does not currently have sufficient"),
+        *slow(("eks:CreateCluster", "UnsupportedAvailabilityZoneException", "not currently have sufficient")),
     ],
 )
 def test_what_the_cloud_refuses_is_told_in_its_words_and_the_same_call_goes_on(
@@ -217,6 +220,7 @@ def test_what_the_cloud_refuses_is_told_in_its_words_and_the_same_call_goes_on(
     assert aws.left() == []
 
 
+@pytest.mark.slow
 def test_throttling_and_lost_connections_are_passed_over(aws, user):
     for nth in range(1, 60, 6):
         aws.fail("*", nth, "Throttling")

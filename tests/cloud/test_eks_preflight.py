@@ -189,8 +189,8 @@ NO_QUOTA = "You have requested more vCPU capacity than your current vCPU limit o
     ("pool", "words", "fix"),
     [
         ("train", PENDING, "e-mail"),
-        ("system", NO_QUOTA, "quotas/L-"),
         *slow(
+            ("system", NO_QUOTA, "quotas/L-"),
             ("system", BLOCKED, "e-mail"),
             ("train", NO_TIER, "upgrade"),
             ("train", NO_DISKS, "Service Quotas"),

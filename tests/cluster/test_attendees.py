@@ -23,6 +23,7 @@ def name(local_cluster):
     kit.workshop.remove(name, cluster=local_cluster)
 
 
+@pytest.mark.slow
 def test_kubectl_reads_the_kubeconfig_of_an_attendee_whose_name_is_a_number(local_cluster):
     made = kit.workshop.add("08", cluster=local_cluster)
     try:

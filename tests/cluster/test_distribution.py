@@ -113,6 +113,7 @@ print(json.dumps([sorted(files), kinds, codes, kit.__file__]))
     assert Path(where).parents[1].name == "site-packages"
 
 
+@pytest.mark.slow
 def test_the_quick_start_of_the_readme_runs_in_an_installed_environment(python, tmp_path):
     short = Path(os.environ.get("TMPDIR", "/tmp"), f"ty-wheel-{os.getpid()}")  # a Unix socket's path is short
     try:

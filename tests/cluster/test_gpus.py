@@ -24,6 +24,7 @@ def finish(job, cluster):
     return run
 
 
+@pytest.mark.slow
 def test_by_default_each_worker_is_on_a_node_of_its_own_with_a_gpu(cluster, plain):
     run = finish(plain(SEEN, nodes=3, name="with"), cluster)
     assert {pod["node"] for pod in run.pods()} == {"node-0", "node-1", "node-2"}

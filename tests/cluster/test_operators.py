@@ -103,6 +103,7 @@ def test_a_pytorch_job_trains_with_two_processes_in_each_of_its_pods(
     assert run.name not in local_cluster.kubectl("get pytorchjobs,services,configmaps,pods")
 
 
+@pytest.mark.slow
 def test_the_manifest_for_cpus_as_shipped_trains_on_two_pods_with_two_processes(
     training_operator, local_cluster, filled
 ):
@@ -130,6 +131,7 @@ def node_with_two_gpus(state_home):
         yield cluster
 
 
+@pytest.mark.slow
 def test_a_pod_that_holds_all_gpus_of_a_node_keeps_another_waiting(node_with_two_gpus, filled):
     kubectl = node_with_two_gpus.kubectl
     kubectl(f"create configmap torchrun-gpu --from-file=main.py={DIGITS}")

@@ -46,8 +46,8 @@ def test_a_terminal_shows_each_step_and_the_loss_and_nothing_is_left(name):
 @pytest.mark.parametrize(
     ("moment", "sent"),
     [
-        (r"\d of 2 pods|rank \d", signal.SIGINT),
-        *slow(("starting|at work", signal.SIGTERM), (r"\d of 2 pods|rank \d", signal.SIGHUP)),
+        *slow((r"\d of 2 pods|rank \d", signal.SIGINT), (r"\d of 2 pods|rank \d", signal.SIGHUP)),
+        ("starting|at work", signal.SIGTERM),
     ],
 )
 def test_one_that_is_broken_off_leaves_nothing(name, moment, sent):

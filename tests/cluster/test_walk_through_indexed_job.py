@@ -77,6 +77,7 @@ def gpu_cluster(state_home):
         yield cluster, data
 
 
+@pytest.mark.slow
 def test_the_manifest_with_gpus_trains_on_nodes_that_are_labelled_tainted_and_declare_gpus(gpu_cluster):
     cluster, data = gpu_cluster
     pods, said, events = train(cluster, "job.yaml", timeout=240)

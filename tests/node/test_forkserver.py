@@ -202,6 +202,7 @@ def test_torch_computes_the_same_with_the_same_threads(pair, threads):
     assert (forked.stderr, forked.code) == (cold.stderr, 0)
 
 
+@pytest.mark.slow
 def test_a_count_of_threads_for_openmp_alone_reaches_torch(pair):
     code = "import torch; print(torch.get_num_threads())"
     path = pair.environment()["PATH"]

@@ -149,6 +149,7 @@ def test_etcd_has_the_api_of_version_2_where_it_is_asked_for(pods, etcd_v2, name
     assert pods.output(pod(main=python(client))) == "set ready\n"
 
 
+@pytest.mark.slow
 def test_a_container_waits_for_a_program_that_is_missing_and_starts_when_it_is_there(
     etcd_v2, tmp_path_factory, request
 ):

@@ -88,6 +88,7 @@ def test_sixty_pods_leave_no_process_namespace_mount_descriptor_or_file(busy):
         assert own_memory(process) - size < GROWTH, process
 
 
+@pytest.mark.slow
 def test_clusters_that_come_and_go_leave_nothing(request, tmp_path):
     """`make soak CREATE=200` does it two hundred times."""
     with state_home(request.config.cache.mkdir("cycles")) as home:

@@ -126,6 +126,7 @@ def test_volumes_in_memory_are_empty_when_the_power_is_back_and_those_on_disk_ar
         eventually(lambda left=left: [path.name for path in left.iterdir()], wanted=["main.1"])
 
 
+@pytest.mark.slow
 @pytest.mark.namespaces
 def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when_it_is_healed(
     cluster, pods, switch

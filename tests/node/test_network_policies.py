@@ -69,6 +69,7 @@ def test_what_a_policy_does_not_let_in_is_dropped_whatever_its_way(cluster, pods
     assert ask(pods, *ways(web)) == ["web"] * 5
 
 
+@pytest.mark.slow
 def test_a_pod_that_calls_itself_another_ones_mirror_does_not_lift_its_policy(cluster, pods, web):
     uid = cluster.core.read_namespaced_pod(web[3], "default").metadata.uid
     forged = pod(name="forged", nodeName="node-0", annotations={"kubernetes.io/config.mirror": uid})

@@ -84,8 +84,8 @@ def greeters(cluster):
             )
             for index in range(2)
         ]
-        for pod in made:
-            pods.until(pod, is_ready)
+        for server in made:
+            pods.until(server, is_ready)
         yield name
     for service in (name, f"{name}-each"):
         cluster.core.delete_namespaced_service(service, "default")

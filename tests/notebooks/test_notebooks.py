@@ -27,8 +27,7 @@ from smoke.brief import brief  # noqa: E402
 
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 LAST = "13_clean_up"  # deletes the cluster
-# Those that take half a minute or more; `make run` executes them, too.
-LONGEST = ("02", "03", "05", "06", "07", "08", "09", "10", "11", "12", "14", "15", "21", "22")
+QUICK = ("00", "20")  # the others take half a minute or more, and `make run` executes them, too
 CLUSTER = "trainyard"  # the name in the notebooks; the state folder is the tests' own
 LEAST = {"05_indexed_job": 0.97}  # accuracy
 SOME = ["01_create_a_cluster", LAST]
@@ -109,7 +108,7 @@ def check_papermill(done, reports, *, names):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.slow] if name.startswith(LONGEST) else [])
+        pytest.param(name, marks=[] if name.startswith(QUICK) else [pytest.mark.slow])
         for name in NOTEBOOKS
         if name != LAST
     ],

@@ -76,6 +76,7 @@ def namespaces(cluster):
     return set(cluster.kubectl("get namespaces -o name").split())
 
 
+@pytest.mark.slow
 def test_an_administrator_gets_a_namespace_for_the_run_and_a_bundle_when_a_notebook_fails(
     make_notebook, smoke, finish, told, local_cluster, tmp_path
 ):

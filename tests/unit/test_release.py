@@ -45,6 +45,7 @@ def kit(tmp_path_factory):
     return build_kit(folder, changed=EPOCH - 1), folder / "dist"
 
 
+@pytest.mark.slow
 def test_the_kit_is_the_same_bytes_when_built_at_another_place_from_files_of_other_dates(kit, tmp_path):
     assert build_kit(tmp_path / "elsewhere", changed=EPOCH + 10**6) == kit[0]
 

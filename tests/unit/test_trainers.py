@@ -152,6 +152,7 @@ def test_mnist_is_read_from_its_own_files(ddp, tmp_path):
     assert (len(train), len(test)) == (200, 50), "its own test set, none of which is trained on"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_one_epoch_trains_the_published_network_on_two_ranks_with_the_batch_of_each(tmp_path):
     data = write_mnist(tmp_path / "mnist", train=1000)

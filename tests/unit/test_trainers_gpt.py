@@ -44,7 +44,7 @@ def test_a_sample_is_written_before_and_after_and_the_loss_falls(single):
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--parallel=ddp", "--accumulate=2"),
+        pytest.param(("--parallel=ddp", "--accumulate=2"), marks=pytest.mark.slow),
         pytest.param(("--parallel=ddp", "--accumulate=4", "--sync-always"), marks=pytest.mark.slow),
         pytest.param(("--parallel=fsdp", "--accumulate=2"), marks=pytest.mark.slow),
         pytest.param(("--parallel=fsdp", "--recompute"), marks=pytest.mark.slow),
@@ -72,6 +72,7 @@ def test_what_two_ranks_have_saved_is_resumed_by_one_and_each_held_a_half(single
         assert max(parts) < 0.55 * whole[f"{kind}_bytes"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_low_precision_and_activation_checkpointing_keep_less(single):
     (plain,) = of_kind(single, "memory")
