@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11 python; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$python; break; }; done)
-TARGETS = help setup run lab lint test test-all bench conformance figures test-kubelet soak wheel release site
+TARGETS = help setup run lab lint test test-all bench gpu conformance test-kubelet soak wheel release site
 
 .PHONY: $(TARGETS)
 $(TARGETS):

@@ -1,23 +1,24 @@
 """Put the manifests, the programs that run in pods, and the course into the wheel: as ``kitlib/data``.
 
 A checkout has them beside the packages; `kitlib.config.DATA` finds either. With ``TRAINYARD_RELEASE=1`` the
-wheel requires the control plane's package of its version, which a checkout builds or finds by itself.
+wheel requires the packages of Kubernetes and of the operators, which a checkout builds or finds by itself.
 All else is in ``pyproject.toml``.
 """
 
 import os
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 from setuptools.command.egg_info import egg_info
 
 PACKAGES = ("kitlib*", "localkube*", "trainyard_kit*")
 FOLDERS = {
     f"kitlib.data.{name}": name
-    for name in ("docs", "images", "manifests", "notebooks", "programs", "trainers")
+    for name in ("docs", "images", "manifests", "notebooks", "programs", "tools", "trainers")
 }
-CONTROL_PLANE = (
-    "trainyard-kit-controlplane=={}; sys_platform == 'linux' and platform_machine in 'x86_64 aarch64'"
-)
+TOOLS = ("run_notebooks",)  # of tools, those that commands of the kit start
+PROGRAMS = ("trainyard-kit-controlplane", "trainyard-kit-operators")
+NEEDED = "{}=={}; sys_platform == 'linux' and platform_machine in 'x86_64 aarch64'"
 
 
 class Metadata(egg_info):
@@ -25,13 +26,22 @@ class Metadata(egg_info):
 
     def finalize_options(self) -> None:
         super().finalize_options()
-        needed = CONTROL_PLANE.format(self.distribution.get_version())
-        if os.environ.get("TRAINYARD_RELEASE") and needed not in self.distribution.install_requires:
-            self.distribution.install_requires.append(needed)
+        for name in PROGRAMS if os.environ.get("TRAINYARD_RELEASE") else ():
+            needed = NEEDED.format(name, self.distribution.get_version())
+            if needed not in self.distribution.install_requires:
+                self.distribution.install_requires.append(needed)
+
+
+class Modules(build_py):
+    """Leaves out the tools that only a checkout needs."""
+
+    def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
+        modules = super().find_package_modules(package, package_dir)
+        return [row for row in modules if package != "kitlib.data.tools" or row[1] in TOOLS]
 
 
 setup(
     packages=[*find_packages(include=PACKAGES), *FOLDERS],
     package_dir=FOLDERS,
-    cmdclass={"egg_info": Metadata},
+    cmdclass={"egg_info": Metadata, "build_py": Modules},
 )

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bench import torchrun
 from bench.errors import MeasureFailed
@@ -64,7 +65,7 @@ def plain(lab: Lab, *, threads: int, **flags: object) -> Callable[[], float]:
 
 
 def _side(
-    lab: Lab, program: Path, flags: dict, *, ranks: int, threads: int, folder: Path | None = None
+    lab: Lab, program: Path, flags: dict[str, Any], *, ranks: int, threads: int, folder: Path | None = None
 ) -> Callable[[], float]:
     given = {name.replace("_", "-"): value for name, value in flags.items()}
     given["data-dir"] = make(lab.folder)

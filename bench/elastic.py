@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -50,7 +51,7 @@ class Workers:
             self._port = probe.getsockname()[1]
         self._environment = {name: os.environ[name] for name in KEPT if name in os.environ}
         self._environment |= dict.fromkeys(THREADS, "1") | {"PYTHONUNBUFFERED": "1"}
-        self._processes: list[subprocess.Popen] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> "Workers":
         self._start([sys.executable, "-c", STORE, str(self._port)], "store")
@@ -97,7 +98,7 @@ class Workers:
                 )
             )
 
-    def events(self, event: str, *, after: float = 0) -> list:
+    def events(self, event: str, *, after: float = 0) -> list[Any]:
         """Return what all workers have said since then, by time."""
         lines = [
             line

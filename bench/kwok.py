@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from bench import objects
 from bench.errors import MeasureFailed, PeerAbsent
@@ -141,7 +142,7 @@ def _go() -> str:
     raise PeerAbsent("there is no Go to build it with")
 
 
-class KwokCluster(AbstractContextManager):
+class KwokCluster(AbstractContextManager[Any]):
     """A cluster of pretended nodes; deleted at the end of the ``with``.
 
     Args:
@@ -210,7 +211,7 @@ class KwokCluster(AbstractContextManager):
 
 def _call(
     command: Sequence[str], *, environment: dict[str, str], seconds: float, folder: Path | None = None
-) -> subprocess.CompletedProcess:
+) -> subprocess.CompletedProcess[str]:
     # In a session of its own: a Ctrl-C is for the benchmark, which then deletes what it made.
     return subprocess.run(
         command,
@@ -227,5 +228,5 @@ def _call(
     )
 
 
-def _tail(done: subprocess.CompletedProcess) -> str:
+def _tail(done: subprocess.CompletedProcess[str]) -> str:
     return " | ".join(done.stdout.strip().splitlines()[-LAST_LINES:]) or f"exit status {done.returncode}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import kitlib as kit
 from bench import kubelets, kwok
@@ -32,7 +32,7 @@ PEERS = {KUBELET: "kubelet, containerd, runc", KWOK: "kwok, fake pods"}
 Peer = TypeVar("Peer", kwok.Kwok, kubelets.Kubelets)
 
 
-class Lab(AbstractContextManager):
+class Lab(AbstractContextManager[Any]):
     """What measures share.
 
     Args:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import kitlib as kit
 from bench import torchrun
@@ -93,7 +94,12 @@ def bare(ranks: int, *, flags: Mapping[str, object], folder: Path) -> Times:
 
 
 def in_cluster(
-    cluster: Cluster, ranks: int, *, flags: Mapping[str, object], patch: Mapping | None, keep: bool = False
+    cluster: Cluster,
+    ranks: int,
+    *,
+    flags: Mapping[str, object],
+    patch: Mapping[str, Any] | None,
+    keep: bool = False,
 ) -> Times:
     """Train by the kit's Indexed Job, a pod a rank; the run is deleted afterwards.
 
@@ -120,7 +126,7 @@ def in_cluster(
             run.delete()
 
 
-def as_python(ranks: int) -> dict:
+def as_python(ranks: int) -> dict[str, Any]:
     """Return the patch that lets the pods run the trainer itself, without a torchrun in each.
 
     torchrun starts a process for each rank, also where there is one rank a pod; this saves it. What torchrun

@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import Any
 
 from bench.errors import MeasureFailed
 from kitlib.k8s.client import Kube, Stream
@@ -21,7 +22,7 @@ PATIENCE_SECONDS, GONE_SECONDS, ACCOUNT_SECONDS = 180, 120, 60
 Event = tuple[str, Object]
 
 
-class Watch(AbstractContextManager):
+class Watch(AbstractContextManager[Any]):
     """The changes of one kind, from now on.
 
     Args:

@@ -27,6 +27,10 @@ class Settings:
 
     Attributes:
         image: Image of the training container (``TRAINYARD_IMAGE``); empty leaves it to the cluster.
+        registry: A mirror of Docker Hub for all pods of the kit (``TRAINYARD_REGISTRY``:
+            ``mirror.example/hub``); empty is Docker Hub itself.
+        run_as_user: Number of the user of training pods and helpers (``TRAINYARD_RUN_AS_USER``); None is the
+            kit's default, 0 root.
         pull_secret: Secret with which nodes pull that image (``TRAINYARD_PULL_SECRET``); None for a public
             image, or one that the nodes' own identity may pull.
         workshop: Label of all objects, to tell users of a shared cluster apart (``TRAINYARD_WORKSHOP``).
@@ -44,6 +48,8 @@ class Settings:
     tolerations: tuple[dict[str, str], ...] = ()
     budget: float | None = None
     pull_secret: str | None = None
+    run_as_user: int | None = None
+    registry: str = ""
 
     @property
     def pull_secrets(self) -> list[dict[str, str]] | None:
@@ -70,19 +76,30 @@ def read(environment: dict[str, str] | None = None) -> Settings:
         storage_class=env.get("TRAINYARD_STORAGE_CLASS") or None,
         tolerations=tuple(map(_toleration, env.get("TRAINYARD_TOLERATIONS", "").replace(",", " ").split())),
         pull_secret=env.get("TRAINYARD_PULL_SECRET") or None,
-        budget=dollars(given, "TRAINYARD_BUDGET") if (given := env.get("TRAINYARD_BUDGET")) else None,
+        registry=env.get("TRAINYARD_REGISTRY") or "",
+        run_as_user=_user(env.get("TRAINYARD_RUN_AS_USER") or None),
+        budget=dollars(budget_text, "TRAINYARD_BUDGET")
+        if (budget_text := env.get("TRAINYARD_BUDGET"))
+        else None,
     )
 
 
 def dollars(amount: str | float, option: str) -> float:
     """Parse an amount of US dollars; raise BadInput for what is none."""
     try:
-        found = math.nan if isinstance(amount, bool) else float(amount)
+        number = math.nan if isinstance(amount, bool) else float(amount)
     except (TypeError, ValueError):
-        found = math.nan
-    if not 0 <= found < math.inf:
+        number = math.nan
+    if not 0 <= number < math.inf:
         raise BadInput("this is not an amount of dollars", about=f"{option}={amount}", fix=f"{option}=20")
-    return found
+    return number
+
+
+def _user(number: str | None) -> int | None:
+    if number is not None and not (number.isascii() and number.isdecimal()):
+        fix = "set it to a number, such as 1000 or 0, or unset it"
+        raise BadInput("this is not the number of a user", about=f"TRAINYARD_RUN_AS_USER={number}", fix=fix)
+    return None if number is None else int(number)
 
 
 def _toleration(taint: str) -> dict[str, str]:
@@ -101,8 +118,14 @@ def _toleration(taint: str) -> dict[str, str]:
 
 def state_folder() -> Path:
     """Locate the folder for what cannot be created again: ``$XDG_STATE_HOME/trainyard``."""
-    given = Path(os.environ.get("XDG_STATE_HOME", ""))
-    return (given if given.is_absolute() else Path.home() / ".local" / "state") / "trainyard"
+    configured = Path(os.environ.get("XDG_STATE_HOME", ""))
+    return (configured if configured.is_absolute() else Path.home() / ".local" / "state") / "trainyard"
+
+
+def cache_folder() -> Path:
+    """Locate the folder for what can be created again: ``$XDG_CACHE_HOME/trainyard``."""
+    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (configured if configured.is_absolute() else Path.home() / ".cache") / "trainyard"
 
 
 def manifests(*parts: str) -> Path:
@@ -118,13 +141,13 @@ def find(path: str | os.PathLike[str]) -> Path:
 
     So ``trainers/digits_ddp.py`` is found from any folder, and in an installed environment.
     """
-    given = Path(path).expanduser()
-    for candidate in (given, DATA / given):
+    expanded = Path(path).expanduser()
+    for candidate in (expanded, DATA / expanded):
         if candidate.is_file():
             return candidate.resolve()
     places = f"{Path.cwd()} and {DATA}"
     raise BadInput(
         "there is no such file",
-        about=f"{given}, looked for in {places}",
+        about=f"{expanded}, looked for in {places}",
         fix="give the path of an existing file, such as trainers/digits_ddp.py",
     )

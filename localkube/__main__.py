@@ -4,7 +4,13 @@ Answers are JSON lines on standard output: ``{"progress": …}`` while something
 ``{"result": …}``, or ``{"error": {"what", "about", "fix"}}`` with exit status 1.
 """
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt of the imports below shows no traceback
+
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -24,12 +30,19 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one verb and return the exit status."""
     options = _parser().parse_args(arguments)
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         result = options.run(options)
+        if result is not None:
+            _say({"result": result})
     except LocalClusterError as error:
         _say({"error": error.as_dict()})
         return 1
-    if result is not None:
-        _say({"result": result})
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler and __name__ == "__main__":
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
     return 0
 
 
@@ -44,9 +57,9 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
         "memory": memory_bytes(options.memory) if options.memory else None,
         "container_log_max_size": memory_bytes(options.container_log_max_size),
     }
-    wanted = ClusterSpec(**shape)
+    spec = ClusterSpec(**shape)
     return lifecycle.create(
-        options.name, wanted=wanted, report=_reporter(), progress_seconds=options.progress_deadline
+        options.name, spec=spec, report=_reporter(), progress_seconds=options.progress_deadline
     )
 
 
@@ -67,8 +80,8 @@ def _report(text: str) -> None:
 
 
 def _reporter() -> Callable[[str], None]:
-    begun = time.monotonic()
-    return lambda text: _say({"progress": text, "seconds": round(time.monotonic() - begun, 1)})
+    start = time.monotonic()
+    return lambda text: _say({"progress": text, "seconds": round(time.monotonic() - start, 1)})
 
 
 def _end(options: argparse.Namespace) -> dict[str, Any]:
@@ -80,6 +93,18 @@ def _end(options: argparse.Namespace) -> dict[str, Any]:
 
 def _node(options: argparse.Namespace) -> dict[str, Any]:
     return discovery.request(options.name, {"verb": options.switch, "node": options.node})
+
+
+def _show(options: argparse.Namespace) -> dict[str, Any]:
+    """Show the packages of this environment to a running cluster's containers."""
+    from localkube.cluster import preparation
+    from localkube.kubelet.kubelet_config import KubeletConfig
+
+    config = KubeletConfig.read(ClusterPaths(options.name).root / "kubelet.json")
+    users, plain = config.ids.first, config.plain is not None
+    content = preparation.packages(config.environment, options.entry, pod_users=users, plain=plain)
+    discovery.request(options.name, {"verb": "show", "content": content})
+    return {"refused": content["refused"]}
 
 
 def _simulate(options: argparse.Namespace) -> dict[str, Any]:
@@ -96,8 +121,24 @@ def _cache(options: argparse.Namespace) -> list[dict[str, Any]]:
 def _doctor(options: argparse.Namespace) -> dict[str, Any]:
     from localkube import host
     from localkube.cluster.seccomp import compile_filter
+    from localkube.controlplane import binaries
 
-    return host.inspect_host().as_dict() | {"seccomp": bool(compile_filter())}
+    kubernetes = binaries.outlook()
+    report = {"seccomp": bool(compile_filter()), "kubernetes": kubernetes, "overload": _overload()}
+    return host.inspect_host().as_dict() | report
+
+
+def _overload() -> list[dict[str, str]]:
+    from localkube.host import existing
+    from localkube.kubelet.resources.cgroup_hierarchy import machine_processes
+    from localkube.kubelet.resources.overload import overloads
+    from localkube.paths import state_dir
+
+    return overloads(existing(state_dir()), processes=machine_processes())
+
+
+def _status(options: argparse.Namespace) -> dict[str, Any]:
+    return discovery.status(options.name) | {"overload": _overload()}
 
 
 def _kubectl(options: argparse.Namespace) -> list[str]:
@@ -110,6 +151,16 @@ def _images(options: argparse.Namespace) -> list[dict[str, Any]]:
     from localkube.kubelet.images import listing
 
     return listing.rows()
+
+
+def _stand_in(options: argparse.Namespace) -> str:
+    """Say what stands in for an image that cannot be pulled; empty for the kit's own, and in the store."""
+    from localkube.kubelet.images import image_table, store
+
+    entry, stored = image_table.stand_in(options.image), None
+    with contextlib.suppress(store.InvalidReference):
+        stored = store.find(options.image)
+    return entry.shown if stored is None and not entry.replaces(options.image) else ""
 
 
 def _get_images(options: argparse.Namespace) -> list[dict[str, Any]]:
@@ -173,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     _add_create(verbs)
     for verb, run in (
-        ("status", lambda options: discovery.status(options.name)),
+        ("status", _status),
         ("start", _start),
         ("stop", _end),
         ("delete", _end),
@@ -205,6 +256,9 @@ def _add_create(verbs: Any) -> None:
     create.add_argument("--container-log-max-files", type=int, default=5, metavar="NUMBER")
     create.add_argument(
         "--images", default="auto", metavar="stand-in|pull|auto", help="how images are obtained"
+    )
+    create.add_argument(
+        "--pid-max", type=int, metavar="NUMBER", help="processes and threads that the machine allows in all"
     )
     create.add_argument(
         "--pod-pids-limit", type=int, default=4096, metavar="NUMBER", help="processes and threads of a pod"
@@ -245,6 +299,10 @@ def _add_nodes(verbs: Any) -> None:
     node.add_argument("name", help="the cluster's")
     node.add_argument("node")
     node.set_defaults(run=_node)
+    show = verbs.add_parser("show", help="let a cluster's containers import what this Python can")
+    show.add_argument("name")
+    show.add_argument("entry", nargs="*", help="of a sys.path")
+    show.set_defaults(run=_show)
     scale = verbs.add_parser("scale", help="restart a cluster with another number of nodes")
     scale.add_argument("name")
     scale.add_argument("nodes", type=int)
@@ -261,6 +319,9 @@ def _add_cache(verbs: Any) -> None:
     cache.add_argument("--what", help="remove all of one kind that no cluster uses")
     cache.set_defaults(run=_cache)
     verbs.add_parser("images", help="list the programs that stand in for images").set_defaults(run=_images)
+    stand_in = verbs.add_parser("stand-in", help="say what stands in for an image")
+    stand_in.add_argument("image")
+    stand_in.set_defaults(run=_stand_in)
     get = verbs.add_parser("get-images", help="obtain the programs that images run")
     get.add_argument("name", nargs="+")
     get.add_argument("--here", action="store_true", help="list those that are here, and obtain none")

@@ -9,11 +9,13 @@ import contextlib
 import json
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+
+from localkube.errors import ApiError
 
 log = logging.getLogger(__name__)
 
@@ -29,23 +31,8 @@ CONNECTIONS, REQUEST_SECONDS, REPLACEMENT_SECONDS = 12, 30, 60.0
 # Names of simulated nodes begin so.
 SIMULATED_PREFIX = "simulated-"
 WATCH_LINE = 16 * 1024 * 1024
-RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-
-
-class ApiError(Exception):
-    """A response of the API server with an error status.
-
-    Args:
-        status: The HTTP status, 404 for one; 0 when no answer came.
-        reason: The API's machine-readable reason, ``NotFound`` for one.
-        message: The API server's own sentence.
-    """
-
-    def __init__(self, status: int, reason: str, message: str) -> None:
-        super().__init__(f"{status} {reason}: {message}")
-        self.status = status
-        self.reason = reason
-        self.message = message
+RETRY_SECONDS, STEADY_SECONDS, WARN_AFTER = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0), 5.0, 3
+RELATED_SECONDS = (0.01, 0.03, 0.1, 0.3)
 
 
 class Api:
@@ -65,9 +52,9 @@ class Api:
         self._certificate = cert_file, key_file
         self._tls = ssl.create_default_context(cafile=str(ca_file))
         self._tls.load_cert_chain(*self._certificate)
-        self._session: aiohttp.ClientSession | None = None
-        self._streams: aiohttp.ClientSession | None = None
-        self._watches: set[aiohttp.ClientResponse | None] = set()
+        self._session: aiohttp.ClientSession  # from __aenter__ on
+        self._streams: aiohttp.ClientSession
+        self._watches: set[aiohttp.ClientResponse] = set()
 
     async def __aenter__(self) -> "Api":
         self._open_sessions()
@@ -117,7 +104,7 @@ class Api:
         """Delete an object; ``body`` holds DeleteOptions."""
         return await self._call("DELETE", path, body=body)
 
-    async def patch(self, path: str, body: Any, *, kind: str = "strategic") -> Object:
+    async def patch(self, path: str, body: object, *, kind: str = "strategic") -> Object:
         """Patch an object; ``kind`` is strategic, merge or apply."""
         return await self._call("PATCH", path, body=body, content_type=PATCHES[kind])
 
@@ -162,7 +149,7 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return 0
 
-    async def lines(self, path: str, params: dict[str, str]) -> AsyncIterator[bytes]:
+    async def lines(self, path: str, params: dict[str, str]) -> AsyncGenerator[bytes]:
         """Yield the lines of a watch, one JSON object each, unparsed.
 
         Raises:
@@ -198,17 +185,36 @@ async def replacements(path: Path) -> AsyncIterator[None]:
 
 
 class NodeApi(Api):
-    """One node's access to the API: while ``silent``, every request fails, as without a network."""
+    """A node's own client: while ``silent``, every request fails, as without a network.
 
-    def __init__(self, shared: Api) -> None:
-        self.server = shared.server
-        self.silent = False
-        self._shared = shared
+    The API server may learn of a pod a moment after the node has, and refuses until then what the pod names.
+
+    Args:
+        turn: Waits until a request may begin: one namespace must not have all connections.
+        options: Of ``Api``.
+    """
+
+    silent = False
+
+    def __init__(
+        self, server: str, *, turn: Callable[[], contextlib.AbstractAsyncContextManager[None]], **options: Any
+    ) -> None:
+        super().__init__(server, **options)
+        self._turn = turn
 
     async def _call(self, method: str, path: str, **request: Any) -> Object:
-        if self.silent:
-            raise ApiError(0, "Unreachable", f"{method} {path}: the node has no network")
-        return await self._shared._call(method, path, **request)
+        for delay in (*RELATED_SECONDS, None):
+            if self.silent:
+                raise ApiError(0, "Unreachable", f"{method} {path}: the node has no network")
+            try:
+                async with self._turn():
+                    return await super()._call(method, path, **request)
+            except ApiError as error:
+                is_early = error.status == 403 or (error.status == 404 and path.endswith("/token"))
+                if not is_early or delay is None:
+                    raise
+            await asyncio.sleep(delay)
+        raise AssertionError
 
 
 def _error(status: int, raw: bytes) -> ApiError:
@@ -265,22 +271,27 @@ class Informer:
         self._callbacks.append(callback)
 
     async def run(self) -> None:
-        """List and watch for ever; reconnect after errors, and list again after 410 Gone."""
-        failures = 0
+        """List and watch for ever; reconnect after errors, and list again after 410 Gone.
+
+        It waits the longer the more attempts have ended soon after they began.
+        """
+        failures, clock = 0, asyncio.get_running_loop().time
         while True:
+            began, problem = clock(), "it ended at once"
             try:
                 if not self._version:
                     await self._list()
-                failures = 0
                 await self._watch()
             except ApiError as error:
+                problem = str(error)
                 if error.status == 410:
                     self._version = ""
-                    continue
-                delay = RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)]
-                failures += 1
-                log.log(logging.DEBUG if failures < 4 else logging.WARNING, "watch %s: %s", self._path, error)
-                await asyncio.sleep(delay)
+            if clock() - began >= STEADY_SECONDS:
+                failures = 0
+            level = logging.WARNING if failures >= WARN_AFTER else logging.DEBUG
+            log.log(level, "watch %s: %s", self._path, problem)
+            await asyncio.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
+            failures += 1
 
     async def _list(self) -> None:
         answer = await self._api.get(self._path, **self._params)
@@ -320,6 +331,7 @@ class Informer:
             self._apply(change, item)
 
     def _apply(self, change: str, item: Object) -> None:
+        item["metadata"].pop("managedFields", None)  # more than the rest of a Service of many ports
         key = object_key(item)
         before = self.store.get(key)
         if change == "DELETED":

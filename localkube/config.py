@@ -1,12 +1,13 @@
 """The requested shape of a cluster, validated and divided over this machine."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
 from localkube.errors import LocalClusterError
-from localkube.host import HostInfo
+from localkube.host import Gpu, HostInfo
 from localkube.kubelet.images.image_table import AUTO, IMAGE_MODES
 from localkube.kubelet.logs.container_log import LogLimits
 from localkube.kubelet.nodes.node_settings import NodeSettings
@@ -15,6 +16,7 @@ from localkube.kubelet.resources.cgroups import PIDS_LIMIT
 from localkube.kubelet.resources.pressure import TRANSITION_SECONDS, parse_thresholds
 
 MOST_NODES = 100
+LEAST_PIDS = 256
 MODES = ("auto", "namespaces", "plain")
 MEMORY_SHARE = 0.9
 
@@ -27,7 +29,8 @@ class ClusterSpec:
         nodes: 1 to 100.
         cpus: Cores of each node; None shares the machine's out, at least one each.
         memory: Bytes of each node; None shares the machine's out.
-        gpus: GPUs that each node declares without having them; None offers the real ones.
+        gpus: GPUs that each node declares: shares of the machine's, in turn, or without having them where it
+            has none. None deals the real ones out, each to one node.
         labels: On every node.
         port: Of the API on 127.0.0.1; 0 takes a free one.
         warm: Keep a process with torch imported, from which training containers start at once.
@@ -37,6 +40,8 @@ class ClusterSpec:
         container_log_max_size: Bytes after which a container's log goes on in a new file.
         container_log_max_files: How many files of a container's log are kept.
         pod_pids_limit: Processes and threads of a pod, where control groups can be written; 0 for any number.
+        pid_max: Processes and threads of the machine, of which pods have three quarters and a namespace a
+            quarter; None for the kernel's bound.
         eviction_hard: Thresholds as a kubelet's: ``memory.available<100Mi,nodefs.available<10%``; empty for
             none, None for those of ``kubelet.resources.pressure``.
         eviction_pressure_transition_period: Seconds for which a node reports pressure after it has passed.
@@ -56,6 +61,7 @@ class ClusterSpec:
     container_log_max_size: int = LogLimits.bytes
     container_log_max_files: int = LogLimits.files
     pod_pids_limit: int = PIDS_LIMIT
+    pid_max: int | None = None
     eviction_hard: str | None = None
     eviction_pressure_transition_period: float = TRANSITION_SECONDS
     token_webhook: str | None = None
@@ -65,7 +71,7 @@ class ClusterSpec:
             raise LocalClusterError(
                 f"a local cluster has 1 to {MOST_NODES} nodes, not {self.nodes}",
                 about="nodes",
-                fix=f"use --nodes between 1 and {MOST_NODES}; four are enough for the course",
+                fix=f"choose between 1 and {MOST_NODES} nodes; four are enough for the course",
             )
         for name, value in (("cpus", self.cpus), ("memory", self.memory)):
             if value is not None and value <= 0:
@@ -89,6 +95,12 @@ class ClusterSpec:
                 "a limit of processes and a period are not negative",
                 about=f"{self.pod_pids_limit} processes, {self.eviction_pressure_transition_period} s",
                 fix="correct --pod-pids-limit and --eviction-pressure-transition-period",
+            )
+        if self.pid_max is not None and self.pid_max < LEAST_PIDS:
+            raise LocalClusterError(
+                f"a cluster needs at least {LEAST_PIDS} processes and threads",
+                about=f"{self.pid_max}",
+                fix="correct --pid-max, or leave it out",
             )
         if self.gpus is not None and not 0 <= self.gpus <= 64:
             raise LocalClusterError(
@@ -116,14 +128,12 @@ class ClusterSpec:
         return asdict(self) | {"labels": dict(self.labels)}
 
     def node_settings(self, machine: HostInfo) -> list[NodeSettings]:
-        """Divide the machine's resources; real GPUs are assigned one by one."""
+        """Divide the machine's resources; real GPUs are dealt out, or shared (`gpus`)."""
         cpus = self.cpus or max(1.0, machine.cores / self.nodes)
         memory = self.memory or int(machine.memory * MEMORY_SHARE / self.nodes)
         settings = []
         for index in range(self.nodes):
-            devices = (
-                tuple(gpu.index for gpu in machine.gpus[index :: self.nodes]) if self.gpus is None else ()
-            )
+            devices = self._devices(index, machine)
             settings.append(
                 NodeSettings(
                     name=f"node-{index}",
@@ -132,17 +142,49 @@ class ClusterSpec:
                     memory=memory,
                     storage=int(machine.disk_free * MEMORY_SHARE / self.nodes),
                     gpus=len(devices) if self.gpus is None else self.gpus,
-                    gpu_devices=devices,
-                    labels=dict(self.labels),
+                    gpu_devices=tuple(gpu.uuid for gpu in devices),
+                    labels=gpu_labels(devices, shared=self._shares(machine)) | dict(self.labels),
                 )
             )
         return settings
 
+    def _devices(self, index: int, machine: HostInfo) -> list[Gpu]:
+        """The real GPUs of a node, the same one several times where it has several shares of it."""
+        if self.gpus is None:
+            return list(machine.gpus[index :: self.nodes])
+        first = index * self.gpus
+        return [
+            machine.gpus[share % len(machine.gpus)]
+            for share in range(first, first + self.gpus if machine.gpus else first)
+        ]
+
+    def _shares(self, machine: HostInfo) -> bool:
+        return (self.gpus or 0) * self.nodes > len(machine.gpus)
+
+
+def gpu_labels(devices: Sequence[Gpu], *, shared: bool) -> dict[str, str]:
+    """The labels that NVIDIA's GPU feature discovery gives a node.
+
+    https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md
+    """
+    if not devices:
+        return {}
+    product = re.sub(r"[^A-Za-z0-9]+", "-", devices[0].name)[:56].strip("-")
+    count = len({gpu.uuid for gpu in devices})
+    return {
+        "nvidia.com/gpu.present": "true",
+        "nvidia.com/gpu.product": f"{product}-SHARED" if shared else product,
+        "nvidia.com/gpu.count": str(count),
+        "nvidia.com/gpu.memory": str(devices[0].memory >> 20),
+        "nvidia.com/gpu.replicas": str(len(devices) // count),
+        "nvidia.com/gpu.sharing-strategy": "time-slicing" if shared else "none",
+    }
+
 
 def _on_this_machine(url: str) -> bool:
     try:
-        there = urlsplit(url)
-        return (there.scheme, there.hostname) == ("http", "127.0.0.1") and bool(there.port)
+        address = urlsplit(url)
+        return (address.scheme, address.hostname) == ("http", "127.0.0.1") and bool(address.port)
     except ValueError:
         return False
 

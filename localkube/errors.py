@@ -1,4 +1,4 @@
-"""``LocalClusterError``, for what a user can cause or fix; other exceptions are bugs."""
+"""``LocalClusterError``, for what a user can cause or fix, and ``ApiError``; other exceptions are bugs."""
 
 
 class LocalClusterError(Exception):
@@ -26,3 +26,19 @@ class LocalClusterError(Exception):
 
 class Skipped(Exception):
     """One source of a program cannot be used; the text says why, and the next source is tried."""
+
+
+class ApiError(Exception):
+    """A response of the API server with an error status.
+
+    Args:
+        status: The HTTP status, 404 for one; 0 when no answer came.
+        reason: The API's machine-readable reason, ``NotFound`` for one.
+        message: The API server's own sentence.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message

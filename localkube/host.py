@@ -31,11 +31,13 @@ CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limi
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU of this machine; ``memory`` in bytes."""
+    """A GPU of this machine; ``memory`` in bytes, ``device`` its node in /dev."""
 
     index: str
     name: str
     memory: int
+    uuid: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True)
@@ -161,13 +163,19 @@ def gpus() -> tuple[Gpu, ...]:
     except pynvml.NVMLError:
         return ()
     try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return tuple(
-            Gpu(str(index), pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-            for index, handle in enumerate(handles)
-        )
+        return tuple(_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
     finally:
         pynvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    try:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle).total
+    except nvml.NVMLError:  # one that shares the machine's, as on Jetson and GB10
+        memory = 0
+    device = f"/dev/nvidia{nvml.nvmlDeviceGetMinorNumber(handle)}"
+    return Gpu(str(index), nvml.nvmlDeviceGetName(handle), memory, nvml.nvmlDeviceGetUUID(handle), device)
 
 
 def namespaces() -> Namespaces:
@@ -200,24 +208,28 @@ def pod_users(place: Path) -> IdRanges:
     if platform.system() != "Linux":
         return IdRanges()
     if not _is_administrator():
-        own = _own_subordinate_ids()
-        return IdRanges(0, MANY_IDS, subordinate=own) if own and _can_have(own) else IdRanges()
+        subordinate = _own_subordinate_ids()
+        return (
+            IdRanges(0, MANY_IDS, subordinate=subordinate)
+            if subordinate and _can_have(subordinate)
+            else IdRanges()
+        )
     first, count = _subordinate_ids() or OWN_RANGES
     mapping = LinuxIdMapping(0, first, RANGE)
     try:
-        made = new_user_namespace(mapping)
+        namespace = new_user_namespace(mapping)
     except OSError:
         # Root of a container that has no such ids: it is not the machine's root, and its pods have its id.
         return IdRanges()
     source = os.open(place, os.O_PATH | os.O_CLOEXEC)
     try:
         with closing(syscalls.clone_tree(source)) as tree:
-            syscalls.map_ids(tree, made)
+            syscalls.map_ids(tree, namespace)
     except OSError:
         return IdRanges(first, RANGE)
     finally:
         os.close(source)
-        os.close(made)
+        os.close(namespace)
     return IdRanges(first, RANGE, count, idmap=True)
 
 
@@ -231,7 +243,7 @@ def _ids_of(path: str, names: Collection[str]) -> set[tuple[int, int]]:
 def _own_subordinate_ids() -> tuple[int, ...]:
     """The first of this user's subordinate users and groups; empty where they are too few for a container."""
     try:
-        names = (pwd.getpwuid(os.getuid()).pw_name, str(os.getuid()))
+        names: tuple[str, ...] = (pwd.getpwuid(os.getuid()).pw_name, str(os.getuid()))
     except KeyError:
         names = (str(os.getuid()),)
     if not all(map(shutil.which, ("newuidmap", "newgidmap"))):
@@ -270,7 +282,7 @@ def _is_administrator() -> bool:
     return bool(int(effective, 16) >> CAP_SYS_ADMIN & 1)
 
 
-def choose_mode(here: HostInfo, wanted: str) -> str:
+def choose_mode(here: HostInfo, mode: str) -> str:
     """Choose ``namespaces`` or ``plain``."""
     if platform.system() != "Linux":
         raise LocalClusterError(
@@ -278,13 +290,13 @@ def choose_mode(here: HostInfo, wanted: str) -> str:
             about=here.system,
             fix="run the kit in a Linux virtual machine or in a container; plain mode needs no rights there",
         )
-    if wanted == "namespaces" and not here.namespaces.allowed:
+    if mode == "namespaces" and not here.namespaces.allowed:
         raise LocalClusterError(
             f"pods cannot be separated here: {here.namespaces.reason}",
             about="namespaces",
             fix=f"{here.namespaces.fix}; or leave the mode out, and pods run as plain processes",
         )
-    return "namespaces" if wanted != "plain" and here.namespaces.allowed else "plain"
+    return "namespaces" if mode != "plain" and here.namespaces.allowed else "plain"
 
 
 def _try_namespaces(user: bool, writer: int) -> None:

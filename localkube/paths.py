@@ -17,8 +17,9 @@ from localkube.errors import LocalClusterError, Skipped
 
 APPLICATION = "trainyard"
 LEAST_FREE_BYTES = 200 << 20  # etcd writes logs of 64 MB, and allocates one ahead
-# The Python package of built programs that ``make wheel`` makes (``tools/wheel.py``).
-PACKAGE, CONTENTS = "trainyard_kit_controlplane", "contents.json"
+# The Python packages of built programs that ``make wheel`` makes (``tools/wheel.py``).
+PACKAGE, OPERATORS_PACKAGE = "trainyard_kit_controlplane", "trainyard_kit_operators"
+CONTENTS = "contents.json"
 _ARCHITECTURES = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
@@ -109,29 +110,30 @@ def target() -> tuple[str, str]:
     return platform.system().lower(), _ARCHITECTURES.get(machine, machine)
 
 
-def packaged_program(program: str, fingerprint: str) -> Path:
-    """Find a program in the Python package ``trainyard-kit-controlplane``.
+def packaged_program(program: str, fingerprint: str, *, package: str = PACKAGE) -> Path:
+    """Find a program in a Python package of ours, as ``trainyard-kit-controlplane``.
 
     Args:
         program: Its file's name.
         fingerprint: Of the sources that it must have been built from: a cluster runs what was tested with it.
+        package: Its import name.
 
     Raises:
         Skipped: The package is not installed, or has another program than this.
     """
-    spec = importlib.util.find_spec(PACKAGE)
+    spec, title = importlib.util.find_spec(package), package.replace("_", "-")
     if spec is None or not spec.origin:
-        raise Skipped("the Python package trainyard-kit-controlplane is not installed")
+        raise Skipped(f"the Python package {title} is not installed")
     folder = Path(spec.origin).parent / "binaries"
     try:
         contents = json.loads((folder / CONTENTS).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Skipped(f"{folder / CONTENTS} cannot be read: {error}") from error
     if program not in contents:
-        raise Skipped(f"the package trainyard-kit-controlplane has no {program}")
+        raise Skipped(f"the package {title} has no {program}")
     if contents[program] != fingerprint:
         raise Skipped(
-            f"{program} of the package trainyard-kit-controlplane was built from other sources "
+            f"{program} of the package {title} was built from other sources "
             f"({contents[program]}) than these ({fingerprint}): install the wheel of this version"
         )
     if not os.access(folder / program, os.X_OK):

@@ -26,10 +26,11 @@ from typing import Any
 from localkube.controlplane.disk_reserve import DiskReserve
 from localkube.controlplane.image_service import serve_images
 from localkube.host import start_time
+from localkube.kubelet.heartbeat import Watchdog
 from localkube.network import accepting
 from localkube.network.relay import carry
 from localkube.paths import private_opener, write_private
-from localkube.runtime import plain, syscalls
+from localkube.runtime import plain, processes, syscalls
 from localkube.runtime.client import RuntimeCallError, RuntimeClient, RuntimeExited, short_name
 from localkube.tasks import start_task
 
@@ -73,8 +74,8 @@ class Supervisor:
         self._root = root
         self._plan: dict[str, Any] = json.loads((root / "plan.json").read_text())
         self._components = {raw["name"]: ManagedProcess(**raw) for raw in self._plan["components"]}
-        self._client: RuntimeClient | None = None
-        self._gateway: subprocess.Popen | None = None
+        self._client: RuntimeClient  # once the runtime runs
+        self._gateway: subprocess.Popen[bytes] | None = None
         self._processes: dict[str, dict[str, int | None]] = {}
         self._crashes: dict[str, dict[str, int]] = {}
         self._stopping = asyncio.Event()
@@ -93,6 +94,7 @@ class Supervisor:
         runtime = self._start_runtime()
         self._note("runtime", runtime.pid)
         try:
+            start_task(Watchdog(self._root).run(), name="watchdog")
             self._client = await RuntimeClient.connect(self._root / "runtime.sock", on_exit=self._exited)
             if self._plan["gateway"]:
                 start_task(self._keep_gateway(), name="gateway")
@@ -121,7 +123,7 @@ class Supervisor:
                 self._gateway.kill()
                 self._gateway.wait()
 
-    def _start_runtime(self) -> subprocess.Popen:
+    def _start_runtime(self) -> subprocess.Popen[bytes]:
         path = self._root / "runtime.sock"
         path.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -245,15 +247,15 @@ class Supervisor:
         while not self._stopping.is_set():
             try:
                 _, (gate,) = await self._client.call("open_gateway")
-                self._start_gateway(gate)
-                ended = f"ended with {await asyncio.to_thread(self._gateway.wait)}"
+                gateway = self._start_gateway(gate)
+                ended = f"ended with {await asyncio.to_thread(gateway.wait)}"
             except (OSError, RuntimeCallError) as error:
                 ended = f"cannot be started: {error}"
             if not self._stopping.is_set():
                 log.warning("the gateway %s; starting it again", ended)
                 await asyncio.sleep(1)
 
-    def _start_gateway(self, gate: int) -> None:
+    def _start_gateway(self, gate: int) -> subprocess.Popen[bytes]:
         argv = [word.replace("{fd}", str(gate)) for word in self._plan["gateway"]]
         try:
             with open(self._root / "logs" / "gateway.log", "ab", opener=private_opener) as output:
@@ -265,6 +267,7 @@ class Supervisor:
         os.setpriority(os.PRIO_PROCESS, self._gateway.pid, GATEWAY_NICENESS)
         with contextlib.suppress(OSError):  # a full disk; it ends with this process all the same
             self._note("gateway", self._gateway.pid)
+        return self._gateway
 
     # The API on the host.
 
@@ -305,15 +308,15 @@ class Supervisor:
         await accepting.accept(listener, lead_out, most=MOST_TOKEN_REVIEWS)
 
     async def _lead_out(self, client: socket.socket, to: tuple[str, int]) -> None:
-        there = socket.socket()
-        there.setblocking(False)
+        outside = socket.socket()
+        outside.setblocking(False)
         try:
-            await asyncio.get_running_loop().sock_connect(there, to)
+            await asyncio.get_running_loop().sock_connect(outside, to)
         except OSError:
             client.close()
-            there.close()
+            outside.close()
             return
-        await carry(client, there)
+        await carry(client, outside)
 
 
 def _restart_delay(failures: int) -> float:
@@ -367,6 +370,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # blocked while ``create`` started this
     root, listener = Path(sys.argv[1]), socket.socket(fileno=int(sys.argv[2]))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    processes.protect()
     lock = os.open(root / "supervisor.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
     asyncio.run(Supervisor(root).run(listener))

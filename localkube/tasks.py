@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any
 
 log = logging.getLogger(__name__)
-_running: set[asyncio.Task] = set()
+_running: set[asyncio.Task[None]] = set()
 
 
-def start_task(work: Coroutine[Any, Any, Any], *, name: str, critical: bool = False) -> asyncio.Task:
+def start_task(work: Coroutine[Any, Any, Any], *, name: str, critical: bool = False) -> asyncio.Task[None]:
     """Start a task that logs a failure at once.
 
     Args:
@@ -28,7 +28,7 @@ def start_task(work: Coroutine[Any, Any, Any], *, name: str, critical: bool = Fa
     return task
 
 
-async def wait_for_first(*works: Awaitable[Any], seconds: float | None = None) -> asyncio.Future:
+async def wait_for_first(*works: Awaitable[Any], seconds: float | None = None) -> asyncio.Future[Any]:
     """Wait until one of these ends, at most so many seconds; cancel the rest, also when this is cancelled.
 
     Returns:
@@ -44,13 +44,13 @@ async def wait_for_first(*works: Awaitable[Any], seconds: float | None = None) -
     return tasks[0]
 
 
-def _report(task: asyncio.Task) -> None:
+def _report(task: asyncio.Task[None]) -> None:
     _running.discard(task)
     if not task.cancelled() and task.exception():
         log.error("%s failed", task.get_name(), exc_info=task.exception())
 
 
-def _end_process(task: asyncio.Task) -> None:
+def _end_process(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and task.exception():
         log.critical("this process cannot work without %s: it ends, and is started again", task.get_name())
         os._exit(1)

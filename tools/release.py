@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import sbom
 
@@ -253,7 +254,7 @@ def differences(first: Path, second: Path) -> list[str]:
     return lines or ([] if found else ["nothing was built, so nothing was compared"])
 
 
-def members(wheel: Path) -> Iterator[tuple[str, tuple]]:
+def members(wheel: Path) -> Iterator[tuple[str, tuple[Any, ...]]]:
     """Yield name, checksum, date and mode of each member of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():

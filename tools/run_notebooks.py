@@ -8,6 +8,12 @@ kubeconfig leads to: a platform engineer's smoke test (docs/smoke-test.md). The 
 notebook failed. The exit status says what came of it; the parts are in ``smoke``.
 """
 
+import signal
+from typing import Any
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt of the imports below shows no traceback
+
 import argparse
 import logging
 import os
@@ -152,7 +158,7 @@ def read_arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     return arguments
 
 
-def read_profile(name: str | None, folder: Path) -> dict[str, dict]:
+def read_profile(name: str | None, folder: Path) -> dict[str, dict[str, Any]]:
     """Return the parameters of each notebook, by its name, of ``settings/NAME.toml``; without a name none."""
     if name is None:
         return {}

@@ -13,6 +13,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 GOMOD = "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0"
 LINUX = "x86_64-manylinux_2_28"
@@ -22,7 +23,7 @@ def write(wheel: Path, output: Path, *, source: Path, scratch: Path, environment
     """Write the bill of a wheel into a folder.
 
     Args:
-        wheel: The kit's, or one of the control plane's.
+        wheel: The kit's, the control plane's or the operators'.
         output: The folder.
         source: The files of the release.
         scratch: A folder for what is made on the way.
@@ -43,7 +44,7 @@ def write(wheel: Path, output: Path, *, source: Path, scratch: Path, environment
     return goal
 
 
-def python_packages(source: Path, scratch: Path, environment: Mapping[str, str]) -> dict:
+def python_packages(source: Path, scratch: Path, environment: Mapping[str, str]) -> dict[str, Any]:
     """Return the bill of what ``pip install trainyard-kit[clouds,workshop]`` brings along, with its pins."""
     uv = Path(sys.executable).with_name("uv")
     pins, bill = scratch / "requirements.txt", scratch / "packages.json"
@@ -67,10 +68,11 @@ def python_packages(source: Path, scratch: Path, environment: Mapping[str, str])
     ]
     _run([uv, *engine, "requirements", *options, pins], source, environment)
     document = json.loads(bill.read_text())
-    name, version = "trainyard-kit-controlplane", document["metadata"]["component"]["version"]
-    reference = f"pkg:pypi/{name}@{version}"  # released beside it, so resolved by nobody
-    component = {"type": "application", "name": name, "version": version, "purl": reference}
-    document["components"].append({"bom-ref": reference, **component})
+    version = document["metadata"]["component"]["version"]
+    for name in ("trainyard-kit-controlplane", "trainyard-kit-operators"):
+        reference = f"pkg:pypi/{name}@{version}"  # released beside it, so resolved by nobody
+        component = {"type": "application", "name": name, "version": version, "purl": reference}
+        document["components"].append({"bom-ref": reference, **component})
     root = {"ref": document["metadata"]["component"]["bom-ref"]}
     root["dependsOn"] = sorted(component["bom-ref"] for component in document["components"])
     document["dependencies"] = [
@@ -80,7 +82,7 @@ def python_packages(source: Path, scratch: Path, environment: Mapping[str, str])
     return document
 
 
-def go_modules(wheel: Path, scratch: Path, environment: Mapping[str, str]) -> Iterator[dict]:
+def go_modules(wheel: Path, scratch: Path, environment: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     """Yield the bill of each Go program in a wheel, Go's own library included."""
     folder = scratch / wheel.stem
     with zipfile.ZipFile(wheel) as archive:
@@ -104,7 +106,7 @@ def _is_program(path: Path) -> bool:
         return file.read(4) == b"\x7fELF"
 
 
-def merge(root: dict, bills: list[dict]) -> dict:
+def merge(root: dict[str, Any], bills: list[dict[str, Any]]) -> dict[str, Any]:
     """Put the bills of programs together into one of what holds them: each component once.
 
     Args:

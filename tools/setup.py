@@ -5,8 +5,13 @@ all is there. With a command (``-- .venv/bin/jupyter lab``) it becomes that comm
 are there; the control plane and the operators go on in the background, as long as the command runs.
 What is already there is kept: a second run takes a fraction of a second.
 How the control plane is found is no matter of this file but of ``localkube.controlplane``; which packages
-are installed from where, of ``python_packages.py``.
+are installed from where, of ``install_packages.py``.
 """
+
+import signal
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt of the imports below shows no traceback
 
 import argparse
 import asyncio
@@ -49,7 +54,7 @@ class Job:
     """One thing to be obtained: its commands run one after the other, and their output becomes progress."""
 
     name: str
-    elsewhere: str
+    summary: str
     commands: list[list[str]]
     remedy: str
     environment: dict[str, str] = field(default_factory=dict)
@@ -114,7 +119,7 @@ async def obtain(jobs: list[Job]) -> None:
     """Run the jobs side by side; the first failure ends them all."""
     began = time.monotonic()
     for job in jobs:
-        say(job, job.elsewhere, began)
+        say(job, job.summary, began)
     company = asyncio.create_task(keep_company(jobs, began))
 
     async def watched(job: Job) -> None:
@@ -177,7 +182,7 @@ def packages_job(venv: Path, more: Sequence[str] = ()) -> Job:
     if not all((venv / name).exists() for name in ("bin/python", "pyvenv.cfg", "bin/pip")):
         commands.insert(0, [sys.executable, "-m", "venv", "--clear", str(venv)])
         remedy += "\nIf it was the venv that failed: on Debian, `apt-get install python3-venv`."
-    return Job("packages", "Python packages, pinned; 1 to 3 minutes elsewhere", commands, remedy)
+    return Job("packages", "Python packages, pinned; downloads are most of it", commands, remedy)
 
 
 def control_plane_job(venv: Path) -> Job:
@@ -188,7 +193,7 @@ def control_plane_job(venv: Path) -> Job:
     python = str(venv / "bin" / "python") if is_ready(venv) else sys.executable
     return Job(
         "control plane",
-        "Kubernetes and operators; 1 minute elsewhere when downloaded, 8 when built",
+        "Kubernetes and operators: from a wheel, a bundle or the cache, else built",
         [[python, "-m", "localkube.controlplane", "--operators", "--background"]],
         "Then start again: make setup",
         {"PYTHONPATH": str(ROOT)},
@@ -269,6 +274,8 @@ def main() -> int:
 
 if __name__ == "__main__":
     try:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit("setup: interrupted; what was obtained is kept, `make setup` goes on from there")

@@ -11,6 +11,12 @@ etcd's size have not grown.
 What is done, and when, depends on the seed alone. It is printed as JSON, a line each, with what came of it.
 """
 
+import signal
+from typing import Any
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt of the imports below shows no traceback
+
 import argparse
 import contextlib
 import json
@@ -29,6 +35,7 @@ from localkube.runtime import syscalls
 NAME, NODES = "soak", 4
 DISK = "1500m"
 KEPT = Path("reports", "soak")
+ATTACKS_FROM = 600.0  # seconds; a shorter soak tries two
 
 
 @contextlib.contextmanager
@@ -59,7 +66,7 @@ def own_disk(folder: Path) -> Iterator[Path | None]:
 
 
 @contextlib.contextmanager
-def own_cluster(home: Path, *, keep: Path) -> Iterator:
+def own_cluster(home: Path, *, keep: Path) -> Iterator[Any]:
     """Yield a local cluster whose state is nobody else's; its logs are kept."""
     import kitlib as kit
     from localkube.paths import ClusterPaths
@@ -76,9 +83,10 @@ def own_cluster(home: Path, *, keep: Path) -> Iterator:
             cluster.delete()
 
 
-def soak(options: argparse.Namespace, *, say: Callable[[dict], None]) -> dict:
+def soak(options: argparse.Namespace, *, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Make a cluster, disturb it, and return the verdict."""
     with tempfile.TemporaryDirectory(prefix="trainyard-soak-") as folder, own_disk(Path(folder)) as disk:
+        from soak.attacks import ATTACKS
         from soak.plan import plan
         from soak.week import Soak
 
@@ -89,12 +97,12 @@ def soak(options: argparse.Namespace, *, say: Callable[[dict], None]) -> dict:
         disturbances = plan(options.seed, seconds=seconds, without=without)
         with own_cluster(home, keep=options.logs) as (cluster, root):
             one = Soak(cluster, root, disk=disk, say=say)
-            one.start(options.attendees)
+            one.start(options.attendees, attacks=2 if seconds < ATTACKS_FROM else len(ATTACKS))
             one.disturb(disturbances, seconds=seconds)
             return one.finish()
 
 
-def create_and_delete(cycles: int, *, say: Callable[[dict], None]) -> dict:
+def create_and_delete(cycles: int, *, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Create and delete so many clusters, and return the verdict."""
     from soak.churn import churn
 
@@ -112,7 +120,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--create", type=int, metavar="N", help="create and delete N clusters instead")
     options = parser.parse_args(argv)
 
-    def say(what: dict) -> None:
+    def say(what: dict[str, Any]) -> None:
         sys.stdout.write(json.dumps(what) + "\n")  # at once: threads call it
         sys.stdout.flush()
 

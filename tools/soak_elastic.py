@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import kitlib as kit
 from kitlib import config
@@ -92,7 +93,9 @@ class Soak:
         say: Called with what happens, as a dict.
     """
 
-    def __init__(self, cluster: kit.Cluster, *, seconds: float, say: Callable[[dict], None]) -> None:
+    def __init__(
+        self, cluster: kit.Cluster, *, seconds: float, say: Callable[[dict[str, Any]], None]
+    ) -> None:
         self.cluster, self.say = cluster, say
         self.epochs = max(2, round(seconds / STEP_SECONDS / PER_EPOCH))
         self.workers = FIRST
@@ -201,7 +204,7 @@ class Soak:
         if self.run.status.phase != "Succeeded":
             raise RuntimeError(f"the run failed: {self.run.status}")
 
-    def verdict(self) -> dict:
+    def verdict(self) -> dict[str, Any]:
         """Compare with a run that nobody disturbs, on this machine; return figures, and problems if any."""
         reference = undisturbed(self.flags)
         problems = list(self._problems)
@@ -246,7 +249,9 @@ def own_cluster() -> Iterator[kit.Cluster]:
             os.environ |= {"XDG_STATE_HOME": before} if before else {}
 
 
-def soak(cluster: kit.Cluster, *, seed: int, events: int, seconds: float, say: Callable) -> dict:
+def soak(
+    cluster: kit.Cluster, *, seed: int, events: int, seconds: float, say: Callable[..., Any]
+) -> dict[str, Any]:
     """Disturb a run on a cluster; return the verdict."""
     disturbances = plan(seed, events=events, seconds=seconds)
     one = Soak(cluster, seconds=seconds, say=say)
@@ -268,7 +273,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     seed = random.randrange(10**6) if options.seed is None else options.seed
 
-    def say(what: dict) -> None:
+    def say(what: dict[str, Any]) -> None:
         print(json.dumps(what), flush=True)
 
     say({"seed": seed, "again": f"tools/dev.py soak-elastic SEED={seed}"})

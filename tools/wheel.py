@@ -1,4 +1,6 @@
-"""Make the wheels of trainyard-kit-controlplane: Kubernetes and operators, for machines without Go.
+"""Make the wheels of Kubernetes and of the operators, for machines without Go.
+
+Two, as an index refuses a file of 100 MB: ``trainyard-kit-controlplane`` and ``trainyard-kit-operators``.
 
     .venv/bin/python tools/wheel.py --output dist          # for this machine's architecture
     .venv/bin/python tools/wheel.py --output dist amd64 arm64
@@ -9,6 +11,7 @@ one is cross-compiled, and kept in the cache as well. Plain mode's library is co
 
 import argparse
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -27,16 +30,16 @@ sys.path.insert(0, str(ROOT))
 from localkube.controlplane import binaries, build, programs  # noqa: E402
 from localkube.controlplane.recipes import RECIPES  # noqa: E402
 from localkube.errors import LocalClusterError  # noqa: E402
-from localkube.paths import CONTENTS, PACKAGE, cache_dir, private_dir, target  # noqa: E402
+from localkube.paths import CONTENTS, OPERATORS_PACKAGE, PACKAGE, cache_dir, private_dir, target  # noqa: E402
 from localkube.runtime import preload  # noqa: E402
 
-PROJECT = ROOT / "packaging" / "controlplane"
+PACKAGING = ROOT / "packaging"
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 Report = Callable[[str], None]
 
 
-def parts(architecture: str, scratch: Path, report: Report) -> dict[Path, str]:
-    """Return the programs of a wheel, each with the fingerprint of its sources.
+def control_plane(architecture: str, scratch: Path, report: Report) -> dict[Path, str]:
+    """Return the programs of the control plane's wheel, each with the fingerprint of its sources.
 
     Args:
         architecture: ``amd64`` or ``arm64``.
@@ -47,7 +50,6 @@ def parts(architecture: str, scratch: Path, report: Report) -> dict[Path, str]:
         LocalClusterError: One of them cannot be built.
     """
     found = dict.fromkeys(binaries.build_for(architecture, report=report), build.fingerprint())
-    found |= operators(architecture, scratch, report)
     if importlib.util.find_spec("ziglang") is None:
         report("Without plain mode's library, which needs the Python package ziglang: machines compile it")
         return found
@@ -76,10 +78,15 @@ def _undated(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def make(architecture: str, output: Path, *, report: Report) -> Path:
-    """Make the wheel for one architecture and return it.
+# Each wheel's folder in packaging/, its import name, and what collects its programs.
+WHEELS = {"controlplane": (PACKAGE, control_plane), "operators": (OPERATORS_PACKAGE, operators)}
+
+
+def make(name: str, architecture: str, output: Path, *, report: Report) -> Path:
+    """Make a wheel for one architecture and return it.
 
     Args:
+        name: Of `WHEELS`.
         architecture: ``amd64`` or ``arm64``.
         output: The folder for it.
         report: Called with lines of progress.
@@ -87,10 +94,12 @@ def make(architecture: str, output: Path, *, report: Report) -> Path:
     Raises:
         LocalClusterError: The build fails, or setuptools does.
     """
+    package, collect = WHEELS[name]
     with tempfile.TemporaryDirectory() as scratch:
-        found = parts(architecture, Path(scratch), report)
-        project = shutil.copytree(PROJECT, Path(scratch) / "project")
-        folder = project / PACKAGE / "binaries"
+        found = collect(architecture, Path(scratch), report)
+        project = shutil.copytree(PACKAGING / name, Path(scratch) / "project")
+        shutil.copy(PACKAGING / "setup.py", project)
+        folder = project / package / "binaries"
         folder.mkdir()
         for path in found:
             shutil.copyfile(path, folder / path.name)
@@ -146,7 +155,7 @@ def _architecture(text: str) -> str:
 
 def parse(arguments: Iterable[str] | None = None) -> argparse.Namespace:
     """Parse the command line: the architectures, by default this machine's, and the folder of the wheels."""
-    parser = argparse.ArgumentParser(description="Make the wheels of trainyard-kit-controlplane.")
+    parser = argparse.ArgumentParser(description="Make the wheels of Kubernetes and of the operators.")
     parser.add_argument("architecture", nargs="*", type=_architecture, help="default: this machine's")
     parser.add_argument("--output", type=Path, default=ROOT / "dist")
     return parser.parse_args(arguments)
@@ -155,9 +164,10 @@ def parse(arguments: Iterable[str] | None = None) -> argparse.Namespace:
 def main(arguments: Iterable[str] | None = None) -> int:
     """Make the wheels that are asked for."""
     options = parse(arguments)
-    for architecture in options.architecture or [target()[1]]:
+    architectures = options.architecture or [target()[1]]
+    for name, architecture in itertools.product(WHEELS, architectures):
         try:
-            wheel = make(architecture, options.output, report=lambda line: print(line, flush=True))
+            wheel = make(name, architecture, options.output, report=lambda line: print(line, flush=True))
         except LocalClusterError as error:
             print(f"error: {error}", file=sys.stderr)
             return 1

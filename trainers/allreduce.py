@@ -99,14 +99,14 @@ def median_seconds(action: Callable[[], object], *, repeats: int, device: torch.
     return statistics.median(times[1:])
 
 
-def one_way(size: int, other: int, *, repeats: int, group: dist.ProcessGroup, device: torch.device) -> float:
+def one_way(size: int, peer: int, *, repeats: int, group: dist.ProcessGroup, device: torch.device) -> float:
     """Return the seconds that ``size`` bytes take to another rank: half of a round trip."""
     message = torch.zeros(size // FLOAT, device=device)
 
     def ping_pong() -> None:
-        first, second = (dist.send, dist.recv) if dist.get_rank() < other else (dist.recv, dist.send)
-        first(message, other, group=group)
-        second(message, other, group=group)
+        first, second = (dist.send, dist.recv) if dist.get_rank() < peer else (dist.recv, dist.send)
+        first(message, peer, group=group)
+        second(message, peer, group=group)
 
     return median_seconds(ping_pong, repeats=repeats, device=device) / 2
 
@@ -114,9 +114,9 @@ def one_way(size: int, other: int, *, repeats: int, group: dist.ProcessGroup, de
 def measure_pair(a: int, b: int, settings: argparse.Namespace, **how: object) -> None:
     """Measure two ranks while the others wait; the first of the two reports."""
     if dist.get_rank() in (a, b):
-        other = b if dist.get_rank() == a else a
-        latency = one_way(FLOAT, other, repeats=10 * settings.repeats, **how)
-        duration = one_way(settings.bytes, other, repeats=settings.repeats, **how)
+        peer = b if dist.get_rank() == a else a
+        latency = one_way(FLOAT, peer, repeats=10 * settings.repeats, **how)
+        duration = one_way(settings.bytes, peer, repeats=settings.repeats, **how)
         if dist.get_rank() == a:
             bandwidth = round(settings.bytes / duration)
             emit("pair", a=a, b=b, latency_us=round(latency * 1e6, 1), bandwidth_bytes_per_s=bandwidth)

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -40,7 +41,7 @@ class Found:
         broken: Names of newer, incomplete files; they are renamed so that they are not read again.
     """
 
-    state: dict | None
+    state: dict[str, Any] | None
     file: str
     broken: tuple[str, ...]
 
@@ -68,7 +69,7 @@ class Checkpoints:
         self.folder, self.run, self._limit = folder, dict(run), failures
         self._memory: object = None  # of the copy; reused, because new pages cost more than the copy
         self._thread: threading.Thread | None = None
-        self._written: queue.SimpleQueue[dict] = queue.SimpleQueue()
+        self._written: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._failed, self._reason = 0, ""
 
     def __enter__(self) -> "Checkpoints":
@@ -79,7 +80,7 @@ class Checkpoints:
 
     # Saving
 
-    def save(self, state: dict, *, epoch: int, step: int) -> None:
+    def save(self, state: dict[str, Any], *, epoch: int, step: int) -> None:
         """Copy the state, and write the copy in the background.
 
         Waits for the previous checkpoint if it is still being written, because there is only one copy.
@@ -108,7 +109,7 @@ class Checkpoints:
         )
         self._thread.start()
 
-    def finished(self) -> list[dict]:
+    def finished(self) -> list[dict[str, Any]]:
         """Return the completed and failed saves since the last call, as fields of an event.
 
         The fields are epoch, step, file, bytes, seconds (from the call to the disk) and waited (seconds that
@@ -125,21 +126,21 @@ class Checkpoints:
             self._thread.join()
             self._thread = None
 
-    def _write(self, name: str, content: dict, began: float, waited: float) -> None:
+    def _write(self, name: str, content: dict[str, Any], began: float, waited: float) -> None:
         """Write in the thread: print nothing, and run at low priority."""
         if sys.platform == "linux":  # if priorities are per thread
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
-        said: dict = {"epoch": content["epoch"], "step": content["step"]}
+        event: dict[str, Any] = {"epoch": content["epoch"], "step": content["step"]}
         try:
-            said |= {"file": name, "bytes": write(self.folder / name, content)}
+            event |= {"file": name, "bytes": write(self.folder / name, content)}
             self._failed = 0
             for old in sorted(self.folder.glob(PATTERN))[:-KEEP]:
                 old.unlink(missing_ok=True)
         except (OSError, RuntimeError) as error:  # torch's own writer raises RuntimeError
             self._failed, self._reason = self._failed + 1, str(error)
-            said |= {"error": f"not written, the older ones stay: {error}"}
-        said |= {"seconds": round(time.perf_counter() - began, 4), "waited": round(waited, 4)}
-        self._written.put(said)
+            event |= {"error": f"not written, the older ones stay: {error}"}
+        event |= {"seconds": round(time.perf_counter() - began, 4), "waited": round(waited, 4)}
+        self._written.put(event)
 
     # Loading
 
@@ -157,7 +158,7 @@ class Checkpoints:
             broken.append(path.name)
         return Found(None, "", tuple(broken))
 
-    def _read(self, path: Path) -> dict | None:
+    def _read(self, path: Path) -> dict[str, Any] | None:
         """Return the content of a file, or None if it is incomplete; it is then renamed."""
         try:
             with path.open("rb") as file:  # once: another process may replace it
@@ -177,7 +178,7 @@ class Checkpoints:
             path.rename(path.with_name(f"broken-{path.name}"))  # otherwise it would count as one that is kept
         return None
 
-    def _judged(self, path: Path, content: object) -> dict:
+    def _judged(self, path: Path, content: object) -> dict[str, Any]:
         known = content if isinstance(content, dict) else {}
         number = known.get("format")
         if not isinstance(number, int) or number > FORMAT:
@@ -209,7 +210,7 @@ class CheckpointManager:
         failures: As in `Checkpoints`.
     """
 
-    def __init__(self, folder: Path | None, run: Mapping, *, every: int, failures: int) -> None:
+    def __init__(self, folder: Path | None, run: Mapping[str, Any], *, every: int, failures: int) -> None:
         self._files = Checkpoints(folder, run, failures=failures) if folder else None
         self._every = every
 
@@ -225,13 +226,13 @@ class CheckpointManager:
         if self._files is None:
             return False
         with _hopeless():
-            found = self._files.load()
-        if found.state is not None:
-            state.load_state_dict(found.state)
-            torch.set_rng_state(found.state["rng"])
-        if found.state is not None or found.broken:
-            worker.emit("resume", epoch=state.epoch, next_step=state.step, broken=found.broken)
-        return found.state is not None
+            checkpoint = self._files.load()
+        if checkpoint.state is not None:
+            state.load_state_dict(checkpoint.state)
+            torch.set_rng_state(checkpoint.state["rng"])
+        if checkpoint.state is not None or checkpoint.broken:
+            worker.emit("resume", epoch=state.epoch, next_step=state.step, broken=checkpoint.broken)
+        return checkpoint.state is not None
 
     def leave(self, worker, state) -> None:
         """Save before this worker leaves: it may be the last."""
@@ -265,7 +266,7 @@ def _hopeless() -> Iterator[None]:
         raise SystemExit(DO_NOT_RESTART) from error
 
 
-def save_model(path: Path, content: dict) -> None:
+def save_model(path: Path, content: dict[str, Any]) -> None:
     """Write the trained model, or exit with a clear error."""
     with _hopeless():
         try:
@@ -274,7 +275,7 @@ def save_model(path: Path, content: dict) -> None:
             raise Refused(f"{path} cannot be written ({error}); is the volume full, or read-only?") from error
 
 
-def write(path: Path, content: dict) -> int:
+def write(path: Path, content: dict[str, Any]) -> int:
     """Write a file atomically, and return its size in bytes.
 
     Raises:

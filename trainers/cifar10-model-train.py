@@ -72,8 +72,8 @@ def main() -> None:
     print(f"saving model: {settings.model_file}", flush=True)
     ddp.share_statistics(network)
     if rank == 0:  # one writer: two would corrupt the file
-        made = {"model": "workshop", "dataset": "cifar10", "classes": CLASSES, "epochs": settings.epochs}
-        ddp.save(settings.model_file, made | {"weights": network.state_dict()})
+        metadata = {"model": "workshop", "dataset": "cifar10", "classes": CLASSES, "epochs": settings.epochs}
+        ddp.save(settings.model_file, metadata | {"weights": network.state_dict()})
     ddp.emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
     dist.barrier()
     dist.destroy_process_group()

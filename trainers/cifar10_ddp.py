@@ -29,6 +29,7 @@ import time
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -64,8 +65,8 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
     parser.add_argument("--simulated-ms-per-image", type=float, default=0, help="an accelerator's; 0: none")
     for name in ("bf16", "channels-last", "compile"):
-        asked = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
-        parser.add_argument(f"--{name}", **asked)
+        extra = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
+        parser.add_argument(f"--{name}", **extra)
     settings = parser.parse_args(argv)
     if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
         parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
@@ -117,7 +118,7 @@ def emit(event: str, **fields: object) -> None:
 # Data -------------------------------------------------------------------------------------------------------
 
 
-def describe(folder: Path) -> dict:
+def describe(folder: Path) -> dict[str, Any]:
     """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
@@ -250,7 +251,7 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
     (images, labels), recipe = data, RECIPES[settings.model]
     device = images.device
     model.train()
-    began, seen, total = time.perf_counter(), 0, torch.zeros((), device=device)
+    began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
     for index, chosen in enumerate(batches):
         batch = augment(images, chosen, dice, pad=recipe["pad"], hole=recipe["hole"])
         with cast:
@@ -261,23 +262,24 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
         loss.backward()  # DDP averages the gradients over the ranks in here
         optimizer.step()
         schedule.step()
-        seen, total = seen + len(chosen), total + loss.detach() * len(chosen)  # no .item(): a GPU would wait
+        samples += len(chosen)
+        total = total + loss.detach() * len(chosen)  # no .item(): a GPU would wait
         step = epoch * len(batches) + index
         if step % settings.log_every == 0:
-            said = {"loss": round(loss.item(), 5)}
-            said["images_per_s"] = round(seen / (time.perf_counter() - began), 1)
+            metrics = {"loss": round(loss.item(), 5)}
+            metrics["images_per_s"] = round(samples / (time.perf_counter() - began), 1)
             emit(
                 "step",
                 step=step,
                 epoch=epoch,
                 lr=round(schedule.get_last_lr()[0], 6),
-                **said,
+                **metrics,
                 **gpu_usage(device),
             )
             sys.stdout.write(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}\n")  # for people
-    mean = round(total.item() / seen, 5)
+    mean = round(total.item() / samples, 5)
     seconds = time.perf_counter() - began
-    rate = round(seen / seconds, 1)
+    rate = round(samples / seconds, 1)
     emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
 
 
@@ -322,7 +324,7 @@ def evaluate(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> 
     return {"accuracy": round(correct / count, 5), "loss": round(loss / count, 5), "images": int(count)}
 
 
-def save(path: Path, content: dict) -> None:
+def save(path: Path, content: dict[str, Any]) -> None:
     """Write a file atomically: to a temporary file, flushed to the disk, then renamed."""
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -392,8 +394,8 @@ def main(argv: list[str] | None = None) -> None:
         emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
         if settings.model_file:
             sys.stdout.write(f"saving model: {settings.model_file}\n")
-            made = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
-            save(settings.model_file, made | {"epochs": settings.epochs, "weights": network.state_dict()})
+            metadata = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
+            save(settings.model_file, metadata | {"epochs": settings.epochs, "weights": network.state_dict()})
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
     sys.stdout.write("Finished Training\n")
     dist.destroy_process_group()

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["numpy>=2.4", "python-etcd>=0.4.5", "scikit-learn>=1.9", "torch>=2.15"]
+# dependencies = ["numpy>=2.4", "python-etcd>=0.4.5", "torch>=2.15"]
 # ///
 """Classify handwritten digits with processes that may join and leave during training.
 
@@ -20,13 +20,12 @@ Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``wo
 """
 
 import argparse
-import gzip
-import importlib.util
 import json
 import os
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import checkpoints
 import elastic
@@ -73,19 +72,13 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return the 1,797 images of 8 x 8 pixels that come with scikit-learn, and their labels.
-
-    They are read from the file: importing scikit-learn takes longer than the first epoch.
-    """
-    package = importlib.util.find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise SystemExit("the digits come with scikit-learn, which is missing here: pip install scikit-learn")
-    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
-        table = np.loadtxt(file, delimiter=",", dtype=np.float32)
+    """Read scikit-learn's 1,797 images of 8 x 8 pixels and their labels; the file is beside this program."""
+    file = Path(__file__).with_name("digits.csv.gz")
+    table = np.loadtxt(file, delimiter=",", dtype=np.float32)
     return table[:, :-1].reshape(-1, 8, 8) / 16, table[:, -1].astype(np.int64)
 
 
-def describe(folder: Path) -> dict:
+def describe(folder: Path) -> dict[str, Any]:
     """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
@@ -224,7 +217,7 @@ def evaluate(worker, network: nn.Module, test: TensorDataset, *, show: int = 16)
         )
 
 
-def introduce(worker, train, test, *, steps: int, network, about: dict) -> None:
+def introduce(worker, train, test, *, steps: int, network, about: dict[str, Any]) -> None:
     """Log this rank's configuration."""
     worker.emit(
         "start",

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["numpy>=2.4", "scikit-learn>=1.9", "torch>=2.15"]
+# dependencies = ["numpy>=2.4", "torch>=2.15"]
 # ///
 """Classify handwritten digits with one process.
 
@@ -12,13 +12,12 @@ Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``wo
 """
 
 import argparse
-import gzip
-import importlib.util
 import json
 import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -52,19 +51,13 @@ def emit(event: str, **fields: object) -> None:
 
 
 def read_digits() -> tuple[np.ndarray, np.ndarray]:
-    """Return the 1,797 images of 8 x 8 pixels that come with scikit-learn, and their labels.
-
-    They are read from the file: importing scikit-learn takes longer than the first epoch.
-    """
-    package = importlib.util.find_spec("sklearn")
-    if package is None or package.origin is None:
-        raise SystemExit("the digits come with scikit-learn, which is missing here: pip install scikit-learn")
-    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt") as file:
-        table = np.loadtxt(file, delimiter=",", dtype=np.float32)
+    """Read scikit-learn's 1,797 images of 8 x 8 pixels and their labels; the file is beside this program."""
+    file = Path(__file__).with_name("digits.csv.gz")
+    table = np.loadtxt(file, delimiter=",", dtype=np.float32)
     return table[:, :-1].reshape(-1, 8, 8) / 16, table[:, -1].astype(np.int64)
 
 
-def describe(folder: Path) -> dict:
+def describe(folder: Path) -> dict[str, Any]:
     """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
@@ -184,7 +177,7 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
     )
 
 
-def introduce(train, test, *, steps: int, network, device, about: dict) -> None:
+def introduce(train, test, *, steps: int, network, device, about: dict[str, Any]) -> None:
     """Log the configuration."""
     emit(
         "start",

@@ -98,8 +98,8 @@ class Worker:
         self._agreed, self._leavers = None, 0
         self._meet()
         with self.collective():
-            said = self._share(state, reason, load)
-        self.emit("rendezvous", **said, seconds=round(time.monotonic() - began, 3))
+            shared = self._share(state, reason, load)
+        self.emit("rendezvous", **shared, seconds=round(time.monotonic() - began, 3))
 
     def _meet(self) -> None:
         if self.settings is None:
@@ -199,10 +199,10 @@ class Worker:
             data = self._broadcast(data, leader)
             if self.rank != leader and steps[self.rank] < max(steps[leader], 0):
                 state.from_bytes(data.numpy().tobytes())
-        said = {"round": self._round.number if self._round else 0, "host": socket.gethostname()}
-        said |= {"pid": os.getpid(), "reason": REASONS[max(reasons)]}
-        said |= {"leader": leader if source == "live" else None, "source": source}
-        return said | {"epoch": state.epoch, "step": state.step, "restarts": self.restarts}
+        fields = {"round": self._round.number if self._round else 0, "host": socket.gethostname()}
+        fields |= {"pid": os.getpid(), "reason": REASONS[max(reasons)]}
+        fields |= {"leader": leader if source == "live" else None, "source": source}
+        return fields | {"epoch": state.epoch, "step": state.step, "restarts": self.restarts}
 
     # Collectives --------------------------------------------------------------------------------------------
 
@@ -236,8 +236,8 @@ class Worker:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         wish = self._wish()
-        said = [float(loss), samples, *(float(wish == reason) for reason in REASONS)]
-        totals = torch.tensor(said, dtype=torch.float64)
+        votes = [float(loss), samples, *(float(wish == reason) for reason in REASONS)]
+        totals = torch.tensor(votes, dtype=torch.float64)
         with self.collective():
             by_type: dict[torch.dtype, list[torch.Tensor]] = {}
             for parameter in parameters:

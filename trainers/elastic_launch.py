@@ -60,7 +60,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags, and torchrun's variables for missing flags."""
     parser = argparse.ArgumentParser(description="Start a trainer's workers, and those again that die.")
-    asked = {
+    switch = {
         "nnodes": ("1", "MIN:MAX nodes, or one number"),
         "nproc_per_node": ("1", "workers on this node: a number, gpu, cpu or auto"),
         "rdzv_backend": ("c10d", "c10d, etcd or etcd-v2 (the same: etcd's v2 API)"),
@@ -70,7 +70,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "max_restarts": ("3", "how often a dead worker is started again"),
         "restart_window": ("60", "seconds within which deaths by signals are counted together"),
     }
-    for name, (default, text) in asked.items():
+    for name, (default, text) in switch.items():
         spellings = sorted({f"--{name}", f"--{name.replace('_', '-')}"})
         value = os.environ.get(f"PET_{name.upper()}", default)
         parser.add_argument(*spellings, dest=name, default=value, help=text)

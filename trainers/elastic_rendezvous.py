@@ -134,7 +134,7 @@ def wait_for_store(settings: RendezvousSettings, patience: float | None = None) 
     backend = BACKENDS[settings.backend]
     host, port = parse_rendezvous_endpoint(settings.endpoint, PORTS[backend])
     patience = settings.timeout("connect_timeout") if patience is None else patience
-    began, said = time.monotonic(), 0.0
+    began, reported_at = time.monotonic(), 0.0
     while True:
         try:
             with socket.create_connection((host, port), timeout=5):
@@ -147,9 +147,9 @@ def wait_for_store(settings: RendezvousSettings, patience: float | None = None) 
         if waited > patience:
             advice = "does its pod run, and does --rdzv_endpoint (PET_RDZV_ENDPOINT) name its Service?"
             raise StoreError(f"{problem}, for {patience:g} s now; {advice}")
-        if waited - said > SAY_SECONDS:
+        if waited - reported_at > SAY_SECONDS:
             print(f"elastic: no store yet: {problem}, for {waited:.0f} s now", file=sys.stderr, flush=True)
-            said = waited
+            reported_at = waited
         time.sleep(0.2)
     if backend == "etcd-v2":
         _require_v2(host, port, settings.conf.get("protocol", "http"))
@@ -363,7 +363,7 @@ class ElasticRendezvous:
         me = self._handler._this_node
 
         def remove(state: Any) -> bool:
-            there = me in state.participants or me in state.wait_list or me in state.redundancy_list
+            listed = me in state.participants or me in state.wait_list or me in state.redundancy_list
             state.participants.pop(me, None)
             state.wait_list.discard(me)
             state.redundancy_list.discard(me)
@@ -372,7 +372,7 @@ class ElasticRendezvous:
                 state.complete, state.round = False, state.round + 1
             elif not state.complete and len(state.participants) < self.settings.min_nodes:
                 state.deadline = None
-            return there
+            return listed
 
         self._change(remove)
 

@@ -65,10 +65,10 @@ class PeerWatch(threading.Thread):
     def _cut(self) -> None:
         for number, name in open_sockets().items():
             if name in self._sockets and not self._done.is_set():
-                with suppress(OSError), socket.socket(fileno=os.dup(number)) as one:
+                with suppress(OSError), socket.socket(fileno=os.dup(number)) as sock:
                     # gloo's thread does not survive the shutdown of its listening socket.
-                    if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                        one.shutdown(socket.SHUT_RDWR)
+                    if not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        sock.shutdown(socket.SHUT_RDWR)
 
     def stop(self) -> None:
         """Stop, even if the store does not answer."""
@@ -78,17 +78,17 @@ class PeerWatch(threading.Thread):
 
 def _peer(number: int) -> int | None:
     """Return the port at a connection's other end."""
-    with suppress(OSError, IndexError), socket.socket(fileno=os.dup(number)) as one:
-        return int(one.getpeername()[1])
+    with suppress(OSError, IndexError), socket.socket(fileno=os.dup(number)) as sock:
+        return int(sock.getpeername()[1])
     return None
 
 
 def open_sockets() -> dict[int, str]:
     """Return this process's sockets by descriptor, with the kernel's name for each."""
-    found = {}
+    sockets = {}
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):  # the descriptor used for the listing is closed by now
             name = str(descriptor.readlink())
             if name.startswith("socket:"):
-                found[int(descriptor.name)] = name
-    return found
+                sockets[int(descriptor.name)] = name
+    return sockets

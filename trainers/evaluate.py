@@ -23,6 +23,7 @@ import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,7 +59,7 @@ def emit(event: str, **fields: object) -> None:
 # Data -------------------------------------------------------------------------------------------------------
 
 
-def describe(folder: Path) -> dict:
+def describe(folder: Path) -> dict[str, Any]:
     """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
@@ -124,14 +125,14 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Te
 
 def read_mnist(folder: Path, *, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     """Read MNIST's test images as bytes (n x 28 x 28 x 3, equal channels) and their labels."""
-    raw, found = folder / "MNIST" / "raw", []
+    raw, arrays = folder / "MNIST" / "raw", []
     for name, head in (("t10k-images-idx3-ubyte", 16), ("t10k-labels-idx1-ubyte", 8)):
         try:
-            found.append(np.fromfile(raw / name, np.uint8, offset=head))
+            arrays.append(np.fromfile(raw / name, np.uint8, offset=head))
         except OSError as error:
             raise SystemExit(f"{raw / name} cannot be read ({error}); prepare the data set anew") from error
-    images = torch.from_numpy(found[0].reshape(-1, 28, 28, 1)[: limit or None])
-    return images.expand(-1, -1, -1, 3), torch.from_numpy(found[1][: limit or None]).long()
+    images = torch.from_numpy(arrays[0].reshape(-1, 28, 28, 1)[: limit or None])
+    return images.expand(-1, -1, -1, 3), torch.from_numpy(arrays[1][: limit or None]).long()
 
 
 def as_records(pixels: torch.Tensor) -> torch.Tensor:
@@ -207,7 +208,7 @@ def make_model(name: str, classes: int) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def load(path: Path, device: torch.device) -> tuple[nn.Module, dict]:
+def load(path: Path, device: torch.device) -> tuple[nn.Module, dict[str, Any]]:
     """Load the network with its trained weights, and the file's metadata."""
     try:
         saved = torch.load(path, map_location=device, weights_only=True)  # tensors and plain values, no code
@@ -230,24 +231,26 @@ def answer(network: nn.Module, images: torch.Tensor, prepare=normalise) -> torch
     return torch.cat([network(prepare(pixels)) for pixels in images.split(500)])
 
 
-def count(answers: torch.Tensor, labels: torch.Tensor, classes: list[str]) -> dict:
+def count(answers: torch.Tensor, labels: torch.Tensor, classes: list[str]) -> dict[str, Any]:
     """Compute accuracy and loss, over all images and for each class, and the confusion matrix."""
     size = len(classes)
     guesses = answers.argmax(1)
     confusion = torch.bincount(labels * size + guesses, minlength=size * size).view(size, size)
-    correct, there = confusion.diagonal(), confusion.sum(1)
-    shares = (correct / there.clamp(min=1)).tolist()
+    correct, per_class = confusion.diagonal(), confusion.sum(1)
+    shares = (correct / per_class.clamp(min=1)).tolist()
     return {
         "accuracy": round((correct.sum() / len(labels)).item(), 5),
         "loss": round(nn.functional.cross_entropy(answers, labels).item(), 5),
         "correct": int(correct.sum()),
         "images": len(labels),
-        "per_class": {name: round(shares[index], 4) for index, name in enumerate(classes) if there[index]},
+        "per_class": {
+            name: round(shares[index], 4) for index, name in enumerate(classes) if per_class[index]
+        },
         "confusion": confusion.tolist(),
     }
 
 
-def print_accuracy(result: dict) -> None:
+def print_accuracy(result: dict[str, Any]) -> None:
     """Print the accuracy of the network and of each class for people, in the words of the EKS workshop."""
     print(f"Accuracy of the network on the {result['images']} test images: {100 * result['accuracy']:.0f} %")
     for name, share in result["per_class"].items():
@@ -256,7 +259,7 @@ def print_accuracy(result: dict) -> None:
 
 def worst(
     answers: torch.Tensor, labels: torch.Tensor, images: torch.Tensor, names: list[str], most: int
-) -> list:
+) -> list[Any]:
     """Return the wrong predictions with the highest confidence, with their pictures."""
     sure, guesses = answers.softmax(1).max(1)
     wrong = (guesses != labels).nonzero().flatten()
@@ -295,11 +298,11 @@ def main(argv: list[str] | None = None) -> None:
     if about["classes"] != saved["classes"]:
         raise SystemExit(f"{settings.model_file} was trained on {saved['dataset']}, not on {about['name']}")
     if (settings.data_dir / "MNIST").is_dir():
-        found, prepare = read_mnist(settings.data_dir, limit=settings.limit), as_records
+        dataset, prepare = read_mnist(settings.data_dir, limit=settings.limit), as_records
     else:
         read = read_images if (settings.data_dir / "cifar-10-batches-py").is_dir() else read_folders
-        found, prepare = read(settings.data_dir, train=False, limit=settings.limit), normalise
-    images, labels = (part.to(device) for part in found)
+        dataset, prepare = read(settings.data_dir, train=False, limit=settings.limit), normalise
+    images, labels = (part.to(device) for part in dataset)
     data = {"dataset": about["name"], "synthetic": about["synthetic"]}
     emit("start", **data, test_images=len(labels), model=saved["model"], device=str(device))
     answers = answer(network, images, prepare)

@@ -18,6 +18,7 @@ When it fails, the last lines on stderr say what, and what to do: they become th
 import ast
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from abc import ABC, abstractmethod
@@ -141,6 +142,7 @@ class GoogleStorageSource(TrainerSource):
             raise FetchFailed(f"{error}; see that pods reach the storage") from error
 
 
+DATA = re.compile(rb"""with_name\("([-\w.]+)"\)""")  # of a file beside a trainer, as trainers name it
 IDENTITY = "give the pods an identity that may read it, or a Secret: source_secret="
 SOURCES = {"s3": S3Source, "gs": GoogleStorageSource, "volume": VolumeSource}
 
@@ -175,8 +177,10 @@ def fetch(url: str, target: Path) -> list[str]:
             continue  # who may not list a bucket is told "forbidden" of what is not there
         (target / file).write_bytes(content)
         fetched.append(file)
-        modules = (f"{module}.py" for module in _imports(content, file) if not _there(module, target))
-        waiting += [module for module in modules if module not in waiting]
+        if file.endswith(".py"):
+            beside = [f"{module}.py" for module in _imports(content, file) if not _there(module, target)]
+            beside += [name.decode() for name in DATA.findall(content)]
+            waiting += [path for path in beside if path not in waiting]
     return fetched
 
 

@@ -107,8 +107,8 @@ class Block(nn.Module):
         batch, length, width = x.shape
         parts = self.attention(self.before_attention(x)).view(batch, length, 3, self.heads, -1)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(query, key, value, far.to(query.dtype))
-        x = x + self.mix(seen.transpose(1, 2).reshape(batch, length, width))
+        attended = functional.scaled_dot_product_attention(query, key, value, far.to(query.dtype))
+        x = x + self.mix(attended.transpose(1, 2).reshape(batch, length, width))
         return x + self.layer(self.before_layer(x))
 
 
@@ -150,8 +150,8 @@ def write_sample(model: nn.Module, settings: argparse.Namespace, device: torch.d
     """Let the model go on after ``def``, byte by byte; all ranks take part, as each may hold a part of it."""
     dice, tokens = torch.Generator().manual_seed(settings.seed), list(b"\ndef ")
     for _ in range(settings.sample):
-        seen = torch.tensor([tokens[-settings.context :]], device=device)
-        odds = (model(seen)[0, -1].float().cpu() / 0.8).softmax(0)
+        context = torch.tensor([tokens[-settings.context :]], device=device)
+        odds = (model(context)[0, -1].float().cpu() / 0.8).softmax(0)
         tokens.append(int(torch.multinomial(odds, 1, generator=dice)))
     return bytes(tokens).decode("ascii").strip("\n")
 
@@ -182,9 +182,9 @@ def join() -> torch.device:
     alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
     dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(minutes=5), **alone)
     index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count() if cuda else 0
-    own = [str(torch.cuda.get_device_properties(index).uuid) if cuda else ""] * dist.get_world_size()
-    dist.all_gather_object(own, own[0])
-    if not all(own) or len(set(own)) < len(own):
+    device_ids = [str(torch.cuda.get_device_properties(index).uuid) if cuda else ""] * dist.get_world_size()
+    dist.all_gather_object(device_ids, device_ids[0])
+    if not all(device_ids) or len(set(device_ids)) < len(device_ids):
         return torch.device("cpu")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)

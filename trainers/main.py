@@ -77,8 +77,8 @@ def main() -> None:
     for epoch in range(settings.epochs):
         sampler.set_epoch(epoch)
         for batch, chosen in enumerate(torch.tensor(list(sampler)).split(settings.batch_size)):
-            seen = batch * settings.batch_size * dist.get_world_size()
-            log.info("epoch: %d, iteration: %d, data_idx: %d", epoch, iteration, seen)
+            samples = batch * settings.batch_size * dist.get_world_size()
+            log.info("epoch: %d, iteration: %d, data_idx: %d", epoch, iteration, samples)
             chosen = chosen.to(device)
             pixels = ddp.normalise(images[chosen]).contiguous()
             loss = nn.functional.cross_entropy(model(pixels), labels[chosen])

@@ -76,9 +76,10 @@ def train_epoch(model, loader, optimizer, settings, *, epoch: int, images: int, 
         loss.backward()
         optimizer.step()
         if index % settings.log_interval == 0:
-            seen, share = index * len(pixels), 100 * index / len(loader)
+            samples, share = index * len(pixels), 100 * index / len(loader)
             print(
-                f"Train Epoch: {epoch} [{seen}/{images} ({share:.0f}%)]\tLoss: {loss.item():.6f}", flush=True
+                f"Train Epoch: {epoch} [{samples}/{images} ({share:.0f}%)]\tLoss: {loss.item():.6f}",
+                flush=True,
             )
             step = (epoch - 1) * len(loader) + index
             ddp.emit("step", step=step, epoch=epoch - 1, loss=round(loss.item(), 5))

@@ -48,20 +48,22 @@ def count_activations(network: Any, found: dict[str, int]) -> Iterator[None]:
 
     Blocks that are computed again keep their input alone, which autograd does not save but the closure does.
     """
-    kept: dict[int, torch.UntypedStorage] = {}  # by address; held until the end, so that none is used twice
+    storages: dict[
+        int, torch.UntypedStorage
+    ] = {}  # by address; held until the end, so that none is used twice
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         if not _is_parameter(tensor):
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+            storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
         return tensor
 
-    def before_block(_: nn.Module, given: tuple[torch.Tensor, ...]) -> None:
-        note(given[0])
+    def before_block(_: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        note(inputs[0])
 
     hooks = [block.register_forward_pre_hook(before_block) for block in network.blocks]
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         yield
-    found["activations_bytes"] = sum(storage.nbytes() for storage in kept.values())
+    found["activations_bytes"] = sum(storage.nbytes() for storage in storages.values())
     for hook in hooks:
         hook.remove()
 
@@ -72,7 +74,7 @@ def _is_parameter(tensor: torch.Tensor) -> bool:
     return isinstance(base, nn.Parameter)
 
 
-def trace(folder: Path | None, rank: int) -> contextlib.AbstractContextManager:
+def trace(folder: Path | None, rank: int) -> contextlib.AbstractContextManager[Any]:
     """Trace some steps of this rank into ``rank-N.json.gz``, in Chrome's format; without a folder none.
 
     https://docs.pytorch.org/docs/stable/profiler.html

@@ -31,6 +31,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import checkpoints
 import elastic
@@ -69,8 +70,8 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--log-every", type=int, default=1, help="steps between two `step` events")
     parser.add_argument("--step-seconds", type=float, default=0, help="least duration, for people who watch")
     for name in ("bf16", "channels-last"):
-        asked = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
-        parser.add_argument(f"--{name}", **asked)
+        extra = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
+        parser.add_argument(f"--{name}", **extra)
     settings = parser.parse_args(argv)
     counts = ("epochs", "global_batch_size", "checkpoint_every", "checkpoint_failures", "log_every")
     if min(getattr(settings, name) for name in counts) < 1 or settings.limit < 0:
@@ -89,7 +90,7 @@ def has_bf16(device: torch.device) -> bool:
 # Data -------------------------------------------------------------------------------------------------------
 
 
-def describe(folder: Path) -> dict:
+def describe(folder: Path) -> dict[str, Any]:
     """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
@@ -230,7 +231,7 @@ def train(worker, state, network, data, optimizer, schedule, *, settings, keeper
     batch, last = settings.global_batch_size, settings.epochs * state.steps_per_epoch
     network.train()
     while state.step < last:
-        epoch, began, seen, losses = state.epoch, time.perf_counter(), 0, []
+        epoch, began, samples, losses = state.epoch, time.perf_counter(), 0, []
         order = order_of(epoch, images=len(labels), seed=settings.seed)
         thrown = throw_dice(epoch, images=len(labels), seed=settings.seed)
         while state.epoch == epoch:
@@ -240,19 +241,19 @@ def train(worker, state, network, data, optimizer, schedule, *, settings, keeper
             lr = schedule.get_last_lr()[0]
             whole = take_step(worker, network, optimizer, schedule, pixels, truth, cast=cast)
             state.step += 1
-            seen, losses = seen + len(mine), [*losses, whole.loss]
-            rate = round(seen / (time.perf_counter() - began), 1)
+            samples, losses = samples + len(mine), [*losses, whole.loss]
+            rate = round(samples / (time.perf_counter() - began), 1)
             if step % settings.log_every == 0:
-                said = {
+                metrics = {
                     "loss": whole.loss,
                     "samples": whole.samples,
                     "images_per_s": rate,
                     "lr": round(lr, 6),
                 }
-                worker.emit("step", step=step, epoch=epoch, **said, **gpu_usage(worker.device))
+                worker.emit("step", step=step, epoch=epoch, **metrics, **gpu_usage(worker.device))
             if state.index == 0:
-                said = {"loss": round(sum(losses) / len(losses), 5), "images_per_s": rate}
-                worker.emit("epoch", epoch=epoch, seconds=round(time.perf_counter() - began, 4), **said)
+                metrics = {"loss": round(sum(losses) / len(losses), 5), "images_per_s": rate}
+                worker.emit("epoch", epoch=epoch, seconds=round(time.perf_counter() - began, 4), **metrics)
             keeper.after_step(worker, state, last=state.step == last)
             time.sleep(max(0.0, floor - time.perf_counter()))
             worker.step_boundary()  # ranks join and leave here
@@ -326,9 +327,9 @@ def main(argv: list[str] | None = None) -> None:
         if worker.rank == 0:  # one writer
             worker.emit("eval", **result, dataset=about["name"], synthetic=about["synthetic"])
             if settings.model_file:
-                made = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
-                made |= {"epochs": settings.epochs, "weights": network.state_dict()}
-                checkpoints.save_model(settings.model_file, made)
+                metadata = {"model": settings.model, "dataset": about["name"], "classes": about["classes"]}
+                metadata |= {"epochs": settings.epochs, "weights": network.state_dict()}
+                checkpoints.save_model(settings.model_file, metadata)
         keeper.close(worker)
         return worker
 

@@ -1,6 +1,6 @@
 """Set up the kit in a hosted notebook (Colab, Kaggle, Studio Lab), and leave its Python and packages alone.
 
-The third cell of each notebook calls `prepare` there, after it has installed the kit's two wheels of one
+The third cell of each notebook calls `prepare` there, after it has installed the kit's wheels of one
 version; ``tools/addresses.py`` writes that cell.
 
 What the environment lacks is installed; what it has is neither upgraded nor downgraded, above all not torch.
@@ -72,9 +72,9 @@ def prepare(folder: str = COURSE) -> Path:
         for distribution in metadata.distributions()
         if distribution.name
     }
-    wanted = missing(metadata.requires(DISTRIBUTION) or (), installed)
-    if wanted:
-        _install(wanted, installed)
+    requirements = missing(metadata.requires(DISTRIBUTION) or (), installed)
+    if requirements:
+        _install(requirements, installed)
     here = Path.cwd()
     if not (here.parent / "trainers").is_dir():
         here = here / folder / "notebooks"
@@ -82,21 +82,24 @@ def prepare(folder: str = COURSE) -> Path:
             _call("trainyard_kit.cli", "course", str(here.parent))
             print(f"Pictures load and links open in the copies of the notebooks: {folder}/notebooks.")
     seconds, torch = time.monotonic() - began, installed.get("torch")
-    kept = f"torch {torch} and all other packages stay" if torch else "torch is new, all else stays"
-    print(f"Trainyard {metadata.version(DISTRIBUTION)}: {len(wanted)} packages installed in {seconds:.0f} s.")
-    print(f"Python {sys.version.split()[0]}, {kept}; the kernel need not restart.")
+    torch_note = f"torch {torch} and all other packages stay" if torch else "torch is new, all else stays"
+    version = metadata.version(DISTRIBUTION)
+    print(f"Trainyard {version}: {len(requirements)} packages installed in {seconds:.0f} s.")
+    print(f"Python {sys.version.split()[0]}, {torch_note}; the kernel need not restart.")
     for line in [*_limits(installed), *_mode()]:
         print(line)
     return here
 
 
-def _install(wanted: list[str], installed: Mapping[str, str]) -> None:
+def _install(requirements: list[str], installed: Mapping[str, str]) -> None:
     """Install packages by pip, whose constraints are what is installed."""
     constraints = Path.cwd() / ".trainyard-constraints.txt"
     kept = {name: version for name, version in installed.items() if _VERSION.fullmatch(version)}
     constraints.write_text("".join(f"{name}=={version}\n" for name, version in kept.items()))
     try:
-        for line in _lines("pip", "install", "--disable-pip-version-check", "-c", str(constraints), *wanted):
+        for line in _lines(
+            "pip", "install", "--disable-pip-version-check", "-c", str(constraints), *requirements
+        ):
             if line.startswith(STEPS):
                 print(f"\r{line[:100]:100}", end="", flush=True)
     finally:
@@ -119,14 +122,14 @@ def _numbers(version: str) -> list[int]:
 
 
 def _mode() -> Iterator[str]:
-    found = json.loads(_call("localkube", "doctor").splitlines()[-1])["result"]
-    gpus = ", ".join(gpu["name"] for gpu in found["gpus"]) or "none"
-    yield f"Cores: {found['cores']}. Memory: {found['memory'] / 2**30:.1f} GiB. GPUs: {gpus}."
-    if found["mode"] == "namespaces":
+    doctor = json.loads(_call("localkube", "doctor").splitlines()[-1])["result"]
+    gpus = ", ".join(gpu["name"] for gpu in doctor["gpus"]) or "none"
+    yield f"Cores: {doctor['cores']}. Memory: {doctor['memory'] / 2**30:.1f} GiB. GPUs: {gpus}."
+    if doctor["mode"] == "namespaces":
         yield "Mode: namespaces. Each pod has a network, processes and a file tree of its own."
     else:
         yield f"Mode: plain. Pods are processes of this machine: {LIMITED}."
-        yield f"Namespaces are refused: {found['namespaces']['reason']}"
+        yield f"Namespaces are refused: {doctor['namespaces']['reason']}"
 
 
 def _call(*command: str) -> str:
@@ -135,10 +138,10 @@ def _call(*command: str) -> str:
 
 def _lines(*command: str) -> Iterator[str]:
     words = [sys.executable, "-m", *command]
-    said = []
+    output_lines = []
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         for line in process.stdout or ():
-            said.append(line.rstrip())
-            yield said[-1]
+            output_lines.append(line.rstrip())
+            yield output_lines[-1]
     if process.returncode:
-        raise RuntimeError(f"python -m {' '.join(command[:2])} failed:\n" + "\n".join(said[-15:]))
+        raise RuntimeError(f"python -m {' '.join(command[:2])} failed:\n" + "\n".join(output_lines[-15:]))

@@ -59,24 +59,24 @@ class Trace:
 
 def merged(spans: Iterable[tuple[float, float]]) -> Spans:
     """Join spans that overlap or touch, in order."""
-    found: Spans = []
+    spans_merged: Spans = []
     for begin, end in sorted(spans):
-        if found and begin <= found[-1][1]:
-            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        if spans_merged and begin <= spans_merged[-1][1]:
+            spans_merged[-1] = (spans_merged[-1][0], max(end, spans_merged[-1][1]))
         elif end > begin:
-            found.append((begin, end))
-    return found
+            spans_merged.append((begin, end))
+    return spans_merged
 
 
 def overlap(first: Iterable[tuple[float, float]], second: Iterable[tuple[float, float]]) -> Spans:
     """Return what is in both: of (0, 5) and (1, 2), (4, 9) it is (1, 2), (4, 5)."""
-    ours, theirs, found = merged(first), merged(second), []
+    ours, theirs, spans = merged(first), merged(second), []
     while ours and theirs:
         begin, end = max(ours[0][0], theirs[0][0]), min(ours[0][1], theirs[0][1])
         if begin < end:
-            found.append((begin, end))
+            spans.append((begin, end))
         (ours if ours[0][1] <= theirs[0][1] else theirs).pop(0)
-    return found
+    return spans
 
 
 def length(spans: Iterable[tuple[float, float]]) -> float:
@@ -172,17 +172,17 @@ class StepTrace:
         return plot_step_trace(self.seconds, slow_rank=self.slow_rank)
 
 
-def _without(spans: Spans, others: Spans) -> Spans:
+def _without(spans: Spans, cover: Spans) -> Spans:
     """Return what is in the first and not in the second."""
-    edges = [(-1e18, -1e18), *merged(others), (1e18, 1e18)]
+    edges = [(-1e18, -1e18), *merged(cover), (1e18, 1e18)]
     gaps = [(before[1], after[0]) for before, after in zip(edges, edges[1:], strict=False)]
     return overlap(spans, gaps)
 
 
-def _clock(first: Trace, other: Trace) -> float:
+def _clock(first: Trace, second: Trace) -> float:
     """Return what to add to the times of a trace: the median difference of the ends of collectives."""
-    pairs = zip(first.collectives, other.collectives, strict=True)
-    return statistics.median(ours[1] - theirs[1] for ours, theirs in pairs) if other.collectives else 0.0
+    pairs = zip(first.collectives, second.collectives, strict=True)
+    return statistics.median(ours[1] - theirs[1] for ours, theirs in pairs) if second.collectives else 0.0
 
 
 def read_traces(folder: str | Path) -> StepTrace:

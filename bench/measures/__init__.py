@@ -32,6 +32,7 @@ from bench.measures import (
     to_97_percent,
     top,
     training_time,
+    turnaround,
     two_jobs,
     widget,
 )
@@ -40,6 +41,7 @@ from bench.results import Result
 FELT: dict[str, Callable[[Lab], list[Result]]] = {  # what somebody in a workshop waits for
     "creation": creation.measure,
     "pod_start": pod_start.measure,
+    "turnaround": turnaround.measure,
     "many_pods": many_pods.measure,
     "idle": idle.measure,
     "elastic_launch": elastic_launch.measure,

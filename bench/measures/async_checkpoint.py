@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from bench.errors import MeasureFailed
 from bench.lab import Lab
@@ -42,7 +43,7 @@ def measure(lab: Lab) -> list[Result]:
     ]
 
 
-def _run(folder: Path, *, turns: int, threads: int) -> list[dict]:
+def _run(folder: Path, *, turns: int, threads: int) -> list[dict[str, Any]]:
     program = Path(checkpoint_steps.__file__)
     flags = [f"--checkpoints={config.find('trainers/checkpoints.py')}", f"--folder={folder}"]
     done = subprocess.run(

@@ -3,6 +3,8 @@
 The others sleep: looked at is what their number costs, in interfaces, mounts and watched objects.
 """
 
+from typing import Any
+
 from bench import objects
 from bench.lab import KUBELET, KWOK, Lab
 from bench.measures.pod_start import QUICK_PODS, series
@@ -50,7 +52,7 @@ def _company(kube: Kube) -> None:
         for name in sorted(waiting):
             kube.create(objects.read("sleeper", metadata={"name": name, "labels": LABEL}))
 
-        def all_run(kind: str, pod: dict) -> bool:
+        def all_run(kind: str, pod: dict[str, Any]) -> bool:
             if has_started(pod):
                 waiting.discard(pod["metadata"]["name"])
             return not waiting

@@ -7,6 +7,7 @@ Bounded by the pods' start: two cores, and the kubelet's requests.
 """
 
 import time
+from typing import Any
 
 import kitlib as kit
 from bench.lab import KUBELET, KWOK, Lab
@@ -44,7 +45,7 @@ def measure(lab: Lab) -> list[Result]:
     ]
 
 
-def _sleeping(container: str) -> dict:
+def _sleeping(container: str) -> dict[str, Any]:
     """Return the patch of a pod template that has a container sleep."""
     sleeper = {"name": container, "command": ["sleep", "1000"], "args": None}
     return {"spec": {"terminationGracePeriodSeconds": 0, "containers": [sleeper]}}
@@ -57,7 +58,7 @@ def _launch(lab: Lab, job: Job) -> float:
         began = time.monotonic()
         run = kit.launch(job, cluster=lab.ours)
 
-        def all_started(kind: str, pod: dict) -> bool:
+        def all_started(kind: str, pod: dict[str, Any]) -> bool:
             if pod["spec"]["containers"][0]["name"] != "store" and has_started(pod):
                 started.add(pod["metadata"]["uid"])
             return len(started) == job.nodes

@@ -10,6 +10,7 @@ rendezvous.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from bench import training
 from bench.lab import KUBELET, KWOK, PEERS, Lab
@@ -60,7 +61,7 @@ def measure(lab: Lab) -> list[Result]:
     ]
 
 
-def _warm_up(lab: Lab, patch: dict) -> None:
+def _warm_up(lab: Lab, patch: dict[str, Any]) -> None:
     """Run a job until the forkserver starts its pods, so that no sample is of a forkserver still loading."""
     for _ in range(WARM_UPS):
         lab.report("waiting for the forkserver")

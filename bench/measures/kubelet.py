@@ -5,6 +5,7 @@ every pod meanwhile, as always. Memory is the proportional set size.
 """
 
 import time
+from typing import Any
 
 import psutil
 
@@ -56,7 +57,7 @@ def _start(cluster: Cluster) -> None:
             pod = objects.read("sleeper", metadata={"name": f"sleeper-{number}"})
             waited.add(cluster.kube.create(pod)["metadata"]["uid"])
 
-        def all_started(kind: str, pod: dict) -> bool:
+        def all_started(kind: str, pod: dict[str, Any]) -> bool:
             if has_started(pod):
                 waited.discard(pod["metadata"]["uid"])
             return not waited

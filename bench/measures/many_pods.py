@@ -2,7 +2,7 @@
 
 kwok's limits on requests are lifted, and its pods, being pretended, end as soon as they run. The kubelets'
 side has Kubernetes' own limits, as kind has: its controllers make 20 requests a second, its kubelets 50. The
-Job controller looks at its pods in batches of a second, on all sides.
+Job controller is the same on all sides.
 
 Bounded by two cores: 12 s of CPU for 200 pods, a third of it in the API server, a sixth each in the kubelet
 and in the processes that become containers. A pod costs it seven requests.
@@ -24,12 +24,12 @@ PODS, QUICK_PODS = 200, 50
 def measure(lab: Lab) -> list[Result]:
     """Run the Job on each side in turns."""
     count = QUICK_PODS if lab.quick else PODS
-    sides = {side: lambda kube=kube: _job(lab, kube, count) for side, kube in lab.kubes().items()}
+    sides = {side: lambda kube=kube: job_seconds(lab, kube, count) for side, kube in lab.kubes().items()}
     what = f"Job of {count} pods → Complete"
     return lab.compare(alternate(sides, lab.rounds), what=what, unit="s", limits=LIMITS)
 
 
-def _job(lab: Lab, kube: Kube, count: int) -> float:
+def job_seconds(lab: Lab, kube: Kube, count: int) -> float:
     """Return the seconds that one Job took."""
     lab.report(f"a Job of {count} pods, {kube.cluster}")
     job = objects.read("many-pods", spec={"completions": count, "parallelism": count})

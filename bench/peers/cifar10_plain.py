@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -69,7 +70,7 @@ def main() -> None:
     dist.init_process_group("nccl" if cuda else "gloo")
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     torch.manual_seed(0)
-    images: Dataset = Cifar10(
+    images: Dataset[Any] = Cifar10(
         settings.data_dir, transform=transforms.Compose(TRANSFORMS[settings.transforms])
     )
     if settings.limit:

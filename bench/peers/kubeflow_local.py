@@ -11,13 +11,14 @@ import json
 import os
 import sys
 import time
+from typing import Any
 
 from kubeflow.trainer import CustomTrainer, LocalProcessBackendConfig, TrainerClient
 
 LIMIT_SECONDS = 1800
 
 
-def train(parameters: dict) -> None:
+def train(parameters: dict[str, Any]) -> None:
     """Run the trainer; the SDK copies this function's source into a file of its own, so it stands alone."""
     import json
     import os

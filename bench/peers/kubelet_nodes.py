@@ -57,7 +57,7 @@ def make_node(
     folder: Path, number: int, kubelet: Path, plane: BareControlPlane | None, *, mirror: str = "127.0.0.1:9"
 ) -> node.Node:
     """Describe a node whose pods can read this Python and its packages."""
-    prefixes = sorted({Path(sys.prefix), Path(sys.base_prefix)})
+    prefixes = {prefix: Path(prefix) for prefix in (sys.prefix, sys.base_prefix)}
     name = f"node-{number}"
     return node.Node(folder / name, kubelet, plane, mirror, f"/{folder.name}/{name}", prefixes, number)
 

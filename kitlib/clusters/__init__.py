@@ -6,18 +6,21 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kitlib import config, plugins
+from kitlib.clusters import existing, local
 from kitlib.clusters.base import Cluster
 from kitlib.clusters.cleanup import delete_all
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.clusters.local import LocalCluster, not_found
 from kitlib.clusters.shape import Shape
 from kitlib.config import DEFAULT_CLUSTER
+from kitlib.display.signatures import checked, near_argument
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound, ProviderFailed
 
 BUILT_IN: dict[str, type[Cluster]] = {"local": LocalCluster, "existing": ExistingCluster}
 
 
+@checked(options=local.OPTIONS | existing.OPTIONS)
 def create_cluster(
     provider: str = "local",
     *,
@@ -57,6 +60,7 @@ def create_cluster(
     return provider_class(provider).create(name, shape, recreate=recreate)
 
 
+@checked
 def connect(
     name: str = DEFAULT_CLUSTER,
     *,
@@ -92,6 +96,7 @@ def connect(
     return cluster.check_running()
 
 
+@checked
 def credentials(*, environment: Mapping[str, str] | None = None, home: Path | None = None) -> Table:
     """List the credentials that each provider would use, and what to do next; no cloud is contacted.
 
@@ -99,11 +104,11 @@ def credentials(*, environment: Mapping[str, str] | None = None, home: Path | No
         environment: By default this process's variables.
         home: By default the user's.
     """
-    given = dict(os.environ if environment is None else environment), home or Path.home()
+    variables = dict(os.environ if environment is None else environment), home or Path.home()
     rows = []
     for provider in _providers():
         try:
-            rows.append((provider, *provider_class(provider).credentials(*given)))
+            rows.append((provider, *provider_class(provider).credentials(*variables)))
         except ProviderFailed as error:  # the clouds are not installed
             rows.append((provider, error.what, error.fix))
     return Table(("provider", "would use", "next"), rows)
@@ -124,10 +129,15 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
         raise BadInput(
             f"only one provider's clusters have a {', '.join(where)}",
             about=f'cluster "{name}"',
-            fix=f"pass provider={' or '.join(map(repr, _providers()))}",
+            fix=near_argument(
+                next(iter(where)),
+                ["name", "provider", "kubeconfig", "context", "start"],
+                value=next(iter(where.values())),
+                otherwise=f"pass provider={' or '.join(map(repr, _providers()))}",
+            ),
         )
-    asked = [provider_class(name) for name in (_used() if provider is None else [provider])]
-    for kind in asked:
+    classes = [provider_class(name) for name in (_used() if provider is None else [provider])]
+    for kind in classes:
         known = set(inspect.signature(kind.find).parameters) - {"name"}
         if unknown := sorted(set(where) - known):
             raise BadInput(
@@ -140,6 +150,7 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
     return None
 
 
+@checked
 def list_clusters() -> Table:
     """List the clusters of every provider."""
     rows = [row for provider in _used() for row in provider_class(provider).list()]
@@ -147,6 +158,7 @@ def list_clusters() -> Table:
     return Table(columns, [[row[column] for column in columns] for row in rows], empty="no clusters")
 
 
+@checked
 def clean_up(cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
     """Delete the kit's runs and volumes in a cluster, and not the cluster; return what is left. Idempotent.
 
@@ -171,8 +183,8 @@ def provider_class(provider: str) -> type[Cluster]:
             about=f"provider={provider!r}",
             fix=f"the providers are: {', '.join(_providers())}",
         )
-    found: type[Cluster] = plugins.load(plugins.entries("kitlib.providers")[provider])
-    return found
+    cluster_class: type[Cluster] = plugins.load(plugins.entries("kitlib.providers")[provider])
+    return cluster_class
 
 
 def _providers() -> list[str]:

@@ -17,7 +17,7 @@ from kitlib import config
 from kitlib.clusters import nodes, trainer_image
 from kitlib.clusters.kubectl import forward_port, run_kubectl
 from kitlib.clusters.shape import Shape
-from kitlib.display.progress import progress
+from kitlib.display.signatures import checked_class
 from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, KitError, Rejected, RunNotFound, VolumeNotFound
 from kitlib.k8s import manifests, pods
@@ -25,8 +25,7 @@ from kitlib.k8s.api_errors import launch_rejected
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.events import events_table, make_event, write_event
 from kitlib.k8s.manifests import title
-from kitlib.k8s.wait import wait
-from kitlib.k8s.watch import WatchSpec, watch_objects
+from kitlib.k8s.pod_security import PodSecurity
 from kitlib.runs.run import Run
 from kitlib.runs.status import find_main, runs_table
 from kitlib.storage import Volume, pvc
@@ -49,6 +48,7 @@ NODE_EVENTS = {
 log = logging.getLogger(__name__)
 
 
+@checked_class
 class Cluster(AbstractContextManager["Cluster"], ABC):
     """A Kubernetes cluster; as a context manager it is deleted at the end.
 
@@ -164,6 +164,14 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         """
         return {}
 
+    def pod_security(self, user: int | None = None) -> PodSecurity:
+        """The security context of the kit's pods.
+
+        Args:
+            user: That somebody has set for them.
+        """
+        return PodSecurity.read(self.kube, user)
+
     def training_gpus(self) -> tuple[int, ...]:
         """GPUs of each training node, also of those that do not exist until a pod needs them."""
         return ()
@@ -171,6 +179,19 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     def pod_annotations(self, mounted: Iterable[str]) -> Mapping[str, str]:
         """Annotations that the provider needs on a pod that mounts these PersistentVolumeClaims."""
         return {}
+
+    def show_packages(self) -> None:  # noqa: B027 elsewhere pods have the packages of their image
+        """Let pods import what this process can, and log what they cannot."""
+
+    def image_notice(self, image: str) -> str:
+        """Say that something else runs in the place of an image; empty if nothing does."""
+        return ""
+
+    def share_files(
+        self, files: Mapping[str, str | bytes], modes: Mapping[str, int]
+    ) -> dict[str, object] | None:
+        """Put files where every node sees them; returns a volume's source, or None if nodes see no disk."""
+        return None
 
     def grant_pod_access(self, namespace: str) -> None:  # noqa: B027 most providers have nothing to do
         """Let the pods of an attendee's namespace use what the provider gives to pods, such as its bucket."""
@@ -200,6 +221,13 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             Rejected: This user may not list nodes; attendees may not.
         """
         return nodes.table(nodes.list_nodes(self.kube))
+
+    def overload(self) -> tuple[str, ...]:
+        """List what it is short of, who uses most of it and the command that ends that; empty if not known.
+
+        Memory, disk, processes, the memory of Secrets; of the machine, also time.
+        """
+        return nodes.shortages(allowed(lambda: nodes.list_nodes(self.kube)) or ())
 
     def pods(self) -> Table:
         """List the pods of its namespace."""
@@ -303,6 +331,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         size: str = "5Gi",
         storage_class: str | None = None,
         source: Mapping[str, Any] | None = None,
+        access_mode: str | None = None,
     ) -> Volume:
         """Create a volume that pods on all nodes can write to, or return the one of this name.
 
@@ -311,15 +340,19 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
             size: At least so much.
             storage_class: By default that of the settings, or else the cluster's default.
             source: Of an existing volume: ``{"nfs": {"server": "10.0.0.2", "path": "/share"}}``.
+            access_mode: ``ReadWriteMany`` for pods on all nodes, ``ReadWriteOnce`` for pods that are all on
+                one; by default the first, or on a cluster with one node what its class can.
 
         Raises:
-            BadInput: There is no such class, or the volume exists and is smaller.
+            BadInput: There is no such class, it is for one node, or the volume exists and is smaller.
             WaitTimeout: It was not provisioned; the error has the last event.
 
         Example:
             >>> cluster.create_volume("shared", size="5Gi")
         """
-        pvc.create(self.kube, name, size=size, storage_class=storage_class, source=source)
+        pvc.create(
+            self.kube, name, size=size, class_name=storage_class, source=source, access_mode=access_mode
+        )
         return Volume(self, name)
 
     def kubectl(self, command: str) -> Text:
@@ -381,17 +414,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         Raises:
             WaitTimeout: One is not; the error says how many are.
         """
-        with progress(f"cluster {self.name}") as line:
-            wait(
-                watch_objects(self.kube, WatchSpec("Node")),
-                timeout=timeout,
-                what="the nodes to be Ready",
-                until=lambda seen: bool(seen["Node"]) and all(map(nodes.is_ready, seen["Node"].values())),
-                about=f'cluster "{self.name}"',
-                resume="cluster.wait_ready() waits again",
-                describe=lambda seen: nodes.readiness(seen["Node"].values()),
-                report=line.update,
-            )
+        nodes.wait_ready(self.kube, timeout=timeout)
         return self
 
     def stop_node(self, node: str, *, graceful: bool = False) -> Table:
@@ -428,10 +451,10 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     def _switched(self, verb: str, node: str) -> Table:
         now = datetime.now(UTC)
         self._switch(verb, node)
-        found = {"metadata": {"name": node, "uid": node}}  # kubelets write the name for both
+        involved = {"metadata": {"name": node, "uid": node}}  # kubelets write the name for both
         reason = NODE_EVENTS[verb]
         words = f"node {node} was {reason.lower()} on purpose"
-        write_event(self.kube, make_event(found, "Node", reason, words, at=now))
+        write_event(self.kube, make_event(involved, "Node", reason, words, at=now))
         return self.nodes()
 
     # Showing
@@ -464,9 +487,9 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         return self
 
     def _shown_nodes(self) -> str:
-        if (every := allowed(self.nodes)) is None:
+        if (rows := allowed(self.nodes)) is None:
             return f'namespace "{self.kube.namespace}"'
-        return f"{sum(node['status'] == 'Ready' for node in every)} of {len(every)} nodes Ready"
+        return f"{sum(node['status'] == 'Ready' for node in rows)} of {len(rows)} nodes Ready"
 
     def __exit__(self, *exception: object) -> None:
         self.delete()

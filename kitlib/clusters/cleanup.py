@@ -50,8 +50,8 @@ def owned(kube: Kube) -> Table:
 
 def delete_all(kube: Kube) -> Table:
     """Delete the kit's runs and volumes in a cluster; return what is left: an empty table."""
-    found = {str(row["run"]) for row in owned(kube) if row["run"]}
-    runs = [Run(kube, name) for name in sorted(found)]
+    run_names = {str(row["run"]) for row in owned(kube) if row["run"]}
+    runs = [Run(kube, name) for name in sorted(run_names)]
     kinds = {run.name: run.objects.kind for run in runs}
     for name, kind in kinds.items():  # all get the signal at once; what takes long is waiting for the pods
         kube.delete(kind, name)

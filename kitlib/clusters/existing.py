@@ -1,12 +1,11 @@
 """The provider ``existing``: any cluster that a kubeconfig reaches; the kit never creates or deletes it."""
 
 import json
+import logging
 import os
-import secrets
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import yaml
 
 from kitlib import config, plugins
 from kitlib.clusters import cleanup, kubeconfigs
@@ -17,9 +16,14 @@ from kitlib.errors import BadInput, ClusterUnreachable, KitError
 from kitlib.k8s import names
 from kitlib.k8s.api_errors import unreached
 from kitlib.k8s.client import Kube
+from kitlib.k8s.kubeconfig import choose, files, keep, search_path, write_whole
 
+Options = dict[str, str | None]
+_here = threading.local()  # the connections of each thread, by name: two notebooks may run in one process
+_process: dict[str, Options] = {}
+log: logging.Logger = logging.getLogger(__name__)
 OPTIONS = {
-    "kubeconfig": "path of the file; by default $KUBECONFIG, or else ~/.kube/config",
+    "kubeconfig": "path of a file, or of several; by default $KUBECONFIG, or else ~/.kube/config",
     "context": "one of the file's contexts; by default its current one",
     "namespace": "where the kit works; by default the context's",
 }
@@ -39,16 +43,15 @@ class ExistingCluster(Cluster):
         namespace: str | None = None,
     ) -> None:
         super().__init__(name)
-        self._kubeconfig = Path(kubeconfig or kubeconfigs.user_file()).expanduser()
-        if not self._kubeconfig.is_file():
+        self._source = str(kubeconfig or search_path())
+        if not files(self._source):
             fix = "give one that exists, with kubeconfig= or in the variable KUBECONFIG"
             if _memory(name).exists():
                 fix += f'; "rm {_memory(name)}" lets the kit forget this cluster'
-            raise BadInput("there is no such kubeconfig", about=str(self._kubeconfig), fix=fix)
+            raise BadInput("there is no such kubeconfig", about=self._source, fix=fix)
         self.context = context
-        self.kube = Kube(
-            self._kubeconfig, cluster=name, context=context, namespace=namespace, explain=self.explain
-        )
+        self._content = choose(self._source, context=context, namespace=namespace, cluster=name)
+        self.kube = Kube(self.kubeconfig, cluster=name, source=self._source, explain=self.explain)
 
     @classmethod
     def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> "ExistingCluster":
@@ -64,9 +67,9 @@ class ExistingCluster(Cluster):
                 about=f'cluster "{name}"',
                 fix="leave recreate out",
             )
-        options, before = shape.options, _remembered(name)
-        if not options and before and before["kubeconfig"] == str(kubeconfigs.user_file()):
-            options = before
+        options, before = shape.options, _connected(name) or _stored(name)
+        if not options and before and before["kubeconfig"] == _absolute(search_path()):
+            options = {key: before[key] for key in OPTIONS}
         cluster = cls(name, **options)
         cluster.kube.version()
         return cluster.remembered()
@@ -74,24 +77,26 @@ class ExistingCluster(Cluster):
     @classmethod
     def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
         """Find the kubeconfig that would be used."""
-        path = kubeconfigs.user_file(environment, home)
+        path = search_path(environment, home)
         how = "KUBECONFIG" if environment.get("KUBECONFIG") else "kubectl's own file"
-        if not path.is_file():
+        if not files(path):
             return (
                 f"no kubeconfig: {how}, {path}, does not exist",
-                'give one: create_cluster(…, kubeconfig="…")',
+                'kit.create_cluster("existing", kubeconfig="FILE")',
             )
         return f"{how}: {path}", 'kit.create_cluster("existing"), and look at its nodes'
 
     @classmethod
     def find(cls, name: str) -> "ExistingCluster | None":
         """Find the cluster that was used by this name before."""
-        given = _remembered(name)
-        if given is None:
+        options = _connected(name) or _stored(name)
+        if options is None:
             return None
-        found = cls(name, **given)
-        _announce(found.kube)
-        return found
+        # The context that was the current one then, whatever the file's is by now.
+        options = options | {"context": options.get("current") or options["context"]}
+        cluster = cls(name, **{key: options[key] for key in OPTIONS})
+        _announce(cluster.kube)
+        return cluster
 
     @classmethod
     def list(cls) -> Rows:
@@ -102,40 +107,37 @@ class ExistingCluster(Cluster):
         ]
 
     def remembered(self) -> "ExistingCluster":
-        """Keep the kubeconfig's path, so that a fresh kernel finds the cluster by its name."""
-        path = _memory(self.name)
-        given = {"kubeconfig": str(self._kubeconfig.absolute()), "context": self.context}
+        """Keep what the connection is made from, so that a fresh kernel finds the cluster by its name.
+
+        This process keeps to its own connection, whatever another one remembers by the same name.
+        """
+        options: Options = {
+            "kubeconfig": _absolute(self._source),
+            "context": self.context,
+            "namespace": self.kube.namespace,
+            "current": self._content["current-context"],
+        }
+        before, path = _stored(self.name), _memory(self.name)
+        if before and before != options and _connected(self.name) is None:
+            log.warning(
+                'the name "%s" has led to namespace "%s" by %s: from now on the command line and new kernels '
+                'find "%s" by it. Give each its own name=',
+                *(self.name, before["namespace"], before["kubeconfig"], self.kube.namespace),
+            )
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(json.dumps(given | {"namespace": self.kube.namespace}), encoding="utf-8")
+        write_whole(path, json.dumps(options))
+        _remember_here(self.name, options)
         _announce(self.kube)
         return self
 
     @property
     def kubeconfig(self) -> Path:
-        """The file that was given."""
-        return self._kubeconfig
+        """A file with this connection alone: its server, user, context and namespace."""
+        return keep(self._content)
 
     def kubectl_command(self) -> Sequence[str]:
-        """The kubectl command line, with context and namespace.
-
-        They come from a second kubeconfig, which has no credentials: with ``--namespace`` kubectl would
-        refuse objects that name another one, as those of an operator do.
-        """
-        found = find_kubectl()
-        choice = _memory(self.name).with_suffix(".context")
-        choice.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside = choice.with_suffix(f".{secrets.token_hex(4)}")  # threads of one kernel ask at the same moment
-        aside.write_text(json.dumps(self._choice(), indent=2), encoding="utf-8")
-        aside.replace(choice)
-        return ["env", f"KUBECONFIG={choice}{os.pathsep}{self._kubeconfig.absolute()}", *found]
-
-    def _choice(self) -> dict[str, object]:
-        """Build a kubeconfig with one context of the given one, and the namespace of this cluster."""
-        given = yaml.safe_load(self._kubeconfig.read_text(encoding="utf-8"))
-        name = self.context or given["current-context"]
-        there = next(context["context"] for context in given["contexts"] if context["name"] == name)
-        chosen = {"name": name, "context": there | {"namespace": self.kube.namespace}}
-        return {"apiVersion": "v1", "kind": "Config", "contexts": [chosen], "current-context": name}
+        """The kubectl on PATH, or the kit's own."""
+        return find_kubectl()
 
     def delete(self) -> None:
         """Delete what the kit created in it, and forget it; the cluster itself stays."""
@@ -146,21 +148,43 @@ class ExistingCluster(Cluster):
         """Delete what this machine keeps of it."""
         cleanup.delete_kubeconfigs(self.name)
         kubeconfigs.remove(self.name)
-        for path in (_memory(self.name), _memory(self.name).with_suffix(".context")):
-            path.unlink(missing_ok=True)
+        _memory(self.name).unlink(missing_ok=True)
+        _forget_here(self.name)
 
     def explain(self, words: str) -> KitError:
         """Build the error for an API server that does not answer."""
         what, fix = unreached(words)
-        return ClusterUnreachable(what, about=f'cluster "{self.name}", as {self._kubeconfig} has it', fix=fix)
+        return ClusterUnreachable(what, about=f'cluster "{self.name}", as {self._source} has it', fix=fix)
 
 
-def _remembered(name: str) -> dict[str, str | None] | None:
-    """Read the options that were used by a name before, or None."""
+def _connected(name: str) -> Options | None:
+    """Find the options that this thread, or else another of this process, has used by a name."""
+    by_name: dict[str, Options] = getattr(_here, "options", {})
+    return by_name.get(name) or _process.get(name)
+
+
+def _remember_here(name: str, options: Options) -> None:
+    _here.options = getattr(_here, "options", {}) | {name: options}
+    _process[name] = options
+
+
+def _forget_here(name: str) -> None:
+    getattr(_here, "options", {}).pop(name, None)
+    _process.pop(name, None)
+
+
+def _stored(name: str) -> Options | None:
     try:
-        return json.loads(_memory(name).read_text(encoding="utf-8"))
+        options: Options = json.loads(_memory(name).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return None
+    return options
+
+
+def _absolute(paths: str) -> str:
+    return os.pathsep.join(
+        str(Path(path).expanduser().absolute()) for path in paths.split(os.pathsep) if path
+    )
 
 
 def _memory(name: str) -> Path:

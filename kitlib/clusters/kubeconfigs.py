@@ -38,15 +38,15 @@ def merge(cluster: Cluster) -> Path:
     Raises:
         BadInput: The file has such an entry that is not the kit's, or cannot be read or written.
     """
-    own = yaml.safe_load(cluster.kubectl("config view --raw --flatten --minify"))
+    exported = yaml.safe_load(cluster.kubectl("config view --raw --flatten --minify"))
     mark = [{"name": EXTENSION, "extension": {"cluster": cluster.name}}]
     names = {part: cluster.name for part in PARTS.values() if part != "context"}
     path = user_file()
     with _edited(path) as content:
         for part, kind in PARTS.items():
-            (entry,) = own[part]
+            (entry,) = exported[part]
             value = entry[kind] | (names if kind == "context" else {}) | {"extensions": mark}
-            others = [item for item in content.get(part) or [] if item.get("name") != cluster.name]
+            other_items = [item for item in content.get(part) or [] if item.get("name") != cluster.name]
             for item in content.get(part) or []:
                 if item.get("name") == cluster.name and _owner(item, kind) != cluster.name:
                     raise BadInput(
@@ -54,7 +54,7 @@ def merge(cluster: Cluster) -> Path:
                         about=f'{path}: "{cluster.name}"',
                         fix=f"rename that one, or export KUBECONFIG={cluster.kubeconfig}",
                     )
-            content[part] = [*others, {"name": cluster.name, kind: value}]
+            content[part] = [*other_items, {"name": cluster.name, kind: value}]
         content["current-context"] = content.get("current-context") or cluster.name
     record = _record(cluster.name)
     record.parent.mkdir(parents=True, exist_ok=True)

@@ -19,9 +19,9 @@ from kitlib.k8s.api_errors import rbac_hint
 
 def find_kubectl() -> list[str]:
     """The kubectl on PATH, or else the kit's own, which is obtained first."""
-    found = shutil.which("kubectl")
-    if found is not None:
-        return [found]
+    path = shutil.which("kubectl")
+    if path is not None:
+        return [path]
     with progress("kubectl") as line:
         return ask("kubectl", report=line.update)
 

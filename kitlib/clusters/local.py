@@ -1,15 +1,24 @@
 """The provider ``local``: clusters on this machine, with a real control plane, and processes as nodes."""
 
-from collections.abc import Sequence
+import hashlib
+import logging
+import os
+import shutil
+import site
+import sys
+import time
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from kitlib import config
 from kitlib.clusters import cleanup, kubeconfigs
 from kitlib.clusters.base import Cluster, Rows
 from kitlib.clusters.machine import Unfinished, ask, get_images, load_images
 from kitlib.clusters.shape import Shape
 from kitlib.display.progress import progress
+from kitlib.display.signatures import checked_class
 from kitlib.display.tables import Table
 from kitlib.errors import (
     BadInput,
@@ -21,8 +30,12 @@ from kitlib.errors import (
     ProviderFailed,
 )
 from kitlib.k8s import names
+from kitlib.k8s.pod_security import PodSecurity
+from kitlib.k8s.quantities import format_bytes
 
+log: logging.Logger = logging.getLogger(__name__)
 LONGEST_NAME = 40
+KEPT_SECONDS = 30 * 24 * 3600  # of a copy of sources
 CHOICES = {"mode": ("auto", "namespaces", "plain"), "images": ("auto", "pull", "stand-in")}
 OPTIONS = {
     "port": "of the API on 127.0.0.1; by default a free one",
@@ -37,10 +50,12 @@ BUILT_IN = {
 }
 
 
+@checked_class
 class LocalCluster(Cluster):
     """A cluster on this machine, with the answer of ``python -m localkube status`` if that is known."""
 
     provider = "local"
+    _shown: tuple[object, ...] = ()  # the state of this process's path that its pods know
 
     def __init__(self, name: str, status: dict[str, Any] | None = None) -> None:
         super().__init__(name)
@@ -51,6 +66,12 @@ class LocalCluster(Cluster):
     def status(self) -> dict[str, Any]:
         """State, version and files of the cluster."""
         return ask("status", self.name)
+
+    def overload(self) -> tuple[str, ...]:
+        """List what this machine is short of for its nodes: memory, disk, processes, time."""
+        causes = ask("status", self.name)["overload"]
+        machine = (f"{item['resource']}: {item['what']}; {item['fix']}" for item in causes)
+        return (*super().overload(), *machine)
 
     @classmethod
     def create(cls, name: str, shape: Shape, *, recreate: bool = False) -> "LocalCluster":
@@ -124,9 +145,9 @@ class LocalCluster(Cluster):
         """
         with progress(f"cluster {self.name}") as line:
             self.status = ask("scale", self.name, str(nodes), report=line.update)
-            kept = [f"node-{number}" for number in range(nodes)]
+            remaining = [f"node-{number}" for number in range(nodes)]
             for node in self.nodes():
-                if node["node"].startswith("node-") and node["node"] not in kept:
+                if node["node"].startswith("node-") and node["node"] not in remaining:
                     self.kube.delete("Node", node["node"])
             line.done(f"{self.status['nodes']} nodes are Ready")
         return self.nodes()
@@ -177,13 +198,64 @@ class LocalCluster(Cluster):
         load_images(str(archive))
         return True
 
+    def show_packages(self) -> None:
+        """Let pods import what this process can: packages from outside the environment, where they lie."""
+        script = Path(getattr(sys.modules["__main__"], "__file__", "")).parent
+        entries = [Path(entry) for entry in sys.path if Path(entry).is_absolute()]
+        packages = [place for place in (*entries, *map(Path, site.getsitepackages())) if place.exists()]
+        state = *sys.path, *(place.stat().st_mtime_ns for place in packages)
+        if state == self._shown:
+            return
+        directories = (Path.cwd(), script.absolute())
+        refused = ask("show", self.name, *(str(entry) for entry in entries if entry not in directories))[
+            "refused"
+        ]
+        self._shown = state
+        for place, why in refused.items():
+            fix = "install the project that is there with pip, or move it to a folder of its own"
+            log.warning("pods cannot import from %s: %s; %s", place, why, fix)
+
+    def image_notice(self, image: str) -> str:
+        """Say what stands in for an image that is not in this machine's store."""
+        shown = ask("stand-in", image)
+        fix = "trainyard image load FILE puts it into the store"
+        where = f'image "{image}" is not in this machine\'s store, and where no registry has it'
+        return f"{where}, it is replaced by {shown} ({fix})" if shown else ""
+
+    def share_files(self, files: Mapping[str, str | bytes], modes: Mapping[str, int]) -> dict[str, object]:
+        """Copy files into the cache, by their content; what is older than a month goes."""
+        digest = hashlib.sha256(repr((sorted(files.items()), sorted(modes.items()))).encode()).hexdigest()
+        top = config.cache_folder() / "sources"
+        for old in top.glob("*") if top.is_dir() else ():
+            if time.time() - old.stat().st_mtime > KEPT_SECONDS:
+                shutil.rmtree(old, ignore_errors=True)
+        place, aside = top / digest[:24], top / f"{digest[:24]}.{os.getpid()}"
+        size = sum(len(content) for content in files.values())
+        with progress(f"copying {len(files):,} files, {format_bytes(size)}") as line:
+            if not place.exists():
+                for name, content in files.items():
+                    file = aside / name
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    file.write_bytes(content.encode() if isinstance(content, str) else content)
+                    file.chmod(modes.get(name, 0o644))
+                for folder in (aside, *(path for path in aside.rglob("*") if path.is_dir())):
+                    folder.chmod(0o755)
+                aside.rename(place)
+            place.touch()
+            line.done("the nodes see them")
+        return {"hostPath": {"path": str(place), "type": "Directory"}}
+
+    def pod_security(self, user: int | None = None) -> PodSecurity:
+        """That of every cluster; in plain mode none, as every process is this user's."""
+        return PodSecurity(None, restricted=False) if self.is_plain else PodSecurity.of(user)
+
     def built_in(self, operator: str) -> str:
         return BUILT_IN.get(operator, "")
 
     def operator_manifests(self, program: str) -> Path | None:
         """Folder of the manifests beside an operator's program, which is built first if need be."""
-        (found,) = get_images(program)
-        return Path(found["folder"]) / "manifests"
+        (folder,) = get_images(program)
+        return Path(folder["folder"]) / "manifests"
 
     def explain(self, words: str) -> KitError:
         """Build the error for an API server that does not answer, from its files and processes."""
@@ -231,7 +303,7 @@ def not_found(name: str) -> ClusterNotFound:
 
 def _arguments(shape: Shape) -> list[str]:
     shape.check_options(OPTIONS, "local")
-    given = {
+    flags = {
         "nodes": shape.nodes,
         "cpus": shape.cpus,
         "memory": shape.memory,
@@ -239,7 +311,7 @@ def _arguments(shape: Shape) -> list[str]:
         "port": _port(shape.options.get("port")),
         **{name: _chosen(name, shape.options.get(name)) for name in CHOICES},
     }
-    words = [f"--{name}={value}" for name, value in given.items() if value is not None]
+    words = [f"--{name}={value}" for name, value in flags.items() if value is not None]
     labels = shape.options.get("labels") or {}
     if not isinstance(labels, dict):
         raise BadInput("labels are a dict", about=f"labels={labels!r}", fix='labels={"zone": "a"}')

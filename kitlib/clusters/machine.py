@@ -18,6 +18,7 @@ from typing import Any
 
 from kitlib.config import DATA, ROOT
 from kitlib.display.progress import progress
+from kitlib.display.signatures import checked
 from kitlib.display.tables import Table
 from kitlib.errors import KitError, ProviderFailed
 from kitlib.k8s.quantities import format_bytes
@@ -99,61 +100,75 @@ def _message(line: str) -> dict[str, Any]:
     return message if isinstance(message, dict) else {}
 
 
+@checked
 def doctor() -> Table:
     """List cores, memory, disk, GPUs and rights of this machine, with what each means for a cluster.
 
     Example:
         >>> doctor()
     """
-    found = ask("doctor")
-    cores, memory, disk = found["cores"], found["memory"], found["disk_free"]
+    report = ask("doctor")
+    cores, memory, disk = report["cores"], report["memory"], report["disk_free"]
     rows = [
-        ("system", found["system"], ""),
-        ("python", found["python"], ""),
+        ("system", report["system"], ""),
+        ("python", report["python"], ""),
         ("cores", cores, "pods take turns: speed-ups will not show" if cores < 2 else ""),
         ("memory", format_bytes(memory), "too little for four nodes" if memory < LITTLE_MEMORY else ""),
         (
             "disk",
-            f"{format_bytes(disk)} free in {found['disk_path']}",
-            found["disk_problem"] or ("too little" if disk < LITTLE_DISK else ""),
+            f"{format_bytes(disk)} free in {report['disk_path']}",
+            report["disk_problem"] or ("too little" if disk < LITTLE_DISK else ""),
         ),
         (
             "gpus",
-            ", ".join(gpu["name"] for gpu in found["gpus"]) or "none",
-            "" if found["gpus"] else "training runs on the CPU",
+            ", ".join(gpu["name"] for gpu in report["gpus"]) or "none",
+            "" if report["gpus"] else "training runs on the CPU",
         ),
-        _namespaces(found["namespaces"]),
-        _mode(found["mode"]),
+        _kubernetes(report["kubernetes"]),
+        _namespaces(report["namespaces"]),
+        _mode(report["mode"]),
         *(
-            [_pod_users(found["pod_users"]), _filter(found["seccomp"])]
-            if found["mode"] == "namespaces"
+            [_pod_users(report["pod_users"]), _filter(report["seccomp"])]
+            if report["mode"] == "namespaces"
             else []
         ),
+        *(("overloaded", item["resource"], f"{item['what']}: {item['fix']}") for item in report["overload"]),
     ]
     return Table(("what", "found", "note"), rows)
 
 
-def _namespaces(found: dict[str, Any]) -> tuple[str, str, str]:
-    if found["allowed"]:
+def _kubernetes(report: dict[str, str]) -> tuple[str, str, str]:
+    if "build" in report:
+        spared = "spared by the wheel trainyard-kit-controlplane, or by trainyard bundle use FILE"
+        return "kubernetes", f"{report['version']} must be compiled: {report['build']}", spared
+    return "kubernetes", f"{report['version']} from {report['origin']}", ""
+
+
+def _namespaces(report: dict[str, Any]) -> tuple[str, str, str]:
+    if report["allowed"]:
         return (
             "namespaces",
             "allowed",
-            "pods are separated" + (", without root" if found["user_namespace"] else ""),
+            "pods are separated" + (", without root" if report["user_namespace"] else ""),
         )
-    return "namespaces", f"refused: {found['reason']}", found["fix"]
+    return "namespaces", f"refused: {report['reason']}", report["fix"]
 
 
-def _pod_users(found: dict[str, Any]) -> tuple[str, str, str]:
-    if found["size"] == 1:
+def _pod_users(report: dict[str, Any]) -> tuple[str, str, str]:
+    if report["size"] == 1:
         return "pods' users", "yours", "root of a container is you, without privileges"
-    if not found["idmap"]:
-        ids = f"{found['size']} ids from {found['first']}"
+    if not report["idmap"]:
+        ids = f"{report['size']} ids from {report['first']}"
         return "pods' users", ids, "all pods share them: this file system has no idmapped mounts"
-    return "pods' users", f"{found['count']} ranges of {found['size']} ids from {found['first']}", "one a pod"
+    return (
+        "pods' users",
+        f"{report['count']} ranges of {report['size']} ids from {report['first']}",
+        "one a pod",
+    )
 
 
-def _filter(found: bool) -> tuple[str, str, str]:
-    if found:
+def _filter(available: bool) -> tuple[str, str, str]:
+    if available:
         return "system calls", "filtered", "as by Docker's default profile"
     return "system calls", "not filtered", "install libseccomp (Debian, Ubuntu: apt-get install libseccomp2)"
 
@@ -172,9 +187,9 @@ def _mode(mode: str) -> tuple[str, str, str]:
 def load_images(file: str) -> list[dict[str, Any]]:
     """Load the images of an archive of ``docker save``, or of an OCI layout; return their records."""
     with progress("images") as line:
-        found = ask("image-store", "load", str(Path(file).absolute()), report=line.update)
-        line.done(f"{len(found)} loaded")
-    return found
+        loaded = ask("image-store", "load", str(Path(file).absolute()), report=line.update)
+        line.done(f"{len(loaded)} loaded")
+    return loaded
 
 
 def get_images(*names: str) -> list[dict[str, str]]:
@@ -184,9 +199,9 @@ def get_images(*names: str) -> list[dict[str, str]]:
         For each its name, version and folder; the folder has the program and, for an operator, ``manifests``.
     """
     with progress("images") as line:
-        found = ask("get-images", *names, report=line.update)
-        line.done(", ".join(f"{program['name']} {program['version']}" for program in found))
-    return found
+        folders = ask("get-images", *names, report=line.update)
+        line.done(", ".join(f"{program['name']} {program['version']}" for program in folders))
+    return folders
 
 
 def manifests_here(program: str) -> Path | None:

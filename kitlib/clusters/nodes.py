@@ -1,16 +1,26 @@
 """The nodes of a cluster as tables; the error for users who may not list nodes says what to use instead."""
 
+import json
 from collections.abc import Iterable
 
+from kitlib.display.progress import progress
 from kitlib.display.tables import Table, age
 from kitlib.errors import BadInput, Rejected
 from kitlib.k8s import pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import GPU, format_bytes, format_cores
+from kitlib.k8s.wait import wait
+from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.metrics.node_usage import node_usage, pod_usage
 
 METRICS = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
+SHORTAGES = "trainyard/shortages"
+PRESSURES = {
+    "MemoryPressure": ("memory", "kubectl top pods -A --sort-by=memory"),
+    "DiskPressure": ("disk", "kubectl get pvc -A"),
+    "PIDPressure": ("processes", "kubectl get pods -A"),
+}
 COLUMNS = ("node", "status", "cpu", "memory", "gpus", "version", "age")
 
 
@@ -36,6 +46,30 @@ def is_ready(node: Object) -> bool:
     return pods.has_condition(node, "Ready")
 
 
+def problems(node: Object) -> list[str]:
+    """List the conditions that are true and should not be: pressure, what extensions report, a cordon."""
+    conditions = (node.get("status") or {}).get("conditions") or []
+    kinds = [item["type"] for item in conditions if item["status"] == "True" and item["type"] != "Ready"]
+    return kinds + (["SchedulingDisabled"] if (node.get("spec") or {}).get("unschedulable") else [])
+
+
+def shortages(nodes: Iterable[Object]) -> tuple[str, ...]:
+    """List what nodes are short of, who uses most of it, and the command that ends that.
+
+    A local cluster's kubelet annotates its nodes; other nodes have conditions alone.
+    """
+    lines: dict[str, None] = {}
+    for node in nodes:
+        annotated = (node["metadata"].get("annotations") or {}).get(SHORTAGES)
+        for item in json.loads(annotated) if annotated else ():
+            lines[f"{item['resource']}: {item['what']}; {item['fix']}"] = None
+        if not annotated:
+            name = node["metadata"]["name"]
+            for kind in [kind for kind in problems(node) if kind in PRESSURES]:
+                lines[f"{PRESSURES[kind][0]}: node {name} reports {kind}; {PRESSURES[kind][1]}"] = None
+    return tuple(lines)
+
+
 def readiness(nodes: Iterable[Object]) -> str:
     """Count the Ready nodes, in words."""
     ready = [is_ready(node) for node in nodes]
@@ -50,7 +84,7 @@ def table(nodes: Iterable[Object]) -> Table:
         rows.append(
             (
                 node["metadata"]["name"],
-                "Ready" if is_ready(node) else "NotReady",
+                ", ".join(["Ready" if is_ready(node) else "NotReady", *problems(node)]),
                 format_cores(has.get("cpu")),
                 format_bytes(has.get("memory")),
                 has.get(GPU, "0"),
@@ -78,3 +112,18 @@ def usage(kube: Kube, of: str) -> Table:
             reason=error.reason,
         ) from error
     return pod_usage(figures) if of == "pods" else node_usage(figures, list_nodes(kube))
+
+
+def wait_ready(kube: Kube, *, timeout: float | None) -> None:
+    """Wait until every node is Ready."""
+    with progress(f"cluster {kube.cluster}") as line:
+        wait(
+            watch_objects(kube, WatchSpec("Node")),
+            timeout=timeout,
+            what="the nodes to be Ready",
+            until=lambda snapshot: bool(snapshot["Node"]) and all(map(is_ready, snapshot["Node"].values())),
+            about=f'cluster "{kube.cluster}"',
+            resume="cluster.wait_ready() waits again",
+            describe=lambda snapshot: readiness(snapshot["Node"].values()),
+            report=line.update,
+        )

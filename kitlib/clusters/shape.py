@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kitlib.display.signatures import near_argument
 from kitlib.errors import BadInput
 from kitlib.k8s.quantities import check_count, check_quantity
 
 MOST_NODES = 100
+SIZES = ("name", "nodes", "cpus", "memory", "gpus", "recreate")
 
 
 @dataclass(frozen=True)
@@ -31,8 +33,12 @@ class Shape:
         """Raise BadInput for options that are not among ``known``, which describes each."""
         unknown = sorted(set(self.options) - set(known))
         if unknown:
+            listing = "its own options: " + ("; ".join(f"{k}: {v}" for k, v in known.items()) or "none")
+            near = near_argument(
+                unknown[0], [*SIZES, *known], value=self.options[unknown[0]], otherwise=listing
+            )
             raise BadInput(
                 f"the provider {provider} has no option {', '.join(unknown)}",
                 about=f'create_cluster("{provider}", {unknown[0]}=…)',
-                fix="its own options: " + ("; ".join(f"{k}: {v}" for k, v in known.items()) or "none"),
+                fix=near,
             )

@@ -5,6 +5,8 @@ So every job of every user has it, from any machine. It is built and pushed by
 """
 
 import re
+import sys
+from collections.abc import Collection
 
 from kitlib import config
 from kitlib.k8s import manifests, names
@@ -13,9 +15,24 @@ from kitlib.k8s.manifests import merge
 
 TRAINER = "trainyard/trainer"  # the image's name in every registry
 FOLDER = "trainer-image"  # of manifests/
+# What can be imported in PyTorch's official image: torch, torchvision, and what these need.
+OFFICIAL = frozenset(
+    ["PIL", "cuda", "filelock", "fsspec", "functorch", "isympy", "jinja2", "markupsafe", "mpmath", "networkx"]
+    + ["numpy", "nvidia", "setuptools", "sympy", "torch", "torchgen", "torchvision", "triton"]
+    + ["typing_extensions"]
+)
+BUILDER = (
+    'kit.build_image(cluster=cluster, registry="HOST/PATH") builds the trainers\' image; or name one: image='
+)
 # The tags of https://hub.docker.com/r/pytorch/pytorch/tags, and an image there with another one.
 HUB_TAGS = r"latest|\d+\.\d+(?:\.\d+)?-cuda\d+(?:\.\d+)?-cudnn\d+-(?:runtime|devel)"
 MISSING = re.compile(rf"(?:(?:index\.)?docker\.io/)?pytorch/pytorch:(?!(?:{HUB_TAGS})$)([^@]+)")
+
+
+def lacking(image: str, modules: Collection[str]) -> list[str]:
+    """List which modules an image lacks, if it is PyTorch's official one, whose content is known."""
+    known = OFFICIAL | sys.stdlib_module_names
+    return sorted(set(modules) - known) if image.endswith(config.DEFAULT_IMAGE) else []
 
 
 def missing_tag(image: str) -> str:

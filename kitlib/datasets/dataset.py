@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from kitlib import config
 from kitlib.datasets import image_folder
 from kitlib.display.progress import Progress, progress
+from kitlib.display.signatures import checked, checked_class
 from kitlib.errors import BadInput, DatasetFailed, FileMissing
 from kitlib.jobs.base import Job
 from kitlib.jobs.launcher import launch
-from kitlib.jobs.sources import literal
+from kitlib.jobs.sources import content_of, data_of, literal
 from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Object, merge
+from kitlib.k8s.pod_security import PodSecurity
 from kitlib.k8s.quantities import check_count
 from kitlib.metrics import events
 from kitlib.runs.logs import LogStream
@@ -110,6 +112,7 @@ class Dataset:
         return f"<b>{kind}</b><code>{escape(name)}</code>: {escape(about.partition('. SYNTH')[0])}{warning}"
 
 
+@checked_class
 class DatasetJob(Job):
     """The Job that prepares a dataset; `prepare_dataset` launches it and shows its progress.
 
@@ -155,6 +158,8 @@ class DatasetJob(Job):
         name = names.unique(f"prepare-{dataset}") if name is None else name
         self.name = names.validate_name(name, kind="run", longest=names.MAX_RUN_NAME)
         self.settings = config.read()
+        self.run_as_user = self.settings.run_as_user
+        self.security = PodSecurity.of(self.run_as_user)
         self.secrets = tuple(filter(None, [self.settings.pull_secret]))
         self.labels: dict[str, str] = names.labels(run=self.name)
 
@@ -165,7 +170,8 @@ class DatasetJob(Job):
         (job,) = manifests.read(config.manifests("dataset", "job.yaml"))
         (container,) = job["spec"]["template"]["spec"]["containers"]
         folder = config.DATA / "programs" / "dataset"
-        program["data"] = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
+        files = {path.name: content_of(path) for path in sorted(folder.iterdir()) if path.is_file()}
+        program |= data_of(files)
         pod = {
             "containers": [merge(container, self._container(container["env"]))],
             "volumes": [
@@ -196,6 +202,7 @@ def network_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in environment.items() if key.upper() in NETWORK_VARIABLES and value}
 
 
+@checked
 def prepare_dataset(
     name: str,
     *,
@@ -249,6 +256,7 @@ def _existing(job: DatasetJob, volume: Volume) -> Dataset | None:
     return None
 
 
+@checked
 def upload_image_folder(path: str | Path, *, volume: Volume, name: str | None = None) -> Dataset:
     """Upload your own images, one folder for each class, as a dataset.
 

@@ -81,7 +81,7 @@ def read(path: Path) -> ImageFolder:
 
 
 def _by_class(folder: Path) -> dict[str, list[Path]]:
-    found = {
+    by_class = {
         place.name: [
             entry.source
             for entry in walk(place, skipped=[], links=False)
@@ -90,4 +90,4 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
         for place in sorted(folder.iterdir())
         if place.is_dir() and not place.name.startswith(".")
     }
-    return {name: images for name, images in found.items() if images}
+    return {name: images for name, images in by_class.items() if images}

@@ -43,10 +43,11 @@ class Progress(AbstractContextManager["Progress"]):
         """Show a line that stays."""
         log.info("%s: %s", self.title, text)
 
-    def done(self, text: str) -> None:
-        """Show the result, which stays."""
+    def done(self, text: str, *, seconds: float | None = None) -> None:
+        """Show the result, which stays, and how long it took: by default as long as this line was shown."""
         self.last = text
-        self.finish(f"{text} ({time.monotonic() - self.began:.1f} s)")
+        took = f"{time.monotonic() - self.began:.1f}" if seconds is None else f"{seconds:.0f}"
+        self.finish(f"{text} ({took} s)")
 
     def show(self, text: str) -> None:
         log.info("%s: %s", self.title, text)

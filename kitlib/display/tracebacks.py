@@ -1,12 +1,12 @@
-"""Find the traceback that explains a failure in the logs of many ranks.
+"""Find the tracebacks in a log, whoever wrote them: Python, C++, a chain of them, a process of another.
 
-When one rank raises, the others lose their connection and raise too, and torchrun then adds a traceback of
-its own for each. The cause is the one that was written first. Pure: log lines in, a traceback out.
+torchrun adds a traceback of its own for each process, which is left out. Which of a run's tracebacks explains
+its failure is in `kitlib.causes.ends`. Pure: log lines in, tracebacks out.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 _PREFIX = re.compile(r"(?:\[(?:rank|default)(\d+)\]:\s?)+")  # torch.distributed's, and torchrun's --tee
 _HEAD = "Traceback (most recent call last):"
@@ -22,7 +22,7 @@ _ORIGINAL = f"Original {_HEAD}"  # of a data loader's worker
 # What a process or its launcher writes after a message: log records, progress, other reports on its end.
 _OTHER = re.compile(
     r"\[?[DIWEF]\d{4} |\[[A-Z]\d{3,4} |\[?\d{2,4}[-/:]\d\d|\[?(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b"
-    r"|(?:epoch|step|iter|train|test|val|rank|wandb|srun)\b|.*\d+%\||.*:\d+: \w*Warning: "
+    r"|(?:epoch|step|iter|train|test|val|rank|wandb|srun)\b|.*\d%\||.*:\d+: \w*Warning: "
     r"|[=*-]{5,}|[{\[]['\"]|Exception |Killed$|Fatal ",
     re.IGNORECASE,
 )
@@ -31,14 +31,12 @@ _SURVIVED = re.compile(
     r"Exception in thread |Exception ignored |.*\b(?:DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL)\b"
 )
 _NOISE = ("ChildFailedError", "SignalException", "torch.distributed.elastic.multiprocessing")
-_ROOT_CAUSE = re.compile(
-    r"\s+rank\s*: (?P<rank>\d+)|\s+exitcode\s*: (?P<code>\d+)|\s+traceback\s*: (?P<error>Signal \d+ .*)"
-)
-_REPORT = re.compile(r"failed \(exitcode|torch[./]distributed[./]elastic|Traceback ")  # torchrun on the end
+LAUNCHER = re.compile(r"failed \(exitcode|torch[./]distributed[./]elastic")  # torchrun on the end
 # What a GPU's thread wrote, of thousands, before the exception that only says that there was one.
-_ON_DEVICE = re.compile(r"(\S+:\d+): .*(Assertion [`'\"].*[`'\"] failed)")
+_ON_DEVICE = re.compile(r"(\S+:\d+): .*(Assertion [`'\"].{1,500}?[`'\"] failed)")
 _PAIRS = (("(", ")"), ("[", "]"), ("{", "}"))
 MOST_LINES, LONGEST = 40, 4000  # of a message, and characters of a chain's
+LONGEST_LINE, MOST_MARGINS = 16_384, 16  # characters of a line, and exception groups around an exception
 
 
 @dataclass(frozen=True)
@@ -68,35 +66,43 @@ class Traceback:
     rank: int | str | None = None
     survived: bool = False
 
+    @property
+    def is_python(self) -> bool:
+        """Whether Python wrote it: not a crash in C++, which ends by a signal."""
+        return not _CRASH.match(self.error)
+
 
 def find(lines: Iterable[Line]) -> list[Traceback]:
     """Find the tracebacks in one pod's log, without torchrun's own."""
     by_prefix: dict[str, list[Line]] = {}  # processes of one pod write through each other
     for line in lines:
-        prefix = _PREFIX.match(line.text)
-        text = line.text[prefix.end() :] if prefix else line.text
+        text = line.text[:LONGEST_LINE]
+        prefix = _PREFIX.match(text)
+        text = text[prefix.end() :] if prefix else text
         if not text.startswith('{"'):  # an event that came in between
             by_prefix.setdefault(prefix[0].strip() if prefix else "", []).append(Line(line.time, text))
     found = [traceback for prefix, own in by_prefix.items() for traceback in _find_in(own, prefix)]
-    return [failure for failure in found if not any(noise in failure.error for noise in _NOISE)]
+    return [failure for failure in found if not _is_launchers(failure)]
 
 
-def first(logs: Mapping[int | str, Iterable[Line]]) -> Traceback | None:
-    """Find the traceback that was written first, of the pods with these node ranks.
+def _is_launchers(failure: Traceback) -> bool:
+    """Tell whether torchrun wrote it, which may not have come to its message yet."""
+    cut = failure.text.endswith(failure.error) and failure.error.startswith(" ")
+    return any(noise in failure.error for noise in _NOISE) or (
+        cut and "torch/distributed/run.py" in failure.text
+    )
 
-    One that its process survived explains a failure only where there is no other. Without any, what torchrun
-    reports of the process that a signal ended, or that ended by itself, with its last line.
-    """
-    logs = {rank: list(lines) for rank, lines in logs.items()}
-    found = [
-        (traceback.survived, time_key(traceback.time), rank, traceback)
-        for rank, lines in logs.items()
-        for traceback in find(lines) or _root_cause(lines)
-    ]
-    if not found:
-        return None
-    *_, rank, traceback = min(found, key=lambda candidate: candidate[:3])
-    return traceback if traceback.rank is not None else replace(traceback, rank=rank)
+
+def without_prefix(text: str) -> str:
+    """Remove the rank that torch or torchrun has put before a line."""
+    prefix = _PREFIX.match(text)
+    return text[prefix.end() :] if prefix else text
+
+
+def rank_of(text: str) -> int | None:
+    """Read the rank that torch or torchrun has put before a line; None if there is none."""
+    prefix = _PREFIX.match(text)
+    return int(prefix[1]) if prefix else None
 
 
 def with_head(texts: Sequence[str]) -> list[str]:
@@ -120,6 +126,7 @@ def _find_in(lines: Sequence[Line], prefix: str) -> list[Traceback]:
     rank = int(named[1]) if named else None
     lines, found, index = _joined(lines), list[Traceback](), 0
     texts = [line.text.rstrip() for line in lines]
+    asserted: tuple[int, str] | None = None  # searched for once, where an error says that there was one
     while index < len(texts):
         start, index, kept, error = index, *_block(texts, index)
         # Two processes write through each other: these frames are of neither, and the messages follow.
@@ -128,10 +135,16 @@ def _find_in(lines: Sequence[Line], prefix: str) -> list[Traceback]:
             survived = bool(start and _SURVIVED.match(texts[start - 1]))
             error = error if rank is not None else _own_lines(error)
             if "device-side assert" in error:
-                written = (match for text in texts[:start] if (match := _ON_DEVICE.match(text)))
-                error = next((f"{match[2]}, {match[1]}: {error}" for match in written), error)
+                asserted = asserted or _device_assertion(texts)
+                error = f"{asserted[1]}: {error}" if asserted[0] < start else error
             found.append(Traceback(lines[start].time, "\n".join(kept), error, rank, survived))
     return found
+
+
+def _device_assertion(texts: Sequence[str]) -> tuple[int, str]:
+    """Find the first assertion that failed on a GPU: its index and text."""
+    written = ((index, match) for index, text in enumerate(texts) if (match := _ON_DEVICE.match(text)))
+    return next(((index, f"{match[2]}, {match[1]}") for index, match in written), (len(texts), ""))
 
 
 def _own_lines(message: str) -> str:
@@ -217,29 +230,12 @@ def _group(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
     """Read an exception group: its error names the exceptions in it."""
     index = next((end for end in range(start, len(texts)) if not _GROUP.match(texts[end])), len(texts))
     lines = [re.sub(r"^\s+[|+]-? ?", "", text) for text in texts[start:index]]
-    while any(_GROUP.match(line) for line in lines):
+    for _ in range(MOST_MARGINS):
         lines = [re.sub(r"^\s+[|+]-? ?", "", line) for line in lines]
     errors = [line for line in lines if _EXCEPTION.match(line) and not _is_head(line) and line != _HEAD]
     own, *others = errors or [""]
-    leaves = [line for line in others if not re.search(r"\(\d+ sub-exceptions?\)$", line)]
+    leaves = [line for line in others if not re.search(r"\(\d{1,9} sub-exceptions?\)$", line)]
     return index, list(texts[start:index]), "; ".join([own, *leaves])
-
-
-def _root_cause(lines: Iterable[Line]) -> list[Traceback]:
-    """Read torchrun's report of the process that failed first, if it wrote no traceback."""
-    own = list(lines)
-    start = next((index for index, line in enumerate(own) if line.text.startswith("Root Cause")), len(own))
-    found = [match for line in own[start : start + 8] if (match := _ROOT_CAUSE.match(line.text))]
-    rank = next((int(match["rank"]) for match in found if match["rank"]), None)
-    error = next((match["error"] for match in found if match["error"]), None)
-    code = next((match["code"] for match in found if match["code"]), None)
-    if code and not error:  # as sys.exit("message") ends a program
-        end = next((index for index, line in enumerate(own) if _REPORT.search(line.text)), start)
-        written = (_PREFIX.sub("", line.text).strip() for line in reversed(own[:end]))
-        last = next((text for text in written if text and not text.startswith('{"')), "")
-        error = f"exit code {code}; its last line: {last}" if last else f"exit code {code}"
-    text = "\n".join(line.text for line in own[start : start + 8])
-    return [Traceback(own[start].time, text, error, rank)] if error else []
 
 
 def _joined(lines: Sequence[Line]) -> list[Line]:

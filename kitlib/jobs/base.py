@@ -11,24 +11,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypedDict
 
 from kitlib import config
 from kitlib.clusters import Cluster
+from kitlib.display.signatures import checked_class
 from kitlib.errors import BadInput
-from kitlib.jobs.program import TrainerProgram
-from kitlib.jobs.resources import GPU_COUNT, GPU_TOLERATION, NO_GPUS, NodeResources
-from kitlib.jobs.sources import Remote, data_of, literal, volume_of
-from kitlib.k8s import manifests, names
+from kitlib.jobs.arguments import check_environment, check_gpus, check_image, claims_of
+from kitlib.jobs.layout import FOLDER
+from kitlib.jobs.program import RANKS_FOLDER, TrainerProgram, ranks_for, with_path
+from kitlib.jobs.resources import GPU_COUNT, GPU_TOLERATION, NCCL_WARNINGS, NO_GPUS, NodeResources
+from kitlib.jobs.sources import Remote, Sources, check_size, data_of, fits, literal, volume_of
+from kitlib.k8s import images, limit_ranges, manifests, names
+from kitlib.k8s.client import allowed
 from kitlib.k8s.manifests import Manifest, Object, merge, title
+from kitlib.k8s.pod_security import PodSecurity, check_user
 from kitlib.k8s.quantities import GPU, check_count, check_quantity, parse_quantity
 
-MAX_NODES, MAX_PROCESSES, MAX_GPUS = 1000, 256, 16
-FOLDER = "/trainyard/trainer"
+MAX_NODES, MAX_PROCESSES = 1000, 256
 SOURCE_VOLUME = "/trainyard/source"
 WORKSPACE = "/workspace"  # the working directory
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")  # torch reads the second first
-RESERVED_PATHS = ("/trainyard", "/workspace", "/dev")
 
 
 class Job(ABC):
@@ -49,6 +52,9 @@ class Job(ABC):
     claims: tuple[str, ...] = ()
     priorities: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    run_as_user: int | None = None
+    security: PodSecurity = PodSecurity()
+    limit_ranges: Sequence[Object] = ()
 
     @abstractmethod
     def build(self) -> list[Object]:
@@ -65,7 +71,10 @@ class Job(ABC):
         *others, main = self.build()
         for patch in self.patches:
             main = merge(main, patch)
-        return [*others, main]
+        chosen = [name for name in limit_ranges.RESOURCES if getattr(self, name, None) is not None]
+        registry, secrets = self.settings.registry, self.settings.pull_secrets
+        secured = (self.security.apply(images.pull_from(item, registry, secrets)) for item in (*others, main))
+        return [limit_ranges.fit(item, self.limit_ranges, chosen=chosen) for item in secured]
 
     def manifest(self, kind: str | None = None) -> Manifest:
         """Show the objects as YAML, in colours in a notebook; ``kubectl apply -f`` takes it.
@@ -123,6 +132,8 @@ class Job(ABC):
         other = copy.copy(self)
         other.additions = cluster.pod_additions()
         other.annotations = cluster.pod_annotations(self.claims)
+        other.security = cluster.pod_security(self.run_as_user)
+        other.limit_ranges = allowed(lambda: cluster.kube.get_all("LimitRange")) or []
         if not self.settings.image:
             other.settings = dataclasses.replace(self.settings, image=cluster.trainer_image())
         return other
@@ -131,6 +142,29 @@ class Job(ABC):
         return f'{type(self).__name__} "{self.name}": {", ".join(title(item) for item in self.objects)}'
 
 
+class JobArguments(TypedDict, total=False):
+    """The arguments of a `TrainingJob` but for the first and ``nodes``, for those that pass them on."""
+
+    processes_per_node: int | None
+    args: Mapping[str, Any] | Sequence[object]
+    root: str | Path | None
+    module: str | None
+    files: Sequence[str | Path]
+    env: Mapping[str, object] | None
+    workspace: object
+    volumes: Mapping[str, object] | None
+    cpu: str | float | None
+    memory: str | None
+    gpus: int | None
+    priority: str | None
+    source_secret: str | None
+    image: str | None
+    run_as_user: int | None
+    name: str | None
+    template: str | Path | None
+
+
+@checked_class
 class TrainingJob(Job):
     """A training program on several nodes, one pod each.
 
@@ -141,10 +175,15 @@ class TrainingJob(Job):
             ``volume://shared/code/main.py``. Or a function, whose source is sent: it imports what it uses.
         nodes: Number of pods, each on a node of its own as far as there are nodes.
         processes_per_node: Processes that torchrun starts in each pod; by default one, or ``gpus``.
-        args: Flags of the trainer: ``{"epochs": 3, "amp": True}`` or ``["--epochs=3", "--amp"]``; of a
-            function its arguments by name.
+        args: Flags of the trainer: ``{"epochs": 3, "amp": True}``, which are written as its parser spells
+            them, or ``["--epochs=3", "--amp"]``; of a function its arguments by name.
+        root: The project's folder, from which modules are imported as well; by default what the trainer puts
+            on ``sys.path``, or the folder above with a ``pyproject.toml`` or ``.git``.
+        module: The module that is started in the place of a file: ``"engine.train"``, as by ``python -m``.
         files: Files and folders beside the trainer that it reads; in the pods they are beside it, and copies
             in the working directory, where it may write.
+        env: Environment variables of the trainer: ``{"WANDB_MODE": "offline"}``. Ranks and the address of the
+            first are set by whoever starts it.
         workspace: A volume, or its name, for the working directory, which is its folder ``runs/<name>``. So
             what the trainer writes to relative paths is kept; by default it is deleted with the pods.
         volumes: Mount paths and volumes: ``{"/data": cluster.volume("shared")}``, or a volume's name.
@@ -158,6 +197,9 @@ class TrainingJob(Job):
             pods' own identity: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL`` …
         image: Of the pods, with torch in it; by default ``TRAINYARD_IMAGE``, or the cluster's own. Nodes pull
             it with the Secret ``TRAINYARD_PULL_SECRET``.
+        run_as_user: The number of the pods' user; 0 is root, with the rights that images have by default. By
+            default 65532, with home in ``/tmp`` and without any rights on the node, as strict namespaces
+            demand; on OpenShift the namespace's.
         name: Name of the run; by default made from the trainer's, and unique.
         template: A YAML file with an object of the job's kind, to be filled in in place of the kit's own.
 
@@ -166,16 +208,21 @@ class TrainingJob(Job):
     """
 
     folder: ClassVar[str]  # of manifests/
+    shared: Mapping[str, object] | None = None  # the volume of sources that are too large for a ConfigMap
     node_resources: NodeResources = NodeResources()
+    ranks: Mapping[str, str] = MappingProxyType({})  # carried beside the sources
 
     def __init__(
         self,
-        trainer: str | Path | Callable[..., object] | TrainerProgram,
+        trainer: str | Path | Callable[..., object] | TrainerProgram | None = None,
         *,
         nodes: int = 4,
         processes_per_node: int | None = None,
         args: Mapping[str, Any] | Sequence[object] = (),
+        root: str | Path | None = None,
+        module: str | None = None,
         files: Sequence[str | Path] = (),
+        env: Mapping[str, object] | None = None,
         workspace: object = None,
         volumes: Mapping[str, object] | None = None,
         cpu: str | float | None = None,
@@ -184,6 +231,7 @@ class TrainingJob(Job):
         priority: str | None = None,
         source_secret: str | None = None,
         image: str | None = None,
+        run_as_user: int | None = None,
         name: str | None = None,
         template: str | Path | None = None,
     ) -> None:
@@ -191,35 +239,36 @@ class TrainingJob(Job):
         program = (
             trainer
             if isinstance(trainer, TrainerProgram)
-            else TrainerProgram.read(trainer, args, files=files, secret=source_secret)
+            else TrainerProgram.read(
+                trainer, args, files=files, secret=source_secret, root=root, module=module
+            )
         )
-        self.function, self.remote = program.function, program.remote
+        self.function, self.remote, self.ranks = program.function, program.remote, ranks_for(image)
         self.trainer, self.args, self.sources = program.path, program.args, program.sources
-        self.files, self.modes = program.files, program.modes
+        self.files, self.modes, self.layout = program.files, program.modes, program.layout
+        self.env: list[Object] = check_environment(env or {})
         self.nodes: int = check_count(nodes, what="nodes", least=1, most=MAX_NODES)
-        self.volumes: dict[str, str] = _claims(volumes or {})
+        self.volumes: dict[str, str] = claims_of(volumes or {})
         source = (self.remote.claim,) if self.remote and self.remote.claim else ()
-        self.workspace: str | None = None if workspace is None else _claims({"/w": workspace})["/w"]
+        self.workspace: str | None = None if workspace is None else claims_of({"/w": workspace})["/w"]
         own = (self.workspace,) if self.workspace else ()
         self.claims = tuple(dict.fromkeys([*self.volumes.values(), *own, *source]))
         self.cpu: str | None = check_quantity(cpu, what="cpu", example="0.5")
         self.memory: str | None = check_quantity(memory, what="memory", example='"2Gi"')
-        self.gpus: int | None = (
-            None if gpus is None else check_count(gpus, what="gpus", least=0, most=MAX_GPUS)
-        )
+        self.gpus: int | None = check_gpus(gpus)
         if priority is not None:
             self.priorities = (names.validate_name(priority, kind="priority class"),)
         processes = max(1, self.gpus or 0) if processes_per_node is None else processes_per_node
         self.processes_per_node: int = check_count(
             processes, what="processes_per_node", least=1, most=MAX_PROCESSES
         )
-        name = names.unique(self.trainer.stem) if name is None else name
+        stem = (module or self.trainer.stem).removesuffix(".__main__").rpartition(".")[2]
+        name = names.unique(stem) if name is None else name
         self.name = names.validate_name(name, kind="run", longest=names.MAX_RUN_NAME)
-        if image is not None and (not isinstance(image, str) or len(image.split()) != 1):
-            fix = 'image="registry.example/mine:1", or leave it out'
-            raise BadInput("image is a name", about=f"image={image!r}", fix=fix)
         settings = config.read()
-        self.settings = dataclasses.replace(settings, image=image or settings.image)
+        self.settings = dataclasses.replace(settings, image=check_image(image) or settings.image)
+        self.run_as_user = settings.run_as_user if run_as_user is None else check_user(run_as_user)
+        self.security = PodSecurity.of(self.run_as_user)
         needed = (self.remote.secret if self.remote else None, self.settings.pull_secret)
         self.secrets = tuple(filter(None, needed))
         self.labels: dict[str, str] = names.labels(run=self.name)
@@ -236,6 +285,8 @@ class TrainingJob(Job):
 
     def on(self, cluster: Cluster) -> Self:
         other = super().on(cluster)
+        if not fits(self._carried):
+            other.shared = cluster.share_files(self._carried, self.modes)
         other.node_resources = NodeResources.read(cluster, self.settings.tolerations)
         gpus = self.gpus
         if gpus is None:
@@ -260,9 +311,15 @@ class TrainingJob(Job):
             raise BadInput(f"this manifest has {kinds or 'nothing'}", about=str(path), fix=fix)
         return merge(found[0], {"metadata": {"name": self.name, "labels": self.labels}})
 
+    @property
+    def _carried(self) -> Sources:
+        """What travels to the pods: the sources, and what each rank answers `Run.why` with."""
+        return {**self.sources, **self.ranks}
+
     def _config_map(self) -> Object:
         """Build the ConfigMap with the trainer and the modules beside it that it imports."""
-        return self._read("configmap", folder="trainer") | data_of(self.sources)
+        check_size({} if self.shared else self.sources, about=f"trainer {self.trainer}")
+        return self._read("configmap", folder="trainer") | data_of({} if self.shared else self._carried)
 
     def _pod_template(self, template: Object, **container: Any) -> Object:
         """Fill in a manifest's pod template.
@@ -272,7 +329,7 @@ class TrainingJob(Job):
             container: More fields of the container.
         """
         (base,) = template["spec"]["containers"]
-        self._drop_workspace(template["spec"])
+        self._drop_replaced(template["spec"])
         own = [mount for mount in base["volumeMounts"] if mount["mountPath"] not in self.volumes]
         base["volumeMounts"] = own
         spread = copy.deepcopy(template["spec"].get("topologySpreadConstraints", []))
@@ -281,9 +338,9 @@ class TrainingJob(Job):
             labels.update(dict.fromkeys(labels, self.name))
         filled = {
             "image": self.image,
-            "command": [*base["command"][:-1], *literal([self._path])],
+            "command": [*base["command"][:-1], *literal(self._target)],
             "args": literal(self.args),
-            "env": [*base.get("env", []), *self._environment],
+            "env": self._with_environment(base.get("env", [])),
             "resources": self._resources,
             "volumeMounts": [*own, *self._mounts],
         }
@@ -304,16 +361,22 @@ class TrainingJob(Job):
         """Build what copies files into the working directory, where the trainer may write."""
         (init,) = self._read("files", folder="trainer")["spec"]["initContainers"]
         digest = hashlib.sha256(repr(sorted(self.sources.items())).encode()).hexdigest()[:16]
-        words = literal([digest if self.workspace else "", *self.files])
+        folder = self.layout.folder if self.layout else "."
+        words = literal([digest if self.workspace else "", folder, *self.files])
         mounts = [*init["volumeMounts"], *(mount for mount in self._mounts if mount["name"] == "workspace")]
         mounts = [*{mount["name"]: mount for mount in mounts}.values()]
-        filled = {"image": self.image, "args": words, "volumeMounts": mounts}
+        filled = {
+            "image": self.image,
+            "args": words,
+            "volumeMounts": mounts,
+            "resources": self._resources_beside,
+        }
         return {"initContainers": [merge(init, filled)]}
 
-    def _drop_workspace(self, spec: Object) -> None:
-        """Remove a manifest's own workspace if a volume replaces it: their fields may not be merged."""
-        if self.workspace:
-            spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != "workspace"]
+    def _drop_replaced(self, spec: Object) -> None:
+        """Remove volumes of a manifest that others replace: their fields may not be merged."""
+        replaced = {"workspace": self.workspace, "trainer": self.shared}
+        spec["volumes"] = [volume for volume in spec["volumes"] if not replaced.get(volume["name"])]
 
     def _fetching(self, source: Remote, container: str) -> Object:
         """Build what a pod needs to fetch its trainer before its container starts."""
@@ -327,6 +390,7 @@ class TrainingJob(Job):
             "image": self.image,
             "command": [*init["command"][:2], *literal([source.url]), *init["command"][3:]],
             "volumeMounts": mounts,
+            "resources": self._resources_beside,
             "envFrom": [{"secretRef": {"name": source.secret}}] if source.secret else None,
         }
         carried, fetched = init["volumeMounts"]
@@ -336,12 +400,26 @@ class TrainingJob(Job):
     @property
     def _path(self) -> str:
         """The trainer's path in the pods."""
-        return f"{FOLDER}/{self.trainer.name}"
+        return f"{FOLDER}/{self.layout.name if self.layout else self.trainer.name}"
+
+    @property
+    def _target(self) -> list[str]:
+        """What torchrun starts: the trainer, or its module."""
+        module = self.layout.module if self.layout else ""
+        return ["--module", module] if module else [self._path]
 
     @property
     def _resources(self) -> Object:
         """Requests and limits of each pod that trains."""
         return self._resources_of(self.cpu, self.memory, gpus=self.gpus or 0)
+
+    @property
+    def _resources_beside(self) -> Object:
+        """Requests and limits of an init container; where a limit stands alone, it is the request as well."""
+        own = {
+            kind: {k: v for k, v in values.items() if k != GPU} for kind, values in self._resources.items()
+        }
+        return own | {"requests": {"cpu": "10m", "memory": "16Mi"} | own["requests"]}
 
     def _resources_of(self, cpu: str | None, memory: str | None, *, gpus: int = 0) -> Object:
         """Requests and limits of a pod; with GPUs its CPU is not limited."""
@@ -353,16 +431,25 @@ class TrainingJob(Job):
             del limits["cpu"]
         return {"requests": requests, "limits": limits}
 
+    def _with_environment(self, base: Sequence[Object]) -> list[Object]:
+        """Add to a manifest's variables those of each pod that trains; the folders of PYTHONPATH add up."""
+        place = "/trainyard/carried" if self.remote else FOLDER
+        own = {item["name"] for item in self.env} - {"PYTHONPATH"}
+        preset = [item for item in (*base, *self._environment) if item["name"] not in own]
+        return with_path([*preset, *self.env], f"{place}/{RANKS_FOLDER}" if self.ranks else "")
+
     @property
     def _environment(self) -> list[Object]:
-        """Variables of each pod that trains: its GPUs, and the threads of processes that share its cores."""
+        """Variables of each pod that trains: modules, GPUs, the threads of processes that share its cores."""
+        path = self.layout.python_path if self.layout else ""
+        own = [{"name": "PYTHONPATH", "value": path}] if path else []
         if self.gpus:
-            return [{"name": GPU_COUNT, "value": str(self.gpus)}]
+            return [*own, {"name": GPU_COUNT, "value": str(self.gpus)}, NCCL_WARNINGS]
         if self.processes_per_node == 1:
-            return [NO_GPUS]
+            return [*own, NO_GPUS]
         cores = parse_quantity(self._resources["limits"]["cpu"])
         threads = str(max(1, int(cores / self.processes_per_node)))
-        return [NO_GPUS, *({"name": name, "value": threads} for name in THREADS)]
+        return [*own, NO_GPUS, *({"name": name, "value": threads} for name in THREADS)]
 
     @property
     def _tolerations(self) -> list[Object]:
@@ -381,7 +468,8 @@ class TrainingJob(Job):
             {"name": f"volume-{index}", "persistentVolumeClaim": {"claimName": claim}}
             for index, claim in enumerate(self.volumes.values())
         ]
-        source = volume_of(self.sources, name=self.name, modes=self.modes)
+        carried = volume_of(self._carried, name=self.name, modes=self.modes)
+        source = {"name": "trainer", **self.shared} if self.shared else carried
         kept = {"name": "workspace", "persistentVolumeClaim": {"claimName": self.workspace}}
         return [source, *claimed, *([kept] if self.workspace else [])]
 
@@ -391,19 +479,3 @@ class TrainingJob(Job):
         claimed = [{"name": f"volume-{index}", "mountPath": path} for index, path in enumerate(self.volumes)]
         kept = {"name": "workspace", "mountPath": WORKSPACE, "subPath": f"runs/{self.name}"}
         return [*claimed, *([kept] if self.workspace else [])]
-
-
-def _claims(volumes: Mapping[str, object]) -> dict[str, str]:
-    """Map each mount path to the name of its claim."""
-    example = 'volumes={"/data": "shared"}'
-    if not isinstance(volumes, Mapping):
-        raise BadInput("volumes are a dict: path -> volume", about=f"volumes={volumes!r}", fix=example)
-    found = {}
-    for path, volume in volumes.items():
-        if not isinstance(path, str) or not path.startswith("/") or path == "/" or ":" in path:
-            raise BadInput("a volume is mounted at an absolute path", about=repr(path), fix=example)
-        if any(path == own or path.startswith(f"{own}/") for own in RESERVED_PATHS):
-            raise BadInput("this path of the pods is reserved", about=repr(path), fix=example)
-        name = volume if isinstance(volume, str) else getattr(volume, "name", None)
-        found[path] = names.validate_name(name, kind="volume")
-    return found

@@ -29,7 +29,7 @@ class ElasticJob(ElasticTrainingJob):
         if self.limits is not None:
             command, words = self._launcher, [*words, f"--max_restarts={self.MAX_RESTARTS}"]
         pod = self._pod_template(
-            worker["template"], command=command, args=[*words, *literal([self._path, *self.args])]
+            worker["template"], command=command, args=[*words, *literal([*self._target, *self.args])]
         )
         fewest, most = self.limits or (self.nodes, self.nodes)
         replicas = {"Worker": {"replicas": self.nodes, "template": pod}}

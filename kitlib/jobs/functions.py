@@ -20,6 +20,7 @@ from typing import Any
 
 from kitlib.errors import BadInput
 from kitlib.jobs.sources import Sources, sources
+from kitlib.jobs.syntax import parse
 
 # IPython adds the latter to the builtins of a kernel.
 OWN = {*dir(builtins), "__file__", "__builtins__"} - {"display", "get_ipython", "__IPYTHON__", "_"}
@@ -48,17 +49,19 @@ def program(function: Callable[..., object], args: Mapping[str, Any] | Sequence[
             train(**{'epochs': 2})
     """
     about = f"function {getattr(function, '__name__', function)!s}"
-    given = arguments(function, args)
-    if not _is_literal(given):
+    values = arguments(function, args)
+    if not _is_literal(values):
         what = "a function's arguments are numbers, texts, lists or dicts"
-        raise BadInput(what, about=f"{about}, args={given!r}", fix="create other objects inside the function")
+        raise BadInput(
+            what, about=f"{about}, args={values!r}", fix="create other objects inside the function"
+        )
     lines, first = source_of(function)
     head = "\n" * (first - 1)
     if lines[0][0].isspace():  # defined inside something: indented as it is, and texts in it stay the same
         head = "\n" * max(0, first - 2) + "if True:\n"
     source = head + "".join(lines).rstrip() + "\n"
     _check_names(source, function, about=about)
-    return f'{source}\nif __name__ == "__main__":\n    {function.__name__}(**{given!r})\n'
+    return f'{source}\nif __name__ == "__main__":\n    {function.__name__}(**{values!r})\n'
 
 
 def carried(function: Callable[..., object], args: Mapping[str, Any] | Sequence[object] | None) -> Sources:
@@ -75,18 +78,18 @@ def arguments(
     fix = 'args={"epochs": 3}'
     if args and not isinstance(args, Mapping):
         raise BadInput("a function's arguments are a dict", about=f"args={args!r}", fix=fix)
-    given: dict[str, object] = dict(args) if isinstance(args, Mapping) else {}
+    values: dict[str, object] = dict(args) if isinstance(args, Mapping) else {}
     try:
-        inspect.signature(function).bind(**given)
+        inspect.signature(function).bind(**values)
     except TypeError as error:
-        about = f"{function.__name__}{inspect.signature(function)}, args={given!r}"
+        about = f"{function.__name__}{inspect.signature(function)}, args={values!r}"
         raise BadInput(f"the function has other arguments: {error}", about=about, fix=fix) from error
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         what = "calling this function runs nothing: it is async, or a generator"
         raise BadInput(
             what, about=f"function {function.__name__}", fix="call it in a plain function, and send that"
         )
-    return given
+    return values
 
 
 def source_of(function: Callable[..., object]) -> tuple[list[str], int]:
@@ -143,7 +146,7 @@ def _check_names(source: str, function: Callable[..., object], *, about: str) ->
     defined = {symbol.get_name() for table, symbol in symbols if table is top and _is_bound(symbol)}
     first = {symbol.get_name() for table, symbol in symbols if table is top and symbol.is_referenced()}
     used = {symbol.get_name() for _, symbol in symbols if symbol.is_referenced() and symbol.is_global()}
-    used |= _augmented(ast.parse(source))
+    used |= _augmented(parse(source))
     inner = inspect.unwrap(function)
     used |= {"__class__"} & set(inner.__code__.co_freevars)  # of super()
     if outside := sorted((used | first) - defined - OWN):

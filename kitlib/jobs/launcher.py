@@ -2,40 +2,59 @@
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Unpack
 
 from kitlib import config
 from kitlib.clusters import Cluster, connect
 from kitlib.clusters.trainer_image import missing_tag
-from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExists, WaitTimeout
-from kitlib.jobs.base import Job
+from kitlib.display.signatures import checked
+from kitlib.display.tables import parse_time
+from kitlib.errors import BadInput, ClusterUnreachable, KitError, Rejected, RunExists, WaitTimeout
+from kitlib.jobs import checks
+from kitlib.jobs.base import Job, JobArguments, TrainingJob
 from kitlib.jobs.indexed_job import IndexedJob
 from kitlib.jobs.resources import check_room
 from kitlib.k8s import names, pods
-from kitlib.k8s.api_errors import launch_rejected
 from kitlib.k8s.client import Kube
-from kitlib.k8s.job_kinds import KINDS
-from kitlib.k8s.manifests import Object, title
+from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.priority import ensure_priority_class
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.plugins import require_extra
 from kitlib.runs.run import Run
-from kitlib.runs.status import find_main
+from kitlib.runs.status import RunObjects, find_main
 
 log: logging.Logger = logging.getLogger(__name__)
 NOTICED_SECONDS = 10
+# What forms a process group, or is a library that does.
+GROUPS = re.compile(
+    r"init_process_group|Trainer|[Aa]ccelerat|[Ll]ightning|Fabric|deepspeed|horovod|hvd\.|\bray\b|jax|tensorflow"
+    r"|keras|composer|colossalai|megatron|fairseq|init_device_mesh|\belastic\b|ignite|mpi4py|monarch|torchft"
+)
+IDLE_GPUS = ("warn", "fail", "allow")
+LAUNCH_SECONDS = 30  # from a launch's first object to its main object
 
 
+class LaunchArguments(JobArguments, total=False):
+    """The arguments of an `IndexedJob`."""
+
+    nodes: int
+    launcher: str
+
+
+@checked(options=IndexedJob.__init__)
 def launch(
-    job: Job | str | Path | Callable[..., object],
+    job: Job | str | Path | Callable[..., object] | None = None,
     *,
     cluster: Cluster | str = config.DEFAULT_CLUSTER,
     replace: bool = False,
     must_fit: bool = False,
-    **options: Any,
+    idle_gpus: str = "warn",
+    **options: Unpack[LaunchArguments],
 ) -> Run:
     """Create a job's objects in a cluster and return the run.
 
@@ -44,9 +63,12 @@ def launch(
     Args:
         job: The job; or the path of a program, or a function, with the arguments of an `IndexedJob`.
         cluster: The cluster, or its name.
-        replace: Delete an earlier run of this name first, and wait until its pods are gone.
+        replace: Delete an earlier run of this name first, and wait until its pods are gone. All checks come
+            before that: what is refused leaves the earlier run as it is.
         must_fit: Refuse pods that are larger than every node of a local cluster; by default they are created,
             with a warning, and wait.
+        idle_gpus: What `Run.wait` does with a run whose pods have GPUs and train on the CPU: "warn", "fail"
+            or "allow".
         options: Arguments of an `IndexedJob`: ``nodes=4, args={"epochs": 2}``.
 
     Raises:
@@ -57,50 +79,120 @@ def launch(
     Example:
         >>> run = launch("train.py", nodes=4)
         >>> launch(train, nodes=4, args={"epochs": 2})
+        >>> launch(module="engine.train", nodes=4)
     """
     _check_arguments(job, options)
+    if idle_gpus not in IDLE_GPUS:
+        fix = f"one of {', '.join(IDLE_GPUS)}"
+        raise BadInput("there is no such way with idle GPUs", about=f"idle_gpus={idle_gpus!r}", fix=fix)
     if not isinstance(job, Job):
         job = IndexedJob(job, **options)
     on = connect(cluster) if isinstance(cluster, str) else cluster
-    return _launch_on(on, job, replace=replace, must_fit=must_fit)
+    notes = {} if idle_gpus == "warn" else {names.IDLE_GPUS: idle_gpus}
+    return _launch_on(on, job, replace=replace, must_fit=must_fit, notes=notes)
 
 
-def _launch_on(cluster: Cluster, job: Job, *, replace: bool, must_fit: bool) -> Run:
-    kube, job = cluster.announce_end().kube, job.on(cluster)
+def _launch_on(cluster: Cluster, job: Job, *, replace: bool, must_fit: bool, notes: Mapping[str, str]) -> Run:
+    kube, named, job = cluster.announce_end().kube, job.settings.image, job.on(cluster)
+    if alone := _warn_of_ranks_alone(job):
+        notes = {**notes, names.RANKS_ALONE: alone}
     objects = job.objects
+    if notes:
+        objects[-1] = merge(objects[-1], {"metadata": {"annotations": dict(notes)}})
+    cluster.show_packages()
+    if named and (notice := cluster.image_notice(named)):
+        log.warning("%s", notice)
     run = Run(kube, job.name, kind=objects[-1]["kind"], cluster=cluster)
-    if cluster.provider == "local" and getattr(job, "rendezvous", "") == "etcd":
-        require_extra("elastic", about=run.about)
-    if replace:
-        Run(kube, job.name).delete()
-    elif find_main(kube, job.name) is not None:
-        raise RunExists(
-            "a run of this name exists",
-            about=run.about,
-            fix="kit.launch(job, replace=True) deletes it first; or give this one another name=",
-        )
-    _check_claims_and_secrets(kube, job, about=run.about)
-    if missing := missing_tag(job.image):
-        log.warning("%s: %s", run.about, missing)
+    replaced = _earlier(kube, job.name, objects[-1], replace=replace, about=run.about)
+    _check(cluster, job, objects, replaced=replaced, must_fit=must_fit, about=run.about)
+    if replaced:  # only now, when nothing is left that could be refused
+        RunObjects(kube, job.name).delete(only=replaced)
+    created: list[Object] = []
     try:
-        check_room(objects, cluster, about=run.about)
+        _create_all(kube, job, objects, created, about=run.about)
+    except (KitError, KeyboardInterrupt):
+        run.objects.delete(only=created)
+        raise
+    return run
+
+
+def _warn_of_ranks_alone(job: Job) -> str:
+    """Log that nothing in the sources forms a process group, or that Lightning is not told of the nodes.
+
+    Returns:
+        What is wrong; empty for nothing.
+    """
+    if not isinstance(job, TrainingJob) or job.layout is None or job.nodes * job.processes_per_node < 2:
+        return ""
+    text = "\n".join(source for source in job.sources.values() if isinstance(source, str))
+    if not GROUPS.search(text):
+        what = "nothing in it forms a process group, so each rank trains alone"
+        fix = "call torch.distributed.init_process_group()"
+    elif (
+        job.nodes > 1 and "lightning" in text and re.search(r"\bTrainer\(", text) and "num_nodes" not in text
+    ):
+        what = f"Trainer() without num_nodes trains on each of the {job.nodes} nodes alone"
+        fix = f"write Trainer(num_nodes={job.nodes})"
+    else:
+        return ""
+    log.warning("%s: %s; %s", job.layout.name, what, fix)
+    return f"{job.layout.name}: {what}; {fix}"
+
+
+def _earlier(kube: Kube, name: str, main: Object, *, replace: bool, about: str) -> list[Object]:
+    """List the objects of an earlier run of this name, which `launch` is to delete."""
+    found = find_main(kube, name)
+    if found is not None and not replace:
+        raise _exists(about)
+    if found is not None and (found["metadata"].get("labels") or {}).get(names.RUN) != name:
+        raise RunExists("something else has the name of this run", about=about, fix="give it another name=")
+    if not replace:
+        return []
+    objects = RunObjects(kube, name)
+    owned = objects.owned()
+    if owned and found is None and _await_launch(kube, owned[0], main, about=about):
+        owned = objects.owned()
+    return owned
+
+
+def _check(
+    cluster: Cluster,
+    job: Job,
+    objects: Sequence[Object],
+    *,
+    replaced: Sequence[Object],
+    must_fit: bool,
+    about: str,
+) -> None:
+    """Check all that can be refused; nothing but a PriorityClass is created, and nothing deleted."""
+    kube = cluster.kube
+    if cluster.provider == "local" and getattr(job, "rendezvous", "") == "etcd":
+        require_extra("elastic", about=about)
+    checks.check_references(kube, job, objects, about=about)
+    checks.check_access_modes(kube, job, objects, about=about)
+    if missing := missing_tag(job.image):
+        log.warning("%s: %s", about, missing)
+    if cluster.provider != "local":  # there the kit's environment stands in
+        checks.warn_of_image(job, about=about)
+    try:
+        check_room(objects, cluster, about=about)
     except BadInput as error:
         if must_fit and cluster.provider == "local":  # elsewhere an autoscaler may add such a node
             raise
         log.warning("%s; its pods wait until there is such a node. %s", error.what, error.fix)
     for priority in job.priorities:
         ensure_priority_class(kube, priority)
-    try:
-        for dry_run in (True, False):  # all are checked before the first is created
-            _create_all(kube, job, objects, about=run.about, dry_run=dry_run)
-    except (KitError, KeyboardInterrupt):
-        run.delete()
-        raise
-    return run
+    checks.warn_of_policies(kube, job, objects, about=about)
+    checks.check_admission(kube, job, objects, replaced=replaced, about=about)
 
 
-def _check_arguments(job: object, options: Mapping[str, Any]) -> None:
-    if not (isinstance(job, Job | str | Path) or callable(job)):
+def _exists(about: str) -> RunExists:
+    fix = "kit.launch(job, replace=True) deletes it first; or give this one another name="
+    return RunExists("a run of this name exists", about=about, fix=fix)
+
+
+def _check_arguments(job: object, options: Mapping[str, object]) -> None:
+    if not (isinstance(job, Job | str | Path) or callable(job) or (job is None and "module" in options)):
         example = 'kit.launch("train.py", nodes=4), or kit.launch(kit.IndexedJob("train.py"))'
         raise BadInput("this is neither a job, nor a program, nor a function", about=repr(job), fix=example)
     if isinstance(job, Job) and options:
@@ -108,63 +200,73 @@ def _check_arguments(job: object, options: Mapping[str, Any]) -> None:
         raise BadInput("a job has its arguments already", about=about, fix=fix)
 
 
-def _create_all(kube: Kube, job: Job, objects: Sequence[Object], *, about: str, dry_run: bool) -> None:
+def _create_all(
+    kube: Kube, job: Job, objects: Sequence[Object], created: list[Object], *, about: str
+) -> None:
+    """Create the objects, and add each to ``created`` as the API server has it."""
     for index, item in enumerate(objects):
-        if dry_run and item.get("spec", {}).get("serviceAccountName"):
-            continue  # no pod is accepted before its ServiceAccount exists; its Job is checked
-        if dry_run and index and _are_alike(objects[index - 1], item):
-            continue  # thirty workers are checked by the first
         try:
-            _create(kube, item, job.name, main=item is objects[-1], dry_run=dry_run)
-            if not dry_run and _adopts(objects[-1], item):
+            _create(kube, item, objects[-1], created, about=about)
+            if checks.adopts(objects[-1], item):
                 _wait_until_noticed(kube, item, about=about)
         except Rejected as error:
-            raise _launch_error(error, job, objects, index, cluster=kube.cluster) from error
+            raise checks.launch_error(error, job, objects, index, cluster=kube.cluster) from error
 
 
-def _are_alike(one: Object, other: Object) -> bool:
-    """Tell whether two pods differ in their names alone."""
-    specs = [{**pod["spec"], "hostname": ""} for pod in (one, other) if pod["kind"] == "Pod"]
-    return len(specs) == 2 and specs[0] == specs[1]
-
-
-def _adopts(main: Object, item: Object) -> bool:
-    """Tell whether the main object's controller adopts an object that exists before it."""
-    selector: Object = (main.get("spec", {}).get("selector") or {}).get("matchLabels") or {}
-    labels: Object = item["metadata"].get("labels") or {}
-    return item["kind"] == "Pod" and bool(selector) and selector.items() <= labels.items()
-
-
-def _launch_error(
-    error: Rejected, job: Job, objects: Sequence[Object], document: int, *, cluster: str
-) -> LaunchRejected:
-    main = objects[-1]
-    operator = KINDS[main["kind"]].operator
-    install = f'kit.install("{operator}", cluster="{cluster}")'
-    if objects[document] is main and error.status == 404:
-        what = f"the cluster has no kind {main['kind']} in {main['apiVersion']}"
-        return LaunchRejected(what, about=f'{title(main)} in cluster "{cluster}"', fix=f"{install} brings it")
-    fix = "fix what is named, in job.patch(…) or in the arguments; job.manifest() shows it all"
-    if operator and "failed calling webhook" in error.what:
-        fix = f"its operator does not answer: {install} repairs it"
-    return launch_rejected(error, job.manifest(), document=document, fix=fix)
-
-
-def _create(kube: Kube, item: Object, run: str, *, main: bool, dry_run: bool) -> None:
+def _create(kube: Kube, item: Object, main: Object, created: list[Object], *, about: str) -> None:
     """Create an object; one that is not the main object may replace what an earlier run left behind."""
-    try:
-        kube.create(item, dry_run=dry_run)
-        return
-    except Rejected as error:
-        if main or error.status != 409:
+    name = item["metadata"]["name"]
+    while True:
+        try:
+            created.append({"kind": item["kind"], **kube.create(item)})
+            return
+        except Rejected as error:
+            if error.reason != checks.ALREADY_EXISTS:
+                raise
+        except (KeyboardInterrupt, ClusterUnreachable):  # it may have been created before the answer was lost
+            found = kube.find(item["kind"], name)
+            if found and found["metadata"].get("labels") == item["metadata"].get("labels"):
+                created.append({"kind": item["kind"], **found})
             raise
-    old = kube.find(item["kind"], item["metadata"]["name"]) or {"metadata": {}}
-    if (old["metadata"].get("labels") or {}).get(names.RUN) != run:
-        about = f'{title(item)} in cluster "{kube.cluster}"'
-        raise RunExists("something else has the name of this run", about=about, fix="give it another name=")
-    if not dry_run:
-        kube.delete(item["kind"], item["metadata"]["name"])
-        kube.create(item)
+        old = checks.check_owner(kube, item, main["metadata"]["labels"][names.RUN])
+        if old is None:
+            continue
+        if item is main or _await_launch(kube, {"kind": item["kind"], **old}, main, about=about):
+            raise _exists(about)
+        kube.delete(item["kind"], name, uid=old["metadata"]["uid"])
+
+
+def _await_launch(kube: Kube, item: Object, main: Object, *, about: str) -> bool:
+    """Wait while another launch of this name is under way; return whether its main object has come.
+
+    An object of a run without a main object belongs to it, or was left behind, which its age shows.
+    """
+    kind, name, uid = item["kind"], item["metadata"]["name"], item["metadata"]["uid"]
+    age = datetime.now(UTC) - parse_time(item["metadata"]["creationTimestamp"])
+    if abs(age.total_seconds()) > LAUNCH_SECONDS:
+        return False
+
+    def settled(seen: Snapshot) -> bool:
+        there = {item["metadata"]["uid"] for item in seen[kind].values()}
+        return bool(seen[main["kind"]]) or uid not in there
+
+    main_name = f"metadata.name={main['metadata']['name']}"
+    try:
+        seen = wait(
+            watch_objects(
+                kube,
+                WatchSpec(main["kind"], fields=main_name),
+                WatchSpec(kind, fields=f"metadata.name={name}"),
+            ),
+            until=settled,
+            timeout=LAUNCH_SECONDS,
+            what="another launch of this name to end",
+            about=about,
+            resume="launch it again",
+        )
+    except WaitTimeout:
+        return False
+    return bool(seen[main["kind"]])
 
 
 def _wait_until_noticed(kube: Kube, pod: Object, *, about: str) -> None:
@@ -190,20 +292,3 @@ def _wait_until_noticed(kube: Kube, pod: Object, *, about: str) -> None:
             about=about,
             resume="launch it again",
         )
-
-
-def _check_claims_and_secrets(kube: Kube, job: Job, *, about: str) -> None:
-    """Raise BadInput for a missing volume or Secret: pods would wait for it forever."""
-    for claim in job.claims:
-        if kube.find("PersistentVolumeClaim", claim) is None:
-            fix = f'cluster.create_volume("{claim}"); cluster.volumes() lists the existing ones'
-            raise BadInput(f'there is no volume "{claim}"', about=about, fix=fix)
-    for secret in job.secrets:
-        if kube.find("Secret", secret) is None:
-            raise BadInput(
-                f'there is no Secret "{secret}"',
-                about=about,
-                fix=f"kubectl create secret generic {secret} --from-literal=AWS_ACCESS_KEY_ID=…\n"
-                f"or, for an image: kubectl create secret docker-registry {secret} --docker-server=… "
-                "--docker-username=… --docker-password=…",
-            )

@@ -47,7 +47,7 @@ class PyTorchJob(ElasticTrainingJob):
         return merge(item, {"spec": spec})
 
     def _elastic(self, item: Object, master: Object) -> Object:
-        pod = self._pod_template(master["template"], command=[*self._launcher, *literal([self._path])])
+        pod = self._pod_template(master["template"], command=[*self._launcher, *literal(self._target)])
         # OnFailure: the kubelet restarts containers, which the operator counts; it replaces deleted pods.
         worker = {"replicas": self.nodes, "restartPolicy": "OnFailure", "template": pod}
         backend, port = STORES[RENDEZVOUS]

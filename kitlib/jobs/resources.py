@@ -20,6 +20,8 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import GPU, allocatable, format_bytes, parse_quantity
 
 NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+# Without it NCCL says only "unhandled system error": its own reason is what `why` reads.
+NCCL_WARNINGS = {"name": "NCCL_DEBUG", "value": "WARN"}
 GPU_COUNT = "TRAINYARD_GPUS"  # with it a trainer can say that torch sees fewer GPUs than its pod requested
 NOT_READY = "node.kubernetes.io/not-ready"
 STATES = ("not-ready", "unreachable", "unschedulable", "memory-pressure", "disk-pressure", "pid-pressure")
@@ -52,12 +54,12 @@ class NodeResources:
 
         GPUs of a cloud's nodes that are not there, or not ready yet, count.
         """
-        every = allowed(lambda: list_nodes(cluster.kube))
-        if every is None:
+        nodes = allowed(lambda: list_nodes(cluster.kube))
+        if nodes is None:
             quotas = allowed(lambda: cluster.kube.get_all("ResourceQuota")) or ()
             hard = (quota["spec"].get("hard") or {} for quota in quotas)
             return cls(gpu_nodes=tuple(int(quota.get(f"requests.{GPU}", 0)) for quota in hard))
-        usable = [node for node in every if is_ready(node) and not node["spec"].get("unschedulable")]
+        usable = [node for node in nodes if is_ready(node) and not node["spec"].get("unschedulable")]
         cpu_nodes = (node for node in usable if _tolerated(node, tolerations))
         gpu_nodes = (node for node in usable if _tolerated(node, [*tolerations, GPU_TOLERATION]))
         gpus = tuple(int(allocatable(node, GPU)) for node in gpu_nodes)
@@ -102,17 +104,16 @@ def check_room(job_objects: Sequence[Object], cluster: Cluster, *, about: str) -
     for spec in _pod_specs(list(job_objects)):
         nodes = [node for node in every if _tolerated(node, [*spec.get("tolerations", ()), *TRANSIENT])]
         for resource, (keyword, title, show) in RESOURCES.items():
-            wanted = sum(_requested(container, resource) for container in spec["containers"])
+            requested = sum(_requested(container, resource) for container in spec["containers"])
             largest = max((allocatable(node, resource) for node in nodes), default=0.0)
             if resource == GPU:
                 largest = max(largest, *cluster.training_gpus(), 0)
-            if nodes and wanted > largest:
-                what = f"a pod requests {show(wanted)} {title}, and the largest of {len(every)} nodes has "
+            if nodes and requested > largest:
+                what = f"a pod requests {show(requested)} {title}, and the largest of {len(every)} nodes has "
                 fix = f"{keyword}= at most that, or nodes that have it"
                 if cluster.provider == "local" and resource == GPU:
-                    again = (
-                        f'kit.create_cluster("local", name="{cluster.name}", gpus={wanted:g}, recreate=True)'
-                    )
+                    recreate = f'name="{cluster.name}", gpus={requested:g}, recreate=True'
+                    again = f'kit.create_cluster("local", {recreate})'
                     fix = f"gpus={largest:g}, or nodes that declare them: {again}"
                 raise BadInput(f"{what}{show(largest)}", about=about, fix=fix)
 

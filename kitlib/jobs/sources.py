@@ -7,6 +7,7 @@ packages beside it. ``trainers/fetch_trainer.py`` does the fetching, in the pods
 
 import ast
 import base64
+import contextlib
 import logging
 import os
 import re
@@ -17,13 +18,18 @@ from types import MappingProxyType
 from typing import Any
 
 from kitlib.errors import BadInput
+from kitlib.jobs.flags import command_line
+from kitlib.jobs.layout import Layout, files_of, is_installed
+from kitlib.jobs.syntax import parse
 from kitlib.k8s import names
 from kitlib.k8s.manifests import Object
 from kitlib.storage.tree import walk
 
 log: logging.Logger = logging.getLogger(__name__)
 CONFIG_MAP_BYTES = 1024 * 1024 - 4096  # etcd's limit, less what the object itself needs
+LONGEST_NAME = 200  # of a file that a source names
 MAX_FILES = 2000  # each is named in the pods' manifest, which has the same limit
+DISK_BYTES, DISK_FILES = 256 * 1024 * 1024, 20_000  # of what is copied to where local nodes see it
 _PLAIN = re.compile(r"[-_a-zA-Z0-9]([-._a-zA-Z0-9]*[-_a-zA-Z0-9])?")
 _URL = re.compile(r"([a-z0-9]+)://([^/]*)/(.*)")
 VOLUME = "volume"
@@ -88,59 +94,101 @@ Sources = dict[str, str | bytes]  # by path, relative to the trainer's folder
 
 
 def sources(
-    *programs: Path,
-    offered: Collection[Path] = (),
-    files: Iterable[str] = (),
-    given: Mapping[Path, str] = MappingProxyType({}),
+    *programs: Path, offered: Collection[Path] = (), given: Mapping[Path, str] = MappingProxyType({})
 ) -> Sources:
     """Read these programs, and all that they import from beside them, by their path below their folder.
-
-    A package is carried whole, but only what is imported from it must be valid Python.
 
     Args:
         programs: The trainer, and other programs that it needs.
         offered: Modules that may be imported from anywhere.
-        files: Files and folders that the first program reads, as `listed` returns them.
         given: Sources of programs that are no files.
     """
     found: Sources = {}
-    imported: set[str] = set()
-    waiting = [(program, program.parent, True) for program in programs]
-    while waiting:
-        path, root, needed = waiting.pop(0)
-        name = path.relative_to(root).as_posix()
-        if name in imported or (name in found and not needed):
-            continue
-        content = found[name] = given.get(path) or content_of(path)
-        imported |= {name} if needed else set()
-        for module in _modules(content, PurePosixPath(name), about=str(path), needed=needed):
-            waiting += _located(module, root, offered, needed=needed)
-    folder = programs[0].parent
-    for name, path in _files_below(folder, files, skipped=[]):
-        content = content_of(path)
-        if found.setdefault(name, content) != content:
-            fix = "rename one of them"
-            raise BadInput("two files would have the same path", about=f"{name}: {path}", fix=fix)
+    for program in programs:
+        found |= project(Layout(program, program.parent), offered=offered, given=given)[0]
     return check_size(found, about=f"trainer {programs[0]}")
+
+
+def project(
+    layout: Layout,
+    *,
+    offered: Collection[Path] = (),
+    files: Iterable[str] = (),
+    given: Mapping[Path, str] = MappingProxyType({}),
+) -> tuple[Sources, Layout]:
+    """Read a trainer and all that it imports of its project, by their path below the root that this makes.
+
+    A package is carried whole, with its data, but only what is imported from it must be valid Python.
+
+    Args:
+        layout: Where modules are looked for.
+        offered: Modules that may be imported from anywhere.
+        files: Files and folders that the trainer reads, as `listed` returns them.
+        given: Sources of programs that are no files.
+    """
+    found: dict[Path, str | bytes] = {}
+    bases: dict[Path, Path] = {}
+    imported: set[Path] = set()
+    own = layout.root if layout.module else layout.program.parent
+    waiting = [(layout.program, own, True)]
+    while waiting:
+        path, base, needed = waiting.pop(0)
+        if path in imported or (path in found and not needed):
+            continue
+        content = found[path] = given.get(path) or content_of(path)
+        bases[path] = base
+        imported |= {path} if needed else set()
+        if path.suffix != ".py" and path not in given:
+            continue
+        name = PurePosixPath(path.relative_to(base))
+        for module in _modules(content, name, about=str(path), needed=needed):
+            places = dict.fromkeys([base, own, *layout.searched])
+            waiting += _located(module, list(places), offered, needed=needed, guessed=layout.guessed)
+        if needed:
+            waiting += _read_beside(content, path, base)
+    layout = layout.with_used({*bases.values()})
+    sent = {
+        path.relative_to(layout.root if path.is_relative_to(layout.root) else bases[path]).as_posix(): content
+        for path, content in found.items()
+    }
+    for file, path in _files_below(layout.program.parent, files, skipped=[]):
+        content, key = content_of(path), (PurePosixPath(layout.folder) / file).as_posix()
+        if sent.setdefault(key, content) != content:
+            fix = "rename one of them"
+            raise BadInput("two files would have the same path", about=f"{key}: {path}", fix=fix)
+    _check_sizes(_sizes(sent), about=f"trainer {layout.program}", most=(DISK_FILES, DISK_BYTES))
+    return sent, layout
 
 
 def check_size(found: Sources, *, about: str) -> Sources:
     """Return the sources if a ConfigMap can carry them; raise BadInput if not."""
-    lengths = (len(content.encode() if isinstance(content, str) else content) for content in found.values())
-    _check_sizes(dict(zip(found, lengths, strict=True)), about=about)
+    _check_sizes(_sizes(found), about=about, most=(MAX_FILES, CONFIG_MAP_BYTES))
     return found
 
 
-def _check_sizes(sizes: Mapping[str, int], *, about: str) -> None:
+def fits(found: Sources) -> bool:
+    """Tell whether a ConfigMap can carry the sources."""
+    return len(found) <= MAX_FILES and sum(_sizes(found).values()) <= CONFIG_MAP_BYTES
+
+
+def _sizes(found: Sources) -> dict[str, int]:
+    return {
+        name: len(content.encode() if isinstance(content, str) else content)
+        for name, content in found.items()
+    }
+
+
+def _check_sizes(sizes: Mapping[str, int], *, about: str, most: tuple[int, int]) -> None:
     fix = (
         'put data on a volume: volume.upload("data"), and volumes={"/data": volume} for the job; '
-        "or all of it into an image"
+        'the project too, volume.upload("."), and launch volume://NAME/train.py; or all of it into an image'
     )
-    if sum(sizes.values()) > CONFIG_MAP_BYTES or len(sizes) > MAX_FILES:
+    if len(sizes) > most[0] or sum(sizes.values()) > most[1]:
         largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
+        carrier = "a ConfigMap carries" if most[0] == MAX_FILES else "what is copied to local nodes is"
         raise BadInput(
             f"the trainer and its files are {len(sizes):,} files of {sum(sizes.values()):,} bytes, and "
-            f"a ConfigMap carries at most {MAX_FILES:,} of {CONFIG_MAP_BYTES:,}; the largest: "
+            f"{carrier} at most {most[0]:,} of {most[1]:,}; the largest: "
             + ", ".join(f"{name} {sizes[name]:,}" for name in largest),
             about=about,
             fix=fix,
@@ -218,7 +266,8 @@ def modes(program: Path, files: Iterable[str]) -> dict[str, int]:
     """
     skipped: list[str] = []
     found = {name: path.stat() for name, path in _files_below(program.parent, files, skipped=skipped)}
-    _check_sizes({name: status.st_size for name, status in found.items()}, about=f"trainer {program}")
+    sizes = {name: status.st_size for name, status in found.items()}
+    _check_sizes(sizes, about=f"trainer {program}", most=(DISK_FILES, DISK_BYTES))
     if skipped:
         log.warning("a ConfigMap carries only files; left out: %s", "; ".join(skipped))
     permissions = {name: status.st_mode & 0o777 | 0o644 for name, status in found.items()}
@@ -247,16 +296,43 @@ def _overlap(one: str, other: str) -> bool:
 
 
 def _located(
-    module: str, root: Path, offered: Collection[Path], *, needed: bool
+    module: str,
+    places: Sequence[Path],
+    offered: Collection[Path],
+    *,
+    needed: bool,
+    guessed: Collection[Path] = (),
 ) -> Iterator[tuple[Path, Path, bool]]:
-    """Yield the files of an imported module: path, root, and whether Python reads it at once."""
+    """Yield the files of an imported module: path, searched folder, and whether Python reads it at once.
+
+    As Python does: the first of a file and a package wins, an installed module before a folder that is none,
+    and before what lies in a folder that is only guessed: examples of a repository run with its release.
+    """
     top, *rest = module.split(".")
-    places = (root / f"{top}.py", *(path for path in offered if path.stem == top))
-    if file := next((place for place in places if place.is_file()), None):
+    for root in places:
+        file, package = root / f"{top}.py", root / top
+        is_there = file.is_file() or (package / "__init__.py").is_file()
+        if is_there and root in guessed and is_installed(top, places):
+            return
+        if (package / "__init__.py").is_file():
+            yield from _package(package, rest, root, needed=needed)
+            return
+        if file.is_file():
+            yield file, root, needed
+            return
+    for file in (path for path in offered if path.stem == top):
         yield file, file.parent, needed
         return
-    package = root / top
-    for path in sorted(package.rglob("*.py")):
+    folders = [root for root in places if (root / top).is_dir()]
+    if folders and not is_installed(top, places):
+        yield from _package(folders[0] / top, rest, folders[0], needed=needed)
+
+
+def _package(
+    package: Path, rest: Sequence[str], root: Path, *, needed: bool
+) -> Iterator[tuple[Path, Path, bool]]:
+    """Yield the files of a package, and those of its modules that are imported."""
+    for path in files_of(package):
         yield path, root, False
     for number in range(len(rest) + 1 if needed else 0):
         place = package.joinpath(*rest[:number])
@@ -265,16 +341,37 @@ def _located(
                 yield file, root, True
 
 
+def _read_beside(content: str | bytes, path: Path, base: Path) -> Iterator[tuple[Path, Path, bool]]:
+    """Yield the files that a source names and that lie beside it."""
+    with contextlib.suppress(SyntaxError, ValueError):
+        for node in ast.walk(parse(content)):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if text and len(text) < LONGEST_NAME and "\n" not in text and "\0" not in text:
+                file = path.parent / text
+                if file.is_relative_to(path.parent) and ".." not in text and file.suffix and file.is_file():
+                    yield file, base, False
+
+
 def imports(source: str) -> set[str]:
     """List the top-level modules that a program imports."""
-    return {module.partition(".")[0] for module in _imported(ast.parse(source), ())}
+    return {module.partition(".")[0] for module in _imported(parse(source), ())}
+
+
+def required(source: str | bytes) -> set[str]:
+    """List the top-level modules that a program imports when it starts, and not within `try`."""
+    try:
+        tree = parse(source)
+    except (SyntaxError, ValueError):
+        return set()
+    tree.body = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {module.partition(".")[0] for module in _imported(tree, ())}
 
 
 def _modules(content: str | bytes, name: PurePosixPath, *, about: str, needed: bool) -> list[str]:
     """List the modules that a source imports; of one that is not needed and no Python, none."""
     try:
         source = content.encode() if isinstance(content, str) else content  # bytes may declare an encoding
-        return list(_imported(ast.parse(source, filename=about), name.parent.parts))
+        return list(_imported(parse(source, filename=about), name.parent.parts))
     except (SyntaxError, ValueError) as error:  # the latter for null bytes, before Python 3.12
         if not needed:
             return []
@@ -298,6 +395,29 @@ def _imported(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:
             module = ".".join([*above, *filter(None, [node.module])])
             yield module
             yield from (f"{module}.{alias.name}" for alias in node.names if alias.name != "*")
+        elif (
+            isinstance(node, ast.Call)
+            and ast.unparse(node.func).endswith(("import_module", "__import__"))
+            and node.args
+            and (module := _beginning(node.args[0]))
+        ):
+            yield module
+
+
+def _beginning(node: ast.expr) -> str:
+    """Read the package of a module whose name is put together: ``"models." + name``, ``f"models.{name}"``."""
+    whole = isinstance(node, ast.Constant)
+    while isinstance(node, ast.BinOp | ast.Call | ast.Attribute | ast.JoinedStr):
+        match node:
+            case ast.BinOp(left=inner) | ast.Call(func=inner) | ast.Attribute(value=inner):
+                node = inner
+            case ast.JoinedStr(values=[first, *_]):
+                node = first
+            case _:
+                return ""
+    text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+    text = text.partition("%")[0].partition("{")[0]
+    return (text if whole else text.rpartition(".")[0]).strip(".")
 
 
 def content_of(path: Path) -> str | bytes:
@@ -313,24 +433,17 @@ def content_of(path: Path) -> str | bytes:
         return content
 
 
-def flags(args: Mapping[str, Any] | Sequence[object]) -> list[str]:
-    """Convert a trainer's flags to command-line words.
+def flags(args: Mapping[str, Any] | Sequence[object], programs: Iterable[str | bytes] = ()) -> list[str]:
+    """Convert a trainer's flags to command-line words, as its sources spell them.
 
     Example:
         >>> flags({"epochs": 3, "log_every": 5, "amp": True, "resume": None})
-        ['--epochs=3', '--log-every=5', '--amp']
+        ['--epochs=3', '--log_every=5', '--amp']
     """
-    if isinstance(args, Mapping):
-        words = [
-            f"--{str(key).replace('_', '-')}" + ("" if value is True else f"={value}")
-            for key, value in args.items()
-            if value is not None and value is not False
-        ]
-    elif isinstance(args, Sequence) and not isinstance(args, str | bytes):
-        words = [str(arg) for arg in args]
-    else:
+    if not isinstance(args, Mapping | Sequence) or isinstance(args, str | bytes):
         what = "a trainer's arguments are a dict or a list"
         raise BadInput(what, about=f"args={args!r}", fix='args={"epochs": 3}')
+    words = command_line(args, programs)
     if bad := [word for word in words if "\0" in word or _lone(word)]:
         what = "an argument is UTF-8 text without null characters"
         raise BadInput(what, about=f"args: {bad[0]!r}", fix="write it in another way, or into a file")

@@ -7,13 +7,14 @@ the pods when workers change is in ``trainers/elastic_launch.py`` and ``trainers
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 from kitlib import config
 from kitlib.clusters import Cluster
+from kitlib.display.signatures import checked_class
 from kitlib.errors import BadInput
-from kitlib.jobs.base import FOLDER, MAX_NODES, TrainingJob
-from kitlib.jobs.sources import imports, literal, sources
+from kitlib.jobs.base import FOLDER, MAX_NODES, JobArguments, TrainingJob
+from kitlib.jobs.sources import imports, literal, project, sources
 from kitlib.k8s import job_kinds, names
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
@@ -25,6 +26,7 @@ UNREACHABLE_SECONDS = 5  # before pods of a node that does not answer are replac
 UNREACHABLE = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
 
 
+@checked_class
 class ElasticTrainingJob(TrainingJob):
     """A training job whose number of nodes may change if limits for it are given."""
 
@@ -34,12 +36,12 @@ class ElasticTrainingJob(TrainingJob):
 
     def __init__(
         self,
-        trainer: str | Path | Callable[..., object],
+        trainer: str | Path | Callable[..., object] | None = None,
         *,
         nodes: int = 4,
         min_nodes: int | None = None,
         max_nodes: int | None = None,
-        **job: Any,
+        **job: Unpack[JobArguments],
     ) -> None:
         super().__init__(trainer, nodes=nodes, **job)
         self.id: str = self._new_id()
@@ -49,13 +51,13 @@ class ElasticTrainingJob(TrainingJob):
             if self.remote:  # its imports are not known yet
                 self.sources |= sources(config.find(LAUNCHER), *offered)
             elif self.function:
-                wanted = imports(str(self.sources[self.trainer.name]))
+                imported = imports(str(self.sources[self.trainer.name]))
                 self.sources |= sources(
-                    config.find(LAUNCHER), *(path for path in offered if path.stem in wanted)
+                    config.find(LAUNCHER), *(path for path in offered if path.stem in imported)
                 )
             else:
-                launcher = config.find(LAUNCHER)
-                self.sources = sources(self.trainer, launcher, offered=offered, files=self.files)
+                assert self.layout, "the trainer is a file"
+                self.sources |= project(self.layout, offered=offered)[0] | sources(config.find(LAUNCHER))
 
     def _new_id(self) -> str:
         """Choose a rendezvous id that no earlier run has had: a store keeps the state of older ones."""
@@ -63,9 +65,9 @@ class ElasticTrainingJob(TrainingJob):
 
     def on(self, cluster: Cluster) -> Self:
         """Copy the job as `launch` sends it to a cluster, with a rendezvous id of its own."""
-        other = super().on(cluster)
-        other.id = self._new_id()
-        return other
+        placed = super().on(cluster)
+        placed.id = self._new_id()
+        return placed
 
     @property
     def _launcher(self) -> list[str]:
@@ -124,6 +126,7 @@ def _check_limits(nodes: int, fewest: int | None, most: int | None) -> tuple[int
     return fewest, most
 
 
+@checked_class
 class TorchElastic(ElasticTrainingJob):
     """A training program on a number of nodes that may change while it trains; needs no operator.
 
@@ -150,13 +153,13 @@ class TorchElastic(ElasticTrainingJob):
 
     def __init__(
         self,
-        trainer: str | Path | Callable[..., object],
+        trainer: str | Path | Callable[..., object] | None = None,
         *,
         nodes: int = 4,
         min_nodes: int = 1,
         max_nodes: int | None = None,
         rendezvous: str = "c10d",
-        **job: Any,
+        **job: Unpack[JobArguments],
     ) -> None:
         super().__init__(trainer, nodes=nodes, min_nodes=min_nodes, max_nodes=max_nodes, **job)
         if rendezvous not in STORES:
@@ -170,9 +173,9 @@ class TorchElastic(ElasticTrainingJob):
     @property
     def objects(self) -> list[Object]:
         """The objects that `launch` creates: the workers are made from the patched PodTemplate."""
-        *others, template = super().objects
+        *rest, template = super().objects
         workers = (job_kinds.worker_pod(template, number) for number in range(self.nodes))
-        return [*others, *workers, template]
+        return [*rest, *workers, template]
 
     def _main(self) -> Object:
         item = self._read("podtemplate", file=self.file)
@@ -187,7 +190,7 @@ class TorchElastic(ElasticTrainingJob):
             "PET_MAX_RESTARTS": str(self.MAX_RESTARTS),
         }
         env = [{"name": key, "value": value} for key, value in variables.items()]
-        pod = self._pod_template(item["template"], command=[*self._launcher, *literal([self._path])])
+        pod = self._pod_template(item["template"], command=[*self._launcher, *literal(self._target)])
         pod = merge(pod, {"spec": {"subdomain": self.name, "containers": [{"name": "worker", "env": env}]}})
         counts = {
             job_kinds.REPLICAS: str(self.nodes),

@@ -5,13 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from kitlib import config
+from kitlib.display.signatures import checked
 from kitlib.jobs import functions
 from kitlib.jobs.base import MAX_PROCESSES
-from kitlib.jobs.sources import flags
+from kitlib.jobs.layout import Layout
+from kitlib.jobs.sources import flags, project
 from kitlib.k8s.quantities import check_count
 from kitlib.runs.local_run import LocalRun
 
 
+@checked
 def torchrun(
     program: str | Path | Callable[..., object],
     *,
@@ -39,5 +42,6 @@ def torchrun(
     if callable(program):
         path, words, sources = Path(f"{program.__name__}.py"), [], functions.carried(program, args)
     else:
-        path, words, sources = config.find(program), flags(args), None
+        path, sources = config.find(program), None
+        words = flags(args, project(Layout(path, path.parent))[0].values())
     return LocalRun(name or path.stem, path, words, processes=processes_per_node, sources=sources)

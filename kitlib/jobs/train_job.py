@@ -4,17 +4,19 @@ The controller makes a JobSet of both. What a TrainJob cannot patch in its pods,
 spread over the nodes, belongs in the runtime and is not here.
 """
 
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Unpack
 
+from kitlib.display.signatures import checked_class
 from kitlib.errors import BadInput
-from kitlib.jobs.base import WORKSPACE, TrainingJob
+from kitlib.jobs.base import WORKSPACE, JobArguments, TrainingJob
 from kitlib.jobs.sources import literal, volume_of
 from kitlib.k8s.manifests import Object, merge
 
 OTHER_JOBS = "use kit.PyTorchJob or kit.IndexedJob"
 
 
+@checked_class
 class TrainJob(TrainingJob):
     """A training program on several nodes, by the runtime torch-distributed of ``kit.install("trainer")``.
 
@@ -28,8 +30,10 @@ class TrainJob(TrainingJob):
 
     folder = "train-job"
 
-    def __init__(self, trainer: str | Path, **job: Any) -> None:
-        super().__init__(trainer, **job)
+    def __init__(
+        self, trainer: str | Path | None = None, *, nodes: int = 4, **job: Unpack[JobArguments]
+    ) -> None:
+        super().__init__(trainer, nodes=nodes, **job)
         if self.remote:
             fix = f"name a file here, or {OTHER_JOBS}"
             raise self._cannot("be given a container that fetches a trainer", f"trainer {trainer}", fix)
@@ -47,9 +51,9 @@ class TrainJob(TrainingJob):
             "numNodes": self.nodes,
             "numProcPerNode": self.processes_per_node,
             "image": self.image,
-            "command": [*spec["trainer"]["command"][:-1], *literal([self._path])],
+            "command": [*spec["trainer"]["command"][:-1], *literal(self._target)],
             "args": literal(self.args),
-            "env": [*spec["trainer"]["env"], *self._environment],
+            "env": [*self._with_environment(spec["trainer"]["env"]), *self.security.environment],
             "resourcesPerNode": self._resources,
         }
         (patch,) = spec["runtimePatches"]
@@ -59,17 +63,24 @@ class TrainJob(TrainingJob):
 
     def _patched(self, template: Object) -> Object:
         """Fill in the patch of the runtime's pod template."""
-        self._drop_workspace(template["spec"])
+        self._drop_replaced(template["spec"])
         (container,) = template["spec"]["containers"]
         # Patches cannot add an init container that would copy the files.
+        folder = PurePosixPath(self.layout.folder if self.layout else ".")
         named = {path: f"file-{index}" for index, path in enumerate(self.files)}
         files = [
-            volume_of(self.sources, name=self.name, modes=self.modes, below=path) | {"name": name}
+            volume_of(self.sources, name=self.name, modes=self.modes, below=str(folder / path))
+            | {"name": name}
             for path, name in named.items()
         ]
         mounts = [*container["volumeMounts"], *self._mounts]
         mounts += [
-            {"name": name, "mountPath": f"{WORKSPACE}/{path}", "subPath": path, "readOnly": True}
+            {
+                "name": name,
+                "mountPath": f"{WORKSPACE}/{path}",
+                "subPath": str(folder / path),
+                "readOnly": True,
+            }
             for path, name in named.items()
         ]
         spec = {

@@ -62,9 +62,22 @@ def rejected(status: int, body: bytes, *, about: str) -> Rejected:
     fix = _FIXES.get(status, "try again; if it persists, look at the logs of the control plane")
     if status == 403:
         fix = rbac_hint(words)
+    elif "failed calling webhook" in words:
+        fix = "the operator that serves this webhook does not run: kubectl get pods -A; kit.install(…) again"
     elif reason == "AlreadyExists":
         fix = "choose another name, or delete the old one first"
     return Rejected(words, about=about, fix=fix, status=status, reason=reason)
+
+
+def unserved(error: Rejected) -> bool:
+    """Tell whether a write was refused because its kind is not served: not yet, no longer, or it goes.
+
+    Discovery lists a CustomResourceDefinition's kind for a while before and after it is served; and an object
+    or a namespace that is missing is another 404, whose Status names it.
+    """
+    if error.status == 405:
+        return "custom resource definition is terminating" in error.what
+    return error.status == 404 and (not error.reason or "could not find the requested resource" in error.what)
 
 
 def rbac_hint(words: str) -> str:
@@ -74,13 +87,16 @@ def rbac_hint(words: str) -> str:
             "delete runs and pods that have ended, request less, or ask the administrator for a larger quota"
         )
     if "violates PodSecurity" in words:
-        return "leave out what is named: this namespace allows no pod that reaches its node"
+        return (
+            "set in the pod's securityContext what is named, and leave out root and the node's files: this "
+            "namespace allows no pod that has more rights"
+        )
     if 'User "system:anonymous' in words:  # also of a path, such as /version
         return "sign in first: the request had no credentials; kit.credentials() lists yours"
-    found = _FORBIDDEN.search(words)
-    if found is None:
+    match = _FORBIDDEN.search(words)
+    if match is None:
         return _FIXES[403]
-    how = grant(**{key: found[key] for key in ("verb", "resource", "group", "namespace", "user")})
+    how = grant(**{key: match[key] for key in ("verb", "resource", "group", "namespace", "user")})
     return f"what you may do: kubectl auth can-i --list; an administrator allows this by\n{how}"
 
 
@@ -114,22 +130,22 @@ def expired(authorization: str | None, now: datetime) -> str:
     return ended.isoformat(timespec="minutes") if ended < now else ""
 
 
-def credential_fault(output: str, wanted: Mapping[str, str], now: datetime) -> str:
+def credential_fault(output: str, expected: Mapping[str, str], now: datetime) -> str:
     """Say what is wrong with the output of a credential plugin; empty if it can be used.
 
     https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
     """
     try:
-        found = json.loads(output)
-        status = found.get("status") or {}
+        credential = json.loads(output)
+        status = credential.get("status") or {}
         until = status.get("expirationTimestamp")
         ended = until and datetime.fromisoformat(until) < now
         usable = status.get("token") or (status.get("clientCertificateData") and status.get("clientKeyData"))
     except (ValueError, TypeError, AttributeError):
         return f"printed no ExecCredential: {output.strip()[:200] or 'nothing'}"
-    for key, value in wanted.items():
-        if found.get(key) != value:
-            return f"printed the {key} {found.get(key)!r}, and not {value!r}"
+    for key, value in expected.items():
+        if credential.get(key) != value:
+            return f"printed the {key} {credential.get(key)!r}, and not {value!r}"
     if not usable:
         return "printed an ExecCredential without a token"
     return f"printed a token that has expired, at {until}" if ended else ""
@@ -162,8 +178,8 @@ def launch_rejected(error: Rejected, text: str, *, document: int, fix: str) -> L
 
 def locate(words: str, text: str, *, document: int = 0) -> str:
     """Find the lines of a manifest whose fields are named in the API server's message."""
-    found = {
+    positions = {
         line for path in _FIELD.findall(words) if (line := line_of(text, path, document=document)) is not None
     }
     lines = text.splitlines()
-    return "\n".join(f"line {number}: {lines[number - 1].strip()}" for number in sorted(found))
+    return "\n".join(f"line {number}: {lines[number - 1].strip()}" for number in sorted(positions))

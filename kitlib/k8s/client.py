@@ -18,17 +18,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import urllib3
-import yaml
 
-from kitlib.errors import BadInput, ClusterUnreachable, CommandFailed, KitError, Rejected
-from kitlib.k8s.api_errors import credential_fault, expired, rejected, words_of
+from kitlib.errors import ClusterUnreachable, CommandFailed, KitError, Rejected
+from kitlib.k8s import kubeconfig as kubeconfig_files
+from kitlib.k8s.api_errors import credential_fault, expired, rejected, unserved, words_of
+from kitlib.k8s.api_path import api_path
 from kitlib.k8s.manifests import Object, title
 
 _WRITING = {"fieldManager": "trainyard", "fieldValidation": "Strict"}
 CONNECT_SECONDS, READ_SECONDS = 5, 60
+# As client-go: an API server that asks for it is asked again, such as one whose store of a kind is not ready.
+AGAIN = urllib3.Retry(
+    10, connect=False, read=False, redirect=False, allowed_methods=None, raise_on_status=False
+)
+LONGEST_LINE = 2**24  # bytes; no object of the API is as large
 # Of the kinds that the kit requests by name; other kinds come with their apiVersion.
 API_VERSIONS = {
     "Job": "batch/v1",
@@ -37,6 +43,7 @@ API_VERSIONS = {
     "ElasticJob": "elastic.pytorch.org/v1alpha1",
     "Deployment": "apps/v1",
     "DaemonSet": "apps/v1",
+    "ReplicaSet": "apps/v1",
     "StatefulSet": "apps/v1",
     "APIService": "apiregistration.k8s.io/v1",
     "CustomResourceDefinition": "apiextensions.k8s.io/v1",
@@ -57,13 +64,15 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class _Resource:
-    base: str
+    api_version: str
     plural: str
     namespaced: bool
 
 
 class Stream:
     """The lines of a streamed response; iterate in one thread, close from any.
+
+    Of a line that does not end, the beginning is kept.
 
     Attributes:
         cut: Whether the connection broke. Where a node dies, the API server ends the response as if complete.
@@ -77,14 +86,21 @@ class Stream:
         self.rest: str = ""
 
     def __iter__(self) -> Iterator[str]:
-        rest = b""
+        pieces: list[bytes] = []  # of a line that has not ended
+        size = 0
         try:
             for chunk in self._response.stream(2**16):
                 if self._closed.is_set():  # what a closed TLS connection still brings is not deciphered
                     return
-                *lines, rest = (rest + chunk).split(b"\n")
+                *lines, last = chunk.split(b"\n")
+                if lines:
+                    lines[0] = b"".join([*pieces, lines[0]])
+                    pieces, size = [], 0
                 for line in lines:
                     yield line.decode("utf-8", "replace")
+                if size < LONGEST_LINE:
+                    pieces.append(last)
+                    size += len(last)
         except (urllib3.exceptions.HTTPError, OSError, ValueError, AttributeError):
             self.cut = True
             if not self._closed.is_set():  # cut by the other side: whoever follows connects again
@@ -92,7 +108,7 @@ class Stream:
         finally:
             self._response.close()
         if not self._closed.is_set():
-            self.rest = rest.decode("utf-8", "replace")
+            self.rest = b"".join(pieces).decode("utf-8", "replace")
 
     def close(self) -> None:
         """End the iteration."""
@@ -109,6 +125,7 @@ class Kube:
 
     Args:
         kubeconfig: Read, and never written.
+        source: What errors name as the kubeconfig; by default ``kubeconfig``.
         cluster: The cluster's name, for errors.
         context: One of the kubeconfig's contexts; by default its current one.
         namespace: Of objects that name none; by default the context's.
@@ -120,14 +137,16 @@ class Kube:
         kubeconfig: Path,
         *,
         cluster: str,
+        source: str = "",
         context: str | None = None,
         namespace: str | None = None,
         explain: Callable[[str], KitError] | None = None,
     ) -> None:
         self.cluster = cluster
         self.kubeconfig: Path = Path(kubeconfig)
+        self._source = source or str(kubeconfig)
         self._explain = explain or self._unreachable
-        self._client, own_namespace, self._plugin = _load(self.kubeconfig, context, cluster)
+        self._client, own_namespace, self._plugin = kubeconfig_files.load(self.kubeconfig, context, cluster)
         self.namespace: str = namespace or own_namespace or "default"
         self._resources: dict[tuple[str, str], _Resource] = {}
 
@@ -164,18 +183,19 @@ class Kube:
         """Create an object; unknown fields are an error."""
         params = _WRITING | {"dryRun": "All" if dry_run else ""}
         path = self._path_of(item, named=False)
-        return self._json("POST", path, body=item, about=title(item), params=params)
+        try:
+            return self._json("POST", path, body=item, about=title(item), params=params)
+        except Rejected as error:
+            raise self._kind_missing(error, item["apiVersion"], item["kind"]) from error
 
     def apply(self, item: Object) -> Object:
         """Create or update an object (server-side apply); unknown fields are an error."""
-        return self._json(
-            "PATCH",
-            self._path_of(item),
-            body=item,
-            about=title(item),
-            content_type="application/apply-patch+yaml",
-            params=_WRITING | {"force": "true"},
-        )
+        path, params = self._path_of(item), _WRITING | {"force": "true"}
+        kind = "application/apply-patch+yaml"
+        try:
+            return self._json("PATCH", path, body=item, about=title(item), content_type=kind, params=params)
+        except Rejected as error:
+            raise self._kind_missing(error, item["apiVersion"], item["kind"]) from error
 
     def patch(self, kind: str, name: str, change: Object, *, part: str = "") -> Object:
         """Merge a change into an object, or into a subresource: ``scale``, ``status``."""
@@ -188,14 +208,23 @@ class Kube:
             params=_WRITING,
         )
 
-    def delete(self, kind: str, name: str) -> None:
-        """Delete an object with its dependents; one that does not exist is fine."""
+    def delete(self, kind: str, name: str, *, uid: str = "", grace: int | None = None) -> None:
+        """Delete an object with its dependents; one that does not exist, or has another uid, is fine.
+
+        Args:
+            grace: Seconds that a pod has to end, in place of its own.
+        """
+        body: Object = {"propagationPolicy": "Background"} | ({"preconditions": {"uid": uid}} if uid else {})
+        body |= {} if grace is None else {"gracePeriodSeconds": grace}
         try:
-            with_all = {"propagationPolicy": "Background"}
-            self._json("DELETE", self.path(kind, name), body=with_all, about=f'{kind} "{name}"')
+            self._json("DELETE", self.path(kind, name), body=body, about=f'{kind} "{name}"')
         except Rejected as error:
-            if error.status != 404:
+            if error.status != 404 and not (uid and error.status == 409):
                 raise
+
+    def raw(self, path: str) -> Object:
+        """Get what a path of `api_path` has, as ``kubectl get --raw``."""
+        return self._json("GET", path, about=path)
 
     def version(self) -> str:
         """Get the API server's version: ``v1.36.3``."""
@@ -203,9 +232,9 @@ class Kube:
 
     def within(self, namespace: str) -> "Kube":
         """Use the same API with another namespace for objects that name none; "" lists those of all."""
-        other = copy.copy(self)
-        other.namespace = namespace
-        return other
+        scoped = copy.copy(self)
+        scoped.namespace = namespace
+        return scoped
 
     def token(self, account: str, *, namespace: str, seconds: int) -> tuple[str, str]:
         """Create a token of a ServiceAccount; return it and its expiry."""
@@ -227,7 +256,9 @@ class Kube:
             server["certificate-authority-data"] = data.decode()
         if not settings.verify_ssl:
             server["insecure-skip-tls-verify"] = True
-        return make_kubeconfig(self.cluster, server, user, {"token": token}, namespace=namespace)
+        return kubeconfig_files.make_kubeconfig(
+            self.cluster, server, user, {"token": token}, namespace=namespace
+        )
 
     def watch(self, kind: str, version: str, *, labels: str = "", fields: str = "") -> Stream:
         """Stream the changes since ``version``, a JSON line each; the server ends it after a while."""
@@ -264,7 +295,7 @@ class Kube:
             words = str(
                 getattr(error.__context__ if isinstance(error, AttributeError) else error, "reason", "")
             )
-            refused = re.search(r"Handshake status (\d+) .* -\+-\+- (.*)", words, re.DOTALL)
+            refused = re.search(r"Handshake status (\d{3}) .{0,300}? -\+-\+- (.*)", words, re.DOTALL)
             if refused is None:
                 raise self._explain(words or str(error)) from error
             raise rejected(int(refused[1]), refused[2].encode(), about=self._place(about)) from error
@@ -296,28 +327,38 @@ class Kube:
 
     def _resource(self, api_version: str, kind: str) -> _Resource:
         if (api_version, kind) not in self._resources:
-            base = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
             try:
-                found = self._json("GET", base, about=f"{api_version}, the API of {kind}")["resources"]
+                about = f"{api_version}, the API of {kind}"
+                resources = self._json("GET", api_path(api_version), about=about)["resources"]
             except Rejected as error:
                 if error.status != 404:
                     raise
-                found = []
-            for resource in found:
+                resources = []
+            for resource in resources:
                 if "/" not in resource["name"]:
                     self._resources[api_version, resource["kind"]] = _Resource(
-                        base, resource["name"], resource["namespaced"]
+                        api_version, resource["name"], resource["namespaced"]
                     )
         try:
             return self._resources[api_version, kind]
         except KeyError as error:
-            raise Rejected(
-                f"the cluster has no kind {kind} in {api_version}",
-                about=self._place(kind),
-                fix="correct kind or apiVersion, or install what defines it",
-                status=404,
-                reason="NotFound",
-            ) from error
+            raise self._no_kind(api_version, kind) from error
+
+    def _no_kind(self, api_version: str, kind: str) -> Rejected:
+        return Rejected(
+            f"the cluster has no kind {kind} in {api_version}",
+            about=self._place(kind),
+            fix="correct kind or apiVersion, or install what defines it",
+            status=404,
+            reason="NotFound",
+        )
+
+    def _kind_missing(self, error: Rejected, api_version: str, kind: str) -> Rejected:
+        """Read a refused write: where the kind is not served, though discovery has listed it, say that."""
+        if not unserved(error):
+            return error
+        self._resources.pop((api_version, kind), None)
+        return self._no_kind(api_version, kind)
 
     def _json(self, method: str, path: str, **request: Any) -> Object:
         response = self._request(method, path, **request)
@@ -349,13 +390,13 @@ class Kube:
                 body=None if body is None else json.dumps(body),
                 headers=headers,
                 preload_content=False,
-                retries=False,
+                retries=AGAIN,
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=seconds),
             )
             if response.status == 401 and (since := expired(headers.get("authorization"), datetime.now(UTC))):
                 raise Rejected(
                     f"the token in the kubeconfig has expired, at {since}",
-                    about=f'{self.kubeconfig}, for cluster "{self.cluster}"',
+                    about=f'{self._source}, for cluster "{self.cluster}"',
                     fix="ask whoever gave you the kubeconfig for a new one: trainyard workshop add makes it",
                     status=401,
                     reason="Unauthorized",
@@ -363,7 +404,7 @@ class Kube:
             if response.status in (401, 403) and (words := self._plugin_failure(response.status)):
                 raise Rejected(
                     f"nobody is signed in: {words}",
-                    about=f'{self.kubeconfig}, for cluster "{self.cluster}"',
+                    about=f'{self._source}, for cluster "{self.cluster}"',
                     fix="do what it says, or sign in again; kit.credentials() says which are used",
                     status=401,
                     reason="Unauthorized",
@@ -384,8 +425,8 @@ class Kube:
         command = [self._plugin["command"], *(self._plugin.get("args") or [])]
         variables = {variable["name"]: variable["value"] for variable in self._plugin.get("env") or []}
         folder = self.kubeconfig.absolute().parent if os.sep in command[0] else None  # as client-go has it
-        wanted = {"apiVersion": self._plugin["apiVersion"], "kind": "ExecCredential"}
-        info = {"KUBERNETES_EXEC_INFO": json.dumps(wanted | {"spec": {"interactive": False}})}
+        expected = {"apiVersion": self._plugin["apiVersion"], "kind": "ExecCredential"}
+        info = {"KUBERNETES_EXEC_INFO": json.dumps(expected | {"spec": {"interactive": False}})}
         try:
             done = subprocess.run(
                 [str(folder / command[0]) if folder else command[0], *command[1:]],
@@ -400,7 +441,7 @@ class Kube:
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{command[0]}: {error}; {self._plugin.get('installHint', '')}".rstrip("; ")
         if done.returncode == 0:
-            wrong = credential_fault(done.stdout, wanted, datetime.now(UTC))
+            wrong = credential_fault(done.stdout, expected, datetime.now(UTC))
             if not wrong and status == 401:
                 wrong = (
                     "printed a credential that the cluster does not accept: expired, or without access to it"
@@ -420,21 +461,6 @@ class Kube:
         return f'{about} in cluster "{self.cluster}"'
 
 
-def make_kubeconfig(
-    cluster: str, server: Object, user: str, credentials: Object, *, namespace: str | None = None
-) -> Object:
-    """Make a kubeconfig with one context, which has the name of its user."""
-    context = {"cluster": cluster, "user": user} | ({"namespace": namespace} if namespace else {})
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": cluster, "cluster": server}],
-        "users": [{"name": user, "user": credentials}],
-        "contexts": [{"name": user, "context": context}],
-        "current-context": user,
-    }
-
-
 def allowed(read: Callable[[], Answer]) -> Answer | None:
     """Read from the API; None where this user may not."""
     try:
@@ -445,43 +471,6 @@ def allowed(read: Callable[[], Answer]) -> Answer | None:
         return None
 
 
-def _load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str | None, Object]:
-    from kubernetes import config  # half a second, and not needed for `trainyard --help`
-    from kubernetes.config.config_exception import ConfigException
-
-    try:
-        contexts, current = config.list_kube_config_contexts(str(kubeconfig))
-        chosen = next((entry for entry in contexts if entry["name"] == context), None) if context else current
-        if context and chosen is None:
-            known = ", ".join(context["name"] for context in contexts) or "none"
-            raise BadInput(
-                f'the kubeconfig has no context "{context}"',
-                about=f'{kubeconfig}, for cluster "{cluster}"',
-                fix=f"set context= to one of: {known}",
-            )
-        client = config.new_client_from_config(str(kubeconfig), context=context, persist_config=False)
-    except BadInput:
-        raise
-    except (
-        ConfigException,
-        OSError,
-        TypeError,
-        AttributeError,
-        LookupError,
-        ValueError,
-        yaml.YAMLError,
-    ) as error:
-        raise BadInput(
-            f"the kubeconfig cannot be used: {error}",
-            about=f'{kubeconfig}, for cluster "{cluster}"',
-            fix="give another kubeconfig=, or another context=",
-        ) from error
-    given = (chosen or {}).get("context", {})
-    users = yaml.safe_load(kubeconfig.read_text(encoding="utf-8")).get("users") or []
-    plugins = [user["user"].get("exec") for user in users if user.get("name") == given.get("user")]
-    return client, given.get("namespace"), next(filter(None, plugins), {})
-
-
 def _join(resource: _Resource, namespace: str | None, name: str | None) -> str:
-    inside = f"/namespaces/{quote(namespace)}" if resource.namespaced and namespace else ""
-    return f"{resource.base}{inside}/{resource.plural}" + (f"/{quote(name)}" if name else "")
+    inside = namespace if resource.namespaced else None
+    return api_path(resource.api_version, resource.plural, namespace=inside, name=name)

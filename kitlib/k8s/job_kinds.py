@@ -92,8 +92,8 @@ def servers(item: Object) -> int:
 def replica_limits(item: Object) -> tuple[int, int, int]:
     """Read the wanted, fewest and most workers from the annotations of plain pods or of a master."""
     notes = item["metadata"].get("annotations") or {}
-    wanted = int(notes.get(REPLICAS, 1))
-    return wanted, int(notes.get(MIN_REPLICAS, wanted)), int(notes.get(MAX_REPLICAS, wanted))
+    replicas = int(notes.get(REPLICAS, 1))
+    return replicas, int(notes.get(MIN_REPLICAS, replicas)), int(notes.get(MAX_REPLICAS, replicas))
 
 
 def wanted(item: Object) -> int:
@@ -126,8 +126,8 @@ def limits(item: Object) -> tuple[int, int, int]:
 
 def conditions(item: Object) -> dict[str, Object]:
     """Index the conditions that are true by their type."""
-    every = (item.get("status") or {}).get("conditions") or []
-    return {condition["type"]: condition for condition in every if condition["status"] == "True"}
+    listed = (item.get("status") or {}).get("conditions") or []
+    return {condition["type"]: condition for condition in listed if condition["status"] == "True"}
 
 
 def succeeded(item: Object, workers: Iterable[Object] = ()) -> bool:
@@ -158,8 +158,12 @@ def failure(item: Object, workers: Iterable[Object] = ()) -> str | None:
             return None
         return "every worker has failed" if failed else "its workers were deleted"
     state = conditions(item)
-    found = next((state[condition] for condition in kind_of(item).failed if condition in state), None)
-    return None if found is None else found.get("message") or found.get("reason") or "it failed"
+    condition_met = next((state[condition] for condition in kind_of(item).failed if condition in state), None)
+    return (
+        None
+        if condition_met is None
+        else condition_met.get("message") or condition_met.get("reason") or "it failed"
+    )
 
 
 def active(pod: Object) -> bool:

@@ -5,6 +5,7 @@ A stream that is cut is resumed where it was, without a gap and without a line t
 
 import contextlib
 import queue
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,9 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import ErrorGrace
 
 ANSWER_SECONDS = 10  # what was written comes at once, or its node does not answer
+LONGEST_LINE = 2**20  # characters; a pod may write one without end
+NO_TIME = "1970-01-01T00:00:00Z"
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)", re.ASCII)
 RECONNECT_SECONDS = 0.3  # no busy loop where every stream ends at once
 
 
@@ -131,6 +135,7 @@ class PodLogFollower:
             except KitError as error:
                 if isinstance(error, Rejected) and error.status in (400, 404):
                     if over:  # it is gone
+                        yield from _lines([rest])
                         return
                     error.passing = True  # a kubelet that has just started does not know its pods yet
                 grace.failed(error)
@@ -153,10 +158,11 @@ class PodLogFollowers:
         self.kube = kube
         self.followed: dict[str, PodLogFollower] = {}  # by the pods' uids
         self._positions: dict[str, LogPosition] = {}
+        self._refused: KitError | None = None
         self._threads: list[threading.Thread] = []
         self._written: queue.SimpleQueue[tuple[Any, Line | KitError]] = queue.SimpleQueue()
 
-    def follow(self, pod: Object, key: Any, *, since: str = "") -> None:
+    def follow(self, pod: Object, key: object, *, since: str = "") -> None:
         """Follow a pod whose container has started, from a time on; its lines come with the key."""
         uid = pod["metadata"]["uid"]
         if uid in self.followed:
@@ -173,18 +179,20 @@ class PodLogFollowers:
         return any(thread.is_alive() for thread in self._threads)
 
     def take(self, seconds: float) -> list[tuple[Any, Line]]:
-        """Take the lines that have come, waiting so long for the first; raise what a follower raised."""
-        lines, failed = self._taken(seconds)
-        if failed:
-            raise failed[0][1]
+        """Take the lines that have come, waiting so long for the first.
+
+        A pod whose node does not answer can be followed again; any other error of a follower is raised, after
+        the lines that came before it.
+        """
+        lines, errors = self._taken(seconds)
+        self._refused = self._refused or next((error for error in errors if not error.passing), None)
+        if self._refused is not None and not lines:
+            raise self._refused
         return lines
 
     def drain(self) -> list[tuple[Any, Line]]:
         """Take the lines that have come; pods whose follower has failed can be followed again."""
-        lines, failed = self._taken(0.0)
-        for follower, _ in failed:
-            self.followed.pop(follower.pod["metadata"]["uid"], None)
-        return lines
+        return self._taken(0.0)[0]
 
     def close(self) -> None:
         """Stop following; lines that have come can still be drained."""
@@ -194,15 +202,17 @@ class PodLogFollowers:
             thread.join(timeout=5)
         self.followed = {}
 
-    def _taken(self, seconds: float) -> tuple[list[tuple[Any, Line]], list[tuple[Any, KitError]]]:
-        """Take the lines, in the order of their time, and the followers that have failed."""
-        taken: list[tuple[Any, Line | KitError]] = []
+    def _taken(self, seconds: float) -> tuple[list[tuple[Any, Line]], list[KitError]]:
+        """Take the lines, in the order of their time, and the errors of followers that have failed."""
+        entries: list[tuple[Any, Line | KitError]] = []
         with contextlib.suppress(queue.Empty):
             while True:
-                taken.append(self._written.get(timeout=0.0 if taken else seconds))
-        lines = [(key, what) for key, what in taken if isinstance(what, Line)]
-        failed = [(follower, what) for follower, what in taken if not isinstance(what, Line)]
-        return sorted(lines, key=lambda line: time_key(line[1].time)), failed
+                entries.append(self._written.get(timeout=0.0 if entries else seconds))
+        lines = [(key, what) for key, what in entries if isinstance(what, Line)]
+        failed = [(follower, what) for follower, what in entries if not isinstance(what, Line)]
+        for follower, _ in failed:
+            self.followed.pop(follower.pod["metadata"]["uid"], None)
+        return sorted(lines, key=lambda line: time_key(line[1].time)), [error for _, error in failed]
 
     def _run(self, key: Any, follower: PodLogFollower) -> None:
         try:
@@ -224,7 +234,11 @@ def _open(kube: Kube, pod: Object, *, follow: bool, since: str) -> Stream:
 
 
 def _lines(texts: Iterable[str]) -> Iterator[Line]:
+    known = NO_TIME
     for text in texts:
-        time, _, rest = text.partition(" ")
-        if time:
+        time, _, rest = text[:LONGEST_LINE].partition(" ")
+        if _TIME.fullmatch(time):
+            known = time
             yield Line(time, rest)
+        elif text:  # of the kubelet, where it cannot read the log
+            yield Line(known, text[:LONGEST_LINE])

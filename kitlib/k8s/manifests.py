@@ -109,8 +109,10 @@ def _merge(base: Any, patch: Any) -> Any:
         return merge(base, patch)
     if _named(base) and _named(patch):
         over = {entry["name"]: entry for entry in patch}
-        kept = [merge(entry, over.pop(entry["name"])) if entry["name"] in over else entry for entry in base]
-        return kept + list(over.values())
+        entries = [
+            merge(entry, over.pop(entry["name"])) if entry["name"] in over else entry for entry in base
+        ]
+        return entries + list(over.values())
     return patch
 
 
@@ -124,10 +126,10 @@ def line_of(text: str, path: str, *, document: int = 0) -> int | None:
     nodes = [node for node in yaml.compose_all(text, Loader=yaml.SafeLoader) if node is not None]
     node, line = nodes[document] if document < len(nodes) else None, None
     for step in _steps(path):
-        found = _child(node, step)
-        if found is None:
+        child = _child(node, step)
+        if child is None:
             return None
-        line, node = found
+        line, node = child
     return line
 
 
@@ -143,7 +145,7 @@ def _child(node: yaml.Node | None, step: str | int) -> tuple[int, yaml.Node] | N
 
 
 def _steps(path: str) -> Iterator[str | int]:
-    for index, bracketed, name in re.findall(r'\[(\d+)\]|\["?([^\]"]+)"?\]|([^.\[\]]+)', path):
+    for index, bracketed, name in re.findall(r'\[(\d{1,9})\]|\["?([^\[\]"]{1,400})"?\]|([^.\[\]]+)', path):
         yield int(index) if index else bracketed or name
 
 

@@ -1,13 +1,16 @@
 """Reading a pod: its rank, its status in kubectl's words, and why it does not run. Pure."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from types import MappingProxyType
 
 from kitlib.display import tracebacks
 from kitlib.display.tables import Table, age
 from kitlib.k8s import names
 from kitlib.k8s.manifests import Object
 
+NONE: Mapping[str, str] = MappingProxyType({})
 INDEX = "batch.kubernetes.io/job-completion-index"
 PART, PART_INDEX = "elasticdl-replica-type", "elasticdl-replica-index"
 REPLICA = "training.kubeflow.org/replica-index"  # among the masters, or among the workers
@@ -76,8 +79,8 @@ def failed(pods: Iterable[Object]) -> list[Object]:
     Workers and servers are replaced when they fail: such a run ends with its master. Those that failed
     because they were deleted come last, since times are whole seconds.
     """
-    those = (pod for pod in pods if phase(pod) == "Failed")
-    return sorted(those, key=lambda pod: (replica_id(pod) != "master", deleted(pod), finished_at(pod)))
+    candidates = (pod for pod in pods if phase(pod) == "Failed")
+    return sorted(candidates, key=lambda pod: (replica_id(pod) != "master", deleted(pod), finished_at(pod)))
 
 
 def started(pod: Object) -> bool:
@@ -88,10 +91,23 @@ def started(pod: Object) -> bool:
     return any("running" in state or "terminated" in state for state in states)
 
 
+def started_at(pod: Object) -> str:
+    """Find when its first running container started: RFC 3339, or an empty text."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    times = (((status.get("state") or {}).get("running") or {}).get("startedAt") for status in statuses)
+    return min(filter(None, times), default="")
+
+
+def has_begun(pod: Object) -> bool:
+    """Tell whether a container of it has begun, as far as is known; none has if an initial one failed."""
+    statuses = (pod.get("status") or {}).get("containerStatuses") or []
+    return not statuses or any("waiting" not in (status.get("state") or {}) for status in statuses)
+
+
 def condition(pod: Object, kind: str) -> Object:
     """Get a condition of the pod; an empty one if it has none of this kind."""
-    every = (pod.get("status") or {}).get("conditions") or []
-    return next((entry for entry in every if entry["type"] == kind), {})
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return next((entry for entry in conditions if entry["type"] == kind), {})
 
 
 def has_condition(item: Object, kind: str) -> bool:
@@ -118,9 +134,17 @@ def node_unreachable(pod: Object) -> str:
 def _states(pod: Object) -> list[tuple[Object, Object]]:
     """List its containers' states, waiting and terminated; initial containers first."""
     status = pod.get("status") or {}
-    every = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-    states = [status.get("state") or {} for status in every]
+    statuses = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    states = [status.get("state") or {} for status in statuses]
     return [(state.get("waiting") or {}, state.get("terminated") or {}) for state in states]
+
+
+def main_container(pod: Object) -> str:
+    """Name the container of a pod's rank: the one that kubectl reads by default, else the first."""
+    notes = pod["metadata"].get("annotations") or {}
+    first: list[Object] = (pod.get("spec") or {}).get("containers") or []
+    name = notes.get("kubectl.kubernetes.io/default-container") or (first[0].get("name") if first else "")
+    return name or ""
 
 
 def status_word(pod: Object) -> str:
@@ -157,8 +181,8 @@ def _last_words(message: str) -> str:
     """Shorten a termination message, which may be the end of the container's log."""
     if "\n" not in message:
         return message[:LONGEST]
-    found = tracebacks.find(tracebacks.Line("", text) for text in tracebacks.with_head(message.splitlines()))
-    return found[0].error[:LONGEST] if found else ""
+    parsed = tracebacks.find(tracebacks.Line("", text) for text in tracebacks.with_head(message.splitlines()))
+    return parsed[0].error[:LONGEST] if parsed else ""
 
 
 def finished_at(pod: Object) -> str:
@@ -178,8 +202,13 @@ def last_message(pod: Object) -> list[tracebacks.Line]:
     ]
 
 
-def table(pods: Iterable[Object]) -> Table:
-    """Make a table of pods, those of a run by their rank."""
+def table(pods: Iterable[Object], *, reasons: Mapping[str, str] = NONE) -> Table:
+    """Make a table of pods, those of a run by their rank.
+
+    Args:
+        pods: The pods.
+        reasons: By a pod's name why it waits, where the pod itself does not say so.
+    """
     ordered = sorted(
         pods, key=lambda pod: (-1 if node_rank(pod) is None else node_rank(pod), pod["metadata"]["name"])
     )
@@ -197,9 +226,20 @@ def table(pods: Iterable[Object]) -> Table:
                 pod["spec"].get("nodeName"),
                 status.get("podIP"),
                 age(pod["metadata"].get("creationTimestamp")),
-                why(pod),
+                why(pod) or reasons.get(pod["metadata"]["name"], ""),
             ]
         )
     if not any(row[-1] for row in rows):  # all run
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return Table(columns, rows, empty="no pods")
+
+
+def seconds_run(run_pods: Iterable[Object]) -> float | None:
+    """Count the seconds from the first start of a container to the last end; None if none has ended."""
+    statuses = (status for pod in run_pods for status in pod.get("status", {}).get("containerStatuses") or ())
+    ended = [state for status in statuses if (state := status.get("state", {}).get("terminated"))]
+    starts = [state["startedAt"] for state in ended if state.get("startedAt")]
+    ends = [state["finishedAt"] for state in ended if state.get("finishedAt")]
+    if not starts or not ends:
+        return None
+    return (datetime.fromisoformat(max(ends)) - datetime.fromisoformat(min(starts))).total_seconds()

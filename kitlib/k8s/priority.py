@@ -14,12 +14,12 @@ def ensure_priority_class(kube: Kube, name: str) -> None:
     they belong to the whole cluster, and other people's pods may use them.
     """
     path = config.manifests("priority") / f"{name}.yaml"
-    own = manifests.read(path)[0] if path.is_file() else None
+    definition = manifests.read(path)[0] if path.is_file() else None
     about = f'priority="{name}" in cluster "{kube.cluster}"'
     try:
-        found = kube.find("PriorityClass", name)
-        if found is None and own is not None:
-            kube.create(own)
+        existing = kube.find("PriorityClass", name)
+        if existing is None and definition is not None:
+            kube.create(definition)
     except Rejected as error:
         if error.status == 409:  # created by somebody else meanwhile
             return
@@ -27,19 +27,21 @@ def ensure_priority_class(kube: Kube, name: str) -> None:
             raise
         if _pods_may_have(kube, name):
             return
-        file = f"kubectl apply -f manifests/priority/{name}.yaml" if own else f'a PriorityClass "{name}"'
+        file = (
+            f"kubectl apply -f manifests/priority/{name}.yaml" if definition else f'a PriorityClass "{name}"'
+        )
         fix = f"ask the cluster's administrator for it ({file}), or leave out priority="
         raise BadInput(f'there is no PriorityClass "{name}"', about=about, fix=fix) from error
-    if found is None and own is None:
+    if existing is None and definition is None:
         fix = f'use one that the kit defines, "high" or "low", or create "{name}"'
         raise BadInput(f'there is no PriorityClass "{name}"', about=about, fix=fix)
     with progress(f"priority class {name}") as line:
-        if own is None:  # somebody else's, which is there
+        if definition is None:  # somebody else's, which is there
             return
-        if found is None:
-            line.done(f"created, with the value {own['value']:,}")
-        elif found["value"] != own["value"]:
-            line.done(f"it exists with the value {found['value']:,}, and is used as it is")
+        if existing is None:
+            line.done(f"created, with the value {definition['value']:,}")
+        elif existing["value"] != definition["value"]:
+            line.done(f"it exists with the value {existing['value']:,}, and is used as it is")
 
 
 def _pods_may_have(kube: Kube, name: str) -> bool:

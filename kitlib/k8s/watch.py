@@ -135,9 +135,9 @@ def watch_objects(kube: Kube, *specs: WatchSpec) -> Iterator[Snapshot]:
 
 def _take(changes: Changes) -> list[tuple[str, dict[str, Object] | Exception]]:
     try:
-        taken = [changes.get(timeout=TICK_SECONDS)]
+        batch = [changes.get(timeout=TICK_SECONDS)]
     except queue.Empty:
         return []
     while not changes.empty():
-        taken.append(changes.get())
-    return taken
+        batch.append(changes.get())
+    return batch

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kitlib.metrics.events import Event, is_number
+from kitlib.metrics.events import Event, figure, finite_figure, whole_number
 
 STEP, LOSS, SMOOTH, RATE, WORLD, GPU = range(6)  # the columns of a rank's rows
-MOST_ROWS = 4096
+MOST_ROWS, MOST_RANKS = 4096, 512
 WEIGHT = 0.4  # of a new loss in the smoothed one, after many of them
 MOST_BUCKETS, LEAST_BUCKETS = 320, 60
 MOST_BYTES = 48_000  # of a frame, so that a browser far away keeps up
@@ -134,38 +134,38 @@ class TrainingMetrics:
         return _frame(steps, ranks, spread, self.validation_losses())
 
     def _step(self, event: Event) -> None:
-        step, loss = event.fields.get("step"), _number(event.fields.get("loss"))
-        if not isinstance(step, int) or isinstance(step, bool) or loss is None:
+        step, loss = whole_number(event.fields.get("step")), figure(event.fields.get("loss"))
+        if step is None or loss is None or (event.rank not in self._rows and len(self._rows) >= MOST_RANKS):
             return
         rate, gpu = (
-            math.nan if (value := _number(event.fields.get(key))) is None else value
+            math.nan if (value := figure(event.fields.get(key))) is None else value
             for key in ("images_per_s", "gpu_percent")
         )
         known = self._rows.setdefault(event.rank, _Rows())
         known.add(step, loss, rate, event.world_size, gpu)
 
     def _epoch(self, event: Event) -> None:
-        number, loss = event.fields.get("epoch"), _number(event.fields.get("loss"))
-        if not isinstance(number, int):
+        number, loss = whole_number(event.fields.get("epoch")), figure(event.fields.get("loss"))
+        if number is None or (number not in self.epochs and len(self.epochs) >= MOST_ROWS):
             return
         epoch = self.epochs.setdefault(number, EpochMetrics())
         if loss is not None:
             epoch.loss[event.rank] = loss
-        rate, seconds = (_number(event.fields.get(key)) for key in ("images_per_s", "seconds"))
+        rate, seconds = (finite_figure(event.fields.get(key)) for key in ("images_per_s", "seconds"))
         if rate is not None:
             epoch.rate[event.rank] = rate
         epoch.seconds = max(epoch.seconds, seconds or 0.0)
 
     def _eval(self, event: Event) -> None:
-        loss, step = _number(event.fields.get("loss")), event.fields.get("step", self.last_step)
-        if loss is not None and is_number(step) and len(self.validation) < MOST_ROWS:
+        loss, step = figure(event.fields.get("loss")), finite_figure(event.fields.get("step", self.last_step))
+        if loss is not None and step is not None and len(self.validation) < MOST_ROWS:
             self.validation.setdefault(int(step), {})[event.rank] = loss
-        accuracy = _number(event.fields.get("accuracy"))
+        accuracy = finite_figure(event.fields.get("accuracy"))
         if accuracy is None:
             return
         self.accuracy = accuracy
-        number = event.fields.get("epoch", max(self.epochs, default=None))
-        if number in self.epochs:
+        number = whole_number(event.fields.get("epoch", max(self.epochs, default=None)))
+        if number is not None and number in self.epochs:
             self.epochs[number].accuracy = accuracy
 
 
@@ -200,9 +200,9 @@ class _Rows:
         if self.count < MOST_ROWS:
             self.rows = np.concatenate([self.rows, np.empty_like(self.rows)])
             return
-        kept = _extremes(self.view, _width([self.view], MOST_ROWS // 4))
-        self.count = len(kept)
-        self.rows[: self.count] = kept
+        thinned = _extremes(self.view, _width([self.view], MOST_ROWS // 4))
+        self.count = len(thinned)
+        self.rows[: self.count] = thinned
 
 
 def _width(rows: list[np.ndarray], buckets: int) -> int:
@@ -222,11 +222,11 @@ def _extremes(rows: np.ndarray, width: int) -> np.ndarray:
 
 def _gridded(rows: np.ndarray, width: int) -> np.ndarray:
     """Place the extremes of each bucket at its beginning and its middle, the same for every rank."""
-    kept = _extremes(rows, width)
-    bucket = kept[:, STEP] // width
+    thinned = _extremes(rows, width)
+    bucket = thinned[:, STEP] // width
     second = np.diff(bucket, prepend=-1) == 0
-    kept[:, STEP] = bucket * width + second * (width / 2)
-    return kept
+    thinned[:, STEP] = bucket * width + second * (width / 2)
+    return thinned
 
 
 def _frame(
@@ -254,8 +254,8 @@ def _frame(
 
 def _filled(spread: np.ndarray) -> np.ndarray:
     """Fill the holes of each rank with its last report."""
-    there = ~np.isnan(spread[:, :, STEP])
-    index = np.maximum.accumulate(np.where(there, np.arange(spread.shape[1]), 0), axis=1)
+    valid = ~np.isnan(spread[:, :, STEP])
+    index = np.maximum.accumulate(np.where(valid, np.arange(spread.shape[1]), 0), axis=1)
     return np.take_along_axis(spread, index[:, :, None], axis=1)
 
 
@@ -264,7 +264,3 @@ def _over_ranks(values: np.ndarray, part: np.ndarray, *, mean: bool) -> np.ndarr
     count = known.sum(axis=0)
     total = np.where(known, values, 0.0).sum(axis=0)
     return np.where(count > 0, total / np.maximum(count, 1) if mean else total, np.nan)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if is_number(value) else None

@@ -12,6 +12,10 @@ from typing import Any, TypeGuard
 EVENTS = ("start", "step", "epoch", "rendezvous", "checkpoint", "resume", "eval", "end")
 COMMON = ("event", "time", "rank", "world_size")
 MAX_DIGITS = 18  # of a whole number in 64 bits
+MOST_RANKS = 4096  # that are told apart: a pod can write any number
+MOST = 1e30  # of a figure: sums and axes of larger ones overflow
+LAST_TIME = 1e11  # a year of four digits
+LONGEST_LINE = 1 << 20  # characters in which an event is looked for
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ def parse_line(line: str) -> Event | None:
     if body is None or not isinstance(body.get("event"), str):
         return None
     time, rank, world_size = (body.get(key) for key in COMMON[1:])
-    if not (is_number(time) and math.isfinite(time) and _is_count(rank) and _is_count(world_size)):
+    if not (is_number(time) and 0 <= time < LAST_TIME and _is_count(rank) and _is_count(world_size)):
         return None
     fields = {key: value for key, value in body.items() if key not in COMMON}
     return Event(body["event"], float(time), rank, world_size, fields)
@@ -62,7 +66,7 @@ def parse_object(line: str) -> dict[str, Any] | None:
     Whole numbers of more than 64 bits become floats, so that they can be calculated with and shown.
     """
     start = line.find("{")  # torchrun may put "[default0]:" in front
-    if start < 0:
+    if start < 0 or len(line) > LONGEST_LINE:
         return None
     try:
         return json.loads(line[start:], parse_int=_whole)  # what begins with a brace is an object
@@ -91,7 +95,19 @@ def _whole(digits: str) -> int | float:
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST_RANKS
+
+
+def figure(value: object) -> float | None:
+    """Read a figure of a trainer's line: a number, NaN if nothing can be calculated with it; else None."""
+    if not is_number(value):
+        return None
+    return float(value) if abs(value) <= MOST else math.nan
+
+
+def finite_figure(value: object) -> float | None:
+    """Read a figure of a trainer's line that can be calculated with; None for anything else."""
+    return None if (number := figure(value)) is None or math.isnan(number) else number
 
 
 def whole_number(value: object) -> int | None:

@@ -82,7 +82,7 @@ def _event(body: Mapping[str, Any], pod: str) -> str:
     rest.pop("time", None)  # the log's own
     if kind not in WORLD:
         rest.pop("world_size", None)
-    who = _who(rest)
+    rank = _who(rest)
     rest = {name: value for name, value in rest.items() if value is not None or name not in _FIGURES}
     figures = [(name, _figure(name, rest)) for name in _FIGURES if is_number(rest.get(name))]
     if kind == "epoch" and figures and figures[0][0] == "epoch":
@@ -90,7 +90,7 @@ def _event(body: Mapping[str, Any], pod: str) -> str:
         kind = ""
     elif kind == "step" and any(name == "step" for name, _ in figures):
         kind = ""
-    words = ["" if who == pod else who, _text(kind), *(value for _, value in figures), _pairs(rest)]
+    words = ["" if rank == pod else rank, _text(kind), *(value for _, value in figures), _pairs(rest)]
     return "  ".join(filter(None, words))
 
 

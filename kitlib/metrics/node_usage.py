@@ -26,7 +26,7 @@ class NodeUse:
         cpu: Cores.
         memory: Bytes.
         gpus: GPUs that its pods request.
-        gpu: Percent of them in use, as trainers report it.
+        gpu: Percent of the time in which they are busy.
     """
 
     cpu: float | None = None
@@ -37,14 +37,14 @@ class NodeUse:
 
 def read_counters(text: Iterable[str], now: float) -> tuple[float, float, float] | None:
     """Read a kubelet's ``/metrics/resource``: the counters' time, seconds of CPU until then, bytes in use."""
-    found: dict[str, tuple[float, float]] = {}
+    counters: dict[str, tuple[float, float]] = {}
     for line in text:
         name, *rest = line.split()[:3] or [""]
         if name in _COUNTERS and rest:
-            found[_COUNTERS[name]] = float(rest[0]), (float(rest[1]) / 1000 if len(rest) > 1 else now)
-    if len(found) < 2:
+            counters[_COUNTERS[name]] = float(rest[0]), (float(rest[1]) / 1000 if len(rest) > 1 else now)
+    if len(counters) < 2:
         return None
-    return found["cpu"][1], found["cpu"][0], found["memory"][0]
+    return counters["cpu"][1], counters["cpu"][0], counters["memory"][0]
 
 
 class Rates:
@@ -79,7 +79,7 @@ def figures(metrics: Iterable[Object]) -> dict[str, tuple[float, float]]:
 
 def gpus_held(pods: Iterable[Object]) -> dict[str, float]:
     """Count the GPUs that the pods of each node request."""
-    held: dict[str, float] = {}
+    by_node: dict[str, float] = {}
     for pod in pods:
         node = pod["spec"].get("nodeName")
         if node and not finished(pod):
@@ -87,8 +87,10 @@ def gpus_held(pods: Iterable[Object]) -> dict[str, float]:
                 (container.get("resources") or {}).get("limits") or {}
                 for container in pod["spec"]["containers"]
             )
-            held[node] = held.get(node, 0.0) + sum(parse_quantity(limit.get(GPU, 0)) for limit in limits)
-    return held
+            by_node[node] = by_node.get(node, 0.0) + sum(
+                parse_quantity(limit.get(GPU, 0)) for limit in limits
+            )
+    return by_node
 
 
 @dataclass

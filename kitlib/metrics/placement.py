@@ -49,14 +49,14 @@ class Placement:
         self._open: dict[str, int] = {}  # by uid: the index of its current interval
         self._looked = False
 
-    def observe(self, seen: Iterable[Object], *, now: float) -> None:
+    def observe(self, pods: Iterable[Object], *, now: float) -> None:
         """Add all pods of the cluster at one time."""
-        there = set()
-        for pod in seen:
+        uids = set()
+        for pod in pods:
             uid = pod["metadata"]["uid"]
-            there.add(uid)
+            uids.add(uid)
             self._observe_one(uid, pod, now)
-        for uid in set(self._open) - there:
+        for uid in set(self._open) - uids:
             self._close(uid, now)
             self.ends.setdefault(uid, "deleted")
         self._looked = True
@@ -86,10 +86,10 @@ class Placement:
 
     def add_loss(self, group: str, time: float, loss: float) -> None:
         """Add a reported loss; of very many, every other one is dropped."""
-        every = self.losses.setdefault(group, [])
-        every.append((time, loss))
-        if len(every) > MOST_LOSSES:
-            del every[1::2]
+        losses = self.losses.setdefault(group, [])
+        losses.append((time, loss))
+        if len(losses) > MOST_LOSSES:
+            del losses[1::2]
 
     def seconds(self, uid: str, *states: str, now: float) -> float:
         """Sum the time of a pod in these states."""
@@ -118,8 +118,8 @@ def group_of(pod: Object) -> str:
 
 def short(name: str) -> str:
     """Extract the number at the end of a pod's name, if there is one."""
-    found = re.search(r"-(\d+)$", name)
-    return found[1] if found else ""
+    match = re.search(r"-(\d+)$", name)
+    return match[1] if match else ""
 
 
 def _where(pod: Object) -> tuple[str, str]:

@@ -19,12 +19,12 @@ class RankProcess:
 
 def replica_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, RankProcess]:
     """Locate master, servers and workers of parameter servers, by the last start of each."""
-    found = {}
+    by_replica = {}
     for pod, event in reported:
         if event.event == "start":
             name = pods.replica_id(pod)
-            found[name] = RankProcess(name, pod, whole_number(event.fields.get("pid")))
-    return dict(sorted(found.items()))
+            by_replica[name] = RankProcess(name, pod, whole_number(event.fields.get("pid")))
+    return dict(sorted(by_replica.items()))
 
 
 def rank_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, RankProcess]:
@@ -36,8 +36,8 @@ def rank_processes(reported: Iterable[tuple[Object, Event]]) -> dict[int | str, 
         return {}
     met.sort(key=lambda pair: pair[1].time)
     newest = met[-1][1]
-    found = {}
+    by_rank = {}
     for pod, event in met:
         if event.fields.get("round") == newest.fields.get("round") and event.rank < newest.world_size:
-            found[event.rank] = RankProcess(event.rank, pod, whole_number(event.fields.get("pid")))
-    return dict(sorted(found.items()))
+            by_rank[event.rank] = RankProcess(event.rank, pod, whole_number(event.fields.get("pid")))
+    return dict(sorted(by_rank.items()))

@@ -7,7 +7,7 @@ total only if an event has one.
 
 from dataclasses import dataclass
 
-from kitlib.metrics.events import Event, is_number
+from kitlib.metrics.events import MOST_RANKS, Event, figure, finite_figure
 from kitlib.metrics.log_format import number
 
 
@@ -47,15 +47,19 @@ class RunProgress:
         if epochs := _count(fields.get("epochs")):
             self._totals["epochs"] = epochs
         if kind == "progress":
-            self._percent = _figure(fields.get("percent"))
+            self._percent = finite_figure(fields.get("percent"))
         elif kind in ("step", "epoch") or (kind == "end" and steps and role is None):
-            rank = self._ranks.setdefault((role, event.rank), _Rank())
+            rank = self._ranks.get((role, event.rank))
+            if rank is None:
+                if len(self._ranks) >= MOST_RANKS:
+                    return
+                rank = self._ranks[role, event.rank] = _Rank()
             if (step := _count(fields.get("steps" if kind == "end" else "step"))) is not None:
                 rank.step = step
             if (epoch := _count(fields.get("epoch"))) is not None:
                 rank.epoch = epoch + (kind == "epoch")
-            rank.loss = rank.loss if (loss := _figure(fields.get("loss"))) is None else loss
-            rank.rate = rank.rate if (rate := _figure(fields.get("images_per_s"))) is None else rate
+            rank.loss = rank.loss if (loss := figure(fields.get("loss"))) is None else loss
+            rank.rate = rank.rate if (rate := finite_figure(fields.get("images_per_s"))) is None else rate
 
     @property
     def position(self) -> tuple[float, float | None, str]:
@@ -113,7 +117,3 @@ class RunProgress:
 
 def _count(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _figure(value: object) -> float | None:
-    return float(value) if is_number(value) else None

@@ -13,7 +13,9 @@ from kitlib.metrics.events import Event
 if TYPE_CHECKING:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-_HOST = re.compile(r"tfevents\.\d+\.(?P<host>.+?)\.\d+\.\d+$")  # of events.out.tfevents.TIME.HOST.PID.NUMBER
+_HOST = re.compile(
+    r"tfevents\.\d+\.(?P<host>.{1,253}?)\.\d+\.\d+$"
+)  # of events.out.tfevents.TIME.HOST.PID.NUMBER
 
 
 def read_tensorboard(folder: str | Path) -> list[Event]:
@@ -38,12 +40,12 @@ def read_tensorboard(folder: str | Path) -> list[Event]:
         raise BadInput("there are no event files of TensorBoard", about=str(folder), fix=fix)
     ranks = [_rank(file) for file in files]
     world = max(ranks) + 1
-    found = []
+    events = []
     for file, rank in zip(files, ranks, strict=True):
         reader = EventAccumulator(str(file), size_guidance={"scalars": 0, "tensors": 0})
         reader.Reload()
-        found += _events(reader, rank=rank, world=world)
-    return found
+        events += _events(reader, rank=rank, world=world)
+    return events
 
 
 def _events(reader: "EventAccumulator", *, rank: int, world: int) -> list[Event]:

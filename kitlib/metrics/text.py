@@ -13,7 +13,7 @@ from itertools import islice
 from kitlib.display.tables import parse_time, plain
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput
-from kitlib.metrics.events import Event, parse_line
+from kitlib.metrics.events import MAX_DIGITS, Event, parse_line
 
 _NUMBER = (
     r"(?:[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?))"
@@ -26,6 +26,23 @@ _PAIR = re.compile(
     rf"[\"'$(\[]*(?:[a-z_][\w.]*\([\[(]*)?(?P<value>{_NUMBER})",
     re.IGNORECASE,
 )
+# "loss (for one batch) at step 200: 0.9", "lm loss value: 8.5", "loss for epoch 7 is 0.5", "Loss avg: 0.5"
+_AT = re.compile(
+    r"(?<![\w./@-])(?P<key>[a-z_]{0,20}loss)(?: \([a-z0-9 ]{1,30}\))?"
+    r" (?:at|per|for|after|value|avg|mean|G|D)\b[\w ]{0,40}"
+    rf"(?:\s{{0,2}}[:=]|(?<=\w) is)\s{{0,4}}(?P<value>{_NUMBER})",
+    re.IGNORECASE,
+)
+# "Validation loss 40: 0.5", "Train loss 40 0.512500 Grad Norm 1.5": the first number counts
+_COUNTED = re.compile(rf"\d+:?\s{{1,4}}(?P<value>(?=\d*\.){_NUMBER})", re.IGNORECASE)
+_POSITION = re.compile(r"\s*/\s*\d+")  # "[3/200]" behind its first number
+# "LOSS train 1.25 valid 1.5", "loss train: 1.5, val: n/a"
+_OF_BOTH = re.compile(
+    rf"(?<![\w./@-])loss (?P<first>[a-z]{{3,12}}):? (?P<training>{_NUMBER})"
+    rf"(?:,? (?P<second>[a-z]{{3,12}}):? (?P<validation>{_NUMBER}))?",
+    re.IGNORECASE,
+)
+_HEADING = re.compile(r"[a-z][a-z ]{2,40}:\s*", re.IGNORECASE)  # of the next line: "Test Error: "
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")  # of valLoss, val_loss, CrossEntropyLoss
 _TRAIN = {"train", "training", "trn"}
 _VALIDATION = {
@@ -57,10 +74,15 @@ _WHOLE = {
     *_TRAIN,
     *_VALIDATION,
 }
-_NO_LOSS = {"scale", "scaler", "weight", "weights", "coef", "fn", "function"}
-_BEST = re.compile(r"\b(?:best|lowest|minimum)\s+(?:[a-z]+\s+)?$", re.IGNORECASE)
-_SPLITS = {"|": r"\s*\|\s*", "\t": r"\t", ",": r"\s*,\s*", "  ": r"\s{2,}", " ": r"\s+"}  # columns of a table
+_NO_LOSS = {
+    *("q", "scale", "scaler", "weight", "weights", "coef", "fn", "function", "type", "beta", "k"),
+    *("target", "threshold", "reduction"),
+}
+# Before the word: what is no loss of this step.
+_BEST = re.compile(r"\b(?:best|lowest|minimum|target|scaled)\s+(?:[a-z]+\s+){0,3}$", re.IGNORECASE)
+_SPLITS = {"|": r"\|", "\t": r"\t", ",": ",", "  ": r"\s{2,}", " ": r"\s+"}  # columns of a table
 MOST_PAIRS, LONGEST_HEAD = 64, 1000  # in a line that a pod may make as long as it likes
+LONGEST_LINE, LONGEST_NAME = 65_536, 200  # characters that are read of it, and of a name in it
 LOSS, VALIDATION = "loss", "val_loss"
 
 
@@ -74,9 +96,9 @@ def parse_text(logs: Mapping[int | str, Iterable[Line]], pattern: str | None = N
             there are none, the losses, by their names or their columns.
     """
     if pattern is None:
-        found = [event for lines in logs.values() for line in lines if (event := parse_line(line.text))]
-        if found:
-            return found
+        events = [event for lines in logs.values() for line in lines if (event := parse_line(line.text))]
+        if events:
+            return events
     expression = None if pattern is None else _compiled(pattern)
     return [
         event
@@ -108,13 +130,18 @@ class LossReader:
 
     _split: str = ""
     _columns: list[str] = field(default_factory=list)
+    _heading: str = ""
 
     def read(self, text: str) -> dict[str, float]:
         """Read the losses of training and validation from what `shown` lists."""
         text = re.sub(" {3,}", "  ", re.sub("[│┃¦]", "|", text))
         pairs = list(islice(_PAIR.finditer(text), MOST_PAIRS))
         losses = (pair for pair in pairs if _is_loss(pair["key"]) and not _BEST.search(text, 0, pair.start()))
-        names = [(_kind(text, pair, pairs), pair["key"], pair["value"]) for pair in losses]
+        names = [(_kind(text, pair, pairs), pair["key"], _number(text, pair)) for pair in losses]
+        if self._heading and not _SCOPE.search(text):
+            names = [(self._heading, name, value) for _, name, value in names]
+        self._heading = _scope(text) if _HEADING.fullmatch(text) else ""
+        names = names or list(_sentences(text))
         if not names:
             names = [(_scope(name) or LOSS, name, value) for name, value in self._row(text)]
         if any(pair["key"].startswith("train_runtime") for pair in pairs):  # Hugging Face's summary of it all
@@ -129,7 +156,7 @@ class LossReader:
 
     def _row(self, text: str) -> Iterator[tuple[str, str]]:
         """Yield the losses of a table's row; a line of words with a loss among them is its head."""
-        cells = re.split(_SPLITS[self._split], text.strip().strip("|").strip()) if self._split else []
+        cells = self._cells(text) if self._split and len(text) < LONGEST_HEAD else []
         if self._columns and len(cells) >= len(self._columns) and re.match(r"\d", cells[0]):
             named = zip(self._columns, cells, strict=False)
             yield from (
@@ -142,13 +169,38 @@ class LossReader:
         ):
             head = text.strip().strip("|").strip()
             self._split = next((split for split in _SPLITS if split in head), "")
-            columns = re.split(_SPLITS[self._split], head) if self._split else []
+            columns = self._cells(text) if self._split else []
             self._columns = columns if any(_is_loss(name) for name in columns) else []
+
+    def _cells(self, text: str) -> list[str]:
+        cells = re.split(_SPLITS[self._split], text.strip().strip("|").strip())
+        return [cell.strip() for cell in cells]
+
+
+def _number(text: str, pair: re.Match[str]) -> str:
+    """Read the number of a pair: the second where a step's comes first, as in "Train loss 40 0.5125"."""
+    bare = not text[pair.end("key") : pair.start("value")].strip()
+    counted = _COUNTED.match(text, pair.start("value")) if bare else None
+    return counted["value"] if counted else pair["value"]
+
+
+def _sentences(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the losses of a line that says more between the word and its number."""
+    if not re.search("loss", text, re.IGNORECASE):
+        return
+    if (both := _OF_BOTH.search(text)) and (first := _scope(both["first"])):
+        yield first, LOSS, both["training"]
+        if both["second"] and (second := _scope(both["second"])):
+            yield second, LOSS, both["validation"]
+        return
+    for match in islice(_AT.finditer(text), MOST_PAIRS):
+        if not _BEST.search(text, 0, match.start()):
+            yield _kind(text, match, ()), match["key"], match["value"]
 
 
 def _parts(name: str) -> set[str]:
     """Split a name into its words: ``valLoss``, ``val_loss`` and ``valloss`` alike."""
-    words = {part.lower() for part in _PARTS.findall(name)}
+    words = {part.lower() for part in _PARTS.findall(name[-LONGEST_NAME:])}
     joined = {word for word in words if word.endswith("loss") and word[:-4] in _WHOLE}
     return words - joined | {part for word in joined for part in (word[:-4], "loss")}
 
@@ -170,9 +222,17 @@ def _kind(text: str, loss: re.Match[str], pairs: Sequence[re.Match[str]]) -> str
     """
     if scope := _scope(loss["key"]):
         return scope
-    others = {pair.start() for pair in pairs if not _parts(pair["key"]) & {"loss", *_COUNTS}}
+    if "Saving dict for global step" in text:  # TensorFlow's Estimator evaluates
+        return VALIDATION
+    other_fields = {
+        pair.start()
+        for pair in pairs
+        if not _parts(pair["key"]) & {"loss", *_COUNTS} and not _POSITION.match(text, pair.end())
+    }
     words = [
-        word for word in _SCOPE.finditer(text, 0, loss.start()) if not {word.start(), word.end() + 1} & others
+        word
+        for word in _SCOPE.finditer(text, 0, loss.start())
+        if not {word.start(), word.end() + 1} & other_fields
     ]
     return VALIDATION if words and words[-1][0].lower() in _VALIDATION else LOSS
 
@@ -189,7 +249,7 @@ class LossEvents:
 
     def read(self, line: Line, *, world: int) -> Iterator[Event]:
         """Yield the events of a line, of a world of that size."""
-        time, parts = parse_time(line.time).timestamp(), shown(line.text)
+        time, parts = parse_time(line.time).timestamp(), shown(line.text[:LONGEST_LINE])
         for text in map(plain, parts):
             # A bar repeats what it has shown: at each of its steps, and in the next epoch.
             bar = len(parts) > 1 or "%|" in text
@@ -199,8 +259,8 @@ class LossEvents:
     def _matched(self, text: str) -> Iterator[tuple[str, dict[str, object]]]:
         if self.pattern and (match := self.pattern.search(text)):
             groups = match.groupdict().items()
-            found = {name: _value(value) for name, value in groups if value is not None}
-            yield "step", {"step": self._step} | found
+            fields = {name: _value(value) for name, value in groups if value is not None}
+            yield "step", {"step": self._step} | fields
             self._step += 1
 
     def _losses(self, text: str, *, bar: bool) -> Iterator[tuple[str, dict[str, object]]]:
@@ -215,8 +275,9 @@ class LossEvents:
 
 
 def _value(text: str) -> object:
-    if re.fullmatch(r"[-+]?\d+", text.replace(",", "")):
-        return int(text.replace(",", ""))
+    digits = text.replace(",", "")
+    if re.fullmatch(r"[-+]?\d+", digits):
+        return int(digits) if len(digits) <= MAX_DIGITS else float(digits)
     return _float(text) if re.fullmatch(rf"{_NUMBER}%?", text, re.IGNORECASE) else text
 
 

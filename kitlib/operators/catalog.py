@@ -59,13 +59,10 @@ def fetch(part: OperatorPart, folder: Path, *, report: Callable[[str], None]) ->
     with tempfile.TemporaryFile() as file:
         _download(part.url, file, report)
         folder.mkdir()
-        if part.folder:
-            _unpack(part, file, folder)
-        else:
-            (folder / PurePosixPath(part.url).name).write_bytes(file.read())
-    if (found := digest(folder)) != part.digest:
+        _unpack(part, file, folder)
+    if (actual := digest(folder)) != part.digest:
         raise InstallFailed(
-            f"the manifests are not those that the kit was tested with: their digest is {found}",
+            f"the manifests are not those that the kit was tested with: their digest is {actual}",
             about=part.url,
             fix=f"fetch them another way and compare: the digest should be {part.digest}",
         )
@@ -73,8 +70,8 @@ def fetch(part: OperatorPart, folder: Path, *, report: Callable[[str], None]) ->
 
 def find_local(part: OperatorPart) -> Path | None:
     """Find a part's manifests on this machine, beside its program for local clusters."""
-    found = manifests_here(part.program) if part.program else None
-    return found if found and digest(found) == part.digest else None
+    folder = manifests_here(part.program) if part.program else None
+    return folder if folder and digest(folder) == part.digest else None
 
 
 def digest(folder: Path) -> str:

@@ -16,6 +16,7 @@ from kitlib import config
 from kitlib.clusters import Cluster, connect
 from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.progress import progress
+from kitlib.display.signatures import checked
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, Rejected
 from kitlib.k8s import manifests, names, pods
@@ -32,11 +33,12 @@ ASK_SECONDS = 0.3
 REMOVE_SECONDS = 120
 PARTS = (
     "validatingwebhookconfigurations,mutatingwebhookconfigurations,apiservices,deployments,daemonsets,services,"
-    "configmaps,secrets,serviceaccounts,rolebindings,roles,clusterrolebindings,clusterroles"
+    "networkpolicies,configmaps,secrets,serviceaccounts,rolebindings,roles,clusterrolebindings,clusterroles"
 )
 Report = Callable[[str], None]
 
 
+@checked
 def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
     """Install an operator, or find it installed; wait until it answers.
 
@@ -70,6 +72,7 @@ def install(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
     return _table(parts)
 
 
+@checked
 def uninstall(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
     """Remove an operator that the kit installed; one that is not there is fine.
 
@@ -81,15 +84,19 @@ def uninstall(name: str, *, cluster: Cluster | str = DEFAULT_CLUSTER) -> Table:
     """
     parts = _parts(name)
     cluster = connect(cluster) if isinstance(cluster, str) else cluster
-    kept: list[tuple[str, str, str]] = []
+    remaining: list[tuple[str, str, str]] = []
     with progress(f"operator {name}") as line:
         for part in reversed(parts):
             line.update(f"removing {part.name}")
             left = _left(cluster.kube, part)
             _remove(cluster, part, with_kinds=not left)
-            kept += left
-        line.done(f"removed, but for the definitions of what {len(kept)} objects are" if kept else "removed")
-    return Table(("kind", "namespace", "name"), kept, empty="nothing is left of it")
+            remaining += left
+        line.done(
+            f"removed, but for the definitions of what {len(remaining)} objects are"
+            if remaining
+            else "removed"
+        )
+    return Table(("kind", "namespace", "name"), remaining, empty="nothing is left of it")
 
 
 def list_operators(cluster: Cluster) -> Table:
@@ -97,9 +104,9 @@ def list_operators(cluster: Cluster) -> Table:
     rows = []
     for name, parts in OPERATORS.items():
         kind, namespace, workload = parts[-1].workload
-        there = cluster.kube.within(namespace).find(kind, workload)
-        annotations = (there["metadata"].get("annotations") or {}) if there else {}
-        version = annotations.get(INSTALLED, "not the kit's") if there else ""
+        controller = cluster.kube.within(namespace).find(kind, workload)
+        annotations = (controller["metadata"].get("annotations") or {}) if controller else {}
+        version = annotations.get(INSTALLED, "not the kit's") if controller else ""
         rows.append((name, parts[-1].version, version or cluster.built_in(name)))
     return Table(("operator", "version", "installed"), rows)
 
@@ -120,21 +127,21 @@ def _table(parts: list[OperatorPart] | tuple[OperatorPart, ...]) -> Table:
 
 def _install(cluster: Cluster, part: OperatorPart, report: Report) -> None:
     kind, namespace, name = part.workload
-    there = cluster.kube.within(namespace).find(kind, name)
-    meta = there["metadata"] if there else {}
+    controller = cluster.kube.within(namespace).find(kind, name)
+    meta = controller["metadata"] if controller else {}
     ours = (meta.get("labels") or {}).get(OPERATOR) == part.name
     complete = (meta.get("annotations") or {}).get(INSTALLED) == part.version
     with tempfile.TemporaryDirectory(prefix="trainyard-") as scratch:
         folder = Path(scratch) / part.name
-        if there is None or (ours and not complete):
+        if controller is None or (ours and not complete):
             _gather(cluster, part, folder, report)
             report(f"applying the manifests of {part.name} {part.version}")
             _apply(cluster, folder)
-        _wait(cluster.kube.within(namespace), part, report, ours=there is None or ours)
+        _wait(cluster.kube.within(namespace), part, report, ours=controller is None or ours)
         if folder.exists():
             if part.then:
                 _apply(cluster, folder / "then")
-            _mark(cluster.kube, there or cluster.kube.within(namespace).get(kind, name), part)
+            _mark(cluster.kube, controller or cluster.kube.within(namespace).get(kind, name), part)
 
 
 def _gather(cluster: Cluster, part: OperatorPart, folder: Path, report: Report) -> None:
@@ -165,15 +172,17 @@ def _wait(kube: Kube, part: OperatorPart, report: Report, *, ours: bool) -> None
     kind, namespace, name = part.workload
     about = f'{kind} "{name}" in namespace "{namespace}" of cluster "{kube.cluster}"'
     resume = f'install("{part.name}") again; cluster.kubectl("describe pods -n {namespace}") tells more'
-    label, own = f"{OPERATOR}={part.name}", f"metadata.name={name},metadata.namespace={namespace}"
-    watched = [WatchSpec(kind, labels=label) for kind in IS_READY] if ours else [WatchSpec(kind, fields=own)]
+    label, field = f"{OPERATOR}={part.name}", f"metadata.name={name},metadata.namespace={namespace}"
+    watched = (
+        [WatchSpec(kind, labels=label) for kind in IS_READY] if ours else [WatchSpec(kind, fields=field)]
+    )
     wait(
         watch_objects(kube.within(""), *watched, WatchSpec("Pod", fields=f"metadata.namespace={namespace}")),
-        until=lambda seen: f"{namespace}/{name}" in seen[kind] and not _not_ready(seen),
+        until=lambda snapshot: f"{namespace}/{name}" in snapshot[kind] and not _not_ready(snapshot),
         what=f"all of {part.name}",
         about=about,
         resume=resume,
-        describe=lambda seen: _holdup(seen, part),
+        describe=lambda snapshot: _holdup(snapshot, part),
         report=report,
     )
     probe = config.DATA / "manifests" / "operators" / part.name / "probe.yaml"
@@ -207,20 +216,20 @@ IS_READY: Mapping[str, Callable[[Object], bool]] = {
 }
 
 
-def _not_ready(seen: Snapshot) -> list[str]:
+def _not_ready(snapshot: Snapshot) -> list[str]:
     """Name the objects that are not ready yet."""
     return [
         f"{kind} {item['metadata']['name']}"
         for kind, is_ready in IS_READY.items()
-        for item in seen.get(kind, {}).values()
+        for item in snapshot.get(kind, {}).values()
         if not is_ready(item)
     ]
 
 
-def _holdup(seen: Snapshot, part: OperatorPart) -> str:
-    items = [item for name, item in seen["Pod"].items() if name.startswith("/".join(part.workload[1:]))]
+def _holdup(snapshot: Snapshot, part: OperatorPart) -> str:
+    items = [item for name, item in snapshot["Pod"].items() if name.startswith("/".join(part.workload[1:]))]
     reasons = sorted({words for item in items if (words := pods.why(item))})
-    return "; ".join(reasons) or f"not ready yet: {', '.join(_not_ready(seen)) or part.workload[2]}"
+    return "; ".join(reasons) or f"not ready yet: {', '.join(_not_ready(snapshot)) or part.workload[2]}"
 
 
 def _answers(kube: Kube, probe: Object) -> Iterator[str]:
@@ -240,7 +249,7 @@ def _answers(kube: Kube, probe: Object) -> Iterator[str]:
 def _left(kube: Kube, part: OperatorPart) -> list[tuple[str, str, str]]:
     """List the objects that users have created of the part's kinds, in all namespaces."""
     everywhere, label = kube.within(""), f"{OPERATOR}={part.name}"
-    found = []
+    remaining = []
     for definition in kube.get_all("CustomResourceDefinition", labels=label):
         spec = definition["spec"]
         version = next(version["name"] for version in spec["versions"] if version["storage"])
@@ -251,8 +260,10 @@ def _left(kube: Kube, part: OperatorPart) -> list[tuple[str, str, str]]:
             if error.status != 404:
                 raise
             continue  # so new that it is not served yet: there is none
-        found += [(kind, item["metadata"].get("namespace", ""), item["metadata"]["name"]) for item in items]
-    return found
+        remaining += [
+            (kind, item["metadata"].get("namespace", ""), item["metadata"]["name"]) for item in items
+        ]
+    return remaining
 
 
 def _remove(cluster: Cluster, part: OperatorPart, *, with_kinds: bool) -> None:

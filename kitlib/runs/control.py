@@ -50,48 +50,48 @@ class RunControl:
         return Text("\n".join(self._signal(process, "CONT", RESUMED) for process in paused))
 
     def _find(self, rank: int | str) -> RankProcess:
-        there = [pod for pod in self.objects.pods() if not pods.finished(pod)]
-        named = any(isinstance(pods.replica_id(pod), str) for pod in there)  # parameter servers
+        live_pods = [pod for pod in self.objects.pods() if not pods.finished(pod)]
+        named = any(isinstance(pods.replica_id(pod), str) for pod in live_pods)  # parameter servers
         if not named:
             check_count(rank, what="rank", least=0, most=10**6)
         reported = [
             (pod, event)
-            for pod in there
+            for pod in live_pods
             for event in events.parse(line.text for line in logs.read_if_reachable(self.kube, pod))
         ]
-        found = replica_processes(reported) if named else rank_processes(reported)
-        if rank not in found:
-            known = ", ".join(map(str, found))
+        processes = replica_processes(reported) if named else rank_processes(reported)
+        if rank not in processes:
+            known = ", ".join(map(str, processes))
             what = "no trainer has reported its rank yet"
             if known:
                 what = f"no process trains as {pods.display_name(rank)}"
             lost = [
                 f"; {pod['metadata']['name']}: {reason}"
-                for pod in there
+                for pod in live_pods
                 if (reason := pods.node_unreachable(pod))
             ]
             fix = f"one of {known}" if known else "wait for the first rendezvous; run.logs() shows it"
             raise BadInput(what + "".join(lost), about=self.objects.about, fix=fix)
-        if found[rank].pid is None:
+        if processes[rank].pid is None:
             raise BadInput(
                 f"the trainer of rank {rank} does not report its process",
                 about=self.objects.about,
                 fix='log pid=os.getpid() in its "rendezvous" or "start" event',
             )
-        return found[rank]
+        return processes[rank]
 
     def _paused(self) -> list[RankProcess]:
         """Find the processes that any kernel has paused, from the Events, in pods that still exist."""
-        there = {pod["metadata"]["uid"]: pod for pod in self.objects.pods() if not pods.finished(pod)}
-        found: dict[tuple[str, str], RankProcess | None] = {}
+        live_pods = {pod["metadata"]["uid"]: pod for pod in self.objects.pods() if not pods.finished(pod)}
+        processes: dict[tuple[str, str], RankProcess | None] = {}
         for entry in sorted(self.objects.events(), key=lambda event: event.get("eventTime") or ""):
             notes = entry["metadata"].get("annotations") or {}
             uid = entry["involvedObject"].get("uid", "")
-            if PID in notes and uid in there:
+            if PID in notes and uid in live_pods:
                 rank = int(notes[RANK]) if notes[RANK].isdigit() else notes[RANK]
-                process = RankProcess(rank, there[uid], int(notes[PID]))
-                found[uid, notes[PID]] = process if entry["reason"] == PAUSED else None
-        return [process for process in found.values() if process]
+                process = RankProcess(rank, live_pods[uid], int(notes[PID]))
+                processes[uid, notes[PID]] = process if entry["reason"] == PAUSED else None
+        return [process for process in processes.values() if process]
 
     def _signal(self, process: RankProcess, signal: str, reason: str) -> Text:
         """Run kill inside the pod, whose PID namespace the number belongs to."""
@@ -121,32 +121,32 @@ class RunControl:
             fix = "launch it with limits: kit.TorchElastic(…, min_nodes=1, max_nodes=8)"
             raise BadInput(f"this run has {before} workers, a fixed number", about=about, fix=fix)
         check_count(workers, what="workers", least=fewest, most=most)
-        there = self.objects.pods()
-        if job_kinds.succeeded(main, there) or job_kinds.failure(main, there) is not None:
+        run_pods = self.objects.pods()
+        if job_kinds.succeeded(main, run_pods) or job_kinds.failure(main, run_pods) is not None:
             raise BadInput("the run has ended", about=about, fix="launch it again")
         now = datetime.now(UTC)
         name = self.objects.name
         with progress(f"run {name}") as line:
-            changed = self._scale(main, workers, there, report=line.update)
+            changed = self._scale(main, workers, run_pods, report=line.update)
             words = f"from {before} to {workers} workers"
             line.done(words)
         self._record(main, main["kind"], SCALED, words, at=now)
         return Text(f"run {name}: {words}" + (f"; {changed}" if changed else ""))
 
     def _scale(
-        self, main: Object, wanted: int, there: Collection[Object], *, report: Callable[[str], None]
+        self, main: Object, replicas: int, run_pods: Collection[Object], *, report: Callable[[str], None]
     ) -> str:
-        notes = {"metadata": {"annotations": {job_kinds.REPLICAS: str(wanted)}}}
+        notes = {"metadata": {"annotations": {job_kinds.REPLICAS: str(replicas)}}}
         patched = main["kind"], main["metadata"]["name"]
         if job_kinds.servers(main):  # the master watches its Job, and does the rest
             self.kube.patch(*patched, notes)
             return "the master creates and deletes them"
         if main["kind"] == job_kinds.POD_TEMPLATE:
-            leaving, new = plan_workers(main, wanted, there)
+            leaving, new = plan_workers(main, replicas, run_pods)
         else:
             new = []
             leaving = [
-                pod for pod in there if (pods.node_rank(pod) or 0) >= wanted and not pods.finished(pod)
+                pod for pod in run_pods if (pods.node_rank(pod) or 0) >= replicas and not pods.finished(pod)
             ]
 
         def apply() -> None:
@@ -158,7 +158,7 @@ class RunControl:
                     self.kube.delete("Pod", pod["metadata"]["name"])
             else:
                 masters = main["spec"].get("pytorchReplicaSpecs", {}).get("Master", {}).get("replicas", 0)
-                self.kube.patch(*patched, {"spec": {"replicas": wanted - masters}}, part="scale")
+                self.kube.patch(*patched, {"spec": {"replicas": replicas - masters}}, part="scale")
 
         self.cache.drain(leaving, apply, seconds=LEAVE_SECONDS, report=report)
         came, went = (", ".join(pod["metadata"]["name"] for pod in some) for some in (new, leaving))
@@ -180,16 +180,16 @@ class RunControl:
 
 
 def plan_workers(
-    template: Object, wanted: int, there: Collection[Object]
+    template: Object, replicas: int, run_pods: Collection[Object]
 ) -> tuple[list[Object], list[Object]]:
     """Choose the plain pods to delete, and make those to create.
 
     A worker on an unreachable node is replaced, and ends when the node is back. A pod that has ended keeps
     its name, so that its log can be read.
     """
-    live = sorted(filter(job_kinds.active, there), key=lambda pod: pods.node_rank(pod) or 0)
-    lost = [pod for pod in there if pods.node_unreachable(pod) and not pods.deleted(pod)]
-    taken = {pod["metadata"]["labels"][names.WORKER] for pod in there}
-    free = (number for number in count() if str(number) not in taken)
-    new = [job_kinds.worker_pod(template, number) for number in islice(free, max(0, wanted - len(live)))]
-    return [*live[wanted:], *lost], new
+    live = sorted(filter(job_kinds.active, run_pods), key=lambda pod: pods.node_rank(pod) or 0)
+    lost = [pod for pod in run_pods if pods.node_unreachable(pod) and not pods.deleted(pod)]
+    numbers = {pod["metadata"]["labels"][names.WORKER] for pod in run_pods}
+    free = (number for number in count() if str(number) not in numbers)
+    new = [job_kinds.worker_pod(template, number) for number in islice(free, max(0, replicas - len(live)))]
+    return [*live[replicas:], *lost], new

@@ -15,7 +15,7 @@ from kitlib.metrics import events
 from kitlib.metrics.run_progress import RunProgress
 
 MOST_PODS = 8
-_PODS = re.compile(r"(\d+) of (\d+) pods")
+_PODS = re.compile(r"\b(\d{1,9}) of (\d{1,9}) pods")
 
 
 class RunFollower(AbstractContextManager["RunFollower"]):
@@ -33,9 +33,9 @@ class RunFollower(AbstractContextManager["RunFollower"]):
         self.began: float = time.monotonic()
         self._followers = logs.PodLogFollowers(kube)
 
-    def follow(self, there: Iterable[Object]) -> None:
+    def follow(self, run_pods: Iterable[Object]) -> None:
         """Follow those that have started."""
-        for pod in filter(pods.started, there):
+        for pod in filter(pods.started, run_pods):
             if len(self._followers.followed) < MOST_PODS:
                 self._followers.follow(pod, pod["metadata"]["uid"])
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
@@ -11,22 +10,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kitlib.display import tracebacks
+from kitlib.causes import Diagnosis, Facts, causes
+from kitlib.causes.processes import PROBE, RANKS, RankState, read_states
+from kitlib.causes.rules.hangs import RULES
 from kitlib.display.progress import progress
+from kitlib.display.signatures import checked_class
 from kitlib.display.tracebacks import Line
 from kitlib.errors import RunFailed
 from kitlib.k8s import logs
 from kitlib.k8s.wait import wait
-from kitlib.runs.logs import LAST_LINES, Log
+from kitlib.runs import guard
+from kitlib.runs.diagnosis import HANG_SECONDS, oldest_call, run_failed, seconds_without_a_step
+from kitlib.runs.logs import Log
 from kitlib.runs.reports import Reports
 
 POLL_SECONDS = 0.2
-STOP_SECONDS = 10  # before processes that do not end are killed
-_RANK = re.compile(r"\[[a-z_]+(\d+)\]:")  # by torchrun's --tee
+_RANK = re.compile(r"\[[a-z_]+(\d+)\]:(?:\[rank\1\]: )?")  # by torchrun's --tee; of a traceback by torch, too
 
 
+@checked_class
 class LocalRun(Reports):
-    """A program that torchrun starts on this machine, in the working directory.
+    """A program that torchrun starts on this machine, in the working directory; it ends with this process.
 
     Args:
         name: Of the run.
@@ -51,24 +55,27 @@ class LocalRun(Reports):
         sources: Mapping[str, str | bytes] | None = None,
     ) -> None:
         self.name, self.about = name, f'run "{name}" on this machine'
-        self._folder = tempfile.TemporaryDirectory(prefix="trainyard-run-")
-        here = Path(self._folder.name)
+        here = Path(tempfile.mkdtemp(prefix="trainyard-run-"))  # the guard removes it
         for name, content in (sources or {}).items():
             (here / name).parent.mkdir(parents=True, exist_ok=True)
             (here / name).write_bytes(content.encode() if isinstance(content, str) else content)
         torchrun = ["torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         tee = ["--tee=3", f"--log-dir={here / 'logs'}"]  # names the rank in each line
+        command = [sys.executable, "-m", *torchrun, *tee, str(here / program if sources else program), *args]
+        path = os.pathsep.join(filter(None, [str(RANKS.parent), os.environ.get("PYTHONPATH")]))
+        self._began = datetime.now(UTC).isoformat()
         with (here / "output").open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", *torchrun, *tee, str(here / program if sources else program), *args],
+                [sys.executable, "-S", guard.__file__, str(os.getpid()), str(here), *command],
+                stdin=subprocess.PIPE,  # its end tells the guard that this process has ended
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONUNBUFFERED": "1"},
+                env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": path, "TRAINYARD_RANKS": str(here)},
                 start_new_session=True,
             )
         self._output = (here / "output").open(encoding="utf-8", errors="replace")
         self._lines: dict[int | str, list[Line]] = {}
-        self._own: list[str] = []  # what torchrun writes itself
+        self._written: list[Line] = []  # in the order of the file, with what torchrun writes itself
         self._torn = ""
 
     def logs(self, *, rank: int | None = None, follow: bool = False) -> Log | Iterator[str]:
@@ -103,18 +110,49 @@ class LocalRun(Reports):
             raise self._failure()
         return self
 
+    def why(self, *, hang_after: float = HANG_SECONDS) -> Diagnosis:
+        """Find out why it has failed or hangs: who, what, the evidence, and what to do.
+
+        Args:
+            hang_after: As for `Run.why`.
+        """
+        self._logs()
+        code = self._process.poll()
+        phase = "Running" if code is None else "Failed" if code else "Succeeded"
+        if code == 0:
+            return Diagnosis(self.about, phase)
+        processes = self._look() if code is None else []
+        still = seconds_without_a_step(
+            (), {0: self._written} if self._written else {0: [Line(self._began, "")]}
+        )
+        still = max(still, oldest_call(processes))
+        facts = Facts(
+            run=self.name,
+            logs=self._lines if code is None else {0: self._written},
+            phase=phase,
+            processes=processes,
+            hang_seconds=still if still >= hang_after else 0.0,
+        )
+        among = RULES if code is None else None
+        return Diagnosis(self.about, phase, tuple(causes(facts, among=among)), ranks=tuple(processes))
+
+    def _look(self) -> list[RankState]:
+        """Look at the processes of its ranks."""
+        probe = [sys.executable, "-S", "-c", PROBE, str(self._process.pid)]
+        with contextlib.suppress(OSError, ValueError):
+            looked = subprocess.run(probe, capture_output=True, text=True, timeout=60, check=False)
+            return list(read_states(looked.stdout, 0))
+        return []
+
     def delete(self) -> None:
         """End its processes, and remove what it wrote to its temporary folder."""
         if self._process.poll() is None:
-            self._process.terminate()  # torchrun ends its processes
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+            self._process.terminate()  # the guard ends all of them, in `guard.STOP_SECONDS` at most
+            self._process.wait()
+        assert self._process.stdin, "it is a pipe"
+        self._process.stdin.close()
         self._logs()
         self._output.close()
-        self._folder.cleanup()
 
     def _states(self) -> Iterator[str]:
         while True:
@@ -124,12 +162,12 @@ class LocalRun(Reports):
                 self._process.wait(POLL_SECONDS)
 
     def _followed(self, only: int | None) -> Iterator[str]:
-        seen = 0
+        position = 0
         for _ in self._states():
             over = self._process.poll() is not None
             lines = logs.merge(self._logs())
-            yield from (line.text for rank, line in lines[seen:] if only in (None, rank))
-            seen = len(lines)
+            yield from (line.text for rank, line in lines[position:] if only in (None, rank))
+            position = len(lines)
             if over:
                 return
 
@@ -140,20 +178,10 @@ class LocalRun(Reports):
             return self._lines
         *whole, self._torn = (self._torn + self._output.read()).split("\n")
         for text in whole:
-            named = _RANK.match(text)
-            if named:
+            if named := _RANK.match(text):
                 self._lines.setdefault(int(named[1]), []).append(Line(now, text[named.end() :]))
-            else:
-                self._own.append(text)
+            self._written.append(Line(now, _RANK.sub(r"[rank\1]: ", text, count=1)))
         return self._lines
 
     def _failure(self) -> RunFailed:
-        written = self._logs()
-        fix = "fix it and launch again; run.logs(rank=…) has all that a rank wrote"
-        found = tracebacks.first(written)
-        if found is not None:
-            what = f"rank {found.rank} failed first: {found.error}"
-            return RunFailed(what, about=self.about, fix=fix, detail=found.text, rank=found.rank)
-        texts = [line.text for _, line in logs.merge(written)] or self._own
-        what = f"torchrun ended with exit code {self._process.returncode}"
-        return RunFailed(what, about=self.about, fix=fix, detail="\n".join(texts[-LAST_LINES:]))
+        return run_failed(self.why(), reason=f"torchrun ended with exit code {self._process.returncode}")

@@ -1,33 +1,31 @@
-"""A run's logs: kept when pods are deleted, streamed as they come, searched for the first error.
+"""A run's logs: kept when pods are deleted, streamed as they come.
 
 The API server has the logs of existing pods alone. A Job that fails deletes those that still run, an elastic
 run those that it does not need, the Training Operator all of them. So logs are read while they can be, and
 kept by the `Run` that watches. Reading one pod is in `kitlib.k8s.logs`.
 """
 
-import re
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import copy
 from itertools import islice
 from typing import Self
 
-from kitlib.display import tracebacks
 from kitlib.display.progress import PartialProgress, progress
 from kitlib.display.tables import Text
 from kitlib.display.tracebacks import Line
-from kitlib.errors import BadInput, Interrupted, RunFailed
+from kitlib.errors import BadInput, Interrupted, KitError
 from kitlib.k8s import job_kinds, logs, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.metrics.log_format import format_line
-from kitlib.runs.status import RunObjects, RunStatus
+from kitlib.runs.status import RUNNING, RunObjects, RunStatus
 
-LAST_LINES = 20
-_TORCHRUN = re.compile(r"torch/distributed/elastic/\S+\] failed \(exitcode")
+SHOWN_LINES, SHOWN_CHARACTERS = 1000, 2000  # of a log, of a line, by a cell: a notebook keeps all of it
 
 
 class LogCache:
@@ -39,24 +37,24 @@ class LogCache:
         self.logs: dict[str, tuple[Object, list[Line]]] = {}
         self._ended: set[str] = set()
 
-    def refresh(self, there: Iterable[Object]) -> None:
+    def refresh(self, run_pods: Iterable[Object]) -> None:
         """Read the logs of these pods; what was read before a node became unreachable is kept."""
-        for pod in there:
+        for pod in run_pods:
             self._keep(pod, logs.read_if_reachable(self.kube, pod))
 
-    def refresh_ending(self, there: Collection[Object]) -> None:
+    def refresh_ending(self, run_pods: Collection[Object]) -> None:
         """Read all logs at the first failure, later those of pods that fail or are deleted.
 
         Failed ones first: some operators delete them as soon as they have seen it.
         """
         ending = [
             pod
-            for pod in there
+            for pod in run_pods
             if pods.phase(pod) == "Failed" or (pods.deleted(pod) and not pods.node_unreachable(pod))
         ]
         new = [pod for pod in ending if pod["metadata"]["uid"] not in self._ended]
         if new:
-            self.refresh([*new, *([] if self._ended else [pod for pod in there if pod not in new])])
+            self.refresh([*new, *([] if self._ended else [pod for pod in run_pods if pod not in new])])
             self._ended |= {pod["metadata"]["uid"] for pod in new}
 
     def drain(
@@ -80,16 +78,16 @@ class LogCache:
                 followers.follow(pod, pod["metadata"]["uid"])
             delete()
             end = time.monotonic() + seconds
-            for seen in watch_objects(self.kube, WatchSpec("Pod", labels=names.RUN)):
-                by_uid = {pod["metadata"]["uid"]: pod for pod in seen["Pod"].values()}
-                there = {uid: by_uid[uid] for uid in waiting if uid in by_uid}
-                waiting |= there
-                for pod in filter(pods.started, there.values()):
+            for snapshot in watch_objects(self.kube, WatchSpec("Pod", labels=names.RUN)):
+                by_uid = {pod["metadata"]["uid"]: pod for pod in snapshot["Pod"].values()}
+                live_pods = {uid: by_uid[uid] for uid in waiting if uid in by_uid}
+                waiting |= live_pods
+                for pod in filter(pods.started, live_pods.values()):
                     followers.follow(pod, pod["metadata"]["uid"])
                 alive = followers.alive()  # asked first: what they wrote before they ended is taken below
                 for uid, line in followers.take(0.1 if alive else 0.0):
                     written[uid].append(line)
-                left = [pod["metadata"]["name"] for pod in there.values()]
+                left = [pod["metadata"]["name"] for pod in live_pods.values()]
                 if not alive and not left or time.monotonic() > end:
                     break
                 report(f"{', '.join(left) or 'their last lines'}: leaving")
@@ -105,42 +103,104 @@ class LogCache:
 
     def newest_pods(self, rank: int | str | None = None) -> dict[int | str, Object]:
         """Find the newest existing pod of each rank or replica, or of one, which the run must have."""
-        there = self.objects.pods()
+        live_pods = self.objects.pods()
         # One that is being deleted counts only where there is no other.
-        by_age = sorted(there, key=lambda pod: (not pods.deleted(pod), pod["metadata"]["creationTimestamp"]))
-        found = {pods.replica_id(pod): pod for pod in by_age}
+        by_age = sorted(
+            live_pods, key=lambda pod: (not pods.deleted(pod), pod["metadata"]["creationTimestamp"])
+        )
+        newest = {pods.replica_id(pod): pod for pod in by_age}
         if rank is None:
-            return dict(sorted(found.items()))
+            return dict(sorted(newest.items()))
         main = self.objects.main()
         if job_kinds.servers(main):
-            if rank not in found and not pods.is_replica_id(rank):
+            if rank not in newest and not pods.is_replica_id(rank):
                 raise BadInput(
-                    f"the pods of this run are {', '.join(map(str, found)) or 'not there yet'}",
+                    f"the pods of this run are {', '.join(map(str, newest)) or 'not there yet'}",
                     about=f"rank={rank!r}",
                     fix='rank="master", rank="ps-0" or rank="worker-0"',
                 )
-            return {rank: found[rank]} if rank in found else {}
-        gone = (pods.replica_id(pod) for pod, _ in self.logs.values())
-        ranks = {*range(job_kinds.wanted(main)), *found, *gone}
+            return {rank: newest[rank]} if rank in newest else {}
+        deleted = (pods.replica_id(pod) for pod, _ in self.logs.values())
+        ranks = {*range(job_kinds.wanted(main)), *newest, *deleted}
         if isinstance(rank, bool) or not isinstance(rank, int) or rank not in ranks:
             what = f"the pods of this run have the ranks 0 to {max(ranks)}"
             raise BadInput(what, about=f"rank={rank!r}", fix="rank=0")
-        return {rank: found[rank]} if rank in found else {}
+        return {rank: newest[rank]} if rank in newest else {}
 
     def lines(self, rank: int | str | None = None) -> dict[int | str, list[Line]]:
         """Read the lines of each rank: of existing pods now, of deleted ones as they were kept."""
         chosen = self.newest_pods(rank)
         existing = {pod["metadata"]["uid"] for pod in self.objects.pods()}
-        found: dict[int | str, list[Line]] = {}
+        by_rank: dict[int | str, list[Line]] = {}
         for uid, (pod, lines) in self.logs.items():
             if uid not in existing:
-                found.setdefault(pods.replica_id(pod), []).extend(lines)
+                by_rank.setdefault(pods.replica_id(pod), []).extend(lines)
         read = logs.read_if_reachable if rank is None else logs.read
         for number, pod in chosen.items():
             before = self.logs.get(pod["metadata"]["uid"], (pod, []))[1]
             now = read(self.kube, pod)
-            found.setdefault(number, []).extend(now if len(now) >= len(before) else before)
-        return {number: lines for number, lines in found.items() if rank in (None, number)}
+            by_rank.setdefault(number, []).extend(now if len(now) >= len(before) else before)
+        return {number: lines for number, lines in by_rank.items() if rank in (None, number)}
+
+
+class RunMembers:
+    """Follows the log of each pod of a run as it starts, in a thread, until the run has ended.
+
+    Workers join an elastic run later, and pods of a Job replace others: a list at the beginning misses them.
+
+    Attributes:
+        ended: Set when no pod will start any more, or the API could not be read.
+    """
+
+    def __init__(
+        self, objects: RunObjects, followers: logs.PodLogFollowers, *, only: int | str | None = None
+    ) -> None:
+        self.objects, self.followers, self.only = objects, followers, only
+        self.ended: threading.Event = threading.Event()
+        self._stopping = threading.Event()
+        self._error: KitError | None = None
+        self._thread = threading.Thread(target=self._run, name=f"members-{objects.name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def follow(self, run_pods: Iterable[Object]) -> None:
+        """Follow those pods that have started, the older ones first."""
+        for pod in sorted(
+            filter(pods.started, run_pods), key=lambda pod: pod["metadata"]["creationTimestamp"]
+        ):
+            if self.only in (None, pods.replica_id(pod)):
+                self.followers.follow(pod, pods.replica_id(pod))
+
+    def check(self) -> None:
+        """Raise the error that has ended the watch."""
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        try:
+            for snapshot, status in self.objects.watch():
+                self.follow(snapshot["Pod"].values())
+                if self._stopping.is_set():
+                    return
+                if status.finished or self._has_succeeded(snapshot["Pod"].values()):
+                    self.follow(self.objects.pods())  # their watch may be behind that of the main object
+                    return
+        except KitError as error:
+            self._error = error
+        finally:
+            self.ended.set()
+
+    def _has_succeeded(self, run_pods: Iterable[Object]) -> bool:
+        """Tell whether the only rank has succeeded, after which nothing replaces its pod."""
+        return self.only is not None and any(
+            pods.replica_id(pod) == self.only and pods.phase(pod) == "Succeeded" for pod in run_pods
+        )
 
 
 class LogStream:
@@ -173,14 +233,18 @@ class LogStream:
         return islice(self._follow(), self.most)
 
     def _follow(self) -> Iterator[tuple[int | str, Line]]:
+        self.cache.newest_pods(self.rank)  # raises for a wrong rank now, not after a wait
         followers = logs.PodLogFollowers(self.objects.kube)
+        members = RunMembers(self.objects, followers, only=self.rank)
         try:
-            for rank, pod in self._wait_for_pods().items():
-                followers.follow(pod, rank)
-            alive = True
-            while alive:
-                alive = followers.alive()  # asked first: what they wrote before they ended is taken below
-                yield from followers.take(1.0 if alive else 0.0)
+            self._wait_for_pods(members)
+            members.start()
+            over = False
+            while not over:
+                # Asked first: what they wrote before they ended is taken below.
+                over = members.ended.is_set() and not followers.alive()
+                yield from followers.take(0.0 if over else 1.0)
+            members.check()
         except KeyboardInterrupt as error:
             raise Interrupted(
                 "stopped following; the run continues",
@@ -188,15 +252,15 @@ class LogStream:
                 fix="run.logs(follow=True) begins again, run.wait() only waits, run.delete() ends it",
             ) from error
         finally:
+            members.stop()
             followers.close()
 
-    def _wait_for_pods(self) -> dict[int | str, Object]:
-        self.cache.newest_pods(self.rank)  # raises for a wrong rank now, not after a wait
-
+    def _wait_for_pods(self, members: "RunMembers") -> None:
         def started(state: tuple[Snapshot, RunStatus]) -> bool:
-            seen, status = state
-            there = {pods.replica_id(pod) for pod in seen["Pod"].values() if pods.started(pod)}
-            complete = self.rank in there if self.rank is not None else len(there) >= status.wanted
+            snapshot, status = state
+            members.follow(snapshot["Pod"].values())  # one that comes and goes meanwhile has been followed
+            ranks = {pods.replica_id(pod) for pod in snapshot["Pod"].values() if pods.started(pod)}
+            complete = self.rank in ranks if self.rank is not None else status.phase == RUNNING
             return status.finished or complete
 
         title = f"run {self.objects.name}"
@@ -213,7 +277,6 @@ class LogStream:
             )
             if line.last:
                 line.done("its output follows")
-        return self.cache.newest_pods(self.rank)
 
     def _ipython_display_(self) -> None:
         for rank, line in self.lines():  # this is the notebook printing: it asked to be shown the lines
@@ -224,7 +287,7 @@ class LogStream:
 
 
 class Log(Text):
-    """The output of a run's pods: the text as it was written; a cell shows it as people read it."""
+    """The output of a run's pods: the text as it was written; a cell shows its end as people read it."""
 
     lines: list[tuple[int | str, Line]]
     only: int | str | None
@@ -233,13 +296,18 @@ class Log(Text):
     def __new__(
         cls, lines: Iterable[tuple[int | str, Line]], *, only: int | str | None = None, note: str = ""
     ) -> Self:
-        kept = list(lines)
-        made = super().__new__(cls, "\n".join(prefixed(rank, line, only) for rank, line in kept))
-        made.lines, made.only, made.note = kept, only, note
-        return made
+        entries = list(lines)
+        text = super().__new__(cls, "\n".join(prefixed(rank, line, only) for rank, line in entries))
+        text.lines, text.only, text.note = entries, only, note
+        return text
 
     def __repr__(self) -> str:
-        return "\n".join(readable(rank, line, self.only) for rank, line in self.lines) or self.note
+        hidden = len(self.lines) - SHOWN_LINES
+        lines = [readable(rank, line, self.only) for rank, line in self.lines[-SHOWN_LINES:]]
+        shown = [line[:SHOWN_CHARACTERS] + "…" * (len(line) > SHOWN_CHARACTERS) for line in lines]
+        if hidden > 0:
+            shown.insert(0, f"… {hidden:,} earlier lines; print(run.logs()) shows all of them")
+        return "\n".join(shown) or self.note
 
 
 def prefixed(rank: int | str, line: Line, only: int | str | None) -> str:
@@ -253,45 +321,3 @@ def readable(rank: int | str, line: Line, only: int | str | None) -> str:
         return format_line(line.text)
     name = pods.display_name(rank)
     return f"[{name}] {format_line(line.text, pod=name)}"
-
-
-def failure(
-    status: RunStatus, ended: Iterable[Object], written: Mapping[int | str, Sequence[Line]], *, about: str
-) -> RunFailed:
-    """Build the error of a failed run: the first traceback, or else the reason of the first failed pod."""
-    ended = list(ended)
-    fix = "fix it and launch again; run.logs(rank=…) has all that a rank wrote"
-    messages = {pods.replica_id(pod): pods.last_message(pod) for pod in ended}
-    written = dict(written) | {
-        rank: lines for rank, lines in messages.items() if _says_more(lines, written.get(rank))
-    }
-    found = tracebacks.first(written)
-    full = next((pod for pod in ended if pods.status_word(pod) == "OOMKilled"), None)
-    if full is not None and (found is None or "SIGKILL" in found.error):
-        what = (
-            f"{pods.display_name(pods.replica_id(full))} was OOMKilled: it needs more than its memory limit"
-        )
-        fix = "give it more, memory=…, or less to do: smaller batches, fewer data loader workers"
-        return RunFailed(what, about=about, fix=fix, rank=pods.replica_id(full))
-    if found is not None and found.rank is not None:
-        what = f"{pods.display_name(found.rank)} failed first: {found.error}"
-        return RunFailed(what, about=about, fix=fix, detail=found.text, rank=found.rank)
-    failed = pods.failed(ended)
-    # A Job that gives up deletes the pods of the other ranks, which then fail as well.
-    lost = [pod for pod in failed if not pods.deleted(pod)]
-    lost = lost or [pod for pod in ended if pods.node_unreachable(pod)] or failed
-    rank, what = None, status.reason or "the Job failed"
-    texts: list[str] = []
-    if lost:
-        rank = pods.replica_id(lost[0])
-        if not what.startswith(pods.display_name(rank)):  # it was gone when the run was judged
-            what = f"{pods.display_name(rank)}: {pods.why(lost[0])}; {what}"
-        texts = [line.text for line in written.get(rank, [])]
-    report = next((index for index, text in enumerate(texts) if _TORCHRUN.search(text)), len(texts))
-    last = "\n".join(texts[: max(report, 1)][-LAST_LINES:])  # before torchrun's report on the end
-    return RunFailed(what, about=about, fix=fix, rank=rank, detail=last)
-
-
-def _says_more(message: Sequence[Line], log: Sequence[Line] | None) -> bool:
-    """Tell whether a termination message has more than the log, of which the end may be lost."""
-    return bool(message) and (not log or bool(tracebacks.find(message) and not tracebacks.find(log)))

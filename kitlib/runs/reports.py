@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kitlib.display.signatures import checked_class
 from kitlib.display.tracebacks import Line
 from kitlib.metrics import events
 from kitlib.metrics.events import Event
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from kitlib.widgets.plots import Picture
 
 
+@checked_class
 class Reports(ABC):
     """The numbers of a run: on a cluster, or in processes of this machine."""
 

@@ -3,14 +3,18 @@
 It keeps no state that the cluster does not have, but for the logs of deleted pods.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from kitlib import plugins
+from kitlib.causes import Diagnosis, Facts, causes
+from kitlib.causes.rules.programs import WARNINGS
 from kitlib.display.progress import Progress, progress
+from kitlib.display.signatures import checked_class
 from kitlib.display.tables import Table, Text
 from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError, RunFailed, RunNotFound, WaitTimeout
@@ -18,17 +22,21 @@ from kitlib.k8s import logs, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.events import events_table
 from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import GPU
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot
 from kitlib.runs.control import KILLED, PAUSED, RunControl
+from kitlib.runs.diagnosis import HANG_SECONDS, diagnose, run_failed
 from kitlib.runs.follower import RunFollower
-from kitlib.runs.logs import Log, LogCache, LogStream, failure
+from kitlib.runs.logs import Log, LogCache, LogStream
 from kitlib.runs.reports import Reports
-from kitlib.runs.status import DELETED, FAILED, RunObjects, RunStatus
+from kitlib.runs.status import DELETED, FAILED, RunObjects, RunStatus, find_main
+from kitlib.runs.waiting import WaitReason
 
 if TYPE_CHECKING:
     from kitlib.widgets.run_view import RunWatch
 
+log: logging.Logger = logging.getLogger(__name__)
 SETTLE_SECONDS = 5  # for the watch of the pods to bring the reason of a failure
 
 
@@ -49,6 +57,13 @@ class WorkersTimeline(Protocol):
     def training(self) -> bool: ...
 
 
+class ClusterOfRun(Protocol):
+    """What a run needs of its `kitlib.Cluster`."""
+
+    def end_reminder(self) -> AbstractContextManager[object]: ...
+
+
+@checked_class
 class Run(Reports):
     """A launched job.
 
@@ -69,7 +84,7 @@ class Run(Reports):
         Running: 4 of 4 pods
     """
 
-    def __init__(self, kube: Kube, name: str, *, kind: str = "", cluster: Any = None) -> None:
+    def __init__(self, kube: Kube, name: str, *, kind: str = "", cluster: ClusterOfRun | None = None) -> None:
         self.kube: Kube = kube
         self.name: str = name
         self.cluster: Any = cluster
@@ -94,7 +109,26 @@ class Run(Reports):
 
     def pods(self) -> Table:
         """List its pods: rank, status, node, and why they do not run."""
-        return pods.table(self.objects.pods())
+        return self.objects.table()
+
+    def why(self, *, hang_after: float = HANG_SECONDS) -> Diagnosis:
+        """Find out why it has failed, waits or hangs: who, what, the evidence, and what to do.
+
+        Args:
+            hang_after: Seconds without a step of any rank, or without a line, after which a run hangs.
+                Its ranks are asked in which collective each is, and their processes are looked at.
+
+        Returns:
+            What shows itself; ``causes`` has the causes, the first before its consequences, and ``json()``
+            all of it. Of a run that is well it says so.
+
+        Example:
+            >>> run.why()
+            Failed: rank 1 was OOMKilled: it needs more than its memory limit
+              evidence: pod digits-1, container pytorch: exit code 137, OOMKilled
+              try:      memory=… more than 256Mi, or less to do: smaller batches, fewer data loader workers
+        """
+        return diagnose(self.objects, self.status, self.log_cache.lines(), hang_after=hang_after)
 
     def events(self) -> Table:
         """List the Events about the run's objects and pods, oldest first."""
@@ -121,7 +155,8 @@ class Run(Reports):
     ) -> Log | LogStream:
         """Read the pods' output: text that shows itself, or with ``follow`` lines as they come.
 
-        A notebook shows a trainer's JSON as people read it; the text and the lines are as they were written.
+        A notebook shows the last thousand lines, a trainer's JSON as people read it. The text itself is
+        whole, as it was written: ``print(run.logs())``.
 
         Args:
             rank: Rank of the pod, or ``"master"``, ``"ps-0"``, ``"worker-3"``; by default all, in order of
@@ -183,7 +218,7 @@ class Run(Reports):
         """
         from kitlib.widgets.run_view import RunWatch  # numpy and matplotlib take half a second
 
-        return RunWatch(self, states=self._states).start()
+        return RunWatch(self, states=self._explained).start()
 
     def dashboard(self) -> object:
         """Show its live timeline, with buttons: kill, pause, scale, and stop or isolate local nodes.
@@ -198,7 +233,11 @@ class Run(Reports):
         return plugins.find("kitlib.runs", "dashboard")(self)
 
     def wait(
-        self, *, until: Callable[[WorkersTimeline], bool] | None = None, timeout: float = 3600
+        self,
+        *,
+        until: Callable[[WorkersTimeline], bool] | None = None,
+        timeout: float = 3600,
+        hang_after: float = HANG_SECONDS,
     ) -> RunStatus | WorkersTimeline:
         """Wait until it has succeeded, or until a condition holds, showing its status.
 
@@ -206,6 +245,7 @@ class Run(Reports):
             until: Called each second with the run's timeline, as :meth:`timeline` returns it; by default the
                 run is waited for to its end.
             timeout: Seconds.
+            hang_after: As for `why`: a run that hangs is waited for, and the line says why it does.
 
         Returns:
             The status; with ``until`` the timeline for which it held.
@@ -223,7 +263,7 @@ class Run(Reports):
                 return self._wait_until(until, timeout, line)
             with RunFollower(self.kube) as follower:
                 status = wait(
-                    self._statuses(follower if line.in_place else None),
+                    self._statuses(follower if line.in_place else None, hang_after),
                     until=lambda state: state.finished,
                     timeout=timeout,
                     what="the run to end",
@@ -232,16 +272,30 @@ class Run(Reports):
                     f'another kernel: kit.connect("{self.kube.cluster}").run("{self.name}")',
                     report=lambda text: line.update(follower.describe(text) if line.in_place else text),
                 )
-            line.done(status.phase)
+            line.done(status.phase, seconds=pods.seconds_run(self.objects.pods()))
         self._check(status)
+        self._warn(status)
         return status
+
+    def _warn(self, status: RunStatus) -> None:
+        """Log what a run that has succeeded did otherwise than its job is meant, or fail for it."""
+        live_pods = self.objects.newest(self.objects.pods())
+        if len(live_pods) < 2 and not any(GPU in str(pod["spec"]) for pod in live_pods):
+            return
+        main, lines = find_main(self.kube, self.name), self.log_cache.lines()
+        facts = Facts(run=self.name, main=main, pods=live_pods, logs=lines, phase=status.phase)
+        notes = ((main or {}).get("metadata") or {}).get("annotations") or {}
+        for cause in causes(facts, among=WARNINGS):
+            if cause.kind == "GpusUnused" and notes.get(names.IDLE_GPUS) == "fail":
+                raise RunFailed(cause.line, about=self.about, fix=cause.fix, rank=cause.rank)
+            log.warning("%s: %s. %s", self.about, cause.line, cause.fix)
 
     def _wait_until(
         self, until: Callable[[WorkersTimeline], bool], timeout: float, line: Progress
     ) -> WorkersTimeline:
         def timelines() -> Iterator[WorkersTimeline]:
-            for seen, status in self._watch():
-                yield self._timeline(seen["Pod"].values(), finished=status.finished)
+            for timeline_now, status in self._watch():
+                yield self._timeline(timeline_now["Pod"].values(), finished=status.finished)
                 self._check(status)
                 if status.finished:
                     raise WaitTimeout(
@@ -250,25 +304,41 @@ class Run(Reports):
                         fix="run.timeline() shows what there was; launch it again, with more epochs",
                     )
 
-        found = wait(
+        timeline = wait(
             timelines(),
             until=until,
             timeout=timeout,
             what="the condition to hold",
             about=self.about,
             resume="run.timeline() shows what there was; wait again, or longer",
-            describe=lambda seen: seen.words,
+            describe=lambda timeline_now: timeline_now.words,
             report=line.update,
         )
-        line.done(found.words)
-        return found
+        line.done(timeline.words)
+        return timeline
 
-    def _statuses(self, follower: RunFollower | None) -> Iterator[RunStatus]:
-        for seen, status in self._watch():
-            self.log_cache.refresh_ending(seen["Pod"].values())
+    def _statuses(self, follower: RunFollower | None, hang_after: float) -> Iterator[RunStatus]:
+        reason = self._wait_reason(hang_after)
+        for snapshot, status in self._watch():
+            self.log_cache.refresh_ending(snapshot["Pod"].values())
             if follower and not status.finished:
-                follower.follow(seen["Pod"].values())
-            yield status
+                follower.follow(snapshot["Pod"].values())
+            trains = follower and follower.progress.began
+            yield status if trains else reason.explain(status)
+
+    def _wait_reason(self, hang_after: float) -> WaitReason:
+        """Make what adds the first cause to a status; ranks that do steps are left alone."""
+        return WaitReason(
+            lambda: diagnose(
+                self.objects, self.status, self.log_cache.lines(), hang_after=hang_after, look=False
+            )
+        )
+
+    def _explained(self) -> Iterator[tuple[Snapshot, RunStatus]]:
+        """Follow its objects and their status, with the first cause beside what has waited for long."""
+        reason = self._wait_reason(HANG_SECONDS)
+        for snapshot, status in self._states():
+            yield snapshot, reason.explain(status)
 
     def _states(self) -> Iterator[tuple[Snapshot, RunStatus]]:
         """Follow its objects, and announce meanwhile that the cloud is about to delete the cluster."""
@@ -281,17 +351,20 @@ class Run(Reports):
         Each watch runs by itself: that of the pods may be behind the one that brings the failure.
         """
         before, settled_by = None, 0.0
-        for seen, status in self._states():
-            if status.phase == FAILED and before and not self._explainable(seen):
+        for snapshot, status in self._states():
+            if status.phase == FAILED and before and not self._explainable(snapshot):
                 settled_by = settled_by or time.monotonic() + SETTLE_SECONDS
                 status = before if time.monotonic() < settled_by else status
             before = status
-            yield seen, status
+            yield snapshot, status
 
-    def _explainable(self, seen: Snapshot) -> bool:
-        there = self.objects.pods()
-        existing = {pod["metadata"]["name"] for pod in there}
-        return existing >= seen["Pod"].keys() and bool(pods.failed(self.objects.newest(there)))
+    def _explainable(self, snapshot: Snapshot) -> bool:
+        """Tell whether the watch has brought all pods, of which one has failed and none may still report."""
+        live_pods = self.objects.pods()
+        existing = {pod["metadata"]["name"] for pod in live_pods}
+        ends = self.objects.newest(live_pods)
+        leaving = any(pods.deleted(pod) and not pods.finished(pod) for pod in live_pods)
+        return existing >= snapshot["Pod"].keys() and bool(pods.failed(ends)) and not leaving
 
     def _check(self, status: RunStatus) -> None:
         if status.phase == FAILED:
@@ -301,11 +374,8 @@ class Run(Reports):
 
     def failure(self, status: RunStatus, *, rank: int | str | None = None) -> RunFailed:
         """Build the error of a run that has failed, or of the failed pod of one rank."""
-        if rank is None:
-            ended = list(self.objects.newest(self.objects.pods()))
-        else:
-            ended = list(self.log_cache.newest_pods(rank).values())
-        return failure(status, ended, self.log_cache.lines(rank), about=self.about)
+        diagnosis = diagnose(self.objects, status, self.log_cache.lines(rank), rank=rank)
+        return run_failed(diagnosis, reason=status.reason)
 
     def kill(self, *, rank: int | str) -> Text:
         """Kill the process of a rank (SIGKILL), as a crash would; its pod stays.

@@ -3,6 +3,10 @@
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
+from kitlib.causes.cause import CONSEQUENCE
+from kitlib.causes.engine import causes
+from kitlib.causes.facts import Facts, in_order
+from kitlib.causes.rules.reported import reported
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, age
 from kitlib.errors import Rejected, RunNotFound
@@ -13,6 +17,7 @@ from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 
 PENDING, RUNNING, SUCCEEDED, FAILED, DELETED = "Pending", "Running", "Succeeded", "Failed", "Deleted"
+WARNINGS = "type=Warning"
 RIGHTS = ("RoleBinding", "Role", "ServiceAccount")
 KINDS = (*job_kinds.KINDS, "Service", "ConfigMap", *RIGHTS)  # of a run's objects, beside its pods
 
@@ -56,7 +61,7 @@ class RunStatus:
 
 
 def run_status(main: Object | None, every: Iterable[Object], warnings: Iterable[Object] = ()) -> RunStatus:
-    """Judge a run by its main object, if there is one, its pods, and the warnings about the main object."""
+    """Judge a run by its main object, if there is one, its pods, and the Warnings of the namespace."""
     if main is None:
         return RunStatus(DELETED, "it was deleted, or never launched")
     every = list(every)
@@ -70,7 +75,7 @@ def run_status(main: Object | None, every: Iterable[Object], warnings: Iterable[
         return RunStatus(SUCCEEDED, **counts | {"succeeded": max(succeeded, counted)})
     if (message := job_kinds.failure(main, live)) is not None:
         own = message if job_kinds.kind_of(main).explains else ""
-        reasons = [_first_failure(live) or _unreachable(every), own]
+        reasons = [_cause(main, every, warnings, FAILED), own]
         return RunStatus(FAILED, "; ".join(filter(None, reasons)) or message, **counts)
     if "Suspended" in job_kinds.conditions(main):
         return RunStatus(PENDING, "it is suspended", **counts)
@@ -78,14 +83,8 @@ def run_status(main: Object | None, every: Iterable[Object], warnings: Iterable[
     if running + succeeded + (failed if fewest == wanted else 0) >= fewest:
         reasons = [pods.why(pod) for pod in live if pods.phase(pod) == "Pending"]
         reason = _unreachable(live) or "; ".join(filter(None, dict.fromkeys(reasons)))
-        return RunStatus(RUNNING, reason, **counts)
-    return RunStatus(PENDING, _pending_reason(live, wanted, running, warnings), **counts)
-
-
-def _first_failure(every: Iterable[Object]) -> str:
-    for pod in pods.failed(every):
-        return f"{pods.display_name(pods.replica_id(pod))}: {pods.why(pod)}"
-    return ""
+        return RunStatus(RUNNING, reason or _cause(main, live, warnings, RUNNING), **counts)
+    return RunStatus(PENDING, _pending_reason(main, live, counts, warnings), **counts)
 
 
 def _unreachable(every: Iterable[Object]) -> str:
@@ -96,16 +95,31 @@ def _unreachable(every: Iterable[Object]) -> str:
     return next(found, "")
 
 
-def _pending_reason(live: list[Object], wanted: int, running: int, warnings: Iterable[Object]) -> str:
+def _pending_reason(
+    main: Object, live: list[Object], counts: dict[str, int], warnings: Iterable[Object]
+) -> str:
     pending = [pod for pod in live if pods.phase(pod) == "Pending"]
     reasons = [reason for reason in dict.fromkeys(map(pods.why, pending)) if reason]
-    if not reasons and len(live) < wanted:
-        reasons = [warning.get("message", "") for warning in warnings][-1:]
+    reasons = reasons or [_cause(main, live, warnings, PENDING)]
+    running, wanted = counts["running"], counts["wanted"]
     progress_so_far = f"{running} of {wanted} pods run" if running else ""
-    if not reasons:
+    if not any(reasons):
         waiting = {pods.status_word(pod) for pod in live} - {"Pending", "Running"}
         return progress_so_far or ", ".join(sorted(waiting)) or "its pods are being created"
     return "; ".join(filter(None, [progress_so_far, *reasons]))
+
+
+def _cause(main: Object, live: list[Object], events: Iterable[Object], phase: str) -> str:
+    """Find the first cause that pods and Events alone tell of; `run.why` looks further.
+
+    Of a failed run that is the end of a rank, if it is all that is known also a lost connection.
+    """
+    meta = main.get("metadata") or {}
+    run = (meta.get("labels") or {}).get(names.RUN) or meta.get("name", "")
+    facts = Facts(run=run, main=main, pods=live, events=in_order(events), phase=phase)
+    if phase == FAILED:
+        return next((cause.line for cause in causes(facts) if cause.certainty or cause.rank is not None), "")
+    return next((cause.line for cause in reported(facts) if cause.certainty > CONSEQUENCE), "")
 
 
 class RunObjects:
@@ -157,15 +171,22 @@ class RunObjects:
 
     def status(self) -> RunStatus:
         """Judge the run as it is now."""
-        warnings = self.kube.get_all("Event", fields=self._warnings())
-        return run_status(find_main(self.kube, self.name), self.pods(), warnings)
+        return run_status(find_main(self.kube, self.name), self.pods(), warnings(self.kube))
+
+    def table(self) -> Table:
+        """Make a table of its pods, with what Events say of those that wait."""
+        every = self.pods()
+        facts = Facts(run=self.name, pods=every, events=in_order(warnings(self.kube)), phase=PENDING)
+        by_rank = {cause.rank: cause.what for cause in reported(facts) if cause.certainty > CONSEQUENCE}
+        reasons = {pod["metadata"]["name"]: by_rank.get(pods.replica_id(pod), "") for pod in every}
+        return pods.table(every, reasons=reasons)
 
     def watch(self) -> Iterator[tuple[Snapshot, RunStatus]]:
         """Yield its objects and their status now, and again after each change."""
         specs = (
             WatchSpec(self.kind, fields=f"metadata.name={self._main_name()}"),
             WatchSpec("Pod", labels=job_kinds.selector(self.kind, self.name), on_object=self.observe),
-            WatchSpec("Event", fields=self._warnings()),
+            WatchSpec("Event", fields=WARNINGS),
         )
         for seen in watch_objects(self.kube, *specs):
             found = next(iter(seen[self.kind].values()), None)
@@ -177,53 +198,85 @@ class RunObjects:
         found = list_known(self.kube, self.kind, labels=self.label) if self.kind == "Job" else []
         return found[0]["metadata"]["name"] if found else self.name
 
-    def _warnings(self) -> str:
-        kind, suffix = job_kinds.KINDS[self.kind].creator
-        name = f"{self._main_name()}{suffix}"
-        return f"involvedObject.kind={kind or self.kind},involvedObject.name={name},type=Warning"
-
     def observe(self, pod: Object) -> None:
         """Keep the state of a pod; of one that has ended, the first such state."""
         uid = pod["metadata"]["uid"]
         if uid not in self._seen or not pods.finished(self._seen[uid]):
             self._seen[uid] = pod
 
-    def newest(self, there: Collection[Object]) -> list[Object]:
-        """Find the newest pod of each rank: of those that exist, or a deleted one as it was last seen."""
+    def newest(self, there: Collection[Object], *, started: bool = False) -> list[Object]:
+        """Find the newest pod of each rank: of those that exist, or a deleted one as it was last seen.
+
+        Args:
+            there: The pods that exist.
+            started: Prefer one that has started: an operator replaces a failed pod before it gives up, and
+                how the rank ended is in the pod that failed.
+        """
         for pod in there:
             self.observe(pod)
-        by_age = sorted(self._seen.values(), key=lambda pod: pod["metadata"]["creationTimestamp"])
-        return list({pods.replica_id(pod): pod for pod in by_age}.values())
 
-    def delete(self) -> None:
-        """Delete all objects with the run's label, and its pods, and wait until those are gone."""
+        def age(pod: Object) -> tuple[bool, str]:
+            return not started or pods.phase(pod) != "Pending", pod["metadata"]["creationTimestamp"]
+
+        return list({pods.replica_id(pod): pod for pod in sorted(self._seen.values(), key=age)}.values())
+
+    def owned(self) -> list[Object]:
+        """List all objects with the run's label, its pods and its Events."""
+        pods_of_run = f"{job_kinds.KINDS[self.kind].pods}={self.name}"
+        listed = [
+            {"kind": kind, **item}
+            for kind in KINDS
+            for item in list_known(self.kube, kind, labels=self.label)
+        ]
+        for kind, labels in (("Pod", self.label), ("Pod", pods_of_run), ("Event", self.label)):
+            listed += [{"kind": kind, **item} for item in self.kube.get_all(kind, labels=labels)]
+        return list({item["metadata"]["uid"]: item for item in listed}.values())
+
+    def delete(self, *, only: Collection[Object] | None = None) -> None:
+        """Delete all objects with the run's label, and its pods, and wait until those are gone.
+
+        Args:
+            only: Objects of one launch, as `owned` lists them: what another launch of this name has created
+                stays. Their pods, which a controller may still create, are deleted as well.
+        """
         kind = job_kinds.KINDS[self.kind]  # read before the main object is deleted
         pods_of_run = f"{kind.pods}={self.name}"
-        for each_kind in KINDS:
-            for item in list_known(self.kube, each_kind, labels=self.label):
-                self.kube.delete(each_kind, item["metadata"]["name"])
+        objects = self.owned() if only is None else only
+        uids = {item["metadata"]["uid"] for item in objects}
+        uids |= {owner for item in objects if item["kind"] == "Pod" for owner in _owners(item)}
+
+        def ours(item: Object) -> bool:
+            return only is None or not uids.isdisjoint({item["metadata"]["uid"], *_owners(item)})
+
+        for item in sorted(objects, key=lambda item: item["kind"] in ("Pod", "Event")):
+            if item["kind"] != "Pod":
+                self.kube.delete(item["kind"], item["metadata"]["name"], uid=item["metadata"]["uid"])
         # Plain pods have no owner; and the garbage collector learns late of the owners of newly defined
         # kinds. Where another object owns the pods, their end tells that it is gone as well.
         selectors = {self.label, pods_of_run} if kind.creator == ("", "") else {self.label}
-        for item in (pod for labels in selectors for pod in self.kube.get_all("Pod", labels=labels)):
-            self.kube.delete("Pod", item["metadata"]["name"])
-        for event in self.events():
-            self.kube.delete("Event", event["metadata"]["name"])
-        if self.kube.get_all("Pod", labels=pods_of_run):
+        for pod in (pod for labels in selectors for pod in self.kube.get_all("Pod", labels=labels)):
+            if ours(pod):
+                self.kube.delete("Pod", pod["metadata"]["name"], uid=pod["metadata"]["uid"])
+        if any(map(ours, self.kube.get_all("Pod", labels=pods_of_run))):
             with progress(f"run {self.name}") as line:
                 wait(
                     watch_objects(self.kube, WatchSpec("Pod", labels=pods_of_run)),
-                    until=lambda seen: not seen["Pod"],
+                    until=lambda seen: not any(map(ours, seen["Pod"].values())),
                     what="the pods to end",
                     about=self.about,
                     resume="run.delete() again",
-                    describe=lambda seen: _deleting(seen["Pod"].values()),
+                    describe=lambda seen: _deleting(list(filter(ours, seen["Pod"].values()))),
                     report=line.update,
                 )
                 line.done("deleted")
         # Last: an operator that has not seen the deletion yet recreates them for pods that it misses.
         for service in self.kube.get_all("Service", labels=f"{names.OPERATORS_JOB_NAME}={self.name}"):
-            self.kube.delete("Service", service["metadata"]["name"])
+            if ours(service):
+                self.kube.delete("Service", service["metadata"]["name"], uid=service["metadata"]["uid"])
+
+
+def _owners(item: Object) -> set[str]:
+    return {owner["uid"] for owner in item["metadata"].get("ownerReferences") or []}
 
 
 def _deleting(left: Collection[Object]) -> str:
@@ -253,6 +306,11 @@ def list_known(kube: Kube, kind: str, **selectors: str) -> list[Object]:
         raise
 
 
+def warnings(kube: Kube) -> list[Object]:
+    """List the Warnings of the namespace."""
+    return kube.get_all("Event", fields=WARNINGS)
+
+
 def runs_table(kube: Kube) -> Table:
     """List the kit's runs in a cluster, newest last."""
     every = [
@@ -260,15 +318,17 @@ def runs_table(kube: Kube) -> Table:
         for kind in job_kinds.KINDS
         for item in list_known(kube, kind, labels=names.RUN)
     ]
+    events = in_order(kube.get_all("Event")) if every else []
     by_run: dict[str | None, list[Object]] = {}
     for pod in kube.get_all("Pod"):
         by_run.setdefault(job_kinds.run_of(pod), []).append(pod)
-    rows = []
+    rows, events = [], warnings(kube)
     for main in sorted(every, key=lambda main: main["metadata"]["creationTimestamp"]):
         meta, labels = main["metadata"], main["metadata"]["labels"]
         name = labels[names.RUN]
-        status = run_status(main, by_run.get(name, []))
-        rows.append(
-            (name, status.phase, status.wanted, labels.get(names.OWNER), age(meta["creationTimestamp"]))
-        )
-    return Table(("run", "status", "pods", "owner", "age"), rows, empty="no runs")
+        status = run_status(main, by_run.get(name, []), events)
+        owner, since = labels.get(names.OWNER), age(meta["creationTimestamp"])
+        rows.append((name, status.phase, status.wanted, owner, since, status.reason))
+    width = 6 if any(row[-1] for row in rows) else 5  # without "why" where all is well
+    columns = ("run", "status", "pods", "owner", "age", "why")
+    return Table(columns[:width], [row[:width] for row in rows], empty="no runs")

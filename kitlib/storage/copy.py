@@ -175,10 +175,10 @@ def fetch(helper: HelperPod, path: str, to: Path, *, line: Progress) -> str:
                 stream.extractall(staging, filter=kept)
             while counted.read(2**18):  # what pads the last block
                 pass
-        made = list(Path(staging).iterdir())
-        if len(made) != 1:
+        entries = list(Path(staging).iterdir())
+        if len(entries) != 1:
             raise helper.failed(f"there is nothing in it that can be copied{_left_out(skipped)}")
-        made[0].replace(to)
+        entries[0].replace(to)
     return f"{format_bytes(counted.bytes)}{_left_out(skipped)}"
 
 

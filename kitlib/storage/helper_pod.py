@@ -9,9 +9,10 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import IO, Any
+from pathlib import Path
+from typing import IO, Protocol
 
 from kitlib import config
 from kitlib.errors import (
@@ -23,8 +24,10 @@ from kitlib.errors import (
     TransferFailed,
     VolumeFull,
 )
-from kitlib.k8s import manifests, names, pods
+from kitlib.k8s import images, limit_ranges, manifests, names, pods
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object, merge
+from kitlib.k8s.pod_security import PodSecurity
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 
@@ -39,10 +42,29 @@ MISSING, TAKEN = 44, 45  # exit statuses of a script that found nothing, or some
 _FULL = ("No space left on device", "Disk quota exceeded", "Wrote only")
 
 
+class PodHost(Protocol):
+    """What a volume needs of its `kitlib.Cluster`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kube(self) -> Kube: ...
+
+    @property
+    def kubeconfig(self) -> Path: ...
+
+    def kubectl_command(self) -> Sequence[str]: ...
+
+    def pod_annotations(self, mounted: Iterable[str], /) -> Mapping[str, str]: ...
+
+    def pod_security(self, user: int | None = None, /) -> PodSecurity: ...
+
+
 class HelperPod(AbstractContextManager["HelperPod"]):
     """A pod with the volume at ``/volume``, its working directory; deleted at the end in any case."""
 
-    def __init__(self, cluster: Any, claim: str) -> None:
+    def __init__(self, cluster: PodHost, claim: str) -> None:
         self.cluster, self.claim = cluster, claim
         self.about: str = f'volume "{claim}" in cluster "{cluster.name}"'
         self.pod: str = names.unique(f"volume-{claim}")
@@ -52,7 +74,7 @@ class HelperPod(AbstractContextManager["HelperPod"]):
         (pod,) = manifests.read(config.manifests("volume", "helper.yaml"))
         (container,) = pod["spec"]["containers"]
         staging = {"name": "STAGING", "value": f"{OWN}-upload-{self.pod}"}
-        own = {
+        overrides = {
             "metadata": {
                 "name": self.pod,
                 "labels": names.labels(volume=self.claim),
@@ -64,13 +86,17 @@ class HelperPod(AbstractContextManager["HelperPod"]):
                 "tolerations": list(config.read().tolerations) or None,
             },
         }
-        return merge(pod, own)
+        settings = config.read()
+        security: PodSecurity = self.cluster.pod_security(settings.run_as_user)
+        ranges = allowed(lambda: self.cluster.kube.get_all("LimitRange")) or []
+        pulled = images.pull_from(merge(pod, overrides), settings.registry, settings.pull_secrets)
+        return limit_ranges.fit(security.apply(pulled), ranges)
 
     def __enter__(self) -> "HelperPod":
         kube = self.cluster.kube
         kube.create(self.manifest())
         try:
-            seen = wait(
+            snapshot = wait(
                 watch_objects(kube, WatchSpec("Pod", fields=f"metadata.name={self.pod}")),
                 until=lambda state: any(
                     pods.started(pod) or pods.finished(pod) for pod in state["Pod"].values()
@@ -85,9 +111,9 @@ class HelperPod(AbstractContextManager["HelperPod"]):
         except BaseException:
             self.__exit__()
             raise
-        if pods.finished(seen["Pod"][self.pod]):
+        if pods.finished(snapshot["Pod"][self.pod]):
             self.__exit__()
-            raise self.failed(pods.why(seen["Pod"][self.pod]) or "the pod that mounts the volume ended")
+            raise self.failed(pods.why(snapshot["Pod"][self.pod]) or "the pod that mounts the volume ended")
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -33,8 +33,8 @@ def gcs_fuse_source(bucket: str, volume: str) -> Object:
     (item,) = manifests.read(config.manifests("volume", "gcs-fuse.yaml"))
     csi = item["spec"]["csi"]
     options = f"{csi['volumeAttributes']['mountOptions']},only-dir=volumes/{volume}"
-    own = {"volumeHandle": f"{bucket}:{volume}", "volumeAttributes": {"mountOptions": options}}
-    return {"csi": merge(csi, own)}
+    source = {"volumeHandle": f"{bucket}:{volume}", "volumeAttributes": {"mountOptions": options}}
+    return {"csi": merge(csi, source)}
 
 
 def class_of(source: Mapping[str, Any]) -> str:

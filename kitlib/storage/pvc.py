@@ -13,11 +13,9 @@ from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_quantity, parse_quantity
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
-from kitlib.storage import persistent_volume
+from kitlib.storage import persistent_volume, storage_class
 from kitlib.storage.persistent_volume import CLAIM, VOLUME
 
-CLASS = "StorageClass"
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 PREPARATION = "prepare-"  # the names of runs that put datasets there begin so
 _NO_SOURCE = {
     "accessModes",
@@ -37,12 +35,14 @@ def create(
     name: str,
     *,
     size: str,
-    storage_class: str | None,
+    class_name: str | None,
     source: Mapping[str, Any] | None,
+    access_mode: str | None = None,
     timeout: float | None = None,
 ) -> None:
     """Create a claim and wait until it is bound; one that exists and is large enough is fine."""
     names.validate_name(name, kind="volume")
+    storage_class.check_access_mode(access_mode)
     size = check_quantity(size, what="size", example='"5Gi"') or "5Gi"
     if (claim := kube.find(CLAIM, name)) is not None:
         _check_size(kube, claim, size)
@@ -52,12 +52,13 @@ def create(
         volume = persistent_volume.create(kube, name, size=size, source=source)
         spec |= {"storageClassName": persistent_volume.class_of(source), "volumeName": volume}
     else:
-        storage_class = storage_class or config.read().storage_class
-        _check_class(kube, storage_class)
-        spec |= {"storageClassName": storage_class} if storage_class else {}
+        class_name = class_name or config.read().storage_class
+        spec |= {"storageClassName": class_name} if class_name else {}
+        access_mode = _choose_mode(kube, name, class_name, access_mode)
+    spec |= {"accessModes": [access_mode]} if access_mode else {}
     (asked,) = manifests.read(config.manifests("volume", "claim.yaml"))
-    own = {"metadata": {"name": name, "labels": names.labels(volume=name)}, "spec": spec}
-    kube.create(merge(asked, own))
+    overrides = {"metadata": {"name": name, "labels": names.labels(volume=name)}, "spec": spec}
+    kube.create(merge(asked, overrides))
     _wait_bound(kube, name, timeout)
 
 
@@ -86,11 +87,11 @@ def _delete(kube: Kube, kind: str, name: str, report: Callable[[str], None]) -> 
     kube.delete(kind, name)
     wait(
         watch_objects(kube, WatchSpec(kind, fields=f"metadata.name={name}")),
-        until=lambda seen: not seen[kind],
+        until=lambda snapshot: not snapshot[kind],
         what=f"the {kind} to go",
         about=about(kube, name),
         resume="delete it again; its events name what holds it",
-        describe=lambda seen: "something still uses it",
+        describe=lambda snapshot: "something still uses it",
         report=report,
     )
 
@@ -142,8 +143,8 @@ def row(claim: Object) -> tuple[object, ...]:
     size = (status.get("capacity") or spec["resources"]["requests"]).get("storage")
     modes = ", ".join(status.get("accessModes") or spec["accessModes"])
     word = "Terminating" if claim["metadata"].get("deletionTimestamp") else status.get("phase")
-    name, made = claim["metadata"]["name"], claim["metadata"]["creationTimestamp"]
-    return name, word, size, modes, spec.get("storageClassName"), age(made)
+    name, created = claim["metadata"]["name"], claim["metadata"]["creationTimestamp"]
+    return name, word, size, modes, spec.get("storageClassName"), age(created)
 
 
 def about(kube: Kube, name: str) -> str:
@@ -152,45 +153,57 @@ def about(kube: Kube, name: str) -> str:
 
 
 def _check_size(kube: Kube, claim: Object, size: str) -> None:
-    there = claim["spec"]["resources"]["requests"]["storage"]
-    if parse_quantity(there) < parse_quantity(size):
+    size_now = claim["spec"]["resources"]["requests"]["storage"]
+    if parse_quantity(size_now) < parse_quantity(size):
         raise BadInput(
-            f"the volume exists already, with {there}",
+            f"the volume exists already, with {size_now}",
             about=f"{about(kube, claim['metadata']['name'])}, size={size}",
-            fix=f'size="{there}", or delete it first, with all that is on it',
+            fix=f'size="{size_now}", or delete it first, with all that is on it',
         )
 
 
-def _check_class(kube: Kube, name: str | None) -> None:
-    """Check that there is a StorageClass: a claim without one would wait forever."""
-    if (listed := allowed(lambda: kube.get_all(CLASS))) is None:  # an attendee; the wait will tell
-        return
-    classes = {item["metadata"]["name"]: item["metadata"] for item in listed}
-    default = any(
-        (metadata.get("annotations") or {}).get(DEFAULT_CLASS) == "true" for metadata in classes.values()
-    )
-    if name not in classes and (name is not None or not default):
-        raise BadInput(
-            "there is no such StorageClass" if name else "the cluster has no default StorageClass",
-            about=f'storage_class={name!r} in cluster "{kube.cluster}"',
-            fix=f"set storage_class= to one of: {', '.join(sorted(classes)) or 'none; install a CSI driver'}",
-        )
+def _choose_mode(kube: Kube, claim: str, name: str | None, mode: str | None) -> str:
+    """Check that there is a StorageClass, without which a claim waits forever, and that it has the mode."""
+    classes = storage_class.read_classes(kube)
+    if classes is None:  # with rights in a namespace alone; a dry run says which class is the default
+        name = name or default_class(kube, claim)
+    else:
+        known = sorted(item["metadata"]["name"] for item in classes)
+        default = storage_class.default_of(classes)
+        if name not in known and (name is not None or default is None):
+            raise BadInput(
+                "there is no such StorageClass" if name else "the cluster has no default StorageClass",
+                about=f'storage_class={name!r} in cluster "{kube.cluster}"',
+                fix=f"set storage_class= to one of: {', '.join(known) or 'none; install a CSI driver'}",
+            )
+        name = name or default["metadata"]["name"]  # type: ignore[index]
+    nodes = allowed(lambda: list(kube.get_all("Node")))
+    count = None if nodes is None else len(nodes)
+    return storage_class.choose_access_mode(mode, name, classes, nodes=count, about=about(kube, claim))
+
+
+def default_class(kube: Kube, claim: str) -> str | None:
+    """Find the name of the default class for who may not read it: a dry run fills it in."""
+    (item,) = manifests.read(config.manifests("volume", "claim.yaml"))
+    answer = kube.create(merge(item, {"metadata": {"name": claim}}), dry_run=True)
+    name: str | None = answer["spec"].get("storageClassName")
+    return name
 
 
 def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
     """Wait until the claim is bound, or waits for its first pod to be."""
 
-    def bound(seen: Snapshot) -> bool:
-        reasons = {event.get("reason") for event in seen["Event"].values()}
-        phases = {(claim.get("status") or {}).get("phase") for claim in seen[CLAIM].values()}
+    def bound(snapshot: Snapshot) -> bool:
+        reasons = {event.get("reason") for event in snapshot["Event"].values()}
+        phases = {(claim.get("status") or {}).get("phase") for claim in snapshot[CLAIM].values()}
         return "Bound" in phases or "WaitForFirstConsumer" in reasons
 
-    def last_words(seen: Snapshot) -> str:
-        events = sorted(seen["Event"].values(), key=lambda event: event.get("lastTimestamp") or "")
+    def last_words(snapshot: Snapshot) -> str:
+        events = sorted(snapshot["Event"].values(), key=lambda event: event.get("lastTimestamp") or "")
         return events[-1].get("message", "") if events else "it is being created"
 
     with progress(f"volume {name}") as line:
-        wait(
+        last = wait(
             watch_objects(
                 kube,
                 WatchSpec(CLAIM, fields=f"metadata.name={name}"),
@@ -204,4 +217,6 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
             describe=last_words,
             report=line.update,
         )
-        line.done("there")
+        claim = last[CLAIM].get(name) or {}
+        is_bound = (claim.get("status") or {}).get("phase") == "Bound"
+        line.done("there" if is_bound else "bound when a pod uses it (WaitForFirstConsumer)")

@@ -11,14 +11,16 @@ from types import MappingProxyType
 from typing import Any
 
 from kitlib.display.progress import progress
+from kitlib.display.signatures import checked_class
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, KitError
 from kitlib.k8s.manifests import Object
 from kitlib.storage import copy, pvc
 from kitlib.storage.copy import inside, listing, target
-from kitlib.storage.helper_pod import HelperPod
+from kitlib.storage.helper_pod import HelperPod, PodHost
 
 
+@checked_class
 class Volume:
     """A shared volume, and its files.
 
@@ -32,7 +34,7 @@ class Volume:
         >>> volume.ls("pets")
     """
 
-    def __init__(self, cluster: Any, name: str) -> None:
+    def __init__(self, cluster: PodHost, name: str) -> None:
         self.cluster: Any = cluster
         self.name: str = name
 
@@ -97,8 +99,8 @@ class Volume:
             TransferFailed: The connection was lost.
         """
         place = inside(path)
-        given = Path(to).expanduser()
-        here = (given / Path(place or self.name).name if given.is_dir() else given).absolute()
+        folder = Path(to).expanduser()
+        here = (folder / Path(place or self.name).name if folder.is_dir() else folder).absolute()
         if here.is_dir():
             raise BadInput("there is a folder of that name already", about=str(here), fix="give another to=")
         with progress(f"volume {self.name}") as line, HelperPod(self.cluster, self.name) as helper:

@@ -1,8 +1,8 @@
 """A cluster as it is used: CPU, memory and GPUs of every node over time, and its pods.
 
-One thread watches nodes and pods and reads the kubelets' counters; another draws. Of GPUs it knows how many
-are requested, and how busy they are where the trainers on a node report it. The figures are in
-`kitlib.metrics.node_usage`, the static plot in `plots`.
+One thread watches nodes and pods and reads the kubelets' counters; another draws. How busy GPUs are, it asks
+(`gpu_reader`); where nobody knows, trainers may report it. The figures are in `kitlib.metrics.node_usage`,
+the static plot in `plots`.
 """
 
 import time
@@ -16,10 +16,12 @@ from kitlib.errors import KitError, Rejected
 from kitlib.k8s import names, pods
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import GPU, format_bytes
+from kitlib.k8s.quantities import GPU, allocatable, format_bytes
 from kitlib.k8s.watch import Snapshot, WatchSpec
 from kitlib.metrics import events
+from kitlib.metrics.gpu_usage import GpuUse, together
 from kitlib.metrics.node_usage import NodeUse, Rates, UsageHistory, figures, gpus_held, read_counters
+from kitlib.widgets.gpu_reader import GpuReader
 from kitlib.widgets.plots import Picture, plot_usage
 from kitlib.widgets.watch import ObjectWatch
 
@@ -48,19 +50,21 @@ class ClusterWatch(ObjectWatch):
         self.pods: list[list[object]] = []
         self._rates = Rates()
         self._sampled = 0.0
-        self._gpu_percent: dict[str, tuple[float, float]] = {}  # by node: when, and percent
+        self._gpus = GpuReader(kube)
+        self._gpu_use: Mapping[str, GpuUse] = {}  # by node
+        self._gpu_percent: dict[str, tuple[float, float]] = {}  # as trainers report it: when, and percent
 
     # Following
 
-    def see(self, seen: Snapshot, *, last: bool) -> None:
-        nodes, every = list(seen.get("Node", {}).values()), list(seen["Pod"].values())
+    def see(self, snapshot: Snapshot, *, last: bool) -> None:
+        nodes, cluster_pods = list(snapshot.get("Node", {}).values()), list(snapshot["Pod"].values())
         # Also at the end: a short load is between the last sample and this one.
         if nodes and (last or time.monotonic() - self._sampled >= SAMPLE_SECONDS):
             self._sampled = time.monotonic()
-            self._sample(nodes, every)
+            self._sample(nodes, cluster_pods)
         with self.lock:
-            self.nodes, self.pods = self._node_rows(nodes, every), _pod_rows(every)
-        self._follow_gpus(every)
+            self.nodes, self.pods = self._node_rows(nodes, cluster_pods), _pod_rows(cluster_pods)
+        self._follow_gpus(cluster_pods)
 
     def specs(self) -> list[WatchSpec]:
         if allowed(lambda: self.kube.get_all("Node")) is not None:
@@ -69,12 +73,17 @@ class ClusterWatch(ObjectWatch):
         self.trouble: str = f'only the pods of namespace "{namespace}": nodes are for administrators'
         return [WatchSpec("Pod")]
 
-    def _sample(self, nodes: list[Object], every: list[Object]) -> None:
-        now, held = time.time(), gpus_held(every)
+    def _sample(self, nodes: list[Object], cluster_pods: list[Object]) -> None:
+        now, held = time.time(), gpus_held(cluster_pods)
         used = self._used([node["metadata"]["name"] for node in nodes], now)
         known = self._gpu_percent.items()
         fresh = {node: percent for node, (at, percent) in known if now - at < FRESH_SECONDS}
+        gpu_nodes = [node["metadata"]["name"] for node in nodes if allocatable(node, GPU)]
+        read = self._gpus.read(gpu_nodes)
+        gpus = {node: busy for node, samples in read.items() if (busy := together(samples)) is not None}
+        fresh |= {node: busy.percent for node, busy in gpus.items()}
         with self.lock:
+            self._gpu_use = gpus
             use = {}
             for name in (node["metadata"]["name"] for node in nodes):
                 cpu, memory = used.get(name, (None, None))
@@ -84,10 +93,10 @@ class ClusterWatch(ObjectWatch):
     def _used(self, nodes: list[str], now: float) -> Mapping[str, tuple[float | None, float]]:
         """Read cores and bytes in use by node: from the kubelets, or else from metrics-server."""
         if self.source == "the kubelets" and len(nodes) <= MOST_KUBELETS:
-            found = {}
+            usage = {}
             for name in nodes:
                 try:
-                    found[name] = self._read_kubelet(name, now)
+                    usage[name] = self._read_kubelet(name, now)
                 except Rejected as error:
                     if error.status == 403:  # not for this user: never ask again
                         self.source = "metrics-server"
@@ -95,7 +104,7 @@ class ClusterWatch(ObjectWatch):
                 except KitError:  # a node that does not answer has no figures
                     continue
             else:
-                return {name: value for name, value in found.items() if value is not None}
+                return {name: value for name, value in usage.items() if value is not None}
         self.source = "metrics-server"
         try:
             return figures(self.kube.get_all("NodeMetrics"))
@@ -108,10 +117,10 @@ class ClusterWatch(ObjectWatch):
         read = read_counters(self.kube.stream(path, about=f'the figures of node "{name}"', params={}), now)
         return None if read is None else (self._rates.add(name, read[0], read[1]), read[2])
 
-    def _follow_gpus(self, every: Iterable[Object]) -> None:
+    def _follow_gpus(self, cluster_pods: Iterable[Object]) -> None:
         """Follow the logs of trainers that have GPUs: they report how busy these are."""
         since = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime())
-        for pod in every:
+        for pod in cluster_pods:
             trains = names.RUN in (pod["metadata"].get("labels") or {}) and any(gpus_held([pod]).values())
             if trains and pods.phase(pod) == "Running" and pods.started(pod):
                 self.logs.follow(pod, pod["spec"].get("nodeName"), since=since)
@@ -121,8 +130,8 @@ class ClusterWatch(ObjectWatch):
         for node, line in self.logs.drain():
             event = events.parse_line(line.text)
             percent = event.fields.get("gpu_percent") if event is not None else None
-            if isinstance(percent, int | float):
-                reported.setdefault(node, []).append(float(percent))
+            if (percent := events.finite_figure(percent)) is not None:
+                reported.setdefault(node, []).append(percent)
         self._gpu_percent |= {
             node: (time.time(), sum(values) / len(values)) for node, values in reported.items()
         }
@@ -146,22 +155,22 @@ class ClusterWatch(ObjectWatch):
         running = sum(row[1] == "Running" for row in self.pods)
         ready = sum(row[1] == "Ready" for row in self.nodes)
         figures = [["nodes Ready", f"{ready} of {len(self.nodes)}"], ["pods running", str(running)]]
-        for kind in ("cpu", "memory"):
+        for kind in ("cpu", "memory", "gpu"):
             shares = self.history.percent(kind)
             if shares.size and np.isfinite(shares[:, -1]).any():
                 figures.append([f"{kind}, mean of nodes", f"{np.nanmean(shares[:, -1]):.0f} %"])
-        gone = self.finished or self.stopping.is_set()
+        ended = self.finished or self.stopping.is_set()
         return {
             "title": self.title,
             "about": f'cluster "{self.title}"',
-            "phase": "Ended" if gone else "Live",
+            "phase": "Ended" if ended else "Live",
             "words": self.trouble,
             "figures": figures,
             "notes": [self.trouble] * bool(self.trouble),
             "nodes": self.history.nodes,
             "began": self.history.times[0] if self.history.times else 0,
             "source": self.source,
-            "finished": gone,
+            "finished": ended,
         }
 
     def picture(self) -> Picture:
@@ -181,25 +190,30 @@ class ClusterWatch(ObjectWatch):
             figures = ", ".join(f"{name}: {value}" for name, value in self.facts()["figures"])
         return f"Cluster {self.title}: {figures}" + (f"; {self.trouble}" if self.trouble else "")
 
-    def _node_rows(self, nodes: Iterable[Object], every: list[Object]) -> list[list[object]]:
+    def _node_rows(self, nodes: Iterable[Object], cluster_pods: list[Object]) -> list[list[object]]:
         newest = self.history.samples[-1] if self.history.samples else {}
         rows = []
         for node in sorted(nodes, key=lambda node: node["metadata"]["name"]):
             name, has = node["metadata"]["name"], node["status"].get("allocatable") or {}
             use = newest.get(name, NodeUse())
-            here = [pod for pod in every if pod["spec"].get("nodeName") == name and not pods.finished(pod)]
+            here = [
+                pod for pod in cluster_pods if pod["spec"].get("nodeName") == name and not pods.finished(pod)
+            ]
             cpu = "–" if use.cpu is None else f"{use.cpu:.2f}"
             memory = "–" if use.memory is None else format_bytes(use.memory)
             gpus = f"{use.gpus:g} of {has[GPU]} asked for" if has.get(GPU, "0") != "0" else "none"
+            gpus += f"; {self._gpu_use[name]}" if name in self._gpu_use else ""
             cpu, memory = f"{cpu} of {has.get('cpu', '?')}", f"{memory} of {format_bytes(has.get('memory'))}"
             ready = "Ready" if pods.has_condition(node, "Ready") else "NotReady"
             rows.append([name, ready, cpu, memory, gpus, len(here)])
         return rows
 
 
-def _pod_rows(every: Iterable[Object]) -> list[list[object]]:
+def _pod_rows(cluster_pods: Iterable[Object]) -> list[list[object]]:
     """List the pods, in the columns of :data:`PODS`."""
-    runs = {pod["metadata"]["name"]: (pod["metadata"].get("labels") or {}).get(names.RUN) for pod in every}
-    rows = [row | {"run": runs[row["pod"]]} for row in pods.table(every)]
+    runs = {
+        pod["metadata"]["name"]: (pod["metadata"].get("labels") or {}).get(names.RUN) for pod in cluster_pods
+    }
+    rows = [row | {"run": runs[row["pod"]]} for row in pods.table(cluster_pods)]
     columns = {"pod": "", "status": "", "node": "", "run": None, "restarts": 0, "why": ""}
     return [[row.get(name) or empty for name, empty in columns.items()] for row in rows]

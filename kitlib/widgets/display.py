@@ -8,7 +8,7 @@ and the table are updated after each cell. Nothing is displayed from a thread.
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from kitlib.display.progress import in_notebook
 
@@ -24,10 +24,30 @@ def has_frontend() -> bool:
     return bool(getattr(get_ipython().kernel, "_allow_stdin", False))
 
 
+class Displayed(Protocol):
+    """What it shows: a `kitlib.widgets.watch.Watch`."""
+
+    @property
+    def moves(self) -> bool: ...
+
+    @property
+    def finished(self) -> bool: ...
+
+    def state(self) -> object: ...
+
+    def still(self) -> list[dict[str, str]]: ...
+
+    def widget(self) -> Any: ...
+
+    def catch_up(self) -> object: ...
+
+    def when_finished(self, call: Callable[[], None], /) -> object: ...
+
+
 class NotebookDisplay:
     """One output of a `kitlib.widgets.watch.Watch`, updated until the watch has ended."""
 
-    def __init__(self, watch: Any) -> None:
+    def __init__(self, watch: Displayed) -> None:
         from IPython import get_ipython
         from IPython.display import display
 

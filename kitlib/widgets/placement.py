@@ -35,10 +35,10 @@ class PlacementWatch(ObjectWatch):
     def specs(self) -> list[WatchSpec]:
         return [WatchSpec("Pod")]
 
-    def see(self, seen: Snapshot, *, last: bool) -> None:
+    def see(self, snapshot: Snapshot, *, last: bool) -> None:
         with self.lock:
-            self.placement.observe(seen["Pod"].values(), now=time.time())
-        for pod in seen["Pod"].values():
+            self.placement.observe(snapshot["Pod"].values(), now=time.time())
+        for pod in snapshot["Pod"].values():
             if names.RUN in (pod["metadata"].get("labels") or {}) and pods.started(pod):
                 self.logs.follow(pod, group_of(pod))
 
@@ -48,8 +48,8 @@ class PlacementWatch(ObjectWatch):
                 event = events.parse_line(line.text)
                 if event is None or event.event != "step" or event.time < self.began:
                     continue
-                if isinstance(loss := event.fields.get("loss"), int | float):
-                    self.placement.add_loss(group, event.time, float(loss))
+                if (loss := events.finite_figure(event.fields.get("loss"))) is not None:
+                    self.placement.add_loss(group, event.time, loss)
 
     # Display
 
@@ -79,7 +79,7 @@ class PlacementWatch(ObjectWatch):
     def __repr__(self) -> str:
         with self.lock:
             lasting = [interval.state for interval in self.placement.intervals if interval.ended is None]
-            seen = len({interval.uid for interval in self.placement.intervals})
+            pod_count = len({interval.uid for interval in self.placement.intervals})
         running, waiting = lasting.count(RUNNING), lasting.count(WAITING)
-        words = f"Placement in cluster {self.title}: {seen} pods seen, {running} run, {waiting} wait"
+        words = f"Placement in cluster {self.title}: {pod_count} pods seen, {running} run, {waiting} wait"
         return words + (f"; {self.trouble}" if self.trouble else "")

@@ -14,14 +14,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
+from kitlib.display.tables import printable
 from kitlib.metrics.curves import Curves, TrainingMetrics
 from kitlib.metrics.events import Event
 from kitlib.metrics.node_usage import UsageHistory
 from kitlib.metrics.placement import LEAVING, RUNNING, STARTING, WAITING, Placement, PodInterval, short
 
-MOST_IN_LEGEND = 8
+MOST_IN_LEGEND, LONGEST_LABEL = 8, 200
 COLUMNS = 8  # of a grid of images
 USAGE = {"cpu": "CPU, %", "memory": "memory, %", "gpus": "GPUs asked for, %", "gpu": "GPUs in use, %"}
 
@@ -70,6 +72,10 @@ class Picture:
     """A figure that a notebook shows, a script saves, and a terminal describes in a line."""
 
     def __init__(self, figure: Figure, words: str) -> None:
+        for text in figure.findobj(Text):  # labels are what pods and people write, and no formulas
+            text.set_parse_math(False)
+            if text.get_text() != (label := _label(text.get_text())):
+                text.set_text(label)
         self.figure = figure
         self.words = words
 
@@ -89,6 +95,12 @@ class Picture:
 
     def __repr__(self) -> str:
         return self.words
+
+
+def _label(text: str) -> str:
+    """Cut a label to what a picture has room for, without control characters."""
+    shown = printable(text)
+    return shown if len(shown) <= LONGEST_LABEL else f"{shown[: LONGEST_LABEL - 1]}…"
 
 
 def tidy(axes: Axes) -> None:
@@ -153,11 +165,11 @@ def _draw_loss(axes: Axes, training: TrainingMetrics, *, title: str, frame: Curv
     frame = training.frame() if frame is None else frame
     few = len(frame.ranks) <= MOST_IN_LEGEND
     for rank, values in zip(frame.ranks, frame.loss, strict=True):
-        there = np.isfinite(values)
+        finite = np.isfinite(values)
         colour, dashes = style(rank)
         axes.plot(
-            frame.steps[there],
-            values[there],
+            frame.steps[finite],
+            values[finite],
             label=f"rank {rank}" if few else None,
             color=THEME.lines[colour],
             linestyle=(0, dashes) if few and dashes else "-",
@@ -313,7 +325,9 @@ def _stack(stays: Sequence[PodInterval], now: float) -> list[int]:
 # Images
 
 
-def plot_images(images: Any, labels: Sequence[str], *, title: str, synthetic: bool) -> Picture:
+def plot_images(
+    images: "Sequence[np.ndarray[Any, Any]]", labels: Sequence[str], *, title: str, synthetic: bool
+) -> Picture:
     """Plot a grid of images, (height, width) or (height, width, 3), each under its label."""
     rows = -(-len(images) // COLUMNS)
     figure = Figure(figsize=(COLUMNS * 1.05, rows * 1.25 + 0.5))

@@ -5,8 +5,9 @@ The figures are in `kitlib.metrics.curves`, the static plot in `plots`.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -14,15 +15,19 @@ from kitlib.display.tables import Table
 from kitlib.display.tracebacks import Line, time_key
 from kitlib.errors import KitError
 from kitlib.k8s import pods
+from kitlib.k8s.client import Kube
 from kitlib.k8s.logs import PodLogFollowers
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.watch import Snapshot
 from kitlib.metrics import events as metrics
 from kitlib.metrics.curves import Curves, TrainingMetrics
 from kitlib.metrics.events import Event
+from kitlib.metrics.gpu_usage import GpuSample, GpuUse, grouped
 from kitlib.metrics.log_format import format_line
+from kitlib.metrics.node_usage import gpus_held
 from kitlib.metrics.run_progress import RunProgress
 from kitlib.metrics.text import LossEvents
+from kitlib.widgets.gpu_reader import GpuReader
 from kitlib.widgets.plots import Picture, plot_run
 from kitlib.widgets.watch import Watch
 
@@ -31,13 +36,15 @@ if TYPE_CHECKING:
 
 LINES_SECONDS = 1.0  # the log is most of what is sent, and nobody reads it faster
 EVENTS_SECONDS = 3.0
+GPU_SECONDS = 1.0
 MOST_EVENTS = 6
 MOST_LINES = 60  # what is sent each second
-LONGEST = 240  # characters
+LONGEST, LONGEST_READ = 240, 4096  # characters that are shown, and from which they come
 REST_SECONDS = 10.0  # for the last lines, after the end
 PODS = ("rank", "pod", "phase", "node", "restarts", "why")
 
 
+GpuPods = dict[tuple[str, str], tuple[object, str]]  # rank and node, by namespace and name
 States = Callable[[], Iterator[tuple[Snapshot, Any]]]
 
 
@@ -50,7 +57,7 @@ class LogTail:
 
     def add(self, lines: Iterable[tuple[int | str, Line]]) -> None:
         """Add lines with their ranks; those of one rank in its order."""
-        new = list(lines)
+        new = [(rank, replace(line, text=line.text[:LONGEST_READ])) for rank, line in lines]
         self.total += len(new)
         self.lines += new
         self.lines.sort(key=lambda line: time_key(line[1].time))  # stable: equal times stay as they came
@@ -66,12 +73,34 @@ def _readable(text: str, rank: int | str) -> str:
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 1]}…"
 
 
+class WatchedStatus(Protocol):
+    """The part of a run's status that its view reads."""
+
+    @property
+    def finished(self) -> bool: ...
+
+
+class WatchedRun(Protocol):
+    """What it shows: a `kitlib.Run`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kube(self) -> Kube: ...
+
+    @property
+    def status(self) -> WatchedStatus: ...
+
+    def events(self) -> Table: ...
+
+
 class RunWatch(Watch):
     """A live view of a run, by the snapshots of its objects; created by :meth:`kitlib.Run.watch`."""
 
     kind = "run"
 
-    def __init__(self, run: Any, *, states: States) -> None:
+    def __init__(self, run: WatchedRun, *, states: States) -> None:
         super().__init__(run.name)
         self.run, self.states = run, states
         self.began: float = time.time()
@@ -80,6 +109,9 @@ class RunWatch(Watch):
         self.progress: RunProgress = RunProgress()
         self._texts: dict[object, LossEvents] | None = {}  # none once a trainer has logged an event
         self.log_tail: LogTail = LogTail()
+        self._gpus = GpuReader(run.kube)
+        self._gpu_pods: GpuPods = {}
+        self._gpu_use: Mapping[object, GpuUse] = {}  # by rank
         self.phase, self.words = "Pending", ""
         self.pods: list[list[object]] = []
         self.events: list[list[object]] = []
@@ -90,16 +122,17 @@ class RunWatch(Watch):
     # Following
 
     def work(self) -> dict[str, Callable[[], None]]:
-        return {"pods": self._follow, "draw": self._draw}
+        return {"pods": self._follow, "gpus": self._follow_gpus, "draw": self._draw}
 
     def _follow(self) -> None:
         try:
-            for seen, status in self.states():
+            for snapshot, status in self.states():
                 with self.lock:
                     self.phase, self.words = status.phase, str(status)
-                    if seen["Pod"] or not status.finished:  # the pods of a deleted run stay to be seen
-                        self.pods = _pods_rows(seen["Pod"].values())
-                for pod in seen["Pod"].values():
+                    if snapshot["Pod"] or not status.finished:  # keep showing the pods of a deleted run
+                        self.pods = _pods_rows(snapshot["Pod"].values())
+                self._gpu_pods = self._with_gpus(snapshot["Pod"].values())
+                for pod in snapshot["Pod"].values():
                     key = self._key(pod)
                     if pods.started(pod):
                         self.logs.follow(pod, key)
@@ -113,6 +146,26 @@ class RunWatch(Watch):
         self.over = self._seen_finished or bool(self.trouble)
         self.ended = time.time()
         self.stopping.set()
+
+    def _with_gpus(self, running: Iterable[Object]) -> GpuPods:
+        return {
+            (pod["metadata"]["namespace"], pod["metadata"]["name"]): (self._key(pod), pod["spec"]["nodeName"])
+            for pod in running
+            if any(gpus_held([pod]).values())
+        }
+
+    def _follow_gpus(self) -> None:
+        """Ask how busy the GPUs of the pods are, whatever their programs log."""
+        while not self.stopping.wait(GPU_SECONDS):
+            ranks = dict(self._gpu_pods)
+            if ranks:
+                self._take_gpus(ranks, self._gpus.read({node for _, node in ranks.values()}))
+
+    def _take_gpus(self, ranks: GpuPods, read: Mapping[str, list[GpuSample]]) -> None:
+        samples = [sample for samples in read.values() for sample in samples if sample.place in ranks]
+        use = grouped(samples, lambda sample: ranks[sample.place][0])
+        with self.lock:
+            self._gpu_use = use
 
     def _key(self, pod: Object) -> object:
         return pods.replica_id(pod)
@@ -147,8 +200,14 @@ class RunWatch(Watch):
             if event is not None and self._texts is not None:
                 self._texts, self.training, self.progress = None, TrainingMetrics(), RunProgress()
             for reported in [event] if event is not None else self._losses(key, line):
-                self.training.add(reported)
+                self.training.add(self._with_gpu(reported, key))
                 self.progress.add(reported)
+
+    def _with_gpu(self, event: Event, key: object) -> Event:
+        """Add how busy the GPUs of the pod are to a step that does not tell."""
+        if event.event != "step" or key not in self._gpu_use or "gpu_percent" in event.fields:
+            return event
+        return replace(event, fields=event.fields | {"gpu_percent": self._gpu_use[key].percent})
 
     def _losses(self, key: object, line: Line) -> Iterable[Event]:
         """Read the losses of a program that logs no events; the pods' numbers are the ranks."""
@@ -190,6 +249,10 @@ class RunWatch(Watch):
             rates = [row[4] for row in training.latest() if row[0] < max(1, training.world_size)]
             if np.isfinite(rates).any():
                 figures.append(["images/s", f"{np.nansum(rates):,.0f}"])
+        if self._gpu_use:
+            percent = np.mean([use.percent for use in self._gpu_use.values()])
+            gibibytes = max(use.used for use in self._gpu_use.values()) / 2**30
+            figures += [["GPU", f"{percent:.0f} %"], ["GPU memory", f"{gibibytes:.1f} GiB"]]
         if training.world_size:
             figures.append(["world size", str(training.world_size)])
         if training.accuracy is not None:
@@ -263,9 +326,9 @@ def rows_of(frame: Curves) -> list[tuple[str, int, np.ndarray]]:
     return rows + [("gpu", rank, values) for rank, values in zip(frame.ranks, frame.gpu, strict=False)]
 
 
-def _pods_rows(seen: Iterable[Object]) -> list[list[object]]:
+def _pods_rows(run_pods: Iterable[Object]) -> list[list[object]]:
     columns = {"rank": 0, "pod": "", "status": "", "node": "", "restarts": 0, "why": ""}
-    return [[row.get(name) or empty for name, empty in columns.items()] for row in pods.table(seen)]
+    return [[row.get(name) or empty for name, empty in columns.items()] for row in pods.table(run_pods)]
 
 
 def _shown(value: float) -> str:

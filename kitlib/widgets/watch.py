@@ -222,15 +222,15 @@ class ObjectWatch(Watch):
         """The objects to follow."""
 
     @abstractmethod
-    def see(self, seen: Snapshot, *, last: bool) -> None:
+    def see(self, snapshot: Snapshot, *, last: bool) -> None:
         """Take in a snapshot of the objects; after the last one it ends."""
 
     def _follow(self) -> None:
         self.ended = None
         try:
-            for seen in watch_objects(self.kube, *self.specs()):
+            for snapshot in watch_objects(self.kube, *self.specs()):
                 last = self.stopping.is_set() or time.monotonic() > self.until
-                self.see(seen, last=last)
+                self.see(snapshot, last=last)
                 if last:
                     break
         except KitError as error:

@@ -4,6 +4,8 @@ What is on this machine is taken from its cache; only wheels, and a control plan
 fetched. The file has its name when it is whole.
 """
 
+import contextlib
+import gzip
 import io
 import os
 import tarfile
@@ -11,14 +13,15 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from localkube.bundles import wheels
 from localkube.bundles.manifest import IMAGES, NAME, BundleFile, BundleManifest
 from localkube.controlplane import binaries, duration, image_store
+from localkube.controlplane.lock import Report
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
-from localkube.kubelet.images import store
-from localkube.lock import Report
+from localkube.kubelet.images import image_programs, store
 from localkube.paths import cache_dir, private_dir, unwritable
 from localkube.runtime import preload
 
@@ -32,7 +35,7 @@ def create(
     report: Report,
     images: Sequence[str] = (),
     constraints: Path = wheels.CONSTRAINTS,
-) -> dict:
+) -> dict[str, Any]:
     """Make a bundle; return the file, its size, and the folders in it.
 
     Args:
@@ -78,6 +81,10 @@ def _from_cache(report: Report) -> Iterator[tuple[str, Path]]:
             yield from _files(f"programs/{recipe.folder.name}", recipe.folder)
         else:
             report(f"Without {recipe.name}: it is not in the cache; `{recipe.remedy}` obtains it")
+    if program := image_programs.busybox():
+        yield "programs/busybox/busybox", Path(program)
+    else:
+        report("Without BusyBox: it is not on this machine; apt-get install busybox-static brings it")
     try:
         library = preload.obtain(report).parent
         yield from _files(f"preload/{library.name}", library)
@@ -101,19 +108,22 @@ def _files(path: str, folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _write(goal: Path, manifest: BundleManifest, sources: Sequence[Path], report: Report) -> None:
-    # Wheels are compressed already; without them a bundle shrinks to a third.
-    mode, options = ("w:", {}) if manifest.python else ("w:gz", {"compresslevel": 6})
-    written, said = 0, time.monotonic()
+    written, reported_at = 0, time.monotonic()
     with goal.open("wb") as out:
-        with tarfile.open(fileobj=out, mode=mode, format=tarfile.PAX_FORMAT, **options) as tar:
+        # Wheels are compressed already; without them a bundle shrinks to a third.
+        with contextlib.ExitStack() as stack:
+            archive: BinaryIO | gzip.GzipFile = out
+            if not manifest.python:
+                archive = stack.enter_context(gzip.GzipFile(fileobj=out, mode="wb", compresslevel=6))
+            tar = stack.enter_context(tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT))
             text = manifest.text()
             tar.addfile(_member(NAME, len(text), executable=False), io.BytesIO(text))
             for file, source in zip(manifest.files, sources, strict=True):
                 with source.open("rb") as content:
                     tar.addfile(_member(file.path, file.size, executable=file.executable), content)
                 written += file.size
-                if time.monotonic() - said > REPORT_SECONDS:
-                    said = time.monotonic()
+                if time.monotonic() - reported_at > REPORT_SECONDS:
+                    reported_at = time.monotonic()
                     report(f"Bundle: {written / 1e6:,.0f} of {manifest.size / 1e6:,.0f} MB written")
         out.flush()
         os.fsync(out.fileno())

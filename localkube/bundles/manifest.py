@@ -69,9 +69,11 @@ class BundleManifest:
         try:
             raw: Mapping[str, Any] = json.loads(text)
             version = raw["format"]
-            names = ("kubernetes", "system", "machine", "python")
             files = tuple(BundleFile(**file) for file in raw["files"]) if version == FORMAT else ()
-            made = cls(*(str(raw[name]) for name in names), files)
+            kubernetes, system, machine, python = (
+                str(raw[name]) for name in ("kubernetes", "system", "machine", "python")
+            )
+            manifest = cls(kubernetes, system, machine, python, files)
         except (ValueError, KeyError, TypeError) as error:
             raise LocalClusterError("this is not a bundle of Trainyard", about=about, fix=AGAIN) from error
         if version != FORMAT:
@@ -80,13 +82,13 @@ class BundleManifest:
                 about=about,
                 fix="use the version of Trainyard that made it",
             )
-        for file in made.files:
+        for file in manifest.files:
             parts = PurePosixPath(file.path).parts
             if len(parts) < 2 or parts[0] not in KINDS or ".." in parts or file.path.startswith("/"):
                 raise LocalClusterError(
                     f"the bundle has an unexpected file: {file.path}", about=about, fix=AGAIN
                 )
-        return made
+        return manifest
 
     def check(self, *, about: str) -> None:
         """Check that the bundle is for this platform."""

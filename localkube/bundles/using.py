@@ -12,12 +12,12 @@ import tempfile
 import time
 import zlib
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from localkube.bundles.manifest import AGAIN, IMAGES, NAME, BundleFile, BundleManifest, python_tag
 from localkube.controlplane import duration, image_store
+from localkube.controlplane.lock import Report, alone
 from localkube.errors import LocalClusterError
-from localkube.lock import Report, alone
 from localkube.paths import cache_dir, private_dir, unwritable, writing
 
 CHUNK = 1 << 20
@@ -25,7 +25,7 @@ REPORT_SECONDS = 4
 DAMAGES = (tarfile.TarError, EOFError, zlib.error, OverflowError)
 
 
-def use(bundle: Path, *, report: Report) -> dict:
+def use(bundle: Path, *, report: Report) -> dict[str, Any]:
     """Unpack ``bundle`` into the cache and return its contents."""
     began = time.monotonic()
     cache = private_dir(cache_dir())
@@ -83,7 +83,7 @@ def _write_files(
     tar: tarfile.TarFile, goal: Path, manifest: BundleManifest, bundle: Path, report: Report
 ) -> None:
     expected = {file.path: file for file in manifest.files}
-    written, said = 0, time.monotonic()
+    written, reported_at = 0, time.monotonic()
     while (member := tar.next()) is not None:
         file = expected.pop(member.name, None)
         content = tar.extractfile(member) if member.isreg() else None
@@ -91,8 +91,8 @@ def _write_files(
             raise _damaged(bundle, f"{member.name} is not in its manifest")
         _write_file(content, goal / file.path, file, bundle)
         written += file.size
-        if time.monotonic() - said > REPORT_SECONDS:
-            said = time.monotonic()
+        if time.monotonic() - reported_at > REPORT_SECONDS:
+            reported_at = time.monotonic()
             report(f"Unpacking: {written / 1e6:,.0f} of {manifest.size / 1e6:,.0f} MB")
     if expected:
         raise _damaged(bundle, f"{len(expected)} files are missing, {next(iter(expected))} among them")

@@ -14,8 +14,8 @@ from collections import deque
 from pathlib import Path
 
 from localkube.bundles.manifest import python_tag
+from localkube.controlplane.lock import Report
 from localkube.errors import LocalClusterError
-from localkube.lock import Report
 from localkube.paths import cache_dir
 
 NOTE = "wheels.json"
@@ -48,7 +48,7 @@ def fetch(goal: Path, *, report: Report, constraints: Path = CONSTRAINTS) -> Non
     command = [sys.executable, "-m", "pip", "wheel", "--disable-pip-version-check", "--progress-bar", "off"]
     command += ["--no-deps", "--wheel-dir", str(goal), "--requirement", str(constraints)]
     tail = deque[str](maxlen=TAIL_LINES)
-    count = said = 0.0
+    count = reported_at = 0.0
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as pip:
@@ -58,8 +58,8 @@ def fetch(goal: Path, *, report: Report, constraints: Path = CONSTRAINTS) -> Non
             fetched = _FETCHED.match(line)
             if fetched and ".metadata" not in line:
                 count += 1
-                if time.monotonic() - said > REPORT_SECONDS:
-                    said = time.monotonic()
+                if time.monotonic() - reported_at > REPORT_SECONDS:
+                    reported_at = time.monotonic()
                     report(f"Wheels: {count:.0f} fetched, now {fetched[1]} ({fetched[2]})")
     if pip.returncode:
         raise LocalClusterError(

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from localkube import lock
 from localkube.cluster import discovery
-from localkube.controlplane import binaries, etcd_snapshot
+from localkube.controlplane import binaries, etcd_snapshot, lock
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths, cache_dir, writing

@@ -29,8 +29,8 @@ from localkube.cluster.preparation import ClusterFiles, python_environment
 from localkube.cluster.startup import Startup
 from localkube.config import ClusterSpec
 from localkube.controlplane import binaries, etcd_snapshot, progress_deadline
+from localkube.controlplane.lock import Report, lock_path, locked, nobody
 from localkube.errors import LocalClusterError
-from localkube.lock import Report, lock_path, locked, nobody
 from localkube.network.addresses import choose_octet
 from localkube.paths import ClusterPaths, no_room, private_dir, private_opener, unwritable, writing
 from localkube.runtime import preload
@@ -41,7 +41,7 @@ BRING_BACK = {"stopped": "start", "isolated": "reconnect"}
 
 
 def create(
-    name: str, *, wanted: ClusterSpec, report: Report, progress_seconds: float = progress_deadline.SECONDS
+    name: str, *, spec: ClusterSpec, report: Report, progress_seconds: float = progress_deadline.SECONDS
 ) -> dict[str, Any]:
     """Start a cluster, or return the running one of this name.
 
@@ -59,10 +59,10 @@ def create(
     with locked(paths, report) as report:
         now = status(name)
         if now["state"] == "running":
-            return _whole(paths, _same(now, wanted))
+            return _whole(paths, _same(now, spec))
         if now["state"] == "broken":
             raise _unusable(name, f"the cluster does not answer: {now['reason']}")
-        return _start(paths, wanted, report, progress_seconds, fresh=now["state"] == "absent")
+        return _start(paths, spec, report, progress_seconds, fresh=now["state"] == "absent")
 
 
 def start(
@@ -76,7 +76,7 @@ def start(
     shape = read_record(paths).get("shape")
     if shape is None:
         raise _unusable(name, f"its shape is not known: {now['reason']}")
-    return create(name, wanted=ClusterSpec(**shape), report=report, progress_seconds=progress_seconds)
+    return create(name, spec=ClusterSpec(**shape), report=report, progress_seconds=progress_seconds)
 
 
 def scale(name: str, nodes: int, *, report: Report) -> dict[str, Any]:
@@ -86,12 +86,12 @@ def scale(name: str, nodes: int, *, report: Report) -> dict[str, Any]:
     shape = read_record(paths).get("shape")
     if shape is None:
         raise _absent(name)
-    wanted = ClusterSpec(**shape | {"nodes": nodes})
+    spec = ClusterSpec(**shape | {"nodes": nodes})
     if now["state"] == "running" and shape["nodes"] == nodes:
         return _whole(paths, now)
     report("stopping it")
     stop(name)
-    return create(name, wanted=wanted, report=report)
+    return create(name, spec=spec, report=report)
 
 
 def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
@@ -120,21 +120,20 @@ def _unusable(name: str, why: str) -> LocalClusterError:
 
 
 def _start(
-    paths: ClusterPaths, wanted: ClusterSpec, report: Report, progress_seconds: float, *, fresh: bool
+    paths: ClusterPaths, spec: ClusterSpec, report: Report, progress_seconds: float, *, fresh: bool
 ) -> dict[str, Any]:
     here = host.inspect_host()
-    mode = host.choose_mode(here, wanted.mode)
+    mode = host.choose_mode(here, spec.mode)
     control_plane = binaries.obtain(report=report)
-    extra = {}
+    octet, library = 0, Path()
     if mode == "plain":
-        had = read_record(paths).get("octet")
-        extra = {"mode": mode, "octet": choose_octet(paths.name, had), "preload": preload.obtain(report)}
-    listener = _listener(paths, wanted.port)
+        octet, library = choose_octet(paths.name, read_record(paths).get("octet")), preload.obtain(report)
+    listener = _listener(paths, spec.port)
     port = listener.getsockname()[1]
     supervisor = None
     try:
         report("making certificates and settings")
-        nodes = ClusterFiles(paths, wanted, control_plane, here, port, **extra).write()
+        nodes = ClusterFiles(paths, spec, control_plane, here, port, mode, octet, library).write()
         if fresh and (snapshot := etcd_snapshot.obtain(control_plane, report=report)):
             etcd_snapshot.restore(snapshot, paths.etcd)
         report("starting the control plane")
@@ -176,7 +175,7 @@ def _uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _launch(paths: ClusterPaths, listener: socket.socket) -> subprocess.Popen:
+def _launch(paths: ClusterPaths, listener: socket.socket) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "localkube.supervisor", str(paths.root), str(listener.fileno())]
     with open(paths.logs / "supervisor.log", "ab", opener=private_opener) as output:
         return subprocess.Popen(
@@ -256,9 +255,9 @@ def host_socket(port: int) -> socket.socket:
     return listener
 
 
-def _same(now: dict[str, Any], wanted: ClusterSpec) -> dict[str, Any]:
+def _same(now: dict[str, Any], spec: ClusterSpec) -> dict[str, Any]:
     differing = [
-        key for key, value in wanted.as_dict().items() if now["shape"].get(key) != value and key != "port"
+        key for key, value in spec.as_dict().items() if now["shape"].get(key) != value and key != "port"
     ]
     if differing:
         name = now["name"]

@@ -1,5 +1,6 @@
 """The files that a cluster's processes read before they start: certificates, settings, the record."""
 
+import contextlib
 import json
 import os
 import pwd
@@ -14,13 +15,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from localkube.cluster import seccomp
+from localkube.cluster import python_path, seccomp
 from localkube.cluster.discovery import boot_id
 from localkube.config import ClusterSpec
 from localkube.controlplane import components, renewal
 from localkube.controlplane.binaries import ControlPlaneBinaries
 from localkube.host import HostInfo
 from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.resources.cgroup_hierarchy import machine_processes
 from localkube.kubelet.resources.pressure import default_thresholds
 from localkube.network.addresses import NETWORK, LoopbackAddresses, moved_ports
 from localkube.network.fair_shares import POD_NAMESPACES
@@ -34,8 +36,10 @@ EGRESS_SOCKET = "egress.sock"
 # On the cluster's loopback; the supervisor relays it to the token webhook on the host.
 TOKEN_WEBHOOK_PORT = 6444
 # What pods need of a checkout.
-KIT = ("docs", "images", "kitlib", "localkube", "manifests", "notebooks", "programs", "trainers")
-KIT = (*KIT, "trainyard_kit")
+KIT = (
+    *("docs", "images", "kitlib", "localkube", "manifests", "notebooks", "programs", "trainers"),
+    "trainyard_kit",
+)
 CHECKOUT = Path(__file__).resolve().parents[2]
 SYSTEM = ("/usr/", "/bin/", "/sbin/", "/lib/", "/etc/")
 # The kubelet trusts its cluster's authority alone: reading the machine's takes aiohttp a sixth of a second.
@@ -86,7 +90,7 @@ class ClusterFiles:
         return nodes
 
     def _kubelet(self, nodes: list[NodeSettings]) -> dict[str, Any]:
-        """The content of ``kubelet.config.KubeletConfig``."""
+        """The content of ``kubelet.kubelet_config.KubeletConfig``."""
         paths, hard = self.paths, self.wanted.eviction_hard
         if hard is None:
             hard = default_thresholds(shutil.disk_usage(paths.root).total)
@@ -104,8 +108,8 @@ class ClusterFiles:
             "hide": [os.path.realpath(state_dir())],
             "ids": asdict(self.machine.pod_users),
             "environment": (shown := environment(self.control_plane)),
+            **packages(shown, pod_users=self.machine.pod_users.first, plain=self.mode == "plain"),
             "sources": {} if self.mode == "plain" else copy_kit(paths.root / "kit", shown),
-            "covered": self._covered(),
             "seccomp": "" if self.mode == "plain" else seccomp.compile_filter(),
             "version": self.control_plane.version,
             "nodes": [asdict(node) for node in nodes],
@@ -120,6 +124,7 @@ class ClusterFiles:
             "overlay": self.machine.overlay,
             "image_service": str(paths.root / "images.sock") if self._pulls() else "",
             "pod_pids_limit": self.wanted.pod_pids_limit,
+            "pid_max": self.wanted.pid_max or machine_processes(),
             "eviction_hard": hard,
             "eviction_pressure_transition_period": self.wanted.eviction_pressure_transition_period,
             "control_groups": os.environ.get(CONTROL_GROUPS, "") != "off",
@@ -130,12 +135,6 @@ class ClusterFiles:
     def _pulls(self) -> bool:
         """In plain mode, programs see the host's files alone, and no image's."""
         return self.mode != "plain" and self.control_plane.has("images")
-
-    def _covered(self) -> list[str]:
-        if self.mode == "plain":
-            return []
-        closed_to = self.machine.pod_users.first
-        return covered(environment(self.control_plane) if closed_to else [])
 
     def _on_loopback(self, address: str) -> str:
         """In plain mode, translate a cluster address to its loopback address."""
@@ -191,7 +190,11 @@ class ClusterFiles:
         loopback = [self._on_loopback(NETWORK.address)] if self.mode == "plain" else []
         server = f"https://127.0.0.1:{self.port}"
         return {
-            "issue": {"node_addresses": addresses, "api_names": loopback},
+            "issue": {
+                "node_addresses": addresses,
+                "api_names": loopback,
+                "nodes": [node.name for node in nodes],
+            },
             "kubeconfig": {"server": server, "name": self.paths.name, "user": "admin"},
         }
 
@@ -205,15 +208,15 @@ class ClusterFiles:
     def _way_to_token_webhook(self) -> dict[str, Any] | None:
         if self.wanted.token_webhook is None:
             return None
-        there = urlsplit(self.wanted.token_webhook)
-        return {"inside": ["127.0.0.1", TOKEN_WEBHOOK_PORT], "outside": [there.hostname, there.port]}
+        address = urlsplit(self.wanted.token_webhook)
+        return {"inside": ["127.0.0.1", TOKEN_WEBHOOK_PORT], "outside": [address.hostname, address.port]}
 
     def _listen_addresses(self) -> components.ListenAddresses:
         at = components.ListenAddresses(token_webhook=self._token_webhook())
         if self.mode != "plain":
             return at
-        own = self._on_loopback(NETWORK.address)
-        return replace(at, api_bind=own, loopback=own, egress=EGRESS_SOCKET)
+        loopback = self._on_loopback(NETWORK.address)
+        return replace(at, api_bind=loopback, loopback=loopback, egress=EGRESS_SOCKET)
 
     def _components(self) -> list[dict[str, Any]]:
         """The programs that the supervisor starts."""
@@ -268,43 +271,76 @@ def _component(
 
 def python_environment() -> dict[str, str]:
     """The environment of our own Python processes, without the user's secrets."""
-    kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH")
-    kept = (*kept, "TRAINYARD_LOG_LEVEL", "TRAINYARD_STAND_INS")
-    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    names = (
+        *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "XDG_STATE_HOME", "XDG_CACHE_HOME", "LD_LIBRARY_PATH"),
+        *("TRAINYARD_LOG_LEVEL", "TRAINYARD_STAND_INS"),
+    )
+    environment = {name: os.environ[name] for name in names if name in os.environ}
     environment |= {"PYTHONUNBUFFERED": "1"}
     source = str(Path(__file__).resolve().parents[2])
-    if source not in (*site.getsitepackages(), site.getusersitepackages()):
+    inherited = [entry for entry in os.environ.get("PYTHONPATH", "").split(":") if os.path.isabs(entry)]
+    if source not in (*site.getsitepackages(), site.getusersitepackages(), *inherited):
         # A checkout. Installed packages are found anyway, and pods' paths are without what this names.
-        environment["PYTHONPATH"] = source
-    return environment
+        inherited.insert(0, source)
+    return environment | ({"PYTHONPATH": ":".join(inherited)} if inherited else {})
 
 
 def registry_environment() -> dict[str, str]:
     """The environment of what pulls images: proxies, and where the user's credentials and authorities are."""
-    names = (
-        "PATH",
-        "HOME",
-        "TMPDIR",
-        "XDG_CONFIG_HOME",
-        "XDG_STATE_HOME",
-        "DOCKER_CONFIG",
-        "REGISTRY_AUTH_FILE",
-    )
     proxies = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
-    names = (*names, *proxies, *(name.lower() for name in proxies[:3]))
+    names = (
+        *("PATH", "HOME", "TMPDIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME"),
+        *("DOCKER_CONFIG", "REGISTRY_AUTH_FILE"),
+        *proxies,
+        *(name.lower() for name in proxies[:3]),
+    )
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def environment(control_plane: ControlPlaneBinaries | None = None) -> list[str]:
-    """List the directories that containers run from: Python, the kit, its cache, the control plane."""
+    """List the directories that containers run from: Python, the kit, its cache, the control plane.
+
+    Python is listed by its own name as well where links lead to it, such as ``~/envs`` on another disk or
+    uv's links of minor versions: interpreters look for their packages by that name.
+    """
     programs = control_plane.programs.values() if control_plane else ()
-    wanted = [sys.prefix, sys.base_prefix, cache_dir(), *(os.path.dirname(argv[0]) for argv in programs)]
-    directories = {os.path.realpath(place) for place in (*wanted, CHECKOUT) if os.path.isdir(place)}
+    prefixes = [sys.prefix, sys.base_prefix]
+    places: list[str | Path] = [
+        *prefixes,
+        cache_dir(),
+        *(os.path.dirname(argv[0]) for argv in programs),
+        CHECKOUT,
+    ]
+    directories = {os.path.realpath(place) for place in places if os.path.isdir(place)}
+    directories |= {os.path.abspath(place) for place in prefixes}
     # Those of the system are there anyway, and so are those within another, but of which a part is shown.
-    others = tuple(f"{place}/" for place in directories if place != str(CHECKOUT) or not _is_checkout())
+    parents = tuple(f"{place}/" for place in directories if place != str(CHECKOUT) or not _is_checkout())
     return sorted(
-        place for place in directories if not place.startswith((*SYSTEM, *others)) and place != "/usr"
+        place for place in directories if not place.startswith((*SYSTEM, *parents)) and place != "/usr"
     )
+
+
+def packages(
+    environment: Iterable[str], entries: Iterable[str] = (), *, pod_users: int, plain: bool
+) -> dict[str, Any]:
+    """List what containers see of packages outside the environment, and what is covered around it all.
+
+    Args:
+        entries: The ``sys.path`` of a process of this environment.
+        pod_users: The first of the pods' users; 0 where they are this one.
+    """
+    kit = [str(CHECKOUT / name) for name in KIT] if _is_checkout() else [str(CHECKOUT)]
+    own = [place for place in environment if place != str(CHECKOUT)]
+    own = [*own, *kit, *(place.rstrip("/") for place in SYSTEM)]
+    entries = [entry for entry in entries if entry != str(CHECKOUT)]
+    path = python_path.read(entries, hidden=[os.path.realpath(state_dir())], own=own)
+    closed_to = [*environment, *path.shown] if pod_users else []
+    return {
+        "packages": list(path.shown),
+        "variables": path.variables,
+        "refused": dict(path.refused),
+        "covered": [] if plain else covered(closed_to),
+    }
 
 
 def copy_kit(target: Path, environment: Iterable[str]) -> dict[str, str]:
@@ -365,8 +401,11 @@ def covered(environment: Iterable[str]) -> list[str]:
 
 
 def _homes() -> set[str]:
-    own = (Path.home(), pwd.getpwuid(os.getuid()).pw_dir)
-    return {"/home", "/root", "/var/lib/lxd", "/var/snap/lxd", *map(os.path.realpath, own)} - {"/"}
+    homes = [os.path.expanduser("~")]
+    with contextlib.suppress(KeyError):  # the user of a container may have no line in /etc/passwd
+        homes.append(pwd.getpwuid(os.getuid()).pw_dir)
+    homes = [os.path.realpath(place) for place in homes if os.path.isabs(place)]
+    return {"/home", "/root", "/var/lib/lxd", "/var/snap/lxd", *homes} - {"/"}
 
 
 def _closed(path: Path) -> Path | None:

@@ -16,6 +16,7 @@ import tomllib
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 LIBRARY = "libseccomp.so.2"
 ALLOW, ERRNO = 0x7FFF0000, 0x00050000
@@ -68,7 +69,7 @@ def _load() -> ctypes.CDLL | None:
     return None
 
 
-def _comparisons(rule: dict) -> list[_Comparison]:
+def _comparisons(rule: dict[str, Any]) -> list[_Comparison]:
     argument = rule["argument"]
     if "lt" in rule:
         return [_Comparison(argument, LESS, rule["lt"], 0)]

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from localkube.api_path import api_path
 from localkube.controlplane.progress_deadline import (
     Activity,
     CrashCount,
@@ -46,7 +47,7 @@ class Startup:
         *,
         port: int,
         nodes: int,
-        supervisor: subprocess.Popen,
+        supervisor: subprocess.Popen[bytes],
         seconds: float,
         report: Callable[[str], None],
     ) -> None:
@@ -89,7 +90,7 @@ class Startup:
                 await asyncio.sleep(POLL_SECONDS)
 
     async def _is_ready(self, api: Any) -> bool:
-        items = (await api.get("/api/v1/nodes"))["items"]
+        items = (await api.get(api_path("v1/nodes")))["items"]
         ready = sum(_is_ready_since(node, since=int(self._begun)) for node in items)
         self._await(f"{ready} of {self._nodes} nodes are Ready", of="kubelet", progress=1 + ready)
         if ready != self._nodes:
@@ -97,7 +98,7 @@ class Startup:
         # Pods are refused until the controller manager has made this one.
         missing = "the default service account is not there yet"
         self._await(missing, of="kube-controller-manager", progress=2 + ready)
-        await api.get("/api/v1/namespaces/default/serviceaccounts/default")
+        await api.get(api_path("v1/serviceaccounts", namespace="default", name="default"))
         self._await("the API server does not report itself ready", of="kube-apiserver", progress=3 + ready)
         return await api.is_ready()
 
@@ -108,11 +109,11 @@ class Startup:
         """Report what is slow, and fail when there is no progress."""
         if (code := self._supervisor.poll()) is not None:
             raise self._error(Stall(f"the supervisor has ended with status {code}", "supervisor"))
-        interval, wanted = self._activity.sample(self._pids())
-        stall = self._deadline.check(self._progress, interval, wanted, self._crashes())
+        interval, cpu_seconds = self._activity.sample(self._pids())
+        stall = self._deadline.check(self._progress, interval, cpu_seconds, self._crashes())
         if stall:
             raise self._error(stall)
-        for part, seconds in wanted.items():
+        for part, seconds in cpu_seconds.items():
             self._spent[part] = self._spent.get(part, 0.0) + seconds
         if (since := time.monotonic() - self._said) >= REPORT_SECONDS:
             work = [part for part, spent in self._spent.items() if spent > AT_WORK_SHARE * since]

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from localkube.controlplane import KUBERNETES, build
+from localkube.controlplane import KUBERNETES, build, build_time
+from localkube.controlplane.lock import Report, alone, nobody
 from localkube.errors import LocalClusterError, Skipped
-from localkube.lock import Report, alone, nobody
 from localkube.paths import cache_dir, packaged_program, target
 
 VERSION = KUBERNETES
@@ -64,10 +64,10 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
         raise LocalClusterError(
             "unknown way to the control plane", about=f"{FORCE}={forced}", fix=f"use {', '.join(ORDER)}"
         )
-    wanted = [name for name in ORDER if forced in (None, "", name)]
+    origins = [name for name in ORDER if forced in (None, "", name)]
     reasons: list[str] = []
-    chosen = _first([name for name in wanted if name != "build"], report, reasons)
-    if chosen is None and "build" in wanted:
+    chosen = _first([name for name in origins if name != "build"], report, reasons)
+    if chosen is None and "build" in origins:
         with alone(report) as turn:
             # Another process may have been obtaining it while this one waited.
             again = ["cache"] if turn.waited and not forced else []
@@ -90,6 +90,16 @@ def present() -> ControlPlaneBinaries:
     if chosen is None:
         raise LocalClusterError("there is no control plane yet", about="; ".join(reasons), fix="make setup")
     return chosen
+
+
+def outlook() -> dict[str, str]:
+    """Describe what the next cluster runs: ``version`` and ``origin``, or how long its ``build`` takes."""
+    forced = os.environ.get(FORCE)
+    chosen = _first([name for name in ORDER if name != "build" and forced in (None, "", name)], nobody, [])
+    if chosen is not None:
+        return {"version": chosen.version, "origin": chosen.origin}
+    took = build_time.expected(build.control_plane().seconds, build_time.measure_speed())
+    return {"version": VERSION, "build": took}
 
 
 def cached(binaries: ControlPlaneBinaries, *, report: Report) -> list[Path]:

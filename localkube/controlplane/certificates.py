@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from localkube.paths import private_dir, write_private, writing
@@ -36,6 +37,8 @@ API_NAMES = (
 # metrics-server's own name, which the kubelet admits and RBAC knows, and those under which it is called.
 METRICS_USER = "system:metrics-server"
 METRICS_NAMES = ("metrics-server.kube-system.svc", "10.244.0.1", "127.0.0.1")
+# What serves all nodes: its rights are in ``kubelet/manifests/identities.yaml``.
+NODE_PARTS = ("informers", "provisioner", "simulator")
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,14 @@ class CertificateSpec:
     server_names: tuple[str, ...] = ()
 
 
-def leaves(*, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> list[CertificateSpec]:
+def node_file(node: str) -> str:
+    """Name the file of a node's own certificate."""
+    return f"node-{node}"
+
+
+def leaves(
+    *, node_addresses: Sequence[str], api_names: Sequence[str] = (), nodes: Sequence[str] = ()
+) -> list[CertificateSpec]:
     """The certificates of a cluster, authorities excluded."""
     api = (*API_NAMES, *api_names)
     masters = "system:masters"
@@ -58,7 +68,8 @@ def leaves(*, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> l
         CertificateSpec("apiserver", "ca", "kube-apiserver", client=False, server_names=api),
         CertificateSpec("apiserver-kubelet-client", "ca", "kube-apiserver-kubelet-client", masters),
         CertificateSpec("admin", "ca", "kubernetes-admin", masters),
-        CertificateSpec("kubelet", "ca", "trainyard:kubelet", masters),
+        *(CertificateSpec(node_file(node), "ca", f"system:node:{node}", "system:nodes") for node in nodes),
+        *(CertificateSpec(part, "ca", f"trainyard:{part}") for part in NODE_PARTS),
         CertificateSpec("controller-manager", "ca", "system:kube-controller-manager"),
         CertificateSpec("scheduler", "ca", "system:kube-scheduler"),
         CertificateSpec(
@@ -77,7 +88,9 @@ def leaves(*, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> l
     ]
 
 
-def issue(pki: Path, *, node_addresses: Sequence[str], api_names: Sequence[str] = ()) -> None:
+def issue(
+    pki: Path, *, node_addresses: Sequence[str], api_names: Sequence[str] = (), nodes: Sequence[str] = ()
+) -> None:
     """Write the cluster's certificates and keys into ``pki``, keeping those that are still valid.
 
     A certificate is issued anew when it is missing, unreadable, signed by another authority, about to expire,
@@ -86,7 +99,7 @@ def issue(pki: Path, *, node_addresses: Sequence[str], api_names: Sequence[str] 
     private_dir(pki)
     with writing(pki):
         authorities = {name: _authority(pki, name) for name in ("ca", "front-proxy-ca", "etcd-ca")}
-        for leaf in leaves(node_addresses=node_addresses, api_names=api_names):
+        for leaf in leaves(node_addresses=node_addresses, api_names=api_names, nodes=nodes):
             _leaf(pki, leaf, *authorities[leaf.authority])
         _service_account_keys(pki)
 
@@ -136,7 +149,9 @@ def _leaf(pki: Path, leaf: CertificateSpec, ca: x509.Certificate, ca_key: ec.Ell
     _write_pair(pki, leaf.file, certificate, key)
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, public_key, days: int) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, public_key: CertificatePublicKeyTypes, days: int
+) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()

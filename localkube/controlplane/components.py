@@ -144,7 +144,7 @@ def _etcd_timers(control_plane: ControlPlaneBinaries) -> dict[str, object]:
 
 def _api_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Path]) -> dict[str, object]:
     pki = paths.pki
-    more = {"egress-selector-config-file": files["egress"]} if at.egress else {}
+    more: dict[str, object] = {"egress-selector-config-file": files["egress"]} if at.egress else {}
     if at.token_webhook:
         more |= {
             "authentication-token-webhook-config-file": files["token-webhook"],
@@ -161,6 +161,7 @@ def _api_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Pa
         "service-cluster-ip-range": at.services,
         "allow-privileged": "true",
         "authorization-mode": "Node,RBAC",
+        "enable-admission-plugins": "NodeRestriction",
         "authentication-config": files["authentication"],
         "client-ca-file": pki / "ca.crt",
         "tls-cert-file": pki / "apiserver.crt",
@@ -219,11 +220,11 @@ def _controller_manager(paths: ClusterPaths, files: Mapping[str, Path]) -> dict[
 
 
 def _metrics_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Path]) -> dict[str, object]:
-    pki, own = paths.pki, files["metrics-server"]
+    pki, own_files = paths.pki, files["metrics-server"]
     return {
-        "kubeconfig": own,
-        "authentication-kubeconfig": own,
-        "authorization-kubeconfig": own,
+        "kubeconfig": own_files,
+        "authentication-kubeconfig": own_files,
+        "authorization-kubeconfig": own_files,
         # What it would look up in the cluster: who may pass on requests in the name of users.
         "authentication-skip-lookup": "true",
         "client-ca-file": pki / "ca.crt",

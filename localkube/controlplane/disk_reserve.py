@@ -40,11 +40,11 @@ class DiskReserve:
         """Release the reserve if the disk is full; take it if there is ample space."""
         disk = os.statvfs(self._path.parent)
         free = disk.f_bavail * disk.f_frsize
-        held = self._path.exists()
-        if held and free < FULL_BYTES:
+        exists = self._path.exists()
+        if exists and free < FULL_BYTES:
             self._path.unlink()
             log.warning("the disk is full: etcd gets %d MB that were kept for it", self._size >> 20)
-        elif not held and free > AMPLE_SIZES * self._size:
+        elif not exists and free > AMPLE_SIZES * self._size:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 reserve(descriptor, self._size)

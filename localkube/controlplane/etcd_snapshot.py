@@ -25,12 +25,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from localkube.api_path import api_path
 from localkube.controlplane import certificates
 from localkube.controlplane.binaries import ControlPlaneBinaries
 from localkube.controlplane.components import ComponentCommand, ListenAddresses, commands
+from localkube.controlplane.lock import Report, alone
 from localkube.controlplane.progress_deadline import Activity, ProgressDeadline
 from localkube.errors import LocalClusterError
-from localkube.lock import Report, alone
 from localkube.paths import ClusterPaths, cache_dir, private_dir, unwritable, writing
 from localkube.runtime.syscalls import die_with_parent, reserve
 
@@ -42,7 +43,7 @@ DATABASE_BYTES = 32 << 20
 # What each cluster must publish for itself: its own authorities.
 OWN_TO_EACH = "/registry/configmaps/kube-system/extension-apiserver-authentication"
 WITHOUT_CONTROLLERS = ("root-ca-certificate-publisher-controller",)
-ADMIN = "/apis/rbac.authorization.k8s.io/v1/clusterroles/admin"
+ADMIN = api_path("rbac.authorization.k8s.io/v1/clusterroles", name="admin")
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
@@ -60,7 +61,7 @@ def obtain(control_plane: ControlPlaneBinaries, *, report: Report, create: bool 
         # Not the lock of the programs: they are there, and another build may take minutes.
         with alone(report, making="what new clusters contain"):
             if not folder.is_dir():
-                report(f"Preparing what every new cluster contains, once: {EXPECTED_SECONDS} s elsewhere")
+                report(f"Preparing what every new cluster contains, once: some {EXPECTED_SECONDS} s")
                 _create(control_plane, folder)
     except (LocalClusterError, OSError, subprocess.SubprocessError) as error:
         report(f"New clusters will start two seconds later: preparing failed: {error}")
@@ -76,15 +77,15 @@ def restore(snapshot: Path, etcd: Path) -> None:
 
 def _copy(snapshot: Path, etcd: Path) -> list[Path]:
     """Copy a directory sparsely; return the files."""
-    made = []
+    copies = []
     for source in (snapshot, *sorted(snapshot.rglob("*"))):
         goal = etcd / source.relative_to(snapshot)
         if source.is_dir():
             private_dir(goal)
         else:
             _copy_sparse(source, goal)
-            made.append(goal)
-    return made
+            copies.append(goal)
+    return copies
 
 
 def _reserve(path: Path) -> None:
@@ -152,7 +153,7 @@ def _without(manager: ComponentCommand) -> ComponentCommand:
 
 
 @contextlib.contextmanager
-def _running(component: ComponentCommand, paths: ClusterPaths) -> Iterator[subprocess.Popen]:
+def _running(component: ComponentCommand, paths: ClusterPaths) -> Iterator[subprocess.Popen[bytes]]:
     with (paths.logs / component.name).open("wb") as log:
         process = subprocess.Popen(
             component.argv,
@@ -189,23 +190,27 @@ class _ApiServer:
         except OSError:
             return None
 
-    def wait(self, what: str, arrived: Callable[[], bool], running: Mapping[str, subprocess.Popen]) -> None:
+    def wait(
+        self, what: str, arrived: Callable[[], bool], running: Mapping[str, subprocess.Popen[bytes]]
+    ) -> None:
         """Wait for as long as the components make progress."""
         deadline, activity = ProgressDeadline(never_idle=["etcd", "kube-apiserver"]), Activity()
         while not arrived():
             ended = [f"{part} has ended" for part, process in running.items() if process.poll() is not None]
-            interval, wanted = activity.sample({part: [process.pid] for part, process in running.items()})
-            stall = deadline.check(what, interval, wanted)
-            if ended or stall:
+            interval, cpu_seconds = activity.sample(
+                {part: [process.pid] for part, process in running.items()}
+            )
+            stall = deadline.check(what, interval, cpu_seconds)
+            if reason := ended[0] if ended else stall and stall.reason:
                 raise LocalClusterError(
-                    f"the API server gave no {what}: {ended[0] if ended else stall.reason}",
+                    f"the API server gave no {what}: {reason}",
                     about=self._url,
                     fix="nothing needs to be done; the next cluster tries again",
                 )
             time.sleep(POLL_SECONDS)
 
     def is_complete(self) -> bool:
-        accounts = [f"/api/v1/namespaces/{name}/serviceaccounts/default" for name in NAMESPACES]
+        accounts = [api_path("v1/serviceaccounts", namespace=name, name="default") for name in NAMESPACES]
         if any(self.status(path) != 200 for path in accounts):
             return False
         # The controller manager gathers the rules of `admin` from other roles.

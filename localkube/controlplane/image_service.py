@@ -55,7 +55,8 @@ async def _run(
     )
     # Who asked may have ended meanwhile.
     given_up = asyncio.create_task(reader.read())
-    given_up.add_done_callback(lambda _: process.returncode is None and process.kill())
+    given_up.add_done_callback(lambda _: process.kill() if process.returncode is None else None)
+    assert process.stdin and process.stdout  # pipes
     try:
         process.stdin.write(content.encode())
         process.stdin.close()

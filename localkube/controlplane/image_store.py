@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from localkube.controlplane import binaries
+from localkube.controlplane.lock import Report, nobody
 from localkube.errors import LocalClusterError
-from localkube.lock import Report, nobody
 from localkube.paths import images_dir, private_dir
 
 FIXES = {
@@ -131,14 +131,14 @@ def _run(
                 progress(event)
         process.wait()
         errors.seek(0)
-        said = errors.read().strip()
+        output = errors.read().strip()
     if process.returncode == 0:
         return events
     if events and events[-1]["event"] == "failed":
         failed = events[-1]
         raise LocalClusterError(failed["message"], about=about, fix=FIXES.get(failed["reason"], REST))
     raise LocalClusterError(
-        f"the store's program ended with status {process.returncode}: {said[-2000:]}", about=about, fix=REST
+        f"the store's program ended with status {process.returncode}: {output[-2000:]}", about=about, fix=REST
     )
 
 

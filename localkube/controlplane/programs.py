@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from localkube.controlplane import build
+from localkube.controlplane.lock import Report, alone
 from localkube.controlplane.recipes import RECIPES, Recipe
 from localkube.errors import LocalClusterError, Skipped
-from localkube.lock import Report, alone
-from localkube.paths import PACKAGE, cache_dir, packaged_program, private_dir, writing
+from localkube.paths import OPERATORS_PACKAGE, cache_dir, packaged_program, private_dir, writing
 
 MODULES = Path(__file__).parent / "modules"
 FLAGS = (*build.COMPILING, "-ldflags=-s -w")
@@ -32,20 +32,20 @@ def here(names: Iterable[str]) -> list[Recipe]:
 
 def obtain(names: Iterable[str], *, report: Report) -> list[Recipe]:
     """Obtain these programs and return their recipes."""
-    wanted = []
+    programs = []
     for name in names:
         if name not in RECIPES:
             raise LocalClusterError(
                 "there is no such program", about=name, fix=f"choose one of {', '.join(sorted(RECIPES))}"
             )
-        wanted.append(RECIPES[name])
-    for recipe in wanted:
+        programs.append(RECIPES[name])
+    for recipe in programs:
         if not recipe.ready:
             with alone(report, making="programs of images") as turn:
                 if not recipe.ready:  # another process may have been obtaining it
                     _obtain(recipe, turn.report)
         report(f"{recipe.name}: {recipe.version} is in {recipe.folder}")
-    return wanted
+    return programs
 
 
 def build_for(architecture: str, *, report: Report) -> dict[str, Path]:
@@ -86,8 +86,9 @@ def _obtain(recipe: Recipe, report: Report) -> None:
 
 
 def _from_package(recipe: Recipe, report: Report) -> None:
-    archive = packaged_program(f"{recipe.name}.tar", fingerprint(recipe))
-    report(f"{recipe.name}: from the Python package {PACKAGE}")
+    name, digest = f"{recipe.name}.tar", fingerprint(recipe)
+    archive = packaged_program(name, digest, package=OPERATORS_PACKAGE)
+    report(f"{recipe.name}: from the Python package {OPERATORS_PACKAGE}")
     parent = private_dir(cache_dir() / "programs")
     with writing(recipe.folder), tempfile.TemporaryDirectory(prefix=".unpacking-", dir=parent) as scratch:
         shutil.unpack_archive(archive, scratch)  # as trusted as the package that has brought it

@@ -63,7 +63,7 @@ class ProgressDeadline:
         self,
         progress: object,
         interval: float,
-        wanted: Mapping[str, float],
+        cpu_seconds: Mapping[str, float],
         crashes: Mapping[str, CrashCount] | None = None,
     ) -> Stall | None:
         """Take a sample; return the reason once there is no more progress.
@@ -71,7 +71,7 @@ class ProgressDeadline:
         Args:
             progress: A value that changes with each step of the start.
             interval: Seconds since the last sample.
-            wanted: For each running component, the seconds of these in which it ran or waited to run.
+            cpu_seconds: For each running component, the seconds of these in which it ran or waited to run.
             crashes: Of the components that have ended.
         """
         crashes = crashes or {}
@@ -80,11 +80,11 @@ class ProgressDeadline:
             self._crashes = {part: crash.count for part, crash in crashes.items()}
         seconds = min(interval, MOST_INTERVAL)
         self._unchanged += seconds
-        if sum(wanted.values()) < BUSY_SHARE * interval:
+        if sum(cpu_seconds.values()) < BUSY_SHARE * interval:
             self._quiet += seconds
         self._still = {
-            part: 0.0 if wanted[part] else self._still.get(part, 0.0) + seconds
-            for part in self._never_idle & wanted.keys()
+            part: 0.0 if cpu_seconds[part] else self._still.get(part, 0.0) + seconds
+            for part in self._never_idle & cpu_seconds.keys()
         }
         return self._judge(crashes)
 
@@ -93,9 +93,9 @@ class ProgressDeadline:
             if crash.count - self._crashes.get(part, 0) >= MOST_CRASHES:
                 how = f"with status {crash.code}" if crash.code >= 0 else f"by signal {-crash.code}"
                 return Stall(f"{part} has ended at once {crash.count} times, the last time {how}", part)
-        part = max(self._still, key=self._still.__getitem__, default=None)
-        if part and self._still[part] >= self.seconds:
-            return Stall(f"{part} stands still: it has not run for {self.seconds:g} s", part)
+        idlest = max(self._still, key=self._still.__getitem__, default=None)
+        if idlest and self._still[idlest] >= self.seconds:
+            return Stall(f"{idlest} stands still: it has not run for {self.seconds:g} s", idlest)
         if self._quiet >= self.seconds:
             return Stall(f"nothing has changed, and no part had work, for {self.seconds:g} s")
         if self._unchanged >= LONGEST * self.seconds:
@@ -114,17 +114,18 @@ class Activity:
         """Sample: seconds since the last one, and how many of them each program ran or waited to run."""
         now = time.monotonic()
         interval, self._at = now - self._at, now
-        wanted, threads = {}, {}
+        cpu_seconds: dict[str, float] = {}
+        threads: dict[tuple[int, int], float] = {}
         for name, pids in programs.items():
             samples = {(pid, thread): _want(pid, thread) for pid in pids for thread in _threads(pid)}
-            wanted[name] = sum(
+            cpu_seconds[name] = sum(
                 max(0.0, spent - self._threads.get(key, 0.0)) for key, (spent, _) in samples.items()
             )
             if any(waits for _, waits in samples.values()):  # it is charged only when the wait is over
-                wanted[name] = max(wanted[name], interval)
+                cpu_seconds[name] = max(cpu_seconds[name], interval)
             threads |= {key: spent for key, (spent, _) in samples.items()}
         self._threads = threads
-        return interval, wanted
+        return interval, cpu_seconds
 
 
 def _threads(pid: int) -> list[int]:

@@ -22,8 +22,8 @@ class Recipe:
         package: The Go package of its main function.
         manifests: The folder of its Go module with what the API server needs: CRDs, RBAC, webhooks.
         packages: About how many Go packages are compiled.
-        seconds: How long it took elsewhere, on two cores. An operator that shares packages with the control
-            plane comes after that here, as do its packages.
+        seconds: How long it took on the machine of ``build_time.py``. An operator that shares packages with
+            the control plane comes after that here, as do its packages.
         overlay: Modules of which files are added or passed over; see ``overlay.py``.
     """
 

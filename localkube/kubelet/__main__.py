@@ -9,13 +9,13 @@ import os
 import sys
 from pathlib import Path
 
-from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.kubelet import run_kubelet
+from localkube.kubelet.kubelet_config import KubeletConfig
 
 
 def main() -> None:
-    wanted = logging.getLevelNamesMapping().get(os.environ.get("TRAINYARD_LOG_LEVEL", "INFO"), logging.INFO)
-    logging.basicConfig(level=wanted, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    level = logging.getLevelNamesMapping().get(os.environ.get("TRAINYARD_LOG_LEVEL", "INFO"), logging.INFO)
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(run_kubelet(KubeletConfig.read(Path(sys.argv[1]))))
 
 

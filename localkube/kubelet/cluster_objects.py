@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, ApiError
+from localkube.api_path import api_path
 from localkube.network.addresses import Addresses, NamespaceAddresses
 
 METRICS_PORT = 4443
@@ -23,11 +24,18 @@ COLLECTIONS = {
     "ClusterRoleBinding": "clusterrolebindings",
     "EndpointSlice": "endpointslices",
     "Endpoints": "endpoints",
+    "FlowSchema": "flowschemas",
+    "Role": "roles",
     "RoleBinding": "rolebindings",
     "Service": "services",
 }
 
 log = logging.getLogger(__name__)
+
+
+async def publish_identities(api: Api) -> None:
+    """Give the parts that serve all nodes their rights. Safe to repeat."""
+    await asyncio.gather(*(_apply(api, item) for item in manifest("identities")))
 
 
 async def publish_api_server(api: Api, *, address: str, port: int) -> None:
@@ -44,10 +52,10 @@ async def publish_metrics_server(
     api: Api, *, address: str, ca_file: Path, addresses: Addresses | None = None
 ) -> None:
     """Register metrics-server, and its APIService once it listens. Safe to repeat."""
-    *others, slice_of_service, api_service = manifest("metrics-server")
+    *objects, slice_of_service, api_service = manifest("metrics-server")
     slice_of_service["endpoints"][0]["addresses"] = [address]
     api_service["spec"]["caBundle"] = base64.b64encode(ca_file.read_bytes()).decode()
-    for item in (*others, slice_of_service):
+    for item in (*objects, slice_of_service):
         await _apply(api, item)
     place = (addresses or NamespaceAddresses()).reach(address, METRICS_PORT)
     while not await _listens(*place):  # noqa: ASYNC110 - a listener's birth cannot be watched
@@ -66,9 +74,8 @@ def manifest(name: str) -> list[dict[str, Any]]:
 async def _apply(api: Api, item: dict[str, Any]) -> None:
     """Apply an object as the kubelet's own, once the API server, and a namespace of its, are ready."""
     version, metadata = item["apiVersion"], item["metadata"]
-    group = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    within = f"/namespaces/{metadata['namespace']}" if "namespace" in metadata else ""
-    path = f"{group}{within}/{COLLECTIONS[item['kind']]}/{metadata['name']}"
+    resource = f"{version}/{COLLECTIONS[item['kind']]}"
+    path = api_path(resource, namespace=metadata.get("namespace"), name=metadata["name"])
     while True:
         try:
             await api.patch(f"{path}?fieldManager=trainyard&force=true", item, kind="apply")

@@ -1,17 +1,21 @@
 """Events on pods, with the kubelet's reasons, for ``kubectl describe``.
 
 They are posted one by one after status updates, and rate-limited after a burst, as the kubelet's are.
+What is repeated is counted, combined or left out by the rules of upstream's EventCorrelator:
+https://github.com/kubernetes/client-go/blob/v0.36.3/tools/record/events_cache.go
 """
 
 import asyncio
 import itertools
 import logging
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from localkube.api_client import Api, ApiError
+from localkube.api_path import api_path
 from localkube.kubelet.nodes.node import rfc3339
 
 log = logging.getLogger(__name__)
@@ -20,6 +24,12 @@ QUEUE, QUEUE_OF_NAMESPACE = 5000, 1250
 REMEMBERED = 4096  # as many as the kubelet does
 BURST, PER_SECOND = 25, 12.5  # a quarter of what a kubelet may: its machine has other things to do
 SETTLE_SECONDS = 0.05
+MESSAGE_CHARACTERS = 1024
+# For one object, of Events of one type: the first are sent, then one in five minutes.
+SPAM_BURST, SPAM_PER_SECOND = 25, 1 / 300
+# Events that differ in their messages alone are combined from the tenth within ten minutes on.
+SIMILAR_EVENTS, SIMILAR_SECONDS = 10, 600.0
+COMBINED = "(combined from similar events): "
 
 
 class RateLimiter:
@@ -38,6 +48,84 @@ class RateLimiter:
         self._then = now
         return max(0.0, -self._left / self._per_second)
 
+    def try_take(self) -> bool:
+        """Take a token if there is one."""
+        delay = self.wait()
+        self._left += 1 if delay else 0
+        return not delay
+
+
+class Lru(OrderedDict[tuple[str, ...], Any]):
+    """The newest ``REMEMBERED`` entries."""
+
+    def __setitem__(self, key: tuple[str, ...], value: object) -> None:
+        super().__setitem__(key, value)
+        self.move_to_end(key)
+        if len(self) > REMEMBERED:
+            self.popitem(last=False)
+
+
+@dataclass(frozen=True)
+class Occurrence:
+    """An Event after correlation; ``name`` is empty for the first of its kind, which is created."""
+
+    message: str
+    count: int = 1
+    name: str = ""
+    key: tuple[str, ...] = ()
+
+
+@dataclass
+class EventCorrelator:
+    """Counts repeated Events, combines similar ones, and leaves out those of an object that has too many."""
+
+    clock: Callable[[], float] = time.monotonic
+    burst: int = SPAM_BURST
+    _pace: Lru = field(default_factory=Lru)
+    _similar: Lru = field(default_factory=Lru)
+    _posted: Lru = field(default_factory=Lru)
+
+    def admit(self, body: Mapping[str, Any]) -> bool:
+        """Tell whether an Event of this object is sent at all."""
+        key = (*_object_of(body), body["type"])
+        pace = self._pace[key] = self._pace.get(key) or RateLimiter(
+            self.burst, SPAM_PER_SECOND, clock=self.clock
+        )
+        return pace.try_take()
+
+    def correlate(self, body: Mapping[str, Any]) -> Occurrence:
+        """Combine an Event with those like it, and count it."""
+        now = self.clock()
+        key = (*_object_of(body), body["type"], body["reason"])
+        messages, then = self._similar.get(key, (set(), now))
+        if now - then > SIMILAR_SECONDS:
+            messages = set()
+        message = body["message"]
+        messages.add(message)
+        self._similar[key] = messages, now
+        if len(messages) >= SIMILAR_EVENTS:
+            messages.pop()
+            message = (COMBINED + message)[:MESSAGE_CHARACTERS]
+        else:
+            key = (*key, body["involvedObject"].get("fieldPath", ""), message)
+        name, count = self._posted.get(key, ("", 0))
+        return Occurrence(message, count + 1, name, key)
+
+    def posted(self, occurrence: Occurrence) -> None:
+        """Remember what the API server has accepted."""
+        self._posted[occurrence.key] = occurrence.name, occurrence.count
+
+    def forget(self, uid: str) -> None:
+        """Forget an object that is gone."""
+        for entries in (self._pace, self._similar, self._posted):
+            for key in [key for key in entries if key[0] == uid]:
+                del entries[key]
+
+
+def _object_of(body: Mapping[str, Any]) -> tuple[str, ...]:
+    item, source = body["involvedObject"], body["source"]
+    return item.get("uid", ""), item["kind"], item.get("namespace", ""), item["name"], *source.values()
+
 
 class EventRecorder:
     """A queue of Events; a repeated Event raises the count of the first.
@@ -52,9 +140,9 @@ class EventRecorder:
         self, api: Api, *, give_way: Callable[[], Awaitable[None]] | None = None, component: str = "kubelet"
     ) -> None:
         self._api, self._give_way, self._component = api, give_way, component
-        self._queues: dict[str, deque[tuple[dict[str, Any], tuple]]] = {}
+        self._queues: dict[str, deque[dict[str, Any]]] = {}
         self._waiting = asyncio.Event()
-        self._seen: dict[tuple, tuple[str, int]] = {}
+        self._correlator = EventCorrelator()
         self._numbers = itertools.count()
 
     def record(
@@ -69,7 +157,7 @@ class EventRecorder:
         """Queue an Event on an object, by default a pod, or on the part of it at ``field``."""
         meta = item["metadata"]
         namespace = meta.get("namespace", "default")
-        key = (meta["uid"], reason, message, field)
+        message = message[:MESSAGE_CHARACTERS]
         now = rfc3339()
         body = {
             "metadata": {
@@ -86,41 +174,42 @@ class EventRecorder:
             | ({"fieldPath": field} if field else {}),
             "type": "Warning" if warning else "Normal",
             "reason": reason,
-            "message": message[:1024],
+            "message": message,
             "source": {"component": self._component, "host": (item.get("spec") or {}).get("nodeName", "")},
             "firstTimestamp": now,
             "lastTimestamp": now,
             "count": 1,
         }
+        if not self._correlator.admit(body):
+            return
         queue = self._queues.get(namespace) or deque()
         if len(queue) >= QUEUE_OF_NAMESPACE or self._size() >= QUEUE:
             log.warning("event dropped: %s %s", meta["name"], reason)
             return
-        queue.append((body, key))
+        queue.append(body)
         self._queues[namespace] = queue
         self._waiting.set()
 
     def forget(self, uid: str) -> None:
-        for key in [key for key in self._seen if key[0] == uid]:
-            del self._seen[key]
+        self._correlator.forget(uid)
 
     async def run(self) -> None:
         """Post queued Events, for ever."""
         pace = RateLimiter(BURST, PER_SECOND)
         while True:
             await self._waiting.wait()
-            body, key = self._next()
+            body = self._next()
             # The pod's status goes first.
             await asyncio.sleep(max(pace.wait(), 0 if self._queues else SETTLE_SECONDS))
             if self._give_way and self._size() < BURST:
                 await self._give_way()
             try:
-                await self._post(body, key)
+                await self._post(body)
             except ApiError as error:
                 # A namespace that is being deleted refuses events; nothing is lost that anybody could read.
                 log.debug("event %s: %s", body["reason"], error)
 
-    def _next(self) -> tuple[dict[str, Any], tuple]:
+    def _next(self) -> dict[str, Any]:
         """Take the oldest Event of the namespace whose turn it is."""
         namespace = next(iter(self._queues))
         queue = self._queues.pop(namespace)
@@ -134,20 +223,19 @@ class EventRecorder:
     def _size(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    async def _post(self, body: dict[str, Any], key: tuple) -> None:
-        path = f"/api/v1/namespaces/{body['metadata']['namespace']}/events"
-        if key in self._seen:
-            name, count = self._seen[key]
-            change = {"count": count + 1, "lastTimestamp": body["lastTimestamp"]}
+    async def _post(self, body: dict[str, Any]) -> None:
+        namespace = body["metadata"]["namespace"]
+        occurrence = self._correlator.correlate(body)
+        body["message"] = occurrence.message
+        if occurrence.name:
+            change = {name: body[name] for name in ("lastTimestamp", "message")} | {"count": occurrence.count}
             try:
-                await self._api.patch(f"{path}/{name}", change)
-                self._seen[key] = (name, count + 1)
+                path = api_path("v1/events", namespace=namespace, name=occurrence.name)
+                await self._api.patch(path, change)
+                self._correlator.posted(occurrence)
                 return
             except ApiError as error:
                 if error.status != 404:
                     raise
-        await self._api.post(path, body)
-        # Bounded, because what is posted after its pod is gone would otherwise stay for ever.
-        while len(self._seen) >= REMEMBERED:
-            del self._seen[next(iter(self._seen))]
-        self._seen[key] = (body["metadata"]["name"], 1)
+        await self._api.post(api_path("v1/events", namespace=namespace), body)
+        self._correlator.posted(replace(occurrence, name=body["metadata"]["name"], count=1))

@@ -4,13 +4,14 @@ A client needs a certificate of the cluster's CA with the API server's name; met
 metrics. Errors are the kubelet's sentences in plain text, because kubectl shows them. ``run`` answers 501.
 """
 
+import asyncio
 import contextlib
 import logging
 import resource
 import socket
 import ssl
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,17 @@ from localkube.kubelet.pods.component_pods import read_component_log
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.resources.stats import may_read
 from localkube.kubelet.status.container_state import containers
+from localkube.network.accepting import accept
 from localkube.network.fair_shares import Allowances, PodNamespaces, Shares
+from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
 API_SERVER = "kube-apiserver-kubelet-client"
 NOT_YET = ("run", "checkpoint")
+# Handshakes at a time, each with a deadline; connections in all; those that wait in the kernel.
+HANDSHAKES, HANDSHAKE_SECONDS, MOST_CONNECTIONS, BACKLOG = 64, 10.0, 4096, 128
+IDLE_SECONDS = 120.0
 MOST_STREAMS, LEAST_STREAMS, NEW_STREAMS = 2048, 128, 20
 NUMBERS = {"tail_lines": "tailLines", "limit_bytes": "limitBytes"}
 
@@ -38,6 +44,8 @@ class KubeletServer:
 
     Args:
         component_log: Returns the log of a pod, by namespace and name, that is a program of the cluster.
+        clients: The addresses from which it is connected to, None for any; others are reset before anything
+            is read from them or allocated for them.
     """
 
     def __init__(
@@ -50,6 +58,7 @@ class KubeletServer:
         client_ca_file: Path,
         component_log: Callable[[str, str], Path | None] = lambda namespace, name: None,
         routes: Iterable[web.RouteDef] = (),
+        clients: Collection[str] | None = None,
     ) -> None:
         self._pods = pods
         self._files = files
@@ -58,6 +67,7 @@ class KubeletServer:
         self._tls.verify_mode = ssl.CERT_REQUIRED
         self._certificate = cert_file, key_file
         self._tls.load_cert_chain(*self._certificate)
+        self._clients, self._listening = clients, list[asyncio.Task[None]]()
         self._streams = stream_shares()
         self._starts = Allowances(PodNamespaces(), refill=NEW_STREAMS, burst=MOST_STREAMS / 2)
         app = web.Application(middlewares=[self._only_the_api_server, self._fair])
@@ -66,24 +76,60 @@ class KubeletServer:
         app.add_routes(routes)
         for verb in NOT_YET:
             app.router.add_route("*", f"/{verb}/{{rest:.*}}", self._not_yet)
-        self._runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(
+            app,
+            handler_cancellation=True,
+            access_log=None,
+            shutdown_timeout=0.1,
+            keepalive_timeout=IDLE_SECONDS,
+        )
 
     async def __aenter__(self) -> "KubeletServer":
         await self._runner.setup()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        for listening in self._listening:
+            listening.cancel()
+        await asyncio.gather(*self._listening, return_exceptions=True)
         await self._runner.cleanup()
 
     async def listen(self, host: str, port: int) -> int:
         """Listen on an address (``0.0.0.0`` for every node's) and return the port."""
-        site = web.TCPSite(self._runner, host, port, ssl_context=self._tls, reuse_address=True)
-        await site.start()
-        return self._runner.addresses[-1][1]
+        sock = socket.create_server((host, port))
+        self.listen_on(sock)
+        return sock.getsockname()[1]
 
-    async def listen_on(self, sock: socket.socket) -> None:
+    def listen_on(self, sock: socket.socket) -> None:
         """Listen on a socket that is bound."""
-        await web.SockSite(self._runner, sock, ssl_context=self._tls).start()
+        sock.listen(BACKLOG)
+        self._listening.append(start_task(self._accept(sock), name="the kubelet's listener", critical=True))
+
+    async def _accept(self, sock: socket.socket) -> None:
+        with sock:
+            await accept(sock, self._connect, most=HANDSHAKES, admit=self._is_admitted)
+
+    def _is_admitted(self, client: socket.socket) -> bool:
+        assert self._runner.server is not None
+        if len(self._runner.server.connections) >= MOST_CONNECTIONS:
+            return False
+        try:
+            return self._clients is None or client.getpeername()[0] in self._clients
+        except OSError:  # it was reset before it was accepted
+            return False
+
+    async def _connect(self, client: socket.socket) -> None:
+        """Hand a connection to the server once its handshake is done; one that is late or fails is closed."""
+        client.setblocking(False)
+        assert self._runner.server is not None
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                self._runner.server, client, ssl=self._tls, ssl_handshake_timeout=HANDSHAKE_SECONDS
+            )
+        except (OSError, ssl.SSLError) as error:  # a timeout is one
+            log.debug("a connection to the kubelet: %s", error)
+            client.close()
 
     async def follow_renewals(self) -> None:
         """Serve new connections with each renewed certificate, for ever."""
@@ -125,8 +171,8 @@ class KubeletServer:
 
     async def _logs(self, request: web.Request) -> web.StreamResponse:
         namespace, name, container = (request.match_info[key] for key in ("namespace", "pod", "container"))
-        if own := self._component_log(namespace, name):
-            return await self._send(request, read_component_log(own, log_options(request.query)))
+        if component_log := self._component_log(namespace, name):
+            return await self._send(request, read_component_log(component_log, log_options(request.query)))
         pod = self._pods.pod(namespace, name)
         if pod is None:
             return _refuse(404, f'pod "{name}" does not exist')

@@ -13,13 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, Informer
+from localkube.api_path import api_path
 from localkube.errors import LocalClusterError
-from localkube.kubelet.config import KubeletConfig, PlainSettings
+from localkube.kubelet.api_clients import ApiClients
+from localkube.kubelet.cluster_objects import publish_identities
 from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.events import EventRecorder
+from localkube.kubelet.heartbeat import Heartbeat, stalls
 from localkube.kubelet.http_server import KubeletServer
 from localkube.kubelet.images.image_manager import ImageManager, ImageService
 from localkube.kubelet.images.image_programs import Programs
+from localkube.kubelet.kubelet_config import KubeletConfig, PlainSettings
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.node_services import NodeServices
 from localkube.kubelet.nodes.node_faults import NodeFaults
@@ -39,16 +43,21 @@ from localkube.kubelet.pods.static_pods import StaticPods
 from localkube.kubelet.probes.handlers import Handlers
 from localkube.kubelet.resources.cgroups import ControlGroups
 from localkube.kubelet.resources.eviction import EvictionManager
+from localkube.kubelet.resources.gpus import GpuMeter
 from localkube.kubelet.resources.limits import Limits
 from localkube.kubelet.resources.pressure import Pressure, observe, parse_thresholds
+from localkube.kubelet.resources.process_guard import ProcessGuard
+from localkube.kubelet.resources.shortages import ShortageReporter
 from localkube.kubelet.resources.stats import StatsProvider, stats_routes
 from localkube.kubelet.streaming.routes import Streams
 from localkube.kubelet.volumes.host_path import HiddenDirectories, everywhere
-from localkube.kubelet.volumes.object_cache import ObjectCache, watch_authorities
+from localkube.kubelet.volumes.object_cache import Access, ObjectCache, watch_authorities
 from localkube.kubelet.volumes.volume_manager import VolumeManager
-from localkube.network.addresses import LoopbackAddresses, NamespaceAddresses
+from localkube.kubelet.volumes.volume_shares import VolumeShares
+from localkube.network.addresses import NETWORK, LoopbackAddresses, NamespaceAddresses
 from localkube.network.fair_shares import POD_NAMESPACES, PodNamespaces
 from localkube.network.policy_enforcer import PolicyEnforcer
+from localkube.paths import write_private
 from localkube.runtime import syscalls
 from localkube.runtime.client import RuntimeClient, short_name
 from localkube.tasks import start_task
@@ -67,42 +76,42 @@ async def run_kubelet(config: KubeletConfig) -> None:
             kubelet.exited(entry)
 
     client = await RuntimeClient.connect(config.socket, on_exit=exited)
-    async with Api(
-        config.server,
-        ca_file=config.pki / "ca.crt",
-        cert_file=config.pki / "kubelet.crt",
-        key_file=config.pki / "kubelet.key",
-    ) as api:
-        kubelet = Kubelet(config, api=api, client=client)
+    async with ApiClients(config) as clients:
+        kubelet = Kubelet(config, clients=clients, client=client)
         await kubelet.run()
 
 
 class Kubelet:
     """Makes the parts, gives each what it uses, and runs them."""
 
-    def __init__(self, config: KubeletConfig, *, api: Api, client: RuntimeClient) -> None:
-        self._config, self._api, self._client = config, api, client
-        self._seen = Informer(api, "/api/v1/nodes", label_selector=f"!{MARK}")
-        self._services = Informer(api, "/api/v1/services")
-        self._bound = Informer(api, "/api/v1/pods", field_selector="spec.nodeName!=", skip_simulated=True)
+    def __init__(self, config: KubeletConfig, *, clients: ApiClients, client: RuntimeClient) -> None:
+        self._config, self._clients, self._client = config, clients, client
+        api, access = clients.informers, clients.nodes.__getitem__
+        self._seen = Informer(api, api_path("v1/nodes"), label_selector=f"!{MARK}")
+        self._services = Informer(api, api_path("v1/services"))
+        self._bound = Informer(
+            api, api_path("v1/pods"), field_selector="spec.nodeName!=", skip_simulated=True
+        )
         self._authorities = watch_authorities(api)
         self._states = NodeStates(config.node_states)
-        self._pressure, starting = _pressure(config), StartingPods()
+        self._pressure, starting = _pressure(config), StartingPods(stalls(config.file.parent))
         new_node = functools.partial(
             VirtualNode,
-            api=api,
             nodes=self._seen,
             directory=config.node_directories,
             version=config.version,
             pressure=self._pressure,
             give_way=starting.give_way,
         )
-        self._nodes = {node.name: new_node(node, state=self._states[node.name]) for node in config.nodes}
-        objects = ObjectCache(api, authorities=self._authorities)
+        self._nodes = {
+            node.name: new_node(node, api=access(node.name), state=self._states[node.name])
+            for node in config.nodes
+        }
+        objects = ObjectCache(access, authorities=self._authorities)
         host, ids = _host_view(config), PodIds(config.ids, pods=config.pods)
         images = _images(config, objects)
         images.recorders = {name: node.events for name, node in self._nodes.items()}
-        volumes = _volumes(config, api, objects, hide=host.hide, ids=ids, images=images)
+        volumes = _volumes(config, access, objects, hide=host.hide, ids=ids, images=images)
         files = PodFiles(config.pods, config.tmpfs, ids, starting, volumes, images)
         self._executions = Executions(client)
         self._sandboxes = _sandboxes(config, api, client, files)
@@ -128,25 +137,31 @@ class Kubelet:
             volumes=volumes,
             new_worker=new_worker,
         )
-        self._mirrors = MirrorPods(api, nodes=self._seen, pods=self._bound, names=frozenset(self._nodes))
+        self._mirrors = MirrorPods(clients.nodes, nodes=self._seen, pods=self._bound)
         self._components = ComponentPods(
-            config, api=api, client=client, mirrors=self._mirrors, pods=self._bound
+            config, api=access(config.nodes[0].name), client=client, mirrors=self._mirrors, pods=self._bound
         )
 
     async def run(self) -> None:
+        heart = Heartbeat(
+            self._config.file.parent,
+            late=lambda message: self._warn("KubeletSlow", message),
+        )
+        start_task(heart.run(), name="heartbeat", critical=True)
         config, limits, pods, nodes = self._config, self._runtime.limits, self._pods, self._nodes.values()
         reachable = [node for node in nodes if node.is_reachable]
-        await asyncio.gather(*(node.register() for node in reachable))
+        rights = publish_identities(self._clients.admin)
+        await asyncio.gather(rights, *(node.register() for node in reachable))
         eviction = EvictionManager(
             self._runtime.files,
             pods=pods.workers,
             pressure=self._pressure,
             limits=limits,
-            warn=lambda *event: [node.event(*event, warning=True) for node in nodes],
+            warn=self._warn,
         )
         async with NodeServices(
             config,
-            api=self._api,
+            clients=self._clients,
             services=self._services,
             bound=self._bound,
             sandboxes=self._sandboxes,
@@ -161,7 +176,9 @@ class Kubelet:
                 ("pods of the components", self._components.run()),
                 ("watch authorities", self._authorities.run()),
                 ("limits", limits.run()),
+                ("processes", ProcessGuard(pods.workers, limits, machine=config.pid_max).run()),
                 ("eviction", eviction.run()),
+                ("shortages", self._shortages(eviction).run()),
                 ("volumes", pods.refresh_volumes()),
                 ("image garbage", self._runtime.images.collect_garbage()),
             ):
@@ -178,9 +195,34 @@ class Kubelet:
             start_task(static.run(), name="static pods", critical=True)
             await self._client.gone
 
+    def _shortages(self, eviction: EvictionManager) -> ShortageReporter:
+        async def annotate(annotations: Mapping[str, str | None]) -> None:
+            body = {"metadata": {"annotations": annotations}}
+            for node in [node for node in self._nodes.values() if node.is_reachable]:
+                await node.api.patch(api_path("v1/nodes", name=node.name), body, kind="merge")
+
+        return ShortageReporter(
+            observe=lambda: observe(self._config.pods, processes=self._config.pid_max),
+            usages=eviction.usages,
+            pods=lambda: [worker.pod for worker in self._pods.workers() if not worker.finished],
+            shares=self._runtime.files.volumes.shares,
+            annotate=annotate,
+        )
+
+    def _warn(self, reason: str, message: str) -> None:
+        """Issue a warning Event for each node."""
+        for node in self._nodes.values():
+            node.event(reason, message, warning=True)
+
     def _server(self) -> KubeletServer:
         pki, usage = self._config.pki, self._runtime.limits.usage
-        stats = StatsProvider(self._config.nodes, running=self._pods.running, control_groups=usage)
+        stats = StatsProvider(
+            self._config.nodes,
+            running=self._pods.running,
+            control_groups=usage,
+            gpus=GpuMeter(),
+            held=lambda node, uid, container: self._nodes[node].pool.held_gpus(uid, container),
+        )
         streams = Streams(self._pods, self._executions)
         return KubeletServer(
             self._pods,
@@ -189,6 +231,7 @@ class Kubelet:
             cert_file=pki / "kubelet-serving.crt",
             key_file=pki / "kubelet-serving.key",
             client_ca_file=pki / "ca.crt",
+            clients=None if self._config.plain else (NETWORK.address,),
             routes=[*stats_routes(stats, self._sandboxes.addresses), *streams.routes()],
         )
 
@@ -205,10 +248,25 @@ class Kubelet:
         async def handle(request: Mapping[str, Any]) -> dict[str, Any]:
             if request["verb"] == "simulate":
                 return await simulation.set(request["count"])
+            if request["verb"] == "show":
+                return self._show(request["content"])
             return await faults.switch(request["verb"], request["node"])
 
         await serve_control_socket(self._config.control, handle)
         await watching
+
+    def _show(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Show packages to the containers that start from now on, and after a restart of the kubelet."""
+        host, settings = self._runtime.host, json.loads(self._config.file.read_text())
+        old = [path for path in host.variables.get("PYTHONPATH", "").split(":") if path]
+        new = [path for path in content["variables"].get("PYTHONPATH", "").split(":") if path]
+        host.packages = tuple(dict.fromkeys([*host.packages, *content["packages"]]))
+        host.covered = tuple(sorted({*host.covered, *content["covered"]}))
+        path = ":".join(dict.fromkeys([*new, *old]))
+        host.variables = {**content["variables"]} | ({"PYTHONPATH": path} if path else {})
+        settings |= {name: getattr(host, name) for name in ("packages", "covered", "variables")}
+        write_private(self._config.file, json.dumps(settings, indent=1))
+        return {}
 
     def exited(self, entry: dict[str, Any]) -> None:
         """Take the exit of a process that the runtime has run."""
@@ -231,6 +289,8 @@ def _host_view(config: KubeletConfig) -> HostView:
     return HostView(
         HiddenDirectories(hide),
         config.environment,
+        config.packages,
+        config.variables,
         config.sources,
         config.covered,
         config.seccomp,
@@ -263,14 +323,17 @@ def _limits(config: KubeletConfig, client: RuntimeClient) -> Limits:
 
     directory, most = config.socket.parent, config.pod_pids_limit
     return Limits(
-        groups=ControlGroups.claim(directory, pids_limit=most) if config.control_groups else None, kill=kill
+        groups=ControlGroups.claim(directory, pids_limit=most, processes=config.pid_max)
+        if config.control_groups
+        else None,
+        kill=kill,
     )
 
 
 def _images(config: KubeletConfig, objects: ObjectCache) -> ImageManager:
     return ImageManager(
         secret=objects.secret,
-        programs=Programs(config.programs),
+        programs=Programs(config.programs, preloaded=bool(config.plain)),
         service=ImageService(config.image_service) if config.image_service else None,
         mode=config.images,
         overlay=config.overlay,
@@ -279,7 +342,7 @@ def _images(config: KubeletConfig, objects: ObjectCache) -> ImageManager:
 
 def _volumes(
     config: KubeletConfig,
-    api: Api,
+    access: Access,
     objects: ObjectCache,
     *,
     hide: HiddenDirectories,
@@ -288,7 +351,7 @@ def _volumes(
 ) -> VolumeManager:
     allocatable = {node.name: node.allocatable() for node in config.nodes}
     return VolumeManager(
-        api,
+        access,
         pods=config.pods,
         tmpfs=config.tmpfs,
         claimed=config.volumes.resolve(),
@@ -298,6 +361,7 @@ def _volumes(
         objects=objects,
         ids=ids,
         images=images,
+        shares=VolumeShares.of_places(memory=config.tmpfs, disk=config.pods),
         mount=None if config.plain else syscalls.mount,
     )
 
@@ -306,7 +370,7 @@ def _pressure(config: KubeletConfig) -> Pressure:
     pressure = Pressure(
         parse_thresholds(config.eviction_hard),
         transition=config.eviction_pressure_transition_period,
-        observe=lambda: observe(config.pods),
+        observe=lambda: observe(config.pods, processes=config.pid_max),
     )
     pressure.look()
     return pressure

@@ -2,27 +2,34 @@
 
 import asyncio
 import contextlib
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
-from localkube.api_client import Api, Informer
+from localkube.api_client import Informer
+from localkube.api_path import api_path
 from localkube.controlplane.etcd_maintenance import maintain_etcd
+from localkube.kubelet.api_clients import ApiClients
 from localkube.kubelet.cluster_objects import publish_api_server, publish_metrics_server
-from localkube.kubelet.config import KubeletConfig
 from localkube.kubelet.http_server import KubeletServer
+from localkube.kubelet.kubelet_config import KubeletConfig
 from localkube.kubelet.nodes.node import KUBELET_PORT
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.pods.sandboxes import Sandboxes
 from localkube.kubelet.volumes.provisioner import Provisioner
-from localkube.network.addresses import NETWORK
+from localkube.network.addresses import NETWORK, Addresses
+from localkube.network.connection_limit import ConnectionLimit
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
 from localkube.network.egress_proxy import EgressProxy
 from localkube.network.fair_shares import RelayLimits
 from localkube.network.host_ports import HostPorts
 from localkube.network.node_listeners import NodePlace, NodeSockets
-from localkube.network.rate_limits import limit_rates
+from localkube.network.rate_limits import close_to_pods, limit_rates
 from localkube.network.service_proxy import ServiceProxy
 from localkube.tasks import start_task
+
+API_PORT, METRICS_PORT = 6443, 4443
 
 
 class NodeServices:
@@ -32,24 +39,24 @@ class NodeServices:
         self,
         config: KubeletConfig,
         *,
-        api: Api,
+        clients: ApiClients,
         services: Informer,
         bound: Informer,
         sandboxes: Sandboxes,
         pods: PodManager,
         server: KubeletServer,
     ) -> None:
-        self._config, self._api, self._services, self._bound = config, api, services, bound
+        self._config, self._clients, self._services, self._bound = config, clients, services, bound
         self._sandboxes, self._pods, self._server = sandboxes, pods, server
         self._sockets = NodeSockets(sandboxes.client, sandboxes.addresses)
-        self._tasks: list[asyncio.Task] = []
+        self._tasks: list[asyncio.Task[None]] = []
         self._stack = contextlib.AsyncExitStack()
 
     async def __aenter__(self) -> "NodeServices":
-        config, api, services = self._config, self._api, self._services
+        config, clients, services = self._config, self._clients, self._services
         addresses, namespaces = self._sandboxes.addresses, self._sandboxes.namespaces
         policies, reach = self._sandboxes.policies, addresses.reach
-        slices = Informer(api, "/apis/discovery.k8s.io/v1/endpointslices")
+        slices = Informer(clients.informers, api_path("discovery.k8s.io/v1/endpointslices"))
         zone = Zone(services=services, slices=slices, pods=self._bound)
         upstreams = [(NETWORK.gateway, 53)] if config.egress else []
         dns = await self._stack.enter_async_context(
@@ -83,31 +90,42 @@ class NodeServices:
         if config.plain:
             egress = EgressProxy(Path(config.plain.egress), addresses)
             await self._stack.enter_async_context(egress)
-        self._go(api.follow_renewals(), "renewals of the kubelet's certificate")
+        self._go(clients.follow_renewals(), "renewals of the kubelet's certificates")
         self._go(self._server.follow_renewals(), "renewals of the server's certificate")
         self._go(services.run(), "watch services")
         self._go(slices.run(), "watch endpointslices")
         follow = (self._bound, services, slices)
         enforced = policies.run(pods=self._pods.known, targets=proxy.targets, follow=follow)
         self._go(enforced, "network policies")
-        self._go(Provisioner(api, directory=config.volumes).run(), "provisioner")
+        self._go(Provisioner(clients.provisioner, directory=config.volumes).run(), "provisioner")
         self._go(maintain_etcd(config.etcd, pki=config.pki), "etcd's maintenance")
         if not config.plain:
-            limit_rates(port=6443)
-        self._go(publish_api_server(api, address=NETWORK.address, port=6443), "endpoints of kubernetes")
+            limit_rates(port=API_PORT, closed=METRICS_PORT)
+            limit = ConnectionLimit(port=API_PORT, network=NETWORK.pods)
+            self._go(limit.run(), "connections to the API server")
+        self._publish(addresses)
+        return self
+
+    def _publish(self, addresses: Addresses) -> None:
+        """Write the cluster's own objects, as an administrator."""
+        config, admin = self._config, self._clients.admin
+        endpoints = publish_api_server(admin, address=NETWORK.address, port=API_PORT)
+        self._go(endpoints, "endpoints of kubernetes")
         if config.metrics:
+            authority = config.pki / "ca.crt"
             registered = publish_metrics_server(
-                api, address=NETWORK.address, ca_file=config.pki / "ca.crt", addresses=addresses
+                admin, address=NETWORK.address, ca_file=authority, addresses=addresses
             )
             self._go(registered, "metrics-server's objects")
-        return self
 
     async def open(self) -> None:
         """Accept requests about pods, once they are known."""
         if not self._config.plain:
             for node in self._config.nodes:
+                with await self._sockets.netfilter(node.address) as kernel:
+                    close_to_pods(kernel, port=KUBELET_PORT, client=NETWORK.address)
                 bound = await self._sockets.bind(node.address, "0.0.0.0", KUBELET_PORT, "TCP")
-                await self._server.listen_on(bound)
+                self._server.listen_on(bound)
             return
         # The machine's own network is not ours to listen on.
         for node in self._config.nodes:
@@ -118,5 +136,5 @@ class NodeServices:
             task.cancel()
         await self._stack.aclose()
 
-    def _go(self, work, name: str) -> None:
+    def _go(self, work: Coroutine[Any, Any, object], name: str) -> None:
         self._tasks.append(start_task(work, name=name, critical=True))

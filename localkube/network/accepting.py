@@ -11,7 +11,8 @@ import os
 import resource
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from localkube.tasks import start_task
 
@@ -30,7 +31,7 @@ ANY_STATE, NO_COOKIE = 0xFFFFFFFF, b"\xff" * 8
 
 async def accept(
     listener: socket.socket,
-    handle: Callable[[socket.socket], Awaitable[None]],
+    handle: Callable[[socket.socket], Coroutine[Any, Any, None]],
     *,
     most: int,
     admit: Callable[[socket.socket], bool] = lambda client: True,
@@ -101,10 +102,12 @@ def _owner_by_diag(local: tuple[str, int], remote: tuple[str, int]) -> int | Non
     """Look one socket up by its addresses: with a hundred thousand connections as fast as with one."""
     ports = struct.pack("!HH", local[1], remote[1])
     addresses = b"".join(socket.inet_aton(host).ljust(16, b"\0") for host, _ in (local, remote))
-    wanted = REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 0, ANY_STATE)
-    wanted += ports + addresses + bytes(4) + NO_COOKIE
+    request = REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 0, ANY_STATE)
+    request += ports + addresses + bytes(4) + NO_COOKIE
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-        kernel.send(HEADER.pack(HEADER.size + len(wanted), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 1, 0) + wanted)
+        kernel.send(
+            HEADER.pack(HEADER.size + len(request), SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, 1, 0) + request
+        )
         answer = kernel.recv(4096)
     if HEADER.unpack_from(answer)[1] != SOCK_DIAG_BY_FAMILY:
         (code,) = struct.unpack_from("=i", answer, HEADER.size)
@@ -115,11 +118,11 @@ def _owner_by_diag(local: tuple[str, int], remote: tuple[str, int]) -> int | Non
 
 def _owner_by_proc(local: tuple[str, int], remote: tuple[str, int]) -> int | None:
     for table, mapped in (("tcp", ""), ("tcp6", "0000000000000000FFFF0000")):
-        wanted = [f"{mapped}{_hexadecimal(host)}:{port:04X}" for host, port in (local, remote)]
+        ends = [f"{mapped}{_hexadecimal(host)}:{port:04X}" for host, port in (local, remote)]
         with contextlib.suppress(OSError), open(f"/proc/net/{table}") as rows:
             for row in rows:
                 words = row.split()
-                if words[1:3] == wanted:
+                if words[1:3] == ends:
                     return int(words[7]) if words[9] != "0" else None
     return None
 

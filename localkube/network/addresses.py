@@ -4,6 +4,7 @@ With namespaces every address is real. In plain mode pods, nodes and Services ke
 and loopback addresses stand in for them.
 """
 
+import ipaddress
 import socket
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -104,6 +105,10 @@ class ClusterNetwork:
     gateway: str = "10.244.255.254"
     services: str = "10.96.0.0"
     services_prefix: int = 16
+
+    @property
+    def pods(self) -> str:
+        return str(ipaddress.ip_network(f"{self.address}/{self.prefix}", strict=False))
 
     def pod_network(self) -> dict[str, Any]:
         """The part that the runtime needs to connect a pod."""

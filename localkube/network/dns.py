@@ -10,6 +10,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from dnslib import AAAA, CNAME, EDNS0, PTR, QTYPE, RCODE, RR, SOA, SRV, TXT, A, DNSError, DNSRecord
 
@@ -58,8 +59,8 @@ class DnsServer:
         self._upstream = UpstreamResolver(upstreams, namespaces=self._namespaces)
         self._allowances = Allowances(self._namespaces)
         self._connections = Shares(CONNECTIONS, self._namespaces)
-        self._closers: list = []
-        self._tasks: set[asyncio.Task] = set()
+        self._closers: list[Any] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._remembered: dict[tuple[bool, bytes], bytes] = {}
         self._remembered_version = -1
 
@@ -116,7 +117,7 @@ class DnsServer:
                 self._remember(query, tcp, packet)
             reply(packet)
 
-    def _later(self, work: Coroutine) -> None:
+    def _later(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

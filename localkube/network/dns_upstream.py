@@ -5,6 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import Sequence
+from typing import Any
 from weakref import WeakValueDictionary
 
 from dnslib import RR, DNSError, DNSRecord
@@ -108,7 +109,7 @@ async def _over_tcp(server: tuple[str, int], query: bytes) -> bytes:
 
 
 class _Exchange(asyncio.DatagramProtocol):
-    def __init__(self, query: bytes, answer: asyncio.Future) -> None:
+    def __init__(self, query: bytes, answer: asyncio.Future[Any]) -> None:
         self.answer = answer
         self._query = query
 
@@ -116,6 +117,6 @@ class _Exchange(asyncio.DatagramProtocol):
         if len(data) >= 12 and data[:2] == self._query[:2] and data[2] & 0x80 and not self.answer.done():
             self.answer.set_result(data)
 
-    def error_received(self, error: OSError) -> None:
+    def error_received(self, error: Exception) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)

@@ -162,7 +162,8 @@ class Zone:
     def _pointers(self, name: str, address: str) -> list[ResourceRecord]:
         owners = []
         for key, service in self._services.store.items():
-            names = self._names(key)
+            if (names := self._names(key)) is None:
+                continue
             owner = f"{key[1]}.{key[0]}.svc.{self.domain}"
             if is_headless(service):
                 owners += [f"{host}.{owner}" for host, listed in names.hosts.items() if address in listed]
@@ -189,5 +190,5 @@ class Zone:
 
 
 def _answer(records: list[ResourceRecord], kind: str) -> ZoneAnswer:
-    wanted = tuple(record for record in records if kind in (record.kind, "ANY"))
-    return ZoneAnswer(exists=bool(records), records=wanted)
+    matching = tuple(record for record in records if kind in (record.kind, "ANY"))
+    return ZoneAnswer(exists=bool(records), records=matching)

@@ -39,7 +39,8 @@ class EgressProxy:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._server.close()
+        if self._server:
+            self._server.close()
         self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

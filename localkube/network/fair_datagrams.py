@@ -76,7 +76,9 @@ class FairDatagrams:
             return
         blocked.add(client)
         _filter(queue, blocked)
-        timer = self._loop.call_later(BLOCKED_SECONDS, lambda: self._unblock(queue, client, timer))
+        timer: asyncio.TimerHandle = self._loop.call_later(
+            BLOCKED_SECONDS, lambda: self._unblock(queue, client, timer)
+        )
         self._timers.add(timer)
 
     def _unblock(self, queue: socket.socket, client: str, timer: asyncio.TimerHandle) -> None:
@@ -87,26 +89,26 @@ class FairDatagrams:
 
 def _bound(host: str, port: int) -> list[socket.socket]:
     """Bind the queues to one address; a single one where the kernel cannot spread clients."""
-    made: list[socket.socket] = []
+    sockets: list[socket.socket] = []
     try:
         for _ in range(QUEUES):
             queue = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            made.append(queue)
+            sockets.append(queue)
             queue.setblocking(False)
             queue.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             queue.bind((host, port))
             port = queue.getsockname()[1]
     except OSError:
-        _close(made)
+        _close(sockets)
         raise
     spread = [LOAD_SENDER, (MODULO, 0, 0, QUEUES), (RETURN_ACCUMULATOR, 0, 0, 0)]
     try:
-        _attach(made[0], SO_ATTACH_REUSEPORT_CBPF, spread)
+        _attach(sockets[0], SO_ATTACH_REUSEPORT_CBPF, spread)
     except OSError as error:
         log.warning("clients of %s:%d share one queue: %s", host, port, error)
-        _close(made[1:])
-        return made[:1]
-    return made
+        _close(sockets[1:])
+        return sockets[:1]
+    return sockets
 
 
 def _close(queues: Iterable[socket.socket]) -> None:

@@ -82,14 +82,14 @@ class Shares:
 
     def take(self, client: str, evict: Callable[[], None] | None = None) -> Holding | None:
         """Take one unit for a client, by its address; None if it has its share, or nothing is left."""
-        held = self._held.get(client, {})
+        holdings = self._held.get(client, {})
         namespace = self.namespaces.of(client)
-        if self._is_full(namespace, len(held)) and evict:
-            oldest = next((holding for holding in held if holding.evict), None)
-            if oldest:
+        if self._is_full(namespace, len(holdings)) and evict:
+            oldest = next((holding for holding in holdings if holding.evict), None)
+            if oldest and oldest.evict:
                 oldest.evict()
-                held = self._held.get(client, {})
-        if self._is_full(namespace, len(held)):
+                holdings = self._held.get(client, {})
+        if self._is_full(namespace, len(holdings)):
             return None
         holding = Holding(client, namespace, evict)
         self._held.setdefault(client, {})[holding] = None
@@ -99,11 +99,11 @@ class Shares:
 
     def give(self, holding: Holding) -> None:
         """Give a unit back; harmless when repeated."""
-        held = self._held.get(holding.client, {})
-        if holding not in held:
+        holdings = self._held.get(holding.client, {})
+        if holding not in holdings:
             return
-        del held[holding]
-        if not held:
+        del holdings[holding]
+        if not holdings:
             del self._held[holding.client]
         self._all -= 1
         self._counts[holding.namespace] -= 1

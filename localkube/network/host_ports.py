@@ -48,16 +48,16 @@ class HostPorts:
 
     def _changed(self, change: str, pod: Object, _before: Object | None) -> None:
         key = object_key(pod)
-        wanted = {} if change == "DELETED" or has_ended(pod) else dict(self._wanted(pod))
+        ports = {} if change == "DELETED" or has_ended(pod) else dict(self._wanted(pod))
         before = self._served.get(key, {})
-        for front in [front for front in before if wanted.get(front) != before[front]]:
+        for front in [front for front in before if ports.get(front) != before[front]]:
             self._listeners.stop(front)
-        for front, backend in wanted.items():
+        for front, backend in ports.items():
             chooser, about = self._chooser(front, backend), f"pod {'/'.join(key)}"
             self._listeners.serve(front, chooser, namespace=key[0], about=about)
         self._served.pop(key, None)
-        if wanted:
-            self._served[key] = wanted
+        if ports:
+            self._served[key] = ports
 
     def _chooser(self, front: Front, backend: Backend) -> Choose:
         return lambda client: [backend] if self._permits(client, backend, front.protocol) else []

@@ -128,8 +128,8 @@ def selects(selector: Object | None, labels: Mapping[str, str]) -> bool:
         True
     """
     selector = selector or {}
-    wanted = selector.get("matchLabels") or {}
-    if any(labels.get(key) != value for key, value in wanted.items()):
+    match_labels = selector.get("matchLabels") or {}
+    if any(labels.get(key) != value for key, value in match_labels.items()):
         return False
     return all(meets(expression, labels) for expression in selector.get("matchExpressions") or ())
 
@@ -163,17 +163,17 @@ def _rules(
     by_ports: dict[tuple[PortRange, ...] | None, list[str]] = {}
     for peer in meant:
         by_ports.setdefault(_tuple(ports(peer)), []).append(f"{peer.address}/32")
-    made = [AllowRule(tuple(sorted(networks)), ports=ranges) for ranges, networks in by_ports.items()]
+    rules = [AllowRule(tuple(sorted(networks)), ports=ranges) for ranges, networks in by_ports.items()]
     elsewhere = _tuple(ports(None))
     if not sides:
         # A named port is that of the pod at the other end.
         named = [] if elsewhere is None else peers
-        made += [AllowRule((f"{peer.address}/32",), ports=_tuple(ports(peer))) for peer in named]
-        made.append(AllowRule((ANY,), ports=elsewhere))
+        rules += [AllowRule((f"{peer.address}/32",), ports=_tuple(ports(peer))) for peer in named]
+        rules.append(AllowRule((ANY,), ports=elsewhere))
     for block in (side["ipBlock"] for side in sides or () if side.get("ipBlock")):
         if ":" not in block["cidr"]:
-            made.append(AllowRule((block["cidr"],), tuple(block.get("except") or ()), elsewhere))
-    return [rule for rule in made if rule.ports != ()]
+            rules.append(AllowRule((block["cidr"],), tuple(block.get("except") or ()), elsewhere))
+    return [rule for rule in rules if rule.ports != ()]
 
 
 def _is_peer(side: Object, namespace: str, peer: Peer) -> bool:

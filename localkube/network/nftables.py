@@ -183,16 +183,16 @@ def port_in(first: int, last: int) -> list[Expression]:
     return [load, _expression("range", _u32(1, 1) + _u32(2, EQUAL) + b"".join(ends))]
 
 
-def address(which: int) -> Expression:
+def address(register: int) -> Expression:
     """Load the IPv4 ``SOURCE`` or ``DESTINATION``; it follows ``is_ipv4``."""
-    return _expression("payload", _u32(1, 1) + _u32(2, NETWORK) + _u32(3, which) + _u32(4, 4))
+    return _expression("payload", _u32(1, 1) + _u32(2, NETWORK) + _u32(3, register) + _u32(4, 4))
 
 
-def in_network(which: int, cidr: str, *, inside: bool = True) -> list[Expression]:
+def in_network(register: int, cidr: str, *, inside: bool = True) -> list[Expression]:
     network = ipaddress.ip_network(cidr, strict=False)
     masked = [] if network.prefixlen == 32 else [_bitwise(network.netmask.packed)]
     return [
-        address(which),
+        address(register),
         *masked,
         _compare(EQUAL if inside else NOT_EQUAL, network.network_address.packed),
     ]
@@ -206,8 +206,10 @@ def one_in(count: int) -> list[Expression]:
 
 def lead_to(host: str, port: int) -> list[Expression]:
     """Change its destination, and that of all that follows it."""
-    where = (_expression("immediate", _u32(1, 1) + _nest(2, _attribute(1, socket.inet_aton(host)))),)
-    where += (_expression("immediate", _u32(1, 2) + _nest(2, _attribute(1, struct.pack(">H", port)))),)
+    where = (
+        _expression("immediate", _u32(1, 1) + _nest(2, _attribute(1, socket.inet_aton(host)))),
+        _expression("immediate", _u32(1, 2) + _nest(2, _attribute(1, struct.pack(">H", port)))),
+    )
     target = _u32(1, 1) + _u32(2, NFPROTO_IPV4) + _u32(3, 1) + _u32(5, 2)
     return [*where, _expression("nat", target)]
 
@@ -246,19 +248,19 @@ def _message(kind: int, body: bytes, flags: int = 0, *, family: int) -> bytes:
 
 def _send(sock: socket.socket, messages: Sequence[bytes]) -> None:
     edge = struct.pack(">BBH", 0, 0, SUBSYSTEM)
-    every = [struct.pack("=HH", BATCH_BEGIN, REQUEST) + edge, *messages]
-    every.append(struct.pack("=HH", BATCH_END, REQUEST) + edge)
+    batch = [struct.pack("=HH", BATCH_BEGIN, REQUEST) + edge, *messages]
+    batch.append(struct.pack("=HH", BATCH_END, REQUEST) + edge)
     packed = bytearray()
-    for number, message in enumerate(every):
+    for number, message in enumerate(batch):
         kind, flags = struct.unpack_from("=HH", message)
         # The last one's answer tells that all have been taken.
-        flags |= ACK if number == len(every) - 2 else 0
+        flags |= ACK if number == len(batch) - 2 else 0
         packed += struct.pack("=IHHII", 12 + len(message), kind, flags, number + 1, 0) + message[4:]
         packed += bytes(-len(packed) % 4)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, BUFFER)
     sock.setblocking(False)
     sock.send(packed)
-    code = _answer(sock, last=len(every) - 1)
+    code = _answer(sock, last=len(batch) - 1)
     if code:
         raise OSError(code, os.strerror(code))
 

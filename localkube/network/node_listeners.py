@@ -58,6 +58,14 @@ class NodeSockets:
             raise OSError(str(error)) from error
         return bound_to(socket.socket(fileno=descriptor), self._addresses.reach(host, port))
 
+    async def netfilter(self, node: str) -> socket.socket:
+        """Open a netlink socket for the rules of a node's network, by the node's address."""
+        try:
+            _, (descriptor,) = await self._client.call("socket", node=node, netfilter=True)
+        except (RuntimeCallError, RuntimeExited) as error:
+            raise OSError(str(error)) from error
+        return socket.socket(fileno=descriptor)
+
 
 class NodeListeners:
     """Listens on fronts of nodes until they are stopped, and tries again where that fails."""
@@ -66,7 +74,7 @@ class NodeListeners:
         self._sockets, self._limits = sockets, limits
         self._wanted: dict[Front, Choose] = {}
         self._listeners: dict[Front, Listener] = {}
-        self._tasks: dict[Front, asyncio.Task] = {}
+        self._tasks: dict[Front, asyncio.Task[None]] = {}
 
     def serve(self, front: Front, choose: Choose, *, namespace: str, about: str) -> None:
         """Listen on ``front`` from now on; harmless when repeated.

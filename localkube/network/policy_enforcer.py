@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from localkube.api_client import Api, Informer
+from localkube.api_path import api_path
 from localkube.network import nftables
 from localkube.network.addresses import NETWORK
 from localkube.network.network_policy import (
@@ -67,8 +68,8 @@ class PolicyEnforcer:
         warn: Callable[[Object, str, str], None],
         plain: bool = False,
     ) -> None:
-        self._policies = Informer(api, "/apis/networking.k8s.io/v1/networkpolicies")
-        self._namespaces = Informer(api, "/api/v1/namespaces")
+        self._policies = Informer(api, api_path("networking.k8s.io/v1/networkpolicies"))
+        self._namespaces = Informer(api, api_path("v1/namespaces"))
         self._client, self._warn, self._plain = client, warn, plain
         self._pods: Callable[[], Mapping[str, Object]] = dict
         self._targets: Find = lambda _client: {}
@@ -151,27 +152,27 @@ class PolicyEnforcer:
             self._rules = rules  # nothing is to be done, with however many pods
             return
         for uid, pod in known.items():
-            if own := self._peer(pod):
-                rules[own.address] = pod_rules(own, policies, peers) if policies else UNRESTRICTED
+            if peer := self._peer(pod):
+                rules[peer.address] = pod_rules(peer, policies, peers) if policies else UNRESTRICTED
                 try:
-                    await self._install(uid, own.address, rules[own.address])
+                    await self._install(uid, peer.address, rules[peer.address])
                 except RuntimeCallError as error:
                     log.debug("the network of pod %s is gone: %s", uid, error.message)
         self._rules = rules
 
     async def _install(self, uid: str, address: str, rules: PodRules) -> None:
         """Put a pod's rules in force, unless they are."""
-        wanted = rules, self._services(uid, address)
-        if self._installed.get(uid) == wanted:
+        state = rules, self._services(uid, address)
+        if self._installed.get(uid) == state:
             return
         _, (descriptor,) = await self._client.call("socket", pod=uid, netfilter=True)
         with socket.socket(fileno=descriptor) as kernel:
             try:
-                if wanted == (UNRESTRICTED, {}):
+                if state == (UNRESTRICTED, {}):
                     NftTable(TABLE).delete(kernel)
                 else:
-                    pod_table(*wanted, own=address).replace(kernel)
-                self._installed[uid] = wanted
+                    pod_table(*state, own=address).replace(kernel)
+                self._installed[uid] = state
             except OSError as error:
                 log.warning("the network policies of pod %s are not in force: %s", uid, error)
                 self._say_not_enforced(f"the kernel refuses rules of nftables: {error.strerror}")

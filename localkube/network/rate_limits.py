@@ -1,4 +1,4 @@
-"""How fast one pod may open connections to what all pods share: the API server, and the gateway to the world.
+"""Who may open connections to what all pods share, and how fast: the API server, kubelets, the way out.
 
 What is refused there has cost processor time for which no account of the pod pays: a TLS handshake, a step of
 the gateway's TCP/IP stack. The kernel drops it before, in the network namespace of the cluster; the pod's own
@@ -9,7 +9,7 @@ import logging
 import socket
 
 from localkube.network import nftables
-from localkube.network.nftables import DROP, Expression, Hook, NftTable, verdict
+from localkube.network.nftables import ACCEPT, DROP, SOURCE, Expression, Hook, NftTable, verdict
 from localkube.runtime.pod_network import GATE
 
 # New connections: each second, and at once.
@@ -20,14 +20,15 @@ DATAGRAMS_TO_WORLD = (10_000, 20_000)
 log = logging.getLogger(__name__)
 
 
-def limit_rates(*, port: int) -> None:
+def limit_rates(*, port: int, closed: int) -> None:
     """Replace the rules of the network namespace that this process is in.
 
     Args:
         port: The API server's.
+        closed: That of metrics-server, which the API server alone reaches.
     """
     try:
-        tables = [_api_server(port), _gateway(socket.if_nametoindex(GATE[0]))]
+        tables = [_api_server(port, closed), _gateway(socket.if_nametoindex(GATE[0]))]
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, nftables.NETLINK_NETFILTER) as kernel:
             for table in tables:
                 table.replace(kernel)
@@ -35,10 +36,29 @@ def limit_rates(*, port: int) -> None:
         log.warning("a pod may open connections as fast as it can: %s", error)
 
 
-def _api_server(port: int) -> NftTable:
+def close_to_pods(kernel: socket.socket, *, port: int, client: str) -> None:
+    """Replace the rules of a node's network, so that one address alone opens connections to its kubelet.
+
+    Args:
+        kernel: A netlink socket of that network, for netfilter.
+        port: The kubelet's.
+        client: The address from which the API server and metrics-server come.
+    """
+    table = NftTable("trainyard-kubelet")
+    table.chain("ingress", Hook("filter", nftables.LOCAL_IN, 0))
+    table.rule("ingress", [*nftables.is_ipv4(), *nftables.in_network(SOURCE, client), verdict(ACCEPT)])
+    table.rule("ingress", [*nftables.first_segment(), *nftables.port_in(port, port), verdict(DROP)])
+    try:
+        table.replace(kernel)
+    except OSError as error:  # a kernel without nf_tables; the kubelet closes them by itself
+        log.warning("pods may try to connect to kubelets: %s", error)
+
+
+def _api_server(port: int, closed: int) -> NftTable:
     table = NftTable("trainyard-api")
     table.chain("ingress", Hook("filter", nftables.LOCAL_IN, 0))
-    table.rule("ingress", [*nftables.through_loopback(coming=True), verdict(nftables.ACCEPT)])
+    table.rule("ingress", [*nftables.through_loopback(coming=True), verdict(ACCEPT)])
+    table.rule("ingress", [*nftables.first_segment(), *nftables.port_in(closed, closed), verdict(DROP)])
     opens = [*nftables.is_ipv4(), *nftables.first_segment(), *nftables.port_in(port, port)]
     _limit(table, "ingress", opens, TO_API_SERVER)
     return table

@@ -6,11 +6,11 @@ on, and a slow reader slows the writer down.
 
 import asyncio
 import errno
+import functools
 import logging
 import socket
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from localkube.network.accepting import PAUSE_SECONDS, RESET, reset
 from localkube.network.fair_shares import Holding, Shares
@@ -76,10 +76,16 @@ class TcpListener(Listener):
     What is beyond a client's share is reset.
     """
 
-    def __init__(self, bound: socket.socket, *settings: Any) -> None:
-        self._connecting: set[asyncio.Task] = set()
+    def __init__(
+        self,
+        bound: socket.socket,
+        choose: Choose,
+        flows: Shares | None = None,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._connecting: set[asyncio.Task[None]] = set()
         bound.listen(BACKLOG)
-        super().__init__(bound, *settings)
+        super().__init__(bound, choose, flows, closed)
 
     def _accept(self) -> None:
         while True:
@@ -122,13 +128,13 @@ class TcpListener(Listener):
         near, far = halves
         left = {near, far}
 
-        def gone(half: "_Half") -> None:
+        def gone(half: "_Half", _: asyncio.Future[None]) -> None:
             left.discard(half)
             if not left:
                 self._shares.give(holding)
 
         for half in halves:
-            half.gone.add_done_callback(lambda _, half=half: gone(half))
+            half.gone.add_done_callback(functools.partial(gone, half))
         near.join(far)
 
     async def _halves(self, client: socket.socket, client_ip: str) -> "tuple[_Half, _Half] | None":
@@ -180,8 +186,8 @@ class _Half(asyncio.Protocol):
 
     def __init__(self, buffer: int = BUFFER) -> None:
         self._buffer = buffer
-        self.transport: asyncio.Transport | None = None
-        self.gone = asyncio.get_running_loop().create_future()
+        self.transport: asyncio.Transport  # from connection_made on, which asyncio calls first
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._peer: _Half | None = None
         self._ended = False
         self._lost: tuple[Exception | None] | None = None
@@ -202,7 +208,8 @@ class _Half(asyncio.Protocol):
             else:
                 half.transport.resume_reading()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         transport.set_write_buffer_limits(high=self._buffer)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -227,11 +234,11 @@ class _Half(asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        if not self._peer._ended:
+        if self._peer and not self._peer._ended:
             self._peer.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        if not self._peer.transport.is_closing():
+        if self._peer and not self._peer.transport.is_closing():
             self._peer.transport.resume_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -254,10 +261,16 @@ class UdpListener(Listener):
     flow for a new one.
     """
 
-    def __init__(self, bound: socket.socket, *settings: Any) -> None:
+    def __init__(
+        self,
+        bound: socket.socket,
+        choose: Choose,
+        flows: Shares | None = None,
+        closed: Callable[[], None] = lambda: None,
+    ) -> None:
         self._flows: dict[Backend, _Flow] = {}
         self._sweeper: asyncio.TimerHandle | None = None
-        super().__init__(bound, *settings)
+        super().__init__(bound, choose, flows, closed)
 
     def close(self) -> None:
         if self._sweeper:
@@ -268,8 +281,8 @@ class UdpListener(Listener):
 
     def forget(self, backends: Iterable[Backend]) -> None:
         """End the flows to other backends than these."""
-        kept = set(backends)
-        for client in [client for client, flow in self._flows.items() if flow.backend not in kept]:
+        remaining = set(backends)
+        for client in [client for client, flow in self._flows.items() if flow.backend not in remaining]:
             self._end(client)
 
     def _accept(self) -> None:
@@ -347,13 +360,13 @@ def bind(protocol: str, address: Backend) -> socket.socket:
     return bound_to(socket.socket(socket.AF_INET, kind), address)
 
 
-def bound_to(made: socket.socket, address: Backend) -> socket.socket:
+def bound_to(sock: socket.socket, address: Backend) -> socket.socket:
     """Bind a new socket, or close it and raise OSError."""
     try:
-        made.setblocking(False)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
     except OSError:
-        made.close()
+        sock.close()
         raise
-    return made
+    return sock

@@ -13,7 +13,7 @@ ExternalName Services are DNS only.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from localkube.api_client import Informer, object_key
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 AFFINITY_SECONDS = 10800
 RETRY_SECONDS = 1.0
 LOCAL = "Local"
+# Of one Service: who has more makes everybody wait for the table of their endpoints.
+MOST_PORTS = 256
 # Backends, the seconds of affinity, and which of the backends are for a client.
 Target = tuple[list[Backend], float | None, Callable[[str], Collection[Backend]] | None]
 
@@ -184,7 +186,7 @@ class ServiceProxy:
     def address(self, ip: str, port: int, protocol: str = "TCP") -> Backend | None:
         """The address that listens for a Service's port; None if it has no endpoints."""
         listener = self._listeners.get(Front(ip, port, protocol))
-        return listener and listener.address
+        return listener.address if listener else None
 
     def targets(self, client: str) -> dict[Front, tuple[Sequence[Backend], bool]]:
         """The endpoints of each ClusterIP's TCP ports for a client, and whether it keeps to one of them."""
@@ -225,6 +227,7 @@ class ServiceProxy:
         if not balancer.backends:
             self._stop(front)
         elif front.node:
+            assert self._on_nodes is not None
             chooser, about = self._chooser(front, balancer), f"Service {'/'.join(key)}"
             self._on_nodes.serve(front, chooser, namespace=key[0], about=about)
             self._on_nodes.forget(front, balancer.backends)
@@ -259,7 +262,7 @@ class ServiceProxy:
         )
 
     def _stop(self, front: Front) -> None:
-        if front.node:
+        if self._on_nodes and front.node:
             self._on_nodes.stop(front)
         listener = self._listeners.pop(front, None)
         if listener:
@@ -269,12 +272,14 @@ class ServiceProxy:
         """What connections to each address of a Service lead to."""
         service = self._services.store.get(key)
         ips = cluster_ips(service) if service else []
-        if not ips or service["spec"].get("type") == "ExternalName":
+        if service is None or not ips or service["spec"].get("type") == "ExternalName":
             return {}
         spec = service["spec"]
-        slices = slices_of(key, self._slices)
-        wanted = {}
-        for port in spec.get("ports") or ():
+        slices = [(item, _numbers(item)) for item in slices_of(key, self._slices)]
+        wanted: dict[Front, Target] = {}
+        if len(spec.get("ports") or ()) > MOST_PORTS:
+            log.warning("Service %s/%s: only the first %d of its ports are served", *key, MOST_PORTS)
+        for port in (spec.get("ports") or ())[:MOST_PORTS]:
             protocol = port.get("protocol", "TCP")
             if protocol in LISTENERS:
                 own = {(ip, port["port"]) for ip in ips}
@@ -312,17 +317,24 @@ def _affinity(spec: Object) -> float | None:
     return config.get("timeoutSeconds", AFFINITY_SECONDS)
 
 
-def _endpoints(slices: Sequence[Object], port: Object, protocol: str) -> list[ServiceEndpoint]:
+def _numbers(item: Object) -> dict[tuple[str, str], list[int]]:
+    """The port numbers of an EndpointSlice, by their name and protocol."""
+    numbers: dict[tuple[str, str], list[int]] = {}
+    for entry in item.get("ports") or ():
+        if entry.get("port"):
+            numbers.setdefault((entry.get("name") or "", entry.get("protocol", "TCP")), []).append(
+                entry["port"]
+            )
+    return numbers
+
+
+def _endpoints(
+    slices: Sequence[tuple[Object, Mapping[tuple[str, str], Sequence[int]]]], port: Object, protocol: str
+) -> list[ServiceEndpoint]:
     """The ready endpoints of one port; if there are none, those that still serve while terminating."""
     ready, leaving = [], []
-    for item in slices:
-        numbers = [
-            entry["port"]
-            for entry in item.get("ports") or ()
-            if (entry.get("name") or "") == (port.get("name") or "")
-            and entry.get("protocol", "TCP") == protocol
-            and entry.get("port")
-        ]
+    for item, by_name in slices:
+        numbers = by_name.get((port.get("name") or "", protocol), ())
         for endpoint in item.get("endpoints") or ():
             conditions, hints = endpoint.get("conditions") or {}, endpoint.get("hints") or {}
             near = [

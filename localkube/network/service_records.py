@@ -116,7 +116,7 @@ def _in_pods(key: Key, spec: Object, unready_too: bool, pods: Informer) -> Found
             continue
         labels = pod["metadata"].get("labels") or {}
         hostname, address = pod["spec"].get("hostname"), (pod.get("status") or {}).get("podIP")
-        selected = all(labels.get(name) == value for name, value in selector.items())
+        selected = all(labels.get(name) == value for name, value in (selector or {}).items())
         leaving = bool(pod["metadata"].get("deletionTimestamp"))
         published = not has_ended(pod) and (unready_too or (_is_ready(pod) and not leaving))
         if hostname and address and selected and published:
@@ -147,7 +147,7 @@ def _port_labels(port: Object) -> tuple[str, str]:
     return f"_{port['name']}", "_" + (port.get("protocol") or "TCP").lower()
 
 
-def _add(lists: dict[Any, list], key: Any, value: Any) -> None:
+def _add(lists: dict[Any, list[Any]], key: Any, value: Any) -> None:
     known = lists.setdefault(key, [])
     if value not in known:
         known.append(value)

@@ -39,7 +39,7 @@ class RuntimeClient:
         self._socket = sock
         self._on_exit = on_exit
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future] = {}
+        self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._loop = asyncio.get_running_loop()
         self._sending = asyncio.Lock()
         self.gone = self._loop.create_future()
@@ -53,7 +53,7 @@ class RuntimeClient:
             sock.connect(name)
         return cls(sock, on_exit)
 
-    async def call(self, op: str, **request: Any) -> tuple[dict[str, Any], list[int]]:
+    async def call(self, op: str, **request: object) -> tuple[dict[str, Any], list[int]]:
         """Send a request; returns its answer and the descriptors that came with it.
 
         Raises:
@@ -85,7 +85,7 @@ class RuntimeClient:
 
     async def _writable(self) -> None:
         ready = self._loop.create_future()
-        self._loop.add_writer(self._socket, lambda: ready.done() or ready.set_result(None))
+        self._loop.add_writer(self._socket, lambda: None if ready.done() else ready.set_result(None))
         try:
             await ready
         finally:

@@ -13,15 +13,15 @@ import socket
 import stat
 import termios
 from collections.abc import Callable, Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from localkube.runtime.container_spec import (
     ContainerSpec,
     LinuxIdMapping,
-    LinuxSpec,
     ProcessSpec,
     UserSpec,
 )
+from localkube.runtime.processes import give_way
 from localkube.runtime.rootfs import build_root, enter_root
 from localkube.runtime.syscalls import (
     CLONE_NEWNS,
@@ -52,7 +52,7 @@ def create(
     spec: ContainerSpec,
     fds: dict[str, int],
     scratch: str,
-    main: Callable | None,
+    main: Callable[..., Any] | None,
     writer: int,
     *,
     pid: int = 0,
@@ -158,9 +158,9 @@ def _leave_host(spec: ContainerSpec, fds: dict[str, int], writer: int) -> None:
     its pipes, and has the groups that its devices require.
     """
     linux, user = spec.linux, spec.process.user
+    enter_limits(spec)
     set_dumpable(False)
     close_others({*fds.values(), writer})
-    enter_limits(linux)
     if not linux.id_mapping.host_id:
         limit_resources()
     if linux.id_mapping.size > 1:
@@ -168,8 +168,8 @@ def _leave_host(spec: ContainerSpec, fds: dict[str, int], writer: int) -> None:
         for name in ("stdin", "stdout", "stderr"):
             if name in fds and stat.S_ISFIFO(os.fstat(fds[name]).st_mode):
                 os.fchown(fds[name], first + user.uid, first + user.gid)
-        wanted = [first + group for group in user.additional_gids]
-        os.setgroups(sorted({*_device_groups(linux.devices), *wanted}))
+        groups = [first + group for group in user.additional_gids]
+        os.setgroups(sorted({*_device_groups(linux.devices), *groups}))
 
 
 def close_others(kept: Iterable[int]) -> None:
@@ -183,16 +183,16 @@ def close_others(kept: Iterable[int]) -> None:
 
 def _device_groups(devices: Iterable[str]) -> list[int]:
     """The groups of devices that are closed to others, such as ``render``."""
-    found = []
+    stats = []
     for path in devices:
         if os.path.isdir(path):
-            found += [entry.stat() for entry in os.scandir(path)]
+            stats += [entry.stat() for entry in os.scandir(path)]
         elif os.path.exists(path):
-            found.append(os.stat(path))
+            stats.append(os.stat(path))
     return sorted(
         {
             status.st_gid
-            for status in found
+            for status in stats
             if stat.S_ISCHR(status.st_mode) and status.st_mode & 0o066 == 0o060
         }
     )
@@ -206,7 +206,7 @@ def become(
     process: ProcessSpec,
     fds: dict[str, int],
     writer: int,
-    main: Callable | None = None,
+    main: Callable[..., Any] | None = None,
     program: str = "",
     seccomp: str = "",
     own_mounts: bool = False,
@@ -294,8 +294,10 @@ def take_terminal(uid: int = 0) -> int:
     return master
 
 
-def enter_limits(linux: LinuxSpec) -> None:
+def enter_limits(spec: ContainerSpec) -> None:
     """Move this process, and so all that it starts, into its control groups or onto its cores."""
+    linux = spec.linux
+    give_way(spec.process.oom_score_adj)
     for path in linux.cgroups_path:
         with open(path, "w") as file:
             file.write("0")

@@ -6,6 +6,7 @@ What the OCI specification does not know is in ``StartRequest``, beside it. Stan
 Source: https://github.com/opencontainers/runtime-spec/blob/main/config.md
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +34,7 @@ class ProcessSpec:
         capabilities: The only ones it keeps; None keeps those of the caller.
         user: Its ids; in a user namespace of a single id, that id has these numbers.
         no_new_privileges: No program that it executes gives it any, whatever its file's mode says.
+        oom_score_adj: Which processes the kernel ends first when the machine has no memory left: the highest.
     """
 
     args: tuple[str, ...]
@@ -42,6 +44,7 @@ class ProcessSpec:
     capabilities: tuple[str, ...] | None = None
     user: UserSpec = UserSpec()
     no_new_privileges: bool = True
+    oom_score_adj: int = 0
 
     @property
     def environment(self) -> dict[str, str]:
@@ -192,7 +195,7 @@ class StartRequest:
 
     spec: ContainerSpec
     stdin: bool = False
-    fork_plan: dict[str, Any] | None = None
+    fork_plan: Mapping[str, Any] | None = None
     plain: PlainPod | None = None
     target: str = ""
 

@@ -60,7 +60,7 @@ class RuntimeInit:
         self._settings = settings
         self._selector = selectors.DefaultSelector()
         self._connections = Connections(self._selector, listener, serve=self._serve, dropped=self._dropped)
-        self._asker: tuple[socket.socket, int] | None = None
+        self._asker: tuple[socket.socket, int]  # of the request that is served
         self._entries: dict[str, ProcessEntry] = {}
         self._by_pid: dict[int, ProcessEntry] = {}
         self._pods: dict[str, dict[str, int]] = {}
@@ -76,9 +76,9 @@ class RuntimeInit:
             seconds=settings.get("launch_seconds", DEADLINE_SECONDS),
         )
         self._plain = settings["mode"] == "plain"
-        self._netlink = None if self._plain else Netlink()
         self._nodes: dict[str, int] = {}
         if not self._plain:
+            self._netlink = Netlink()
             make_network(self._netlink, settings)
             addresses = settings["node_addresses"]
             self._nodes = {address: make_node(self._netlink, settings, address) for address in addresses}
@@ -99,7 +99,7 @@ class RuntimeInit:
             self._reap()
             self._launches.settle()
 
-    def _serve(self, client: socket.socket, request: dict) -> None:
+    def _serve(self, client: socket.socket, request: dict[str, Any]) -> None:
         self._asker = client, request["number"]
         try:
             reply = getattr(self, "_do_" + request["op"])(request)
@@ -115,18 +115,18 @@ class RuntimeInit:
         for entry in self._entries.values():
             if entry.client is client:
                 kill_session(entry.pid)
-        for launch in self._launches.wanted(lambda launch: launch.container):
+        for launch in self._launches.wanted(lambda launch: bool(launch.container)):
             if launch.waiting[0][0] is client:
                 self._launches.give_up(launch, "nobody waits for it any more")
 
     # Networks.
 
-    def _do_open_gateway(self, request: dict) -> Reply:
+    def _do_open_gateway(self, request: dict[str, Any]) -> Reply:
         """Hand out the way out of the network: the gateway that serves it runs outside."""
         gate = open_gate()
         return Reply(fds=[gate], close=[gate])
 
-    def _do_socket(self, request: dict) -> Reply:
+    def _do_socket(self, request: dict[str, Any]) -> Reply:
         """Make a socket of the runtime's network, of a pod's or of a node's, for a process outside of it.
 
         It is a TCP socket, with ``udp`` one for datagrams, or with ``netfilter`` one for the kernel's rules;
@@ -148,13 +148,13 @@ class RuntimeInit:
         if namespace is None and request.get("netfilter"):  # these would be rules for the machine
             raise ContainerStartError("sandbox", "there is no network to make rules for")
         if namespace is None:
-            made = socket.socket(family, kind, protocol)
+            sock = socket.socket(family, kind, protocol)
         else:
-            made = socket_in(namespace, family, kind, protocol)
-        descriptor = made.detach()
+            sock = socket_in(namespace, family, kind, protocol)
+        descriptor = sock.detach()
         return Reply({"loopback": loopback}, [descriptor], [descriptor])
 
-    def _do_run_sandbox(self, request: dict) -> Reply:
+    def _do_run_sandbox(self, request: dict[str, Any]) -> Reply:
         """Create the namespaces that the containers of a pod share."""
         pod, address = request["pod"], request["address"]
         if pod not in self._pods:
@@ -166,7 +166,7 @@ class RuntimeInit:
                     move_pod(self._netlink, address, bridge)
         return Reply()
 
-    def _do_remove_sandbox(self, request: dict) -> Reply:
+    def _do_remove_sandbox(self, request: dict[str, Any]) -> Reply:
         """Forget a pod's namespaces; the kernel frees them with their last process."""
         self._addresses.pop(request["pod"], None)
         self._give_up(request["pod"])
@@ -175,7 +175,7 @@ class RuntimeInit:
         close_all(pod.values())
         return Reply()
 
-    def _do_unplug(self, request: dict) -> Reply:
+    def _do_unplug(self, request: dict[str, Any]) -> Reply:
         """Take a node off the network, and its pods, whose addresses begin with ``prefix``."""
         if self._plain:
             plain.unplug_node(request)
@@ -184,7 +184,7 @@ class RuntimeInit:
             self._unplugged[request["prefix"]] = request["bridge"]
         return Reply()
 
-    def _do_plug(self, request: dict) -> Reply:
+    def _do_plug(self, request: dict[str, Any]) -> Reply:
         """Bring a node back to the network."""
         if self._unplugged.pop(request["prefix"], None):
             plug_node(self._netlink, request, self._pods_of(request["prefix"]))
@@ -195,22 +195,22 @@ class RuntimeInit:
 
     # Starts.
 
-    def _do_component(self, request: dict) -> Reply:
+    def _do_component(self, request: dict[str, Any]) -> Reply:
         """Start a program of the cluster itself."""
         pid = start_host_process(request, null=self._null, plain=self._plain)
         return self._started(ProcessEntry(request["id"], "component", pid, time.time()))
 
-    def _do_forkserver(self, request: dict) -> Reply:
+    def _do_forkserver(self, request: dict[str, Any]) -> Reply:
         with self._forkserver.connect() as theirs:
             pid = start_host_process(request, null=self._null, plain=self._plain, descriptor=theirs.fileno())
         return self._started(ProcessEntry(request["id"], "component", pid, time.time()))
 
-    def _do_run(self, request: dict) -> Reply | None:
+    def _do_run(self, request: dict[str, Any]) -> Reply | None:
         """Start a container (``StartRequest``); the answer carries our ends of its streams."""
         if request["id"] in self._entries:
             return self._do_attach(request)
-        if begun := self._launches.find(request["id"]):
-            begun.waiting.append(self._asker)
+        if launch_before := self._launches.find(request["id"]):
+            launch_before.waiting.append(self._asker)
             return None
         start, pod = StartRequest.from_dict(request), self._pods[request["pod"]]
         namespaces_of_pod = {name: descriptor for name, descriptor in pod.items() if name != "pause"}
@@ -223,9 +223,9 @@ class RuntimeInit:
             self._process_namespace(start.target) as shared,
         ):
             launch = Launch(request["id"], "", [self._asker], ours)
-            own = not self._plain and has_own_processes(start.spec)
+            own_processes = not self._plain and has_own_processes(start.spec)
             fds = theirs | namespaces_of_pod | shared
-            taker = self._begin(launch, request, fds, zygotes, own_processes=own)
+            taker = self._begin(launch, request, fds, zygotes, own_processes=own_processes)
         forked = taker is self._forkserver
         launch.started = lambda launch: self._container_started(launch, start, pod, forked=forked)
         return None
@@ -233,7 +233,7 @@ class RuntimeInit:
     def _begin(
         self,
         launch: Launch,
-        request: dict,
+        request: dict[str, Any],
         fds: dict[str, int],
         zygotes: list[ZygoteClient],
         *,
@@ -254,6 +254,7 @@ class RuntimeInit:
             streams["journal"] = os.memfd_create("journal", os.MFD_CLOEXEC)
         else:
             streams = {"tty": launch.terminal}
+        assert launch.pid is not None
         entry = ProcessEntry(
             launch.identity, "container", launch.pid, time.time(), streams, start.spec, start.plain
         )
@@ -276,7 +277,7 @@ class RuntimeInit:
         finally:
             os.close(descriptor)
 
-    def _do_exec(self, request: dict) -> None:
+    def _do_exec(self, request: dict[str, Any]) -> None:
         """Start a command in a container that runs; its streams go to the client alone.
 
         ``process`` is a ``ProcessSpec`` whose environment is added to the container's.
@@ -284,6 +285,7 @@ class RuntimeInit:
         parent = self._entries[request["container"]]
         if parent.status is not None:
             raise ContainerStartError("sandbox", "the container has ended")
+        assert parent.spec is not None
         process = ProcessSpec.from_dict(request["process"])
         env = (*parent.spec.process.env, *process.env)
         spec = replace(
@@ -308,6 +310,7 @@ class RuntimeInit:
     def _command_started(self, launch: Launch) -> Reply:
         streams = launch.streams if launch.terminal is None else {"tty": launch.terminal}
         client, _ = launch.waiting[0]
+        assert launch.pid is not None
         entry = ProcessEntry(
             launch.identity, "exec", launch.pid, time.time(), client=client, container=launch.container
         )
@@ -321,6 +324,7 @@ class RuntimeInit:
 
     def _launched(self, launch: Launch, problem: ContainerStartError | None) -> None:
         """Answer those who wait for a start."""
+        assert launch.started is not None
         reply = launch.started(launch) if problem is None else _refusal(problem)
         self._connections.answer(launch.waiting, reply)
         entry = self._entries.get(launch.identity)
@@ -343,40 +347,41 @@ class RuntimeInit:
 
     # Processes that were started.
 
-    def _do_attach(self, request: dict) -> Reply:
+    def _do_attach(self, request: dict[str, Any]) -> Reply:
         """Describe a process, and hand out our ends of its streams."""
         entry = self._entries[request["id"]]
         return Reply(entry.describe(), list(entry.pipes.values()))
 
-    def _do_kill(self, request: dict) -> Reply:
+    def _do_kill(self, request: dict[str, Any]) -> Reply:
         if launch := self._launches.find(request["id"]):
             self._launches.give_up(launch, "it was killed before it had started")
             return Reply({"running": True})
         entry = self._entries.get(request["id"])
-        running = entry is not None and entry.status is None
-        if running and entry.owner == "exec":
+        if entry is None or entry.status is not None:
+            return Reply({"running": False})
+        if entry.owner == "exec":
             kill_session(entry.pid, request["signal"])
-        elif running:
+        else:
             os.kill(entry.pid, request["signal"])
-        return Reply({"running": running})
+        return Reply({"running": True})
 
-    def _do_close_stdin(self, request: dict) -> Reply:
+    def _do_close_stdin(self, request: dict[str, Any]) -> Reply:
         """Close our end of a container's stdin: it reads the end once the kubelet has closed its own."""
         entry = self._entries[request["id"]]
         if "stdin" in entry.pipes:
             os.close(entry.pipes.pop("stdin"))
         return Reply()
 
-    def _do_list(self, request: dict) -> Reply:
+    def _do_list(self, request: dict[str, Any]) -> Reply:
         entries = [entry.describe() for entry in self._entries.values()]
         return Reply({"entries": entries, "pods": self._addresses, "forkserver": self._forkserver.ready})
 
-    def _do_delete(self, request: dict) -> Reply:
+    def _do_delete(self, request: dict[str, Any]) -> Reply:
         """Drop a process whose end was recorded elsewhere, or will be asked for by nobody."""
         self._delete(request["id"])
         return Reply()
 
-    def _do_delete_pod(self, request: dict) -> Reply:
+    def _do_delete_pod(self, request: dict[str, Any]) -> Reply:
         """Drop all containers of a pod: it is gone, nobody will ask."""
         self._give_up(request["pod"])
         for identity in [key for key in self._entries if key.startswith(request["pod"] + ".")]:

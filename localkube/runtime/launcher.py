@@ -94,7 +94,10 @@ def _help(writer: int, helper: Helper, pid: int) -> NoReturn:
         with stage(writer, "sandbox"):
             os.write(writer, b'{"helper": %d}\n' % (pid or os.getpid()))
             with socket.socket(fileno=os.dup(writer)) as sock:
-                request, descriptors = messages.receive(sock)
+                received = messages.receive(sock)
+            if received is None:
+                raise ConnectionResetError("the runtime has ended")
+            request, descriptors = received
             fds = dict(zip(request["fds"], descriptors, strict=True))
         helper(request | {"pid": pid}, fds, writer)
     finally:

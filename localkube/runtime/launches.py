@@ -68,6 +68,7 @@ class ZygoteClient:
         return True
 
     def _readable(self) -> None:
+        assert self._socket is not None
         try:
             received = messages.receive(self._socket)
         except ConnectionError:
@@ -78,6 +79,7 @@ class ZygoteClient:
             self.ready = True
 
     def _close(self) -> None:
+        assert self._socket is not None
         self._selector.unregister(self._socket)
         self._socket.close()
         self._socket, self.ready = None, False
@@ -126,6 +128,7 @@ class Launch:
 
     def read(self) -> None:
         """Take the reports that have arrived."""
+        assert self.reports is not None
         while not self.has_ended:
             try:
                 data, descriptors, _, _ = socket.recv_fds(
@@ -240,7 +243,7 @@ class Launches:
     def _read_ended(self) -> None:
         ended = {descriptor for descriptor, _ in self._ends.poll(0)}
         for launch in self._all:
-            if launch.reports.fileno() in ended:
+            if launch.reports and launch.reports.fileno() in ended:
                 launch.read()
 
     def find(self, identity: str) -> Launch | None:
@@ -306,6 +309,7 @@ class Launches:
             self._selector.register(launch.helper, selectors.EVENT_READ, lambda: self._helper_ended(launch))
 
     def _helper_ended(self, launch: Launch) -> None:
+        assert launch.helper is not None
         self._selector.unregister(launch.helper)
         launch.read()
         launch.kill()
@@ -313,6 +317,7 @@ class Launches:
             self._end_strays()
 
     def _forget(self, launch: Launch) -> None:
+        assert launch.reports is not None
         self._all.remove(launch)
         self._ends.unregister(launch.reports)
         launch.reports.close()

@@ -46,9 +46,8 @@ def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
         fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
     if not packet:
         return None
-    fds = list(fds)
     if packet == IN_MEMORY:
         with open(fds.pop(0), "rb") as file:
             file.seek(0)
             packet = file.read()
-    return json.loads(packet), fds
+    return json.loads(packet), list(fds)

@@ -182,6 +182,7 @@ class _Walk:
         return None
 
     def _make(self, name: str, *, last: bool) -> None:
+        assert self._rules.make is not None
         with contextlib.suppress(FileExistsError):  # another container of the volume was faster
             directory = self._rules.make(self._open[-1], name, last)
             if directory != self._open[-1]:
@@ -201,7 +202,8 @@ def _failed(code: int, path: str) -> OSError:
 
 
 def _explained(error: OSError, path: str) -> OSError:
-    return OSError(error.errno, _MEANINGS.get(error.errno, os.strerror(error.errno)), path)
+    number = error.errno or 0
+    return OSError(number, _MEANINGS.get(number, os.strerror(number)), path)
 
 
 def _reversed(path: str) -> list[str]:

@@ -49,10 +49,10 @@ def _end(*_: object) -> NoReturn:
 
 def end_children(besides: Iterable[int] = ()) -> None:
     """End every process below this one, and the orphans that each leaves to it."""
-    while found := set(children()) - set(besides):
-        for pid in found:
+    while pids := set(children()) - set(besides):
+        for pid in pids:
             os.kill(pid, signal.SIGKILL)
-        for pid in found:
+        for pid in pids:
             os.waitpid(pid, 0)
 
 
@@ -81,8 +81,8 @@ def end_strays(known: Callable[[], set[int]]) -> None:
     Args:
         known: Lists the others; called when the children are listed, so that none is missing there.
     """
-    found = set(children())
-    for pid in found - known():
+    pids = set(children())
+    for pid in pids - known():
         os.kill(pid, signal.SIGKILL)
 
 
@@ -115,7 +115,7 @@ def create(
     """
     try:
         with stage(writer, "sandbox"):
-            enter_limits(spec.linux)
+            enter_limits(spec)
         pid = os.fork()
         if pid == 0:
             with stage(writer, "sandbox"):
@@ -137,7 +137,7 @@ def _settle(init: int, *, new_session: bool, first: bool) -> None:
 
 
 def _become(
-    process: ProcessSpec, fds: dict[str, int], pod: PlainPod, main: Callable | None, writer: int
+    process: ProcessSpec, fds: dict[str, int], pod: PlainPod, main: Callable[..., Any] | None, writer: int
 ) -> NoReturn:
     program = ""
     with stage(writer, "exec"):
@@ -158,7 +158,7 @@ def _program(process: ProcessSpec, pod: PlainPod) -> str:
     try:
         return find_program(real, process.environment, "")
     except OSError as error:
-        raise OSError(error.errno, error.strerror.replace(real, name)) from error
+        raise OSError(error.errno, (error.strerror or "").replace(real, name)) from error
 
 
 def _await_adoption(init: int) -> None:
@@ -184,7 +184,7 @@ def real_path(path: str, paths: Iterable[Iterable[str]]) -> str:
         '/pods/1/data/x'
     """
     best = max(
-        ((seen, real) for seen, real in paths if path == seen or path.startswith(seen + "/")),
+        ((shown, real) for shown, real in paths if path == shown or path.startswith(shown + "/")),
         key=lambda pair: len(pair[0]),
         default=None,
     )

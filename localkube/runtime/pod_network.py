@@ -207,8 +207,8 @@ def socket_in(namespace: int, family: int, kind: int, protocol: int = 0) -> sock
 def _connect(netlink: Netlink, request: dict[str, Any], bridge: int) -> None:
     """Connect the network namespace that the caller is in to the bridge."""
     outside = _interface(request["address"])
-    own = hardware_address(request["address"])
-    netlink.add_veth(outside, peer="eth0", peer_pid=os.getpid(), master=bridge, hardware=own)
+    hardware = hardware_address(request["address"])
+    netlink.add_veth(outside, peer="eth0", peer_pid=os.getpid(), master=bridge, hardware=hardware)
     with contextlib.closing(Netlink()) as inside:
         inside.set_up("lo")
         inside.add_address("eth0", request["address"], request["prefix"])

@@ -15,6 +15,11 @@ from localkube.runtime import syscalls
 from localkube.runtime.container_spec import ContainerSpec, PlainPod
 from localkube.runtime.messages import close_all
 
+# Which processes the kernel ends first when no memory is left: pods, and the cluster's own, with a kubelet's
+# score, last. Who may not lower a score keeps the user's for these, and pods stay above.
+OOM_SCORE = "/proc/self/oom_score_adj"
+CLUSTER_SCORE, SCORE_DISTANCE, HIGHEST_SCORE = -999, 100, 1000
+
 
 @dataclass
 class ProcessEntry:
@@ -110,8 +115,8 @@ def _execute_on_host(
         if plain:
             syscalls.die_with_parent()
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
+        for default in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGINT):
+            signal.signal(default, signal.SIG_DFL)
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
         env = request["env"]
@@ -148,3 +153,18 @@ def stat_fields(pid: int | str) -> list[bytes] | None:
             return file.read().rpartition(b") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
+
+
+def protect() -> None:
+    """Have this process, and all of the cluster, ended last, where the user may say so."""
+    with contextlib.suppress(PermissionError), open(OOM_SCORE, "w") as file:
+        file.write(str(CLUSTER_SCORE))
+
+
+def give_way(score: int) -> None:
+    """Take a container's score; above that of the cluster's processes where those could not be lowered."""
+    with open(OOM_SCORE) as file:
+        own = int(file.read())
+    least = score if own <= CLUSTER_SCORE else own + SCORE_DISTANCE
+    with open(OOM_SCORE, "w") as file:
+        file.write(str(min(max(score, least), HIGHEST_SCORE)))

@@ -135,7 +135,8 @@ def enter_root(scratch: str) -> None:
 
 
 def _hidden(linux: LinuxSpec) -> tuple[tuple[str, Identity], ...]:
-    numbers = (tuple(map(int, inode.split(":"))) for inode in linux.masked_inodes)
+    pairs = (inode.split(":") for inode in linux.masked_inodes)
+    numbers = ((int(device), int(inode)) for device, inode in pairs)
     return tuple(zip(linux.masked_paths, numbers, strict=True))
 
 

@@ -152,9 +152,9 @@ def new_mount(kind: str, options: Iterable[str], attributes: int) -> int:
                 f"fsconfig {option}",
             )
         _check(_libc.syscall(SYS_FSCONFIG, context, FSCONFIG_CMD_CREATE, None, None, 0), f"create {kind}")
-        made = _libc.syscall(SYS_FSMOUNT, context, FS_CLOEXEC, attributes)
-        _check(made < 0, f"fsmount {kind}")
-        return made
+        mount = _libc.syscall(SYS_FSMOUNT, context, FS_CLOEXEC, attributes)
+        _check(mount < 0, f"fsmount {kind}")
+        return mount
     finally:
         os.close(context)
 
@@ -228,9 +228,9 @@ def pivot_root(new: str) -> None:
 
 def limit_capabilities(capabilities: Iterable[str], *, no_new_privileges: bool) -> None:
     """Drop all other capabilities from the bounding set, for good; with the last, no program gives any."""
-    kept = {CAPABILITIES[name] for name in capabilities}
+    bits = {CAPABILITIES[name] for name in capabilities}
     for capability in range(LAST_CAPABILITY + 1):
-        if capability not in kept:
+        if capability not in bits:
             _libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
     if no_new_privileges:
         _check(_libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
@@ -239,7 +239,7 @@ def limit_capabilities(capabilities: Iterable[str], *, no_new_privileges: bool) 
 def set_capabilities(capabilities: Iterable[str]) -> None:
     """Keep these capabilities alone: permitted, effective, and none that is inherited."""
     low, high = (
-        sum(1 << bit % 32 for bit in map(CAPABILITIES.get, capabilities) if bit // 32 == word)
+        sum(1 << bit % 32 for bit in map(CAPABILITIES.__getitem__, capabilities) if bit // 32 == word)
         for word in (0, 1)
     )
     header = (ctypes.c_uint32 * 2)(CAPABILITY_VERSION_3, 0)
@@ -257,8 +257,8 @@ def filter_system_calls(program: bytes) -> None:
     Args:
         program: A classic BPF program; where the kernel knows no filters, it has no effect.
     """
-    wanted = _Filter(len(program) // FILTER_INSTRUCTION, program)
-    done = _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(wanted), 0, 0)
+    filter_program = _Filter(len(program) // FILTER_INSTRUCTION, program)
+    done = _libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(filter_program), 0, 0)
     if done and ctypes.get_errno() != errno.EINVAL:
         _check(done, "seccomp")
 

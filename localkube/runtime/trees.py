@@ -8,6 +8,7 @@ open at a time.
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,13 @@ SHOWN_LEVELS = 10
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a directory and all that is in it; safe to repeat.
+    """Remove a directory and all that is in it, at once."""
+    for _ in removal(path):
+        pass
+
+
+def removal(path: Path) -> Iterator[None]:
+    """Remove a directory and all that is in it, file by file; safe to repeat.
 
     It goes on after what it cannot remove. Directories of this user that are closed are opened first.
 
@@ -34,6 +41,7 @@ def remove_tree(path: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         for entry in walk(path, unlock=True, failed=keep):
             _remove(entry, keep)
+            yield
         try:
             os.rmdir(path)
         except FileNotFoundError:
@@ -46,12 +54,19 @@ def remove_tree(path: Path) -> None:
 
 def disk_usage(path: Path) -> int:
     """Sum the disk blocks of what is in a directory; what vanishes meanwhile or is closed counts nothing."""
-    return sum(status.st_blocks * 512 for status in _stats(path))
+    return sum(disk_blocks(path))
 
 
-def file_count(path: Path) -> int:
-    """Count the files and directories in a directory, each of which takes an inode."""
-    return sum(1 for _ in _stats(path))
+def disk_blocks(path: Path) -> Iterator[int]:
+    """Yield the bytes on disk of each entry below a directory; those of a file are divided by its names."""
+    for status in _stats(path):
+        names = 1 if stat.S_ISDIR(status.st_mode) else max(1, status.st_nlink)
+        yield status.st_blocks * 512 // names
+
+
+def inodes(path: Path) -> Iterator[int]:
+    """Yield 1 for each file and directory in a directory, each of which takes an inode."""
+    return (1 for _ in _stats(path))
 
 
 def _stats(path: Path) -> Iterator[os.stat_result]:

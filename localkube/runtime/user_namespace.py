@@ -33,13 +33,13 @@ def enter_user_namespace(subordinate: Sequence[int] = ()) -> None:
 
     Source: https://man7.org/linux/man-pages/man1/newuidmap.1.html
     """
-    own = os.getuid(), os.getgid()
+    ids = os.getuid(), os.getgid()
     if not subordinate:
         syscalls.unshare(syscalls.CLONE_NEWUSER)
         for name, text in (
             ("setgroups", "deny"),
-            ("uid_map", f"0 {own[0]} 1"),
-            ("gid_map", f"0 {own[1]} 1"),
+            ("uid_map", f"0 {ids[0]} 1"),
+            ("gid_map", f"0 {ids[1]} 1"),
         ):
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
@@ -48,7 +48,7 @@ def enter_user_namespace(subordinate: Sequence[int] = ()) -> None:
     target = os.getpid()
     child = os.fork()
     if child == 0:
-        _map_ids(target, entered, own, subordinate)
+        _map_ids(target, entered, ids, subordinate)
     try:
         syscalls.unshare(syscalls.CLONE_NEWUSER)
         os.write(entered[1], b"x")
@@ -134,10 +134,10 @@ def _create(owner: int, *, shared: bool) -> None:
 
 def limit_users() -> None:
     """Give each user of the caller's user namespace a share of what the kernel counts for users."""
-    for own, machine in COUNTED.items():
+    for inside, machine in COUNTED.items():
         with open(machine) as file:
             most = int(file.read())
-        with open(own, "w") as file:
+        with open(inside, "w") as file:
             file.write(str(most // SHARE))
 
 

@@ -19,6 +19,7 @@ import socket
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ def read_digits() -> tuple[np.ndarray, np.ndarray]:
     return table[:, :-1].reshape(-1, 8, 8) / 16, table[:, -1].astype(np.int64)
 
 
-def describe(folder: Path) -> dict:
+def describe(folder: Path) -> dict[str, Any]:
     """Return the content of ``dataset.json``: written last, it marks the data set as complete."""
     try:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
@@ -187,7 +188,7 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
     )
 
 
-def introduce(train, test, *, steps: int, network, device, about: dict) -> None:
+def introduce(train, test, *, steps: int, network, device, about: dict[str, Any]) -> None:
     """Log the configuration."""
     emit(
         "start",

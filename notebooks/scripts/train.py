@@ -1,12 +1,12 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["scikit-learn>=1.9", "tensorboard>=2.21", "torch>=2.15"]
+# dependencies = ["numpy>=2.4", "tensorboard>=2.21", "torch>=2.15"]
 # ///
 """Classify handwritten digits. Run by torchrun: it knows nothing of Kubernetes, and prints for people.
 
     torchrun --nproc-per-node 2 train.py --epochs 2
 
-It writes ``tensorboard/`` and ``model.pt`` to its working directory.
+It writes ``model.pt`` to its working directory, and ``tensorboard/`` where TensorBoard is installed.
 """
 
 import argparse
@@ -15,14 +15,18 @@ import os
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from net import Net
-from sklearn.datasets import load_digits
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
-from torch.utils.tensorboard import SummaryWriter
+
+try:
+    from torch.utils.tensorboard import SummaryWriter
+except ImportError:
+    SummaryWriter = None
 
 
 def main():
@@ -38,14 +42,16 @@ def main():
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if cuda else torch.device("cpu")
     torch.manual_seed(0)
 
-    digits = load_digits()
-    images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
-    data = TensorDataset(images[:1440], torch.tensor(digits.target[:1440]))
+    digits = torch.from_numpy(
+        np.loadtxt(Path(__file__).with_name("digits.csv.gz"), np.float32, delimiter=",")
+    )
+    images, labels = digits[:1440, :-1].view(-1, 1, 8, 8) / 16, digits[:1440, -1].long()
+    data = TensorDataset(images, labels)
     sampler = DistributedSampler(data)
     loader = DataLoader(data, batch_size=settings["batch_size"], sampler=sampler)
     model = DistributedDataParallel(Net(settings["width"]).to(device))
     optimizer = torch.optim.Adam(model.parameters(), lr=settings["lr"])
-    writer = SummaryWriter(options.output / "tensorboard") if rank == 0 else None
+    writer = SummaryWriter(options.output / "tensorboard") if rank == 0 and SummaryWriter else None
 
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
@@ -64,8 +70,9 @@ def main():
                     writer.add_scalar("loss/train", loss.item(), step)
                     writer.add_scalar("images per second", rate, step)
 
-    if rank == 0:
+    if writer:
         writer.close()
+    if rank == 0:
         torch.save(model.module.state_dict(), options.output / "model.pt")
         print(f"model.pt is written after {step + 1} steps")
     dist.destroy_process_group()

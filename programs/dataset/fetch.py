@@ -56,10 +56,10 @@ def fetch(download: Download, mirrors: Sequence[str], folder: Path) -> tuple[Pat
         if _is_right(part, download):
             part.rename(whole)
             return whole, url
-        found = _digest(part, download.algorithm)
+        digest = _digest(part, download.algorithm)
         say("source", url=url, reached=True, why="wrong checksum")
         wrong.append(
-            f"{url} has something else: {part.stat().st_size} bytes with {download.algorithm} {found}, "
+            f"{url} has something else: {part.stat().st_size} bytes with {download.algorithm} {digest}, "
             f"not {download.size} bytes with {download.checksum}"
         )
         part.unlink()

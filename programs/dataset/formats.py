@@ -11,6 +11,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from say import Meter
@@ -83,12 +84,12 @@ def write_mnist(folder: Path, train: int, test: int, seed: int) -> None:
     meter = Meter("drawing synthetic images", train + test)
     for part, count in (("train", train), ("t10k", test)):
         rng = np.random.default_rng([seed, count, part == "t10k"])
-        which, images = labels(count, 10, rng), []
+        classes_of, images = labels(count, 10, rng), []
         for start in range(0, count, 2000):
-            images.append(digits(which[start : start + 2000], rng, test=part == "t10k"))
+            images.append(digits(classes_of[start : start + 2000], rng, test=part == "t10k"))
             meter.add(len(images[-1]))
         _write_idx(raw / f"{part}-images-idx3-ubyte", np.concatenate(images))
-        _write_idx(raw / f"{part}-labels-idx1-ubyte", which.astype(np.uint8))
+        _write_idx(raw / f"{part}-labels-idx1-ubyte", classes_of.astype(np.uint8))
 
 
 def read_mnist(folder: Path) -> Contents:
@@ -124,13 +125,13 @@ def write_cifar10(folder: Path, train: int, test: int, seed: int) -> None:
     meter = Meter("drawing synthetic images", train + test)
     for index, (name, count) in enumerate([*zip(names, counts, strict=True), ("test_batch", test)]):
         rng = np.random.default_rng([seed, index])
-        which = labels(count, 10, rng)
-        flat = pictures(which, looks, 32, rng).transpose(0, 3, 1, 2).reshape(count, -1)
+        classes_of = labels(count, 10, rng)
+        flat = pictures(classes_of, looks, 32, rng).transpose(0, 3, 1, 2).reshape(count, -1)
         title = f"stand-in {name}".encode()
-        files = [f"{CIFAR10_CLASSES[label]}_s_{i:06d}.png".encode() for i, label in enumerate(which)]
+        files = [f"{CIFAR10_CLASSES[label]}_s_{i:06d}.png".encode() for i, label in enumerate(classes_of)]
         _write_pickle(
             batches / name,
-            {b"batch_label": title, b"labels": which.tolist(), b"data": flat, b"filenames": files},
+            {b"batch_label": title, b"labels": classes_of.tolist(), b"data": flat, b"filenames": files},
         )
         meter.add(count)
     meta = {b"num_cases_per_batch": counts[0], b"num_vis": 3072}
@@ -151,7 +152,7 @@ def read_cifar10(folder: Path) -> Contents:
     return Contents(list(CIFAR10_CLASSES), sum(counts[:5]), counts[5], sample)
 
 
-def read_cifar10_batch(path: Path) -> dict:
+def read_cifar10_batch(path: Path) -> dict[str, Any]:
     """Read one batch: ``data`` (images x 3072) and ``labels``, with bytes as keys."""
     with path.open("rb") as file:
         return pickle.load(file, encoding="bytes")  # its checksum was verified, or it was generated here
@@ -167,7 +168,7 @@ class _OfPython2(pickle._Pickler):
     dispatch = pickle._Pickler.dispatch | {bytes: save_string}
 
 
-def _write_pickle(path: Path, content: dict) -> None:
+def _write_pickle(path: Path, content: dict[str, Any]) -> None:
     with path.open("wb") as file:
         _OfPython2(file, protocol=2).dump(content)
 
@@ -181,13 +182,13 @@ def write_tiny_imagenet(folder: Path, train: int, test: int, seed: int) -> None:
     root = folder / "tiny-imagenet-200"
     looks = Looks(SYNTHETIC_CLASSES, group=5, seed=0)
     ids = [f"n9{number:07d}" for number in range(SYNTHETIC_CLASSES)]
-    each, each_test = max(1, train // SYNTHETIC_CLASSES), max(1, test // SYNTHETIC_CLASSES)
-    meter = Meter("drawing synthetic images", (each + each_test) * SYNTHETIC_CLASSES)
+    per_class, each_test = max(1, train // SYNTHETIC_CLASSES), max(1, test // SYNTHETIC_CLASSES)
+    meter = Meter("drawing synthetic images", (per_class + each_test) * SYNTHETIC_CLASSES)
     annotations = []
     for number, wnid in enumerate(ids):
         rng = np.random.default_rng([seed, number])
-        drawn = pictures(np.full(each + each_test, number), looks, 64, rng)
-        for part, images in (("train", drawn[:each]), ("val", drawn[each:])):
+        drawn = pictures(np.full(per_class + each_test, number), looks, 64, rng)
+        for part, images in (("train", drawn[:per_class]), ("val", drawn[per_class:])):
             place = root / part / wnid / "images"
             place.mkdir(parents=True)
             for index, image in enumerate(images):
@@ -195,9 +196,9 @@ def write_tiny_imagenet(folder: Path, train: int, test: int, seed: int) -> None:
                 Image.fromarray(image).save(place / name, "JPEG", quality=85)
                 if part == "val":
                     annotations.append(f"{name}\t{wnid}\t0\t0\t62\t62\n")
-        boxes = "".join(f"{wnid}_{index}.JPEG\t0\t0\t62\t62\n" for index in range(each))
+        boxes = "".join(f"{wnid}_{index}.JPEG\t0\t0\t62\t62\n" for index in range(per_class))
         (root / "train" / wnid / f"{wnid}_boxes.txt").write_text(boxes)
-        meter.add(each + each_test)
+        meter.add(per_class + each_test)
     (root / "val" / "val_annotations.txt").write_text("".join(annotations))
     (root / "wnids.txt").write_text("".join(f"{wnid}\n" for wnid in ids))
     (root / "words.txt").write_text("".join(f"{wnid}\tstand-in {i}\n" for i, wnid in enumerate(ids)))
@@ -243,14 +244,14 @@ FORMATS = {
 }
 
 
-def describe(folder: Path, contents: Contents, **more: object) -> dict:
+def describe(folder: Path, contents: Contents, **more: object) -> dict[str, Any]:
     """Write the preview, then ``dataset.json``, which marks the dataset as complete; return its content."""
     images, names = contents.sample
     np.savez_compressed(folder / "sample.npz", images=images, labels=np.array(names))
-    said = more | {
+    description = more | {
         "classes": contents.classes,
         "train_images": contents.train_images,
         "test_images": contents.test_images,
     }
-    (folder / "dataset.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
-    return said
+    (folder / "dataset.json").write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
+    return description

@@ -26,12 +26,12 @@ def only_one(path: Path, *, patience: float) -> Iterator[None]:
         Trouble: The lock was not available within ``patience`` seconds.
     """
     with path.open("a") as file:
-        deadline, told = time.monotonic() + patience, False
+        deadline, reported = time.monotonic() + patience, False
         while not _take(file):
             if time.monotonic() > deadline:
                 raise Trouble(f"another one has been preparing this dataset for {patience:.0f} s")
-            if not told:
-                told = True
+            if not reported:
+                reported = True
                 say("progress", doing="waiting: another one is preparing this dataset", percent=None)
             time.sleep(LOOK_SECONDS)
         yield

@@ -1,7 +1,7 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#   "numpy>=2.4", "pillow>=12", "scikit-learn>=1.9", "backports.tarfile>=1.2; python_full_version < '3.11.4'"
+#   "numpy>=2.4", "pillow>=12", "backports.tarfile>=1.2; python_full_version < '3.11.4'"
 # ]
 # ///
 """Prepare a dataset on a volume: download, verify and unpack it, or generate synthetic images instead.
@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from fetch import fetch
 from formats import FORMATS, describe
@@ -51,7 +52,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def prepare(settings: argparse.Namespace) -> dict:
+def prepare(settings: argparse.Namespace) -> dict[str, Any]:
     """Prepare the dataset and return the content of ``dataset.json``."""
     place, work = settings.root / settings.name, settings.root / ".trainyard" / settings.name
     work.mkdir(parents=True, exist_ok=True)
@@ -73,12 +74,12 @@ def prepare(settings: argparse.Namespace) -> dict:
     return said
 
 
-def with_records(place: Path, said: dict, settings: argparse.Namespace) -> dict:
+def with_records(place: Path, said: dict[str, Any], settings: argparse.Namespace) -> dict[str, Any]:
     """Return a dataset's description; write its records first if they are requested but missing."""
     return write_records(place, said) if settings.records and "records" not in said else said
 
 
-def read(place: Path) -> dict | None:
+def read(place: Path) -> dict[str, Any] | None:
     """Return the description of a complete dataset, or None."""
     try:
         return json.loads((place / "dataset.json").read_text(encoding="utf-8"))
@@ -86,7 +87,7 @@ def read(place: Path) -> dict | None:
         return None
 
 
-def suits(there: dict, settings: argparse.Namespace) -> bool:
+def suits(there: dict[str, Any], settings: argparse.Namespace) -> bool:
     """Return True if the existing dataset meets the request."""
     if not there["synthetic"]:
         return settings.source != "synthetic" or settings.name not in SOURCES
@@ -95,7 +96,7 @@ def suits(there: dict, settings: argparse.Namespace) -> bool:
     return settings.source != "real" and enough and there["seed"] == settings.seed
 
 
-def fill(made: Path, work: Path, settings: argparse.Namespace) -> dict:
+def fill(made: Path, work: Path, settings: argparse.Namespace) -> dict[str, Any]:
     """Write the dataset and its description to a folder."""
     synthetic = settings.source == "synthetic" and settings.name in SOURCES
     source = "scikit-learn" if settings.name not in SOURCES else "drawn here"

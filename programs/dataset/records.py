@@ -12,6 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from formats import read_cifar10_batch, read_idx
@@ -22,7 +23,7 @@ FOLDER = "records"
 Images = tuple[np.ndarray, np.ndarray]
 
 
-def write_records(place: Path, said: dict) -> dict:
+def write_records(place: Path, description: dict[str, Any]) -> dict[str, Any]:
     """Add records to a complete dataset, and return the new content of ``dataset.json``.
 
     The folder appears in one step; ``dataset.json`` is updated afterwards.
@@ -31,26 +32,28 @@ def write_records(place: Path, said: dict) -> dict:
         Trouble: The dataset has images of different sizes.
         OSError: The volume is full or not writable.
     """
-    read = READERS.get(said["name"])
+    read = READERS.get(description["name"])
     if read is None:
         known = ", ".join(READERS)
-        raise Trouble(f"{said['name']} cannot be made into records, which all have one size; {known} can")
+        raise Trouble(
+            f"{description['name']} cannot be made into records, which all have one size; {known} can"
+        )
     say("progress", doing="writing the records", percent=None)
     for left in place.glob(".records-*"):  # left by a killed process
         shutil.rmtree(left, ignore_errors=True)
-    made = Path(tempfile.mkdtemp(prefix=".records-", dir=place))
+    unfinished = Path(tempfile.mkdtemp(prefix=".records-", dir=place))
     try:
-        counted = {part: _write(made / f"{part}.npy", read(place, part)) for part in ("train", "test")}
-        made.chmod(0o755)
+        counted = {part: _write(unfinished / f"{part}.npy", read(place, part)) for part in ("train", "test")}
+        unfinished.chmod(0o755)
         shutil.rmtree(place / FOLDER, ignore_errors=True)  # left by a killed process
-        made.rename(place / FOLDER)
+        unfinished.rename(place / FOLDER)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
-    said = said | {"records": counted}
+        shutil.rmtree(unfinished, ignore_errors=True)
+    description = description | {"records": counted}
     aside = place / ".dataset.json"
-    aside.write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    aside.write_text(json.dumps(description, indent=1) + "\n", encoding="utf-8")
     aside.replace(place / "dataset.json")
-    return said
+    return description
 
 
 def _write(path: Path, images: Images) -> int:

@@ -12,8 +12,7 @@ A worker that somebody else ended (preempted, evicted, deleted, its node gone) i
 takes, and waits where there is no room; one that a signal ended is made again until ``backoffLimit``; one
 that failed by itself fails the job. What the workers say to each other is not here: ``trainers/elastic.py``.
 
-They meet at the etcd that the job names, or else at one of the job's own, beside it: torch's rendezvous knows
-no password, so that whoever reaches an etcd may change what is in it.
+They meet at the etcd that the job names, or at one of its own: torch's rendezvous knows no password.
 """
 
 import logging
@@ -22,8 +21,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from functools import cache
+from itertools import islice
 from os import environ
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import kopf
 import urllib3
@@ -31,15 +33,14 @@ import yaml
 
 GROUP, VERSION, PLURAL = "elastic.pytorch.org", "v1alpha1", "elasticjobs"
 CONTAINER = "elasticjob-worker"
-INDEX = "training.kubeflow.org/replica-index"
-JOB = "training.kubeflow.org/job-name"
+INDEX, JOB = "training.kubeflow.org/replica-index", "training.kubeflow.org/job-name"
 RENDEZVOUS = f"{GROUP}/rendezvous-of"  # of the etcd's pod
 ETCD, ETCD_PORT = Path(__file__).with_name("etcd.yaml"), 2379
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-SECONDS = 30
-CONNECTIONS = 16
+SECONDS, CONNECTIONS = 30, 16
 RETRYABLE = 128  # exit codes from here on are signals: the pod was ended, and did not end itself
 AGAIN_SECONDS = 5
+MOST_AT_ONCE = 100  # workers that are made before the next look, which the first of them causes
 OVERDUE_SECONDS = 5  # after its grace period: the node of a pod that is still there does not answer
 ENDS = ("Succeeded", "Failed")
 
@@ -94,12 +95,12 @@ def look(namespace: str, name: str) -> None:
 def reconcile(namespace: str, name: str) -> None:
     """Bring a job's pods to what it asks for, and its status to what they are."""
     with locks[namespace, name]:
-        path = f"/apis/{GROUP}/{VERSION}/namespaces/{namespace}/{PLURAL}/{name}"
-        job = request("GET", path)
+        path = api_path(f"{GROUP}/{VERSION}", namespace, PLURAL, name)
+        job = request("GET", path) if name else None
         if job is None or job["metadata"].get("deletionTimestamp"):
             return  # Kubernetes deletes what it owns
         selector = {"labelSelector": f"{JOB}={name},group-name={GROUP}"}
-        pods = request("GET", f"/api/v1/namespaces/{namespace}/pods", params=selector)["items"]
+        pods = request("GET", api_path("v1", namespace, "pods"), params=selector)["items"]
         now = datetime.now(UTC)
         status = status_of(job, pods, now=now)
         if status != job.get("status"):  # before anything is deleted: what was counted is not seen again
@@ -126,7 +127,7 @@ def wake(namespace: str, name: str, seconds: float | None) -> None:
         alarm.start()
 
 
-def next_look(job: dict, pods: Iterable[dict], now: datetime) -> float | None:
+def next_look(job: dict[str, Any], pods: Iterable[dict[str, Any]], now: datetime) -> float | None:
     """Return in how many seconds something of the job may be due, or None."""
     ends = [] if finished(job) else [end for pod in pods if (end := leaving(pod))]
     due = [(end - now).total_seconds() + OVERDUE_SECONDS for end in ends]
@@ -134,7 +135,7 @@ def next_look(job: dict, pods: Iterable[dict], now: datetime) -> float | None:
     return min([*due, *([] if left is None else [left])], default=None)
 
 
-def remaining(job: dict, now: datetime) -> float | None:
+def remaining(job: dict[str, Any], now: datetime) -> float | None:
     """Return how many seconds the job may still run, or after its end be there; None for ever."""
     ended = finished(job)
     allowed = job["spec"].get("ttlSecondsAfterFinished" if ended else "activeDeadlineSeconds")
@@ -142,56 +143,53 @@ def remaining(job: dict, now: datetime) -> float | None:
     return None if allowed is None or since is None else allowed - (now - moment(since)).total_seconds()
 
 
-def adjust(job: dict, pods: Iterable[dict]) -> None:
+def adjust(job: dict[str, Any], pods: Iterable[dict[str, Any]]) -> None:
     """Make the workers that are missing; delete those that are too many or were ended by somebody."""
-    namespace, wanted = job["metadata"]["namespace"], worker_of(job).get("replicas", 1)
+    namespace, replicas = job["metadata"]["namespace"], worker_of(job).get("replicas", 1)
     there, now = set(), datetime.now(UTC)
     for pod in pods:
         index, end = int(pod["metadata"]["labels"][INDEX]), leaving(pod)
         overdue = end and (now - end).total_seconds() > OVERDUE_SECONDS
-        if overdue or (not end and (index >= wanted or lost(job, pod))):
-            delete(namespace, pod["metadata"]["name"], at_once=bool(overdue), with_service=index >= wanted)
+        if overdue or (not end and (index >= replicas or lost(job, pod))):
+            delete(namespace, pod["metadata"]["name"], at_once=bool(overdue), with_service=index >= replicas)
         there.add(index)  # its name is taken until it is gone, which is another event
     if any(done(pod) for pod in pods):
         return  # the training has ended: a new worker would begin it again
-    missing = sorted(set(range(wanted)) - there)
+    missing = list(islice((index for index in range(replicas) if index not in there), MOST_AT_ONCE))
     if missing and not etcd_ready(job, now):
         return  # its next change is another event
     for index in missing:
-        request("POST", f"/api/v1/namespaces/{namespace}/services", body=service(job, index))
-    for index in missing:
         try:
-            request("POST", f"/api/v1/namespaces/{namespace}/pods", body=worker_pod(job, index))
+            request("POST", api_path("v1", namespace, "services"), body=service(job, index))
+            request("POST", api_path("v1", namespace, "pods"), body=worker_pod(job, index))
         except RequestRejected as error:  # a quota, an unknown field, no such PriorityClass
             warn(job, str(error))
             raise
 
 
-def etcd_ready(job: dict, now: datetime) -> bool:
+def etcd_ready(job: dict[str, Any], now: datetime) -> bool:
     """Return whether workers can meet; make the job's own etcd where it names none, or has lost it."""
-    if job["spec"].get("rdzvEndpoint"):
+    if not has_own_etcd(job):
         return True
     namespace, name = job["metadata"]["namespace"], etcd_name(job)
-    pod = request("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+    pod = request("GET", api_path("v1", namespace, "pods", name))
     if pod is None:
         for item in etcd(job):
-            request("POST", f"/api/v1/namespaces/{namespace}/{item['kind'].lower()}s", body=item)
+            request("POST", api_path("v1", namespace, item["kind"].lower() + "s"), body=item)
         return False
     end = leaving(pod)
     if phase_of(pod) in ENDS or (end and (now - end).total_seconds() > OVERDUE_SECONDS):
         delete(namespace, name, at_once=True, with_service=False)
-    every = pod.get("status", {}).get("conditions") or []
-    return end is None and any(
-        condition["type"] == "Ready" and condition["status"] == "True" for condition in every
-    )
+    conditions = pod.get("status", {}).get("conditions") or []
+    return end is None and ("Ready", "True") in {(item["type"], item["status"]) for item in conditions}
 
 
-def clean(job: dict, pods: Iterable[dict]) -> None:
+def clean(job: dict[str, Any], pods: Iterable[dict[str, Any]]) -> None:
     """Delete the pods of a job that is over, as its policy says: those that run, all, or none.
 
     Those that wait go in any case: they would begin when there is room.
     """
-    if not job["spec"].get("rdzvEndpoint"):
+    if has_own_etcd(job):
         delete(job["metadata"]["namespace"], etcd_name(job))
     policy = job["spec"].get("cleanPodPolicy", "Running")
     for pod in pods:
@@ -203,12 +201,12 @@ def clean(job: dict, pods: Iterable[dict]) -> None:
 def delete(namespace: str, name: str, *, at_once: bool = False, with_service: bool = True) -> None:
     """Delete a worker, and its Service, which has the same name."""
     params = {"gracePeriodSeconds": 0} if at_once else None
-    request("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", params=params)
+    request("DELETE", api_path("v1", namespace, "pods", name), params=params)
     if with_service:
-        request("DELETE", f"/api/v1/namespaces/{namespace}/services/{name}")
+        request("DELETE", api_path("v1", namespace, "services", name))
 
 
-def warn(job: dict, message: str) -> None:
+def warn(job: dict[str, Any], message: str) -> None:
     """Say, by an Event about the job, why a worker cannot be made."""
     meta, now = job["metadata"], stamp(datetime.now(UTC))
     about = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "ElasticJob", "namespace": meta["namespace"]}
@@ -223,49 +221,50 @@ def warn(job: dict, message: str) -> None:
         "lastTimestamp": now,
         "count": 1,
     }
-    request("POST", f"/api/v1/namespaces/{meta['namespace']}/events", body=event)
+    request("POST", api_path("v1", meta["namespace"], "events"), body=event)
 
 
 # What is made of a job
 
 
-def worker_of(job: dict) -> dict:
+def worker_of(job: dict[str, Any]) -> dict[str, Any]:
     """Return what the job says of its workers."""
     return job["spec"]["replicaSpecs"]["Worker"]
 
 
-def owned(job: dict, name: str, labels: dict[str, str]) -> dict:
+def owned(job: dict[str, Any], name: str, labels: dict[str, str]) -> dict[str, Any]:
     """Return the metadata of what is made for a job."""
     meta = job["metadata"]
-    owner = {
-        "apiVersion": f"{GROUP}/{VERSION}",
-        "kind": "ElasticJob",
-        "name": meta["name"],
-        "uid": meta["uid"],
-        "controller": True,
-        "blockOwnerDeletion": True,
-    }
-    return {
-        "name": name,
-        "namespace": meta["namespace"],
-        "labels": labels,
-        "ownerReferences": [owner],
-    }
+    owner = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "ElasticJob", "name": meta["name"]}
+    owner |= {"uid": meta["uid"], "controller": True, "blockOwnerDeletion": True}
+    return {"name": name, "namespace": meta["namespace"], "labels": labels, "ownerReferences": [owner]}
 
 
-def of_worker(job: dict, index: int) -> dict:
+def of_worker(job: dict[str, Any], index: int) -> dict[str, Any]:
     """Return the metadata of what is made for a worker."""
     name = job["metadata"]["name"]
     labels = {"group-name": GROUP, JOB: name, INDEX: str(index)}
     return owned(job, f"{name}-worker-{index}", labels)
 
 
-def etcd_name(job: dict) -> str:
+def has_own_etcd(job: dict[str, Any]) -> bool:
+    """Return whether the job's etcd is made for it: it names none, or a Service that nobody has made."""
+    endpoint = job["spec"].get("rdzvEndpoint") or ""
+    if not endpoint or "." in endpoint:
+        return not endpoint
+    existing = request("GET", api_path("v1", job["metadata"]["namespace"], "services", etcd_name(job)))
+    return (
+        existing is None
+        or (existing["metadata"].get("labels") or {}).get(RENDEZVOUS) == (job["metadata"]["name"])
+    )
+
+
+def etcd_name(job: dict[str, Any]) -> str:
     """Return the name of the job's own etcd, and of its Service."""
-    return f"{job['metadata']['name']}-etcd"
+    return (job["spec"].get("rdzvEndpoint") or f"{job['metadata']['name']}-etcd").partition(":")[0]
 
 
-def etcd(job: dict) -> list[dict]:
+def etcd(job: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the Service and the pod of the job's own etcd, which has the priority of its workers."""
     name, labels = etcd_name(job), {RENDEZVOUS: job["metadata"]["name"]}
     service, pod = yaml.safe_load_all(ETCD.read_text())
@@ -276,7 +275,7 @@ def etcd(job: dict) -> list[dict]:
     return [service, pod]
 
 
-def service(job: dict, index: int) -> dict:
+def service(job: dict[str, Any], index: int) -> dict[str, Any]:
     """Return the headless Service by which the others find a worker: its hostname is a name in DNS."""
     meta = of_worker(job, index)
     ports = [{"name": "elasticjob-port", "port": 10291}]
@@ -284,12 +283,12 @@ def service(job: dict, index: int) -> dict:
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": spec}
 
 
-def worker_pod(job: dict, index: int) -> dict:
+def worker_pod(job: dict[str, Any], index: int) -> dict[str, Any]:
     """Return a worker's pod: the template, with the rendezvous before the container's own arguments."""
     template = worker_of(job)["template"]
-    given, meta = template.get("metadata") or {}, of_worker(job, index)
-    meta["labels"] = (given.get("labels") or {}) | meta["labels"]
-    meta["annotations"] = given.get("annotations") or {}
+    metadata, meta = template.get("metadata") or {}, of_worker(job, index)
+    meta["labels"] = (metadata.get("labels") or {}) | meta["labels"]
+    meta["annotations"] = metadata.get("annotations") or {}
     containers = [
         container | {"args": [*rendezvous(job), *container.get("args", [])]}
         if container["name"] == CONTAINER
@@ -304,10 +303,9 @@ def worker_pod(job: dict, index: int) -> dict:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
-def rendezvous(job: dict) -> list[str]:
+def rendezvous(job: dict[str, Any]) -> list[str]:
     """Return torchrun's flags. The id is of this job alone: etcd remembers those of earlier ones."""
-    spec, meta = job["spec"], job["metadata"]
-    replicas = worker_of(job).get("replicas", 1)
+    spec, meta, replicas = job["spec"], job["metadata"], worker_of(job).get("replicas", 1)
     fewest, most = spec.get("minReplicas") or replicas, spec.get("maxReplicas") or replicas
     return [
         "--rdzv_backend=etcd",
@@ -320,32 +318,32 @@ def rendezvous(job: dict) -> list[str]:
 # What a job is doing
 
 
-def phase_of(pod: dict) -> str:
+def phase_of(pod: dict[str, Any]) -> str:
     """Return Pending, Running, Succeeded, Failed or Unknown."""
     return (pod.get("status") or {}).get("phase", "Pending")
 
 
-def leaving(pod: dict) -> datetime | None:
+def leaving(pod: dict[str, Any]) -> datetime | None:
     """Return until when a pod that is being deleted may take, or None."""
     until = pod["metadata"].get("deletionTimestamp")
     return moment(until) if until else None
 
 
-def disrupted(pod: dict) -> bool:
+def disrupted(pod: dict[str, Any]) -> bool:
     """Return whether somebody else ended the pod: how its program then ended says nothing about the job."""
-    every = (pod.get("status") or {}).get("conditions") or []
+    conditions = (pod.get("status") or {}).get("conditions") or []
     marked = any(
-        condition["type"] == "DisruptionTarget" and condition["status"] == "True" for condition in every
+        condition["type"] == "DisruptionTarget" and condition["status"] == "True" for condition in conditions
     )
     return marked or leaving(pod) is not None
 
 
-def done(pod: dict) -> bool:
+def done(pod: dict[str, Any]) -> bool:
     """Return whether a worker has come to the end of the training."""
     return phase_of(pod) == "Succeeded" and not disrupted(pod)
 
 
-def killed(job: dict, pod: dict) -> bool:
+def killed(job: dict[str, Any], pod: dict[str, Any]) -> bool:
     """Return whether a signal ended the pod, so that another one takes its place."""
     codes = exit_codes(pod)
     by_code = worker_of(job).get("restartPolicy", "ExitCode") == "ExitCode"
@@ -353,19 +351,19 @@ def killed(job: dict, pod: dict) -> bool:
     return phase_of(pod) == "Failed" and not disrupted(pod) and retryable
 
 
-def lost(job: dict, pod: dict) -> bool:
+def lost(job: dict[str, Any], pod: dict[str, Any]) -> bool:
     """Return whether the pod has ended, and not because the training has."""
     return killed(job, pod) or (phase_of(pod) in ENDS and disrupted(pod))
 
 
-def exit_codes(pod: dict) -> list[int]:
+def exit_codes(pod: dict[str, Any]) -> list[int]:
     """Return how the pod's containers failed."""
     states = [container.get("state", {}) for container in pod["status"].get("containerStatuses", [])]
     codes = [state["terminated"]["exitCode"] for state in states if "terminated" in state]
     return [code for code in codes if code]
 
 
-def restarts_of(job: dict, pods: Iterable[dict]) -> int:
+def restarts_of(job: dict[str, Any], pods: Iterable[dict[str, Any]]) -> int:
     """Return how often workers were begun again: pods replaced so far, and containers of those there are."""
     before = (job.get("status") or {}).get("replaced", 0)
     return before + sum(
@@ -375,20 +373,20 @@ def restarts_of(job: dict, pods: Iterable[dict]) -> int:
     )
 
 
-def finished(job: dict) -> str:
+def finished(job: dict[str, Any]) -> str:
     """Return how the job ended, or an empty text: it ends once."""
-    every = (job.get("status") or {}).get("conditions", [])
+    conditions = (job.get("status") or {}).get("conditions", [])
     return next(
         (
             condition["type"]
-            for condition in every
+            for condition in conditions
             if condition["type"] in ENDS and condition["status"] == "True"
         ),
         "",
     )
 
 
-def judge(job: dict, pods: Iterable[dict], *, now: datetime) -> tuple[str, str]:
+def judge(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: datetime) -> tuple[str, str]:
     """Return Created, Running, Restarting, Succeeded or Failed, and why."""
     pods, spec, status = list(pods), job["spec"], job.get("status") or {}
     for pod in pods:
@@ -403,14 +401,14 @@ def judge(job: dict, pods: Iterable[dict], *, now: datetime) -> tuple[str, str]:
         return "Failed", f"the backoff limit is reached: a signal ended workers more than {limit} times"
     if "startTime" in status and (left := remaining(job | {"status": status}, now)) is not None and left <= 0:
         return "Failed", f"it ran longer than its deadline of {spec['activeDeadlineSeconds']} s"
-    wanted = worker_of(job).get("replicas", 1)
+    replicas = worker_of(job).get("replicas", 1)
     if running:
-        return "Running", f"{running} of {wanted} workers run"
+        return "Running", f"{running} of {replicas} workers run"
     ran = any(condition["type"] == "Running" for condition in status.get("conditions", []))
-    return ("Restarting", f"none of {wanted} workers runs") if ran else ("Created", "its workers are made")
+    return ("Restarting", f"none of {replicas} workers runs") if ran else ("Created", "its workers are made")
 
 
-def status_of(job: dict, pods: Iterable[dict], *, now: datetime) -> dict:
+def status_of(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: datetime) -> dict[str, Any]:
     """Return the job's status; a condition keeps the time at which it came."""
     old, pods = job.get("status") or {}, list(pods)
     replaced = old.get("replaced", 0) + sum(killed(job, pod) and not finished(job) for pod in pods)
@@ -463,7 +461,16 @@ def stamp(time: datetime) -> str:
 # Kubernetes
 
 
-def request(method: str, path: str, *, body: dict | None = None, params: dict | None = None) -> dict | None:
+def api_path(api_version: str, namespace: str, plural: str, name: str | None = None) -> str:
+    """Build the path of a collection, or of an object, whose name may be anybody's label."""
+    group = "apis" if "/" in api_version else "api"
+    path = f"/{group}/{api_version}/namespaces/{namespace}/{plural}"
+    return f"{path}/{quote(name, safe='')}" if name else path
+
+
+def request(
+    method: str, path: str, *, body: dict[str, Any] | None = None, params: dict[str, Any] | None = None
+) -> dict[str, Any] | None:
     """Send a request as the pod's ServiceAccount; None if the object is gone, or there already."""
     host, port = environ["KUBERNETES_SERVICE_HOST"], environ["KUBERNETES_SERVICE_PORT"]
     token = (ACCOUNT / "token").read_text()  # it is renewed in its file

@@ -6,8 +6,9 @@ must run, as it does in continuous integration.
 
 import json
 import os
-import secrets
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -48,57 +49,55 @@ def lab(state_home, tmp_path_factory):
     home = tmp_path_factory.mktemp("lab")
     for name in ("notebooks", "trainers", "docs/images"):
         shutil.copytree(ROOT / name, home / name, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
-    with serve(home, f"--ServerApp.root_dir={home}") as address_of:
-        yield address_of, home
+    jupyter = [sys.executable, "-m", "jupyterlab", "--allow-root", "--no-browser", "--ServerApp.port=0"]
+    with serve(home, *jupyter, f"--ServerApp.root_dir={home}") as (served, token):
+        yield lambda path: f"{served}lab/tree/{path}?token={token}&reset", home
 
 
 @pytest.fixture(scope="module")
 def serve_lab(tmp_path_factory):
-    """Start JupyterLab in a folder, with the words given; as a context, the address that opens a file."""
-    return lambda folder, *words: serve(tmp_path_factory.mktemp("server"), *words, folder=folder)
+    """Start JupyterLab in a folder, by a document's command; its address and token, as it prints them."""
+    return lambda folder, *command: serve(tmp_path_factory.mktemp("server"), *command, folder=folder)
 
 
 @contextmanager
-def serve(home, *words, folder=None):
+def serve(home, *command, folder=None):
     """Start JupyterLab, with its settings and records in ``home``."""
     for name, values in SETTINGS.items():
         path = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(values))
-    token, folders = secrets.token_hex(16), ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
+    folders = ("CONFIG_DIR", "DATA_DIR", "RUNTIME_DIR")
     variables = {f"JUPYTER_{name}": str(home / name.lower()) for name in folders}
-    variables |= {"JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "JUPYTER_TOKEN": token}
-    variables |= {"JUPYTERLAB_WORKSPACES_DIR": str(home / "workspaces"), "PYTHONPATH": str(ROOT)}
-    command = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        "--no-browser",
-        "--allow-root",
-        "--ServerApp.port=0",
-        *words,
-    ]
+    variables |= {"JUPYTERLAB_SETTINGS_DIR": str(home / "settings"), "JUPYTERLAB_WORKSPACES_DIR": str(home)}
+    variables |= {"PYTHONPATH": str(ROOT), "PATH": f"{sys.prefix}/bin:{os.environ['PATH']}"}
+    # Tests look into the page; people's servers need no more than the command.
+    (home / "config_dir").mkdir()
+    exposed = {"LabApp": {"expose_app_in_browser": True}}
+    (home / "config_dir" / "jupyter_lab_config.json").write_text(json.dumps(exposed))
+    environment = {key: value for key, value in os.environ.items() if key != "JUPYTER_TOKEN"} | variables
     with (
         (home / "log").open("w") as log,
-        subprocess.Popen(command, cwd=folder, env=os.environ | variables, stdout=log, stderr=log) as server,
+        subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True
+        ) as server,
     ):
         try:
-            address = _address(home / "runtime_dir", home / "log", server)
-            yield lambda path: f"{address}lab/tree/{path}?token={token}&reset"
+            yield _address(home / "log", server)
         finally:
-            server.terminate()
+            os.killpg(server.pid, signal.SIGTERM)
             try:
                 server.wait(20)
             except subprocess.TimeoutExpired:
-                server.kill()  # a worker thread of AnyIO's outlived its loop, and is joined for ever
+                os.killpg(server.pid, signal.SIGKILL)  # AnyIO may join a thread for ever
 
 
-def _address(folder, log, server):
+def _address(log, server):
+    """Read the address and the token that a person would copy."""
     end = time.monotonic() + 3 * PATIENCE  # of a machine that does much else
     while time.monotonic() < end and server.poll() is None:
-        for record in folder.glob("jpserver-*.json"):
-            if (text := record.read_text()).endswith("}\n") or text.endswith("}"):
-                return json.loads(text)["url"]
+        if printed := re.search(r"(http://(?:localhost|127\.0\.0\.1):\d+/)\S*\?token=(\w+)", log.read_text()):
+            return printed.groups()
         time.sleep(0.1)
     raise AssertionError(f"JupyterLab did not start:\n{log.read_text()[-2000:]}")
 

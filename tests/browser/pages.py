@@ -76,3 +76,9 @@ def picture(page, watch, name):
         page.mouse.move(2, 2)
         page.wait_for_timeout(700)
         watch.screenshot(path=str(ROOT / PICTURES / name))
+
+
+def width_of(locator):
+    """Return the width of an element on the page, 0 while it is drawn anew and has none."""
+    box = locator.bounding_box()
+    return box["width"] if box else 0

@@ -18,6 +18,7 @@ from .pages import (
     open_notebook,
     picture,
     until,
+    width_of,
     with_parameters,
     write_notebook,
 )
@@ -114,7 +115,7 @@ def test_watches_of_run_and_cluster_live_in_several_views_themes_and_widths(page
         page.set_viewport_size({"width": 760, "height": 1200})
         until(page, lambda: one.evaluate("e => e.scrollWidth <= e.clientWidth"), "a narrow page")
         canvas = one.locator("canvas").first
-        until(page, lambda: canvas.bounding_box()["width"] <= one.bounding_box()["width"], "a narrow chart")
+        until(page, lambda: 0 < width_of(canvas) <= width_of(one), "a narrow chart")
 
         one.locator(".ty-plot").first.focus()
         page.keyboard.press("Home")

@@ -1,11 +1,11 @@
 """An EKS cluster's images: built by CodeBuild where no engine is, for a cluster that was really created."""
 
-import boto3
 import pytest
 
 import kitlib as kit
 from kitlib.errors import CommandFailed, Interrupted
 
+from .aws import administrator
 from .eks_processes import EksProcesses
 
 BUILDS = "moto.codebuild.models.CodeBuildBackend"
@@ -25,11 +25,11 @@ def built(lab, dockerfile, **options):
 
 
 def begun(project="trainyard-lab-builds"):
-    return boto3.client("codebuild").list_builds_for_project(projectName=project)["ids"]
+    return administrator("codebuild").list_builds_for_project(projectName=project)["ids"]
 
 
 def sources(lab):
-    found = boto3.client("s3").list_objects_v2(Bucket=lab.bucket.removeprefix("s3://"))
+    found = administrator("s3").list_objects_v2(Bucket=lab.bucket.removeprefix("s3://"))
     return [content["Key"] for content in found.get("Contents", []) if content["Key"].endswith(".zip")]
 
 

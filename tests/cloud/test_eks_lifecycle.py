@@ -3,7 +3,6 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import boto3
 import pytest
 
 from kitlib.errors import BadInput, ClusterNotFound, KitError, ProviderFailed
@@ -16,6 +15,7 @@ from trainyard_kit.clouds.steps import Steps
 
 from ..rows import slow
 from . import asleep
+from .aws import administrator
 from .aws.network import plant
 from .eks_processes import NAME, REGION, STOCKOUT
 
@@ -29,7 +29,7 @@ def kinds(aws):
 
 
 def train():
-    return boto3.client("eks").describe_nodegroup(clusterName=NAME, nodegroupName="train")["nodegroup"]
+    return administrator("eks").describe_nodegroup(clusterName=NAME, nodegroupName="train")["nodegroup"]
 
 
 def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(aws, user):
@@ -48,7 +48,7 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(aws, use
     assert aws.left() == before and user.changes().count("cloudformation:CreateStack") == 3
     assert EksCluster.find(NAME, region=REGION).status == lab.status
     assert lab.upload(__file__, to="code/main.py") == f"{lab.bucket}/code/main.py"
-    stored = boto3.client("s3").get_object(Bucket=lab.bucket[5:], Key="code/main.py")
+    stored = administrator("s3").get_object(Bucket=lab.bucket[5:], Key="code/main.py")
     assert stored["Body"].read() == Path(__file__).read_bytes()
     user.delete()
     assert aws.left() == []
@@ -89,14 +89,26 @@ def test_nodes_are_scaled_to_none_and_up_again_and_machines_never_change(aws, us
         user.create(name="other", budget=2)
 
 
+def test_a_volume_of_a_cluster_that_is_gone_is_listed_and_deleted(aws, user):
+    ec2, here = administrator("ec2"), {"AvailabilityZone": "us-west-2a", "Size": 5}
+    tags = {"trainyard:kit": "true", "trainyard:cluster": "gone"}
+    spec = [{"ResourceType": "volume", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
+    ec2.create_volume(**here, TagSpecifications=spec)
+    other = ec2.create_volume(**here)["VolumeId"]
+    (row,) = EksCluster.find_resources(AwsSession("us-west-2"))
+    assert (row.cluster, row.name) == ("gone", "volume of a claim") and "0.08 $" in row.costs
+    EksCluster.delete_at(AwsSession("us-west-2"), "gone")
+    assert [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]] == [other]
+
+
 def test_the_node_group_has_the_limits_and_the_ssh_access_that_are_asked_for(aws, user, monkeypatch):
-    ec2 = boto3.client("ec2")
+    ec2 = administrator("ec2")
     ec2.create_key_pair(KeyName="ada")
     lab = user.create(min_nodes=1, max_nodes=5, ssh_key="ada", allowed_cidrs=["203.0.113.7/32"])
     assert train()["scalingConfig"] == {"minSize": 1, "maxSize": 5, "desiredSize": 2}
     templates = ec2.describe_launch_template_versions(LaunchTemplateName="trainyard-lab-train")
     assert templates["LaunchTemplateVersions"][0]["LaunchTemplateData"]["KeyName"] == "ada"
-    nodes = boto3.client("eks").describe_cluster(name=NAME)["cluster"]["resourcesVpcConfig"]
+    nodes = administrator("eks").describe_cluster(name=NAME)["cluster"]["resourcesVpcConfig"]
     (group,) = ec2.describe_security_groups(GroupIds=[nodes["clusterSecurityGroupId"]])["SecurityGroups"]
     open_to = {rule.get("FromPort"): rule["IpRanges"] for rule in group["IpPermissions"]}
     assert [source["CidrIp"] for source in open_to[22]] == ["203.0.113.7/32"]
@@ -107,6 +119,12 @@ def test_the_node_group_has_the_limits_and_the_ssh_access_that_are_asked_for(aws
         aws.clock.sleep(300)
         scaling = train()["scalingConfig"]
         assert (scaling["minSize"], scaling["maxSize"], scaling["desiredSize"]) == (*limits, nodes)
+    idle = {"clusterName": NAME, "nodegroupName": "train", "scalingConfig": {"desiredSize": 0}}
+    administrator("eks").update_nodegroup_config(**idle)  # as the autoscaler does, by its Auto Scaling group
+    aws.clock.sleep(300)
+    lab.scale(6, confirm=True)
+    aws.clock.sleep(300)
+    assert train()["scalingConfig"] == {"minSize": 0, "maxSize": 6, "desiredSize": 6}
     user.delete()
     assert aws.left() == []
 
@@ -154,7 +172,7 @@ def test_extending_moves_the_schedules_and_changes_no_resource(aws, user, option
     services = {change.partition(":")[0] for change in user.changes()[asked:]}
     assert services <= {"scheduler", "iam"} and aws.left() == before
     assert timedelta(hours=5.9) < lab.status["expires"] - datetime.now(UTC) < timedelta(hours=6.1)
-    tags = boto3.client("eks").describe_cluster(name=NAME)["cluster"]["tags"]
+    tags = administrator("eks").describe_cluster(name=NAME)["cluster"]["tags"]
     assert "trainyard:expires" not in tags  # which would be outdated
     aws.clock.sleep(4 * HOUR)
     assert "nodegroup" in kinds(aws)
@@ -176,10 +194,10 @@ def test_nodes_that_fail_leave_the_control_plane_and_the_next_call_replaces_them
     aws.break_("Nodegroup", "train", "NodeCreationFailure", "Instances failed to join the kubernetes cluster")
     with pytest.raises(ProviderFailed, match="Instances failed to join the kubernetes cluster") as told:
         user.create()
-    assert "zone=" not in told.value.fix and "create_cluster" in told.value.fix
-    made = boto3.client("eks").describe_cluster(name=NAME)["cluster"]
+    assert "zone=" not in told.value.fix and "NAT gateway" in told.value.fix
+    made = administrator("eks").describe_cluster(name=NAME)["cluster"]
     lab = user.create()
-    assert boto3.client("eks").describe_cluster(name=NAME)["cluster"]["createdAt"] == made["createdAt"]
+    assert administrator("eks").describe_cluster(name=NAME)["cluster"]["createdAt"] == made["createdAt"]
     assert train()["status"] == "ACTIVE"
     user.delete()
     assert aws.left() == [] and lab.status["state"] == "absent"
@@ -189,7 +207,7 @@ def test_nodes_that_fail_leave_the_control_plane_and_the_next_call_replaces_them
 def test_where_a_zone_has_no_machines_the_other_is_tried_if_the_user_agrees(aws, user, monkeypatch):
     aws.break_("Nodegroup", "train", *STOCKOUT)
     user.create()
-    (subnet,) = boto3.client("ec2").describe_subnets(SubnetIds=train()["subnets"])["Subnets"]
+    (subnet,) = administrator("ec2").describe_subnets(SubnetIds=train()["subnets"])["Subnets"]
     assert subnet["AvailabilityZone"] == "us-west-2b"
     user.delete()
     aws.break_("Nodegroup", "train", *STOCKOUT)
@@ -236,8 +254,8 @@ def test_what_kubernetes_and_guardduty_left_goes_with_the_cluster_and_what_is_ot
     lab = user.create()
     outputs = lab._stack().outputs
     for kind in ("load balancer", "classic load balancer", "volume", "network interface", "GuardDuty"):
-        plant(boto3.client, kind, vpc=outputs["Vpc"], subnet=outputs["SubnetOne"], cluster=NAME)
-    boto3.client("s3").put_object(Bucket=outputs["Bucket"], Key="model.pt", Body=b"it")
+        plant(administrator, kind, vpc=outputs["Vpc"], subnet=outputs["SubnetOne"], cluster=NAME)
+    administrator("s3").put_object(Bucket=outputs["Bucket"], Key="model.pt", Body=b"it")
     listed = " ".join(resource["what"] for resource in lab.resources())
     assert all(
         words in listed for words in ("load balancer", "endpoint", "volume of a claim", "security group")
@@ -248,7 +266,7 @@ def test_what_kubernetes_and_guardduty_left_goes_with_the_cluster_and_what_is_ot
 
 def foreign_network():
     """Have somebody else's network, role and bucket, with names like the kit's; return their ids."""
-    ec2, iam = boto3.client("ec2"), boto3.client("iam")
+    ec2, iam = administrator("ec2"), administrator("iam")
     vpc = ec2.create_vpc(CidrBlock="10.42.0.0/16")["Vpc"]["VpcId"]
     subnets = []
     for number, zone in enumerate("ab"):
@@ -257,7 +275,7 @@ def foreign_network():
         ec2.modify_subnet_attribute(SubnetId=made, MapPublicIpOnLaunch={"Value": True})
         subnets.append(made)
     iam.create_role(RoleName="trainyard-lab", Path="/trainyard/", AssumeRolePolicyDocument="{}")
-    boto3.client("s3").create_bucket(
+    administrator("s3").create_bucket(
         Bucket="trainyard-lab", CreateBucketConfiguration={"LocationConstraint": REGION}
     )
     return {vpc, *subnets, "trainyard-lab"}
@@ -266,11 +284,11 @@ def foreign_network():
 def test_an_existing_network_is_used_and_stays(aws, user):
     there = foreign_network()
     vpc, *subnets = sorted(there - {"trainyard-lab"}, key=lambda each: not each.startswith("vpc"))
-    gateway = boto3.client("ec2").create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
-    boto3.client("ec2").attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
+    gateway = administrator("ec2").create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
+    administrator("ec2").attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
     user.create(vpc=vpc, subnets=subnets)
     assert set(train()["subnets"]) <= set(subnets)
-    plant(boto3.client, "load balancer", vpc=vpc, subnet=subnets[0], cluster="somebody-elses")
+    plant(administrator, "load balancer", vpc=vpc, subnet=subnets[0], cluster="somebody-elses")
     others = {
         resource.id
         for resource in aws.left()
@@ -283,7 +301,7 @@ def test_an_existing_network_is_used_and_stays(aws, user):
 def test_a_third_subnet_is_refused_as_the_first_two_may_be_in_one_zone(aws, user):
     vpc, *subnets = sorted(foreign_network() - {"trainyard-lab"}, key=lambda each: not each.startswith("vpc"))
     where = {"VpcId": vpc, "CidrBlock": "10.42.9.0/24", "AvailabilityZone": f"{REGION}a"}
-    third = boto3.client("ec2").create_subnet(**where)["Subnet"]["SubnetId"]
+    third = administrator("ec2").create_subnet(**where)["Subnet"]["SubnetId"]
     with pytest.raises(BadInput, match="two subnets of the VPC are needed"):
         user.create(vpc=vpc, subnets=[*subnets, third])
 
@@ -292,12 +310,12 @@ def test_a_third_subnet_is_refused_as_the_first_two_may_be_in_one_zone(aws, user
 def test_what_has_the_name_and_is_not_the_kits_is_refused_and_stays(aws, user, what):
     if what == "stack":
         body = "Resources: {Log: {Type: AWS::Logs::LogGroup, Properties: {LogGroupName: it}}}"
-        boto3.client("cloudformation").create_stack(StackName="trainyard-lab", TemplateBody=body)
+        administrator("cloudformation").create_stack(StackName="trainyard-lab", TemplateBody=body)
     elif what == "role":
         name = "trainyard-lab-us-west-2-expiry"
-        boto3.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument="{}")
+        administrator("iam").create_role(RoleName=name, AssumeRolePolicyDocument="{}")
     else:
-        boto3.client("scheduler").create_schedule_group(Name="trainyard-lab")
+        administrator("scheduler").create_schedule_group(Name="trainyard-lab")
     aws.clock.sleep(60)
     before = aws.left()
     with pytest.raises(KitError, match="not the kit's"):
@@ -307,7 +325,7 @@ def test_what_has_the_name_and_is_not_the_kits_is_refused_and_stays(aws, user, w
 
 
 def test_a_cluster_that_an_administrator_deployed_without_the_kit_is_found_and_deleted(aws, user):
-    stacks, folder = boto3.client("cloudformation"), Path(eks.__file__).parent
+    stacks, folder = administrator("cloudformation"), Path(eks.__file__).parent
     tags = [{"Key": "trainyard:kit", "Value": "true"}, {"Key": "trainyard:cluster", "Value": NAME}]
     cluster = {"ClusterName": NAME, "AdminArn": "arn:aws:iam::123456789012:user/ada"}
     cluster |= {"ZoneOne": f"{REGION}a", "ZoneTwo": f"{REGION}b"}
@@ -331,7 +349,7 @@ def test_a_cluster_that_an_administrator_deployed_without_the_kit_is_found_and_d
 
 def test_what_somebody_deleted_by_hand_does_not_keep_the_rest(aws, user):
     user.create()
-    eks, iam, role = boto3.client("eks"), boto3.client("iam"), "trainyard-lab-us-west-2-stack"
+    eks, iam, role = administrator("eks"), administrator("iam"), "trainyard-lab-us-west-2-stack"
     for pool in ("system", "train"):
         eks.delete_nodegroup(clusterName=NAME, nodegroupName=pool)
     aws.clock.sleep(HOUR)
@@ -345,7 +363,7 @@ def test_what_somebody_deleted_by_hand_does_not_keep_the_rest(aws, user):
 
 def test_a_stack_that_its_schedule_deletes_first_is_no_error(aws, user, monkeypatch):
     def meanwhile(session, network, steps):
-        boto3.client("cloudformation").delete_stack(StackName="trainyard-lab")
+        administrator("cloudformation").delete_stack(StackName="trainyard-lab")
         aws.clock.sleep(HOUR)
 
     user.create()

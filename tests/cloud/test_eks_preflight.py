@@ -1,5 +1,6 @@
 """What is found before an EKS cluster is begun, what a failed request says, and who is let in."""
 
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import boto3
@@ -9,6 +10,7 @@ from botocore import exceptions as boto
 from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput, KitError
 from trainyard_kit.clouds.checks import Level
+from trainyard_kit.clouds.cloud_errors import ErrorReason, classify
 from trainyard_kit.clouds.eks import machines
 from trainyard_kit.clouds.eks.client_errors import AwsError, to_error
 from trainyard_kit.clouds.eks.cluster import EksCluster
@@ -16,6 +18,7 @@ from trainyard_kit.clouds.eks.plan import check_principal
 from trainyard_kit.clouds.eks.session import AwsSession
 
 from ..rows import slow
+from .aws import administrator
 from .eks_processes import OPTIONS
 
 GPU = {"instance_type": "g4dn.xlarge"}
@@ -64,7 +67,9 @@ def test_quotas_versions_and_a_foreign_cluster_are_found_before_anything_is_paid
 )
 def test_the_quota_of_an_a100_and_of_an_h100_is_checked_on_demand_and_as_spot(aws, user, kind, spot, code):
     aws.quotas.values[code] = 191
-    (only,) = worst(report(instance_type=kind, spot=spot)).values()
+    found = worst(report(instance_type=kind, spot=spot))
+    assert ("create-service-linked-role" in found.pop("spot").fix) if spot else "spot" not in found
+    (only,) = found.values()
     assert only.level is Level.FAILED and "of 191, 0 are taken" in only.words and code in only.fix
 
 
@@ -75,6 +80,7 @@ def test_the_quota_of_an_a100_and_of_an_h100_is_checked_on_demand_and_as_spot(aw
         ({"instance_type": "g5g.xlarge"}, "ARM|arm"),
         ({"instance_type": "m5.xlarg"}, "m5.xlarge"),
         ({"efa": True}, "Elastic Fabric Adapter"),
+        ({"efa": True, "instance_type": "p4d.24xlarge"}, "no public address to a node with 4"),
         ({"vpc": "vpc-1"}, "go together"),
         ({"min_nodes": 3}, "from 0 to 2"),
         ({"max_nodes": 1}, "from 2 to 100"),
@@ -90,6 +96,129 @@ def test_machines_that_cannot_train_and_options_that_do_not_fit_are_refused_with
     assert aws.left() == []
 
 
+@pytest.mark.parametrize(
+    ("code", "options", "fix"),
+    [
+        ("L-F678F1CE", {}, "services/vpc/quotas/L-F678F1CE; or delete one; or vpc= and subnets="),
+        ("L-A4707A72", {}, "services/vpc/quotas/L-A4707A72"),
+        ("L-0263D0A3", {"private": True}, "services/ec2/quotas/L-0263D0A3"),
+        ("L-1194D53C", {}, "services/eks/quotas/L-1194D53C"),
+    ],
+)
+def test_a_quota_of_which_a_cluster_takes_one_is_found_used_up(aws, user, code, options, fix):
+    """Codes: https://docs.aws.amazon.com/general/latest/gr/vpc-service.html, ec2-service.html, eks.html"""
+    aws.quotas.values[code] = 0
+    (only,) = worst(report(**options)).values()
+    assert only.level is Level.FAILED and "1 is needed; of 0" in only.words
+    page, *ways = fix.split("; ")
+    assert page in only.fix and all(way in only.fix for way in ways)
+    aws.quotas.values[code] = 50
+    assert worst(report(**options)) == {}
+
+
+def test_an_address_is_needed_with_a_nat_gateway_alone(aws, user):
+    aws.quotas.values["L-0263D0A3"] = 0
+    assert worst(report()) == {}
+
+
+def issues() -> list[str]:
+    model = boto3.Session(region_name="us-east-1").client("eks").meta.service_model
+    return model.shape_for("NodegroupIssueCode").enum
+
+
+@pytest.mark.parametrize("code", issues())
+def test_each_issue_that_eks_has_of_a_node_group_has_a_reason_and_a_next_step(code):
+    words = f"NodeGroup (AWS::EKS::Nodegroup): [Issue(Code={code}, Message=as EKS says it, ResourceIds=[])]"
+    row, rest = classify("amazon", words), ("Unknown", "InternalFailure")
+    assert row.why is not ErrorReason.OTHER
+    session = SimpleNamespace(region="us-west-2")
+    advice = machines.advice(session, "m5.xlarge", words, spot=False, alternative="us-west-2b")
+    assert (advice is None) is (code in rest)
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        ("Code=NodeCreationFailure, Message=Instances failed to join the kubernetes cluster", "NAT gateway"),
+        ("Unhealthy nodes; Instances failed to join the kubernetes cluster", "get-console-output"),
+        ("Code=InsufficientFreeAddresses, Message=One or more subnets do not have enough", "larger subnets="),
+        ("Code=Ec2SubnetInvalidConfiguration, Message=One or more Amazon EC2 Subnets", "map-public-ip"),
+        ("Code=AccessDenied, Message=Your worker nodes do not have access to the cluster", "boundary"),
+        (
+            "Could not launch Spot Instances. AuthFailure.ServiceLinkedRoleCreationNotPermitted - no",
+            "spot.ama",
+        ),
+        ("AuthFailure.ServiceLinkedRoleCreationNotPermitted: The provided credentials", "spot.amazonaws.com"),
+        ("Code=PodEvictionFailure, Message=Reached max retries while trying to evict", "poddisruptionbudget"),
+        ("Code=AsgInstanceLaunchFailures, Message=something new", "AutoScalingGroups"),
+        (
+            "Code=AsgInstanceLaunchFailures, Message=You have requested more vCPU capacity",
+            "AutoScalingGroups",
+        ),
+    ],
+)
+def test_nodes_that_do_not_come_are_explained_by_the_next_step_and_not_by_calling_again(words, step):
+    session = SimpleNamespace(region="us-west-2")
+    assert step in machines.advice(session, "m5.xlarge", words, spot=True, alternative="us-west-2b")
+
+
+BLOCK = {"InstanceType": "p5.48xlarge", "AvailabilityZone": "us-west-2b", "State": "active"}
+BLOCK |= {"ReservationType": "capacity-block", "TotalInstanceCount": 2, "AvailableInstanceCount": 2}
+BLOCK |= {"StartDate": datetime(2030, 1, 1, 11, 30, tzinfo=UTC), "EndDate": datetime(2030, 1, 3, tzinfo=UTC)}
+
+
+@pytest.mark.parametrize(
+    ("found", "options", "words", "fix"),
+    [
+        (None, {}, "no such reservation", "CapacityReservations"),
+        ({"State": "scheduled"}, {}, "begins at 2030-01-01 11:30 UTC", "when it is active"),
+        ({"State": "payment-failed"}, {}, "payment failed", "another one"),
+        ({"State": "expired"}, {}, "expired", "another one"),
+        ({"ReservationType": "default"}, {}, "no Capacity Block", 'zone="us-west-2b"'),
+        ({"TotalInstanceCount": 1}, {}, "1 machines", "nodes=1"),
+        ({}, {"spot": True}, "spot cannot be chosen", "leave out"),
+        ({}, {"instance_type": "p5.48xlarge", "zone": "us-west-2a"}, "are the block's", "leave out"),
+    ],
+)
+def test_a_capacity_block_that_does_not_fit_is_refused_with_what_it_is(aws, user, found, options, words, fix):
+    if found is not None:
+        aws.reservations["cr-1"] = BLOCK | found
+    options = {"region": "us-west-2", "capacity_block": "cr-1", "confirm": True} | options
+    with pytest.raises(BadInput, match=words) as told:
+        EksCluster.create("lab", Shape(2, options=options))
+    assert fix in told.value.fix and aws.left() == []
+
+
+def test_a_capacity_block_brings_type_zone_and_price_and_counts_against_no_quota(aws, user):
+    aws.reservations["cr-1"] = dict(BLOCK)
+    options = {"region": "us-west-2", "capacity_block": "cr-1", "confirm": True}
+    found = EksCluster.preflight("lab", Shape(2, options=options))
+    assert found.ok and not any("of P instances" in check.name for check in found.checks)
+    aws.reservations["cr-1"]["AvailableInstanceCount"] = 1
+    (only,) = EksCluster.preflight("lab", Shape(2, options=options)).failures
+    assert "1 of it are free" in only.words and only.fix == "nodes=1"
+    aws.reservations["cr-1"] |= {
+        "AvailableInstanceCount": 2,
+        "EndDate": datetime.now(UTC) + timedelta(hours=2),
+    }
+    (only,) = worst(EksCluster.preflight("lab", Shape(2, options=options))).values()
+    assert only.level is Level.WARN and "before the cluster's end" in only.words
+    lab = EksCluster.create("lab", Shape(2, options=options))
+    eks, ec2 = administrator("eks"), administrator("ec2")
+    pool = eks.describe_nodegroup(clusterName="lab", nodegroupName="train")["nodegroup"]
+    assert pool["capacityType"] == "CAPACITY_BLOCK" and pool["scalingConfig"]["minSize"] == 2
+    versions = ec2.describe_launch_template_versions(LaunchTemplateName="trainyard-lab-train")
+    launch = versions["LaunchTemplateVersions"][0]["LaunchTemplateData"]
+    assert launch["InstanceType"] == "p5.48xlarge"
+    assert launch["InstanceMarketOptions"] == {"MarketType": "capacity-block"}
+    target = launch["CapacityReservationSpecification"]["CapacityReservationTarget"]
+    assert target == {"CapacityReservationId": "cr-1"}
+    (paid,) = (price for price in lab.running_costs(lab.session)[0].prices if "capacity block" in price.what)
+    assert paid.together == 0.0 and paid.count == 2
+    user.delete()
+    assert aws.left() == []
+
+
 def test_expired_credentials_end_the_checks_at_once(aws, user):
     words = "The security token included in the request is expired"
     aws.fail("*", error="ExpiredToken", message=words, times=None)
@@ -100,7 +229,7 @@ def test_expired_credentials_end_the_checks_at_once(aws, user):
 
 def test_administrators_and_pods_of_rooms_are_let_in_until_the_cluster_goes(aws, user):
     role, ada = "arn:aws:iam::123456789012:role/staff/teachers", "arn:aws:iam::123456789012:user/ada"
-    lab, eks = user.create(admins=[role]), boto3.client("eks")
+    lab, eks = user.create(admins=[role]), administrator("eks")
     said = lab.add_admin(ada)
     assert 'kit.connect("lab", provider="eks", region="us-west-2")' in said
     lab.add_admin(ada)  # once more is fine
@@ -223,7 +352,7 @@ def test_an_account_that_may_start_nothing_is_told_within_minutes_and_the_same_c
 )
 def test_machines_that_a_policy_or_a_key_forbids_are_not_sought_in_another_zone(words, fix):
     session = SimpleNamespace(region="us-west-2")
-    advice = machines.advice(session, "m5.xlarge", f"train: {words}", spot=True, other="us-west-2b")
+    advice = machines.advice(session, "m5.xlarge", f"train: {words}", spot=True, alternative="us-west-2b")
     assert fix in advice and ("zone=" in advice) is (fix == "zone=")
     assert machines.hopeless(words) is (fix != "zone=")
 
@@ -236,12 +365,12 @@ def test_an_account_that_is_not_active_is_not_sent_to_another_region(code):
 
 def test_a_log_group_of_an_earlier_cluster_and_a_quota_of_no_builds_are_found_beforehand(aws, user):
     aws.quotas.values["builds"] = 0.0
-    boto3.client("logs").create_log_group(logGroupName="/aws/eks/lab/cluster")
+    administrator("logs").create_log_group(logGroupName="/aws/eks/lab/cluster")
     found = worst(report())
     assert found["builds"].level is Level.WARN and 'builder="here"' in found["builds"].fix
     assert found["log"].level is Level.FAILED and "delete-log-group" in found["log"].fix
-    boto3.client("logs").delete_log_group(logGroupName="/aws/eks/lab/cluster")
-    boto3.client("logs").create_log_group(logGroupName="/aws/eks/lab/cluster-of-another")
+    administrator("logs").delete_log_group(logGroupName="/aws/eks/lab/cluster")
+    administrator("logs").create_log_group(logGroupName="/aws/eks/lab/cluster-of-another")
     assert "log" not in worst(report())
 
 

@@ -64,6 +64,8 @@ def test_a_cluster_is_created_reached_found_scaled_and_deleted(aws, there, tmp_p
     cluster.wait_ready(timeout=120)
     assert len(cluster.nodes()) == 3
     assert "efs (default)" in cluster.kubectl("get storageclass efs")
+    program = cluster.kubectl("--namespace kube-system get deployment cluster-autoscaler --output yaml")
+    assert "k8s.io/cluster-autoscaler/yard" in program and "us-west-2" in program
     assert clusters.connect("yard").kube.version() == cluster.kube.version()
     again = clusters.create_cluster("eks", **HERE)  # it is there: nobody has to agree
     assert again.status["expires"] == cluster.status["expires"]

@@ -1,5 +1,6 @@
 """AWS's own resource schemas, and a linter of IAM policies, judge the templates of EKS clusters."""
 
+import ast
 import importlib.util
 import json
 import re
@@ -16,7 +17,10 @@ from cfnlint.decode.cfn_yaml import loads
 from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 from click.testing import CliRunner
 
+from kitlib import config
+from kitlib.k8s import manifests
 from trainyard_kit.cli.main import main
+from trainyard_kit.clouds.eks.stacks import with_adapters
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "trainyard_kit" / "clouds" / "eks"
@@ -49,6 +53,22 @@ def parliament():
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_a_template_is_clean_by_the_schemas_of_several_regions(name):
     assert lint(text(name)) == []
+
+
+@pytest.mark.parametrize("adapters", [2, 4, 32])  # of p4d.24xlarge, of p5.48xlarge
+def test_each_network_card_gets_a_fabric_adapter_of_its_own(adapters):
+    """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html"""
+    template = with_adapters(adapters)
+    assert lint(template) == [] and len(template.encode()) < 51_200
+    patched, plain = json.loads(template), loads(text("nodes.yaml"))
+    data = patched["Resources"]["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
+    cards = data["NetworkInterfaces"]["Fn::If"][1]
+    assert [(card.get("NetworkCardIndex", 0), card["DeviceIndex"]) for card in cards] == [
+        (card, min(card, 1)) for card in range(adapters)
+    ]
+    assert {card["InterfaceType"] for card in cards} == {"efa"}
+    data["NetworkInterfaces"]["Fn::If"][1] = cards[:1]
+    assert patched == json.loads(json.dumps(plain))
 
 
 def test_training_nodes_pull_images_in_parallel_to_disks_that_are_fast_enough():
@@ -108,6 +128,8 @@ def plain(value: object) -> object:
         return [plain(item) for item in value]
     if not isinstance(value, dict):
         return value
+    if value == {"Ref": "ClusterName"}:
+        return "lab"
     if "Fn::GetAtt" in value:
         name = value["Fn::GetAtt"][0]
         logs = "arn:aws:logs:us-east-1:123456789012:log-group:/aws/eks/lab/cluster:*"
@@ -122,7 +144,7 @@ def plain(value: object) -> object:
 
 def test_a_linter_of_policies_finds_nothing_in_the_templates(parliament):
     found = [plain(document) for name in TEMPLATES for document in documents(loads(text(name)))]
-    assert len(found) == 2
+    assert len(found) == 3
     for finding in found:
         assert [str(one) for one in parliament.analyze_policy_string(json.dumps(finding)).findings] == []
 
@@ -138,6 +160,87 @@ def test_a_linter_of_policies_finds_only_actions_that_are_newer_than_itself(parl
 def test_the_policies_are_those_that_the_schemas_and_the_driver_ask_for():
     for path, wanted in iam_policy.written().items():
         assert path.read_text(encoding="utf-8") == wanted, f"{path.name}: run tools/iam_policy.py"
+
+
+@pytest.mark.parametrize("whose", ["stack", "user"])
+def test_a_policy_allows_what_aws_checks_beside_its_actions(whose):
+    statements = json.loads(text("policy.json"))[whose]["Statement"]
+    allowed = {action for statement in statements for action in statement["Action"]}
+    assert iam_policy.with_dependent_actions(allowed) == allowed
+    assert {"scheduler:DeleteSchedule", "cloudformation:ListStacks"} <= allowed or whose == "stack"
+
+
+def test_each_request_of_the_driver_names_its_service_and_operation_where_the_policy_is_derived():
+    """Requests whose names come from elsewhere: of these, the tables above them have the pairs."""
+    unnamed = {
+        f"{path.name}: {ast.unparse(node.func)}({', '.join(map(ast.unparse, node.args))})"
+        for path in (ROOT / "trainyard_kit").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).endswith(("session.call", "session.every"))
+        and path.parent.name != "gke"
+        and not all(isinstance(word, ast.Constant) for word in node.args[:2])
+    }
+    assert unnamed == {
+        "preflight.py: session.call(service, operation)",
+        "preflight.py: session.every(owner, operation, key)",
+        "orphans.py: session.every(service, listing, key)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("service", "method", "actions"),
+    [
+        ("s3", "list_object_versions", {"s3:ListBucketVersions"}),
+        ("s3", "list_buckets", {"s3:ListAllMyBuckets"}),
+        ("s3", "head_bucket", {"s3:ListBucket"}),
+        ("s3", "delete_object", {"s3:DeleteObject", "s3:DeleteObjectVersion"}),
+        ("elbv2", "describe_target_groups", {"elasticloadbalancing:DescribeTargetGroups"}),
+        ("service-quotas", "get_service_quota", {"servicequotas:GetServiceQuota"}),
+        ("freetier", "get_account_plan_state", {"freetier:GetAccountPlanState"}),
+    ],
+)
+def test_the_actions_of_a_request_are_those_that_the_reference_leads_to(service, method, actions):
+    assert actions <= iam_policy.actions_of(service, method)
+
+
+def test_an_operation_without_an_action_of_its_name_is_not_passed_over():
+    with pytest.raises(AssertionError, match="s3:HeadObject"):
+        iam_policy.actions_of("s3", "head_object")
+
+
+def test_pods_may_do_what_the_programs_that_fetch_from_a_bucket_ask_for():
+    source = (ROOT / "trainers" / "fetch_trainer.py").read_text(encoding="utf-8")
+    methods = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
+    methods &= set(iam_policy._methods("s3"))
+    role = loads(text("cluster.yaml"))["Resources"]["PodRole"]["Properties"]["Policies"][0]
+    allowed = {action for one in role["PolicyDocument"]["Statement"] for action in one["Action"]}
+    assert methods == {"get_object"}
+    needed = set().union(*(iam_policy.actions_of("s3", method) for method in methods))
+    assert {action for action in needed if not action.endswith("Version")} <= allowed
+
+
+def test_the_autoscaler_may_change_the_pools_of_its_cluster_alone_and_removes_empty_nodes_only():
+    """https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/cloudprovider/aws/README.md"""
+    template = loads(text("cluster.yaml"))["Resources"]
+    policy = template["AutoscalerRole"]["Properties"]["Policies"][0]["PolicyDocument"]["Statement"]
+    changes = {action for one in policy for action in one["Action"] if "Describe" not in action}
+    own = [one for one in policy if "Condition" in one]
+    assert changes - {"ec2:GetInstanceTypesFromInstanceRequirements"} == set(own[0]["Action"])
+    assert own[0]["Condition"] == {
+        "StringEquals": {"aws:ResourceTag/eks:cluster-name": {"Ref": "ClusterName"}}
+    }
+    items = {item["kind"]: item for item in manifests.read(config.manifests("eks", "autoscaler.yaml"))}
+    whose = template["AutoscalerIdentity"]["Properties"]
+    account = items["ServiceAccount"]["metadata"]
+    assert (whose["Namespace"], whose["ServiceAccount"]) == (account["namespace"], account["name"])
+    pod = items["Deployment"]["spec"]["template"]["spec"]
+    flags = dict(flag.removeprefix("--").split("=") for flag in pod["containers"][0]["args"])
+    for kind in ("scale-down-utilization-threshold", "scale-down-gpu-utilization-threshold"):
+        assert 0 < float(flags[kind]) < 0.01  # a pod that asks for 20m of two cores keeps its node
+    assert flags["ignore-daemonsets-utilization"] == "true"
+    assert pod["nodeSelector"] == {"trainyard/pool": "system"}
+    assert "@sha256:" in pod["containers"][0]["image"]
 
 
 def handlers():

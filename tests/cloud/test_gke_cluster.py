@@ -27,7 +27,7 @@ def test_a_cluster_is_used_found_again_by_its_name_and_opened_by_googles_tokens(
     with BackingCluster(google.token_webhook, nodes=2) as behind:
         google.backing(behind.endpoint, behind.ca, nodes_of(behind))
         GkeCluster.create("lab", Shape(1, options=OPTIONS | {"spot": True}))
-        file = config.state_folder() / "gke" / "lab.kubeconfig"
+        file = config.state_folder() / "gke" / f"lab.{PROJECT}.{ZONE}.kubeconfig"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert "ya29" not in file.read_text()
 

@@ -413,3 +413,21 @@ def test_a_network_that_is_lost_in_the_middle_is_named_and_the_same_call_continu
     assert caught.value.why in (ErrorReason.NETWORK, ErrorReason.FAULT)
     google.clear_faults()
     assert user.create()._describe().state == "running"
+
+
+def test_flex_start_asks_for_machines_that_pods_wait_for_until_the_end_and_seven_days_at_most(user):
+    lab = user.create(accelerator="nvidia-l4", flex_start=True, hours=10, confirm=True)
+    path = f"{lab.session.place}/clusters/{lab.name}/nodePools/training"
+    pool = lab.session.container("get_node_pool", name=path)
+    assert pool.config.flex_start and not pool.config.spot and pool.initial_node_count == 0
+    assert 9 * 3600 < pool.config.max_run_duration.seconds <= 10 * 3600
+    assert pool.config.reservation_affinity.consume_reservation_type.name == "NO_RESERVATION"
+    assert not pool.management.auto_repair
+    assert pool.autoscaling.min_node_count == 0 and pool.autoscaling.location_policy.name == "ANY"
+    assert lab.pod_additions(gpus=1) == {"nodeSelector": {"cloud.google.com/gke-flex-start": "true"}}
+    assert "nodeSelector" not in lab.pod_additions()
+    with pytest.raises(BadInput, match="with other machines.*flex_start=True"):
+        user.create(accelerator="nvidia-l4", flex_start=False)
+    lab = user.create(accelerator="nvidia-l4", flex_start=True, hours=300, name="long", confirm=True)
+    path = f"{lab.session.place}/clusters/{lab.name}/nodePools/training"
+    assert lab.session.container("get_node_pool", name=path).config.max_run_duration.days == 7

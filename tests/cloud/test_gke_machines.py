@@ -61,11 +61,36 @@ def test_a_machine_with_one_h100_is_taken_as_spot_only():
         ({"accelerator": "nvidia-tesla-t4"}, "n1-standard-4", 1),
         ({"accelerator": "nvidia-l4"}, "g2-standard-8", 1),
         ({"accelerator": "nvidia-l4", "gpus": 2, "machine_type": "g2-standard-24"}, "g2-standard-24", 2),
+        ({"accelerator": "nvidia-l4", "gpus": 2}, "g2-standard-24", 2),
+        ({"accelerator": "nvidia-h100-80gb", "gpus": 8}, "a3-highgpu-8g", 8),
+        ({"accelerator": "nvidia-h100-mega-80gb"}, "a3-megagpu-8g", 8),
+        ({"accelerator": "nvidia-h200-141gb"}, "a3-ultragpu-8g", 8),
+        ({"accelerator": "nvidia-b200"}, "a4-highgpu-8g", 8),
+        ({"accelerator": "nvidia-rtx-pro-6000"}, "g4-standard-48", 1),
+        ({"machine_type": "a3-ultragpu-8g"}, "a3-ultragpu-8g", 8),
+        ({"accelerator": "nvidia-later", "machine_type": "z9-standard-8"}, "z9-standard-8", 1),
     ],
 )
 def test_what_is_not_named_is_chosen(asked, machine, gpus):
     machines = chosen(**asked)
     assert (machines.type, machines.gpus, machines.count) == (machine, gpus, 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words", "fix"),
+    [
+        ({"accelerator": "nvidia-h200-141gb", "gpus": 1}, "machines come with 8 of them", "gpus=8"),
+        ({"accelerator": "nvidia-l4", "gpus": 3}, "1 or 2 or 4 or 8", "gpus=1"),
+        ({"accelerator": "nvidia-t4"}, "does not know which machine type", "nvidia-tesla-t4"),
+        ({"accelerator": "nvidia-later"}, "does not know which machine type", "machine_type="),
+        ({"accelerator": "nvidia-gb200"}, "ARM cores", "machine_type"),
+        ({"machine_type": "a3-megagpu-8g", "gpus": 2}, "no kind of GPU", "it has 8 GPUs"),
+    ],
+)
+def test_gpus_that_no_machine_type_comes_with_are_refused(asked, words, fix):
+    with pytest.raises(BadInput, match=words) as caught:
+        chosen(**asked)
+    assert fix in caught.value.fix
 
 
 @pytest.mark.parametrize(
@@ -97,3 +122,9 @@ def test_a_name_that_begins_with_a_digit_and_gpus_of_no_kind_are_refused(google,
     with pytest.raises(BadInput, match="no kind of GPU"):
         GkeCluster.create("lab", Shape(2, gpus=1, options=ZONE))
     assert google.calls == []
+
+
+@pytest.mark.parametrize("options", [{}, {"accelerator": "nvidia-l4", "spot": True}])
+def test_flex_start_is_refused_without_a_gpu_and_with_spot(options):
+    with pytest.raises(BadInput, match="flex-start is for GPUs"):
+        chosen(flex_start=True, **options)

@@ -1,17 +1,22 @@
 """What prevents a GKE cluster is told before anything is created, all at once, with what to do."""
 
+import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
+from kitlib.clusters.shape import Shape
 from kitlib.errors import PreflightFailed
 from trainyard_kit.clouds.checks import Level
 from trainyard_kit.clouds.gke import preflight
 from trainyard_kit.clouds.gke.client_errors import role_for
+from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.machines import GkePlan, choose
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.tags import Tags
 
+from .gke_lifecycle import OPTIONS, GkeProcesses
 from .google.fake import PROJECT
 
 END = datetime(2026, 11, 22, 13, tzinfo=UTC)
@@ -39,7 +44,11 @@ def test_a_project_in_which_all_is_well_passes_and_nothing_is_created(google):
     [
         ({"zone": "us-centrall1-c"}, "zone", 'zone="us-central1-c"'),
         ({"zone": "us-central1"}, "zone", 'zone="us-central1-a"'),
-        ({"accelerator": "nvidia-t4"}, "accelerator", 'accelerator="nvidia-tesla-t4"'),
+        (
+            {"accelerator": "nvidia-t4", "machine_type": "n1-standard-4"},
+            "accelerator",
+            'accelerator="nvidia-tesla-t4"',
+        ),
         ({"zone": "us-east1-b"}, "accelerator", 'zone="us-east1-c"'),
         ({"gpus": 8}, "accelerator", "gpus=4"),
         ({"machine_type": "n1-standart-4"}, "machine type", 'machine_type="n1-standard-4"'),
@@ -69,6 +78,16 @@ def test_apis_that_are_off_come_with_the_line_that_enables_them(google):
     checks, _ = checked()
     line = f"gcloud services enable container.googleapis.com file.googleapis.com --project={PROJECT}"
     assert line in checks["APIs"].fix
+
+
+def test_a_new_project_is_told_of_apis_billing_and_permissions_in_one_round(google):
+    google.project.enabled -= {"compute", "container"}
+    google.project.billing = False
+    google.project.denied |= {"container.clusters.create"}
+    checks, report = checked()
+    assert {failure.name for failure in report.failures} == {"APIs", "billing", "permissions"}
+    assert checks["zone"].level is checks["quotas"].level is Level.WARN
+    assert "not checked yet" in checks["quotas"].words
 
 
 def test_a_project_that_does_not_exist_stops_the_checks(google):
@@ -101,3 +120,32 @@ def test_spot_machines_count_against_ordinary_quotas_until_there_are_some_for_sp
 
 def test_each_permission_that_is_needed_has_a_role_that_gives_it():
     assert all(role_for(permission) != "roles/editor" for permission in preflight.NEEDED)
+
+
+def permissions() -> dict[str, list[str]]:
+    """Read which permissions each method needs: of github.com/iann0036/iam-dataset (MIT), gcp/map.json."""
+    return json.loads((Path(__file__).parent / "google" / "permissions.json").read_text(encoding="utf-8"))
+
+
+def test_the_preflight_asks_for_each_permission_that_a_method_of_the_driver_needs():
+    needed = {permission for listed in permissions().values() for permission in listed}
+    assert needed <= set(preflight.NEEDED)
+    assert len(preflight.NEEDED) <= 100, "one request tests no more"
+
+
+def test_each_method_in_the_life_of_a_cluster_has_its_permissions_known(
+    google, clock, state_home, monkeypatch
+):
+    monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
+    monkeypatch.setattr(GkeCluster, "nodes", lambda cluster: None)
+    monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda cluster: 3)
+    user = GkeProcesses(google, monkeypatch.setattr)
+    GkeCluster.preflight("lab", Shape(2, options=OPTIONS))
+    lab = user.create(private=True)
+    lab.scale(3, confirm=True)
+    lab.extend(20, confirm=True)
+    lab.upload(__file__, to="data")
+    GkeCluster.running_costs(lab.session)
+    user.delete()
+    asked = {call.method for call in google.calls if call.by == "user"}
+    assert asked - {"cloudbilling.projects.getBillingInfo"} <= set(permissions())

@@ -1,6 +1,7 @@
 """What the tests on a real cluster share: trainers of a few lines, runs that are deleted afterwards."""
 
 import contextlib
+import os
 import secrets
 import textwrap
 from pathlib import Path
@@ -119,3 +120,30 @@ def train(write_trainer):
     for run in runs:
         with contextlib.suppress(KitError):
             run.delete()
+
+
+@pytest.fixture(scope="module")
+def registries(tmp_path_factory):
+    """Two registries, which the cluster of this module may use: the second demands a password."""
+    from ..node.clusters import list_registry
+    from ..unit import oci_images
+    from ..unit.image_registry import serve
+
+    before = os.environ.get("XDG_CONFIG_HOME")
+    home = tmp_path_factory.mktemp("registries")
+    os.environ["XDG_CONFIG_HOME"] = str(home / "config")
+    with serve() as registry, serve() as private:
+        for address in (registry.address, private.address, "127.0.0.1:1"):
+            list_registry(home, address)
+        base = oci_images.layer(oci_images.entry("note", b"hello"))
+        registry.add(
+            "foreign:1", oci_images.index({"linux/s390x": oci_images.image(base, architecture="s390x")})
+        )
+        registry.add("bare:1", oci_images.image(base))
+        private.add("private:1", oci_images.image(base))
+        private.credentials = "ada:secret"
+        yield {"{registry}": registry.address, "{private}": private.address}
+    if before is None:
+        del os.environ["XDG_CONFIG_HOME"]
+    else:
+        os.environ["XDG_CONFIG_HOME"] = before

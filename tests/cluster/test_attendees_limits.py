@@ -10,6 +10,7 @@ from kitlib.errors import Rejected
 from kitlib.k8s.wait import wait
 
 from ..node.clusters import pod
+from ..patience import eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -62,11 +63,103 @@ def test_no_token_that_never_expires(theirs):
     assert refusal(theirs, usual) == ""
 
 
-@pytest.mark.parametrize("name", ["system-node-critical", "system-cluster-critical"])
-def test_no_priority_over_the_pods_of_others(theirs, name):
-    assert "exceeded quota: critical-pods" in refusal(
+@pytest.fixture(scope="module")
+def priorities(local_cluster):
+    for name in ("low", "high"):
+        local_cluster.apply(f"manifests/priority/{name}.yaml")
+
+
+@pytest.mark.parametrize("name", ["system-node-critical", "system-cluster-critical", "high"])
+def test_no_priority_over_the_pods_of_others(theirs, priorities, name):
+    assert "exceeded quota: other-priorities" in refusal(
         theirs, pod("true", name="tried", priorityClassName=name)
     )
+
+
+def test_a_priority_that_preempts_nobody_is_allowed(theirs, priorities, local_cluster):
+    assert refusal(theirs, pod("true", name="tried", priorityClassName="low")) == ""
+    assert local_cluster.kube.get("PriorityClass", "low")["preemptionPolicy"] == "Never"
+
+
+def test_no_pod_that_takes_years_to_end(theirs):
+    wait(
+        refusals(theirs, pod("true", name="tried", terminationGracePeriodSeconds=946_080_000)),
+        until=lambda said: "terminationGracePeriodSeconds of an attendee's pod is at most 600" in said,
+        timeout=60,
+        what="the pod to be refused",
+        about="an attendee",
+        resume="",
+        describe=repr,
+    )
+
+
+LABELS = {"app": "many"}
+PODS = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "main", "image": "busybox"}]}}
+ONCE = {"spec": PODS["spec"] | {"restartPolicy": "Never"}}
+OF_A_SET = {"selector": {"matchLabels": LABELS}, "template": PODS}
+MANY = {
+    "Service": (
+        "v1",
+        lambda count: {"ports": [{"name": f"p{n}", "port": n} for n in range(1, 1 + min(count, 300))]},
+    ),
+    "Deployment": ("apps/v1", lambda count: OF_A_SET | {"replicas": count}),
+    "StatefulSet": ("apps/v1", lambda count: OF_A_SET | {"replicas": count, "serviceName": "many"}),
+    "Job": ("batch/v1", lambda count: {"template": ONCE, "parallelism": count}),
+    "CronJob": (
+        "batch/v1",
+        lambda count: {
+            "schedule": "0 0 1 1 *",
+            "jobTemplate": {"spec": {"template": ONCE, "parallelism": count}},
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MANY)
+def test_no_object_of_more_replicas_or_ports_than_what_serves_all_has_memory_for(theirs, kind):
+    version, spec = MANY[kind]
+
+    def made(count):
+        return {"apiVersion": version, "kind": kind, "metadata": {"name": "many"}, "spec": spec(count)}
+
+    wait(
+        refusals(theirs, made(2147483647)),
+        until=lambda said: "an attendee's" in said and "at most" in said,
+        timeout=60,
+        what="the object to be refused",
+        about="an attendee",
+        resume="",
+        describe=repr,
+    )
+    assert refusal(theirs, made(2)) == ""
+
+
+@pytest.mark.parametrize(
+    ("resources", "said"),
+    [
+        ({"requests": {"memory": "0"}}, "minimum memory usage per Container is 4Mi"),
+        ({"requests": {"cpu": "0"}}, "minimum cpu usage per Container is 1m"),
+        ({"limits": {"memory": "17Gi"}}, "maximum memory usage per Container is 16Gi"),
+        ({"limits": {"ephemeral-storage": "1Ti"}}, "maximum ephemeral-storage usage per Container is 16Gi"),
+    ],
+)
+def test_no_pod_whose_use_is_not_counted(theirs, resources, said):
+    made = pod("true", name="tried")
+    made["spec"]["containers"][0]["resources"] = resources
+    assert said in refusal(theirs, made)
+
+
+def pods_in_quota(kube):
+    return max(int(quota["status"]["used"].get("pods", 0)) for quota in kube.get_all("ResourceQuota"))
+
+
+def test_a_pod_that_says_nothing_has_limits_as_well_as_requests(theirs):
+    eventually(lambda: pods_in_quota(theirs) < 3)  # those of the test before have been counted out
+    made = theirs.create(pod("true", name="silent"))
+    resources = made["spec"]["containers"][0]["resources"]
+    theirs.delete("Pod", "silent", grace=0)
+    assert resources["limits"] == {"memory": "2Gi", "ephemeral-storage": "4Gi"}
+    assert resources["requests"] == {"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "64Mi"}
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,24 @@ print(json.dumps([sorted(files), kinds, codes, kit.__file__]))
     assert Path(where).parents[1].name == "site-packages"
 
 
+def test_commands_that_name_a_file_of_ours_find_it_in_an_installed_environment(python, tmp_path):
+    program = """
+from kitlib import config
+from trainyard_kit.workshop import notebook_rehearsal, notebook_reset, progress_reporter
+every = dict(notebook_reset._made())
+print(notebook_reset._choose("05", every), len(every) > 15, len(progress_reporter.cells()) > 300)
+print((config.DATA / notebook_rehearsal.RUNNER).is_file())
+print(sorted(path.name for path in (config.DATA / "tools").glob("*.py")))
+"""
+    lines = run(python, program, tmp_path / "empty").splitlines()
+    assert lines == ["['05'] True True", "True", "['run_notebooks.py']"]
+    start = "import subprocess, sys; from kitlib import config; "
+    start += (
+        "subprocess.run([sys.executable, config.DATA / 'tools' / 'run_notebooks.py', '--help'], check=True)"
+    )
+    assert "--provider" in run(python, start, tmp_path / "empty")
+
+
 @pytest.mark.slow
 def test_the_quick_start_of_the_readme_runs_in_an_installed_environment(python, tmp_path):
     short = Path(os.environ.get("TMPDIR", "/tmp"), f"ty-wheel-{os.getpid()}")  # a Unix socket's path is short

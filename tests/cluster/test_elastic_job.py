@@ -135,7 +135,7 @@ def test_a_job_whose_worker_is_killed_again_and_again_gives_up_and_is_forgotten(
 ):
     job = kit.ElasticJob(write_trainer(WORKER), nodes=1, max_nodes=2, name="killed")
     run = launch(plain(job, "exit 137").patch({"spec": {"backoffLimit": 2, "cleanPodPolicy": "All"}}))
-    with pytest.raises(kit.RunFailed, match="backoff limit"):
+    with pytest.raises(kit.RunFailed, match=r"rank 0 failed first: it was killed \(SIGKILL\)"):
         run.wait(timeout=120)
     over = '{"spec": {"ttlSecondsAfterFinished": 0}}'
     local_cluster.kubectl(f"patch elasticjob killed --type=merge -p '{over}'")

@@ -28,6 +28,7 @@ JOB = {
         "template": {"spec": POD},
     },
 }
+FROM_NOWHERE = [{"name": "A", "valueFrom": {"configMapKeyRef": {"name": "nosuch", "key": "a"}}}]
 CLAIM = {
     "apiVersion": "v1",
     "kind": "PersistentVolumeClaim",
@@ -89,6 +90,9 @@ def test_a_job_is_run_and_its_pods_print_their_numbers(local_cluster):
             "by a shell",
         ),
         ("spec.template.spec.containers.0.command", ["false"], "prints", "the Job fails"),
+        ("spec.template.spec.containers.0.command", ["nosuch"], "prints", "nosuch"),
+        ("spec.template.spec.containers.0.image", "Not An Image", "prints", "cannot start: InvalidImageName"),
+        ("spec.template.spec.containers.0.env", FROM_NOWHERE, "prints", 'configmap "nosuch" not found'),
     ],
 )
 def test_a_wrong_job_is_told_what_to_do(path, value, check, words, local_cluster):
@@ -123,6 +127,29 @@ def test_a_claim_is_judged_by_a_dry_run(path, value, check, words, local_cluster
     else:
         assert found, found
     assert "mine" not in local_cluster.kubectl("get pvc -o name"), "a dry run creates nothing"
+
+
+@pytest.fixture
+def nobodys_class(local_cluster):
+    """A class that exists, and whose provisioner does not."""
+    item = {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "nobodys"}}
+    local_cluster.kube.create(item | {"provisioner": "nosuch.example/none"})
+    yield "nobodys"
+    local_cluster.kube.delete("StorageClass", "nobodys")
+
+
+def test_a_claim_has_the_class_of_the_shared_one(local_cluster, nobodys_class):
+    shared = changed(CLAIM, "metadata.name", "shared")
+    local_cluster.kubectl("delete pvc shared --ignore-not-found")
+    local_cluster.kube.create(changed(shared, "spec.storageClassName", "standard"))
+    try:
+        for name, right in ((nobodys_class, False), ("standard", True), ("", False)):
+            claim = changed(CLAIM, "spec.storageClassName", name)
+            found = kit.check("02", claim=claim, cluster=local_cluster)
+            assert bool(found) is right, found
+            assert right or "that of the claim shared 'standard'" in advice(found, "class exists")
+    finally:
+        local_cluster.kubectl("delete pvc shared")
 
 
 @pytest.mark.parametrize(

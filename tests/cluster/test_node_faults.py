@@ -78,7 +78,7 @@ def test_a_run_whose_node_is_switched_off_fails_with_the_node_named_and_the_clus
     at_step(run, 3)
     node = node_of(run, 1)
     cluster.stop_node(node)
-    with pytest.raises(kit.RunFailed, match=f"rank 1: its node {node} does not answer") as failed:
+    with pytest.raises(kit.RunFailed, match=rf"node {node} \(rank 1\) does not answer") as failed:
         run.wait(timeout=PATIENCE)
     assert failed.value.rank == 1
     assert "NotReady" in {node["status"] for node in cluster.nodes()}

@@ -16,6 +16,7 @@ from ..node.clusters import eventually
 
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "trainers" / "digits_ddp.py"
+FILES = f"--from-file=main.py={DIGITS} --from-file={DIGITS.with_name('digits.csv.gz')}"
 CPU = ROOT / "manifests" / "pytorch-job" / "cpu.yaml"
 WHOLE_NODE = ROOT / "manifests" / "pytorch-job" / "whole-node.yaml"
 
@@ -108,7 +109,7 @@ def test_the_manifest_for_cpus_as_shipped_trains_on_two_pods_with_two_processes(
     training_operator, local_cluster, filled
 ):
     kubectl = local_cluster.kubectl
-    kubectl(f"create configmap torchrun-cpu --from-file=main.py={DIGITS}")
+    kubectl(f"create configmap torchrun-cpu {FILES}")
     kubectl(f"create -f {filled(CPU)}")
     kubectl("wait pytorchjob/torchrun-cpu --for=condition=Succeeded --timeout=240s")
     for role, node_rank, ranks in (("master", 0, {0, 1}), ("worker", 1, {2, 3})):
@@ -134,7 +135,7 @@ def node_with_two_gpus(state_home):
 @pytest.mark.slow
 def test_a_pod_that_holds_all_gpus_of_a_node_keeps_another_waiting(node_with_two_gpus, filled):
     kubectl = node_with_two_gpus.kubectl
-    kubectl(f"create configmap torchrun-gpu --from-file=main.py={DIGITS}")
+    kubectl(f"create configmap torchrun-gpu {FILES}")
     kubectl(f"create -f {filled(WHOLE_NODE)}")
     kubectl("wait pod/torchrun-gpu-master-0 --for=create --timeout=60s")
     kubectl("wait pod/torchrun-gpu-master-0 --for=condition=Ready --timeout=60s")

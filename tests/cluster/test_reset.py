@@ -67,6 +67,6 @@ def test_without_a_cluster_there_is_nothing_to_delete(state_home):
     assert {text for text in now if not text.startswith("stays: it belongs")} == {"was not there"}
 
 
-def test_one_notebook_or_all_of_them_must_be_meant():
-    assert "--all" in kit("reset").output
-    assert kit("reset", "05", "--all").exit_code == 2
+def test_one_notebook_or_all_of_them_must_be_meant(local_cluster):
+    assert "--all" in kit("reset", "-c", local_cluster.name).output
+    assert kit("reset", "05", "--all", "-c", local_cluster.name).exit_code == 2

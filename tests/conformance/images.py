@@ -25,9 +25,9 @@ from typing import Any
 import requests
 import yaml
 
+from localkube.controlplane.lock import Report
 from localkube.controlplane.recipes import RECIPES
 from localkube.errors import LocalClusterError
-from localkube.lock import Report
 from localkube.paths import target
 
 from . import programs
@@ -323,7 +323,7 @@ def _fingerprint(images: Sequence[Sequence[str]], recipes: Mapping[str, Any]) ->
     return digest.hexdigest()[:12]
 
 
-def _wait_for(address: str, session: requests.Session, process: subprocess.Popen, log: Path) -> None:
+def _wait_for(address: str, session: requests.Session, process: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline and process.poll() is None:
         with contextlib.suppress(requests.ConnectionError):

@@ -10,8 +10,8 @@ import subprocess
 from pathlib import Path
 
 from localkube.controlplane import build
+from localkube.controlplane.lock import Report, alone
 from localkube.errors import LocalClusterError
-from localkube.lock import Report, alone
 from localkube.paths import cache_dir, private_dir
 
 MODULE = Path(__file__).parent / "module"

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from localkube.controlplane import binaries
+from localkube.controlplane.lock import Report
 from localkube.errors import LocalClusterError
-from localkube.lock import Report
 from localkube.paths import cache_dir
 
 from ..node import restrictions

@@ -16,11 +16,11 @@ import tempfile
 from pathlib import Path
 
 from localkube.controlplane import binaries
+from localkube.controlplane.lock import alone
 from localkube.errors import LocalClusterError
-from localkube.lock import alone
 
 from ..node import bare_control_plane
-from . import images, namespaces, node, program, services
+from . import environments, images, namespaces, node, program, services
 
 REPOSITORY = Path(__file__).parents[2]
 NOTEBOOKS = ("01", "02", "05", "06", "07", "08", "09")
@@ -34,6 +34,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("notebooks", nargs="*", default=NOTEBOOKS, help="numbers or names")
     parser.add_argument("--output", type=Path, default=KEPT, help="for the report and the logs")
     parser.add_argument("--command", help="run this shell command on the cluster instead of the notebooks")
+    parser.add_argument("--nodes", type=int, default=1, help="each with a kubelet of its own")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -44,7 +45,7 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        return _inside(options) if options.inside else _outside()
+        return _inside(options) if options.inside else _outside(options)
     except LocalClusterError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -56,7 +57,7 @@ def _say(line: str) -> None:
     print(line, flush=True)
 
 
-def _outside() -> int:
+def _outside(options: argparse.Namespace) -> int:
     if os.getuid():
         raise LocalClusterError("runc and the kubelet need root", about="this user", fix="run it as root")
     node.check_programs()
@@ -66,7 +67,7 @@ def _outside() -> int:
         alone(_say, making="test-kubelet"),  # two would each restore the other's settings of the kernel
         tempfile.TemporaryDirectory(prefix="kubelet-") as scratch,
         namespaces.sysctls_kept(),
-        namespaces.cgroups(Path(scratch).name),
+        namespaces.cgroups(*_groups(Path(scratch), options.nodes)),
     ):
         with images.registry(Path(scratch), report=_say):
             pass  # filled, while there is a network
@@ -90,10 +91,14 @@ def _end(process: subprocess.Popen) -> None:
         process.wait()
 
 
+def _groups(folder: Path, nodes: int) -> list[str]:
+    return [folder.name, *(f"{folder.name}/node-{number}" for number in range(nodes))]
+
+
 def _inside(options: argparse.Namespace) -> int:
     folder = options.inside
     namespaces.make_network()
-    prefixes = sorted({Path(sys.prefix), Path(sys.base_prefix)})
+    mounts = environments.make(folder / "environments")
     control_plane = binaries.obtain(report=_say)
     with contextlib.ExitStack() as stack:
         stack.callback(_keep, folder, options.output / "logs")
@@ -106,9 +111,13 @@ def _inside(options: argparse.Namespace) -> int:
         )
         (folder / "volumes").mkdir()
         stack.enter_context(services.running(plane, volumes=folder / "volumes"))
-        made = node.Node(folder, program.obtain(report=_say), plane, mirror, f"/{folder.name}", prefixes)
-        stack.enter_context(made.running())
-        _say("the node is Ready")
+        kubelet = program.obtain(report=_say)
+        for number, group in enumerate(_groups(folder, options.nodes)[1:]):
+            own = folder / f"node-{number}"
+            own.mkdir()
+            made = node.Node(own, kubelet, plane, mirror, f"/{group}", mounts, number)
+            stack.enter_context(made.running())
+            _say(f"node {made.name} is Ready")
         return _use(plane, folder, options)
 
 
@@ -120,6 +129,7 @@ def _use(plane: bare_control_plane.BareControlPlane, folder: Path, options: argp
     own = {f"XDG_{kind}_HOME": str(folder / "home" / kind.lower()) for kind in ("STATE", "CONFIG", "DATA")}
     own |= {"KUBECONFIG": str(plane.paths.kubeconfig), "PATH": f"{tools}:{os.environ['PATH']}"}
     if options.command:
+        own["TRAINYARD_REAL_KUBELET"] = node.NAME
         command = ["bash", "-c", options.command]
     else:
         command = [
@@ -143,8 +153,8 @@ def _use(plane: bare_control_plane.BareControlPlane, folder: Path, options: argp
 def _keep(folder: Path, kept: Path) -> None:
     shutil.rmtree(kept, ignore_errors=True)
     kept.mkdir(parents=True)
-    for log in [*folder.glob("*.log"), *folder.glob("plane/logs/*.log")]:
-        shutil.copy(log, kept / log.name)
+    for log in [*folder.glob("node-*/*.log"), *folder.glob("plane/logs/*.log")]:
+        shutil.copy(log, kept / (log.name if log.parent.name == "logs" else f"{log.parent.name}-{log.name}"))
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -7,9 +7,10 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from localkube.lock import Report
+from localkube.controlplane.lock import Report
 
 from ..conformance import images
+from . import environments
 
 RECIPES = tomllib.loads(Path(__file__).with_name("images.toml").read_text(encoding="utf-8"))
 
@@ -28,5 +29,7 @@ def tags(recipes: Mapping[str, Any]) -> list[str]:
 
 
 def _environment(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    path = f"PATH={sys.prefix}/bin:{images.PATH.removeprefix('PATH=')}"
-    return {"env": [path, "PYTHONUNBUFFERED=1"]} if recipe.get("environment") else {}
+    if not (name := recipe.get("environment")):
+        return {}
+    prefix = sys.prefix if name == "host" else environments.PLACE.format(name)
+    return {"env": [f"PATH={prefix}/bin:{images.PATH.removeprefix('PATH=')}", "PYTHONUNBUFFERED=1"]}

@@ -56,7 +56,7 @@ class Node:
         plane: The control plane.
         mirror: Address of the registry from which all images are pulled.
         cgroup: In which the pods are, a path from the root of each hierarchy.
-        mounted: Folders of this machine that all containers can read.
+        mounted: Folders of this machine that all containers can read, by their paths there.
         number: Which of the nodes it is.
     """
 
@@ -65,7 +65,7 @@ class Node:
     plane: BareControlPlane
     mirror: str
     cgroup: str
-    mounted: Sequence[Path]
+    mounted: Mapping[str, Path]
     number: int = 0
 
     @property
@@ -139,9 +139,9 @@ class Node:
 
     def _containerd(self) -> list[str | Path]:
         spec = json.loads(subprocess.check_output(["ctr", "oci", "spec"]))
-        for place in self.mounted:
+        for place, source in self.mounted.items():
             options = ["rbind", "ro"]
-            mount = {"destination": str(place), "type": "bind", "source": str(place), "options": options}
+            mount = {"destination": place, "type": "bind", "source": str(source), "options": options}
             spec["mounts"].append(mount)
         mirrors = self.folder / "certs.d" / "_default"
         mirrors.mkdir(parents=True)
@@ -244,7 +244,7 @@ SystemdCgroup = false
         path = self.folder / "node.kubeconfig"
         if not path.exists():
             certificates.write_kubeconfig(
-                path, server=self.plane.server, name=NAME, pki=self.plane.paths.pki, user="kubelet"
+                path, server=self.plane.server, name=NAME, pki=self.plane.paths.pki, user="admin"
             )
         return path
 

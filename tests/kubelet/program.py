@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from localkube.controlplane import build
-from localkube.lock import Report, alone
+from localkube.controlplane.lock import Report, alone
 from localkube.paths import cache_dir, private_dir
 
 MODULE = Path(__file__).parent / "module"

@@ -39,7 +39,7 @@ def running(plane: BareControlPlane, *, volumes: Path, metrics: bool = True) -> 
         thread.join()
 
 
-def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task) -> None:
+def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:
     with contextlib.suppress(asyncio.CancelledError):
         loop.run_until_complete(task)
 

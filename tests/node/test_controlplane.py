@@ -73,7 +73,7 @@ def test_etcd_talks_to_the_api_server_and_to_nobody_else(running):
         word for line in command_lines(running) for word in line if word.startswith("--listen-client-urls=")
     ]
     server = flags[0].partition("=")[2]
-    for client in (None, "admin", "kubelet"):
+    for client in (None, "admin", "scheduler"):
         with pytest.raises(OSError, match=r"(?i)alert|reset|eof|closed|remote end"):
             fetch(running, "/version", server=server, authority="etcd-ca", client=client)
     assert (

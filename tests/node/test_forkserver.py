@@ -286,6 +286,16 @@ def test_what_a_path_adds_is_found_and_what_it_hides_makes_the_start_cold(pair, 
     assert same(pair.both(argv, cwd=tmp_path, PYTHONPATH=str(library))).stdout == "hidden\nFalse\n"
 
 
+@pytest.mark.parametrize("late", [True, False])
+def test_a_sitecustomize_that_may_run_after_imports_does_not_make_the_start_cold(pair, tmp_path, late):
+    (tmp_path / "sitecustomize.py").write_text(f"import sys\nAFTER_IMPORTS = {late}\nsys.custom = 'yes'\n")
+    code = "import sys; print(sys.custom, 'sitecustomize' in sys.modules, file=sys.stderr)"
+    code += "; print('torch' in sys.modules)"
+    cold, forked = pair.both(["python", "-c", code], PYTHONPATH=str(tmp_path))
+    assert (cold.stderr, forked.stderr) == ("yes True\n", "yes True\n")
+    assert forked.stdout == f"{late}\n"
+
+
 @pytest.mark.parametrize("target", ["missing.py", ".", "empty", "archive", "compiled"])
 def test_what_is_no_plain_script_starts_cold(light, target, tmp_path):
     (tmp_path / "empty").touch()

@@ -56,6 +56,35 @@ def test_an_image_brings_its_working_directory(pods, name, directory):
     assert pods.output(pod("pwd", main={"image": name})) == f"{directory}\n"
 
 
+APPLETS = """
+set -e
+nc -z -w 2 kubernetes.default 443
+ping -c 1 -W 5 127.0.0.1 >/dev/null
+echo ready | nc -l -p 8080 >/dev/null &
+until [ "$(echo | nc -w 5 127.0.0.1 8080 2>/dev/null)" = ready ]; do :; done
+id -u
+"""
+
+
+@pytest.mark.namespaces
+@pytest.mark.parametrize("name", ["busybox:1.36", "alpine"])
+@pytest.mark.parametrize("user", [0, 1000, 65532])
+def test_every_user_of_a_pod_can_wait_with_nc_and_ping(user, name, pods):
+    rights = {"runAsUser": user, "runAsGroup": user, "allowPrivilegeEscalation": False}
+    rights |= {"capabilities": {"drop": ["ALL"]}}
+    main = {"image": name, "command": ["sh", "-c", APPLETS], "securityContext": rights}
+    assert pods.output(pod(main=main)).strip() == str(user)
+
+
+@pytest.mark.namespaces
+def test_a_command_that_is_a_program_of_busybox_runs_as_another_user(pods):
+    words = ["nc", "-z", "-w", "2", "kubernetes.default", "443"]
+    assert (
+        pods.output(pod(main={"image": "busybox", "command": words}, securityContext={"runAsUser": 1000}))
+        == ""
+    )
+
+
 def test_an_image_without_a_command_runs_its_own(pods):
     asleep = pods.running(image("registry.k8s.io/pause:3.10"))
     assert state(asleep)["running"]
@@ -192,3 +221,25 @@ def _note(reasons: dict, state: dict) -> bool:
 def test_a_user_that_a_stand_in_s_program_cannot_run_as_is_named(pods):
     asked = pods.running(image("nginx", securityContext={"runAsUser": 101}))["metadata"]["name"]
     assert pods.wait_for_event(asked, "UnsupportedFields", "runAsUser has no effect")["type"] == "Warning"
+
+
+@pytest.mark.parametrize(
+    ("name", "refusal"),
+    [
+        ("busybox", "image will run as root"),
+        ("pytorch/pytorch", "image will run as root"),
+        ("registry.example/me/trainer:1", "image will run as root"),
+        ("nginx", "image will run as root"),
+        ("curlimages/curl", "image has non-numeric user (curl_user)"),
+    ],
+)
+def test_a_stand_in_that_would_run_as_root_is_refused_where_the_pod_forbids_it(name, refusal, pods):
+    main = {"image": name, "command": ["true"]}
+    refused = pods.create(pod(main=main, securityContext={"runAsNonRoot": True}))
+    waiting = pods.until(refused, lambda pod: state(pod).get("waiting", {}).get("message"))
+    assert state(waiting)["waiting"]["reason"] == "CreateContainerConfigError"
+    assert f"container has runAsNonRoot and {refusal}" in state(waiting)["waiting"]["message"]
+
+
+def test_a_stand_in_for_an_image_of_a_numeric_user_starts_where_the_pod_forbids_root(pods):
+    pods.running(image("nginxinc/nginx-unprivileged", securityContext={"runAsNonRoot": True}))

@@ -3,7 +3,7 @@
 import psutil
 import pytest
 from soak.footprint import Footprint
-from soak.resources import ResourceCounts, own_memory, runtime_init
+from soak.resources import ResourceCounts, control_groups, own_memory, runtime_init
 
 from .clusters import PATIENCE, Pods, eventually, pod, running_cluster, state_home
 
@@ -65,6 +65,10 @@ def restarts(cluster, name):
     return [status.restart_count for pod in found for status in pod.status.container_statuses or []]
 
 
+def is_below_cluster(group):
+    return not group.name.startswith("trainyard-")
+
+
 def test_a_directory_a_process_and_a_descriptor_too_many_are_seen(busy):
     before = ResourceCounts.of(busy.root)
     stray = busy.root / "pods" / "stray"
@@ -79,6 +83,8 @@ def test_a_directory_a_process_and_a_descriptor_too_many_are_seen(busy):
 def test_sixty_pods_leave_no_process_namespace_mount_descriptor_or_file(busy):
     come_and_go(busy, 0, pods=8)  # what is made once: threads, caches, connections
     eventually(lambda: ResourceCounts.of(busy.root).pod_directories, wanted=0)
+    # A namespace without pods loses its group with the next sweep.
+    eventually(lambda: [group for group in control_groups(busy.root) if is_below_cluster(group)], wanted=[])
     before = ResourceCounts.of(busy.root)
     kept = [busy.process("localkube.kubelet"), runtime_init(busy.root), busy.processes()[0]]
     memory = [own_memory(process) for process in kept]

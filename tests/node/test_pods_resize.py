@@ -53,7 +53,7 @@ def resized(pods, name, resources):
 def limits(cluster, made):
     """Read the CPU limit (in cores) and the memory limit of the main container from its control group."""
     roots = [Path(path) for path in json.loads((cluster.root / RECORD).read_text())]
-    groups = [group for root in roots for group in root.glob(f"*/{made['metadata']['uid']}.main.*")]
+    groups = [group for root in roots for group in root.rglob(f"{made['metadata']['uid']}.main.*")]
     files = {
         path.name: path.read_text().split()
         for group in groups

@@ -2,7 +2,7 @@
 
 import pytest
 
-from .clusters import container, pod, state
+from .clusters import container, is_ready, pod, state
 
 TWO_IMAGES = ("busybox:1.36", "busybox:1.37")
 
@@ -40,6 +40,32 @@ def test_the_image_that_runs_is_reported_until_the_next_one_does(cluster, pods):
     seen = []
     pods.until(name, lambda pod: seen.append(container(pod)) or runs(pod) == 2)
     assert {status["image"] for status in seen if status["restartCount"] == 0} == {TWO_IMAGES[0]}
+
+
+@pytest.mark.parametrize("sidecar", [False, True], ids=["main", "sidecar"])
+def test_a_pod_stays_ready_between_the_runs_of_two_images(cluster, pods, sidecar):
+    beside = {"name": "beside", "image": TWO_IMAGES[0], "restartPolicy": "Always"}
+    beside["command"] = ["sh", "-c", "exec sleep 600"]
+    name = running(pods, initContainers=[beside])
+    changed = "beside" if sidecar else "main"
+    pods.until(name, is_ready)
+    cluster.kubectl("set", "image", f"pod/{name}", f"{changed}={TWO_IMAGES[1]}")
+    seen = []
+    pods.until(name, lambda pod: seen.append(pod) or container(pod, changed)["restartCount"] == 1)
+    assert all(is_ready(pod) for pod in seen)
+    assert container(seen[-1], changed)["lastState"]["terminated"]["exitCode"] == 137
+
+
+def test_a_replacement_that_cannot_start_is_reported_with_the_end_of_the_run_before(cluster, pods):
+    config_map = {"name": "A", "valueFrom": {"configMapKeyRef": {"name": "for-a-while", "key": "k"}}}
+    cluster.kubectl("create", "configmap", "for-a-while", "--from-literal=k=v")
+    name = running(pods, main={"env": [config_map]})
+    cluster.kubectl("delete", "configmap", "for-a-while")
+    cluster.kubectl("set", "image", f"pod/{name}", f"main={TWO_IMAGES[1]}")
+    seen = pods.until(name, lambda pod: "waiting" in state(pod))
+    assert not is_ready(seen)
+    assert state(seen)["waiting"]["reason"] == "CreateContainerConfigError"
+    assert container(seen)["lastState"]["terminated"]["exitCode"] == 137
 
 
 def test_other_containers_go_on_when_one_has_another_image(cluster, pods):

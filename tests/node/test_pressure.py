@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .clusters import Pods, eventually, is_ready, on_node, pod, running_cluster, state_home
+from .clusters import Pods, eventually, is_ready, on_node, pod, python, running_cluster, state_home
 
 pytestmark = pytest.mark.slow
 FILL = "dd if=/dev/zero of={place}/full bs=1M 2>/dev/null; exec sleep 600"
@@ -39,6 +39,9 @@ def short(request):
         yield made
 
 
+HOLD = "held = bytearray(32 << 20); import time; time.sleep(600)"
+
+
 def test_short_memory_evicts_what_is_above_its_requests_and_keeps_the_critical(short):
     cluster = short.cluster
     eventually(lambda: conditions(cluster), wanted=[{"MemoryPressure"}] * 2)
@@ -46,12 +49,14 @@ def test_short_memory_evicts_what_is_above_its_requests_and_keeps_the_critical(s
     tolerant = {"tolerations": [{"operator": "Exists"}]}
     manifest = pod("exec sleep 600", priorityClassName="system-node-critical", **tolerant)
     kept = cluster.core.create_namespaced_pod("kube-system", manifest).metadata.name
-    status = short.finish(pod("exec sleep 600", **tolerant))["status"]
+    small = short.running(pod("exec sleep 600", **tolerant))["metadata"]["name"]
+    status = short.finish(pod(main=python(HOLD), **tolerant))["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
     assert status["message"].startswith("The node was low on resource: memory. Threshold quantity: ")
     assert "Container main was using " in status["message"]
     assert "kubelet has insufficient memory available" in cluster.kubectl("describe", "nodes")
     eventually(lambda: "EvictionThresholdMet" in cluster.kubectl("get", "events"))
+    assert cluster.core.read_namespaced_pod(small, "default").status.phase == "Running"  # under a megabyte
     survivor = cluster.core.read_namespaced_pod(kept, "kube-system")
     assert survivor.status.phase in ("Pending", "Running")
     cluster.core.delete_namespaced_pod(kept, "kube-system", grace_period_seconds=0)

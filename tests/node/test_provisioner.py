@@ -97,7 +97,7 @@ async def test_a_claim_without_a_class_is_bound_to_a_directory_of_its_own(
     assert volume["spec"]["accessModes"] == [mode]
     assert volume["spec"]["storageClassName"] == "standard"
     assert "nodeAffinity" not in volume["spec"]
-    volumes = VolumeManager(api, pods=directory / "pods")
+    volumes = VolumeManager(lambda _node: api, pods=directory / "pods")
     ready = (await volumes.prepare(pod_with(name)))["v"]
     assert (ready.source, ready.read_only) == (path, mode == "ReadOnlyMany")
     assert (await volumes.prepare(pod_with(name, readOnly=True)))["v"].read_only
@@ -114,7 +114,7 @@ async def test_a_claim_of_one_pod_refuses_a_second_until_the_first_is_gone(
 ):
     await create("alone", "ReadWriteOncePod")
     await bound(api, "alone")
-    volumes = VolumeManager(api, pods=directory / "pods")
+    volumes = VolumeManager(lambda _node: api, pods=directory / "pods")
     await volumes.prepare(pod_with("alone", uid="one"))
     await volumes.prepare(pod_with("alone", uid="one"))
     with pytest.raises(VolumeError, match="ReadWriteOncePod and in use by another pod"):

@@ -222,6 +222,12 @@ def test_where_no_registry_answers_the_host_s_files_stand_in(cluster, pods):
     pods.until(name, lambda seen: state(seen).get("waiting", {}).get("reason") == "ErrImagePull")
 
 
+@pytest.mark.parametrize("name", ["me/pytorch-cpu:v1", "team/trainyard/trainer:2", "pytorch/pytorch:mine"])
+def test_an_image_of_ones_own_is_not_replaced_whatever_its_name(name, pods, registry):
+    registry.add(name, image(base(), config={"Env": ["PATH=/bin"], "Cmd": ["echo", name]}))
+    assert pods.output(pod(main=of(registry, name))).strip() == name
+
+
 def test_an_image_in_use_is_not_pruned(cluster, pods, registry):
     registry.add("used:1", image(base(), layer(entry("used", b"yes\n")), config={"Env": ["PATH=/bin"]}))
     made = pods.running(pod(main=of(registry, "used:1", **SLEEP)))

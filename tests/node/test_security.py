@@ -152,9 +152,9 @@ def test_a_pod_cannot_act_on_the_api_by_itself(pods, mounted):
 
 def test_no_key_of_the_cluster_is_readable_in_a_pod(pods, cluster):
     names = [path.name for path in (cluster.root / "pki").glob("*.key")]
-    assert "kubelet.key" in names
+    assert {"admin.key", "node-node-0.key"} <= set(names)
     keys = f"find / -xdev -name '*.key' -path '*{cluster.name}*' 2>/dev/null"
-    search = f"{keys}; cat {cluster.root}/pki/kubelet.key 2>&1"
+    search = f"{keys}; cat {cluster.root}/pki/node-node-0.key 2>&1"
     said = pods.output(pod(f"({search}) | grep -v '^cat' ; ls /proc/1/root/proc | grep -c '^[0-9]'"))
     assert "PRIVATE KEY" not in said
     assert not [name for name in names if name in said]

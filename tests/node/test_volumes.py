@@ -26,7 +26,7 @@ async def namespace(api):
 
 @pytest.fixture
 def volumes(api, tmp_path):
-    return VolumeManager(api, pods=tmp_path / "pods", allocatable=lambda node: {"cpu": "4"})
+    return VolumeManager(lambda _node: api, pods=tmp_path / "pods", allocatable=lambda node: {"cpu": "4"})
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ async def test_what_is_missing_is_said_and_appears_when_it_is_there(create, make
 async def test_a_token_is_renewed_when_a_fifth_of_its_life_is_left(api, make_pod):
     pod = await make_pod()
     now = [1_000.0]
-    real = TokenManager(api)
+    real = TokenManager(lambda _node: api)
     issued = []
 
     class Requests:
@@ -103,7 +103,8 @@ async def test_a_token_is_renewed_when_a_fifth_of_its_life_is_left(api, make_pod
             answer["status"]["expirationTimestamp"] = "1970-01-01T00:26:40Z"  # 600 s after 1,000
             return answer
 
-    tokens = TokenManager(Requests(), clock=lambda: now[0])
+    server = Requests()
+    tokens = TokenManager(lambda _node: server, clock=lambda: now[0])
     first = await tokens.get(pod, audience="", seconds=600)
     now[0] += 479
     assert await tokens.get(pod, audience="", seconds=600) == first
@@ -127,7 +128,7 @@ async def test_a_token_still_holds_while_the_api_server_is_away(make_pod, api):
             return {"status": {"token": "t", "expirationTimestamp": "1970-01-01T00:26:40Z"}}
 
     server = Away()
-    tokens = TokenManager(server, clock=lambda: now[0])
+    tokens = TokenManager(lambda _node: server, clock=lambda: now[0])
     assert await tokens.get(pod, audience="", seconds=600) == "t"
     server.gone = True
     now[0] = 1_599
@@ -146,11 +147,12 @@ async def test_pods_that_start_together_share_one_request(api, create, namespace
             asked.append(path)
             return await api.get(path)
 
-    objects = ObjectCache(Counting())
-    answers = await asyncio.gather(*(objects.configmap(namespace, "shared") for _ in range(200)))
+    objects = ObjectCache(lambda _node: Counting())
+    pod = {"metadata": {"namespace": namespace}, "spec": {"nodeName": "node-0"}}
+    answers = await asyncio.gather(*(objects.configmap(pod, "shared") for _ in range(200)))
     assert len(asked) == 1
     assert all(answer["data"] == {"a": "1"} for answer in answers)
-    assert await objects.secret(namespace, "absent") is None
+    assert await objects.secret(pod, "absent") is None
 
 
 async def test_labels_that_change_reach_the_file(make_pod, volumes):
@@ -245,6 +247,16 @@ def test_a_sub_path_is_not_made_in_a_volume_that_is_read_only(tmp_path):
     assert list(tmp_path.iterdir()) == []
     mounts(container, {"data": MountedVolume(tmp_path)})
     assert (tmp_path / "mine" / "deep").is_dir()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o2770, 0o2777])
+def test_who_may_write_to_a_volume_may_write_to_a_sub_path_that_is_made_in_it(tmp_path, mode):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(mode)
+    container = {"volumeMounts": [{"name": "data", "mountPath": "/x", "subPath": "mine/deep"}]}
+    mounts(container, {"data": MountedVolume(tmp_path / "data")})
+    created = tmp_path / "data" / "mine"
+    assert [path.stat().st_mode & 0o7777 for path in (created, created / "deep")] == [mode, mode]
 
 
 def test_a_missing_key_as_sub_path_is_not_made_a_directory(tmp_path):

@@ -1,28 +1,27 @@
 """Run programs and manifests that were not written for this kit: ``python -m tests.programs FOLDER [NAME…]``.
 
-programs.toml says what they are, and how each ends. Nothing is fetched here: a repository lies at
-FOLDER/OWNER/NAME, at the commit of the list. Data sets are replaced by small ones of random numbers. A
-program is launched on two nodes, its log is read, its curve is drawn, its checkpoint is fetched; a manifest
-is applied by kubectl, which also judges it by `kubectl wait`.
+programs.toml says what they are, and how each ends. A repository lies at FOLDER/OWNER/NAME, at the commit of
+the list, and is fetched if it does not; packages that programs need go into environments below FOLDER. Data
+sets are replaced by small ones of random numbers. A program is launched on two nodes, its log is read, its
+curve is drawn, its checkpoint is fetched; a manifest is applied by kubectl, which also judges it by `kubectl
+wait`.
 """
 
 import argparse
-import importlib.util
 import re
+import subprocess
 import sys
 import tempfile
 import time
-import tomllib
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import kitlib as kit
 
-from . import data
+from . import data, table
+from .entries import ROOT, Entry, check_out, make_environment, read_list
 
-LIST = Path(__file__).with_name("programs.toml")
 PROGRAM_SECONDS = 400
 MANIFEST_SECONDS = 300
 
@@ -31,69 +30,29 @@ class UnexpectedEnd(Exception):
     """It did not end as the list says."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A program or a manifest of the list.
-
-    Attributes:
-        path: Relative to its repository; with an empty ``repository``, to this folder.
-        ends: How: "as it is", "with an argument", "with a package", or "not".
-        why: For what is not "as it is".
-        log: A regular expression that the log has; of what ends "not", its error.
-        wait: Of a manifest: the arguments of `kubectl wait`.
-        logs: Of a manifest: the arguments of `kubectl logs`.
-        curve: ``run.metrics()`` has a loss.
-        endless: It is not awaited: it runs until its log has what is expected.
-        needs: A module that the environment of the pods has to have.
-        checkpoint: A file that the program writes, relative to its working directory.
-        data: Functions of `data` that make what it reads, below /data: ``../data`` of the working directory.
-    """
-
-    name: str
-    path: str
-    repository: str = ""
-    commit: str = ""
-    ends: str = "as it is"
-    why: str = ""
-    log: str = ""
-    wait: str = ""
-    logs: str = ""
-    install: str = ""
-    curve: bool = False
-    endless: bool = False
-    needs: str = ""
-    checkpoint: str = ""
-    data: tuple[str, ...] = ()
-    args: tuple[str, ...] = ()
-    files: tuple[str, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def file(self, folder: Path) -> Path:
-        """Where the file is."""
-        return (folder / self.repository if self.repository else Path(__file__).parent) / self.path
-
-
-def read_list() -> list[Entry]:
-    """Return the entries of programs.toml."""
-    tables = tomllib.loads(LIST.read_text(encoding="utf-8"))
-    entries = []
-    for table in tables["manifest"] + tables["program"]:
-        commit = tables["commits"].get(table.get("repository", ""), "")
-        entries.append(Entry(**{"commit": commit} | table))
-    return entries
-
-
 def run_program(cluster: kit.Cluster, entry: Entry, folder: Path) -> None:
     """Launch a program, and look at what a learner would: log, curve, checkpoint."""
     volume, options = cluster.create_volume("programs"), dict[str, Any](entry.options)
-    for name in entry.data:
-        with tempfile.TemporaryDirectory() as made:
-            data.MAKERS[name](Path(made))
-            volume.upload(made, to=name, replace=True)
-        options["volumes"] = {"/data": volume}
-    options = {"nodes": 2} | options | {"args": entry.args, "files": entry.files, "workspace": volume}
+    program = entry.file(folder)
+    for name, maker in entry.data.items():
+        with tempfile.TemporaryDirectory() as drawn:
+            data.MAKERS[maker](Path(drawn))
+            volume.upload(drawn, to=name, replace=True)
+        options["volumes"] = {entry.mount: volume}
+    for name, maker in entry.beside.items():
+        if name == "." or not (program.parent / name).exists():
+            (program.parent / name).mkdir(parents=True, exist_ok=True)
+            data.MAKERS[maker](program.parent / name)
+    if entry.before:
+        words = [sys.executable if word == "python" else word for word in entry.before]
+        subprocess.run(words, cwd=program.parent, check=True, stdout=subprocess.DEVNULL)
+    files = entry.all_files
+    options = {"nodes": 2} | options | {"args": entry.args, "files": files, "workspace": volume}
+    if "root" in options:
+        options["root"] = program.parent / options["root"]
     try:
-        run = kit.launch(entry.file(folder), cluster=cluster, name=entry.name, replace=True, **options)
+        trainer = None if "module" in options else program
+        run = kit.launch(trainer, cluster=cluster, name=entry.name, replace=True, **options)
     except kit.KitError as error:
         return expect(entry, str(error), failed=True)
     try:
@@ -154,14 +113,24 @@ def apply_manifest(cluster: kit.Cluster, entry: Entry, folder: Path) -> None:
             cluster.kubectl(f"delete namespace {namespace} --wait=false")
 
 
-def missing(entries: Iterable[Entry], folder: Path) -> list[str]:
-    """Name the repositories, with their commits, of files that are not in the folder."""
-    absent = {
-        f"{folder / entry.repository}: https://github.com/{entry.repository} at {entry.commit}"
-        for entry in entries
-        if not entry.file(folder).exists()
-    }
-    return sorted(absent)
+def run_here(entries: Sequence[Entry], folder: Path) -> int:
+    """Run entries in this environment, on a cluster of their own; return how many ended unexpectedly."""
+    cluster = kit.create_cluster("local", name="programs", nodes=2)
+    unexpected = 0
+    try:
+        for entry in entries:
+            start, end = time.monotonic(), "as expected"
+            try:
+                (apply_manifest if entry.wait else run_program)(cluster, entry, folder)
+            except (UnexpectedEnd, kit.KitError, subprocess.CalledProcessError) as error:
+                unexpected, end = unexpected + 1, f"UNEXPECTED: {error}"
+            seconds = round(time.monotonic() - start)
+            print(f"| {entry.name} | {seconds} s | {entry.ends} | {end} |", flush=True)
+            if end == "as expected":
+                table.record(entry, seconds)
+    finally:
+        cluster.delete()
+    return unexpected
 
 
 def main() -> int:
@@ -169,32 +138,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.programs", description=__doc__)
     parser.add_argument("folder", type=Path, help="where the repositories are, as OWNER/NAME")
     parser.add_argument("names", nargs="*", metavar="NAME", help="of the list; by default all")
-    given = parser.parse_args()
-    entries = [entry for entry in read_list() if not given.names or entry.name in given.names]
-    if absent := missing(entries, given.folder):
-        print("These are missing:", *absent, sep="\n  ")
-        return 2
-    cluster = kit.create_cluster("local", name="programs", nodes=2)
+    parser.add_argument("--sources", default="https://github.com", help="where they are fetched from")
+    parser.add_argument("--in-environment", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    folder = arguments.folder.absolute()
+    entries = [entry for entry in read_list() if not arguments.names or entry.name in arguments.names]
+    if arguments.in_environment:
+        return run_here(entries, folder)
+    check_out(entries, folder, arguments.sources)
     unexpected = 0
-    try:
-        for entry in entries:
-            start, end = time.monotonic(), "as expected"
-            if entry.needs and not importlib.util.find_spec(entry.needs):
-                print(f"| {entry.name} | skipped: it needs the module {entry.needs} |", flush=True)
-                continue
-            try:
-                (apply_manifest if entry.wait else run_program)(cluster, entry, given.folder)
-            except (UnexpectedEnd, kit.KitError) as error:
-                unexpected, end = unexpected + 1, f"UNEXPECTED: {error}"
-            row = (
-                entry.name,
-                f"{entry.repository}/{entry.path}",
-                f"{time.monotonic() - start:.0f} s",
-                entry.ends,
-            )
-            print("|", " | ".join((*row, end)), "|", flush=True)
-    finally:
-        cluster.delete()
+    for environment in sorted({entry.environment for entry in entries}):
+        chosen = [entry for entry in entries if entry.environment == environment]
+        if not environment:
+            unexpected += run_here(chosen, folder)
+            continue
+        words = [make_environment(environment, folder), "-m", "tests.programs", "--in-environment", folder]
+        unexpected += subprocess.run([*words, *(entry.name for entry in chosen)], cwd=ROOT).returncode
+    table.write()
     print(f"{len(entries)} tried, {unexpected} ended unexpectedly")
     return min(unexpected, 1)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from localkube.kubelet.pods.container_spec import devices
+from localkube.kubelet.pods.container_spec import DEVICES
 from localkube.network.addresses import NETWORK
 from localkube.runtime.client import RuntimeClient
 from localkube.runtime.container_spec import (
@@ -38,6 +38,9 @@ def depth(process: psutil.Process) -> int:
     """Count the process namespaces that a process has a number in."""
     status = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return len(next(line for line in status if line.startswith("NSpid:")).split()) - 1
+
+
+NODES = tuple(f"/dev/{name}" for name in DEVICES)
 
 
 class BareRuntime:
@@ -73,7 +76,7 @@ class BareRuntime:
         """Start a container of the pod before the dot."""
         process = ProcessSpec(args, ("PATH=/usr/bin:/bin", *env), capabilities=DEFAULT_CAPABILITIES)
         mounts = (MountSpec("/folder", source=str(self.folder)),)
-        spec = ContainerSpec(process, mounts=mounts, linux=LinuxSpec(devices=devices()))
+        spec = ContainerSpec(process, mounts=mounts, linux=LinuxSpec(devices=NODES))
         return await self.call("run", id=identity, pod=identity.split(".")[0], **vars(StartRequest(spec)))
 
     async def execute(self, identity: str, container: str, *args: str, env: Sequence[str] = ()) -> Any:

@@ -96,7 +96,8 @@ for port in (2379, 6443, 10250):
 def test_in_the_nodes_network_the_kubelet_wants_a_certificate_and_the_clusters_servers_are_elsewhere(pods):
     lines = pods.output(pod(main=python(WITHOUT_A_CERTIFICATE), hostNetwork=True)).splitlines()
     etcd, api, kubelet = (line.split(maxsplit=1)[1] for line in lines)
-    assert (etcd, api, kubelet) == ("Connection refused", "Connection refused", "closed")
+    assert (etcd, api) == ("Connection refused", "Connection refused")
+    assert kubelet in ("closed", "Connection timed out")  # by its check of addresses, or by the packet filter
 
 
 FORK = """

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+from kitlib.k8s.pod_security import PodSecurity
+
 SINCE = "2026-01-01T00:00:00Z"
 
 
@@ -20,7 +22,7 @@ def pod(name="p", *, phase="Running", node="", conditions=(), state=None, leavin
     """
     status = {"phase": phase, "conditions": list(conditions)} | more.pop("status", {})
     if state is not None:
-        status["containerStatuses"] = [{"restartCount": 0, "state": state}]
+        status["containerStatuses"] = [{"name": "main", "restartCount": 0, "state": state}]
     spec = {"containers": more.pop("containers", [])} | ({"nodeName": node} if node else {})
     meta = {"name": name, "labels": {}} | more | ({"deletionTimestamp": SINCE} if leaving else {})
     return {"metadata": meta, "spec": spec, "status": status}
@@ -49,8 +51,12 @@ def cluster(kube, *, provider="existing", training_gpus=()):
         provider=provider,
         kube=kube,
         announce_end=lambda: made,
+        show_packages=lambda: None,
+        image_notice=lambda image: "",
+        share_files=lambda files, modes: None,
         pod_additions=lambda *, gpus=0: {},
         pod_annotations=lambda claims: {},
+        pod_security=PodSecurity.of,
         trainer_image=lambda: "registry.example/trainer@sha256:0",
         training_gpus=lambda: training_gpus,
     )

@@ -87,7 +87,7 @@ def test_what_is_built_is_cached_whole(install_go, cache):
     assert control_plane.has("gateway")
     assert control_plane.argv("images")[0].endswith(build.TOOLS)
     assert leftovers(cache) == [binaries._built().name]
-    assert any("elsewhere" in line for line in lines)
+    assert any("on this machine" in line and build.SHORTCUT in line for line in lines)
 
 
 def test_the_build_is_reproducible_and_of_the_right_version(install_go, cache, tmp_path):

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+# Multiples of ROUND: a correction edits nothing here, and a new capability one line.
 LINES = {
-    "kitlib": 12_491,
-    "localkube": 28_882,
-    "programs": 1_604,
-    "trainers": 9_910,
-    "trainyard_kit": 16_927,
-    "tests": 55_602,
+    "kitlib": 20_500,
+    "localkube": 33_000,
+    "programs": 2_000,
+    "trainers": 11_000,
+    "trainyard_kit": 19_000,
+    "tests": 67_000,
 }
+ROUND = {"kitlib": 500}  # the others 1,000
 PRODUCT = ("kitlib", "localkube", "trainyard_kit")
 ENTRIES = 14  # at a package's root
 ENTRIES_BELOW = 22  # in a folder below it
@@ -23,6 +25,21 @@ FUNCTION_LINES = 60
 ANY = {"kitlib": 6, "localkube": 14, "trainyard_kit": 7}  # arguments and results of public functions
 PRONOUNS = {"each", "other", "others", "found", "said", "told", "given", "whose", "there", "made", "wanted"}
 PRONOUN_PERCENT = 2
+MORE_PRONOUNS = {
+    "own",
+    "every",
+    "those",
+    "these",
+    "kept",
+    "begun",
+    "gone",
+    "asked",
+    "held",
+    "taken",
+    "seen",
+    "who",
+}
+BOUND_PERCENT = {"kitlib": 2, "localkube": 1, "programs": 3, "trainers": 1, "trainyard_kit": 1}
 LONGER = {  # of the files and functions, those that are longer for a reason
     "trainers/cifar10_checkpoint.py:main": "a trainer is read from top to bottom",
 }
@@ -55,6 +72,14 @@ def loop_variables(package: str) -> list[str]:
     return [name.id for loop in loops for name in ast.walk(loop.target) if isinstance(name, ast.Name)]
 
 
+def bound_names(package: str) -> list[str]:
+    """List all names that are assigned, and parameters."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in python_files(package)]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    assigned = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    return assigned + [node.arg for node in nodes if isinstance(node, ast.arg)]
+
+
 def is_any(annotation: ast.expr | None) -> bool:
     """Tell whether an annotation says nothing: ``Any``, or ``Any | None``."""
     if isinstance(annotation, ast.BinOp):
@@ -66,6 +91,10 @@ def is_any(annotation: ast.expr | None) -> bool:
 def test_a_package_has_no_more_lines_than_its_ceiling(package):
     lines = sum(len(path.read_text(encoding="utf-8").splitlines()) for path in python_files(package))
     assert lines <= LINES[package], f"{package} has {lines} lines: take something out, or see CONTRIBUTING.md"
+
+
+def test_ceilings_are_round_numbers():
+    assert {name: lines for name, lines in LINES.items() if lines % ROUND.get(name, 1000)} == {}
 
 
 @pytest.mark.parametrize("package", PRODUCT)
@@ -110,3 +139,10 @@ def test_loop_variables_are_nouns_of_what_is_looped_over(package):
     names = loop_variables(package)
     pronouns = [name for name in names if name in PRONOUNS]
     assert 100 * len(pronouns) <= PRONOUN_PERCENT * len(names), f"{len(pronouns)} of {len(names)}"
+
+
+@pytest.mark.parametrize("package", BOUND_PERCENT)
+def test_names_are_nouns_of_what_they_hold(package):
+    names = bound_names(package)
+    pronouns = [name for name in names if name in PRONOUNS | MORE_PRONOUNS]
+    assert 100 * len(pronouns) <= BOUND_PERCENT[package] * len(names), f"{len(pronouns)} of {len(names)}"

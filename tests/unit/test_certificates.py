@@ -12,7 +12,11 @@ from localkube.errors import LocalClusterError
 NODES = ["10.244.254.1", "10.244.254.2"]
 CLIENTS = {
     "admin": ("kubernetes-admin", "system:masters"),
-    "kubelet": ("trainyard:kubelet", "system:masters"),
+    "node-node-0": ("system:node:node-0", "system:nodes"),
+    "node-node-1": ("system:node:node-1", "system:nodes"),
+    "informers": ("trainyard:informers", None),
+    "provisioner": ("trainyard:provisioner", None),
+    "simulator": ("trainyard:simulator", None),
     "apiserver-kubelet-client": ("kube-apiserver-kubelet-client", "system:masters"),
     "controller-manager": ("system:kube-controller-manager", None),
     "scheduler": ("system:kube-scheduler", None),
@@ -22,7 +26,7 @@ CLIENTS = {
 @pytest.fixture
 def pki(tmp_path):
     folder = tmp_path / "pki"
-    certificates.issue(folder, node_addresses=NODES)
+    certificates.issue(folder, node_addresses=NODES, nodes=["node-0", "node-1"])
     return folder
 
 
@@ -96,9 +100,9 @@ def test_a_damaged_certificate_is_issued_anew(pki, damage):
 
 
 def test_a_key_that_does_not_fit_its_certificate_is_replaced_with_it(pki):
-    (pki / "admin.key").write_bytes((pki / "kubelet.key").read_bytes())
+    (pki / "admin.key").write_bytes((pki / "scheduler.key").read_bytes())
     certificates.issue(pki, node_addresses=NODES)
-    assert (pki / "admin.key").read_bytes() != (pki / "kubelet.key").read_bytes()
+    assert (pki / "admin.key").read_bytes() != (pki / "scheduler.key").read_bytes()
 
 
 def test_a_lost_authority_takes_its_certificates_with_it(pki):

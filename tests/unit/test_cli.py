@@ -330,3 +330,37 @@ def test_the_course_is_copied_without_what_a_learner_made_beside_it(tmp_path, mo
     monkeypatch.setattr(config, "DATA", tmp_path / "data")
     written = [str(path) for path in copy_course(tmp_path / "course") if path.parts[0] == "notebooks"]
     assert written == [f"notebooks/{name}" for name in ours]
+
+
+# First words of somebody who comes from kubectl, gh and uv
+
+
+@pytest.mark.parametrize("words", [(), ("run",), ("cluster", "create"), ("workshop", "add")])
+def test_help_is_a_command_as_well_as_an_option(words):
+    assert run("help", *words).stdout == run(*words, "--help", prog_name=advice.PROGRAM).stdout
+
+
+def test_help_for_what_is_no_command_is_a_usage_error():
+    done = run("help", "nosuch")
+    assert done.exit_code == 2 and "No such command 'nosuch'" in done.stderr
+
+
+def test_verbose_shows_the_traceback_of_an_error_before_the_error():
+    quiet, verbose = run("cluster", "start", "nosuch"), run("--verbose", "cluster", "start", "nosuch")
+    assert quiet.exit_code == verbose.exit_code == 1
+    assert "Traceback" not in quiet.stderr
+    assert "Traceback" in verbose.stderr and verbose.stderr.rstrip().endswith(quiet.stderr.splitlines()[-1])
+
+
+@pytest.mark.parametrize("verb", ["stop", "start", "status", "kubeconfig", "delete"])
+def test_a_verb_on_a_cluster_that_does_not_exist_says_so_and_nothing_before(verb):
+    done = run("cluster", verb, "nosuch")
+    assert done.exit_code == 1 and done.stderr.startswith("ClusterNotFound: there is no such cluster")
+    assert "stopping" not in done.stderr
+
+
+def test_doctor_advises_commands_in_a_terminal(tmp_path, monkeypatch):
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    shown = run("doctor").stdout
+    assert "trainyard cluster create --provider existing --set kubeconfig=FILE" in shown
+    assert "kit." not in shown and "create_cluster" not in shown

@@ -21,7 +21,7 @@ from kitlib.errors import (
     ProviderFailed,
 )
 from kitlib.runs.run import Run
-from trainyard_kit.clouds import ending
+from trainyard_kit.clouds import checks, ending
 
 from .made_up_cloud import Account, MoonCluster, provide, tags
 
@@ -57,6 +57,48 @@ def test_a_cluster_is_created_remembered_and_reached_by_a_kubeconfig_without_a_s
     assert config["users"][0]["user"]["exec"]["command"] == "moon-token"
     assert stat.S_IMODE(cluster.kubeconfig.stat().st_mode) == 0o600
     assert json.loads(cluster.kubeconfig.with_name("lab.json").read_text()) == {"region": "moon-1"}
+
+
+def test_clusters_of_one_name_in_two_places_have_a_kubeconfig_each_and_one_is_forgotten_alone(account):
+    cluster = create()
+    there = MoonCluster("lab", Account())
+    there.session.region = "moon-2"
+    first = cluster.kubeconfig
+    second = there.store.kubeconfig("lab", there._location())
+    assert first.name == "lab.moon-1.kubeconfig" and second.name == "lab.moon-2.kubeconfig"
+    there.store.write("lab", there._location())
+    there.store.write_kubeconfig("lab", there._location(), {"server": "another"})
+    assert "moon-token" in first.read_text() and stat.S_IMODE(second.stat().st_mode) == 0o600
+    cluster.store.forget("lab", cluster._location())
+    assert not first.exists() and second.exists()
+    assert there.store.read("lab") == {"region": "moon-2"}  # the last one that was used
+    there.store.forget("lab", there._location())
+    assert MoonCluster.list() == [] and not second.exists()
+
+
+def test_what_many_write_at_once_is_one_whole_file(account):
+    where, texts = {"region": "moon-1"}, [{"server": str(number) * 5000} for number in range(8)]
+    threads = [
+        threading.Thread(target=MoonCluster.store.write_kubeconfig, args=("lab", where, text))
+        for text in texts
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    file = MoonCluster.store.kubeconfig("lab", where)
+    assert yaml.safe_load(file.read_text()) in texts
+    assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_the_preflight_names_the_published_image_or_who_builds_it(account, tmp_path, monkeypatch):
+    monkeypatch.delenv("TRAINYARD_IMAGE", raising=False)
+    assert "none is published yet: kit.build_image(cluster=cluster)" in checks.trainer_image().words
+    file = tmp_path / "published.toml"
+    file.write_text(f'name = "registry.example/kit/trainer"\ndigest = "sha256:{"a" * 64}"\n')
+    assert "TRAINYARD_IMAGE=registry.example/kit/trainer@sha256:aaa" in checks.trainer_image(file).words
+    monkeypatch.setenv("TRAINYARD_IMAGE", "registry.example/own")
+    assert checks.trainer_image(file).words == "registry.example/own, as TRAINYARD_IMAGE says"
 
 
 def test_nothing_is_created_unless_the_price_is_agreed_to_and_within_the_budget(account):
@@ -132,7 +174,7 @@ def test_more_nodes_cost_and_fewer_do_not(account):
     cluster.scale_up_to(3, confirm=True)
     cluster.scale_up_to(1)
     assert account.described["lab"].machines.count == 3
-    assert "5 of m5.xlarge, 2 more" in repr(cluster.check_quota(5, there=3))
+    assert "5 of m5.xlarge, 2 more" in repr(cluster.check_quota(5, existing=3))
 
 
 def test_its_end_moves_and_only_more_hours_cost(account):

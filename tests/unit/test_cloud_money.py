@@ -153,6 +153,8 @@ def test_the_page_on_prices_says_what_the_table_says():
     assert figures.pop("GB of disk") == pytest.approx([disk.dollars_an_hour for disk in disks], rel=0.03)
     shared = (amazon.price("EFS"), google.price("Filestore, basic HDD", count=100))
     assert figures.pop("shared storage") == pytest.approx([price.together for price in shared], rel=0.03)
+    assert figures.pop("each GB read from it") == (amazon.a_gigabyte["EFS reading"], 0)
+    assert figures.pop("each GB written to it") == (amazon.a_gigabyte["EFS writing"], 0)
     assert figures == {what: (amazon.an_hour[what], google.an_hour[what]) for what in figures}
     assert len(figures) == 3
     assert str(amazon.date) in page and str(google.date) in page
@@ -225,6 +227,19 @@ def test_spot_machines_cost_a_share_and_of_several_types_the_dearest_counts():
 def test_only_googles_shared_volume_has_a_price_of_its_own_in_the_notes():
     assert any("100 GiB: about 0.022" in note for note in cost_notes("google", spec()))
     assert not any("Filestore" in note for note in cost_notes("amazon", spec()))
+
+
+def test_reading_and_writing_a_volume_at_aws_is_in_the_sum_and_in_the_budget():
+    prices = cluster_prices("amazon", spec(), system="t3.large")
+    one, two = (Estimate("lab", prices, hours=hours) for hours in (1, 2))
+    assert one.total - one.an_hour == pytest.approx(30 * 0.03 + 5 * 0.06)
+    assert two.total - one.total == pytest.approx(one.an_hour)
+    assert "0.030 once" in " ".join(repr(one).split())
+    with pytest.raises(BadInput, match="above the budget"):
+        confirmation.confirm_cost(one, confirm=True, budget=one.an_hour + 1)
+    assert any(
+        "ten epochs over 150 GB of your own are 45 dollars" in note for note in cost_notes("amazon", spec())
+    )
 
 
 def test_what_stands_already_cannot_be_counted_without_its_price():

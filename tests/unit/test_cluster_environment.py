@@ -1,13 +1,16 @@
 """What a local cluster's own Python processes are told: where a checkout lies, and no secret."""
 
+import json
+import os
 import site
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 
-from localkube.cluster import preparation
-from localkube.kubelet.pods.container_spec import root_mounts
+from localkube.cluster import preparation, python_path
+from localkube.kubelet.pods.container_spec import package_mounts, root_mounts
 
 SOURCE = str(Path(preparation.__file__).resolve().parents[2])
 
@@ -65,3 +68,134 @@ def test_a_checkout_that_is_closed_to_others_as_a_whole_is_shown(checkout, tmp_p
 def test_no_secret_of_the_users_is_handed_on(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     assert "secret" not in preparation.python_environment().values()
+
+
+@pytest.mark.parametrize("name", ["prefix", "base_prefix"])
+def test_an_environment_behind_a_link_is_shown_by_both_names(name, tmp_path, monkeypatch):
+    """Of a home on another disk, or of uv's link of a minor version: pods had no such Python."""
+    (tmp_path / "disk" / "envs" / "lab").mkdir(parents=True)
+    (tmp_path / "envs").symlink_to(tmp_path / "disk" / "envs")
+    monkeypatch.setattr(sys, name, str(tmp_path / "envs" / "lab"))
+    shown = preparation.environment()
+    assert {str(tmp_path / "envs" / "lab"), str(tmp_path / "disk" / "envs" / "lab")} <= set(shown)
+
+
+@pytest.mark.parametrize("uid", [1000650000, 65533])
+def test_a_user_without_a_line_in_passwd_has_a_home_all_the_same(uid, monkeypatch, tmp_path):
+    """As JupyterHub and OpenShift run people."""
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert str(tmp_path) in preparation._homes()
+
+
+def test_a_user_without_a_name_and_without_a_home_has_those_of_others_covered(monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 1000650000)
+    monkeypatch.delenv("HOME")
+    assert "/root" in preparation._homes()
+
+
+OWN = [sys.prefix, sys.base_prefix, SOURCE]  # what is shown anyway
+REFUSED = {
+    "/home": "it is a home, or above one",
+    "~": "it is a home, or above one",
+    "~/.ssh": "it is where keys are kept",
+    "~/.config/lab": "it is where keys are kept",
+    "/home/somebody-else/lab": "it is in the home of another user",
+}
+
+
+@pytest.mark.parametrize("place", REFUSED)
+def test_homes_and_secret_folders_are_named_and_not_shown(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "ada"))
+    monkeypatch.setattr(os.path, "exists", lambda path: True)
+    monkeypatch.setattr(os, "access", lambda *arguments: True)
+    path = str(Path(place).expanduser())
+    read = python_path.read([path], own=OWN)
+    assert read.refused == {path: REFUSED[place]}
+    assert path not in (*read.shown, *read.searched)
+
+
+def test_a_folder_of_a_home_is_shown_and_the_clusters_are_not(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "state").mkdir()
+    places = [str(tmp_path / name) for name in ("lab", "state")]
+    read = python_path.read(places, hidden=places[1:], own=OWN)
+    assert str(tmp_path / "lab") in read.shown
+    assert read.variables["PYTHONPATH"] == str(tmp_path / "lab")
+    assert read.refused == {str(tmp_path / "state"): "it has the clusters' own files"}
+
+
+def test_what_lies_beside_packages_is_covered_and_closed_files_stay_closed(tmp_path):
+    for name in (".git", ".venv", "lab"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".env").write_text("TOKEN=1")
+    (tmp_path / ".link").symlink_to(".env")
+    tmp_path.chmod(0o755)
+    environment = str(tmp_path / ".venv")
+    mounted = list(package_mounts([str(tmp_path)], [environment, str(tmp_path)]))
+    assert {(mount.destination.removeprefix(str(tmp_path)), mount.type) for mount in mounted} == {
+        ("", "bind"),
+        ("/.git", "tmpfs"),
+        ("/.env", "bind"),
+    }
+    assert all(mount.readonly and "idmap" not in mount.options for mount in mounted)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("_editable_skbc_numbers", "known_source_files"),  # scikit-build-core's redirecting finder
+        ("__editable___numbers_1_finder", "MAPPING"),  # setuptools'
+    ],
+)
+def test_what_finders_of_editable_installs_map_is_shown(module, name, tmp_path, monkeypatch):
+    source = tmp_path / "lab" / "src" / "numbers"
+    (source / "deep").mkdir(parents=True)
+    for file in (source / "__init__.py", source / "deep" / "__init__.py"):
+        file.touch()
+    finder = type("Finder", (), {"find_spec": lambda *names: None, "__module__": module})()
+    mapped = {"numbers": str(source / "__init__.py"), "numbers.deep": str(source / "deep" / "__init__.py")}
+    setattr(finder, name, mapped)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
+    shown = python_path.read(own=OWN).shown
+    assert any((source / "deep").is_relative_to(place) for place in shown)
+
+
+def test_what_meson_pythons_finder_will_find_is_shown(tmp_path, monkeypatch):
+    """It compares the sources with the build when a module is imported, and writes a log beside it."""
+    source, build = tmp_path / "lab", tmp_path / "builds" / "cp311"
+    for folder in (source, build / "meson-info"):
+        folder.mkdir(parents=True)
+    about = {"directories": {"source": str(source), "build": str(build)}}
+    (build / "meson-info" / "meson-info.json").write_text(json.dumps(about))
+    finder = type("MesonpyMetaFinder", (), {"find_spec": lambda *names: None})()
+    finder._build_path = str(build)
+    monkeypatch.setattr(type(finder), "__module__", "_numbers_editable_loader")
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
+    path = python_path.read(own=OWN)
+    assert {str(source), str(build)} <= set(path.shown)
+    assert path.variables["MESONPY_EDITABLE_VERBOSE"] == "1"
+
+
+def test_a_package_that_is_gone_is_not_mounted(tmp_path):
+    assert list(package_mounts([str(tmp_path / "gone")], [])) == []
+
+
+def test_links_lead_to_what_is_shown_as_well(tmp_path):
+    """Of a folder, a cache of uv's, and a link tree of setuptools' strict mode."""
+    cached = tmp_path / "cache" / "archive-v0" / "x1" / "numbers"
+    for folder in (
+        cached,
+        tmp_path / "lab" / "src",
+        tmp_path / "path" / "numbers",
+        tmp_path / "__editable__.lab",
+    ):
+        folder.mkdir(parents=True)
+    (cached / "__init__.py").touch()
+    (tmp_path / "lab" / "src" / "lab.py").touch()
+    (tmp_path / "path" / "numbers" / "__init__.py").symlink_to(cached / "__init__.py")
+    (tmp_path / "path" / "lab").symlink_to(tmp_path / "lab")
+    (tmp_path / "__editable__.lab" / "lab.py").symlink_to(tmp_path / "lab" / "src" / "lab.py")
+    shown = python_path.read([str(tmp_path / "path"), str(tmp_path / "__editable__.lab")], own=OWN).shown
+    assert {str(tmp_path / name) for name in ("cache/archive-v0", "lab")} <= set(shown)

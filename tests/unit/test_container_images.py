@@ -5,6 +5,7 @@ these tests are skipped, unless TRAINYARD_NEEDS_DOCKER says that they must run, 
 integration.
 """
 
+import base64
 import io
 import json
 import os
@@ -22,6 +23,7 @@ from kitlib.config import DEFAULT_IMAGE
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
 from trainyard_kit.container_images import engines
 from trainyard_kit.container_images.build_context import BuildContext
+from trainyard_kit.container_images.cluster_build import ImageBuild
 from trainyard_kit.container_images.registry import Login, Registry, StoredImage
 
 from .container_registry import PASSWORD, serve_registry
@@ -251,6 +253,47 @@ def test_without_an_engine_the_cloud_of_the_cluster_builds(dockerfile, monkeypat
     assert image.reference == "registry.example/greeting@sha256:0" and "compressed" in repr(image)
     with pytest.raises(NoContainerEngine, match="no docker on PATH; there is no podman on PATH"):
         kit.build_image("greeting", dockerfile=dockerfile)
+
+
+EXISTING = SimpleNamespace(registry=None, provider="existing")
+
+
+def test_a_cluster_that_builds_has_to_know_where_to_push(dockerfile, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
+    with pytest.raises(BadInput, match="registry=.*TRAINYARD_PULL_SECRET"):
+        kit.build_image("greeting", dockerfile=dockerfile, cluster=EXISTING)
+    with pytest.raises(BadInput, match="none is named"):
+        kit.build_image("greeting", dockerfile=dockerfile, registry="registry.example/x", builder="cluster")
+
+
+def test_buildkit_in_a_pod_gets_the_context_the_arguments_and_the_secret(dockerfile, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_PULL_SECRET", "push")
+    job = ImageBuild("registry.example/x/a:1", BuildContext(dockerfile.parent, dockerfile, {"A": "1"}))
+    carrier, main = job.objects
+    with zipfile.ZipFile(io.BytesIO(base64.b64decode(carrier["binaryData"]["context.zip"]))) as archive:
+        assert "Dockerfile" in archive.namelist()
+    spec = main["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    output = "type=image,name=registry.example/x/a:1,push=true"
+    assert container["args"] == ["Dockerfile", output, "--opt=build-arg:A=1"]
+    (docker,) = (volume for volume in spec["volumes"] if volume["name"] == "docker")
+    assert docker["secret"]["items"] == [{"key": ".dockerconfigjson", "path": "config.json"}]
+    assert "securityContext" not in container, "newuidmap gains privileges"
+
+
+def test_a_context_that_no_configmap_carries_is_refused(dockerfile):
+    (dockerfile.parent / "large").write_bytes(os.urandom(1 << 20))
+    with pytest.raises(BadInput, match=r"Dockerfile\.dockerignore"):
+        ImageBuild("registry.example/x/a:1", BuildContext(dockerfile.parent, dockerfile))
+
+
+def test_a_dockerfile_may_have_rules_of_its_own(dockerfile):
+    folder = dockerfile.parent
+    (folder / "large").write_text("")
+    (folder / ".dockerignore").write_text("")
+    (folder / "Dockerfile.dockerignore").write_text("large\n.dockerignore\n")
+    names = {path.name for path in BuildContext(folder, dockerfile).files}
+    assert "Dockerfile" in names and not {"large", ".dockerignore"} & names
 
 
 @pytest.mark.parametrize(

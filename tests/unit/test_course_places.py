@@ -1,5 +1,6 @@
 """Where the course is opened without a set-up, and what its instructor is told: all that is named exists."""
 
+import ast
 import json
 import re
 import subprocess
@@ -15,6 +16,7 @@ from .test_cli import check_command
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "instructors-guide.md").read_text(encoding="utf-8")
+LAB = ROOT / "images" / "lab"
 POST_BUILD = ROOT / "binder" / "postBuild"
 
 
@@ -33,13 +35,52 @@ def make_targets(text, *, before="^"):
 
 
 def test_the_user_of_the_dev_container_is_made_in_its_image():
-    dockerfile = (ROOT / ".devcontainer" / "Dockerfile").read_text()
-    user = devcontainer()["remoteUser"]
-    assert re.search(rf"^RUN useradd .*\b{user}$", dockerfile, re.MULTILINE)
+    settings = devcontainer()
+    path = (ROOT / ".devcontainer" / settings["build"]["dockerfile"]).resolve()
+    assert path == LAB / "Dockerfile"
+    assert re.search(rf"useradd .*\b{settings['remoteUser']}$", path.read_text(), re.MULTILINE)
+    assert settings["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"] in (
+        f"{prefix}/bin/python" for prefix in re.findall(r"python3 -m venv (/opt/\w+)", path.read_text())
+    )
+
+
+def test_compose_runs_the_image_of_the_dev_container_on_the_loopback():
+    service = yaml.safe_load((LAB / "compose.yaml").read_text())["services"]["lab"]
+    assert (LAB / service["build"]["context"]).resolve() == ROOT
+    assert service["build"]["dockerfile"] == "images/lab/Dockerfile"
+    assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+def test_a_deployment_of_the_image_is_one_that_a_strict_namespace_admits():
+    deployment = yaml.safe_load((ROOT / "manifests" / "lab" / "deployment.yaml").read_text())
+    template = deployment["spec"]["template"]
+    assert template["metadata"]["labels"].items() >= deployment["spec"]["selector"]["matchLabels"].items()
+    (container,) = template["spec"]["containers"]
+    assert template["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert template["spec"]["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    command = (LAB / "Dockerfile").read_text()
+    (port,) = (port["containerPort"] for port in container["ports"])
+    assert f"EXPOSE {port}" in command and f"--port={port}" in command
+
+
+def test_the_images_build_sees_what_its_wheels_are_made_of():
+    """Docker copies what .dockerignore lets through; the kit's wheel is made of these folders."""
+    rules = (ROOT / ".dockerignore").read_text().splitlines()
+    assert rules[0] == "*"
+    folders = ("kitlib", "localkube", "trainyard_kit")
+    data = ast.literal_eval(
+        "(" + re.search(r"for name in \(([^)]*)\)", (ROOT / "setup.py").read_text())[1] + ",)"
+    )
+    for name in (*folders, *data, "packaging", "tools", "setup.py", "pyproject.toml", "LICENSE"):
+        assert f"!{name}" in rules, name
 
 
 def test_what_containers_run_are_targets_of_the_makefile():
-    named = make_targets(devcontainer()["onCreateCommand"]) | make_targets(POST_BUILD.read_text())
+    named = make_targets(POST_BUILD.read_text())
     assert named == {"setup"}
     assert named <= targets()
 

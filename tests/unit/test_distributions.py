@@ -46,6 +46,7 @@ OTHERS = {
     "moto",
     "papermill",
 }
+STRANGER = r"(?<![\w-])(?:trainyard|kitlib|localkube)\[\w+\]"  # an extra of a project that is not ours
 PROSE = {"from", "does", "it"}  # what follows the words in a sentence
 WITH_VALUE = re.compile(
     r"-[cfirtmw]|--(constraints?|find-links|requirements?|target|python|prefix|extra|torch-backend)"
@@ -93,12 +94,13 @@ def test_nothing_names_a_distribution_that_is_neither_ours_nor_listed():
     """A project is named by the first word after a command; what stands in prose is told apart."""
     strangers = {}
     for path in files():
-        if path == Path(__file__) or path.name == "CHANGELOG.md":
+        if path == Path(__file__):
             continue
         text = path.read_text(encoding="utf-8", errors="replace")
         for name in named(text):
             if name.startswith("trainyard") and name not in OURS:
                 strangers[path.relative_to(ROOT)] = name
+        strangers |= {path.relative_to(ROOT): name for name in re.findall(STRANGER, text)}
         for match in COMMAND.finditer(text):
             words = distributions(match["words"] or match["tool"] or match["app"] or "")
             if words and words[0] not in OURS | OTHERS | PROSE and path.parts[len(ROOT.parts)] != "tests":
@@ -108,8 +110,9 @@ def test_nothing_names_a_distribution_that_is_neither_ours_nor_listed():
 
 def test_the_distributions_have_the_names_that_are_ours():
     kit = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    plane = tomllib.loads((ROOT / "packaging" / "controlplane" / "pyproject.toml").read_text())["project"]
-    assert {kit["name"], plane["name"]} == OURS
+    programs = (ROOT / "packaging").glob("*/pyproject.toml")
+    names = {tomllib.loads(path.read_text())["project"]["name"] for path in programs}
+    assert {kit["name"], *names} == OURS
     assert "trainyard" in kit["scripts"] and "kit" not in kit["scripts"]
 
 
@@ -237,3 +240,17 @@ def test_the_wheel_has_every_file_that_a_package_reads(package):
     }
     assert read - packed == set()
     assert all(any((ROOT / package).glob(pattern)) for pattern in patterns)
+
+
+def test_an_index_shows_who_made_each_package_what_it_is_about_and_no_address_that_is_not_there():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    authors = [{"name": author["name"]} for author in citation["authors"]]
+    for path in (ROOT / "pyproject.toml", *(ROOT / "packaging").glob("*/pyproject.toml")):
+        settings = tomllib.loads(path.read_text())
+        project = settings["project"]
+        assert project["authors"] == authors, path
+        assert len(project["keywords"]) >= 3 and len(project["description"]) < 120, path
+        if not settings["tool"].get("trainyard", {}).get("repository"):
+            assert "Repository" not in project.get("urls", {}), path
+    kit = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(citation["keywords"]) <= set(kit["keywords"])

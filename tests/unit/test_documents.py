@@ -20,13 +20,6 @@ def test_a_packages_page_has_no_link_that_is_dead_there():
     assert LINK.findall((ROOT / project["readme"]).read_text()) == []
 
 
-@pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "CONTRIBUTING.md", "docs/security.md"])
-def test_links_lead_to_files(name):
-    page = ROOT / name
-    for target in LINK.findall(page.read_text(encoding="utf-8")):
-        assert (page.parent / target).exists(), target
-
-
 @pytest.mark.parametrize(
     ("figure", "said"),
     [
@@ -73,3 +66,51 @@ def test_the_half_day_of_the_guide_has_180_minutes_at_most():
     agenda = guide.partition("| Half a day |")[2].partition("\n\n")[0]
     minutes = [row.split("|")[2].strip() for row in agenda.splitlines()[2:]]
     assert sum(int(number) for number in minutes if number) <= 180
+
+
+def test_the_guides_times_add_up():
+    guide = (ROOT / "docs" / "instructors-guide.md").read_text(encoding="utf-8")
+    table = guide.partition("| Notebook | Seconds |")[2].partition("\n\n")[0]
+    *notebooks, total = (int(row.split("|")[2]) for row in table.splitlines()[2:])
+    assert sum(notebooks) == total
+    assert "no other programs" not in guide.partition("| Notebook | Seconds |")[0]
+
+
+def test_readmes_argument_has_the_figures_that_were_measured():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    parts = json.loads((ROOT / "docs" / "performance.json").read_text()).values()
+    results = [result for part in parts for result in part["results"]]
+    for goal in ("first pod Running", "first job of 4 pods has trained"):
+        (result,) = (
+            result
+            for result in results
+            if result["what"] == f"create a cluster of 4 nodes → {goal}"
+            and result["peer"].startswith("kubelet")
+        )
+        for value in (result["value"], result["peer_value"]):
+            assert f"{value:.1f} s" in readme, goal
+
+
+def test_readme_speaks_of_every_machine_and_says_what_pip_takes():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    package = (ROOT / "packaging" / "PACKAGE.md").read_text(encoding="utf-8")
+    for word in ("WSL2", "Colima", "Lima", "ssh -L", "JupyterHub", "kind", "IP="):
+        assert word in readme, word
+    for page in (readme, package):
+        assert "--torch-backend=auto" in page
+
+
+def test_commands_of_readme_name_no_cluster():
+    """The only cluster is the default: a reader's first commands are short."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = [line for line in readme.splitlines() if line.startswith("    trainyard ")]
+    assert len(commands) >= 5 and not any(" -c " in line for line in commands)
+
+
+def test_each_test_that_the_page_on_security_names_exists():
+    page = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    texts: dict[str, str] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        texts[path.name] = texts.get(path.name, "") + path.read_text(encoding="utf-8")
+    for name, function in re.findall(r"`(?:[\w/]*/)?(test_\w+\.py)(?:::(\w+))?`", page):
+        assert f"def {function}" in texts.get(name, ""), f"{name}::{function}"

@@ -7,7 +7,7 @@ import pytest
 import kitlib as kit
 from trainyard_kit.exercises.checks.dataset import Entries
 
-from .exercise_answers import EXPOSED, OPTIMIZER
+from .exercise_answers import EXPOSED, OPTIMIZER, RESUME
 from .test_exercises import CONFUSION, DATASET, ELASTIC, FINISH, FLAGS, INSTRUCTION, cell, dockerfile, rows
 
 ZEROS = "__import__('numpy').zeros((classes, classes), int)"
@@ -22,6 +22,9 @@ RIGHT = [
 WRONG = [
     ("08", ELASTIC, 'state["step"] = step', 'state["step"] = rank or step', "rank 0 may be the one"),
     ("15", EXPOSED, "return total", "return int(total)", "should be"),
+    ("14", RESUME, " set_state_dict(", " (lambda *_, **__: 0)(", "learning rate"),
+    ("06", FINISH, "return correct", "return torch.tensor([7.0])", "should return"),
+    ("06", FINISH, "return correct", "return correct * 0 + 7.0", "should return"),
     ("06", FINISH, "model.module.state_dict()", "torch.nn.Linear(2, 1).state_dict()", "other values"),
     ("06", FINISH, "model.module.state_dict()", "dict.fromkeys(model.module.state_dict())", "other values"),
 ]
@@ -59,6 +62,9 @@ def test_a_package_without_its_requirements_leaves_torch_as_it_is():
         (f"{INSTRUCTION}; echo done", "if pip fails"),
         (INSTRUCTION.replace("install", "install --dry-run"), "with --dry-run"),
         (INSTRUCTION.replace("install", "install --target=/opt/more"), "with --target"),
+        (f"{INSTRUCTION}; rm -rf /root/.cache/pip", "if pip fails"),
+        (f"{INSTRUCTION.replace('--no-cache-dir ', '')} && rm -rf /tmp/pip", "pass --no-cache-dir"),
+        (f"{INSTRUCTION.replace('--no-cache-dir ', '')} && rm /root/.cache/pip", "pass --no-cache-dir"),
     ],
 )
 def test_an_instruction_that_may_leave_the_image_without_the_package_is_refused(instruction, advice):
@@ -71,6 +77,8 @@ def test_an_instruction_that_may_leave_the_image_without_the_package_is_refused(
     [
         INSTRUCTION.replace("install", "--no-input install -q"),
         f"{INSTRUCTION.replace('--no-cache-dir ', '')} && pip cache purge",
+        f"{INSTRUCTION.replace('--no-cache-dir ', '')} && rm -rf /root/.cache/pip",
+        f"{INSTRUCTION.replace('--no-cache-dir ', '')} && rm -r -f ~/.cache/",
     ],
 )
 def test_options_may_come_before_install_and_downloads_be_purged_in_the_same_layer(instruction):

@@ -27,6 +27,7 @@ COURSE = (
     "13_clean_up",
     "14_language_model",
     "15_where_the_step_goes",
+    "16_what_went_wrong",
 )
 # Published recipes: no lesson, no exercise.
 APPENDICES = ("20_cloud_accounts", "21_elastic_from_a_bucket", "22_published_commands")
@@ -99,7 +100,7 @@ def test_the_first_cell_says_goal_time_cost_what_is_needed_and_what_is_learnt(no
     assert first.cell_type == "markdown"
     assert re.match(r"# .+\n\nThe goal: ", first.source)
     rows = re.findall(r"^\| ([^|]+) \| .+ \|$", first.source, flags=re.MULTILINE)
-    assert rows == ["---", "Time", "Cost", "Before you start", "After it you can"]
+    assert rows == ["---", "Time", "Cost", "Before you start", "You will be able to"]
     assert re.search(
         r"^\| Time \| \d+ minutes for you; \w+ for the machine", first.source, flags=re.MULTILINE
     )
@@ -207,7 +208,7 @@ def test_every_part_of_a_lesson_is_there(notebook):
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     for part in PARTS:
         assert re.search(rf"^## {re.escape(part)}", text, flags=re.MULTILINE), part
-    assert "Questions to take along" in text
+    assert "Review questions" in text
 
 
 @pytest.mark.usefixtures("lesson")

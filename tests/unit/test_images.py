@@ -1,5 +1,9 @@
 """The table of images: which entry an image finds, what is run, and that the documentation shows it."""
 
+import random
+import shutil
+import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -18,6 +22,7 @@ from localkube.kubelet.images.image_table import (
     table,
 )
 
+BUSYBOX = shutil.which("busybox", path=image_programs.HOST_PATH)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "images.md"
 
 
@@ -53,6 +58,9 @@ def test_an_image_is_known_by_its_repository_and_tag(image, repository, tag):
         ),
         ("nvcr.io/nvidia/k8s/cuda-sample:nbody", UNKNOWN.shown),
         ("somebody/python", UNKNOWN.shown),
+        ("me/etcd:v3.5.9", UNKNOWN.shown),
+        ("me/jobset/jobset", UNKNOWN.shown),
+        ("team/pause", UNKNOWN.shown),
     ],
 )
 def test_an_image_finds_the_first_entry_that_fits(image, shown):
@@ -126,3 +134,116 @@ def test_the_documentation_shows_the_table():
     assert listing.document() in DOCUMENT.read_text(), (
         "write it anew: python -m localkube.kubelet.images.listing docs/images.md"
     )
+
+
+@pytest.mark.parametrize(
+    ("image", "is_replaced"),
+    [
+        ("trainyard/trainer", True),
+        ("docker.io/trainyard/trainer:latest", True),
+        ("pytorch/pytorch:2.15.0-cuda13.2-cudnn9-runtime", False),
+        ("docker.io/pytorch/pytorch", False),
+        ("localhost:5000/pytorch/pytorch", False),
+        ("torchelastic/examples:0.2.0", False),
+        ("me/pytorch-cpu:v1", False),
+        ("team/trainyard/trainer", False),
+        ("localhost:5000/trainyard/trainer", False),
+        ("python:3.12", False),
+        ("busybox", False),
+    ],
+)
+def test_the_kits_own_image_alone_is_replaced_without_asking_a_registry(image, is_replaced, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_STAND_INS", str(Path(__file__).parents[2] / "images" / "published.toml"))
+    table.cache_clear()
+    stand_in.cache_clear()
+    try:
+        assert stand_in(image).replaces(image) == is_replaced
+    finally:
+        table.cache_clear()
+        stand_in.cache_clear()
+
+
+@pytest.mark.skipif(BUSYBOX is None, reason="needs Debian's package busybox-static")
+@pytest.mark.parametrize(
+    "words", [("telnet", "--help"), ("wget", "--help"), ("httpd", "--help"), ("sh", "-c", "true")]
+)
+def test_a_busybox_of_this_machine_is_the_real_one(words):
+    folder = image_programs.Programs().find("applets").directory
+    done = subprocess.run([f"{folder}/{words[0]}", *words[1:]], capture_output=True, text=True, check=False)
+    assert "BusyBox" in done.stderr or done.returncode == 0
+
+
+def test_every_user_may_enter_the_directory_of_applets_and_run_them():
+    folder = Path(image_programs.Programs().find("applets").directory)
+    assert folder.stat().st_mode & 0o777 == 0o755
+    for path in folder.iterdir():
+        assert path.stat().st_mode & 0o555 == 0o555
+        assert (
+            not path.is_symlink() or path.resolve().parent == folder
+        )  # nothing lies elsewhere in a container
+
+
+@pytest.mark.parametrize("program", ["", BUSYBOX or ""])
+def test_nc_probes_connects_and_listens_with_and_without_a_busybox(program):
+    nc = f"{image_programs.applets_directory(program)}/nc"
+
+    def run(*words, text=""):
+        return subprocess.run(
+            [nc, *words], input=text, capture_output=True, text=True, check=False, timeout=60
+        )
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        assert run("-z", "-w", "2", "127.0.0.1", port).returncode == 0
+        assert "open" in run("-zv", "127.0.0.1", port).stderr
+    assert run("-z", "-w2", "127.0.0.1", port).returncode == 1
+    assert "refused" in run("-vz", "127.0.0.1", port).stderr
+    assert "bad address" in run("-z", "no.such.name.invalid", "80").stderr
+    port = str(random.randrange(20_000, 30_000))  # no client's own: a connection to that may be to itself
+    for listening in (["-l", "-p", port], ["-lp", port], ["-l", "127.0.0.1", port]):
+        with subprocess.Popen(
+            [nc, *listening], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+        ) as one:
+            while run("127.0.0.1", port, text="hello\n").returncode:
+                assert one.poll() is None
+            assert one.communicate(timeout=60)[0] == "hello\n"
+
+
+def test_a_bundle_brings_busybox_to_a_machine_without_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(image_programs, "HOST_PATH", "/nowhere")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert image_programs.busybox() == ""
+    bundled = tmp_path / "trainyard" / "programs" / "busybox" / "busybox"
+    bundled.parent.mkdir(parents=True)
+    bundled.write_text("#!/bin/sh\necho telnet\n")
+    bundled.chmod(0o755)
+    assert image_programs.busybox() == str(bundled)
+    folder = Path(image_programs.applets_directory(str(bundled)))
+    assert (folder / "telnet").readlink() == Path("busybox")
+    assert image_programs.Programs().missing_applets({"command": ["telnet", "api"]}) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "missing"),
+    [
+        (["sh", "-c", "until nc -z -w 2 api 443; do echo waiting; sleep 2; done"], []),
+        (["telnet", "api", "80"], ["telnet"]),
+        (["sh", "-c", "ping -c 1 $host && wget -q http://ping.example/nc.txt"], ["wget"]),
+        (["sh", "-c", "echo $nc; ./ping; cat telnet.txt; export httpd=1"], []),
+    ],
+)
+def test_without_a_busybox_the_missing_programs_of_a_command_are_named(command, missing, monkeypatch):
+    monkeypatch.setattr(image_programs, "HOST_PATH", "/nowhere")
+    assert image_programs.Programs().missing_applets({"command": command}) == missing
+
+
+@pytest.mark.skipif(BUSYBOX is None, reason="needs Debian's package busybox-static")
+def test_names_are_looked_up_as_the_hosts_programs_do_and_plain_mode_keeps_those():
+    folder = image_programs.Programs().find("applets").directory
+    assert (
+        "Address 1: 127."
+        in subprocess.run(
+            [f"{folder}/nslookup", "localhost"], capture_output=True, text=True, check=True
+        ).stdout
+    )
+    assert image_programs.Programs(preloaded=True).busybox == ""

@@ -198,6 +198,7 @@ def test_a_cluster_whose_kubeconfig_is_gone_names_the_file_that_is_to_be_removed
     kubeconfig = tmp_path / "config"
     kubeconfig.write_text(KUBECONFIG)
     ExistingCluster("lab", kubeconfig=kubeconfig).remembered()
+    existing._forget_here("lab")  # another kernel has connected to it
     kubeconfig.unlink()
     with pytest.raises(BadInput, match='"rm (.*lab.json)" lets the kit forget') as refused:
         clusters.find("lab", provider="existing")

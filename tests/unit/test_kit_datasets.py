@@ -20,6 +20,8 @@ def test_the_pod_gets_the_notebooks_proxies_and_mirror_and_nothing_else(monkeypa
     monkeypatch.setenv("SECRET", "of the notebook")
     env = {row["name"]: row["value"] for row in container(DatasetJob("mnist", volume="shared"))["env"]}
     assert env == {
+        "HOME": "/tmp",
+        "USER": "trainyard",
         "PYTHONUNBUFFERED": "1",
         "NVIDIA_VISIBLE_DEVICES": "void",
         "https_proxy": "http://proxy.example:3128",

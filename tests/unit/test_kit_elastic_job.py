@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import yaml
 from elastic_job import controller
 
 import kitlib as kit
@@ -62,14 +63,41 @@ def test_a_job_that_names_no_etcd_has_its_own_beside_its_workers(job, monkeypatc
     assert meta["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
     assert made["Service"]["spec"]["selector"] == meta["labels"]
     assert "--advertise-client-urls=http://digits-etcd:2379" in str(made["Pod"]["spec"])
-    operator = "".join(path.read_text() for path in folder.glob("*.yaml") if path.name != "etcd.yaml")
-    assert "quay.io/coreos/etcd" not in operator
+    others = [item for path in folder.glob("*.yaml") if path.name != "etcd.yaml" for item in read_all(path)]
+    shared = [item for item in others if "quay.io/coreos/etcd" in str(item)]
+    assert [item["metadata"] for item in shared] == [{"name": "etcd", "namespace": "default"}]
+    (policy,) = [item for item in others if item["kind"] == "NetworkPolicy"]
+    assert policy["spec"]["podSelector"]["matchLabels"] == shared[0]["spec"]["selector"]["matchLabels"]
+    assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {}}]}]  # of its own namespace
 
 
-def test_a_job_that_names_an_etcd_meets_there(job):
+def read_all(path):
+    return [item for item in yaml.safe_load_all(path.read_text()) if item]
+
+
+@pytest.mark.parametrize("labels", [{}, {controller.RENDEZVOUS: "another"}])
+def test_a_job_that_names_an_etcd_meets_there(job, labels, monkeypatch):
     job["spec"]["rdzvEndpoint"] = "etcd-service:2379"
+    monkeypatch.setattr(controller, "request", lambda *_, **__: {"metadata": {"labels": labels}})
     assert "--rdzv_endpoint=etcd-service:2379" in controller.rendezvous(job)
     assert controller.etcd_ready(job, NOW)
+    job["spec"]["rdzvEndpoint"] = "etcd-service.elastic-job:2379"
+    assert not controller.has_own_etcd(job)
+
+
+def test_an_etcd_that_a_job_names_and_nobody_has_made_is_made(job, monkeypatch):
+    """As the workshop's page has it: its set-up starts etcd-service, and the job names it."""
+    monkeypatch.setattr(controller, "ETCD", config.manifests("operators", "elastic-job") / "etcd.yaml")
+    sent = []
+    monkeypatch.setattr(
+        controller, "request", lambda verb, path, body=None: sent.append(body) if body else None
+    )
+    job["spec"]["rdzvEndpoint"] = "etcd-service:2379"
+    assert not controller.etcd_ready(job, NOW)
+    assert [(item["kind"], item["metadata"]["name"]) for item in sent] == [
+        ("Service", "etcd-service"),
+        ("Pod", "etcd-service"),
+    ]
 
 
 def test_a_worker_has_a_headless_service_of_its_name_and_belongs_to_its_job(job):

@@ -205,3 +205,90 @@ def test_a_credential_plugin_that_fails_is_shown_in_its_own_words(tmp_path, refu
 def test_nobody_is_advised_to_give_rights_to_anonymous(words):
     error = rejected(403, json.dumps({"message": words}).encode(), about="nodes")
     assert "kubectl create" not in error.fix and "sign in" in error.fix
+
+
+def _status(message, reason, **details):
+    return json.dumps({"kind": "Status", "message": message, "reason": reason, "details": details}).encode()
+
+
+GONE = "create not allowed while custom resource definition is terminating"
+COULD_NOT = "the server could not find the requested resource"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "missing"),
+    [
+        (404, b"404 page not found\n", True),  # not yet served, or no longer
+        (404, _status(COULD_NOT, "NotFound"), True),
+        (405, _status(GONE, "MethodNotAllowed"), True),
+        (404, _status('namespaces "ada" not found', "NotFound", kind="namespaces"), False),
+        (404, _status('configmaps "notes" not found', "NotFound", kind="configmaps"), False),
+        (405, _status("the server does not allow this method", "MethodNotAllowed"), False),
+        (422, _status("invalid", "Invalid"), False),
+    ],
+)
+@pytest.mark.parametrize("write", ["create", "apply"])
+def test_a_write_to_a_kind_that_discovery_lists_and_nobody_serves_says_that_it_is_missing(
+    write, status, body, missing, unserving, tmp_path
+):
+    item = {"apiVersion": "elastic.pytorch.org/v1alpha1", "kind": "ElasticJob", "metadata": {"name": "a"}}
+    server, answer = unserving
+    answer |= {"status": status, "body": body}
+    (tmp_path / "config").write_text(PLUGIN.format(server=server, exec="null"))
+    with pytest.raises(Rejected) as caught:
+        getattr(Kube(tmp_path / "config", cluster="lab"), write)(item)
+    assert ("has no kind ElasticJob in elastic.pytorch.org/v1alpha1" in caught.value.what) == missing
+    assert caught.value.status == (404 if missing else status)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("write", ["create", "apply"])
+def test_a_write_is_sent_again_where_the_api_server_asks_for_it(write, status, unserving, tmp_path):
+    server, answer = unserving
+    item = {"apiVersion": "elastic.pytorch.org/v1alpha1", "kind": "ElasticJob", "metadata": {"name": "a"}}
+    answer |= {"status": 201, "body": json.dumps(item).encode(), "busy": [status, status]}
+    (tmp_path / "config").write_text(PLUGIN.format(server=server, exec="null"))
+    assert getattr(Kube(tmp_path / "config", cluster="lab"), write)(item) == item
+    answer["busy"] = [status] * 11
+    with pytest.raises(Rejected, match="initializing"):
+        getattr(Kube(tmp_path / "config", cluster="lab"), write)(item)
+    assert not answer["busy"]
+
+
+@pytest.fixture
+def unserving():
+    """An API server that lists a kind and refuses to write it: its address, and what it answers."""
+    answer = {"busy": []}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            resource = {"name": "elasticjobs", "kind": "ElasticJob", "namespaced": True}
+            self._answer(200, json.dumps({"resources": [resource]}).encode())
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            if answer["busy"]:
+                body = _status("storage is (re)initializing", "TooManyRequests")
+                self._answer(answer["busy"].pop(), body, {"Retry-After": "0"})
+            else:
+                self._answer(answer["status"], answer["body"])
+
+        do_PATCH = do_POST
+
+        def _answer(self, status, body, headers=()):
+            self.send_response(status)
+            for name, value in dict(headers).items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", answer
+        server.shutdown()
+        thread.join()

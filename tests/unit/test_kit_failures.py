@@ -3,15 +3,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kitlib.causes import Diagnosis, Facts, causes
 from kitlib.display.tracebacks import Line
 from kitlib.k8s import pods
-from kitlib.runs.logs import failure
-from kitlib.runs.status import RunStatus
+from kitlib.runs.diagnosis import run_failed
+from kitlib.runs.status import RunObjects
 
 from . import objects
 
 MANIFESTS = Path(__file__).parents[2] / "manifests"
-STATUS = RunStatus("Failed", "rank 1: Error, exit code 1")
 TORCHRUN = [
     "E1121 3 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1) local_rank: 0",
     "Traceback (most recent call last):",
@@ -20,10 +20,17 @@ TORCHRUN = [
     "====",
 ]
 
+ONE = {pods.INDEX: "1"}
+
 
 def failed_pod(rank, at):
     labels = {pods.INDEX: str(rank)}
     return objects.pod(f"pod-{rank}", phase="Failed", labels=labels, state=objects.terminated(1, at))
+
+
+def failure(ended, log):
+    facts = Facts(pods=ended, logs=log, phase="Failed")
+    return run_failed(Diagnosis('run "digits"', "Failed", tuple(causes(facts))))
 
 
 def explain(written):
@@ -31,13 +38,13 @@ def explain(written):
         rank: [Line(f"2026-01-01T00:00:0{rank}Z", text) for text in texts] for rank, texts in written.items()
     }
     ended = [failed_pod(0, "2026-01-01T00:00:09Z"), failed_pod(1, "2026-01-01T00:00:05Z")]
-    return failure(STATUS, ended, log, about='run "digits"')
+    return failure(ended, log)
 
 
 def test_without_a_traceback_the_last_words_of_the_rank_that_ended_first_are_shown():
     error = explain({0: ["hello"], 1: ["starting", "the data is not there", *TORCHRUN]})
     assert error.rank == 1
-    assert error.what == "rank 1: Error, exit code 1"
+    assert error.what == "rank 1 failed first: exit code 1; its last line: the data is not there"
     assert error.detail == "starting\nthe data is not there"
 
 
@@ -53,12 +60,8 @@ def test_a_rank_whose_node_is_gone_comes_before_those_that_were_deleted_for_it()
     lost["metadata"]["deletionTimestamp"] = killed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:04Z"
     lost["spec"]["nodeName"] = "node-1"
     assert pods.node_unreachable(lost)
-    error = failure(RunStatus("Failed", ""), [killed, lost], {}, about='run "digits"')
+    error = failure([killed, lost], {})
     assert error.rank == 1
-
-
-def test_torchruns_report_is_shown_when_it_is_all_there_is():
-    assert explain({1: TORCHRUN}).detail == TORCHRUN[0]
 
 
 def test_a_traceback_comes_first():
@@ -72,7 +75,7 @@ def test_the_last_words_of_a_pod_explain_what_its_lost_log_cannot():
     pod = failed_pod(0, "2026-01-01T00:00:09Z")
     message = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no'
     pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = message
-    error = failure(STATUS, [pod], {}, about='run "digits"')
+    error = failure([pod], {})
     assert error.what == "rank 0 failed first: ValueError: no"
     assert error.detail == message
     assert pods.why(pod) == "Error, exit code 1: ValueError: no"
@@ -83,9 +86,21 @@ def test_a_pod_that_ran_out_of_memory_is_named_with_what_to_do(written):
     pod = failed_pod(1, "2026-01-01T00:00:05Z")
     pod["status"]["containerStatuses"][0]["state"]["terminated"] |= {"exitCode": 137, "reason": "OOMKilled"}
     log = {rank: [Line("2026-01-01T00:00:01Z", text) for text in texts] for rank, texts in written.items()}
-    error = failure(STATUS, [pod], log, about='run "digits"')
+    error = failure([pod], log)
     assert (error.what, error.rank) == ("rank 1 was OOMKilled: it needs more than its memory limit", 1)
     assert "memory=" in error.fix
+
+
+def test_a_pod_that_replaces_a_failed_one_does_not_hide_its_end():
+    """The Training Operator deletes the failed pod, makes another, and then gives up."""
+    ended, waiting = failed_pod(1, "2026-01-01T00:00:05Z"), objects.pod("pod-1", phase="Pending", labels=ONE)
+    ended["metadata"] |= {"uid": "a", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    waiting["metadata"] |= {"uid": "b", "creationTimestamp": "2026-01-01T00:00:06Z"}
+    run = RunObjects(None, "digits")
+    run.observe(ended)
+    assert run.newest([waiting], started=True) == [ended]
+    assert run.newest([waiting]) == [waiting], "why it waits is in the other"
+    assert RunObjects(None, "digits").newest([waiting], started=True) == [waiting]
 
 
 def test_a_long_last_message_without_a_traceback_is_no_reason():

@@ -1,3 +1,4 @@
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -5,7 +6,7 @@ import pytest
 import yaml
 
 import kitlib as kit
-from kitlib.errors import BadInput, KitError, RunExists
+from kitlib.errors import BadInput, KitError, Rejected, RunExists
 from kitlib.jobs.sources import flags
 
 from . import objects
@@ -158,7 +159,7 @@ def test_an_image_is_a_name(job_of, wrong):
     [
         (
             {"epochs": 3, "log_every": 5, "amp": True, "off": False, "none": None},
-            ["--epochs=3", "--log-every=5", "--amp"],
+            ["--epochs=3", "--log_every=5", "--amp"],
         ),
         (["--lr", 0.1], ["--lr", "0.1"]),
         ((), []),
@@ -211,7 +212,7 @@ def test_a_trainer_is_found_from_any_folder(monkeypatch, tmp_path):
 def test_a_trainer_that_cannot_run_is_refused_before_anything_is_launched(source, words, trainer):
     trainer.write_bytes(source)
     with pytest.raises(BadInput, match=words):
-        kit.IndexedJob(trainer)
+        kit.IndexedJob(trainer).manifest()
 
 
 def test_a_trainer_that_is_not_there_is_named_with_the_places_that_were_searched():
@@ -256,7 +257,7 @@ class Api:
     cluster, namespace = "fake", "default"
 
     def __init__(self):
-        self.objects = {}
+        self.objects, self.uids = {}, itertools.count()
 
     def get_all(self, kind, *, labels="", fields=""):
         key, _, value = labels.partition("=")
@@ -273,12 +274,16 @@ class Api:
         return self.objects.get((kind, name))
 
     def create(self, item, *, dry_run=False):
-        assert (item["kind"], item["metadata"]["name"]) not in self.objects
+        if (item["kind"], item["metadata"]["name"]) in self.objects:
+            raise Rejected("it exists", about="", fix="", status=409, reason="AlreadyExists")
+        created = item | {"metadata": item["metadata"] | {"uid": str(next(self.uids))}}
         if not dry_run:
-            self.objects[item["kind"], item["metadata"]["name"]] = item
+            self.objects[item["kind"], item["metadata"]["name"]] = created
+        return created
 
-    def delete(self, kind, name):
-        self.objects.pop((kind, name), None)
+    def delete(self, kind, name, *, uid):
+        if self.objects.get((kind, name), {"metadata": {"uid": ""}})["metadata"]["uid"] == uid:
+            del self.objects[kind, name]
 
 
 @pytest.fixture
@@ -301,6 +306,57 @@ def test_a_launch_replaces_an_earlier_run_of_its_name_only_if_it_is_asked_to(tra
 def test_a_launch_warns_of_a_tag_of_the_official_image_that_does_not_exist(trainer, cluster, caplog):
     kit.launch(kit.IndexedJob(trainer, name="right", image="pytorch/pytorch"), cluster=cluster)
     kit.launch(kit.IndexedJob(trainer, name="wrong", image="pytorch/pytorch:2.15.0"), cluster=cluster)
-    (record,) = caplog.records
+    (record,) = [record for record in caplog.records if "process group" not in record.message]
     assert 'run "wrong"' in record.message
     assert 'no tag "2.15.0" of pytorch/pytorch' in record.message
+
+
+def test_environment_variables_reach_the_trainer_as_they_are_and_replace_the_kits_own(job_of):
+    env = {
+        "WANDB_MODE": "offline",
+        "PRICE": "$(HOME) $$5",
+        "STEPS": 3,
+        "PYTHONUNBUFFERED": "0",
+        "PYTHONPATH": "/mine",
+    }
+    variables = container_of(job_of(env=env))["env"]
+    values = {variable["name"]: variable.get("value") for variable in variables}
+    assert len(values) == len(variables)
+    assert values["WANDB_MODE"] == "offline" and values["STEPS"] == "3" and values["PYTHONUNBUFFERED"] == "0"
+    assert values["PRICE"] == "$$(HOME) $$$$5"  # which Kubernetes expands to the text itself
+    assert "/mine" in values["PYTHONPATH"].split(":") and "_trainyard" in values["PYTHONPATH"]
+    assert values["MASTER_ADDR"] == "digits-0.digits"
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"RANK": "0"}, "set for each rank"),
+        ({"MASTER_ADDR": "here"}, "set for each rank"),
+        ({"PET_NNODES": "2"}, "set for each rank"),
+        ({"A=B": "1"}, "not a name of an environment variable"),
+        ({"": "1"}, "not a name of an environment variable"),
+        ({"DEBUG": True}, "is text"),
+        ({"DEBUG": None}, "is text"),
+        (["DEBUG=1"], "are a dict"),
+    ],
+)
+def test_environment_variables_that_no_trainer_would_get_are_refused(job_of, env, message):
+    with pytest.raises(BadInput, match=message):
+        job_of(env=env)
+
+
+def test_python_starts_a_program_or_a_module_once_in_each_pod(job_of, trainer):
+    assert container_of(job_of(nodes=1, launcher="python"))["command"] == [
+        "python",
+        "/trainyard/trainer/my_trainer.py",
+    ]
+    objects = kit.IndexedJob(module="my_trainer", root=trainer.parent, launcher="python").objects
+    (container,) = objects[-1]["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == ["python", "-m", "my_trainer"]
+
+
+@pytest.mark.parametrize("options", [{"launcher": "mpirun"}, {"launcher": "python", "processes_per_node": 2}])
+def test_a_launcher_that_cannot_start_the_ranks_is_refused(job_of, options):
+    with pytest.raises(BadInput, match="launcher|one process"):
+        job_of(**options)

@@ -135,3 +135,16 @@ def test_the_log_of_a_watch_has_words_in_place_of_json():
     first, second = log_tail.rows()
     assert first == [2, "00:00:01", "epoch 3  step 140  loss 0.4312  1,204 images/s"]
     assert second[0] == "worker-2"
+
+
+@pytest.mark.parametrize(("line", "count"), [("loss 0.5 " * 8, 50_000), ("x" * 3_000_000, 1), (STEP, 20_000)])
+def test_a_cell_shows_the_end_of_a_long_log_and_its_text_is_whole(line, count):
+    log = Log([(0, Line("", f"{line} {number}")) for number in range(count)])
+    shown = repr(log)
+    assert len(shown) < 300_000
+    assert len(shown.splitlines()) <= 1001
+    assert str(log).count(line) == count
+    if count > 1000:
+        assert (
+            shown.splitlines()[0] == f"… {count - 1000:,} earlier lines; print(run.logs()) shows all of them"
+        )

@@ -4,6 +4,7 @@ import functools
 import hashlib
 import http.server
 import io
+import re
 import subprocess
 import tarfile
 import threading
@@ -14,6 +15,7 @@ import yaml
 
 from kitlib import config, plugins
 from kitlib.errors import BadInput, InstallFailed
+from kitlib.k8s import manifests
 from kitlib.operators import catalog, install
 from kitlib.operators.catalog import OPERATORS, OperatorPart
 from localkube.controlplane.recipes import RECIPES
@@ -137,3 +139,13 @@ def test_each_part_is_labelled_so_that_it_is_found_again(part):
 def test_each_part_has_a_version_in_its_address_and_a_digest(part):
     assert part.version in part.url
     assert len(part.digest) == 64
+
+
+def test_a_gpu_cluster_needs_nothing_from_a_web_address_and_an_image_of_a_known_digest():
+    (part,) = OPERATORS["nvidia-device-plugin"]
+    (workload,) = manifests.read(config.manifests("operators", part.name, "daemonset.yaml"))
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    assert not part.url
+    assert re.fullmatch(
+        rf"nvcr\.io/nvidia/k8s-device-plugin:{part.version}@sha256:[0-9a-f]{{64}}", container["image"]
+    )

@@ -25,7 +25,7 @@ def spec_of(trainer):
     def make(way, **arguments):
         job = way(trainer, name="digits", **arguments)
         config_map, main = job.objects
-        assert config_map["data"] == {"mine.py": "print('hello')\n"}
+        assert config_map["data"]["mine.py"] == "print('hello')\n"
         assert main["metadata"]["labels"]["trainyard/run"] == "digits"
         return main["spec"]
 
@@ -79,7 +79,7 @@ def test_volumes_and_gpus_reach_the_pods_of_a_train_job_as_patches(spec_of):
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     volumes = {volume["name"]: volume for volume in pods["volumes"]}
     assert volumes[mounts["/data"]]["persistentVolumeClaim"] == {"claimName": "shared"}
-    assert volumes[mounts["/trainyard/trainer"]]["configMap"] == {"name": "digits"}
+    assert volumes[mounts["/trainyard/trainer"]]["configMap"]["name"] == "digits"
     assert volumes[mounts["/dev/shm"]]["emptyDir"] == {"medium": "Memory"}
     assert pods["tolerations"][0]["key"] == "nvidia.com/gpu"
     assert (spec["trainer"]["numNodes"], spec["trainer"]["numProcPerNode"]) == (3, 2)
@@ -92,7 +92,7 @@ class GpuPool(Cluster):
 
     provider = "pool"
     create = find = list = kubeconfig = kubectl_command = delete = explain = None
-    kube = SimpleNamespace(get_all=lambda kind: [])
+    kube = SimpleNamespace(get_all=lambda kind: [], raw=lambda path: {})
 
     def trainer_image(self):
         return "registry.example/trainer@sha256:0"

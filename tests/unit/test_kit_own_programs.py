@@ -47,7 +47,8 @@ def fit(steps, name="mine"):
 def test_packages_and_modules_beside_a_program_are_carried_at_their_paths(program):
     made = objects_of(kit.IndexedJob(program, name="mine"))
     data, (volume, *_) = made["ConfigMap"]["data"], made["Job"]["spec"]["template"]["spec"]["volumes"]
-    assert set(data) == {"train.py", "utils..__init__.py", "utils..data.py", "helper.py"}
+    own = {"train.py", "utils..__init__.py", "utils..data.py", "helper.py"}
+    assert set(data) == own | {"_trainyard..sitecustomize.py"}
     items = {item["path"]: item["key"] for item in volume["configMap"]["items"]}
     assert items["utils/data.py"] == "utils..data.py"
 
@@ -62,7 +63,9 @@ def test_named_files_are_beside_the_program_and_copied_into_the_working_director
         assert {"/trainyard/trainer", "/workspace"} <= {
             mount["mountPath"] for mount in container["volumeMounts"]
         }
-    assert spec["initContainers"][0]["args"] == ["", "config.yaml", "pictures"]
+    assert spec["initContainers"][0]["args"] == ["", ".", "config.yaml", "pictures"]
+    resources = spec["initContainers"][0]["resources"]
+    assert resources["requests"].keys() >= resources["limits"].keys(), "a limit alone is the request as well"
 
 
 def test_a_workspace_is_the_runs_own_folder_on_a_volume(program):
@@ -88,7 +91,7 @@ def test_every_kind_of_job_takes_a_function_files_and_a_workspace(kind, program)
 def test_what_is_too_large_says_which_files_and_the_way_out(program):
     (program.parent / "big.bin").write_bytes(bytes(sources.CONFIG_MAP_BYTES))
     with pytest.raises(BadInput, match=r"largest: big.bin 1,044,480") as error:
-        kit.IndexedJob(program, files=["big.bin"])
+        kit.IndexedJob(program, files=["big.bin"]).manifest()
     assert "volume.upload" in error.value.fix
 
 
@@ -253,6 +256,24 @@ def test_processes_of_torchrun_run_here_and_are_measured():
     assert run.logs(rank=1) == "own: loss 0.5"
     assert list(run.metrics().loss) == [0.5, 0.5]
     assert "2 ranks" in repr(run.plot())
+    run.delete()
+
+
+def fail_on_rank_1():
+    from torch import distributed, ones
+
+    distributed.init_process_group("gloo")
+    if distributed.get_rank() == 1:
+        raise ValueError("bad label 12")
+    distributed.all_reduce(ones(1))
+
+
+def test_of_several_ranks_here_the_one_that_failed_by_itself_is_named():
+    """torchrun and torch both put the rank before each line of such a traceback."""
+    run = kit.torchrun(fail_on_rank_1, processes_per_node=2)
+    with pytest.raises(RunFailed, match="rank 1 failed first: ValueError: bad label 12"):
+        run.wait(timeout=120)
+    assert run.why().first.kind == "Exception"
     run.delete()
 
 

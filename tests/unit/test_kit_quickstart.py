@@ -7,11 +7,13 @@ import nbformat
 import pytest
 from click.testing import CliRunner
 
+from kitlib.display.progress import Progress
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput
+from kitlib.k8s import pods
 from trainyard_kit.cli.course import copy_course
 from trainyard_kit.cli.main import main
-from trainyard_kit.cli.quickstart import HEIGHT, LossPrinter, chart
+from trainyard_kit.cli.quickstart import HEIGHT, LossPrinter, ProgressPrinter, chart
 
 
 def columns(drawn):
@@ -48,7 +50,7 @@ def test_files_that_notebooks_name_are_in_the_copy(tmp_path):
         for cell in nbformat.read(path, as_version=4).cells
         for name in re.findall(LINK if cell.cell_type == "markdown" else SHOWN, cell.source)
     }
-    assert len(notebooks) == 19 and len(named) > 40
+    assert len(notebooks) == 20 and len(named) > 40
     missing = {name for name in named if not (tmp_path / "notebooks" / name).exists()}
     assert missing == {"../settings/cifar10.toml"}, "notebook 07 names it to show an error"
 
@@ -73,5 +75,74 @@ def test_what_was_changed_is_named_and_nothing_is_written(tmp_path):
 def test_the_command_says_how_to_open_the_notebooks(tmp_path):
     said = CliRunner().invoke(main, ["course", str(tmp_path / "course")])
     assert said.exit_code == 0, said.output
-    ((folder, opened),) = re.findall(r"jupyter lab (\S+), and open (\S+)", said.output)
+    ((folder, opened),) = re.findall(r"jupyter lab (?:--allow-root )?(\S+), and open (\S+)", said.output)
     assert Path(folder, opened).is_file()
+
+
+@pytest.mark.parametrize(("user", "root"), [(0, True), (1000, False)])
+def test_root_gets_the_option_without_which_jupyterlab_ends(tmp_path, monkeypatch, user, root):
+    monkeypatch.setattr("trainyard_kit.cli.course.os.getuid", lambda: user)
+    said = CliRunner().invoke(main, ["course", str(tmp_path / "course")])
+    assert ("--allow-root" in said.output) is root
+
+
+STEP = '{"event":"step","time":1,"rank":0,"world_size":2,"step":5,"steps":9,"loss":1.5,"images_per_s":20}'
+
+
+@pytest.mark.parametrize("printer", [LossPrinter, ProgressPrinter])
+@pytest.mark.parametrize(
+    "text", [STEP, '{"event":"eval","time":1,"rank":0,"world_size":2,"accuracy":1}', "hello"]
+)
+def test_the_quick_start_shows_a_picture_in_place_of_the_log(capsys, printer, text):
+    printer("digits").show(0, Line("", text))
+    assert capsys.readouterr().out == ""
+
+
+def test_the_bar_of_the_quick_start_names_no_second_loss():
+    printer = LossPrinter("digits")
+    printer.add(0, Line("", STEP))
+    assert printer.figures == "20 images/s"
+
+
+def pod(*states):
+    return {"status": {"containerStatuses": [{"state": state} for state in states]}}
+
+
+@pytest.mark.parametrize(
+    ("pods_of_run", "seconds"),
+    [
+        ([], None),
+        ([{}], None),
+        ([pod({"running": {"startedAt": "2026-01-01T00:00:00Z"}})], None),
+        (
+            [
+                pod(
+                    {
+                        "terminated": {
+                            "startedAt": "2026-01-01T00:00:05Z",
+                            "finishedAt": "2026-01-01T00:00:17Z",
+                        }
+                    }
+                ),
+                pod(
+                    {
+                        "terminated": {
+                            "startedAt": "2026-01-01T00:00:04Z",
+                            "finishedAt": "2026-01-01T00:00:16Z",
+                        }
+                    }
+                ),
+            ],
+            13.0,
+        ),
+        ([pod({"terminated": {"exitCode": 1}})], None),
+    ],
+)
+def test_the_time_of_a_run_is_that_of_its_containers(pods_of_run, seconds):
+    assert pods.seconds_run(pods_of_run) == seconds
+
+
+def test_a_result_names_the_time_of_the_run_and_not_that_of_the_wait(caplog):
+    with caplog.at_level("INFO", logger="trainyard"):
+        Progress("run digits").done("Succeeded", seconds=13.4)
+    assert "run digits: Succeeded (13 s)" in caplog.text

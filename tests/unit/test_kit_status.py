@@ -1,5 +1,6 @@
 import pytest
 
+from kitlib.causes import Facts, causes
 from kitlib.k8s import pods
 from kitlib.runs.status import run_status
 
@@ -10,6 +11,8 @@ WORDS = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
 
 def job(*conditions, completions=2, **status):
     return {
+        "kind": "Job",
+        "metadata": {"name": "x"},
         "spec": {"completions": completions},
         "status": {
             "conditions": [{"type": kind, "status": "True", "message": f"{kind}!"} for kind in conditions]
@@ -53,8 +56,8 @@ def ended(rank, code, at, **more):
         ((job("Failed"), []), "Failed: Failed!"),
         ((job(), [pod(0), silent(1)]), "Running: 2 of 2 pods; rank 1: its node node-0 does not answer"),
         (
-            (job("Failed"), [pod(0), silent(1, evicted=True, deletionTimestamp="t")]),
-            "Failed: rank 1: its node node-0 does not answer, and it was evicted",
+            (job("Failed"), [pod(0), silent(1, evicted=True, deletionTimestamp="2026-01-01T00:00:00Z")]),
+            "Failed: node node-0 (rank 1) does not answer",
         ),
     ],
 )
@@ -65,11 +68,11 @@ def test_a_run_is_judged_by_its_job_and_pods(seen, text):
 def replicas(*conditions, kind="PyTorchJob", specs="pytorchReplicaSpecs"):
     made = job(*conditions)
     made["spec"] = {specs: {"Master": {"replicas": 1}, "Worker": {"replicas": 2}}}
-    return {"kind": kind, **made}
+    return made | {"kind": kind}
 
 
 def train_job(*conditions):
-    return {"kind": "TrainJob", **job(*conditions), "spec": {"trainer": {"numNodes": 3}}}
+    return job(*conditions) | {"kind": "TrainJob", "spec": {"trainer": {"numNodes": 3}}}
 
 
 @pytest.mark.parametrize(
@@ -108,13 +111,16 @@ def test_a_failed_run_names_the_pod_that_failed_first():
         ended(0, 1, "2026-01-01T00:00:09Z"),
         ended(1, 127, "2026-01-01T00:00:02Z", message="not found"),
     )
-    assert (
-        run_status(job("FailureTarget"), [later, first]).reason == "rank 1: Error, exit code 127: not found"
-    )
+    failed = job("FailureTarget")
+    reason = run_status(failed, [later, first]).reason
+    assert reason == "rank 1 failed first: exit code 127; its last line: not found"
+    assert causes(Facts(main=failed, pods=[later, first], phase="Failed"))[0].line == reason
 
 
 def test_warnings_explain_pods_that_could_not_even_be_made():
-    assert run_status(job(), [], [{"message": "exceeded quota"}]).reason == "exceeded quota"
+    event = {"involvedObject": {"kind": "Job", "name": "x"}, "type": "Warning", "metadata": {}}
+    event |= {"reason": "FailedCreate", "message": "Error creating: no room"}
+    assert run_status(job(), [], [event]).reason == "Job x cannot create its pods: no room"
 
 
 def test_a_container_that_waits_says_what_for():
@@ -130,7 +136,7 @@ def test_a_container_that_waits_says_what_for():
         (ended(0, 0, "t"), "Completed"),
         (ended(0, 1, "t"), "Error"),
         (ended(0, 137, "t") | {}, "Error"),
-        (pod(deletionTimestamp="t"), "Terminating"),
+        (pod(deletionTimestamp="2026-01-01T00:00:00Z"), "Terminating"),
         (pod(0, "Pending", {"waiting": {"reason": "ContainerCreating"}}), "ContainerCreating"),
         ({"metadata": {"name": "x"}, "spec": {}}, "Pending"),
     ],

@@ -194,3 +194,41 @@ def test_training_and_validation_of_one_log_are_two_curves():
 def test_a_line_of_any_length_is_read_at_once(unit):
     """A pod must not occupy its reader: the time grows with the length of a line, not with its square."""
     read("loss " + unit * (1_000_000 // len(unit)))
+
+
+CORPUS = tomllib.loads(Path(__file__).with_name("log_corpus.toml").read_text(encoding="utf-8"))
+FORMATS = [
+    *((f"{entry['source']} {entry['format'][:40]!a}", entry) for entry in CORPUS["format"]),
+    *((entry["about"], entry) for entry in CORPUS["line"]),
+]
+
+
+@pytest.mark.parametrize("entry", [entry for _, entry in FORMATS], ids=[name for name, _ in FORMATS])
+def test_the_losses_of_a_public_format_are_those_that_a_reader_sees(entry):
+    """Each is read on its own; a wrong point is worse than none."""
+    training, validation = read(*(line for text in entry["lines"] for line in text.split("\n")))
+    assert (training, validation) == (entry["train"], entry["eval"])
+
+
+def test_a_hundred_formats_name_the_source_in_which_they_stand():
+    assert len(CORPUS["format"]) >= 100
+    assert {entry["source"].split()[0] for entry in CORPUS["format"]} == CORPUS["commits"].keys()
+
+
+@pytest.mark.parametrize(
+    ("line", "training", "validation"),
+    [
+        ("Validation loss 40:  0.512500  ", [], [0.5125]),
+        ("Train loss 40 0.512500 Grad Norm 1.500000 0.25s/it", [0.5125], []),
+        ("Test: [3/200]\tTime 0.250 (0.300)\tLoss 0.5125 (0.6125)", [], [0.5125]),
+        ("Epoch: 3, Loss avg: 0.5125", [0.5125], []),
+        ("The average loss for epoch 3 is    0.51 and mean absolute error is    1.25.", [0.51], []),
+        ("Epoch 3, Loss G:  0.5125, Loss D:  0.6125", [0.5125], []),
+        ("target_val_loss:3.28000", [], []),
+        ("loss_type=2.0, loss_weights 0.5", [], []),
+        ("Iter 17 scaled loss: 33554432.0", [], []),
+        ("Best trial final validation loss: 0.5125", [], []),
+    ],
+)
+def test_what_counts_or_aims_is_no_loss(line, training, validation):
+    assert read(line) == (training, validation)

@@ -6,7 +6,7 @@ import pytest
 
 import kitlib as kit
 from kitlib.errors import BadInput
-from kitlib.jobs import launcher
+from kitlib.jobs import checks, launcher
 from kitlib.k8s import job_kinds, names
 from kitlib.metrics import events
 from kitlib.metrics.rank_processes import rank_processes
@@ -59,12 +59,15 @@ def test_workers_are_made_of_the_template_as_it_is_patched(trainer):
 def test_a_pod_is_awaited_only_where_an_object_adopts_it(monkeypatch, job, awaited):
     job, waits, made = job(), [], []
     monkeypatch.setattr(launcher, "_wait_until_noticed", lambda kube, pod, *, about: waits.append(pod))
-    create = lambda item, dry_run: made.append(item)  # noqa: E731
-    kube = SimpleNamespace(find=lambda kind, name: None, create=create, cluster="lab")
-    launcher._create_all(kube, job, job.objects, about="", dry_run=True)
-    assert sum(item["kind"] == "Pod" for item in made) <= 2  # those of a kind are checked by one
+    create = lambda item, dry_run=False: made.append(item) or item  # noqa: E731
+    kube = SimpleNamespace(
+        find=lambda kind, name: None, create=create, cluster="lab", get_all=lambda kind: []
+    )
+    checks.check_admission(kube, job, job.objects, replaced=[], about="")
+    pods = [item for item in made if item["kind"] == "Pod"]
+    assert len(pods) <= 4  # those of a kind are checked by one, and each template by one
     made.clear()
-    launcher._create_all(kube, job, job.objects, about="", dry_run=False)
+    launcher._create_all(kube, job, job.objects, [], about="")
     assert (len(waits), made) == (awaited, job.objects)
 
 
@@ -110,9 +113,9 @@ def pod(number, phase="Running", *, silent=False, leaving=False):
         ([pod(0, "Succeeded"), pod(1)], "Running: 1 of 3 pods, 1 done"),
         ([pod(0), pod(1, "Failed"), pod(2, "Failed")], "Pending: 1 of 3 pods run"),
         ([pod(0, "Pending"), pod(1, "Pending"), pod(2, "Pending")], "Pending: its pods are being created"),
-        ([pod(0, "Failed"), pod(1, "Failed")], "Failed: rank 0: "),
+        ([pod(0, "Failed"), pod(1, "Failed")], "Failed: every worker has failed"),
         ([], "Failed: its workers were deleted"),
-        ([pod(0, silent=True, leaving=True)], "Failed: rank 0: its node node-0 does not answer"),
+        ([pod(0, silent=True, leaving=True)], "Failed: node node-0 (rank 0) does not answer"),
         ([pod(0, silent=True)], "Pending: 1 of 3 pods run"),
     ],
 )
@@ -120,7 +123,12 @@ def test_a_run_of_plain_pods_is_judged_by_the_pods_that_are_left(pods, text):
     template = {
         "kind": "PodTemplate",
         "metadata": {
-            "annotations": {job_kinds.REPLICAS: "3", job_kinds.MIN_REPLICAS: "2", job_kinds.MAX_REPLICAS: "4"}
+            "name": "digits",
+            "annotations": {
+                job_kinds.REPLICAS: "3",
+                job_kinds.MIN_REPLICAS: "2",
+                job_kinds.MAX_REPLICAS: "4",
+            },
         },
     }
     assert str(run_status(template, pods)) == text

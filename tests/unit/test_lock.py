@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from localkube.lock import lock_path, locked, nobody
+from localkube.controlplane.lock import lock_path, locked, nobody
 from localkube.paths import ClusterPaths
 
 from ..patience import PATIENCE

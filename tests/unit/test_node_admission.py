@@ -13,7 +13,7 @@ def pod(*ports, **spec):
 
 
 def refused(asked, *, others=(), shortage=None):
-    return refusal(asked, others=others, node=NODE, shortage=shortage)
+    return refusal(asked, other_pods=others, node=NODE, shortage=shortage)
 
 
 def with_sysctl(name, **spec):
@@ -84,3 +84,27 @@ def test_a_port_of_the_node_is_one_pods(one, other, collide):
 def test_a_pod_that_was_bound_to_another_kind_of_node_is_refused(asked, fits):
     message = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
     assert refused(asked) == (None if fits else ("NodeAffinity", message))
+
+
+def exists(**toleration):
+    return {"operator": "Exists"} | toleration
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "effect", "admitted"),
+    [
+        ([], "NoExecute", False),
+        ([], "NoSchedule", True),  # which is the scheduler's alone
+        ([exists()], "NoExecute", True),
+        ([exists(key="lab")], "NoExecute", True),
+        ([exists(key="lab", effect="NoSchedule")], "NoExecute", False),
+        ([exists(key="other")], "NoExecute", False),
+        ([{"key": "lab", "value": "mine"}], "NoExecute", True),
+        ([{"key": "lab", "operator": "Equal", "value": "yours"}], "NoExecute", False),
+    ],
+)
+def test_a_pod_that_its_author_bound_is_refused_where_a_taint_would_end_it(tolerations, effect, admitted):
+    tainted = NODE | {"spec": {"taints": [{"key": "lab", "value": "mine", "effect": effect}]}}
+    message = "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate"
+    result = refusal(pod(tolerations=tolerations), other_pods=(), node=tainted, shortage=None)
+    assert result == (None if admitted else ("TaintToleration", message))

@@ -128,5 +128,10 @@ def test_services_are_found_by_variables():
     assert result["DATA_STORE_PORT"] == "tcp://10.96.0.9:80"
     assert result["DATA_STORE_PORT_53_UDP_PROTO"] == "udp"
     assert not [name for name in result if name.startswith(("HIDDEN", "HEADLESS"))]
+    many = [
+        service("course", f"s{n}", "10.96.0.9", *({"port": port} for port in range(9000))) for n in range(30)
+    ]
+    with pytest.raises(ConfigError, match="argument list too long"):
+        service_environment(pod({"name": "main"}), many)
     alone = service_environment(pod({"name": "main"}, enableServiceLinks=False), services)
     assert {name.partition("_")[0] for name in alone} == {"KUBERNETES"}

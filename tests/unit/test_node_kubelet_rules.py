@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from localkube.controlplane import build
-from localkube.kubelet.containers.env_file import EnvFileError, parse_env_file
-from localkube.kubelet.containers.environment import expand
+from localkube.kubelet.containers.env_file import EnvFile, EnvFileError
+from localkube.kubelet.containers.expansion import expand
 
 MODULE = Path(__file__).parents[1] / "kubelet" / "module"
 TEXTS = st.text(st.sampled_from("$$$(()AB c\n\u6570\U0001f600"), max_size=12)
@@ -69,7 +69,7 @@ def test_references_expand_as_in_the_kubelet(kubelet, text):
 @settings(max_examples=1000, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_files_of_variables_are_read_as_by_the_kubelet(kubelet, text, key):
     try:
-        value = parse_env_file(text, key)
+        value = EnvFile(text).value(key)
     except EnvFileError:
         value = None
     assert value == kubelet.ask(EnvFile=base64.b64encode(text).decode(), Key=key)

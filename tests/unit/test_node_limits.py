@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from localkube.kubelet.resources.cgroup_hierarchy import Bounds
 from localkube.kubelet.resources.cgroups import PIDS_LIMIT, RECORD, ControlGroups, Resources, remove_recorded
 from localkube.kubelet.resources.limits import CoreAllocator, Limits, resources
 
@@ -55,13 +56,13 @@ def second(tmp_path):
 def test_in_version_2_a_group_gets_its_limits_in_that_versions_words(second):
     groups, root = second
     (entrance,) = groups.make("uid.main.0", Resources(0.25, 0.5, 64 << 20))
-    group = root / "uid" / "uid.main.0"
+    group = root / "default" / "uid" / "uid.main.0"
     assert entrance == str(group / "cgroup.procs")
     texts = {name: (group / name).read_text() for name in ("cpu.max", "memory.max", "memory.swap.max")}
     assert texts == {"cpu.max": "50000 100000", "memory.max": str(64 << 20), "memory.swap.max": "0"}
     assert int((group / "cpu.weight").read_text()) == 1 + 254 * 9999 // 262142
     assert (group / "memory.oom.group").read_text() == "1"
-    for above in (root, root / "uid"):
+    for above in (root, root / "default", root / "default" / "uid"):
         controllers = set((above / "cgroup.subtree_control").read_text().split())
         assert controllers == {"+cpu", "+memory", "+pids"}
 
@@ -70,36 +71,96 @@ def test_a_pod_that_asks_for_nothing_has_a_group_that_counts_its_processes(secon
     groups, root = second
     entrances = groups.make("uid.main.0", Resources())
     assert entrances == groups.make("uid.other.0", Resources())
-    assert entrances == [str(root / "best-effort" / "uid" / "cgroup.procs")]
-    assert (root / "best-effort" / "uid" / "pids.max").read_text() == str(PIDS_LIMIT)
-    assert (root / "best-effort" / "cgroup.subtree_control").read_text() == "+pids"
+    assert entrances == [str(root / "default" / "best-effort" / "uid" / "cgroup.procs")]
+    assert (root / "default" / "best-effort" / "uid" / "pids.max").read_text() == str(PIDS_LIMIT)
+    assert (root / "default" / "best-effort" / "cgroup.subtree_control").read_text() == "+pids"
     assert groups.usage("uid.main.0") is None
-    assert (root / "best-effort" / "cpu.weight").read_text() == "1"
+    assert (root / "default" / "best-effort" / "cpu.weight").read_text() == "1"
 
 
 def test_the_limit_of_processes_is_the_pods(second):
     groups, root = second
     groups.make("uid.main.0", Resources(cpu_request=0.5))
-    assert (root / "uid" / "pids.max").read_text() == str(PIDS_LIMIT)
-    assert not (root / "uid" / "uid.main.0" / "pids.max").exists()
+    assert (root / "default" / "uid" / "pids.max").read_text() == str(PIDS_LIMIT)
+    assert not (root / "default" / "uid" / "uid.main.0" / "pids.max").exists()
+
+
+BOUNDS = Bounds(processes=900, processes_of_namespace=300, memory=900 << 20, memory_of_namespace=600 << 20)
+
+
+@pytest.fixture
+def bounded(tmp_path):
+    group = tmp_path / "bounded"
+    group.mkdir()
+    groups = ControlGroups(2, dict.fromkeys(("cpu", "memory", "pids"), group), bounds=BOUNDS)
+    groups.open()
+    return groups, group
+
+
+def test_all_pods_and_those_of_a_namespace_have_bounds_of_their_own(bounded):
+    groups, root = bounded
+    groups.make("a.main.0", Resources(), namespace="ada")
+    groups.make("b.main.0", Resources(memory_limit=1 << 40), namespace="bob")
+    for group, processes, memory in (
+        (root, 900, 900),
+        (root / "ada", 300, 600),
+        (root / "bob", 300, 600),
+    ):
+        assert (group / "pids.max").read_text() == str(processes)
+        assert (group / "memory.max").read_text() == str(memory << 20)
+        assert (group / "memory.oom.group").read_text() == "0"  # one process ends, and not all pods
+    assert (root / "ada" / "best-effort" / "a" / "pids.max").read_text() == "150"
+
+
+def test_a_namespace_weighs_as_much_as_its_pods(bounded):
+    groups, root = bounded
+
+    def weight():
+        return int((root / "ada" / "cpu.weight").read_text())
+
+    groups.make("a.main.0", Resources(cpu_request=0.5), namespace="ada")
+    groups.make("b.main.0", Resources(cpu_request=1.5), namespace="ada")
+    assert weight() == 1 + 2046 * 9999 // 262142
+    groups.resize_pod("b.main.0", Resources(cpu_request=0.5))
+    assert weight() == 1 + 1022 * 9999 // 262142
+
+
+def test_a_kubelet_that_starts_again_knows_the_namespaces_of_pods(bounded):
+    groups, root = bounded
+    groups.make("a.main.0", Resources(cpu_request=2.0), namespace="ada")
+    groups.make("b.main.0", Resources(), namespace="bob")
+    for group in (root / "ada" / "a", root / "bob" / "best-effort" / "b"):
+        (group / "pids.current").write_text("7")
+    later = ControlGroups(2, dict.fromkeys(("cpu", "memory", "pids"), root), bounds=BOUNDS)
+    later.keep_only({"a.main.0", "b.main.0"})
+    assert later.processes("a") == later.processes("b") == 7
+    later.make("c.main.0", Resources(cpu_request=2.0), namespace="ada")
+    assert int((root / "ada" / "cpu.weight").read_text()) > 1 + 4000 * 9999 // 262142
+
+
+def test_bounds_leave_some_of_the_machine_to_all_else_and_to_other_namespaces():
+    bounds = Bounds.of_machine(processes=32768, memory=24 << 30)
+    assert bounds.processes == 24576 and bounds.processes_of_namespace == 8192
+    assert bounds.memory == 23 << 30 and bounds.memory_of_namespace == (23 << 30) * 3 // 4
+    assert Bounds.of_machine(processes=32768, memory=1 << 30).memory == 7 << 27
 
 
 def test_a_pods_weight_is_the_sum_of_its_containers(second):
     groups, root = second
     groups.make("uid.main.0", Resources(cpu_request=0.5), pod=Resources(cpu_request=2.0))
-    assert int((root / "uid" / "cpu.weight").read_text()) == 1 + 2046 * 9999 // 262142
+    assert int((root / "default" / "uid" / "cpu.weight").read_text()) == 1 + 2046 * 9999 // 262142
 
 
 def test_in_version_2_a_group_without_limits_is_not_limited(second):
     groups, root = second
     groups.make("uid.main.0", Resources(cpu_request=0.5))
-    assert (root / "uid" / "uid.main.0" / "cpu.max").read_text() == "max 100000"
-    assert (root / "uid" / "uid.main.0" / "memory.max").read_text() == "max"
+    assert (root / "default" / "uid" / "uid.main.0" / "cpu.max").read_text() == "max 100000"
+    assert (root / "default" / "uid" / "uid.main.0" / "memory.max").read_text() == "max"
 
 
 def test_in_version_2_usage_and_the_kernels_kills_are_read(second):
     groups, root = second
-    group = root / "uid" / "uid.main.0"
+    group = root / "default" / "uid" / "uid.main.0"
     group.mkdir(parents=True)
     (group / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
     (group / "memory.current").write_text("9000000\n")

@@ -1,5 +1,8 @@
 """What a node says of its containers: Prometheus's text, from given figures."""
 
+import asyncio
+import threading
+
 import pytest
 
 from localkube.kubelet.nodes.node_settings import NodeSettings
@@ -30,34 +33,43 @@ def container(pod, name="main"):
     return RunningContainer(f"{pod}.{name}.0", name, {"metadata": meta}, pid=1, started=900.5)
 
 
-def series(meter, address="10.244.254.1"):
-    lines = meter.resource(meter.node(address)).splitlines()
+async def series(meter, address="10.244.254.1"):
+    lines = (await meter.resource(meter.node(address))).splitlines()
     return {line.split(" ")[0]: line.split(" ")[1:] for line in lines if not line.startswith("#")}
 
 
-def test_a_node_without_pods_uses_its_share_of_the_kubelet(made):
-    found = series(made[0], "10.244.254.2")
+async def test_a_node_without_pods_uses_its_share_of_the_kubelet(made):
+    found = await series(made[0], "10.244.254.2")
     assert float(found["node_cpu_usage_seconds_total"][0]) > 0
     assert float(found["node_memory_working_set_bytes"][0]) > 1 << 20
     assert not any(key.startswith("container") for key in found)
 
 
-def test_a_node_keeps_the_time_of_containers_that_have_gone(made):
+async def test_a_node_keeps_the_time_of_containers_that_have_gone(made):
     meter, clock, running, _ = made
-    before = float(series(meter)["node_cpu_usage_seconds_total"][0])
+    before = float((await series(meter))["node_cpu_usage_seconds_total"][0])
     running["node-0"].clear()
     clock.now += 10
-    assert float(series(meter)["node_cpu_usage_seconds_total"][0]) >= before >= 6.0
+    assert float((await series(meter))["node_cpu_usage_seconds_total"][0]) >= before >= 6.0
 
 
-def test_one_look_serves_all_nodes_for_a_second(made):
+async def test_one_look_serves_all_nodes_for_a_second(made):
     meter, clock, _, use = made
-    meter.measure()
+    await meter.measure()
     use["two.main.0"] = Usage(9.0, 1)
     clock.now += 0.5
-    assert meter.measure().usage["two.main.0"].cpu == 2.0
+    assert (await meter.measure()).usage["two.main.0"].cpu == 2.0
     clock.now += 0.6
-    assert meter.measure().usage["two.main.0"].cpu == 9.0
+    assert (await meter.measure()).usage["two.main.0"].cpu == 9.0
+
+
+async def test_processes_are_looked_at_beside_the_event_loop(made):
+    meter, _, running, use = made
+    threads = []
+    meter._control_groups = lambda identity: threads.append(threading.current_thread()) or use[identity]
+    await asyncio.gather(*(meter.measure() for _ in range(8)))
+    assert len(threads) == len(running["node-0"])
+    assert threading.main_thread() not in threads
 
 
 def test_metrics_server_reads_the_figures_and_nothing_else():

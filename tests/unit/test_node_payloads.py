@@ -5,10 +5,12 @@ import base64
 import pytest
 
 from localkube.kubelet.volumes.projected import (
+    MOST_FILES,
+    Contents,
     PayloadError,
     VolumeFile,
-    configmap_files,
-    secret_files,
+    count_files,
+    object_files,
     write_atomically,
 )
 
@@ -17,6 +19,14 @@ CONFIGMAP = {
     "data": {"train.py": "print('é')\n", "empty": ""},
     "binaryData": {"weights.bin": base64.b64encode(BINARY).decode()},
 }
+
+
+def configmap_files(source, item, *, mode):
+    return object_files("configMap", source, item, mode=mode, contents=Contents())
+
+
+def secret_files(source, item, *, mode):
+    return object_files("secret", source, item, mode=mode, contents=Contents())
 
 
 def test_all_keys_become_files():
@@ -33,6 +43,16 @@ def test_items_choose_keys_paths_and_modes():
     assert {path: file.mode for path, file in files.items()} == {"code/main.py": 0o755, "none": 0o400}
 
 
+def test_files_are_counted_before_they_are_computed_and_a_pod_has_no_more_than_a_bound():
+    items = [{"key": "empty", "path": str(number)} for number in range(1000)]
+    assert [count_files(source, CONFIGMAP) for source in ({}, {"items": items})] == [3, 1000]
+    assert count_files({"optional": True}, None) == 0
+    contents = Contents()
+    contents.count(MOST_FILES)
+    with pytest.raises(PayloadError, match=f"more than {MOST_FILES} files"):
+        contents.count(1)
+
+
 def test_a_missing_key_is_named_unless_it_is_optional():
     wish = {"items": [{"key": "absent", "path": "x"}]}
     with pytest.raises(PayloadError, match="configmap references non-existent config key: absent"):
@@ -40,7 +60,7 @@ def test_a_missing_key_is_named_unless_it_is_optional():
     with pytest.raises(PayloadError, match="references non-existent secret key: absent"):
         secret_files(wish, {"data": {}}, mode=0o644)
     assert configmap_files(wish | {"optional": True}, CONFIGMAP, mode=0o644) == {}
-    assert secret_files({"optional": True}, None, mode=0o644) == {}
+    assert secret_files({"optional": True}, {}, mode=0o644) == {}
 
 
 @pytest.mark.parametrize(

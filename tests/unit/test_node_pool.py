@@ -38,4 +38,4 @@ def test_a_full_node_says_so_and_serves_again_when_a_pod_has_gone():
 
 
 def test_a_pod_gets_back_the_address_that_it_had_before_the_kubelets_restart():
-    assert pool().address("pod", wanted="10.244.1.77") == "10.244.1.77"
+    assert pool().address("pod", requested="10.244.1.77") == "10.244.1.77"

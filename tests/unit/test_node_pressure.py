@@ -2,7 +2,7 @@
 
 import pytest
 
-from localkube.kubelet.resources.eviction import PodUsage, eviction_message, ranked
+from localkube.kubelet.resources.eviction import PodUsage, eviction_message, ranked, worth_it
 from localkube.kubelet.resources.pressure import (
     Observation,
     Pressure,
@@ -43,7 +43,7 @@ def test_a_large_disk_is_not_full_when_a_tenth_of_it_is_left():
 
 
 def test_this_machine_has_all_that_is_measured(tmp_path):
-    seen = observe(tmp_path)
+    seen = observe(tmp_path, processes=1 << 20)
     assert {"memory.available", "nodefs.available", "pid.available"} <= seen.keys()
     assert all(0 < signal.available <= signal.capacity for signal in seen.values())
 
@@ -104,6 +104,34 @@ def test_pods_above_their_requests_go_first_then_the_least_priority_then_the_lar
         PodUsage(pod("important", priority=7), 90),
     ]
     assert names(ranked(usages, "memory")) == ["far-above", "above", "important", "within"]
+
+
+def test_what_claims_hold_beyond_their_sizes_counts_and_what_they_may_hold_does_not():
+    usages = [
+        PodUsage(pod("files", resource="ephemeral-storage"), 40 * MIB),
+        PodUsage(pod("overfull"), 0, claims={"data": (90 * MIB, MIB)}),
+        PodUsage(pod("in-its-claim"), 52 << 10, claims={"data": (900 * MIB, 1000 * MIB)}),
+    ]
+    assert names(ranked(usages, "ephemeral-storage")) == ["overfull", "files", "in-its-claim"]
+
+
+@pytest.mark.parametrize("missing", [0, 50 * MIB, 10_000 * MIB])
+def test_nobody_is_evicted_for_less_than_a_megabyte_or_what_would_not_help(missing):
+    usages = [
+        PodUsage(pod("small"), 52 << 10),
+        PodUsage(pod("medium"), 20 * MIB),
+        PodUsage(pod("large"), 200 * MIB),
+        PodUsage(pod("overfull"), 0, claims={"data": (90 * MIB, MIB)}),
+    ]
+    expected = ["medium", "large", "overfull"] if missing < 2000 * MIB else ["large", "overfull"]
+    assert names(worth_it(usages, missing=missing)) == expected
+
+
+def test_an_eviction_names_the_claim_that_holds_more_than_its_size():
+    usage = PodUsage(pod(), 0, claims={"data": (64 * MIB, MIB)})
+    disk = Threshold("nodefs.available", "100Mi")
+    message = eviction_message(usage, disk, Observation(50 * MIB, 1 << 30))
+    assert message.endswith("PersistentVolumeClaim data was holding 64Mi, its size is 1Mi. ")
 
 
 def test_of_pods_with_many_processes_those_of_least_priority_go_first():

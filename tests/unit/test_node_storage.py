@@ -1,8 +1,13 @@
 """When a pod takes too much of the disk, in the kubelet's words."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
+from localkube.kubelet.resources.limits import threads, tree
 from localkube.kubelet.resources.local_storage import StorageUsage, excess, is_limited, measure
+from localkube.kubelet.resources.unlinked_files import unlinked
 from localkube.runtime.trees import disk_usage
 
 MIB = 1 << 20
@@ -53,15 +58,48 @@ def test_disk_usage_is_what_is_allocated_and_follows_no_links(tmp_path):
     assert disk_usage(tmp_path / "nothing") == 0
 
 
-def test_volumes_and_logs_are_measured_where_they_lie(tmp_path):
+async def count(path):
+    return disk_usage(path)
+
+
+async def test_volumes_and_logs_are_measured_where_they_lie(tmp_path):
     (tmp_path / "volumes" / "scratch").mkdir(parents=True)
     (tmp_path / "volumes" / "scratch" / "file").write_bytes(b"x" * MIB)
     (tmp_path / "logs" / "c0").mkdir(parents=True)
     (tmp_path / "logs" / "c0" / "0.log").write_bytes(b"x" * 2 * MIB)
-    stored = measure(pod("1Mi", scratch={}), tmp_path, {})
+    stored = await measure(pod("1Mi", scratch={}), tmp_path, {}, count=count)
     assert MIB <= stored.volumes["scratch"] < 2 * MIB
     assert 2 * MIB <= stored.containers["c0"] < 3 * MIB
 
 
-def test_a_container_without_a_root_of_its_own_is_not_charged_for_the_hosts(tmp_path):
-    assert measure(pod("1Mi"), tmp_path, {"c0": os.getpid()}).total == 0
+async def test_a_container_without_a_root_of_its_own_is_not_charged_for_the_hosts(tmp_path):
+    stored = await measure(pod("1Mi"), tmp_path, {"c0": os.getpid()}, count=count)
+    assert stored.total == 0
+
+
+def test_a_process_that_has_ended_meanwhile_has_no_threads_and_no_files(tmp_path):
+    with subprocess.Popen(["true"]) as process:
+        process.wait()
+    assert threads(process.pid) == [] and tree(process.pid) == [process.pid]
+    assert unlinked({"name": "c0"}, process.pid, tmp_path) == {}
+
+
+def test_a_file_with_many_names_counts_once(tmp_path):
+    (tmp_path / "file").write_bytes(b"x" * MIB)
+    for number in range(64):
+        (tmp_path / str(number)).hardlink_to(tmp_path / "file")
+    assert disk_usage(tmp_path) <= 2 * MIB
+
+
+def test_open_files_without_a_name_count_for_the_volume_that_they_are_in(tmp_path):
+    source = "import os, sys, time; f = open(sys.argv[1] + '/f', 'wb'); os.unlink(f.name); "
+    source += "f.write(bytes(1 << 20)); f.flush(); os.dup(f.fileno()); print(flush=True); time.sleep(60)"
+    command = [sys.executable, "-c", source, str(tmp_path)]
+    mounts = [{"name": "v", "mountPath": str(tmp_path)}, {"name": "outer", "mountPath": str(tmp_path.parent)}]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        sizes = unlinked({"name": "c0", "volumeMounts": mounts}, process.pid, tmp_path)
+        layer = unlinked({"name": "c0"}, process.pid, tmp_path)
+        in_memory = unlinked({"name": "c0", "volumeMounts": mounts}, process.pid, Path("/proc"))
+        process.kill()
+    assert sizes == {"v": MIB} and layer == {"": MIB} and in_memory == {}

@@ -29,7 +29,7 @@ CALLS |= {"truncate", "unlink", "unmount", "write_bytes", "write_text"}
 BY_PATH = {
     "kubelet/images/container_image.py": 2,
     "kubelet/images/image_manager.py": 5,
-    "kubelet/images/image_programs.py": 3,
+    "kubelet/images/image_programs.py": 9,
     "kubelet/images/image_table.py": 2,
     "kubelet/images/listing.py": 2,
     "kubelet/images/store.py": 1,
@@ -59,7 +59,7 @@ BY_PATH = {
     "runtime/path_resolution.py": 1,
     "runtime/plain.py": 1,
     "runtime/pod_network.py": 6,
-    "runtime/processes.py": 2,
+    "runtime/processes.py": 5,
     "runtime/rootfs.py": 13,
     "runtime/syscalls.py": 2,
     "runtime/trees.py": 1,

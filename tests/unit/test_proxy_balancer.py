@@ -3,7 +3,8 @@
 import itertools
 
 from localkube.network.node_listeners import NodePlace
-from localkube.network.service_proxy import Balancer, ServiceEndpoint, nearest
+from localkube.network.service_proxy import Balancer, ServiceEndpoint, _endpoints, _numbers, nearest
+from tests.unit.cpu_seconds import cpu_seconds
 
 A, B, C = ("10.244.1.2", 80), ("10.244.2.2", 80), ("10.244.3.2", 80)
 
@@ -73,3 +74,13 @@ def test_a_client_is_led_to_its_own_endpoints_and_leaves_one_that_is_no_longer_f
     assert (firsts(balancer, "x", 2), firsts(balancer, "y", 2)) == ([A, A], [B, B])
     balancer.update([A, B], 100, lambda client: [B])
     assert firsts(balancer, "x", 1) == [B]
+
+
+def test_the_endpoints_of_many_ports_are_found_in_one_pass_over_their_slices():
+    ports = [{"name": f"p{number}", "port": number} for number in range(1, 9000)]
+    addresses = [{"addresses": [f"10.244.1.{number}"]} for number in range(2, 5)]
+    slices = [(item, _numbers(item)) for item in [{"ports": ports, "endpoints": addresses}] * 2]
+    with cpu_seconds():
+        backends = [_endpoints(slices, port, "TCP")[0].backend for port in ports]
+    assert backends[-1] == ("10.244.1.2", 8999)
+    assert _endpoints(slices, {"port": 1}, "TCP") == _endpoints(slices, ports[0], "UDP") == []

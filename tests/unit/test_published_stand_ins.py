@@ -39,6 +39,12 @@ def test_without_the_table_a_published_image_is_unknown():
 
 
 @pytest.mark.usefixtures("with_the_table")
+@pytest.mark.parametrize("image", ["me/pytorch-cpu:v1", "pytorch-mnist-gpu", "ghcr.io/me/itwinai-slim:0.0.7"])
+def test_an_image_of_ones_own_has_no_stand_in_for_its_name(image):
+    assert not image_table.stand_in(image).known
+
+
+@pytest.mark.usefixtures("with_the_table")
 def test_the_table_leaves_other_images_as_they_are():
     assert image_table.stand_in("busybox:1.36").program == "applets"
     assert not image_table.stand_in("busybox:1.36").files

@@ -89,7 +89,8 @@ def test_the_wheel_requires_the_control_plane_of_its_version(kit):
     _, version, *_ = wheel.stem.split("-")
     with zipfile.ZipFile(wheel) as archive:
         about = archive.read(f"trainyard_kit-{version}.dist-info/METADATA").decode()
-    assert f"Requires-Dist: trainyard-kit-controlplane=={version};" in about
+    for name in ("controlplane", "operators"):
+        assert f"Requires-Dist: trainyard-kit-{name}=={version};" in about
 
 
 def test_a_difference_names_the_file_and_the_members_of_a_wheel(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from localkube.kubelet.containers import security_context
-from localkube.kubelet.containers.environment import ConfigError
+from localkube.kubelet.containers.expansion import ConfigError
 from localkube.runtime.container_spec import UserSpec
 from localkube.runtime.syscalls import CAPABILITIES, DEFAULT_CAPABILITIES
 
@@ -88,12 +88,6 @@ def test_what_is_no_number_in_an_image_is_no_id(number):
 def test_home_is_that_of_the_image():
     assert security_context.home(101, FILES.get) == "/home/web"
     assert security_context.home(4711, FILES.get) == "/"
-
-
-def test_an_image_whose_user_nobody_knows_is_not_refused():
-    assert find(None, runAsNonRoot=True).uid == 0
-    with pytest.raises(ConfigError):
-        find(None, {"runAsUser": 0}, runAsNonRoot=True)
 
 
 @pytest.mark.parametrize("image_user", ["nobody-knows", "web:nobody-knows"])

@@ -174,7 +174,7 @@ BUILDER = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from localkube.controlplane import binaries, __main__ as program
-from localkube.lock import alone
+from localkube.controlplane.lock import alone
 def build(*, report):
     with alone(report) as turn:
         turn.report("1 of 9 packages compiled")

@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from kitlib import config
+from kitlib.clusters.trainer_image import OFFICIAL
 
 from ..rows import slow
 from .small_data import write_cifar10, write_folders
@@ -28,7 +29,7 @@ from .small_data import write_cifar10, write_folders
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent  # of the environment, which need not be on PATH
 DOCKERFILE = ROOT / "images" / "trainer" / "Dockerfile"
-MEASURES = ("allreduce",)  # learns nothing, and so has neither epochs nor an accuracy
+MEASURES = ("allreduce", "nccl_check")  # learn nothing, and so have neither epochs nor an accuracy
 BY_TORCH = {"gpt": {"numpy"}}  # torch imports it to send objects between ranks, and does not require it
 MODEL_FILES = ("mnist_parameter_server",)  # a program imports them
 # What modules of torch import for themselves.
@@ -161,8 +162,8 @@ def test_a_trainer_runs_with_its_declared_packages_alone(trainer, only_declared,
 
 def test_what_is_not_declared_cannot_be_imported_there(only_declared):
     python = only_declared(ROOT / "trainers" / "digits_single.py")
-    assert run(python, "-c", "import sklearn").returncode == 0
-    for absent in ("kitlib", "matplotlib", "kubernetes"):
+    assert run(python, "-c", "import numpy").returncode == 0
+    for absent in ("kitlib", "matplotlib", "kubernetes", "sklearn"):
         assert f"No module named '{absent}'" in run(python, "-c", f"import {absent}").stderr
 
 
@@ -240,6 +241,13 @@ def test_the_image_is_built_on_the_official_one_of_the_torch_and_the_cuda_that_a
     assert f"\nARG BASE={config.DEFAULT_IMAGE}\n" in zoo
 
 
+def test_what_a_launch_expects_in_the_official_image_is_what_its_packages_bring():
+    official = {canonicalize_name(name) for name in image_packages(config.DEFAULT_IMAGE)}
+    brought = metadata.packages_distributions().items()
+    names = {module for module, items in brought if {canonicalize_name(item) for item in items} & official}
+    assert {name for name in names if name.isidentifier() and name[0] != "_"} == OFFICIAL
+
+
 def test_the_base_for_arm64_has_the_torch_that_is_pinned():
     text = (ROOT / "images" / "torch-arm64" / "Dockerfile").read_text()
     assert f"\nARG TORCH={PINS['torch']}\nARG TORCHVISION={PINS['torchvision']}\n" in text
@@ -278,8 +286,6 @@ def needed_by(manifest):
     if "kind: ElasticJob" in text:  # its controller has torchrun use --rdzv_backend=etcd
         names |= {"etcd"}
     without = {"backports", "pynvml"}  # for older Pythons; for a GPU's use, whose lack is caught
-    if manifest.parent.name == "dataset" or "--dataset=mnist" in text:
-        without |= {"sklearn"}  # for the digits, which these do not read
     return names - without
 
 

@@ -1,4 +1,4 @@
-"""The YAML of the published pages, filled in by sed, on a local cluster; and the lines that they print.
+"""The published pages' YAML on a local cluster, with its placeholders alone filled in; and the lines printed.
 
 Images are those of the pages: the kit's environment stands in for them, with programs of the same names.
 """
@@ -44,7 +44,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 @pytest.fixture(scope="module")
 def cluster(state_home):
-    with kit.create_cluster("local", name="published", nodes=4, labels=LABELS) as cluster:
+    # As large as the machines of the pages, whose pods ask for 32 cores.
+    with kit.create_cluster(
+        "local", name="published", nodes=4, labels=LABELS, cpus=36, memory="72Gi"
+    ) as cluster:
         yield cluster
 
 
@@ -99,22 +102,25 @@ def test_the_indexed_job_of_the_page_trains_on_four_nodes_and_prints_its_lines(c
 def test_the_elastic_job_and_the_test_of_the_page_train_and_test_on_its_claim(cluster, apply, tmp_path):
     page = "eks-distributed-training-workshop"
     volume = cluster.create_volume("efs-pvc")
-    write_cifar10(tmp_path / "cifar10")
+    write_cifar10(tmp_path / "cifar10", train=2 * 5 * 128)  # five steps of each of two workers: a line
     volume.upload(tmp_path / "cifar10" / "cifar-10-batches-py")
     kit.install("elastic-job", cluster=cluster)
-    etcd = (kit.config.manifests("torch-elastic-eks", "etcd.yaml")).read_text()
-    apply(etcd, "0,/name: etcd/s//name: etcd-service/")
-    cluster.kubectl("wait pod/etcd --for=condition=Ready --timeout=120s")  # there since step 1.4
     try:
-        sizes = ("s/cpu: 32/cpu: 1/", "s/--epochs=10/--epochs=2/", "s/--batch-size=128/--batch-size=4/")
+        services = cluster.kubectl("get services,deployments -o name")
+        for line in printed(page, "^(service/etcd-service|deployment.apps/etcd) created"):
+            assert line.removesuffix(" created") in services
         assert "elasticjob.elastic.pytorch.org/cifar10-train created" in apply(
-            manifest(page, "kind: ElasticJob"), *sizes
+            manifest(page, "kind: ElasticJob")
         )
         cluster.kubectl("wait elasticjob/cifar10-train --for=condition=Succeeded --timeout=400s")
         logs = [cluster.kubectl(f"logs cifar10-train-worker-{index}") for index in range(2)]
         for log in logs:
             assert "reading /efs-shared/cifar-10-batches-py/\n" in log
-            assert re.search(r"^\[1,     5\] loss: \d\.\d{3}$", log, re.MULTILINE)
+            for epoch in (
+                1,
+                10,
+            ):  # the page's rate is that of 50,000 images: of a few the loss may have no bound
+                assert re.search(rf"^\[{epoch},     5\] loss: (\d+\.\d{{3}}|nan)$", log, re.MULTILINE)
             assert log.index("saving model: /efs-shared/cifar10-model.pth") < log.index("Finished Training")
         assert "job.batch/cifar10-test created" in apply(manifest(page, "name: cifar10-test"))
         cluster.kubectl("wait job/cifar10-test --for=condition=Complete --timeout=300s")
@@ -137,7 +143,7 @@ def test_the_pods_and_the_service_of_elasticdls_page_run_on_its_claim(cluster, a
     (tmp_path / "mnist" / "train").write_text("records")
     cluster.kubectl(f"cp {tmp_path / 'mnist'} my-pod:/data")
     assert cluster.kubectl("exec my-pod -- cat /data/mnist/train") == "records"
-    apply(manifest(page, "test-nginx"), "s/cpu: 2$/cpu: 100m/", "s/2048Mi/64Mi/")
+    apply(manifest(page, "test-nginx"))
     cluster.kubectl("rollout status deployment test-nginx --timeout=120s")
     scaled = cluster.kubectl("scale deployment.v1.apps/test-nginx --replicas=1")
     assert "deployment.apps/test-nginx scaled" in scaled

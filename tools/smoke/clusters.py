@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import kitlib as kit
 from kitlib.clusters import Cluster, LocalCluster
@@ -19,6 +20,7 @@ from kitlib.errors import BadInput, ClusterNotFound, KitError, Rejected
 from kitlib.k8s import names
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
+from kitlib.k8s.terminating import remaining_conditions
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from kitlib.operators.catalog import OPERATORS
@@ -27,7 +29,6 @@ from kitlib.runs.run import Run
 from kitlib.runs.status import list_known
 from kitlib.storage import pvc
 from smoke.stopping import Stopping
-from trainyard_kit.workshop.attendees import remaining
 from trainyard_kit.workshop.rehearsal import pull
 
 LOCK = "trainyard-run"  # a ConfigMap in a namespace that was given: two runs in one would meet
@@ -37,7 +38,7 @@ PLACES = {"region": "regions", "profile": "profile", "project": "project", "zone
 
 
 @dataclass
-class OwnCluster(AbstractContextManager):
+class OwnCluster(AbstractContextManager[Any]):
     """A local cluster that is made for the run and deleted at its end.
 
     Args:
@@ -68,7 +69,7 @@ class OwnCluster(AbstractContextManager):
 
 
 @dataclass
-class RentedCluster(AbstractContextManager):
+class RentedCluster(AbstractContextManager[Any]):
     """A cluster at a cloud that is made for the run and deleted at its end, whatever happened.
 
     Args:
@@ -121,7 +122,7 @@ def _parameters(site: OwnCluster | RentedCluster) -> dict[str, object]:
 
 
 @dataclass
-class BorrowedNamespace(AbstractContextManager):
+class BorrowedNamespace(AbstractContextManager[Any]):
     """A namespace in a cluster that somebody else looks after.
 
     One is made for the run where that is allowed. Otherwise the one that was given is used, or else the
@@ -169,6 +170,7 @@ class BorrowedNamespace(AbstractContextManager):
             _wait_settled(kube)
         self._before = {context["metadata"]["uid"] for _, context in _by_kubectl(kube)}
         self._operators = _operators(kube)
+        print(kit.preflight(self._cluster), flush=True)
         return self._cluster
 
     def offer(self) -> dict[str, object]:
@@ -253,7 +255,10 @@ def _delete_namespace(kube: Kube) -> None:
             what="the namespace to be gone",
             about=f'namespace "{name}"',
             resume=f"kubectl delete namespace {name}",
-            describe=remaining,
+            describe=lambda seen: (
+                "; ".join(map(remaining_conditions, seen["Namespace"].values()))
+                or "Kubernetes deletes what is in it"
+            ),
             report=line.update,
         )
         line.done("deleted")

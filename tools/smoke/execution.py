@@ -33,7 +33,7 @@ class Processes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: set[subprocess.Popen] = set()
+        self._running: set[subprocess.Popen[bytes]] = set()
         self._ended = False
 
     def run(self, command: Sequence[str], *, environment: Mapping[str, str]) -> int:
@@ -56,7 +56,7 @@ class Processes:
                 raise Ended
         return status
 
-    def running(self) -> list[subprocess.Popen]:
+    def running(self) -> list[subprocess.Popen[bytes]]:
         """Return the processes that run now."""
         with self._lock:
             return list(self._running)

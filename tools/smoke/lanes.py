@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from kitlib.clusters import Cluster
 from kitlib.display.progress import shown_elsewhere
@@ -57,7 +58,7 @@ class Lane:
     cluster: Cluster | None = None
     notebook: Planned | None = None
     open: bool = False
-    answers: queue.SimpleQueue = field(default_factory=queue.SimpleQueue)
+    answers: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
 
 
 class Lanes:
@@ -75,7 +76,7 @@ class Lanes:
 
     def __init__(
         self,
-        sites: Sequence,
+        sites: Sequence[Any],
         waiting: Queue,
         outcome: Outcome,
         *,
@@ -88,7 +89,7 @@ class Lanes:
         self.waiting, self.outcome, self.folder = waiting, outcome, folder
         self.parameters, self.profile, self.environment = parameters, profile, environment
         self.processes, self.bundle = Processes(), Bundle()
-        self._messages: queue.SimpleQueue = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._control_plane, self._count = threading.Lock(), itertools.count(1)
 
     def run(self, stopping: Stopping) -> None:

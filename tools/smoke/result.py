@@ -7,6 +7,7 @@ The shape of ``result.json`` is ``result.schema.json`` beside this; a change tha
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
@@ -49,10 +50,10 @@ class Outcome:
     timeline: Timeline = field(default_factory=Timeline)
     setup: dict[str, float] = field(default_factory=dict)
     lanes: int = 1
-    cluster: dict | None = None
+    cluster: dict[str, Any] | None = None
     error: str | None = None
     stopped: str | None = None
-    notebooks: list = field(default_factory=list)
+    notebooks: list[Any] = field(default_factory=list)
     thresholds: list[Verdict] = field(default_factory=list)
     bundle: str | None = None
     briefs: dict[str, str] = field(default_factory=dict)

@@ -1,25 +1,28 @@
 """An attendee who takes all that they can get, in turns, and a training job of another that counts its steps.
 
-While the attack lasts, flows, connections, questions and inotify instances are taken without end, images are
-requested of registries that never answer, and what the instructor's table reads is spoiled. What the job does
-with and without it, in the same cluster and the same hour, is the measure.
+While the attack lasts, flows, connections (to kubelets as well), questions, inotify instances and processes
+are taken without end, one of the `attacks` is there as well, images are requested of registries that never
+answer, and what the instructor's table reads is spoiled. What the job does with and without it, in the same
+cluster and the same hour, is the measure.
 """
 
 import contextlib
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import kitlib as kit
 from kitlib.errors import KitError
 from kitlib.k8s import manifests
 from kitlib.k8s.client import Kube
-from soak.attendee import AT_ONCE, pod_spec
+from soak.attacks import ATTACKS, LABELS
+from soak.attendee import AT_ONCE, pod_spec, wait_until_done
+from soak.neighbour import Neighbour
 from trainyard_kit import workshop
 
 NAME, TRAINER = "attacker", "trainer"
-LABELS = {"soak": "attack"}
 PORT, UDP_PORTS = 9000, range(9001, 9009)
 SETTLE_SECONDS, LEAST_SECONDS, PATIENCE_SECONDS = 5, 60, 60
 # Of the job's speed; and of the time, of which nodes that are off take more or less on either side.
@@ -52,6 +55,20 @@ def instances():
     if libc.inotify_init1(0) < 0:
         time.sleep(1)
 
+def connections():
+    for address, port in (("10.244.254.1", 10250), ("10.244.0.1", 4443), ("10.244.0.1", 6443)):
+        sock = socket.socket()
+        sock.setblocking(False)
+        sock.connect_ex((address, port))
+        kept.append(sock)
+    time.sleep(0.01)
+
+def processes():
+    try:
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    except RuntimeError:
+        time.sleep(1)
+
 def repeat(act):
     while True:
         try:
@@ -64,7 +81,8 @@ def repeat(act):
 lines = open("/etc/resolv.conf").read().split()
 server = lines[lines.index("nameserver") + 1]
 asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-threads = [threading.Thread(target=repeat, args=(act,)) for act in (datagrams, dials, questions, instances)]
+threads = [threading.Thread(target=repeat, args=(act,))
+           for act in (datagrams, dials, questions, instances, connections, processes)]
 for thread in threads:
     thread.start()
 """
@@ -117,6 +135,7 @@ class Attacker:
         made = workshop.add(NAME, cluster=cluster, cpu="1", memory="2Gi")
         self.kube = Kube(made.kubeconfig, cluster="soak")
         self.attacks: list[list[float]] = []  # begin and end, in seconds since the epoch
+        self._rows = itertools.cycle(ATTACKS)
 
     def move_in(self) -> None:
         """Start the training job, and create what is there while nobody attacks."""
@@ -135,21 +154,55 @@ class Attacker:
         spec = {"containers": [{"name": "main", "image": "busybox", "command": ["true"]}]}
         self.kube.apply(_deployment("attack", ATTACK))
         for number, image in enumerate(SILENT_IMAGES):
-            spec["containers"][0] |= {"image": image, "resources": {"requests": {"cpu": 0, "memory": 0}}}
+            spec["containers"][0] |= {
+                "image": image,
+                "resources": {"requests": {"cpu": "1m", "memory": "4Mi"}},
+            }
             labels = LABELS | {"trainyard/worker": "9" * 60, "trainyard/run": "spoiled"}
             pod = {"metadata": {"name": f"silent-{number}", "labels": labels}, "spec": spec}
             self.kube.apply({"apiVersion": "v1", "kind": "Pod"} | pod)
+        self._create(next(self._rows))
         spoiled = {f"{number:02}_x": text for number, text in enumerate(("[" * 10_000, "NaN", '{"at": []}'))}
         self.kube.patch("ConfigMap", "notebook-progress", {"data": spoiled})
 
     def end(self) -> str:
         """Attack no more."""
         _patiently(lambda: self.kube.delete("Deployment", "attack"))
-        for number in range(len(SILENT_IMAGES)):
-            _patiently(lambda number=number: self.kube.delete("Pod", f"silent-{number}"))
+        _patiently(self._delete)
         if self.attacks:
             self.attacks[-1][1] = min(self.attacks[-1][1], time.time())
         return "over"
+
+    def try_all(self, neighbour: Kube, *, most: int, say: Callable[[dict[str, Any]], None]) -> list[str]:
+        """Try one attack after the other, while a neighbour works and nothing fails; return what they lost.
+
+        Args:
+            neighbour: Reaches the neighbour's namespace.
+            most: How many attacks; where it is not all, waits are shown and not judged.
+        """
+        problems = []
+        with Neighbour(neighbour) as working:
+            for name in itertools.islice(ATTACKS, most):
+                with working.watching(starts=2) as record:
+                    self._create(name)
+                left = wait_until_done(self._delete, seconds=PATIENCE_SECONDS, say=lambda line: None)
+                say({"attack": name, "neighbour": record.figures(), "left": left})
+                late = record.late() if most >= len(ATTACKS) else []
+                problems += [f"during {name}: {text}" for text in record.problems + late]
+        return problems
+
+    def _create(self, name: str) -> None:
+        for item in ATTACKS[name]():
+            with contextlib.suppress(KitError):  # what is refused is as good
+                self.kube.create(item)
+
+    def _delete(self) -> list[str]:
+        """Delete what an attack has created; return the names of the pods that are left."""
+        labels = ",".join(f"{key}={value}" for key, value in LABELS.items())
+        for kind in ("Job", "Pod", "PersistentVolumeClaim", "ConfigMap", "Secret", "Service"):
+            for item in self.kube.get_all(kind, labels=labels):
+                self.kube.delete(kind, item["metadata"]["name"], grace=0 if kind == "Pod" else None)
+        return [pod["metadata"]["name"] for pod in self.kube.get_all("Pod", labels=labels)]
 
     def leave(self) -> list[tuple[int, int]]:
         """End everything; return how many steps the training job made in each second."""
@@ -166,7 +219,7 @@ class Attacker:
         return [(int(second), int(steps)) for second, steps in map(str.split, lines)]
 
 
-def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[tuple[float, float]]) -> dict:
+def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[tuple[float, float]]) -> dict[str, Any]:
     """Compare the steps of a second with and without an attack, by their medians. Pure.
 
     Seconds without a step are counted by themselves: nodes that are off stop the job on both sides.
@@ -191,7 +244,7 @@ def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[tuple[float, fl
     return found | {"lost": round(lost, 3), "stopped": round(stops[0] - stops[1], 3)}
 
 
-def problems(figures: dict) -> list[str]:
+def problems(figures: dict[str, Any]) -> list[str]:
     """Judge what `compare` found. Pure."""
     lost, stopped = figures["lost"] or 0, figures["stopped"] or 0
     slower = [f"an attacker took {lost:.0%} of another's training speed"] * (lost > MOST_LOST)
@@ -210,13 +263,13 @@ def _patiently(act: Callable[[], Result]) -> Result:
             time.sleep(1)
 
 
-def _service(name: str, ports: Iterable[tuple[str, int]]) -> dict:
+def _service(name: str, ports: Iterable[tuple[str, int]]) -> dict[str, Any]:
     entries = [{"name": f"p{port}", "port": port, "protocol": protocol} for protocol, port in ports]
     spec = {"selector": {"app": name}, "ports": entries}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": spec}
 
 
-def _deployment(name: str, program: str) -> dict:
+def _deployment(name: str, program: str) -> dict[str, Any]:
     spec = pod_spec(["python", "-u", "-c", program]) | {"tolerations": AT_ONCE}
     (container,) = spec["containers"]
     if name == TRAINER:  # the cores that nobody requests are anybody's

@@ -7,6 +7,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from kitlib.errors import KitError, Rejected
 from kitlib.k8s.client import Kube
@@ -326,7 +327,7 @@ def pod_spec(command: list[str]) -> Object:
 
 
 def wait_until_done(
-    look: Callable[[], list[str]], *, seconds: float, say: Callable[[dict], None]
+    look: Callable[[], list[str]], *, seconds: float, say: Callable[[dict[str, Any]], None]
 ) -> list[str]:
     """Look until nothing is left, or nothing has changed for so long; return what is left."""
     left, deadline = None, time.monotonic() + seconds

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -60,7 +61,7 @@ class MachineCounts:
         return found
 
 
-def churn(cycles: int, *, home: Path, say: Callable[[dict], None]) -> dict:
+def churn(cycles: int, *, home: Path, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Create and delete a cluster so many times, with a pod in it; return the verdict."""
     problems, took = [], []
     with tempfile.TemporaryDirectory(prefix="trainyard-churn-") as scratch:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -38,7 +39,7 @@ class Soak:
     """
 
     def __init__(
-        self, cluster: kit.Cluster, root: Path, *, disk: Path | None, say: Callable[[dict], None]
+        self, cluster: kit.Cluster, root: Path, *, disk: Path | None, say: Callable[[dict[str, Any]], None]
     ) -> None:
         self.cluster, self.root, self.say = cluster, root, say
         self.ledger = Ledger()
@@ -48,8 +49,8 @@ class Soak:
         self._done: dict[str, int] = {}
         self._failed: dict[str, int] = {}
 
-    def start(self, attendees: int) -> None:
-        """Make the attendees, let each do everything once, and count."""
+    def start(self, attendees: int, *, attacks: int) -> None:
+        """Make the attendees, let each do everything once, try some attacks, and count."""
         kubectl = self.cluster.kubectl_command()
         for number in range(1, attendees + 1):
             made = workshop.add(f"{number:02}", cluster=self.cluster, cpu="4", memory="8Gi")
@@ -66,6 +67,7 @@ class Soak:
         for what in ("isolate", f"{UNDO}isolate"):  # from then on, the states of nodes are in a file
             self.faults.do("nodes", what, 0.0)
         self._settle("the first fault")
+        self._found(self.attacker.try_all(self.attendees[1].kube, most=attacks, say=self.say))
         self._clear()
         self.counts = ResourceCounts.of(self.root)
         self.say({"what": "start", "counts": vars(self.counts)})
@@ -113,7 +115,7 @@ class Soak:
         took = time.monotonic() - began - each.at - late
         self.say(vars(each) | {"late": round(late, 1), "took": round(took, 1), "came": came})
 
-    def finish(self) -> dict:
+    def finish(self) -> dict[str, Any]:
         """Undo everything, wait until it is quiet, and judge."""
         self.faults.undo_all()
         self._settle("everything's end")
@@ -172,7 +174,7 @@ class Soak:
         )
         self._found([f"not deleted: {name}" for name in left])
 
-    def _verdict(self) -> dict:
+    def _verdict(self) -> dict[str, Any]:
         samples = self.sampler.samples
         lasted = samples["supervisor"][-1].at
         after = min(MEMORY_AFTER, lasted * LEAST_SHARE)

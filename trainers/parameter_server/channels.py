@@ -4,6 +4,7 @@ import random
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Any
 
 import grpc
 
@@ -46,7 +47,7 @@ class StreamedCalls:
         method: A stub's method that answers each request of a stream with one response.
     """
 
-    def __init__(self, method: Callable) -> None:
+    def __init__(self, method: Callable[..., Any]) -> None:
         self._method, self._call, self._requests = method, None, SimpleQueue()
 
     def __call__(self, request, *, timeout: float | None = None):
@@ -83,7 +84,11 @@ def connect(address: str) -> grpc.Channel:
 
 
 def insist(
-    method: Callable, request, *, seconds: float = GIVE_UP_SECONDS, stop: Callable[[], bool] | None = None
+    method: Callable[..., Any],
+    request,
+    *,
+    seconds: float = GIVE_UP_SECONDS,
+    stop: Callable[[], bool] | None = None,
 ):
     """Retry a call until it is answered.
 

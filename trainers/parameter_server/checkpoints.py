@@ -10,6 +10,7 @@ import os
 import re
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ def path_of(folder: Path, version: int) -> Path:
     return folder / f"version-{version:09d}.npz"
 
 
-def save(folder: Path, version: int, state: dict) -> int:
+def save(folder: Path, version: int, state: dict[str, Any]) -> int:
     """Write a state and delete all but the newest `KEEP`; return its size in bytes.
 
     Args:
@@ -54,15 +55,15 @@ def save(folder: Path, version: int, state: dict) -> int:
     return size
 
 
-def load(folder: Path) -> tuple[dict | None, list[str]]:
+def load(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     """Return the newest readable state (or None), and the names of broken files."""
     broken = []
     for version in _versions(folder):
         path = path_of(folder, version)
         try:
             # Read as a whole, so that each member's checksum is verified here.
-            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
-                arrays = {name: found[name] for name in found.files}
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
+                arrays = {name: archive[name] for name in archive.files}
             return _rich(json.loads(arrays["about"].tobytes()), arrays), broken
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             broken.append(path.name)
@@ -73,8 +74,8 @@ def _versions(folder: Path) -> list[int]:
     """Return the versions that have a file, newest first."""
     if not folder.is_dir():
         return []
-    found = (NAME.fullmatch(path.name) for path in folder.iterdir())
-    return sorted((int(match[1]) for match in found if match), reverse=True)
+    matches = (NAME.fullmatch(path.name) for path in folder.iterdir())
+    return sorted((int(match[1]) for match in matches if match), reverse=True)
 
 
 def _named(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:

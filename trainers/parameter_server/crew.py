@@ -7,7 +7,7 @@ interface that starts and ends processes; the implementation for Kubernetes is i
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from .job import JobState
 
@@ -67,7 +67,7 @@ class Crew:
         tell: Logs events.
     """
 
-    def __init__(self, job: JobState, hands: Hands, tell: Callable) -> None:
+    def __init__(self, job: JobState, hands: Hands, tell: Callable[..., Any]) -> None:
         self._job, self._hands, self._tell = job, hands, tell
         self._workers: set[int] = set()
         self._servers = set(range(job.settings.servers))
@@ -76,24 +76,24 @@ class Crew:
 
     def start(self) -> None:
         """Adopt running processes, and start missing ones."""
-        there = self._hands.members()
+        members = self._hands.members()
         with self._job.lock:
-            known = [member.index + 1 for member in there if member.role == WORKER]
+            known = [member.index + 1 for member in members if member.role == WORKER]
             self._job.next_worker = max([self._job.next_worker, *known])
-        self._workers = {member.index for member in there if member.role == WORKER and not member.over}
-        running = {member.index for member in there if member.role == SERVER and not member.over}
+        self._workers = {member.index for member in members if member.role == WORKER and not member.over}
+        running = {member.index for member in members if member.role == SERVER and not member.over}
         self._to_launch |= {(SERVER, index) for index in self._servers - running}
-        for member in there:
+        for member in members:
             if member.role == SERVER and member.over:
                 self._hands.remove(SERVER, member.index, now=True)
         self.tick()
 
     def tick(self) -> None:
         """Replace lost processes, and scale to the desired number of workers."""
-        there = {(member.role, member.index): member for member in self._hands.members()}
+        members = {(member.role, member.index): member for member in self._hands.members()}
         for role, indexes in ((SERVER, self._servers), (WORKER, self._workers)):
             for index in sorted(indexes):
-                member = there.get((role, index))
+                member = members.get((role, index))
                 if (role, index) not in self._to_launch and (member is None or member.over):
                     self._replace(role, index, member)
         for index in self._job.silent_servers(SILENT_SECONDS):  # paused or disconnected: all wait for it
@@ -112,11 +112,11 @@ class Crew:
 
     def _fit(self) -> None:
         """Scale to the desired number of workers; remove the newest first."""
-        asked = self._hands.wanted()
-        wanted = self._job.settings.workers if asked is None else max(1, asked)
-        while len(self._workers) < wanted:
+        requested = self._hands.wanted()
+        workers = self._job.settings.workers if requested is None else max(1, requested)
+        while len(self._workers) < workers:
             self._add()
-        for index in sorted(self._workers)[wanted:]:
+        for index in sorted(self._workers)[workers:]:
             self._workers.discard(index)
             if (WORKER, index) in self._to_launch:
                 self._to_launch.discard((WORKER, index))
@@ -138,8 +138,8 @@ class Crew:
             self._to_launch.add((role, index))
             new = index
         else:
-            asked = self._hands.wanted()
-            if asked is not None and len(self._workers) >= max(1, asked):
+            requested = self._hands.wanted()
+            if requested is not None and len(self._workers) >= max(1, requested):
                 return
             new = self._add()
         self._tell("relaunch", of=role, index=new, instead_of=index, kind=kind, reason=reason)
@@ -153,8 +153,8 @@ class Crew:
             return False
         with self._job.lock:
             steps = self._job.ledger.steps
-            seen = self._job.workers.get(index) if role == WORKER else None
-            moved = seen.counted > 0 if role == WORKER and seen else False
+            worker = self._job.workers.get(index) if role == WORKER else None
+            moved = worker.counted > 0 if role == WORKER and worker else False
             if role == SERVER:
                 moved = steps > self._job.steps_at.get(index, -1)
                 self._job.steps_at[index] = steps

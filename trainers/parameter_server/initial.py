@@ -34,10 +34,10 @@ def load(model: nn.Module, place: Path) -> None:
 
 
 def _load_checkpoints(model: nn.Module, place: Path) -> None:
-    found = sorted(place.rglob(f"{FIRST}/version-*.npz"), key=lambda each: each.stat().st_mtime)
-    if not found:
+    paths = sorted(place.rglob(f"{FIRST}/version-*.npz"), key=lambda path: path.stat().st_mtime)
+    if not paths:
         raise UserError(f"there is no {MODEL_FILE} and no server's checkpoint in {place}")
-    folders = sorted(found[-1].parents[1].glob("server-*"))
+    folders = sorted(paths[-1].parents[1].glob("server-*"))
     for index, groups in enumerate(shards.plan(model, len(folders))):
         state, _ = checkpoints.load(folders[0].with_name(f"server-{index}"))
         if state is None or state["layout"] != f"{shards.layout(groups):016x}":

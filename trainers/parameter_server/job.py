@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from .evaluation import Evaluation
 from .events import Teller
@@ -67,7 +68,7 @@ class JobState:
     records: int
     test_records: int
     tell: Teller
-    write: Callable[[dict], None]
+    write: Callable[[dict[str, Any]], None]
     clock: Callable[[], float] = time.monotonic
     lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -133,18 +134,18 @@ class JobState:
         """Count a worker's completed minibatches; return the uncounted minibatches of their tasks."""
         with self.lock:
             worker = progress.worker
-            seen = self.heard(worker)
+            record = self.heard(worker)
             left = []
             if progress.minibatches and self._same_servers(progress.incarnations):
-                left = self._count(worker, seen, progress.epoch, list(progress.minibatches))
+                left = self._count(worker, record, progress.epoch, list(progress.minibatches))
             elif progress.minibatches:
                 left = self._left(progress.epoch, progress.minibatches)
             for behind in progress.staleness:
-                told = self._staleness
-                told.most, told.total, told.pushes = (
-                    max(told.most, behind),
-                    told.total + behind,
-                    told.pushes + 1,
+                staleness = self._staleness
+                staleness.most, staleness.total, staleness.pushes = (
+                    max(staleness.most, behind),
+                    staleness.total + behind,
+                    staleness.pushes + 1,
                 )
             judging = self.evaluation
             for score in progress.scores:
@@ -163,9 +164,9 @@ class JobState:
                 self.lost(worker, "it was asked to leave")
             return left
 
-    def _count(self, worker: int, seen: WorkerSeen, epoch: int, minibatches: list[int]) -> list[int]:
+    def _count(self, worker: int, record: WorkerSeen, epoch: int, minibatches: list[int]) -> list[int]:
         new, finished = self.ledger.report(epoch, minibatches, self.clock())
-        seen.counted += new
+        record.counted += new
         if new:
             self.write({"done": [epoch, _ranges(minibatches)]})
             if self.ledger.complete(epoch):
@@ -176,8 +177,8 @@ class JobState:
             self._tell_task(epoch * self.ledger.tasks + task, "done", worker, its)
         steps = self.ledger.steps
         if self.next_evaluation is not None and steps >= self.next_evaluation and self.test_records:
-            every = self.settings.evaluation_steps
-            self.next_evaluation = (steps // every + 1) * every
+            interval = self.settings.evaluation_steps
+            self.next_evaluation = (steps // interval + 1) * interval
             self.wanted = True
         return self._left(epoch, minibatches)
 
@@ -201,21 +202,21 @@ class JobState:
     def heard(self, worker: int) -> WorkerSeen:
         """Record that a worker is alive."""
         with self.lock:
-            seen = self.workers.get(worker)
-            if seen is None:
-                seen = self.workers[worker] = WorkerSeen(self.clock())
+            record = self.workers.get(worker)
+            if record is None:
+                record = self.workers[worker] = WorkerSeen(self.clock())
                 self.next_worker = max(self.next_worker, worker + 1)
                 self.tell_world()
-            seen.at = self.clock()
-            return seen
+            record.at = self.clock()
+            return record
 
     def lost(self, worker: int, why: str) -> None:
         """Return a lost worker's tasks to todo; it gets no more tasks."""
         with self.lock:
-            seen = self.workers.get(worker)
-            if seen is None or seen.gone:
+            record = self.workers.get(worker)
+            if record is None or record.gone:
                 return
-            seen.gone = True
+            record.gone = True
             self._take_back(worker)
             self.news.set()
             self.tell("lost", role="worker", worker=worker, reason=why)
@@ -241,7 +242,7 @@ class JobState:
 
     def tell_world(self) -> None:
         """Log the number of workers and servers."""
-        workers = sum(not seen.gone for seen in self.workers.values())
+        workers = sum(not record.gone for record in self.workers.values())
         self.tell("world", workers=workers, servers=sum(server is not None for server in self.servers))
 
     # Servers
@@ -264,9 +265,9 @@ class JobState:
             applied = {epoch.epoch: epoch.bits for epoch in registration.applied}
             again = 0
             for epoch in self.ledger.snapshot():
-                taken = self.ledger.reopen(epoch, applied.get(epoch, b""))
-                if taken:
-                    again += taken
+                reopened = self.ledger.reopen(epoch, applied.get(epoch, b""))
+                if reopened:
+                    again += reopened
                     self.write({"bits": [epoch, pack_bits(self.ledger.snapshot()[epoch])]})
             if registration.restored or again or another:
                 self.tell("restored", server=registration.index, version=registration.version, again=again)
@@ -319,10 +320,14 @@ class JobState:
     def take_staleness(self) -> dict[str, float] | None:
         """Return the staleness of gradients since the last call; None if there were none."""
         with self.lock:
-            told, self._staleness = self._staleness, _Staleness()
-        if not told.pushes:
+            staleness, self._staleness = self._staleness, _Staleness()
+        if not staleness.pushes:
             return None
-        return {"max": told.most, "mean": round(told.total / told.pushes, 3), "pushes": told.pushes}
+        return {
+            "max": staleness.most,
+            "mean": round(staleness.total / staleness.pushes, 3),
+            "pushes": staleness.pushes,
+        }
 
     def fail(self, kind: str, reason: str, *, most: int) -> bool:
         """Count a failure of a kind; fail the job after more than ``most``; return True if it failed."""
@@ -341,7 +346,7 @@ class JobState:
 
     # Persistent state
 
-    def snapshot(self) -> dict:
+    def snapshot(self) -> dict[str, Any]:
         """Return the state that a new master needs."""
         with self.lock:
             bits = {str(epoch): pack_bits(its) for epoch, its in self.ledger.snapshot().items()}
@@ -357,7 +362,7 @@ class JobState:
                 "next_worker": self.next_worker,
             }
 
-    def recover(self, lines: list[dict]) -> None:
+    def recover(self, lines: list[dict[str, Any]]) -> None:
         """Restore the state from a journal.
 
         Raises:
@@ -375,10 +380,10 @@ class JobState:
         self.next_worker = max(self.next_worker, begin["next_worker"])
         for line in lines[1:]:
             self._replay(line)
-        steps, every = self.ledger.steps, self.settings.evaluation_steps
-        self.next_evaluation = (steps // every + 1) * every if every else None
+        steps, interval = self.ledger.steps, self.settings.evaluation_steps
+        self.next_evaluation = (steps // interval + 1) * interval if interval else None
 
-    def _replay(self, line: dict) -> None:
+    def _replay(self, line: dict[str, Any]) -> None:
         ((what, value),) = line.items()
         if what == "done":
             epoch, ranges = value
@@ -411,10 +416,10 @@ def _unpack_bits(text: str) -> bytes:
 
 def _ranges(numbers: list[int]) -> list[list[int]]:
     """Return numbers as ranges [first, last)."""
-    found: list[list[int]] = []
+    ranges: list[list[int]] = []
     for number in sorted(numbers):
-        if found and found[-1][1] == number:
-            found[-1][1] += 1
-        elif not found or number >= found[-1][1]:
-            found.append([number, number + 1])
-    return found
+        if ranges and ranges[-1][1] == number:
+            ranges[-1][1] += 1
+        elif not ranges or number >= ranges[-1][1]:
+            ranges.append([number, number + 1])
+    return ranges

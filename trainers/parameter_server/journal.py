@@ -15,6 +15,7 @@ import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 SYNC_SECONDS = 0.2
 LONG = 50_000  # lines
@@ -30,11 +31,11 @@ def _path(folder: Path, number: int) -> Path:
 
 
 def _numbers(folder: Path) -> list[int]:
-    found = (NAME.fullmatch(path.name) for path in folder.iterdir())
-    return sorted(int(match[1]) for match in found if match)
+    matches = (NAME.fullmatch(path.name) for path in folder.iterdir())
+    return sorted(int(match[1]) for match in matches if match)
 
 
-def read(folder: Path) -> tuple[int, list[dict]]:
+def read(folder: Path) -> tuple[int, list[dict[str, Any]]]:
     """Return the number and lines of the newest journal with a valid start; (0, []) if there is none.
 
     A truncated line ends it: later lines never counted.
@@ -48,16 +49,16 @@ def read(folder: Path) -> tuple[int, list[dict]]:
     return 0, []
 
 
-def _lines(path: Path) -> Iterator[dict]:
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in file:
             try:
-                found = json.loads(line)
+                record = json.loads(line)
             except ValueError:
                 return
-            if not line.endswith("\n") or not isinstance(found, dict):
+            if not line.endswith("\n") or not isinstance(record, dict):
                 return
-            yield found
+            yield record
 
 
 class Journal:
@@ -71,7 +72,7 @@ class Journal:
         Superseded: Another master was faster.
     """
 
-    def __init__(self, folder: Path, beginning: dict) -> None:
+    def __init__(self, folder: Path, beginning: dict[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
         self._lock = threading.Lock()
@@ -86,7 +87,7 @@ class Journal:
         """True if a new file is needed: this one is long, or ends in a truncated line."""
         return self._torn or self._length > LONG
 
-    def write(self, line: dict) -> None:
+    def write(self, line: dict[str, Any]) -> None:
         """Buffer a line; `flush` writes it to the disk."""
         with self._lock:
             self._lines.append(json.dumps(line, separators=(",", ":")) + "\n")
@@ -114,7 +115,7 @@ class Journal:
                 self._lines = lines + self._lines
             raise
 
-    def renew(self, beginning: dict) -> None:
+    def renew(self, beginning: dict[str, Any]) -> None:
         """Start a new file with a snapshot, and delete the old one.
 
         Raises:
@@ -133,7 +134,7 @@ class Journal:
         self.flush()
         self._file.close()
 
-    def _begin(self, beginning: dict) -> None:
+    def _begin(self, beginning: dict[str, Any]) -> None:
         path = _path(self._folder, self._number + 1)
         try:
             file = path.open("xb", buffering=0)

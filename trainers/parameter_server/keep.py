@@ -15,7 +15,7 @@ import runpy
 import signal
 import sys
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 MOST_RESTARTS = 20
 ENDINGS = (signal.SIGTERM, signal.SIGINT)
@@ -48,7 +48,7 @@ def main(argv: list[str]) -> int:
             _become(role, flags)
         told: list[int] = []
 
-        def pass_on(number: int, frame: FrameType | None, child: int = child, told: list = told) -> None:
+        def pass_on(number: int, frame: FrameType | None, child: int = child, told: list[Any] = told) -> None:
             told.append(number)
             os.kill(child, number)
 

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import grpc
 
@@ -35,7 +36,7 @@ class Links:
         count = len(layouts)
         self._addresses = [""] * count
         self._channels: list[grpc.Channel | None] = [None] * count
-        self._stubs: list = [None] * count
+        self._stubs: list[Any] = [None] * count
         self._versions, self._incarnations = [0] * count, [0] * count
 
     def versions(self) -> tuple[int, ...]:
@@ -116,12 +117,12 @@ class Links:
     def _look(self) -> None:
         """Get the servers' addresses from the master; wait until it knows all of them."""
         while True:
-            found = channels.insist(self._master.Servers, Nothing(), stop=self._stop.is_set)
-            if len(found.addresses) == len(self._stubs) and all(found.addresses):
+            answer = channels.insist(self._master.Servers, Nothing(), stop=self._stop.is_set)
+            if len(answer.addresses) == len(self._stubs) and all(answer.addresses):
                 break
             if self._stop.wait(AGAIN_SECONDS):
                 raise channels.Gone("the servers have not registered")
-        for index, address in enumerate(found.addresses):
+        for index, address in enumerate(answer.addresses):
             if address != self._addresses[index]:
                 if self._channels[index] is not None:
                     self._channels[index].close()

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -257,11 +258,11 @@ class Conductor:
         for server in self._present():
             self._stub(server.address).Unpin(PinRequest(pin=number), timeout=channels.CALL_SECONDS)
 
-    def _present(self) -> list:
-        found = list(self._job.servers)
-        if None in found:
+    def _present(self) -> list[Any]:
+        servers = list(self._job.servers)
+        if None in servers:
             raise LookupError("a server has not registered")
-        return found
+        return servers
 
     def _stub(self, address: str):
         if address not in self._stubs:
@@ -271,9 +272,9 @@ class Conductor:
 
     def _tell_staleness(self) -> None:
         self._told = time.monotonic()
-        found = self._job.take_staleness()
-        if found is not None:
-            self._tell("staleness", **found)
+        staleness = self._job.take_staleness()
+        if staleness is not None:
+            self._tell("staleness", **staleness)
 
 
 def recover(job: JobState, folder: Path, tell: Teller) -> journal.Journal:
@@ -304,24 +305,24 @@ def open_pods(templates: Path | None, job: str, stack: ExitStack):
     return stack.enter_context(in_this_pod(templates, job))
 
 
-def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Teller) -> int:
+def conduct(options: argparse.Namespace, job_settings: settings.JobSettings, tell: Teller) -> int:
     """Run the job to completion; return the exit status."""
     stop = threading.Event()
     for signalled in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signalled, lambda *_: stop.set())
-    lines: list[dict] = []
-    test = len(Records(Path(wanted.test_records))) if wanted.test_records else 0
-    records = len(Records(Path(wanted.records)))
+    lines: list[dict[str, Any]] = []
+    test = len(Records(Path(job_settings.test_records))) if job_settings.test_records else 0
+    records = len(Records(Path(job_settings.records)))
     with ExitStack() as stack:
-        pods = open_pods(given.pods, wanted.job, stack)
+        pods = open_pods(options.pods, job_settings.job, stack)
         if pods is not None:  # another folder for each launch, so that it finds no older journal
-            wanted = replace(wanted, state_dir=f"{wanted.state_dir}/{pods.owner_uid}")
-        job = JobState(wanted, records, test, tell, lines.append)
-        book = recover(job, Path(wanted.state_dir), tell)
+            job_settings = replace(job_settings, state_dir=f"{job_settings.state_dir}/{pods.owner_uid}")
+        job = JobState(job_settings, records, test, tell, lines.append)
+        book = recover(job, Path(job_settings.state_dir), tell)
         job.write = book.write
         crew = None if pods is None else Crew(job, pods, tell)
         service = MasterService(job, crew)
-        port, wake = stack.enter_context(serve(service, given.port))
+        port, wake = stack.enter_context(serve(service, options.port))
         tell(
             "start",
             port=port,
@@ -330,8 +331,8 @@ def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Telle
             records=job.records,
             test_records=test,
             tasks=job.ledger.tasks,
-            workers=wanted.workers,
-            servers=wanted.servers,
+            workers=job_settings.workers,
+            servers=job_settings.servers,
         )
         if crew is not None:
             crew.start()
@@ -349,7 +350,7 @@ def conduct(given: argparse.Namespace, wanted: settings.JobSettings, tell: Telle
     if job.failed:
         tell("failed", reason=job.failed)
         return 1
-    tell("end", records=job.records * wanted.epochs, steps=job.ledger.steps)
+    tell("end", records=job.records * job_settings.epochs, steps=job.ledger.steps)
     return 0
 
 
@@ -384,7 +385,7 @@ def _say_goodbye(job: JobState, service: MasterService) -> None:
     deadline = time.monotonic() + FAREWELL_SECONDS
     while time.monotonic() < deadline:
         recent = job.clock() - LATELY_SECONDS
-        living = {number for number, seen in job.workers.items() if not seen.gone and seen.at > recent}
+        living = {number for number, record in job.workers.items() if not record.gone and record.at > recent}
         if living <= service.told:
             return
         job.news.wait(TICK_SECONDS)
@@ -397,12 +398,12 @@ def main(argv: list[str] | None = None) -> None:
     settings.add_flags(parser)
     parser.add_argument("--port", type=int, default=settings.PORT)
     parser.add_argument("--pods", type=Path, help="a folder with worker.json and ps.json")
-    given = parser.parse_args(argv)
-    wanted = settings.from_flags(given)
-    tell = Teller("master", 0, wanted.workers)
-    set_up_log(wanted.log_level)
+    options = parser.parse_args(argv)
+    job_settings = settings.from_flags(options)
+    tell = Teller("master", 0, job_settings.workers)
+    set_up_log(job_settings.log_level)
     try:
-        status = conduct(given, wanted, tell)
+        status = conduct(options, job_settings, tell)
     except journal.Superseded as error:
         tell("superseded", reason=str(error))
         sys.stderr.write(f"{error}; this master ends\n")

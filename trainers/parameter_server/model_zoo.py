@@ -12,6 +12,7 @@ worker_id)``. In ElasticDL, ``optimizer()`` has no parameters, because TensorFlo
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 from .settings import JobSettings
 from .user_model import UserError, UserModel, check, explain, import_file, load
@@ -51,7 +52,7 @@ def load_model(settings: JobSettings) -> UserModel:
         raise UserError(explain(error, path)) from error
 
 
-def _feed(feed, records: list[bytes], mode: str, path: str) -> Iterable:
+def _feed(feed, records: list[bytes], mode: str, path: str) -> Iterable[Any]:
     examples = list(feed(records, mode, None))
     if len(examples) != len(records):
         raise UserError(

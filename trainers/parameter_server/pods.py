@@ -14,6 +14,7 @@ import threading
 import time
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from kubernetes import client, config, watch
 from kubernetes.client.exceptions import ApiException
@@ -40,7 +41,7 @@ ENDED = {"Evicted": "evicted", "Preempting": "preempted", "NodeLost": "node lost
 NO_ROOM = "OutOf"  # OutOfcpu …: the scheduler had heard of a pod's end before its node
 
 
-class Pods(AbstractContextManager):
+class Pods(AbstractContextManager[Any]):
     """Watch, create and delete a job's pods.
 
     Args:
@@ -59,7 +60,7 @@ class Pods(AbstractContextManager):
         self._job, self._namespace, self._owner_name = job, namespace, owner
         self._core, self._batch = client.CoreV1Api(), client.BatchV1Api()
         self._lock = threading.Lock()
-        self._pods: dict[str, dict] = {}
+        self._pods: dict[str, dict[str, Any]] = {}
         self._owner = self._plain(self._find_owner())
         self._closed = threading.Event()
         self._listed = threading.Event()
@@ -111,8 +112,8 @@ class Pods(AbstractContextManager):
 
     def wanted(self) -> int | None:
         """Return the desired number of workers in the job's annotation; None if it has none."""
-        said = (self._owner["metadata"].get("annotations") or {}).get(REPLICAS, "")
-        return int(said) if said.isdigit() else None
+        annotation = (self._owner["metadata"].get("annotations") or {}).get(REPLICAS, "")
+        return int(annotation) if annotation.isdigit() else None
 
     def launch(self, role: str, index: int) -> bool:
         """Create a pod; return True if it exists now."""
@@ -141,7 +142,7 @@ class Pods(AbstractContextManager):
             if not (isinstance(error, ApiException) and error.status == 404):
                 _complain(f"pod {name} cannot be deleted", error)
 
-    def pod(self, role: str, index: int) -> dict:
+    def pod(self, role: str, index: int) -> dict[str, Any]:
         """Return a pod's manifest: the template with the number and the owner reference."""
         pod = copy.deepcopy(self._templates[role])
         about = pod["metadata"]
@@ -174,10 +175,10 @@ class Pods(AbstractContextManager):
     def _follow_pods(self) -> None:
         where = {"namespace": self._namespace, "label_selector": f"{JOB}={self._job}"}
         with self._lock:  # a pod that is created meanwhile would be missing from the list
-            found = self._core.list_namespaced_pod(**where, _request_timeout=REQUEST_SECONDS)
-            self._pods = {pod.metadata.name: self._plain(pod) for pod in found.items}
+            listed = self._core.list_namespaced_pod(**where, _request_timeout=REQUEST_SECONDS)
+            self._pods = {pod.metadata.name: self._plain(pod) for pod in listed.items}
         self._listed.set()
-        for event in self._stream(self._core.list_namespaced_pod, where, found.metadata.resource_version):
+        for event in self._stream(self._core.list_namespaced_pod, where, listed.metadata.resource_version):
             pod = event["raw_object"]
             name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
             with self._lock:
@@ -190,14 +191,14 @@ class Pods(AbstractContextManager):
 
     def _follow_owner(self) -> None:
         where = {"namespace": self._namespace, "field_selector": f"metadata.name={self._owner_name}"}
-        found = self._batch.list_namespaced_job(**where, _request_timeout=REQUEST_SECONDS)
-        for job in found.items:
+        listed = self._batch.list_namespaced_job(**where, _request_timeout=REQUEST_SECONDS)
+        for job in listed.items:
             self._owner = self._plain(job)
-        for event in self._stream(self._batch.list_namespaced_job, where, found.metadata.resource_version):
+        for event in self._stream(self._batch.list_namespaced_job, where, listed.metadata.resource_version):
             if event["type"] != "DELETED":
                 self._owner = event["raw_object"]
 
-    def _stream(self, what, where: dict, version: str):
+    def _stream(self, what, where: dict[str, Any], version: str):
         limits = {"timeout_seconds": WATCH_SECONDS, "_request_timeout": WATCH_SECONDS + REQUEST_SECONDS}
         for event in watch.Watch().stream(what, **where, resource_version=version, **limits):
             if self._closed.is_set():
@@ -205,11 +206,11 @@ class Pods(AbstractContextManager):
             if event["type"] != "BOOKMARK":
                 yield event
 
-    def _plain(self, item) -> dict:
+    def _plain(self, item) -> dict[str, Any]:
         return self._core.api_client.sanitize_for_serialization(item)
 
 
-def fate(pod: dict) -> tuple[str, str]:
+def fate(pod: dict[str, Any]) -> tuple[str, str]:
     """Return why a pod ended, as a word and a readable text; both are empty while it is pending or running.
 
     Example:
@@ -256,7 +257,7 @@ def in_this_pod(templates: Path, job: str) -> Pods:
         raise SystemExit(f"the Job {owner} cannot be read ({error}); may the service account?") from error
 
 
-def _newer(pod: dict, known: dict) -> bool:
+def _newer(pod: dict[str, Any], known: dict[str, Any]) -> bool:
     ends = bool(pod["metadata"].get("deletionTimestamp"))
     return not ends and pod["metadata"]["creationTimestamp"] >= known["metadata"]["creationTimestamp"]
 

@@ -1,6 +1,7 @@
 """A worker's copy of the user's model: loads parameters and computes gradients, both as flat tensors."""
 
 import os
+from typing import Any
 
 import torch
 from torch.utils.data import default_collate
@@ -70,7 +71,7 @@ class Replica:
         found = [g if g is not None else move for g, move in zip(self._gradients, self._moves, strict=True)]
         return self._cut(shards.pack(found))
 
-    def load(self, tensors: list) -> None:
+    def load(self, tensors: list[Any]) -> None:
         """Load every server's parameters.
 
         Raises:
@@ -94,8 +95,8 @@ class Replica:
             if not self._user.metrics:
                 score.correct += int((outputs.argmax(1) == labels).sum())
             for name, metric in self._user.metrics.items():
-                found = torch.as_tensor(metric(labels, outputs), dtype=torch.float64)
-                score.metrics[name] += found.mean().item() * len(records)
+                measured = torch.as_tensor(metric(labels, outputs), dtype=torch.float64)
+                score.metrics[name] += measured.mean().item() * len(records)
         except Exception as error:
             raise UserError(explain(error, self._path)) from error
 
@@ -134,8 +135,8 @@ class Replica:
 
     def _cut(self, messages: list[Tensor]) -> list[list[Tensor]]:
         """Partition a list by server."""
-        found, start = [], 0
+        pieces, start = [], 0
         for count in self._ends:
-            found.append(messages[start : start + count])
+            pieces.append(messages[start : start + count])
             start += count
-        return found
+        return pieces

@@ -277,9 +277,9 @@ def watch(master, shard: Shard, *, index: int, stop: threading.Event, register) 
 
 def own_address() -> str:
     """Return the address at which other pods reach this one."""
-    given = os.environ.get("POD_IP")
-    if given:
-        return given
+    address = os.environ.get("POD_IP")
+    if address:
+        return address
     try:
         return socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -292,20 +292,22 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--master", required=True, help="host:port")
     parser.add_argument("--index", type=int, required=True)
     parser.add_argument("--port", type=int, default=0, help="0: any that is free")
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     memory.keep_freed()
-    with channels.connect(given.master) as channel:
+    with channels.connect(options.master) as channel:
         master = protocol_pb2_grpc.MasterStub(channel)
-        who = JoinRequest(role="ps", index=given.index, host=socket.gethostname(), pid=os.getpid())
-        settings = JobSettings.from_json(channels.insist(master.Join, who).settings)
+        request = JoinRequest(role="ps", index=options.index, host=socket.gethostname(), pid=os.getpid())
+        settings = JobSettings.from_json(channels.insist(master.Join, request).settings)
         try:
-            serve(master, settings, index=given.index, port=given.port)
+            serve(master, settings, index=options.index, port=options.port)
         except user_model.UserError as error:
-            Teller("ps", given.index, settings.workers)("failed", reason=str(error))
-            channels.insist(master.Fail, Failure(role="ps", index=given.index, reason=str(error)), seconds=30)
+            Teller("ps", options.index, settings.workers)("failed", reason=str(error))
+            channels.insist(
+                master.Fail, Failure(role="ps", index=options.index, reason=str(error)), seconds=30
+            )
             raise SystemExit(1) from None
         except channels.Gone as error:
-            raise SystemExit(f"the master at {given.master} is gone: {error}") from error
+            raise SystemExit(f"the master at {options.master} is gone: {error}") from error
 
 
 if __name__ == "__main__":

@@ -106,10 +106,10 @@ class JobSettings:
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 flag, why = f"--{name.replace('_', '-')}", reasons.get(name)
-                said = f"{flag} {getattr(self, name)}: a job needs at least {bound}" + (
+                message = f"{flag} {getattr(self, name)}: a job needs at least {bound}" + (
                     f"; {why}" if why else ""
                 )
-                raise SystemExit(said)
+                raise SystemExit(message)
         if not Path(self.trainer).is_file():
             raise SystemExit(f"--trainer {self.trainer}: there is no such file")
 
@@ -124,8 +124,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def from_flags(given: argparse.Namespace) -> JobSettings:
+def from_flags(options: argparse.Namespace) -> JobSettings:
     """Return the validated settings from parsed flags."""
-    settings = JobSettings(**{setting.name: getattr(given, setting.name) for setting in fields(JobSettings)})
+    settings = JobSettings(
+        **{setting.name: getattr(options, setting.name) for setting in fields(JobSettings)}
+    )
     settings.check()
     return settings

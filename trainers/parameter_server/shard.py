@@ -9,6 +9,7 @@ network and the checkpoints are in other modules.
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 
@@ -31,7 +32,7 @@ class Shard:
     def __init__(
         self,
         groups: Sequence[shards.Group],
-        optimizer: Callable,
+        optimizer: Callable[..., Any],
         *,
         grads_to_wait: int,
         staleness_bound: int,
@@ -162,7 +163,7 @@ class Shard:
         """Return the applied minibatches of open epochs, a bit each; the caller holds the lock."""
         return {epoch: bytes(bits) for epoch, bits in self._applied.items()}
 
-    def state(self) -> dict:
+    def state(self) -> dict[str, Any]:
         """Return a copy of the state for a checkpoint; the caller holds the lock.
 
         It does not include kept gradients, which do not count as applied.
@@ -181,7 +182,7 @@ class Shard:
             "applied": applied,
         }
 
-    def restore(self, state: dict) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         """Restore from a checkpoint.
 
         Raises:

@@ -41,9 +41,11 @@ class Group:
 
 def members(model: nn.Module) -> list[ShardTensor]:
     """Return the tensors of a model's ``state_dict``, shared ones only once."""
-    kept = model.state_dict().keys()
+    state_names = model.state_dict().keys()
     learned = [ShardTensor(name, tensor, tensor.requires_grad) for name, tensor in model.named_parameters()]
-    buffers = [ShardTensor(name, tensor, False) for name, tensor in model.named_buffers() if name in kept]
+    buffers = [
+        ShardTensor(name, tensor, False) for name, tensor in model.named_buffers() if name in state_names
+    ]
     return learned + buffers
 
 
@@ -84,27 +86,27 @@ def layout(groups: Sequence[Group]) -> int:
 
 def flatten(groups: Sequence[Group], device: torch.device | str = "cpu") -> list[torch.Tensor]:
     """Return a flat tensor for each group, with the members' values; the members become views of it."""
-    made = []
+    tensors = []
     with torch.no_grad():
         for group in groups:
             flat = torch.empty(group.size, dtype=group.dtype, device=device)
             for member, view in zip(group.members, views(group, flat), strict=True):
                 view.copy_(member.tensor)
                 member.tensor.data = view
-            made.append(flat)
-    return made
+            tensors.append(flat)
+    return tensors
 
 
 def views(group: Group, flat: torch.Tensor) -> list[torch.Tensor]:
     """Return views of a flat tensor in the members' shapes; keep the channels-last format."""
-    found, start = [], 0
+    tensors, start = [], 0
     for member in group.members:
-        one = member.tensor
-        dense = one.is_contiguous() or one.is_contiguous(memory_format=torch.channels_last)
-        strides = one.stride() if dense else torch.empty(one.shape, device="meta").stride()
-        found.append(flat.as_strided(one.shape, strides, start))
-        start += one.numel()
-    return found
+        tensor = member.tensor
+        dense = tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+        strides = tensor.stride() if dense else torch.empty(tensor.shape, device="meta").stride()
+        tensors.append(flat.as_strided(tensor.shape, strides, start))
+        start += tensor.numel()
+    return tensors
 
 
 # Tensors as bytes -------------------------------------------------------------------------------------------
@@ -131,9 +133,9 @@ def unpack(messages: Sequence[Tensor], into: Sequence[torch.Tensor]) -> None:
     if len(messages) != len(into):
         raise ValueError(f"{len(messages)} tensors have come, and {len(into)} are needed")
     for message, flat in zip(messages, into, strict=True):
-        said, needed = f"{message.dtype} {list(message.shape)}", f"{flat.dtype} {list(flat.shape)}"
-        if f"torch.{said}" != needed or len(message.data) != flat.nbytes:
-            raise ValueError(f"{said}, {len(message.data)} bytes has come, and {needed} is needed")
+        received, needed = f"{message.dtype} {list(message.shape)}", f"{flat.dtype} {list(flat.shape)}"
+        if f"torch.{received}" != needed or len(message.data) != flat.nbytes:
+            raise ValueError(f"{received}, {len(message.data)} bytes has come, and {needed} is needed")
         if flat.device.type == "cpu":
             flat.view(torch.uint8).numpy()[:] = np.frombuffer(message.data, np.uint8)
         elif flat.numel():

@@ -41,7 +41,7 @@ class Handed:
 class _Epoch:
     """An open epoch: the order of its tasks, and a bit for each minibatch."""
 
-    order: array
+    order: "array[int]"
     bits: bytearray
     following: int = 0  # position in the order of the first unassigned task
     counted: int = 0  # records
@@ -128,10 +128,10 @@ class Ledger:
 
     def left(self, epoch: int, task: int) -> list[int]:
         """Return the uncounted minibatches of a task, in order."""
-        one = self._open.get(epoch)
-        if one is None:
+        epoch_open = self._open.get(epoch)
+        if epoch_open is None:
             return []
-        first, bits = task * self.per_task, one.bits
+        first, bits = task * self.per_task, epoch_open.bits
         last = min(first + self.per_task, self.minibatches)
         return [number for number in range(first, last) if not bits[number >> 3] >> (number & 7) & 1]
 
@@ -143,12 +143,12 @@ class Ledger:
     def _waiting(self):
         """Yield unassigned tasks: returned ones, then new ones; a yielded task counts as taken."""
         for epoch in range(self.first_open, min(self.first_open + AHEAD, self.epochs)):
-            one = self._epoch(epoch)
-            while one.returned:
-                yield epoch, one.returned.popleft()
-            while one.following < self.tasks:
-                one.following += 1
-                yield epoch, one.order[one.following - 1]
+            epoch_open = self._epoch(epoch)
+            while epoch_open.returned:
+                yield epoch, epoch_open.returned.popleft()
+            while epoch_open.following < self.tasks:
+                epoch_open.following += 1
+                yield epoch, epoch_open.order[epoch_open.following - 1]
 
     def _slow(self, now: float) -> tuple[int, int] | None:
         """Return the longest running task with a single worker, if it is too slow."""
@@ -178,22 +178,24 @@ class Ledger:
         Raises:
             ValueError: There is no such minibatch.
         """
-        one = self._open.get(epoch)
-        if one is None and self.first_open <= epoch < self.epochs:
-            one = self._epoch(epoch)  # a restarted master may get reports of tasks that it does not know
+        epoch_open = self._open.get(epoch)
+        if epoch_open is None and self.first_open <= epoch < self.epochs:
+            epoch_open = self._epoch(
+                epoch
+            )  # a restarted master may get reports of tasks that it does not know
         new, touched = 0, set()
         for number in minibatches:
             if not 0 <= number < self.minibatches:
                 raise ValueError(f"there is no minibatch {number} in an epoch of {self.minibatches}")
-            if one is None or one.bits[number >> 3] >> (number & 7) & 1:
+            if epoch_open is None or epoch_open.bits[number >> 3] >> (number & 7) & 1:
                 continue
-            one.bits[number >> 3] |= 1 << (number & 7)
-            one.missing -= 1
+            epoch_open.bits[number >> 3] |= 1 << (number & 7)
+            epoch_open.missing -= 1
             start, end = self.records_of(number)
             new += end - start
             touched.add(number // self.per_task)
-        if one is not None:
-            one.counted += new
+        if epoch_open is not None:
+            epoch_open.counted += new
         finished = [task for task in touched if not self.left(epoch, task)]
         for task in finished:
             self._finish((epoch, task), now)
@@ -206,26 +208,26 @@ class Ledger:
             epoch: An open epoch; nothing is reopened in others.
             applied: The server's minibatches, a bit each.
         """
-        one = self._open.get(epoch)
-        if one is None:
+        epoch_open = self._open.get(epoch)
+        if epoch_open is None:
             return 0
-        before, touched = one.counted, set()
-        theirs = applied.ljust(len(one.bits), b"\0")
-        for place, (ours, has) in enumerate(zip(one.bits, theirs, strict=False)):
+        before, touched = epoch_open.counted, set()
+        theirs = applied.ljust(len(epoch_open.bits), b"\0")
+        for place, (ours, has) in enumerate(zip(epoch_open.bits, theirs, strict=False)):
             lost = ours & ~has
             for bit in range(8):
                 if lost >> bit & 1:
                     number = place * 8 + bit
                     start, end = self.records_of(number)
-                    one.counted -= end - start
-                    one.missing += 1
+                    epoch_open.counted -= end - start
+                    epoch_open.missing += 1
                     touched.add(number // self.per_task)
-            one.bits[place] = ours & has
-        waiting = set(one.returned)
+            epoch_open.bits[place] = ours & has
+        waiting = set(epoch_open.returned)
         for task in sorted(touched):
             if (epoch, task) not in self._doing and task not in waiting:
-                one.returned.append(task)
-        return before - one.counted
+                epoch_open.returned.append(task)
+        return before - epoch_open.counted
 
     def counted(self, epoch: int) -> int:
         """Return the number of counted records of an epoch."""
@@ -306,10 +308,10 @@ class Ledger:
         self._doing.clear()
         self._of_worker.clear()
         for number, its in bits.items():
-            one = self._epoch(number)
-            one.bits[:] = its
-            one.missing = self.minibatches - sum(byte.bit_count() for byte in its)
+            epoch_open = self._epoch(number)
+            epoch_open.bits[:] = its
+            epoch_open.missing = self.minibatches - sum(byte.bit_count() for byte in its)
             last = self.minibatches - 1
             short = self.minibatch * self.minibatches - self.records  # fewer in the last one
             has_last = its[last >> 3] >> (last & 7) & 1
-            one.counted = (self.minibatches - one.missing) * self.minibatch - short * has_last
+            epoch_open.counted = (self.minibatches - epoch_open.missing) * self.minibatch - short * has_last

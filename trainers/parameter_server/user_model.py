@@ -40,9 +40,9 @@ class UserModel:
 
     model: Callable[[], Any]
     loss: Callable[[Any, Any], Any]
-    optimizer: Callable[[list], Any]
-    feed: Callable[[list[bytes], str], Iterable]
-    metrics: Mapping[str, Callable] = field(default_factory=dict)
+    optimizer: Callable[[list[Any]], Any]
+    feed: Callable[[list[bytes], str], Iterable[Any]]
+    metrics: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     process: Callable[[Any, int], object] | None = None
 
 
@@ -55,7 +55,7 @@ def load(path: str) -> UserModel:
     module = import_file(path, folder=str(Path(path).parent))
     check(module, NEEDED, path)
 
-    def feed(records: list[bytes], mode: str) -> Iterable:
+    def feed(records: list[bytes], mode: str) -> Iterable[Any]:
         return map(module.dataset, records)
 
     return UserModel(module.model, module.loss, module.optimizer, feed)

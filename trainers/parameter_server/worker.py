@@ -248,21 +248,21 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Compute gradients.")
     parser.add_argument("--master", required=True, help="host:port")
     parser.add_argument("--index", type=int, required=True)
-    given = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     memory.keep_freed()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    with channels.connect(given.master) as channel:
+    with channels.connect(options.master) as channel:
         master = protocol_pb2_grpc.MasterStub(channel)
         place = {"host": socket.gethostname(), "pid": os.getpid()}
-        who = JoinRequest(role="worker", index=given.index, **place)
+        request = JoinRequest(role="worker", index=options.index, **place)
         settings = None
         try:
-            settings = JobSettings.from_json(channels.insist(master.Join, who, stop=stop.is_set).settings)
-            tell = Teller("worker", given.index, settings.workers)
+            settings = JobSettings.from_json(channels.insist(master.Join, request, stop=stop.is_set).settings)
+            tell = Teller("worker", options.index, settings.workers)
             set_up_log(settings.log_level)
-            tasks, mine = channels.StreamedCalls(master.Tasks), {"index": given.index, "stop": stop}
+            tasks, mine = channels.StreamedCalls(master.Tasks), {"index": options.index, "stop": stop}
             threading.Thread(target=pulse, args=(master, tasks), kwargs=mine, daemon=True).start()
             worker = ParameterServerWorker(master, tasks, settings, **mine)
             tell("start", **place, threads=torch.get_num_threads())
@@ -270,7 +270,7 @@ def main(argv: list[str] | None = None) -> None:
             tell("end")
         except user_model.UserError as error:
             tell("failed", reason=str(error))
-            failure = Failure(role="worker", index=given.index, reason=str(error))
+            failure = Failure(role="worker", index=options.index, reason=str(error))
             channels.insist(master.Fail, failure, seconds=30)
             raise SystemExit(1) from None
         except channels.Gone as error:

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from kitlib.config import DEFAULT_CLUSTER
-
 PROGRAM = "trainyard"
 # Each call's command, and the names of its positional arguments.
 COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
@@ -118,24 +116,26 @@ def _command_of(call: ast.Call, root: click.Group, known: Mapping[str, str]) -> 
     if title not in COMMANDS:
         return None
     words, positional = COMMANDS[title]
-    given = {name: _value(argument) for name, argument in zip(positional, call.args, strict=False)}
-    given |= {item.arg: _value(item.value) for item in call.keywords if item.arg}
-    if title == "kit.connect" and given.pop("start", False):
+    arguments = {name: _value(argument) for name, argument in zip(positional, call.args, strict=False)}
+    arguments |= {item.arg: _value(item.value) for item in call.keywords if item.arg}
+    if title == "kit.connect" and arguments.pop("start", False):
         words = "cluster start"
-    if isinstance(given.get("cluster"), str):
-        known["cluster"] = str(given["cluster"])
+    if isinstance(arguments.get("cluster"), str):
+        known["cluster"] = str(arguments["cluster"])
     if words.startswith("kubectl"):
-        return " ".join([PROGRAM, "kubectl", *_where(known), words[8:], str(given.get("words", ""))]).rstrip()
-    return _render(words, given, _find(root, words), known)
+        return " ".join(
+            [PROGRAM, "kubectl", *_where(known), words[8:], str(arguments.get("words", ""))]
+        ).rstrip()
+    return _render(words, arguments, _find(root, words), known)
 
 
 def _find(root: click.Group, words: str) -> click.Command:
     command: click.Command = root
     for word in words.split():
-        found = (
+        candidates = (
             command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
         )
-        command = found or command
+        command = candidates or command
     return command
 
 
@@ -152,14 +152,18 @@ def _value(node: ast.expr) -> object:
     return value
 
 
-def _render(words: str, given: dict[str, object], command: click.Command, known: Mapping[str, str]) -> str:
+def _render(
+    words: str, arguments: dict[str, object], command: click.Command, known: Mapping[str, str]
+) -> str:
     receiver = words.split()[0]
-    values = {AS_ONE.get(name, name): value for name, value in given.items() if name != "cluster"}
+    values = {AS_ONE.get(name, name): value for name, value in arguments.items() if name != "cluster"}
     line = [PROGRAM, *words.split()]
     for param in (param for param in command.params if isinstance(param, click.Argument)):
         name = str(param.name)
-        own = known.get(receiver) if name == "name" and receiver in ("cluster", "run", "volume") else None
-        value = values.pop(name, own if own is not None else ...)
+        variable = (
+            known.get(receiver) if name == "name" and receiver in ("cluster", "run", "volume") else None
+        )
+        value = values.pop(name, variable if variable is not None else ...)
         if value is not ... or param.required:
             line += _word(param, value)
     for name, value in values.items():
@@ -170,8 +174,8 @@ def _render(words: str, given: dict[str, object], command: click.Command, known:
 
 
 def _where(known: Mapping[str, str]) -> list[str]:
-    name = known.get("cluster", DEFAULT_CLUSTER)
-    return [] if name == DEFAULT_CLUSTER else ["-c", name]
+    name = known.get("cluster", "")
+    return ["-c", name] if name and name != known.get("default") else []
 
 
 def _word(param: click.Parameter, value: object) -> list[str]:

@@ -5,7 +5,9 @@ as the repository. What the learner has changed there is never overwritten.
 """
 
 import filecmp
+import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import click
 
 from kitlib import config
 from kitlib.errors import BadInput
+from trainyard_kit.cli.options import next_step
 
 FOLDERS = ("notebooks", "docs", "trainers", "programs", "manifests", "images")
 TEMPLATE = "trainyard_kit/clouds/eks/cluster.yaml"  # of the packages, where a notebook shows it
@@ -38,8 +41,8 @@ def copy_course(folder: Path) -> list[Path]:
         and COURSE.fullmatch(path.relative_to(config.DATA).as_posix())
     }
     sources[Path(TEMPLATE)] = config.ROOT / TEMPLATE
-    there = {name for name in sources if (folder / name).exists()}
-    changed = [name for name in there if not filecmp.cmp(sources[name], folder / name, shallow=False)]
+    existing = {name for name in sources if (folder / name).exists()}
+    changed = [name for name in existing if not filecmp.cmp(sources[name], folder / name, shallow=False)]
     if changed:
         named = ", ".join(map(str, sorted(changed)[:MOST_NAMED]))
         more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
@@ -48,7 +51,7 @@ def copy_course(folder: Path) -> list[Path]:
             about=str(folder),
             fix="choose another folder, or move them away; nothing was written",
         )
-    missing = sorted(sources.keys() - there)
+    missing = sorted(sources.keys() - existing)
     try:
         for name in missing:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -70,4 +73,5 @@ def course(folder: Path) -> None:
     written = copy_course(folder)
     click.echo(f"{len(written)} files were copied to {folder}" if written else f"{folder} is complete")
     # JupyterLab's folder is the course's, not that of the notebooks: they show pictures beside theirs.
-    click.echo(f"To begin: jupyter lab {folder}, and open notebooks/00_start.ipynb", err=True)
+    lab = shlex.join(["jupyter", "lab", *(["--allow-root"] if os.getuid() == 0 else []), str(folder)])
+    next_step(f"{lab}, and open notebooks/00_start.ipynb")

@@ -22,6 +22,7 @@ from kitlib.metrics.log_format import json_of
 from kitlib.metrics.run_progress import RunProgress
 from kitlib.runs.logs import Log, readable
 from kitlib.runs.run import Run
+from trainyard_kit.cli.options import next_step
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -55,7 +56,12 @@ class LinePrinter:
     def report(self) -> None:
         if time.monotonic() - self.reported >= PLAIN_SECONDS:
             self.reported = time.monotonic()
-            click.echo(f"run {self.name}: {self.progress.count}  {self.progress.figures}".rstrip(), err=True)
+            click.echo(f"run {self.name}: {self.progress.count}  {self.figures}".rstrip(), err=True)
+
+    @property
+    def figures(self) -> str:
+        """Loss and images a second, as progress lines have them."""
+        return self.progress.figures
 
     def __enter__(self) -> "LinePrinter":
         return self
@@ -110,7 +116,7 @@ class BarPrinter(LinePrinter):
 
     def report(self) -> None:
         done, total, _ = self.progress.position
-        count, figures = self.progress.count, self.progress.figures
+        count, figures = self.progress.count, self.figures
         if not self.began:
             self.began = True
             self.bar.reset(
@@ -133,10 +139,18 @@ def follow(
     output: str = "text",
     printer: Callable[[str], LinePrinter] | None = None,
 ) -> None:
-    """Print the lines of a run, or of one rank, as they come; raise RunFailed if it fails."""
+    """Print the lines of a run, or of one rank, as they come; raise RunFailed if it fails.
+
+    Args:
+        run: The run.
+        rank: The rank, by default all.
+        output: ``json`` for the JSON lines alone.
+        printer: What prints instead.
+    """
+    where = f"{run.name} -c {run.kube.cluster}"
     try:
         make = printer or partial(BarPrinter, only=rank)
-        if output == "json" or not can_rewrite():
+        if printer is None and (output == "json" or not can_rewrite()):
             make = partial(LinePrinter, only=rank, output=output)
         with make(run.name) as lines:
             stream = run.logs(rank=rank, follow=True)
@@ -145,12 +159,13 @@ def follow(
                 lines.add(source, line)
         if rank is None:
             run.wait()
+            if output != "json" and printer is None:
+                next_step(f"trainyard run logs {where}, trainyard run delete {where}")
             return
         pod = run.log_cache.newest_pods(rank).get(rank)
         if pod is not None and pods.phase(pod) == "Failed":
             raise run.failure(run.status, rank=rank)
     except Interrupted as error:
-        where = f"{run.name} -c {run.kube.cluster}"
         fix = f"trainyard run logs {where} --follow shows it again, trainyard run delete {where} ends it"
         raise Interrupted(error.what, about=error.about, fix=fix) from error
 

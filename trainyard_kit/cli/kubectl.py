@@ -5,25 +5,30 @@ import os
 import click
 
 from kitlib import clusters
-from trainyard_kit.cli.options import CLUSTER
+from kitlib.clusters.kubectl import find_kubectl
+from trainyard_kit.cli.current import default_cluster
+from trainyard_kit.cli.options import NAMED_CLUSTER
 
 # Commands of kubectl that have a -c of their own: a container.
 WITH_CONTAINER = ("attach", "cp", "debug", "exec", "logs", "set")
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, required=True)
-@CLUSTER
-def kubectl(words: tuple[str, ...], cluster: str) -> None:
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+@NAMED_CLUSTER
+def kubectl(words: tuple[str, ...], cluster: str | None) -> None:
     """Run kubectl on a cluster: trainyard kubectl get pods -A.
 
     The cluster may also come last, as in trainyard kubectl get pods -c lab. Where -c is kubectl's own, which
     names a container, it is --cluster lab.
     """
+    if not words:  # kubectl's own help, for which no cluster need exist
+        program = find_kubectl()
+        os.execvp(program[0], program)
     rest, named = split_cluster(words)
-    found = clusters.connect(named or cluster)
-    command = found.kubectl_command()
-    os.execvpe(command[0], [*command, *rest], os.environ | {"KUBECONFIG": str(found.kubeconfig)})
+    current = clusters.connect(named or cluster or default_cluster())
+    command = current.kubectl_command()
+    os.execvpe(command[0], [*command, *rest], os.environ | {"KUBECONFIG": str(current.kubeconfig)})
 
 
 def split_cluster(words: tuple[str, ...]) -> tuple[list[str], str | None]:

@@ -3,7 +3,7 @@
 import click
 
 from kitlib import clusters
-from trainyard_kit.cli.options import CLUSTER, OUTPUT, ErrorGroup, show
+from trainyard_kit.cli.options import CLUSTER, OUTPUT, ErrorGroup, next_step, show
 
 
 @click.group(cls=ErrorGroup)
@@ -29,6 +29,7 @@ def install(name: str, cluster: str) -> None:
     from kitlib import operators
 
     click.echo(operators.install(name, cluster=cluster))
+    next_step(f"trainyard operator list -c {cluster}")
 
 
 @operator.command("uninstall")
@@ -61,3 +62,4 @@ def prepare(
 
     place = clusters.connect(cluster).create_volume(volume)
     click.echo(prepare_dataset(name, volume=place, synthetic=synthetic, limit=limit, records=records))
+    next_step(f"trainyard volume ls {volume} -c {cluster}")

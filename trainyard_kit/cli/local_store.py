@@ -15,7 +15,8 @@ from kitlib.clusters.trainer_image import TRAINER
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table
 from kitlib.k8s.quantities import format_bytes
-from trainyard_kit.cli.options import CLUSTER, OUTPUT, ErrorGroup, show
+from trainyard_kit.cli.current import default_cluster
+from trainyard_kit.cli.options import NAMED_CLUSTER, OUTPUT, ErrorGroup, next_step, show
 
 
 @click.group(cls=ErrorGroup)
@@ -34,6 +35,7 @@ def create_bundle(file: Path, without_wheels: bool, images: tuple[str, ...]) -> 
         made = machine.ask("bundle", "create", str(file.absolute()), *options, report=line.update)
         line.done(f"{made['bytes'] / 1e6:,.0f} MB")
     click.echo(f"{made['file']}: {made['bytes'] / 1e6:,.0f} MB, {', '.join(made['holds'])}")
+    next_step(f"on the other machine: trainyard bundle use {file.name}")
 
 
 @bundle.command("use")
@@ -44,6 +46,7 @@ def use_bundle(file: Path) -> None:
         used = machine.ask("bundle", "use", str(file.absolute()), report=line.update)
         line.done("unpacked")
     click.echo(f"{used['cache']} has {', '.join(used['holds'])}")
+    next_step("trainyard quickstart")
 
 
 @click.group(cls=ErrorGroup, invoke_without_command=True)
@@ -90,12 +93,14 @@ def _pulled_images() -> Table:
 @click.option("--dockerfile", default="images/trainer/Dockerfile", show_default=True)
 @click.option("--registry", default="", help="The registry to push to.")
 @click.option("--here", is_flag=True, help="Build it for no cluster.")
-@CLUSTER
-def build_image(name: str, tag: str | None, dockerfile: str, registry: str, here: bool, cluster: str) -> None:
+@NAMED_CLUSTER
+def build_image(
+    name: str, tag: str | None, dockerfile: str, registry: str, here: bool, cluster: str | None
+) -> None:
     """Build the image NAME, by default the trainer's, for the pods of a cluster."""
     from trainyard_kit.container_images import build_image as build
 
-    place = None if here else clusters.connect(cluster)
+    place = None if here else clusters.connect(cluster or default_cluster())
     click.echo(build(name, tag=tag, dockerfile=dockerfile, registry=registry, cluster=place))
 
 
@@ -108,12 +113,12 @@ def pull_images(references: tuple[str, ...], platform: str | None) -> None:
     for reference in references:
         with progress(reference) as line:
             title, update = f"{reference}: ", line.update
-            found = machine.ask(
+            images = machine.ask(
                 *("image-store", "pull", reference, *options),
                 report=lambda text, title=title, update=update: update(text.removeprefix(title)),  # type: ignore[misc]
             )
-            line.done(f"pulled, {format_bytes(found['size'])}" if found["new"] else "unchanged")
-        click.echo(f"{', '.join(found['names'] or found['digests'])} is {found['id']}")
+            line.done(f"pulled, {format_bytes(images['size'])}" if images["new"] else "unchanged")
+        click.echo(f"{', '.join(images['names'] or images['digests'])} is {images['id']}")
 
 
 @image.command("load")
@@ -150,10 +155,10 @@ def prune_images(everything: bool) -> None:
     _echo_removed(machine.ask("image-store", "prune", *(["--all"] if everything else [])))
 
 
-def _echo_removed(found: dict[str, Any]) -> None:
-    for name in found["untagged"]:
+def _echo_removed(removed: dict[str, Any]) -> None:
+    for name in removed["untagged"]:
         click.echo(f"{name} is removed")
-    click.echo(f"{len(found['images'])} images removed, {found['freed'] / 1e6:,.1f} MB freed")
+    click.echo(f"{len(removed['images'])} images removed, {removed['freed'] / 1e6:,.1f} MB freed")
 
 
 @image.command("get")

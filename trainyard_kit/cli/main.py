@@ -16,10 +16,13 @@ from click.shell_completion import get_completion_class
 
 from kitlib import __version__, clusters, config, plugins
 from kitlib.clusters import cleanup, kubeconfigs, machine
+from kitlib.clusters.local import not_found
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound
+from kitlib.k8s import terminating
 from trainyard_kit.cli.advice import PROGRAM, for_terminal
 from trainyard_kit.cli.course import course
+from trainyard_kit.cli.current import read_current, write_current
 from trainyard_kit.cli.kubectl import kubectl
 from trainyard_kit.cli.lessons import dataset, operator
 from trainyard_kit.cli.local_store import bundle, cache, image
@@ -27,14 +30,17 @@ from trainyard_kit.cli.options import (
     CLUSTER,
     CLUSTER_NAME,
     IGNORE_NOT_FOUND,
+    NEW_CLUSTER_NAME,
     OPTION,
     OUTPUT,
     YES,
     ErrorGroup,
+    complete_clusters,
+    next_step,
     show,
 )
 from trainyard_kit.cli.quickstart import quickstart
-from trainyard_kit.cli.run import launch, run
+from trainyard_kit.cli.run import launch, run, why
 from trainyard_kit.cli.volume import volume
 
 NAME = CLUSTER_NAME
@@ -65,13 +71,17 @@ class Commands(ErrorGroup):
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="trainyard-kit", prog_name="trainyard")
-def main() -> None:
+@click.option("--verbose", "-v", is_flag=True, help="Log each step, and show the traceback of an error.")
+@click.pass_context
+def main(context: click.Context, verbose: bool) -> None:
     """Train on a real Kubernetes cluster: on this machine, or on any that you have."""
     ErrorGroup.root = main
+    context.meta["verbose"] = verbose
     if os.environ.get("NO_COLOR"):  # https://no-color.org
-        click.get_current_context().color = False
-    if not sys.stderr.isatty():  # progress goes to the log where no line can be rewritten
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+        context.color = False
+    if verbose or not sys.stderr.isatty():  # progress goes to the log where no line can be rewritten
+        level = logging.DEBUG if verbose else logging.INFO
+        logging.basicConfig(level=level, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
 
 
 @main.group()
@@ -80,7 +90,7 @@ def cluster() -> None:
 
 
 @cluster.command()
-@NAME
+@NEW_CLUSTER_NAME
 @click.option("--provider", default="local", show_default=True, help="The cluster's provider.")
 @click.option("--nodes", default=4, show_default=True, help="Number of nodes.")
 @click.option("--cpus", type=float, help="Cores of each node.")
@@ -106,11 +116,11 @@ def create(
     trainyard cluster create lab --provider eks --set region=eu-central-1 --set hours=4
     """
     options = option | ({} if port is None else {"port": port})
-    made = clusters.create_cluster(
+    created = clusters.create_cluster(
         provider, name=name, nodes=nodes, cpus=cpus, memory=memory, gpus=gpus, recreate=recreate, **options
     )
-    click.echo(made.nodes())
-    click.echo(f"\nTry: trainyard kubectl -c {name} get pods -A", err=True)
+    click.echo(created.nodes())
+    next_step(f"trainyard launch trainers/digits_ddp.py --nodes {nodes} -c {name}")
     click.echo("For kubectl, k9s and Lens:", err=True)
     click.echo(f"export KUBECONFIG=$(trainyard cluster kubeconfig --path {name})", err=True)
 
@@ -120,16 +130,32 @@ def create(
 def list_(output: str | None) -> None:
     """List the clusters."""
     show(output, clusters.list_clusters())
+    if output is None and (name := read_current()):
+        click.echo(f"Commands without -c use {name}.", err=True)
+
+
+@cluster.command()
+@click.argument("name", shell_complete=complete_clusters)
+def use(name: str) -> None:
+    """Make NAME the current cluster: that of commands without -c."""
+    if clusters.find(name) is None:
+        raise not_found(name)
+    write_current(name)
+    click.echo(f"commands without -c use cluster {name}")
 
 
 @cluster.command()
 @NAME
 def status(name: str) -> None:
     """Show the status of the cluster NAME; exit status 1 if it cannot be used."""
-    found = clusters.connect(name)
-    click.echo(found)
-    click.echo(found.nodes())
-    click.echo(found.runs())
+    existing = clusters.connect(name)
+    click.echo(existing)
+    for line in existing.overload():
+        click.echo(f"the machine is overloaded: {line}")
+    for line in terminating.held_namespaces(existing.kube):
+        click.echo(line)
+    click.echo(existing.nodes())
+    click.echo(existing.runs())
 
 
 @cluster.command()
@@ -138,14 +164,14 @@ def status(name: str) -> None:
 @click.option("--merge", is_flag=True, help="Add it to your own: KUBECONFIG, or ~/.kube/config.")
 def kubeconfig(name: str, only_path: bool, merge: bool) -> None:
     """Print the kubeconfig of the cluster NAME."""
-    found = clusters.connect(name)
+    existing = clusters.connect(name)
     if merge:
-        click.echo(f"{kubeconfigs.merge(found)} has the context {found.name}")
-        click.echo(f"Try: kubectl --context {found.name} get nodes", err=True)
+        click.echo(f"{kubeconfigs.merge(existing)} has the context {existing.name}")
+        next_step(f"kubectl --context {existing.name} get nodes")
     elif only_path:
-        click.echo(found.kubeconfig)
+        click.echo(existing.kubeconfig)
     else:
-        click.echo(found.kubeconfig.read_text(), nl=False)
+        click.echo(existing.kubeconfig.read_text(), nl=False)
 
 
 @cluster.command()
@@ -153,17 +179,22 @@ def kubeconfig(name: str, only_path: bool, merge: bool) -> None:
 def start(name: str) -> None:
     """Start the cluster NAME again, with the objects and volumes that it had."""
     click.echo(clusters.connect(name, start=True).nodes())
+    next_step(f"trainyard run list -c {name}")
 
 
 @cluster.command()
 @NAME
 def stop(name: str) -> None:
     """Stop the processes of the cluster NAME, and keep its objects and volumes."""
-    clusters.LocalCluster(name).stop()
+    local = clusters.find(name, provider="local")
+    if not isinstance(local, clusters.LocalCluster):
+        raise not_found(name)
+    local.stop()
+    next_step(f"trainyard cluster start {name}")
 
 
 @cluster.command()
-@NAME
+@NEW_CLUSTER_NAME
 @click.option("--provider", help="The provider; by default any that this machine used.")
 @IGNORE_NOT_FOUND
 @OPTION
@@ -173,15 +204,18 @@ def delete(name: str, provider: str | None, ignore_not_found: bool, option: dict
     A cluster at a cloud that another machine created is found with its location:
     trainyard cluster delete lab --provider eks --set region=eu-central-1
     """
-    found = clusters.find(name, provider=provider, **option)
-    if found is None:
+    existing = clusters.find(name, provider=provider, **option)
+    if existing is None:
         cleanup.delete_kubeconfigs(name)  # of one that has gone otherwise
         kubeconfigs.remove(name)
         if not ignore_not_found:
             fix = "trainyard cluster list; trainyard resources list has what is left at clouds"
             raise ClusterNotFound("there is no such cluster", about=f'cluster "{name}"', fix=fix)
     else:
-        found.delete()
+        existing.delete()
+        next_step("trainyard cluster list shows what is left")
+    if read_current() == name:
+        write_current("")
 
 
 @cluster.command()
@@ -214,15 +248,15 @@ def scale(
 
     What more nodes cost at a cloud is shown, and asked for; 0 costs nothing for them.
     """
-    found = clusters.connect(cluster, provider=provider, **option)
-    if not hasattr(found, "scale"):
-        again = f'kit.create_cluster("{found.provider}", name="{cluster}", nodes={nodes})'
+    existing = clusters.connect(cluster, provider=provider, **option)
+    if not hasattr(existing, "scale"):
+        again = f'kit.create_cluster("{existing.provider}", name="{cluster}", nodes={nodes})'
         raise BadInput(
-            f"the nodes of a cluster of the provider {found.provider} cannot be scaled",
+            f"the nodes of a cluster of the provider {existing.provider} cannot be scaled",
             about=f'cluster "{cluster}"',
             fix=f"create it with other nodes: {again}",
         )
-    click.echo(found.scale(nodes, confirm=confirm, budget=budget))
+    click.echo(existing.scale(nodes, confirm=confirm, budget=budget))
 
 
 @main.group()
@@ -262,8 +296,36 @@ def simulate(count: int, cluster: str) -> None:
     machine.ask("simulate", cluster, str(count))
 
 
-for _command in (course, quickstart, launch, run, volume, kubectl, operator, dataset, bundle, cache, image):
+for _command in (
+    course,
+    quickstart,
+    launch,
+    run,
+    why,
+    volume,
+    kubectl,
+    operator,
+    dataset,
+    bundle,
+    cache,
+    image,
+):
     main.add_command(_command)
+
+
+@main.command("help", context_settings={"ignore_unknown_options": True})
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def help_(context: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command: trainyard help cluster create."""
+    command: click.Command = main
+    context = click.Context(main, info_name=PROGRAM)
+    for word in words:
+        inner = command.get_command(context, word) if isinstance(command, click.Group) else None
+        if inner is None:
+            raise click.UsageError(f"No such command {' '.join(words)!r}.", context)
+        context, command = click.Context(inner, info_name=word, parent=context), inner
+    click.echo(command.get_help(context))
 
 
 @main.command()
@@ -282,13 +344,14 @@ def completion(shell: str) -> None:
     zsh:  source <(trainyard completion zsh)
     fish: trainyard completion fish | source
     """
-    made = get_completion_class(shell)
-    assert made, "click has it"
-    click.echo(made(main, {}, PROGRAM, "_TRAINYARD_COMPLETE").source())
+    completion_class = get_completion_class(shell)
+    assert completion_class, "click has it"
+    click.echo(completion_class(main, {}, PROGRAM, "_TRAINYARD_COMPLETE").source())
 
 
 @main.command()
 @click.option("--provider", help="Check what may prevent a cluster at this provider.")
+@click.option("--cluster", help="Check what this cluster and its namespace allow.")
 @click.option("--nodes", default=4, show_default=True, help="Nodes of that cluster.")
 @click.option("--name", default=config.DEFAULT_CLUSTER, show_default=True, help="Name of that cluster.")
 @OUTPUT
@@ -297,15 +360,17 @@ def completion(shell: str) -> None:
 def doctor(
     context: click.Context,
     provider: str | None,
+    cluster: str | None,
     nodes: int,
     name: str,
     output: str | None,
     option: dict[str, Any],
 ) -> None:
     """Show what this machine can do, and the credentials that each provider would use."""
-    if provider is not None:
+    if cluster is not None or provider is not None:
         preflight = plugins.find("kitlib.names", "preflight")
-        report = preflight(provider, name=name, nodes=nodes, **option)
+        about = provider if cluster is None else clusters.connect(cluster)
+        report = preflight(about, name=name, nodes=nodes, **option)
         show(output, report.table()) if output else click.echo(report)
         context.exit(0 if report.ok else 1)
     credentials = clusters.credentials()
@@ -313,3 +378,5 @@ def doctor(
         (*row[:-1], for_terminal(str(row[-1]), command=None, root=main, known={})) for row in credentials.rows
     ]
     show(output, machine=machine.doctor(), credentials=Table(credentials.columns, rows))
+    if output is None:
+        next_step("trainyard quickstart")

@@ -3,18 +3,22 @@
 import ast
 import json
 import signal
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import click
 import yaml
 
-from kitlib import clusters, config
+from kitlib import clusters
+from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.tables import Table, printable
 from kitlib.errors import BadInput, KitError
 from trainyard_kit.cli.advice import for_terminal
+from trainyard_kit.cli.current import VARIABLE, default_cluster
 
 OF_ALL_PROVIDERS = {"name", "provider", "nodes", "cpus", "memory", "gpus", "recreate"}
+CLUSTER_HELP = f"The cluster's name; by default {VARIABLE}, the current cluster, or the only one."
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 Flag = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -26,9 +30,13 @@ class ErrorGroup(click.Group):
     root: ClassVar[click.Group | None] = None  # what errors advise is a command of it
 
     def invoke(self, ctx: click.Context) -> Any:
+        if callable(signal.getsignal(signal.SIGINT)):  # not where a shell has it ignored
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             return super().invoke(ctx)
         except KitError as error:
+            if ctx.meta.get("verbose"):
+                click.echo("".join(traceback.format_exception(error)), err=True)
             if isinstance(error, KeyboardInterrupt):
                 signal.signal(signal.SIGINT, signal.SIG_IGN)  # one more would cut the sentence
             error.fix = self.advise(ctx, error.fix)
@@ -37,7 +45,7 @@ class ErrorGroup(click.Group):
             ctx.exit(130 if isinstance(error, KeyboardInterrupt) else 1)
         except KeyboardInterrupt:
             if "cluster" not in ctx.meta:
-                raise
+                ctx.exit(130)
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             name = ctx.meta["cluster"]
             fix = f"trainyard cluster status {name}, or trainyard cluster delete {name}"
@@ -52,8 +60,8 @@ class ErrorGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands, each with its whole first sentence."""
-        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [(name, item.get_short_help_str(1000)) for name, item in found if item and not item.hidden]
+        commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, item.get_short_help_str(1000)) for name, item in commands if item and not item.hidden]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 
@@ -83,7 +91,7 @@ def _complete(title: str) -> Complete:
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         try:
-            cluster = clusters.connect(context.params.get("cluster") or config.DEFAULT_CLUSTER)
+            cluster = clusters.connect(context.params.get("cluster") or default_cluster())
             names = [str(row[title]) for row in getattr(cluster, f"{title}s")()]
         except KitError:
             return []
@@ -100,22 +108,24 @@ def _remember(title: str) -> Callable[[click.Context, click.Parameter, str], str
     return remember
 
 
+def _remember_cluster(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is None and not context.resilient_parsing:
+        value = context.meta["default"] = default_cluster()
+    if value is not None:
+        context.meta["cluster"] = value
+    return value
+
+
+# Of a command that may do without one, or finds its name elsewhere.
+NAMED_CLUSTER = click.option("--cluster", "-c", help=CLUSTER_HELP, shell_complete=complete_clusters)
 CLUSTER = click.option(
-    "--cluster",
-    "-c",
-    default=config.DEFAULT_CLUSTER,
-    envvar="TRAINYARD_CLUSTER",
-    show_default=True,
-    help="The cluster's name; or TRAINYARD_CLUSTER.",
-    shell_complete=complete_clusters,
-    callback=_remember("cluster"),
-    is_eager=True,
+    "--cluster", "-c", help=CLUSTER_HELP, shell_complete=complete_clusters, callback=_remember_cluster
+)
+NEW_CLUSTER_NAME = click.argument(
+    "name", default=DEFAULT_CLUSTER, shell_complete=complete_clusters, callback=_remember("cluster")
 )
 CLUSTER_NAME = click.argument(
-    "name",
-    default=config.DEFAULT_CLUSTER,
-    shell_complete=complete_clusters,
-    callback=_remember("cluster"),
+    "name", required=False, shell_complete=complete_clusters, callback=_remember_cluster
 )
 RUN_NAME = click.argument("name", shell_complete=_complete("run"), callback=_remember("run"))
 VOLUME_NAME = click.argument("name", shell_complete=_complete("volume"), callback=_remember("volume"))
@@ -128,6 +138,11 @@ IGNORE_NOT_FOUND = click.option(
 )
 
 
+def next_step(text: str) -> None:
+    """Print what to do next, for people: on stderr."""
+    click.echo(f"Next: {text}", err=True)
+
+
 def show(output: str | None, *tables: Table, **named: Table) -> None:
     """Print tables, or their rows as JSON or YAML, or the names in their first columns.
 
@@ -136,14 +151,14 @@ def show(output: str | None, *tables: Table, **named: Table) -> None:
         tables: One, whose rows are the list that is printed.
         named: Several: a list each, by these names.
     """
-    every = [*tables, *named.values()]
+    all_tables = [*tables, *named.values()]
     rows: object = [_plain(row) for row in tables[0]] if tables else {}
     if named:
         rows = {name: [_plain(row) for row in table] for name, table in named.items()}
     if output is None:
-        click.echo("\n\n".join(repr(table) for table in every))
+        click.echo("\n\n".join(repr(table) for table in all_tables))
     elif output == "name":
-        for table in every:
+        for table in all_tables:
             for row in table.rows:
                 click.echo(row[0])
     else:
@@ -161,10 +176,10 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def options_of(given: Sequence[str]) -> dict[str, Any]:
+def options_of(pairs: Sequence[str]) -> dict[str, Any]:
     """Parse options to Python values: ``spot=true`` is True, ``hours=4`` is 4, all else is text."""
     read = {}
-    for option in given:
+    for option in pairs:
         key, equals, value = option.partition("=")
         if not equals or not key.isidentifier():
             raise BadInput("an option is a key and a value", about=option, fix="--set region=eu-central-1")
@@ -185,12 +200,12 @@ def _value(text: str) -> object:
     return value if isinstance(value, int | float | dict | list) else text
 
 
-def _own(context: click.Context, _: click.Parameter, given: Sequence[str]) -> dict[str, Any]:
-    read = options_of(given)
-    if taken := sorted(OF_ALL_PROVIDERS & read.keys()):
+def _own(context: click.Context, _: click.Parameter, pairs: Sequence[str]) -> dict[str, Any]:
+    read = options_of(pairs)
+    if reserved := sorted(OF_ALL_PROVIDERS & read.keys()):
         raise BadInput(
             "this is not an option of one provider",
-            about=f"--set {taken[0]}={read[taken[0]]}",
+            about=f"--set {reserved[0]}={read[reserved[0]]}",
             fix=f"{context.command_path} --help shows the flags and arguments of all",
         )
     return read

@@ -10,16 +10,19 @@ import click
 from kitlib import clusters
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput, Interrupted
+from kitlib.k8s import pods
 from kitlib.metrics import events
 from kitlib.metrics.log_format import number
 from kitlib.runs.run import Run
-from trainyard_kit.cli.follow import BarPrinter, follow
+from trainyard_kit.cli.follow import BarPrinter, LinePrinter, can_rewrite, follow
+from trainyard_kit.cli.options import next_step
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 RUN = "digits"
 WIDTH, HEIGHT = 60, 8  # of the picture, in characters
+COURSE = "trainyard course FOLDER copies the notebooks, and says how to open them"
 BLOCKS, ASCII = " ▁▂▃▄▅▆▇█", " .:-=+*%@"
 
 
@@ -34,10 +37,10 @@ def chart(values: Iterable[float], *, blocks: str = BLOCKS) -> str:
         >>> chart([8.0, 4.0, 1.0]).splitlines()[-1]
         '       0 |███'
     """
-    every = list(values)
-    wide = max(1, -(-len(every) // WIDTH))
+    points = list(values)
+    wide = max(1, -(-len(points) // WIDTH))
     columns = [
-        sum(part) / len(part) for start in range(0, len(every), wide) if (part := every[start:][:wide])
+        sum(part) / len(part) for start in range(0, len(points), wide) if (part := points[start:][:wide])
     ]
     top = max([0.0, *columns]) or 1.0
     rows = []
@@ -48,8 +51,18 @@ def chart(values: Iterable[float], *, blocks: str = BLOCKS) -> str:
     return "\n".join(rows)
 
 
+class ProgressPrinter(LinePrinter):
+    """Prints a run's progress alone: its log is for `trainyard run logs`, and its loss is in the picture."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, only=None, output="text")
+
+    def show(self, rank: int | str, line: Line) -> None:
+        """Print no line; of a failure the error has the traceback."""
+
+
 class LossPrinter(BarPrinter):
-    """Draws the loss above the progress bar, each step's mean over the ranks; prints the other lines."""
+    """Draws the loss above the progress bar, each step's mean over the ranks, in place of the log."""
 
     def __init__(self, name: str) -> None:
         self.losses: dict[int, list[float]] = {}
@@ -60,11 +73,15 @@ class LossPrinter(BarPrinter):
     def show(self, rank: int | str, line: Line) -> None:
         event = events.parse_line(line.text)
         if event is None or event.event != "step":
-            super().show(rank, line)
             return
         step, loss = event.fields.get("step"), event.fields.get("loss")
         if events.is_number(step) and events.is_number(loss) and math.isfinite(loss):
             self.losses.setdefault(int(step), []).append(float(loss))
+
+    @property
+    def figures(self) -> str:
+        """Images a second alone: the loss is in the picture, and in the result."""
+        return "  ".join(word for word in super().figures.split("  ") if not word.startswith("loss"))
 
     def above(self) -> "list[RenderableType]":
         from rich.text import Text
@@ -95,7 +112,7 @@ def quickstart(nodes: int, name: str, keep: bool) -> None:
     try:
         cluster = clusters.create_cluster("local", name=name, nodes=nodes)
         run = jobs.launch(jobs.IndexedJob("trainers/digits_ddp.py", name=RUN, nodes=nodes), cluster=cluster)
-        follow(run, printer=LossPrinter)
+        follow(run, printer=LossPrinter if can_rewrite() else ProgressPrinter)
         _show_result(run)
     except KeyboardInterrupt as error:
         fix = "trainyard quickstart" if keep else "trainyard quickstart --keep leaves the cluster"
@@ -106,24 +123,29 @@ def quickstart(nodes: int, name: str, keep: bool) -> None:
 
 def _show_result(run: Run) -> None:
     steps, tested = run.metrics("step"), run.metrics("eval")
-    ranks = steps["world_size"].iloc[-1]
-    first, last = (steps[steps.step == step].loss.mean() for step in (steps.step.min(), steps.step.max()))
+    means = steps.groupby("step").loss.mean()
+    if not can_rewrite():
+        click.echo(f"    loss\n{chart(means)}")
+    seconds = pods.seconds_run(run.objects.pods())
     click.echo(
-        f"{ranks} workers: loss {number(first)} in the first step and {number(last)} in the last; "
+        f"{steps['world_size'].iloc[-1]} workers trained for {seconds or 0:.0f} s: "
+        f"loss {number(means.iloc[0])} in the first step and {number(means.iloc[-1])} in the last; "
         f"{tested.accuracy.iloc[-1]:.1%} of the test images are classified correctly"
     )
 
 
 def _end(name: str, keep: bool) -> None:
-    found = clusters.find(name, provider="local")
-    if found is None:
+    existing = clusters.find(name, provider="local")
+    if existing is None:
         return
     if keep:
-        click.echo(f"The cluster stays. Try: trainyard run logs {RUN} -c {name}")
+        click.echo(f"The cluster stays. Its run's log: trainyard run logs {RUN} -c {name}")
         click.echo(f"To delete it: trainyard cluster delete {name}")
+        next_step(COURSE)
         return
     try:
-        found.delete()
+        existing.delete()
+        next_step(COURSE)
     except KeyboardInterrupt as error:
         raise Interrupted(
             "stopped before the cluster was deleted",

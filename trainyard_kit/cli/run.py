@@ -1,17 +1,21 @@
 """``trainyard run`` and ``trainyard launch``: runs in a terminal."""
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kitlib import clusters
 from kitlib.errors import BadInput, RunNotFound
+from trainyard_kit.cli.current import default_cluster
 from trainyard_kit.cli.options import (
     CLUSTER,
     IGNORE_NOT_FOUND,
+    NAMED_CLUSTER,
     OUTPUT,
     RUN_NAME,
     ErrorGroup,
+    next_step,
     options_of,
     show,
 )
@@ -47,9 +51,9 @@ def list_runs(cluster: str, output: str | None) -> None:
 @CLUSTER
 def run_status(name: str, cluster: str) -> None:
     """Show the status of the run NAME, with its pods."""
-    found = clusters.connect(cluster).run(name)
-    click.echo(found.status)
-    click.echo(found.pods())
+    existing = clusters.connect(cluster).run(name)
+    click.echo(existing.status)
+    click.echo(existing.pods())
 
 
 def _rank_or_role(value: str) -> int | str:
@@ -71,11 +75,11 @@ def logs(name: str, cluster: str, rank: int | str | None, following: bool, outpu
     """Print the logs of the run NAME; with --follow until it ends, with exit status 1 if it failed."""
     from trainyard_kit.cli.follow import follow, show_log
 
-    found = clusters.connect(cluster).run(name)
+    existing = clusters.connect(cluster).run(name)
     if following:
-        follow(found, rank=rank, output=output)
+        follow(existing, rank=rank, output=output)
     else:
-        show_log(found.logs(rank=rank), output=output)
+        show_log(existing.logs(rank=rank), output=output)
 
 
 @run.command("wait")
@@ -85,6 +89,17 @@ def logs(name: str, cluster: str, rank: int | str | None, following: bool, outpu
 def wait_run(name: str, cluster: str, timeout: float) -> None:
     """Wait until the run NAME has succeeded; exit status 1 and the first traceback if it fails."""
     clusters.connect(cluster).run(name).wait(timeout=timeout)
+    next_step(f"trainyard run logs {name} -c {cluster}")
+
+
+@click.command()
+@RUN_NAME
+@CLUSTER
+@click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def why(name: str, cluster: str, output: str) -> None:
+    """Say why the run NAME has failed, waits or hangs: who, what, the evidence, and what to do."""
+    diagnosis = clusters.connect(cluster).run(name).why()
+    click.echo(json.dumps(diagnosis.json(), indent=2) if output == "json" else repr(diagnosis))
 
 
 RANK = click.option("--rank", type=int, required=True, help="The rank in the newest rendezvous.")
@@ -139,6 +154,7 @@ def delete_run(name: str, cluster: str, ignore_not_found: bool) -> None:
         return
     Run(place.kube, name).delete()
     click.echo(f"run {name} is deleted")
+    next_step(f"trainyard run list -c {cluster}")
 
 
 KINDS = {
@@ -154,7 +170,7 @@ KINDS = {
 @click.command()
 @click.argument("trainer")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-@CLUSTER
+@NAMED_CLUSTER
 @click.option(
     "--kind",
     type=click.Choice(list(KINDS)),
@@ -172,7 +188,7 @@ KINDS = {
 @click.option("--dry-run", is_flag=True, help="Print the manifest and launch nothing.")
 @click.option("--set", "option", multiple=True, metavar="KEY=VALUE", help="An argument of this kind of job.")
 @LINES
-def launch(trainer: str, args: tuple[str, ...], cluster: str, output: str, **given: Any) -> None:
+def launch(trainer: str, args: tuple[str, ...], cluster: str | None, output: str, **options: Any) -> None:
     """Train with TRAINER on several nodes and follow it; ARGS after -- are the trainer's.
 
     Exit status 1 and the first traceback if it fails. Arguments of one kind have their names in Python:
@@ -181,12 +197,14 @@ def launch(trainer: str, args: tuple[str, ...], cluster: str, output: str, **giv
     from kitlib import jobs
     from trainyard_kit.cli.follow import follow
 
-    replace, dry_run = given.pop("replace"), given.pop("dry_run")
-    made = _job(trainer, args, **given)
+    replace, dry_run = options.pop("replace"), options.pop("dry_run")
+    job = _job(trainer, args, **options)
     if dry_run:
-        click.echo(made.manifest(), nl=False)
+        click.echo(job.manifest(), nl=False)
         return
-    follow(jobs.launch(made, cluster=cluster, replace=replace, must_fit=True), output=output)
+    follow(
+        jobs.launch(job, cluster=cluster or default_cluster(), replace=replace, must_fit=True), output=output
+    )
 
 
 def _job(
@@ -206,10 +224,10 @@ def _job(
 
     resources = {key: value for key, value in (("cpu", cpus), ("memory", memory)) if value is not None}
     mounts = dict(volume.partition("=")[::2] for volume in volumes)
-    given = {"args": args, "volumes": mounts or None, **shape, **options_of(option)}
-    given |= {"workers" if kind == "parameter-server" else "nodes": nodes, **resources}
+    arguments = {"args": args, "volumes": mounts or None, **shape, **options_of(option)}
+    arguments |= {"workers" if kind == "parameter-server" else "nodes": nodes, **resources}
     try:
-        return getattr(kit, KINDS[kind])(trainer, **given)
+        return getattr(kit, KINDS[kind])(trainer, **arguments)
     except TypeError as error:
         what = f"a {kind} has another set of arguments: {str(error).partition(') ')[2] or error}"
         raise BadInput(what, about=f"--kind {kind}", fix="docs/api.md lists those of each kind") from error

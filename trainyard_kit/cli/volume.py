@@ -4,7 +4,15 @@ import click
 
 from kitlib import clusters
 from kitlib.errors import VolumeNotFound
-from trainyard_kit.cli.options import CLUSTER, IGNORE_NOT_FOUND, OUTPUT, VOLUME_NAME, ErrorGroup, show
+from trainyard_kit.cli.options import (
+    CLUSTER,
+    IGNORE_NOT_FOUND,
+    OUTPUT,
+    VOLUME_NAME,
+    ErrorGroup,
+    next_step,
+    show,
+)
 
 
 @click.group(cls=ErrorGroup)
@@ -17,9 +25,12 @@ def volume() -> None:
 @CLUSTER
 @click.option("--size", default="5Gi", show_default=True, help="The least size.")
 @click.option("--storage-class", help="The StorageClass; by default the cluster's default.")
-def create(name: str, cluster: str, size: str, storage_class: str | None) -> None:
+@click.option("--access-mode", help="ReadWriteMany, the default; ReadWriteOnce for pods on one node.")
+def create(name: str, cluster: str, size: str, storage_class: str | None, access_mode: str | None) -> None:
     """Create the volume NAME, or find it."""
-    click.echo(clusters.connect(cluster).create_volume(name, size=size, storage_class=storage_class))
+    where = clusters.connect(cluster)
+    click.echo(where.create_volume(name, size=size, storage_class=storage_class, access_mode=access_mode))
+    next_step(f"trainyard volume upload {name} PATH -c {cluster}")
 
 
 @volume.command("list")
@@ -74,3 +85,4 @@ def delete(name: str, cluster: str, ignore_not_found: bool) -> None:
             raise
         return
     click.echo(f"volume {name} is deleted")
+    next_step(f"trainyard volume list -c {cluster}")

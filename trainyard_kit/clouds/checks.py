@@ -3,16 +3,21 @@
 All failures are reported together. The checks themselves are each provider's own.
 """
 
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
-from kitlib.clusters import provider_class
+from kitlib import config
+from kitlib.clusters import Cluster, provider_class
 from kitlib.clusters.shape import Shape
 from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.progress import progress
+from kitlib.display.signatures import checked
 from kitlib.display.tables import Table
 from kitlib.errors import KitError, PreflightFailed
+from kitlib.jobs.preflight import check_cluster
 
 
 class Level(StrEnum):
@@ -110,9 +115,9 @@ def run(probes: Iterable[Probe], *, about: str) -> Report:
     with progress(f"preflight of {about}") as line:
         for probe in probes:
             line.update(probe.name)
-            found = _ask(probe)
-            checks += found
-            if probe.stops and any(check.level is Level.FAILED for check in found):
+            report = _ask(probe)
+            checks += report
+            if probe.stops and any(check.level is Level.FAILED for check in report):
                 break
         bad = sum(check.level is Level.FAILED for check in checks)
         line.done(f"{len(checks)} checks, {bad} failed")
@@ -122,8 +127,8 @@ def run(probes: Iterable[Probe], *, about: str) -> Report:
 def _ask(probe: Probe) -> list[Check]:
     checks: list[Check] = []
     try:
-        found = probe.ask()
-        for check in [found] if isinstance(found, Check) else found:
+        answer = probe.ask()
+        for check in [answer] if isinstance(answer, Check) else answer:
             checks.append(check)  # one may be found before the next raises
     except KitError as error:
         if probe.needed:
@@ -133,13 +138,35 @@ def _ask(probe: Probe) -> list[Check]:
     return checks
 
 
-def preflight(provider: str, *, name: str = DEFAULT_CLUSTER, nodes: int = 4, **options: object) -> Report:
+def trainer_image(file: Path | None = None) -> Check:
+    """Name the image that pods have, or the builder where a program needs more than PyTorch's own has."""
+    about, chosen = "trainer image", config.read().image
+    if chosen:
+        return ok(about, f"{chosen}, as TRAINYARD_IMAGE says")
+    file = file or config.find("images/trainer/published.toml")
+    published = tomllib.loads(file.read_text(encoding="utf-8"))
+    if published["digest"]:
+        name = f"{published['name']}@{published['digest']}"
+        return ok(
+            about, f"published, for amd64 and arm64: TRAINYARD_IMAGE={name}; else {config.DEFAULT_IMAGE}"
+        )
+    words = "none is published yet: kit.build_image(cluster=cluster) has the cloud build it"
+    return ok(about, f"{config.DEFAULT_IMAGE}; of the kit's own, with all that its trainers import, {words}")
+
+
+@checked
+def preflight(
+    provider: str | Cluster, *, name: str = DEFAULT_CLUSTER, nodes: int = 4, **options: object
+) -> Report:
     """Check what may prevent a new cluster: credentials, permissions, quotas, zones, names.
+
+    Of a cluster that exists, check what it and its namespace allow: rights, Pod Security, quotas, storage,
+    policies, nodes, images, operators, with rights in one namespace. Nothing is created.
 
     `create_cluster` runs the same checks before anything is paid for.
 
     Args:
-        provider: As for `create_cluster`.
+        provider: As for `create_cluster`; or a cluster.
         name: The same.
         nodes: The same.
         options: The same.
@@ -150,6 +177,9 @@ def preflight(provider: str, *, name: str = DEFAULT_CLUSTER, nodes: int = 4, **o
     Example:
         >>> preflight("eks", region="us-west-2", instance_type="g4dn.xlarge", nodes=2)
     """
+    if isinstance(provider, Cluster):
+        checks = (Check(name, Level(result), *words) for name, result, *words in check_cluster(provider))
+        return Report(f'cluster "{provider.name}"', tuple(checks))
     shape = Shape(nodes=nodes, options=options)
     preflight_of_provider = getattr(provider_class(provider), "preflight", None)
     if preflight_of_provider is None:

@@ -14,12 +14,18 @@ from kitlib.errors import ProviderFailed
 
 ErrorReason = StrEnum(
     "ErrorReason",
-    "ABSENT TAKEN BUSY DENIED UNKNOWN_ACCOUNT DISABLED ACCOUNT BILLING PROJECT QUOTA POLICY STOCKOUT "
+    "ABSENT TAKEN BUSY DENIED UNKNOWN_ACCOUNT DISABLED ACCOUNT BILLING PROJECT QUOTA POLICY SETUP STOCKOUT "
     "CREDENTIALS CLOCK NETWORK FAULT OTHER",
 )
 PASSING = (ErrorReason.BUSY, ErrorReason.NETWORK, ErrorReason.FAULT)
 # No waiting helps, and no other zone or type: somebody has to do something about the account.
-HOPELESS = (ErrorReason.ACCOUNT, ErrorReason.BILLING, ErrorReason.POLICY, ErrorReason.QUOTA)
+HOPELESS = (
+    ErrorReason.ACCOUNT,
+    ErrorReason.BILLING,
+    ErrorReason.POLICY,
+    ErrorReason.QUOTA,
+    ErrorReason.SETUP,
+)
 AGAIN = "call it again in a minute"
 CLOCK = "set this machine's clock: sudo chronyc makestep, or timedatectl"
 CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|self.signed certificate", re.I)
@@ -52,7 +58,7 @@ class CloudError(ProviderFailed):
 
 
 @dataclass(frozen=True)
-class KnownError:
+class ErrorRule:
     """A row of the table: the reason, by what it is known, and what is said of it."""
 
     why: ErrorReason
@@ -62,15 +68,15 @@ class KnownError:
 
 
 @cache
-def known_errors(cloud: str) -> tuple[KnownError, ...]:
+def known_errors(cloud: str) -> tuple[ErrorRule, ...]:
     """Read the rows of a cloud: ``amazon`` or ``google``."""
     rows = tomllib.loads(Path(__file__).with_name("errors.toml").read_text(encoding="utf-8"))[cloud]
     return tuple(
-        KnownError(ErrorReason[row["why"]], re.compile(row["says"], re.I | re.S), row["what"], row["fix"])
+        ErrorRule(ErrorReason[row["why"]], re.compile(row["says"], re.I | re.S), row["what"], row["fix"])
         for row in rows
     )
 
 
-def classify(cloud: str, said: str) -> KnownError:
+def classify(cloud: str, message: str) -> ErrorRule:
     """Find the first row that fits; the last one fits everything."""
-    return next(row for row in known_errors(cloud) if row.says.search(said))
+    return next(row for row in known_errors(cloud) if row.says.search(message))

@@ -29,6 +29,7 @@ from trainyard_kit.clouds.price_table import (
     cluster_prices,
     cost_notes,
     hours_left,
+    idle_note,
     machine_prices,
 )
 from trainyard_kit.clouds.provider import CloudProvider, Info, Plan, Session
@@ -65,16 +66,16 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
             confirm = True
             cluster.delete()
             plan = cluster._planned(shape)  # the first one has the end of the cluster that is gone
-        found = cluster._describe()
-        if found is None:
+        info = cluster._describe()
+        if info is None:
             cluster._preflight(plan).raise_failures()
             cluster._spend(cluster._estimate(plan, shape), confirm=confirm, budget=budget)
         else:
-            reused = cluster._reuse_existing(found, plan, shape)
-            if cluster._lengthen(found, shape):  # the plan has the end from before
+            reused = cluster._reuse_existing(info, plan, shape)
+            if cluster._lengthen(info, shape):  # the plan has the end from before
                 reused = cluster._reuse_existing(cluster._found(), cluster._planned(shape), shape)
             plan = reused
-            if found.machines is None and plan.machines:  # a pool that failed, or was left to this call
+            if info.machines is None and plan.machines:  # a pool that failed, or was left to this call
                 cluster._spend_more(plan.machines, plan.machines.count, confirm=confirm, budget=budget)
         cluster.store.write(cluster.name, cluster._location())
         with Steps(cluster.title, clock=cluster.clock) as steps:
@@ -101,8 +102,8 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         return cls(name, cls._session(cls.checked(name), shape.options))
 
     def _tags(self, expires: datetime | None) -> Tags:
-        own = names.labels()
-        return Tags(self.name, own[names.OWNER], own[names.WORKSHOP], expires)
+        own_labels = names.labels()
+        return Tags(self.name, own_labels[names.OWNER], own_labels[names.WORKSHOP], expires)
 
     # Costs
 
@@ -112,7 +113,11 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
     def _estimate(self, plan: CloudSpec, shape: Shape) -> Estimate:
         hours = hours_of(shape.options.get("hours", HOURS))
-        return Estimate(self.title, self._prices(plan), hours, notes=cost_notes(self.price_list, plan))
+        idle = self._prices(
+            replace(plan, machines=replace(plan.machines or Machines("", 0), count=plan.least))
+        )
+        notes = (*cost_notes(self.price_list, plan), idle_note(idle, plan.least))
+        return Estimate(self.title, self._prices(plan), hours, notes=notes)
 
     def _spend(self, estimate: Estimate, *, confirm: bool, budget: float | None) -> None:
         """Have a price confirmed; a budget counts all existing clusters until their ends as well."""
@@ -130,27 +135,27 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
     @classmethod
     def running_costs(cls, session: Session) -> Sequence[Estimate]:
         """Estimate what each cluster of the kit in the account or project costs until its end."""
-        found = []
+        estimates = []
         for cluster in cls.clusters(session):
             about = f'cluster "{cluster.tags.cluster}" in {cluster.where}'
-            found.append(Estimate(about, cls._prices(cluster), hours_left(cluster.tags.expires)))
-        return found
+            estimates.append(Estimate(about, cls._prices(cluster), hours_left(cluster.tags.expires)))
+        return estimates
 
     # Looking
 
     @property
     def status(self) -> dict[str, object]:
         """What the cloud reports of it: state, version, place, end."""
-        found = self._describe()
-        if found is None:
+        info = self._describe()
+        if info is None:
             return {"name": self.name, "state": "absent"}
         return {
             "name": self.name,
-            "state": found.state,
-            "version": found.version,
+            "state": info.state,
+            "version": info.version,
             **{key: value for key, value in self._location().items() if value},
-            "expires": found.tags.expires,
-            "endpoint": found.endpoint,
+            "expires": info.tags.expires,
+            "endpoint": info.endpoint,
         }
 
     def resources(self) -> Table:
@@ -164,21 +169,21 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
     def explain(self, words: str) -> KitError:
         """Build the error for an API server that does not answer, with the state that the cloud reports."""
-        found = self._describe()
-        if found is None:
+        info = self._describe()
+        if info is None:
             return self._not_found()
         return ClusterUnreachable(
-            f"its API server does not answer: {words}; {self.cloud} says it is {found.state}",
+            f"its API server does not answer: {words}; {self.cloud} says it is {info.state}",
             about=self.title,
-            fix="try again in a minute" if found.state in self.up else self._again,
+            fix="try again in a minute" if info.state in self.up else self._again,
         )
 
     def _found(self) -> Info:
         """Describe it; raise ClusterNotFound if there is none."""
-        found = self._describe()
-        if found is None:
+        info = self._describe()
+        if info is None:
             raise self._not_found()
-        return found
+        return info
 
     def _not_found(self) -> ClusterNotFound:
         return ClusterNotFound(
@@ -192,17 +197,17 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
     @property
     def kubeconfig(self) -> Path:
         """The kit's own kubeconfig file, with a program that provides the credentials."""
-        path = self.store.kubeconfig(self.name)
+        path = self.store.kubeconfig(self.name, self._location())
         if not path.exists():
             self._write_kubeconfig()
         return path
 
     def _write_kubeconfig(self) -> None:
         """Let a fresh kernel find it by its name, and kubectl by its file."""
-        found = self._found()
+        info = self._found()
         self.store.write(self.name, self._location())
-        if found.endpoint:
-            self.store.write_kubeconfig(self.name, self._kubeconfig(found))
+        if info.endpoint:
+            self.store.write_kubeconfig(self.name, self._location(), self._kubeconfig(info))
 
     def kubectl_command(self) -> Sequence[str]:
         """The kubectl on PATH, or else the kit's own."""
@@ -212,13 +217,13 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         """Fields of a training pod's spec: GPUs lead to training nodes, and other pods prefer them."""
         if gpus:
             return {}
-        there = {"key": POOL, "operator": "In", "values": [self.pool]}
-        term = {"weight": 100, "preference": {"matchExpressions": [there]}}
+        in_pool = {"key": POOL, "operator": "In", "values": [self.pool]}
+        term = {"weight": 100, "preference": {"matchExpressions": [in_pool]}}
         return {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
     def training_gpus(self) -> tuple[int, ...]:
-        found = self._describe()
-        machines = found.machines if found else None
+        info = self._describe()
+        machines = info.machines if info else None
         return (machines.gpus,) * machines.count if machines else ()
 
     # Acting
@@ -248,7 +253,8 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         with Steps(self.title, clock=self.clock) as steps:
             self._scale(nodes, steps)
             failures = (self._launch_failures, self._hopeless, known)
-            await_nodes(nodes, steps, self._ready_nodes, *failures)
+            if not machines.flex_start:  # whose nodes come when pods ask for them
+                await_nodes(nodes, steps, self._ready_nodes, *failures)
         return self.nodes()
 
     def _ready_nodes(self) -> int:
@@ -260,19 +266,19 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         """Have at least so many training nodes: as `scale`, but existing ones stay."""
         return self.scale(max(nodes, self._machines_of(self._found()).count), confirm=confirm)
 
-    def check_quota(self, nodes: int, *, there: int) -> Report:
+    def check_quota(self, nodes: int, *, existing: int) -> Report:
         """Check whether the account's quotas allow so many training nodes; nothing changes.
 
         Args:
             nodes: How many there shall be.
-            there: How many there are.
+            existing: How many there are.
 
         Example:
-            >>> cluster.check_quota(30, there=4)
+            >>> cluster.check_quota(30, existing=4)
         """
         about = f"{nodes} training nodes of {self.title}"
         machines = self._machines_of(self._found())
-        return run([Probe("quotas", lambda: self._quotas(machines, nodes, nodes - there))], about=about)
+        return run([Probe("quotas", lambda: self._quotas(machines, nodes, nodes - existing))], about=about)
 
     def extend(self, hours: float, *, confirm: bool = False, budget: float | None = None) -> Text:
         """Let it live for so many hours from now: its schedules move, and the tags that say so.
@@ -292,25 +298,25 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
             cluster "lab" in eu-central-1 ends at 2026-11-22 18:00 UTC
         """
         until = until_of(hours)
-        found = self._found()
-        further = round(hours - hours_left(found.tags.expires), 2)
+        info = self._found()
+        further = round(hours - hours_left(info.tags.expires), 2)
         if further > 0:
             about = f"{further:g} more hours of {self.title}"
-            self._spend(Estimate(about, self._prices(found), further), confirm=confirm, budget=budget)
+            self._spend(Estimate(about, self._prices(info), further), confirm=confirm, budget=budget)
         with Steps(self.title, clock=self.clock) as steps:
-            self._extend(found, until, steps)
+            self._extend(info, until, steps)
         return Text(f"{self.title} ends at {until:%Y-%m-%d %H:%M} UTC")
 
-    def _lengthen(self, found: Info, shape: Shape) -> bool:
+    def _lengthen(self, info: Info, shape: Shape) -> bool:
         """Extend an existing cluster to more hours than it has; return whether its end has moved."""
         if "hours" not in shape.options:
             return False
-        hours, given, end = hours_of(shape.options["hours"]), shape.options, found.tags.expires
+        hours, options, end = hours_of(shape.options["hours"]), shape.options, info.tags.expires
         if end is None:
             what = "it exists already, and has no end that could be moved"
             raise BadInput(what, about=f"hours={hours:g}, {self.title}", fix="leave hours out")
         if until_of(hours) - end > SAME_END:
-            self.extend(hours, confirm=given.get("confirm") is True, budget=given.get("budget"))
+            self.extend(hours, confirm=options.get("confirm") is True, budget=options.get("budget"))
             return True
         if end - until_of(hours) > SAME_END:
             words = f"hours={hours:g} does not shorten it: cluster.extend(hours={hours:g}) does"
@@ -320,10 +326,10 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
     def end_notice(self) -> str:
         """When the cloud deletes it by itself, and how to put that off; urgent in its last hour."""
         try:
-            found = self._describe()
+            info = self._describe()
         except KitError:  # what is announced beside something else keeps nobody from that
             return ""
-        return ending.notice(found.tags.expires if found else None, self.cloud)
+        return ending.notice(info.tags.expires if info else None, self.cloud)
 
     def end_reminder(self) -> ending.EndReminder:
         """Announce the end in its last hour, until the block ends: also one that was moved meanwhile."""
@@ -338,12 +344,12 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
     def delete(self) -> None:
         """Delete all of it; idempotent. If something is left, the error names it, and what it costs."""
-        found = self._describe()
-        if found is not None and found.state in self.up:
+        info = self._describe()
+        if info is not None and info.state in self.up:
             self._write_kubeconfig()
             release(self.kube, about=self.title)
         self.delete_at(self.session, self.name)
-        self.store.forget(self.name)
+        self.store.forget(self.name, self._location())
 
     @classmethod
     def delete_at(cls, session: Session, name: str) -> None:
@@ -361,15 +367,15 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
                 fix=f"delete it again; if that fails too, docs/{cls.provider}.md says how to do it by hand",
             )
 
-    def _machines_of(self, found: ClusterInfo) -> Machines:
-        if found.machines is None:
+    def _machines_of(self, info: ClusterInfo) -> Machines:
+        if info.machines is None:
             raise ProviderFailed("it has no training nodes yet", about=self.title, fix=self._again)
-        return found.machines
+        return info.machines
 
     def _end(self) -> datetime | None:
         """Time of its end; None if it has none in the future."""
-        found = self._describe()
-        when = None if found is None else found.tags.expires
+        info = self._describe()
+        when = None if info is None else info.tags.expires
         return when if when is not None and when > datetime.now(UTC) else None
 
     @property

@@ -6,6 +6,7 @@ They are a convenience: a cluster is found at the cloud from any machine.
 import configparser
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import yaml
 
 from kitlib import config
-from kitlib.k8s.client import make_kubeconfig
+from kitlib.k8s import names
+from kitlib.k8s.kubeconfig import make_kubeconfig
 from trainyard_kit.clouds.spec import ClusterInfo
 
 
@@ -23,9 +25,10 @@ class ClusterStore:
     def __init__(self, provider: str) -> None:
         self.provider = provider
 
-    def kubeconfig(self, name: str) -> Path:
-        """Path of a cluster's kubeconfig."""
-        return self._folder / f"{name}.kubeconfig"
+    def kubeconfig(self, name: str, where: Mapping[str, str | None]) -> Path:
+        """Path of a cluster's kubeconfig: clusters of one name in two places have one each."""
+        place = (names.slug(word) for word in where.values() if word)
+        return self._folder / ".".join((name, *place, "kubeconfig"))
 
     def read(self, name: str) -> dict[str, str | None] | None:
         """Read where a cluster is; None if it is not known."""
@@ -38,14 +41,17 @@ class ClusterStore:
         """Remember where a cluster is."""
         self._write(self._folder / f"{name}.json", json.dumps(dict(where)))
 
-    def write_kubeconfig(self, name: str, content: Mapping[str, Any]) -> None:
+    def write_kubeconfig(
+        self, name: str, where: Mapping[str, str | None], content: Mapping[str, Any]
+    ) -> None:
         """Keep a cluster's kubeconfig."""
-        self._write(self.kubeconfig(name), yaml.safe_dump(dict(content), sort_keys=False))
+        self._write(self.kubeconfig(name, where), yaml.safe_dump(dict(content), sort_keys=False))
 
-    def forget(self, name: str) -> None:
-        """Delete the files of a cluster."""
-        for path in (self._folder / f"{name}.json", self.kubeconfig(name)):
-            path.unlink(missing_ok=True)
+    def forget(self, name: str, where: Mapping[str, str | None]) -> None:
+        """Delete the files of a cluster; what is remembered of one of its name elsewhere stays."""
+        self.kubeconfig(name, where).unlink(missing_ok=True)
+        if self.read(name) == dict(where):
+            (self._folder / f"{name}.json").unlink(missing_ok=True)
 
     def names(self) -> list[str]:
         """List the clusters that are known."""
@@ -57,15 +63,15 @@ class ClusterStore:
 
     def _write(self, path: Path, text: str) -> None:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        aside = path.with_suffix(f"{path.suffix}.{os.getpid()}")
-        aside.touch(mode=0o600)
-        aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
+        descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(aside).replace(path)
 
 
-def exec_kubeconfig(name: str, found: ClusterInfo, program: Mapping[str, object]) -> dict[str, Any]:
+def exec_kubeconfig(name: str, info: ClusterInfo, program: Mapping[str, object]) -> dict[str, Any]:
     """Build a kubeconfig whose credentials come from a program, its ``exec``; it holds no secret."""
-    server = {"server": found.endpoint, "certificate-authority-data": found.authority}
+    server = {"server": info.endpoint, "certificate-authority-data": info.authority}
     return make_kubeconfig(name, server, name, {"exec": {"interactiveMode": "Never", **program}})
 
 

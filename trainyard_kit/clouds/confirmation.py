@@ -66,14 +66,14 @@ def _check_budget(estimate: Estimate, budget: float | None, already: float) -> N
     limit = config.read().budget if budget is None else config.dollars(budget, "budget")
     if limit is None:
         return
-    whose = "TRAINYARD_BUDGET" if budget is None else "budget"
-    about = f"{whose}={limit:g}, {estimate.about}"
+    origin = "TRAINYARD_BUDGET" if budget is None else "budget"
+    about = f"{origin}={limit:g}, {estimate.about}"
     if estimate.unknown:
         words = f"it cannot be held to a budget: the price of {', '.join(estimate.unknown)} is not known"
         raise BadInput(words, about=about, fix="choose a type with a known price, or leave the budget out")
     if already + estimate.total > limit:
         before = f" beside {already:.2f} for what is there already" if already else ""
-        hours = int((limit - already) / estimate.an_hour * 10) / 10
+        hours = int((limit - already - estimate.once) / estimate.an_hour * 10) / 10
         shorter = f"hours={hours:g}, " if hours >= 0.5 else ""
         raise BadInput(
             f"it would cost {estimate.total:.2f} dollars in {estimate.hours:g} hours{before}, "

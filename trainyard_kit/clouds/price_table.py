@@ -30,12 +30,19 @@ CONTROL_PLANE = {"amazon": "EKS control plane", "google": "GKE control plane"}
 DISK = {"amazon": "EBS gp3", "google": "persistent disk, balanced"}
 # Gigabytes that the course stores, with room; both clouds bill what is there.
 STORED = {"amazon": {"EFS": 10, "ECR": 5}, "google": {"Artifact Registry": 5, "Cloud Storage": 1}}
+# Gigabytes that the course reads and writes there, with room: EFS's elastic throughput is billed by them.
+TRANSFERRED = {"amazon": {"EFS reading": 30, "EFS writing": 5}, "google": {}}
+EPOCHS_OVER = 150 * 10  # gigabytes: ten epochs over a dataset of 150 GB, for the note
 SYSTEM_DISK_GB = 50
 MORE_THROUGHPUT = 475  # MiB/s of each training node's disk at AWS above the 125 in its price: see nodes.yaml
 SOLD_APART = "n1-"  # machines of Google whose GPUs have a price of their own; the others come with them
 INSTANCE, ACCELERATOR = "node.kubernetes.io/instance-type", "cloud.google.com/gke-accelerator"
 TRAFFIC = "traffic out of the cloud and between zones is not in it: a few cents for the course"
 SPOT = "a spot price moves, and a spot machine may be taken away at any time"
+EFS_THROUGHPUT = (
+    "reading and writing a shared volume is billed by the gigabyte: the course's share is in it, "
+    "ten epochs over 150 GB of your own are {:.0f} dollars more"
+)
 FILESTORE = (
     "a volume of the class filestore has at least 100 GiB: about {:.3f} dollars an hour for each, "
     "until somebody deletes it"
@@ -52,6 +59,7 @@ class Price:
         count: How many: nodes, gigabytes.
         source: Whose figure it is, and of when.
         stays: Why it is billed after the cluster's expiry; empty for what the expiry deletes.
+        dollars_once: For one of it, however long it lasts: a gigabyte that is read.
     """
 
     what: str
@@ -59,11 +67,17 @@ class Price:
     count: float = 1
     source: str = ""
     stays: str = ""
+    dollars_once: float = 0.0
 
     @property
     def together(self) -> float:
         """Dollars an hour for all of it; 0 if the price is not known."""
         return (self.dollars_an_hour or 0.0) * self.count
+
+    @property
+    def once(self) -> float:
+        """Dollars for all of it that do not depend on the hours."""
+        return self.dollars_once * self.count
 
 
 @dataclass(frozen=True)
@@ -92,9 +106,14 @@ class Estimate:
         return sum(price.together for price in self.prices)
 
     @property
+    def once(self) -> float:
+        """Dollars for what is billed by use."""
+        return sum(price.once for price in self.prices)
+
+    @property
     def total(self) -> float:
-        """Dollars for the hours planned."""
-        return self.an_hour * self.hours
+        """Dollars for the hours planned, with what is billed by use."""
+        return self.an_hour * self.hours + self.once
 
     @property
     def unknown(self) -> tuple[str, ...]:
@@ -107,7 +126,9 @@ class Estimate:
         rows = []
         for price in self.prices:
             figures = [UNKNOWN] * 3
-            if price.dollars_an_hour is not None:
+            if price.dollars_once:
+                figures = [f"{_dollars(price.dollars_once)} once", "", _dollars(price.once)]
+            elif price.dollars_an_hour is not None:
                 known = (price.dollars_an_hour, price.together, price.together * self.hours)
                 figures = list(map(_dollars, known))
             rows.append((price.what, f"{price.count:g}", *figures))
@@ -119,13 +140,13 @@ class Estimate:
 
     def words(self) -> list[str]:
         """Notes below the table."""
-        said = [f"the price of {', '.join(self.unknown)} is {UNKNOWN}"] if self.unknown else []
-        said += dict.fromkeys(price.source for price in self.prices if price.source)
+        notes = [f"the price of {', '.join(self.unknown)} is {UNKNOWN}"] if self.unknown else []
+        notes += dict.fromkeys(price.source for price in self.prices if price.source)
         if staying := [price for price in self.prices if price.stays]:
             day = _dollars(sum(price.together for price in staying) * 24)
-            said.append(f"still billed after its expiry, {day} a day, until kit.clean_up or a delete:")
-            said += [f"  {price.what}: {price.stays}" for price in staying]
-        return [*said, *self.notes]
+            notes.append(f"still billed after its expiry, {day} a day, until kit.clean_up or a delete:")
+            notes += [f"  {price.what}: {price.stays}" for price in staying]
+        return [*notes, *self.notes]
 
     def __repr__(self) -> str:
         return "\n".join([f"{self.about} costs, in US dollars:", repr(self.table()), *self.words()])
@@ -144,6 +165,7 @@ class PriceTable:
         spot_share: The price of a spot machine as a share of the list price, roughly.
         an_hour: Dollars, by what it is for.
         a_gigabyte_a_month: The same for what is stored.
+        a_gigabyte: The same for what is read or written.
     """
 
     date: datetime.date
@@ -152,17 +174,20 @@ class PriceTable:
     spot_share: float
     an_hour: Mapping[str, float]
     a_gigabyte_a_month: Mapping[str, float]
+    a_gigabyte: Mapping[str, float]
 
     def price(
         self, key: str, *, what: str = "", count: float = 1, spot: bool = False, stays: str = ""
     ) -> Price:
         """Look up a price, without a figure if the table has none; ``count`` may be gigabytes."""
         figure = self.an_hour.get(key)
+        source = f"list prices of {self.region} as of {self.date}, without discounts and taxes: {self.url}"
+        if key in self.a_gigabyte:
+            return Price(what or key, 0.0, count, source, stays, self.a_gigabyte[key])
         if key in self.a_gigabyte_a_month:
             figure = self.a_gigabyte_a_month[key] / HOURS_A_MONTH
         if figure is None:
             return Price(what or key, None, count, stays=stays)
-        source = f"list prices of {self.region} as of {self.date}, without discounts and taxes: {self.url}"
         return Price(what or key, figure * (self.spot_share if spot else 1), count, source, stays)
 
 
@@ -176,12 +201,16 @@ def price_table(cloud: str) -> PriceTable:
 def machine_prices(cloud: str, machines: Machines) -> tuple[Price, ...]:
     """Price training nodes without their disks; of several types that a spot group may take, the dearest."""
     table, spot = price_table(cloud), ", spot" if machines.spot else ""
-    kind = max((machines.type, *machines.others), key=lambda other: table.an_hour.get(other, math.inf))
-    found = [table.price(kind, what=f"node {kind}{spot}", count=machines.count, spot=machines.spot)]
+    kind = max(
+        (machines.type, *machines.others), key=lambda kind_name: table.an_hour.get(kind_name, math.inf)
+    )
+    if machines.block:
+        return (Price(f"node {kind}, of your capacity block", 0.0, machines.count),)
+    prices = [table.price(kind, what=f"node {kind}{spot}", count=machines.count, spot=machines.spot)]
     if machines.accelerator and machines.type.startswith(SOLD_APART):
         name, count = machines.accelerator, machines.gpus * machines.count
-        found.append(table.price(name, what=f"GPU {name}{spot}", count=count, spot=machines.spot))
-    return tuple(found)
+        prices.append(table.price(name, what=f"GPU {name}{spot}", count=count, spot=machines.spot))
+    return tuple(prices)
 
 
 def cluster_prices(cloud: str, spec: CloudSpec, *, system: str, stays: str = "") -> tuple[Price, ...]:
@@ -189,7 +218,7 @@ def cluster_prices(cloud: str, spec: CloudSpec, *, system: str, stays: str = "")
     table, machines = price_table(cloud), spec.machines or Machines("", 0)
     nodes = 1 + machines.count
     disks = SYSTEM_DISK_GB + machines.count * machines.disk_gb
-    found = [
+    prices = [
         table.price(CONTROL_PLANE[cloud]),
         table.price(system, what=f"node {system}, of the system"),
         *(machine_prices(cloud, machines) if machines.count else ()),
@@ -202,17 +231,26 @@ def cluster_prices(cloud: str, spec: CloudSpec, *, system: str, stays: str = "")
         table.price("public IPv4 address", count=1 if spec.private else nodes),
     ]
     if spec.private:
-        found.append(table.price("NAT gateway", count=min(nodes, 32) if cloud == "google" else 1))
+        prices.append(table.price("NAT gateway", count=min(nodes, 32) if cloud == "google" else 1))
     for key, gigabytes in STORED[cloud].items():
-        found.append(table.price(key, what=f"{key}, a gigabyte", count=gigabytes, stays=stays))
-    return tuple(found)
+        prices.append(table.price(key, what=f"{key}, a gigabyte", count=gigabytes, stays=stays))
+    for key, gigabytes in TRANSFERRED[cloud].items():
+        prices.append(table.price(key, what=f"{key}, a gigabyte", count=gigabytes))
+    return tuple(prices)
 
 
 def cost_notes(cloud: str, spec: CloudSpec) -> tuple[str, ...]:
     """Name the costs that `cluster_prices` does not have."""
     files = price_table("google").price("Filestore, basic HDD", count=100).together
-    found = [TRAFFIC, *([FILESTORE.format(files)] if cloud == "google" else [])]
-    return (*found, SPOT) if spec.machines and spec.machines.spot else tuple(found)
+    read = price_table("amazon").price("EFS reading", count=EPOCHS_OVER).once
+    notes = [TRAFFIC, FILESTORE.format(files) if cloud == "google" else EFS_THROUGHPUT.format(read)]
+    return (*notes, SPOT) if spec.machines and spec.machines.spot else tuple(notes)
+
+
+def idle_note(prices: Sequence[Price], least: int) -> str:
+    """Say what a cluster costs while it is idle: both clouds' autoscalers remove nodes after ten minutes."""
+    idle = sum(price.together for price in prices)
+    return f"while nothing has run for ten minutes, {least} training nodes are kept: {_dollars(idle)} an hour"
 
 
 def rate(cloud: str, key: str) -> str:
@@ -239,19 +277,19 @@ def _dollars(amount: float) -> str:
 
 def describe_price(nodes: Sequence[Object], hours: float, *, at: str = "", more: int = 0) -> str:
     """Estimate the price of nodes, of which so many more are to be added, and the control plane, in words."""
-    found = next((node["spec"].get("providerID", "").partition(":")[0] for node in nodes), "")
-    cloud = CLOUDS.get(at) or CLOUDS.get(found)
+    provider = next((node["spec"].get("providerID", "").partition(":")[0] for node in nodes), "")
+    cloud = CLOUDS.get(at) or CLOUDS.get(provider)
     if cloud is None:
         return "nothing here, beyond the machines that there are"
     table, machines = price_table(cloud), [_machine(node) for node in nodes]
     prices = [price for machine in machines for price in machine_prices(cloud, machine)]
     total = Estimate("this cluster", (table.price(CONTROL_PLANE[cloud]), *prices), hours)
     unknown = f"; not known: {', '.join(dict.fromkeys(total.unknown))}" if total.unknown else ""
-    said = f"about {total.total:.2f} dollars, {total.an_hour:.2f} an hour"
-    return f"{said}{f', with {more} nodes more' if more else ''}, by the list of {table.date}{unknown}"
+    sentence = f"about {total.total:.2f} dollars, {total.an_hour:.2f} an hour"
+    return f"{sentence}{f', with {more} nodes more' if more else ''}, by the list of {table.date}{unknown}"
 
 
 def _machine(node: Object) -> Machines:
-    labels, there = node["metadata"].get("labels") or {}, (node.get("status") or {}).get("capacity") or {}
-    kind, gpus = labels.get(INSTANCE, "of no known type"), int(there.get("nvidia.com/gpu", 1))
+    labels, capacity = node["metadata"].get("labels") or {}, (node.get("status") or {}).get("capacity") or {}
+    kind, gpus = labels.get(INSTANCE, "of no known type"), int(capacity.get("nvidia.com/gpu", 1))
     return Machines(kind, 1, gpus, labels.get(ACCELERATOR, ""))

@@ -58,7 +58,7 @@ class CloudProvider(Cluster, Generic[Session, Plan, Info]):
 
     @classmethod
     @abstractmethod
-    def _session(cls, name: str, given: Mapping[str, Any]) -> Session:
+    def _session(cls, name: str, options: Mapping[str, Any]) -> Session:
         """Build the session from options, or from what this machine remembers of the cluster."""
 
     @classmethod
@@ -100,7 +100,7 @@ class CloudProvider(Cluster, Generic[Session, Plan, Info]):
         """Plan the cluster; one that was begun keeps its end."""
 
     @abstractmethod
-    def _reuse_existing(self, found: Info, plan: Plan, shape: Shape) -> Plan:
+    def _reuse_existing(self, info: Info, plan: Plan, shape: Shape) -> Plan:
         """Take over the existing machines, which never change, into the plan; refuse others."""
 
     @abstractmethod
@@ -124,7 +124,7 @@ class CloudProvider(Cluster, Generic[Session, Plan, Info]):
         """What to do about such words if waiting does not help; empty if it may."""
 
     @abstractmethod
-    def _extend(self, found: Info, until: datetime, steps: Steps) -> None:
+    def _extend(self, info: Info, until: datetime, steps: Steps) -> None:
         """Move its end."""
 
     @abstractmethod
@@ -140,7 +140,7 @@ class CloudProvider(Cluster, Generic[Session, Plan, Info]):
         """What this machine remembers of it: region and profile, or project and zone."""
 
     @abstractmethod
-    def _kubeconfig(self, found: Info) -> Mapping[str, Any]:
+    def _kubeconfig(self, info: Info) -> Mapping[str, Any]:
         """Build its kubeconfig."""
 
     @abstractmethod

@@ -32,7 +32,7 @@ def release(kube: Kube, *, about: str) -> None:
                         kube.within(meta["namespace"]).delete(kind, meta["name"])
             wait(
                 watch_objects(everywhere, WatchSpec(SERVICE), WatchSpec(CLAIM), WatchSpec(VOLUME)),
-                until=lambda seen: not any(_counts(seen)),
+                until=lambda snapshot: not any(_counts(snapshot)),
                 timeout=SECONDS,
                 what="load balancers and disks to be released",
                 about=about,
@@ -57,15 +57,15 @@ def _holds_a_claim(pod: dict[str, Any]) -> bool:
 
 
 def _made_for_a_claim(volume: dict[str, Any]) -> bool:
-    made = MADE_FOR_A_CLAIM in (volume["metadata"].get("annotations") or {})
-    return made and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
+    for_claim = MADE_FOR_A_CLAIM in (volume["metadata"].get("annotations") or {})
+    return for_claim and volume["spec"]["persistentVolumeReclaimPolicy"] == "Delete"
 
 
-def _counts(seen: Snapshot) -> tuple[int, int, int]:
-    balanced = sum(map(_balanced, seen[SERVICE].values()))
-    return balanced, len(seen[CLAIM]), sum(map(_made_for_a_claim, seen[VOLUME].values()))
+def _counts(snapshot: Snapshot) -> tuple[int, int, int]:
+    balanced = sum(map(_balanced, snapshot[SERVICE].values()))
+    return balanced, len(snapshot[CLAIM]), sum(map(_made_for_a_claim, snapshot[VOLUME].values()))
 
 
-def _left(seen: Snapshot) -> str:
-    balanced, claims, volumes = _counts(seen)
+def _left(snapshot: Snapshot) -> str:
+    balanced, claims, volumes = _counts(snapshot)
     return f"{balanced} load balancers, {claims} claims and {volumes} volumes are left"

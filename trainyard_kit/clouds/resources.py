@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from kitlib import plugins
 from kitlib.display.progress import progress, shown_elsewhere
+from kitlib.display.signatures import checked
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, KitError, ProviderFailed
 from trainyard_kit.clouds import confirmation
@@ -32,6 +33,7 @@ Found = tuple[Place, CloudResource]
 Unanswered = tuple[str, KitError]
 
 
+@checked
 def list_resources(
     provider: str | None = None,
     *,
@@ -57,8 +59,8 @@ def list_resources(
         >>> list_resources("eks", regions=["eu-central-1", "us-east-1"])
         nothing of the kit is at the clouds that were asked
     """
-    asked, errors = places(provider, regions=regions, profile=profile, project=project)
-    return table(*find(asked, errors, cluster=cluster))
+    all_places, errors = places(provider, regions=regions, profile=profile, project=project)
+    return table(*find(all_places, errors, cluster=cluster))
 
 
 def places(
@@ -67,19 +69,19 @@ def places(
     """List the places to ask, and the clouds that cannot be; arguments as in `list_resources`."""
     if provider not in (None, *CLOUDS):
         raise BadInput(f"there is no cloud {provider!r}", about="the provider", fix=", ".join(CLOUDS))
-    found, unanswered = [], []
+    all_places, unanswered = [], []
     for cloud in CLOUDS if provider is None else (provider,):
         kind = plugins.load(plugins.entries("kitlib.providers")[cloud])
         try:
             sessions = kind.sessions(regions=regions, profile=profile, project=project)
-            found += [Place(kind, session) for session in sessions]
+            all_places += [Place(kind, session) for session in sessions]
         except KitError as error:
             unanswered.append((cloud, error))
-    return found, unanswered
+    return all_places, unanswered
 
 
 def find(
-    asked: Iterable[Place], unanswered: Iterable[Unanswered] = (), *, cluster: str | None = None
+    all_places: Iterable[Place], unanswered: Iterable[Unanswered] = (), *, cluster: str | None = None
 ) -> tuple[list[Found], list[Unanswered]]:
     """Ask all places at the same time what exists there; raise the first one's error if none answers."""
 
@@ -87,25 +89,25 @@ def find(
         with shown_elsewhere():
             return place.provider.find_resources(place.session, cluster)
 
-    found, errors, answered = [], list(unanswered), 0
+    resources, errors, answered = [], list(unanswered), 0
     with progress("clouds") as line, ThreadPoolExecutor(WORKERS, thread_name_prefix="list") as pool:
         line.update("listing the kit's resources")
-        for place, answer in [(place, pool.submit(ask, place)) for place in asked]:
+        for place, answer in [(place, pool.submit(ask, place)) for place in all_places]:
             try:
-                found += [(place, resource) for resource in answer.result()]
+                resources += [(place, resource) for resource in answer.result()]
                 answered += 1
             except KitError as error:
                 errors.append((str(place), error))
         if errors and not answered:
             raise errors[0][1]
-        line.done(f"{len(found)} resources of the kit")
-    return found, errors
+        line.done(f"{len(resources)} resources of the kit")
+    return resources, errors
 
 
-def table(found: Iterable[Found], unanswered: Iterable[Unanswered] = ()) -> Table:
+def table(resources: Iterable[Found], unanswered: Iterable[Unanswered] = ()) -> Table:
     """Tabulate resources, with a row for each place that gave no answer."""
     rows: list[tuple[object, ...]] = []
-    for _, resource in found:
+    for _, resource in resources:
         owner, end = (resource.tags.owner, resource.tags.expires) if resource.tags else (None, None)
         until = end and end.strftime("%Y-%m-%d %H:%M UTC")
         rows.append(
@@ -125,18 +127,18 @@ def table(found: Iterable[Found], unanswered: Iterable[Unanswered] = ()) -> Tabl
     return Table(COLUMNS, rows, empty="nothing of the kit is at the clouds that were asked")
 
 
-def costs(asked: Iterable[Place], *, budget: float | None = None) -> Table:
+def costs(all_places: Iterable[Place], *, budget: float | None = None) -> Table:
     """Tabulate the cost of each cluster in all regions, an hour and until its end, beside the budget."""
-    found: list[Estimate] = []
+    estimates: list[Estimate] = []
     rows: list[tuple[object, ...]] = []
-    for place in {place.provider: place for place in reversed(list(asked))}.values():
+    for place in {place.provider: place for place in reversed(list(all_places))}.values():
         try:
-            found += place.provider.running_costs(place.session)
+            estimates += place.provider.running_costs(place.session)
         except KitError as error:
             rows.append((f"{place} could not be queried: {error.what}", None, None, None))
-    rows = [*((resource.about, *_figures([resource]), resource.hours) for resource in found), *rows]
-    if found:
-        rows.append(("together", *_figures(found), None))
+    rows = [*((resource.about, *_figures([resource]), resource.hours) for resource in estimates), *rows]
+    if estimates:
+        rows.append(("together", *_figures(estimates), None))
     if rows and budget is not None:
         rows.append(("budget", None, f"{budget:.2f}", None))
     return Table(("what", "dollars an hour", "to its end", "hours"), rows, empty="nothing costs by the hour")
@@ -148,6 +150,7 @@ def _figures(estimates: Sequence[Estimate]) -> tuple[str, str]:
     return f"{least}{an_hour:.2f}", f"{least}{total:.2f}"
 
 
+@checked
 def delete_resources(
     provider: str | None = None,
     *,
@@ -182,16 +185,18 @@ def delete_resources(
         >>> delete_resources("eks", regions="all")
         >>> delete_resources("eks", regions="all", clusters="lab", dry_run=False)
     """
-    wanted = {clusters} if isinstance(clusters, str) else None if clusters is None else set(clusters)
-    if wanted is not None and not wanted:
+    selected = {clusters} if isinstance(clusters, str) else None if clusters is None else set(clusters)
+    if selected is not None and not selected:
         fix = 'clusters=["lab"], or leave it out for all'
         raise BadInput("no cluster is named", about="clusters=[]", fix=fix)
-    asked, errors = places(provider, regions=regions, profile=profile, project=project)
-    found, unanswered = find(asked, errors)
-    found = [(place, resource) for place, resource in found if wanted is None or resource.cluster in wanted]
-    meant = list(dict.fromkeys((place, resource.cluster) for place, resource in found))
+    all_places, errors = places(provider, regions=regions, profile=profile, project=project)
+    resources, unanswered = find(all_places, errors)
+    resources = [
+        (place, resource) for place, resource in resources if selected is None or resource.cluster in selected
+    ]
+    meant = list(dict.fromkeys((place, resource.cluster) for place, resource in resources))
     if dry_run or not meant:
-        return table(found, unanswered)
+        return table(resources, unanswered)
     if len(meant) > 1 and confirm is not True:
         listed = "\n".join(f"  {name} ({place.provider.provider}, {place})" for place, name in meant)
         words = f"{len(meant)} clusters and all that belongs to them:\n{listed}\nThey are deleted for good."

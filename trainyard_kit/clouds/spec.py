@@ -1,7 +1,7 @@
 """A cluster at any cloud: what may be asked for, and what planning, prices and listing share."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from kitlib.clusters.shape import Shape
@@ -31,6 +31,8 @@ class Machines:
         spot: Whether the cloud may take them back, for a lower price.
         others: Further types that a spot node group may take.
         disk_gb: Of each.
+        block: Id of the Capacity Block at AWS that they are of, which is paid for; empty without one.
+        flex_start: Whether Google Cloud may let pods wait for them, at a lower price, for seven days at most.
     """
 
     type: str
@@ -40,6 +42,8 @@ class Machines:
     spot: bool = False
     others: tuple[str, ...] = ()
     disk_gb: int = DISK_GB
+    block: str = ""
+    flex_start: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,13 @@ class CloudSpec:
         tags: Whose it is, and when it ends.
         machines: Its training nodes; None where an existing cluster has none.
         private: Whether nodes have no public address, and need a NAT gateway.
+        least: To how few machines the training nodes shrink while they are idle.
     """
 
     tags: Tags
     machines: Machines | None = None
     private: bool = False
+    least: int = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -121,13 +127,13 @@ def other_machines(has: str, title: str) -> BadInput:
     )
 
 
-def admins_of(given: object) -> tuple[str, ...]:
+def admins_of(raw: object) -> tuple[str, ...]:
     """Check a list of administrators."""
-    if isinstance(given, Sequence) and not isinstance(given, str):
-        return tuple(dict.fromkeys(map(str, given)))
-    if given is None:
+    if isinstance(raw, Sequence) and not isinstance(raw, str):
+        return tuple(dict.fromkeys(map(str, raw)))
+    if raw is None:
         return ()
-    raise BadInput("admins are a list", about=f"admins={given!r}", fix=f"admins=[{given!r}]")
+    raise BadInput("admins are a list", about=f"admins={raw!r}", fix=f"admins=[{raw!r}]")
 
 
 def until_of(hours: object) -> datetime:

@@ -9,10 +9,10 @@ from kitlib.k8s import manifests
 
 def install(cluster: Cluster, item: str, parameters: Mapping[str, str]) -> None:
     """Apply a StorageClass; one with other parameters is replaced, and volumes of it stay."""
-    (found,) = manifests.read(config.manifests(cluster.provider, item))
-    wanted = manifests.merge(found, {"parameters": dict(parameters)})
-    kind, name = wanted["kind"], wanted["metadata"]["name"]
-    there = cluster.kube.find(kind, name)
-    if there and there.get("parameters") != wanted["parameters"]:
+    (template,) = manifests.read(config.manifests(cluster.provider, item))
+    storage_class = manifests.merge(template, {"parameters": dict(parameters)})
+    kind, name = storage_class["kind"], storage_class["metadata"]["name"]
+    existing = cluster.kube.find(kind, name)
+    if existing and existing.get("parameters") != storage_class["parameters"]:
         cluster.kube.delete(kind, name)
-    cluster.kube.apply(wanted)
+    cluster.kube.apply(storage_class)

@@ -50,12 +50,12 @@ class Tags:
         return {key.replace(":", "-"): value.lower() for key, value in self.amazon().items()}
 
 
-def read(given: Mapping[str, str]) -> Tags | None:
+def read(raw: Mapping[str, str]) -> Tags | None:
     """Return the kit's tags among a thing's, in either writing; None if the kit did not make it.
 
     A thing whose tags somebody has spoiled is still the kit's: what cannot be read is empty.
     """
-    plain = {key.replace("-", ":", 1): value for key, value in given.items() if key.startswith(PREFIX)}
+    plain = {key.replace("-", ":", 1): value for key, value in raw.items() if key.startswith(PREFIX)}
     if plain.get(KIT) != "true":
         return None
     expires = None

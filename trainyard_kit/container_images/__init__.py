@@ -17,11 +17,15 @@ from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.clusters.trainer_image import TRAINER, remember
 from kitlib.display.progress import progress
+from kitlib.display.signatures import checked
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
 from kitlib.k8s.quantities import format_bytes
 from trainyard_kit.container_images import engines
 from trainyard_kit.container_images.build_context import BuildContext
+from trainyard_kit.container_images.cluster_build import build_in_cluster
 from trainyard_kit.container_images.registry import BuildRequest, Registry
+
+BUILDERS = ("", "here", "cloud", "cluster")
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class ContainerImage:
         return f"{self.name}: {format_bytes(self.bytes)} {layers}, {where}"
 
 
+@checked
 def build_image(
     name: str = TRAINER,
     *,
@@ -81,12 +86,13 @@ def build_image(
             repository is made here, and deleted with the cluster, and the cloud builds.
             Nodes of a local cluster have the image at once, without a registry.
         arguments: Values of the Dockerfile's ``ARG``.
-        builder: ``cloud`` or ``here``; by default the cloud of the cluster, if it is in one: from here,
-            gigabytes would be pushed uphill.
+        builder: ``cloud``, ``here`` or ``cluster``; by default the cluster's cloud, if it is in one: from
+            here, gigabytes would be pushed uphill. ``cluster`` is BuildKit in a pod: the default for an
+            existing cluster if no engine answers here.
 
     Raises:
         BadInput: The tag says nothing, or there is no such Dockerfile.
-        NoContainerEngine: No engine answers on this machine, and there is no cloud to build.
+        NoContainerEngine: No engine answers on this machine, and there is no cluster to build.
         CommandFailed: Building or pushing failed; the error has the builder's words.
 
     Example:
@@ -95,18 +101,15 @@ def build_image(
         >>> build_image(cluster=cluster)
     """
     _check(name, tag, builder)
-    file = config.find(dockerfile)
-    folder = config.DATA if file.is_relative_to(config.DATA) else file.parent
-    context = BuildContext(folder, file, dict(arguments or {}))
+    context = _context(config.find(dockerfile), arguments or {})
     home = cast("Registry | None", cluster.registry) if cluster is not None and not registry else None
     if builder == "cloud" and home is None:
-        raise BadInput(
-            "no cloud can build it",
-            about='builder="cloud"',
-            fix="pass cluster=, one at EKS or GKE, without registry=",
-        )
+        fix = "pass cluster=, one at EKS or GKE, without registry="
+        raise BadInput("no cloud can build it", about='builder="cloud"', fix=fix)
     if home is not None:
         image = _at_a_cloud(name, tag or context.tag, context, home, here=builder == "here")
+    elif builder == "cluster" or (not builder and _only_in(cluster) and engines.missing()):
+        image = _in_cluster(cluster, registry, f"{name}:{tag or context.tag}", context)
     else:
         full = "/".join(filter(None, (registry.rstrip("/"), f"{name}:{tag or context.tag}")))
         image = _here(full, context, push=bool(registry))
@@ -117,6 +120,28 @@ def build_image(
     return image
 
 
+def _context(file: Path, arguments: Mapping[str, str]) -> BuildContext:
+    folder = config.DATA if file.is_relative_to(config.DATA) else file.parent
+    return BuildContext(folder, file, dict(arguments))
+
+
+def _only_in(cluster: Cluster | None) -> bool:
+    """Whether a cluster's nodes have what was built only if it was pushed."""
+    return cluster is not None and cluster.provider != "local"
+
+
+def _in_cluster(cluster: Cluster | None, registry: str, name: str, context: BuildContext) -> ContainerImage:
+    if cluster is None or not registry:
+        raise BadInput(
+            "pods push what they build to a registry, and none is named",
+            about=f"image {name}",
+            fix='pass cluster= and registry="HOST/PATH", to which the Secret TRAINYARD_PULL_SECRET may push',
+        )
+    full = f"{registry.rstrip('/')}/{name}"
+    seconds, digest = build_in_cluster(cluster, full, context)
+    return ContainerImage(full, 0, 0, seconds, 0.0, digest)
+
+
 def _check(name: str, tag: str | None, builder: str) -> None:
     if tag in ("", "latest"):
         raise BadInput(
@@ -124,8 +149,9 @@ def _check(name: str, tag: str | None, builder: str) -> None:
             about=f"image {name}, tag={tag!r}",
             fix='tag="0.1.0", or the commit; without it, the tag is made of the content',
         )
-    if builder not in ("", "here", "cloud"):
-        raise BadInput("there is no such builder", about=f"builder={builder!r}", fix='"here" or "cloud"')
+    if builder not in BUILDERS:
+        fix = ", ".join(filter(None, BUILDERS))
+        raise BadInput("there is no such builder", about=f"builder={builder!r}", fix=f"one of {fix}")
 
 
 def _here(full: str, context: BuildContext, *, push: bool) -> ContainerImage:

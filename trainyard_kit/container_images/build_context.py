@@ -26,7 +26,8 @@ class BuildContext:
     @cached_property
     def files(self) -> tuple[Path, ...]:
         """The files that a builder is sent, in order."""
-        rules = _rules(self.folder)
+        own = self.dockerfile.with_name(f"{self.dockerfile.name}.dockerignore")
+        rules = _rules(own if own.is_file() else self.folder / ".dockerignore")
         found = set(_walk(self.folder, self.folder, rules))
         return tuple(sorted(found | {self.dockerfile}))
 
@@ -60,8 +61,7 @@ class BuildContext:
 Rule = tuple[bool, re.Pattern[str], str]  # whether it brings back, what it matches, its literal beginning
 
 
-def _rules(folder: Path) -> list[Rule]:
-    file = folder / ".dockerignore"
+def _rules(file: Path) -> list[Rule]:
     if not file.is_file():
         return []
     lines = (line.strip() for line in file.read_text(encoding="utf-8").splitlines())

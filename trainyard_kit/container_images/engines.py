@@ -43,9 +43,11 @@ class Engine:
     def build(self, image: str, context: BuildContext, *, target: str = "") -> float:
         """Build an image and return the seconds that it took."""
         values = [f"--build-arg={key}={value}" for key, value in context.arguments.items()]
-        other = [f"--platform={target}"] if target and SAME.get(platform.machine()) != target else []
+        platform_option = (
+            [f"--platform={target}"] if target and SAME.get(platform.machine()) != target else []
+        )
         file = f"--file={context.dockerfile}"
-        words = ("build", file, f"--tag={self.name(image)}", *values, *other, str(context.folder))
+        words = ("build", file, f"--tag={self.name(image)}", *values, *platform_option, str(context.folder))
         return self._run(image, "built", *words)
 
     def push(self, image: str, login: Login | None = None) -> tuple[float, str]:
@@ -53,10 +55,10 @@ class Engine:
         with tempfile.TemporaryDirectory(prefix="trainyard-push-") as folder:
             digest = Path(folder, "digest")
             with self._logged_in(folder, login) as (first, last, environment):
-                said = [f"--digestfile={digest}"] if self.program == "podman" else []
+                digest_option = [f"--digestfile={digest}"] if self.program == "podman" else []
                 if self.program == "podman" and image.startswith(("127.0.0.1", "localhost")):
-                    said.append("--tls-verify=false")  # as Docker does by itself
-                words = (*first, "push", *said, *last, image)
+                    digest_option.append("--tls-verify=false")  # as Docker does by itself
+                words = (*first, "push", *digest_option, *last, image)
                 took = self._run(image, "pushed", *words, environment=environment)
             if digest.exists():
                 return took, digest.read_text(encoding="utf-8").strip()
@@ -71,8 +73,8 @@ class Engine:
     def inspect(self, image: str) -> dict[str, Any]:
         """Inspect an image that the engine has."""
         shown = self._output("image", "inspect", self.name(image))
-        (found,) = json.loads(shown)
-        return found
+        (description,) = json.loads(shown)
+        return description
 
     @contextmanager
     def _logged_in(

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
+from kitlib.display.signatures import checked
 from kitlib.display.tables import parse_time
 from kitlib.k8s import job_kinds, pods
 from kitlib.k8s.events import namespace_events
@@ -84,6 +85,7 @@ def dashboard(run: Run) -> "Dashboard":
     ).start()
 
 
+@checked
 def speed_up(runs: Iterable[Reports]) -> SpeedUp:
     """Compare runs of one trainer on different numbers of workers.
 

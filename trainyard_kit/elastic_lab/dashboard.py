@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets
 import numpy as np
 
+from kitlib.clusters.local import LocalCluster
 from kitlib.display.progress import shown_elsewhere
 from kitlib.display.tables import Table, parse_time
 from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError
 from kitlib.k8s.events import namespace_events
 from kitlib.k8s.manifests import Object
+from kitlib.runs.run import Run
 from kitlib.widgets.plots import Picture
 from kitlib.widgets.run_view import RunWatch, States
 from kitlib.widgets.watch import UPDATE_SECONDS
@@ -50,8 +52,11 @@ class Dashboard(RunWatch):
 
     kind = "timeline"
 
-    def __init__(self, run: Any, *, states: States, replicas: Replicas, cluster: Any = None) -> None:
+    def __init__(
+        self, run: Run, *, states: States, replicas: Replicas, cluster: LocalCluster | None = None
+    ) -> None:
         super().__init__(run, states=states)
+        self.launched = run
         self.replicas, self.cluster = replicas, cluster
         self.history: RunHistory = RunHistory(run.name)
         self.kube_events: list[Object] = []
@@ -79,11 +84,11 @@ class Dashboard(RunWatch):
         if now or time.monotonic() - self._asked_events > EVENTS_SECONDS:
             self._asked_events = time.monotonic()
             try:
-                found = namespace_events(self.run.kube)
+                events = namespace_events(self.run.kube)
             except KitError:  # the pods' watch tells what is wrong with the API
                 return
             with self.lock:
-                self.kube_events = found
+                self.kube_events = events
 
     def stop(self) -> None:
         super().stop()
@@ -106,7 +111,7 @@ class Dashboard(RunWatch):
 
     def widget(self) -> ipywidgets.Widget:
         if self._buttons is None:
-            self._buttons = Buttons(self.run, self.cluster, self.view(), replicas=self.replicas)
+            self._buttons = Buttons(self.launched, self.cluster, self.view(), replicas=self.replicas)
             self._buttons.update(self.timeline(), over=self.over)
         return self._buttons.box
 
@@ -154,10 +159,10 @@ def rows_of(timeline: Timeline) -> list[tuple[str, int, np.ndarray]]:
     """Flatten the steps into rows for the browser: seconds, loss, and the loss of repeated steps again."""
     steps = [step for step in timeline.steps if step.loss is not None]
     thin = 1 + len(steps) // MOST_POINTS
-    kept = [step for index, step in enumerate(steps) if step.repeated or index % thin == 0]
-    again = [step.loss if step.repeated else np.nan for step in kept]
-    times = [step.time - timeline.began for step in kept]
-    rows = {"time": times, "loss": [step.loss for step in kept], "again": again}
+    shown = [step for index, step in enumerate(steps) if step.repeated or index % thin == 0]
+    again = [step.loss if step.repeated else np.nan for step in shown]
+    times = [step.time - timeline.began for step in shown]
+    rows = {"time": times, "loss": [step.loss for step in shown], "again": again}
     return [(name, 0, np.asarray(values, dtype=float)) for name, values in rows.items()]
 
 
@@ -193,7 +198,14 @@ class Call:
 class Buttons:
     """Buttons for a run's workers, their number, and the nodes."""
 
-    def __init__(self, run: Any, cluster: Any, view: ipywidgets.DOMWidget, *, replicas: Replicas) -> None:
+    def __init__(
+        self,
+        run: Run,
+        cluster: LocalCluster | None,
+        view: ipywidgets.DOMWidget,
+        *,
+        replicas: Replicas,
+    ) -> None:
         self.run, self.cluster, self.replicas = run, cluster, replicas
         self.said = ipywidgets.HTML("<i>A button does the call that is then shown here.</i>")
         self.workers = ipywidgets.VBox()
@@ -228,9 +240,9 @@ class Buttons:
             self._show_nodes(timeline, busy)
 
     def _show_workers(self, timeline: Timeline, busy: bool) -> None:
-        there = {worker: rank for rank, worker in timeline.ranks.items()}
+        rank_of = {worker: rank for rank, worker in timeline.ranks.items()}
         hanging = {row.worker: row.rank for row in timeline.rows if row.what == "paused"}
-        shown = there | {
+        shown = rank_of | {
             worker: rank for worker in timeline.paused if (rank := hanging.get(worker)) is not None
         }
         self._ranks = shown
@@ -238,7 +250,7 @@ class Buttons:
         for worker in sorted(shown, key=lambda worker: (shown[worker], worker)):
             parts = self._of_worker.setdefault(worker, self._row_of_worker(worker))
             paused = worker in timeline.paused
-            words = "hangs" if paused else "trains" if worker in there else ""
+            words = "hangs" if paused else "trains" if worker in rank_of else ""
             _set(parts["label"], value=f"<b>rank {shown[worker]}</b> {escape(worker)} {words}&ensp;")
             _set(parts["kill"], disabled=busy)
             _set(parts["pause"], disabled=busy or paused)
@@ -264,13 +276,13 @@ class Buttons:
         return parts | {"row": ipywidgets.HBox(list(parts.values()))}
 
     def _scale(self, by: int) -> Call:
-        wanted = self._wanted[0] + by
-        return Call(f"run.scale({wanted})", lambda: self.run.scale(wanted))
+        replicas = self._wanted[0] + by
+        return Call(f"run.scale({replicas})", lambda: self.run.scale(replicas))
 
     def _show_nodes(self, timeline: Timeline, busy: bool) -> None:
         if not self._of_node:
             try:
-                names = [node["node"] for node in self.cluster.nodes()]
+                names = [node["node"] for node in self.cluster.nodes()] if self.cluster else []
             except KitError:
                 return
             self._of_node = {name: self._row_of_node(name) for name in names}
@@ -297,9 +309,9 @@ class Buttons:
 
     def _button(self, text: str, call: Callable[[], Call], hint: str, *, name: str) -> ipywidgets.Button:
         layout = ipywidgets.Layout(**NARROW)
-        made = ipywidgets.Button(description=text, tooltip=f"{name}: {hint}", layout=layout, disabled=True)
-        made.on_click(lambda _: self._press(call()))
-        return made
+        button = ipywidgets.Button(description=text, tooltip=f"{name}: {hint}", layout=layout, disabled=True)
+        button.on_click(lambda _: self._press(call()))
+        return button
 
     def _press(self, call: Call) -> None:
         if self._thread is not None and self._thread.is_alive():

@@ -30,7 +30,7 @@ WHAT = {
 }
 STORE_LOST = "store lost"
 SAME_SECONDS = 5.0  # between the Event with the reason of a deletion and the kubelet's
-_SIZES = re.compile(r"(\d+) ?(?:→|->|to) ?(\d+)")
+_SIZES = re.compile(r"\b(\d{1,9}) ?(?:→|->|to) ?(\d{1,9})")
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,12 @@ def disruptions(
     events: Iterable[Object], *, run: str, workers: Mapping[str, str], store: Collection[str] = ()
 ) -> list[Disruption]:
     """Extract a run's disruptions from Events, by its pods, their nodes and its store, in order of time."""
-    found = list(filter(None, (_disruption(event, run, workers, store) for event in events)))
-    found.sort(key=lambda disruption: disruption.time)
-    reasons = [disruption for disruption in found if disruption.what not in ("pod deleted", STORE_LOST)]
+    ordered = list(filter(None, (_disruption(event, run, workers, store) for event in events)))
+    ordered.sort(key=lambda disruption: disruption.time)
+    reasons = [disruption for disruption in ordered if disruption.what not in ("pod deleted", STORE_LOST)]
     return [
         disruption
-        for disruption in found
+        for disruption in ordered
         if disruption.what != "pod deleted" or not _explained(disruption, reasons)
     ]
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from kitlib.metrics.events import Event, whole_number
+from kitlib.metrics.events import Event, finite_figure, whole_number
 
 SAME_SECONDS = 60.0  # a store that was lost counts rounds from the beginning again: this tells them apart
 
@@ -73,13 +73,13 @@ class Rendezvous:
 def all_rendezvous(logs: Iterable[WorkerLog]) -> list[Rendezvous]:
     """Collect the rendezvous in their order, each with its steps."""
     met = ((event, log) for log in logs for event in _joins(log.events))
-    found: list[Rendezvous] = []
+    meetings: list[Rendezvous] = []
     of_event: dict[int, Rendezvous] = {}
     for event, log in sorted(met, key=lambda pair: pair[0].time):
-        known = next((earlier for earlier in reversed(found) if _belongs(event, earlier)), None)
+        known = next((earlier for earlier in reversed(meetings) if _belongs(event, earlier)), None)
         if known is None:
             known = Rendezvous(whole_number(event.fields.get("round")) or 0, event.time, event.world_size)
-            found.append(known)
+            meetings.append(known)
         _join(known, event, log.worker)
         of_event[id(event)] = known
     for log in logs:
@@ -88,13 +88,13 @@ def all_rendezvous(logs: Iterable[WorkerLog]) -> list[Rendezvous]:
             current = of_event.get(id(event), current)
             if event.event == "step" and current is not None:
                 _add_step(current, event)
-    return found
+    return meetings
 
 
 def _joins(events: Sequence[Event]) -> list[Event]:
     """Select the events of a rendezvous; of a trainer that reports none, those of its starts."""
-    found = [event for event in events if event.event == "rendezvous"]
-    return found or [event for event in events if event.event == "start"]
+    joins = [event for event in events if event.event == "rendezvous"]
+    return joins or [event for event in events if event.event == "start"]
 
 
 def _belongs(event: Event, to: Rendezvous) -> bool:
@@ -125,15 +125,14 @@ def _add_step(to: Rendezvous, event: Event) -> None:
             whole_number(event.fields.get("epoch")),
             whole_number(event.fields.get("samples")) or 0,
         )
-        usable = float(loss) if isinstance(loss, int | float) else None
-        to.steps[number] = Step(event.time, number, epoch, usable, samples)
+        to.steps[number] = Step(event.time, number, epoch, finite_figure(loss), samples)
 
 
 def mark_steps(rendezvous: Sequence[Rendezvous]) -> tuple[Step, ...]:
     """Mark repeated steps and count lost ones; return all in the order of time."""
     done: set[int] = set()
     reached: int | None = None
-    every: list[Step] = []
+    steps: list[Step] = []
     for meeting in rendezvous:
         meeting.steps = {
             number: replace(step, repeated=number in done) for number, step in meeting.steps.items()
@@ -144,5 +143,5 @@ def mark_steps(rendezvous: Sequence[Rendezvous]) -> tuple[Step, ...]:
             meeting.steps_lost = 0 if reached is None else max(0, reached - first + 1)
             reached = max(meeting.steps, default=first - 1)
         done |= set(meeting.steps)
-        every += meeting.steps.values()
-    return tuple(sorted(every, key=lambda step: (step.time, step.number)))
+        steps += meeting.steps.values()
+    return tuple(sorted(steps, key=lambda step: (step.time, step.number)))

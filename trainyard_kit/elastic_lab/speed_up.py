@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput
-from kitlib.metrics.events import Event, is_number
+from kitlib.metrics.events import Event, finite_figure, is_number, whole_number
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,15 @@ class StepTime:
 
 def step_time(events: Iterable[Event], *, run: str) -> StepTime:
     """Measure a run's steps by the ``step`` events of rank 0; pauses between epochs do not count."""
-    own = [event for event in events if event.rank == 0]
-    steps = sorted((event for event in own if event.event == "step"), key=lambda step: step.time)
+    of_rank_0 = [event for event in events if event.rank == 0]
+    rows = ((event, whole_number(event.fields.get("step"))) for event in of_rank_0 if event.event == "step")
+    steps = sorted(((row, step) for row, step in rows if step is not None), key=lambda row: row[0].time)
     gaps = [
-        (after.time - before.time) / (after.fields["step"] - before.fields["step"])
-        for before, after in pairwise(steps)
-        if after.fields.get("epoch") == before.fields.get("epoch")
+        (after.time - before.time) / (last - first)
+        for (before, first), (after, last) in pairwise(steps)
+        if after.fields.get("epoch") == before.fields.get("epoch") and last > first
     ]
-    start = next((event for event in own if event.event == "start"), None)
+    start = next((event for event in of_rank_0 if event.event == "start"), None)
     batch_size = start.fields.get("batch_size") if start else None
     if start is None or not gaps or not is_number(batch_size):
         raise BadInput(
@@ -56,7 +57,12 @@ def step_time(events: Iterable[Event], *, run: str) -> StepTime:
             about=f"run {run}: {len(steps)} steps logged by rank 0, images of a rank in a step: {batch_size}",
             fix="train for longer, or log every step: --log-every=1; `start` events need a batch_size",
         )
-    rates = [event.fields["ms_per_image"] for event in own if event.event == "simulated_accelerator"]
+    reported = (
+        finite_figure(event.fields.get("ms_per_image"))
+        for event in of_rank_0
+        if event.event == "simulated_accelerator"
+    )
+    rates = [rate for rate in reported if rate is not None]
     computing = rates[0] * batch_size / 1000 if rates else None
     device = str(start.fields.get("device", "cpu"))
     return StepTime(start.world_size, batch_size, statistics.median(gaps), computing, device)

@@ -140,17 +140,17 @@ class Timeline:
 
     def _concerns(self, row: Row) -> bool:
         """Tell whether a change without a rendezvous yet will be followed by one."""
-        there = set(self.ranks.values())
+        workers = set(self.ranks.values())
         if row.time < self.rendezvous[-1].time and not row.what.startswith("scaled"):
             return False
         if row.what in _OF_WORKERS:
-            return row.worker in there
+            return row.worker in workers
         if row.what in ("node stopped", "node isolated"):
-            return any(self.nodes.get(worker) == row.node for worker in there)
+            return any(self.nodes.get(worker) == row.node for worker in workers)
         if row.what.startswith("scaled"):
             last = max(row.time for row in self.rows if row.what.startswith("scaled"))
             return row.time == last and not row.what.endswith(f" {self.world_size}")
-        return row.what == "resumed" and row.worker not in there
+        return row.what == "resumed" and row.worker not in workers
 
     @property
     def words(self) -> str:
@@ -234,12 +234,12 @@ class RunHistory:
 
     def timeline(self, events: Iterable[Object], *, now: float, store: Iterable[str] = ()) -> Timeline:
         """Build the timeline until now."""
-        found = disruptions(events, run=self.name, workers=self.nodes, store=set(store))
+        all_disruptions = disruptions(events, run=self.name, workers=self.nodes, store=set(store))
         logs = [
             WorkerLog(worker, self.nodes[worker], tuple(sorted(reported, key=lambda event: event.time)))
             for worker, reported in sorted(self.events.items())
         ]
-        return build(self.name, logs, found, now=now)
+        return build(self.name, logs, all_disruptions, now=now)
 
 
 def build(name: str, logs: Iterable[WorkerLog], causes: Iterable[Disruption], *, now: float) -> Timeline:
@@ -283,9 +283,9 @@ def _rows(rendezvous: Sequence[Rendezvous], causes: Sequence[Disruption], began:
     return sorted(rows, key=lambda row: row.time)
 
 
-def _causes(found: Rendezvous, before: Rendezvous, causes: Sequence[Disruption]) -> list[Disruption]:
+def _causes(meeting: Rendezvous, before: Rendezvous, causes: Sequence[Disruption]) -> list[Disruption]:
     """Select the causes of a rendezvous: the newest that fits, and those just before it."""
-    known = CAUSES.get(found.reason)
+    known = CAUSES.get(meeting.reason)
     fits = [
         cause
         for cause in causes
@@ -302,49 +302,49 @@ def _could_matter(cause: Disruption, before: Rendezvous) -> bool:
 
 
 def _row_of_cause(
-    cause: Disruption, found: Rendezvous | None, before: Rendezvous | None, *, first: bool
+    cause: Disruption, meeting: Rendezvous | None, before: Rendezvous | None, *, first: bool
 ) -> Row:
-    there = {worker: rank for rank, worker in before.ranks.items()} if before else {}
+    rank_of = {worker: rank for rank, worker in before.ranks.items()} if before else {}
     return Row(
         time=cause.time,
         what=cause.what,
         worker=cause.worker,
-        rank=there.get(cause.worker),
+        rank=rank_of.get(cause.worker),
         node=cause.node,
         before=before.world_size if before else 0,
-        **_figures(found, cause.time, first=first),
+        **_figures(meeting, cause.time, first=first),
     )
 
 
-def _row_without_cause(found: Rendezvous, before: Rendezvous | None, began: float) -> Row:
+def _row_without_cause(meeting: Rendezvous, before: Rendezvous | None, began: float) -> Row:
     if before is None:
-        return Row(began, "start", **_figures(found, began, first=True))
-    came, went = found.processes - before.processes, before.processes - found.processes
-    changed, ranks = (came, found.ranks) if found.reason == "join" else (went, before.ranks)
+        return Row(began, "start", **_figures(meeting, began, first=True))
+    came, went = meeting.processes - before.processes, before.processes - meeting.processes
+    changed, ranks = (came, meeting.ranks) if meeting.reason == "join" else (went, before.ranks)
     names = sorted({worker for worker, _ in changed})
     of_rank = {worker: rank for rank, worker in ranks.items()}
     time = max((step.time for step in before.steps.values()), default=before.time)
     return Row(
-        time=min(time, found.time),
-        what=WITHOUT_CAUSE.get(found.reason, found.reason),
+        time=min(time, meeting.time),
+        what=WITHOUT_CAUSE.get(meeting.reason, meeting.reason),
         worker=", ".join(names),
         rank=of_rank.get(names[0]) if len(names) == 1 else None,
         before=before.world_size,
-        **_figures(found, time, first=True),
+        **_figures(meeting, time, first=True),
     )
 
 
-def _figures(found: Rendezvous | None, since: float, *, first: bool) -> dict[str, Any]:
-    if found is None:
+def _figures(meeting: Rendezvous | None, since: float, *, first: bool) -> dict[str, Any]:
+    if meeting is None:
         return {}
-    step = found.first_step
+    step = meeting.first_step
     return {
-        "round": found.number,
-        "after": found.world_size,
-        "reason": found.reason,
-        "state": found.state,
-        "steps_lost": found.steps_lost if first else None,
-        "steps_repeated": found.steps_repeated if first else None,
+        "round": meeting.number,
+        "after": meeting.world_size,
+        "reason": meeting.reason,
+        "state": meeting.state,
+        "steps_lost": meeting.steps_lost if first else None,
+        "steps_repeated": meeting.steps_repeated if first else None,
         "seconds": step.time - since if step else None,
     }
 

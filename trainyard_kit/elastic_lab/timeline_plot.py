@@ -87,14 +87,14 @@ def labelled(timeline: Timeline, letters: int) -> tuple[list[Mark], int]:
 
 def label_of(row: Row) -> str:
     """Describe a change: ``killed lab-2 (rank 1)``."""
-    who = row.worker or row.node
+    subject = row.worker or row.node
     rank = "" if row.rank is None or not row.worker else f" (rank {row.rank})"
-    return f"{row.what} {who}{rank}".strip()
+    return f"{row.what} {subject}{rank}".strip()
 
 
 def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
     """Find when nobody trained, until the first step of each round, with the seconds since the change."""
-    found = []
+    spans = []
     for row in timeline.rows:
         if row.round is None or row.steps_lost is None:  # a round's first row alone
             continue
@@ -102,20 +102,20 @@ def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
         before = max((step.time for step in timeline.steps if step.time < end), default=row.time)
         begin = max(row.time, before)  # who is asked to join lets the others train on for a while
         words = f"{row.seconds:.1f} s" if row.seconds is not None else "…"
-        found.append((begin - timeline.began, end - timeline.began, words))
-    return found
+        spans.append((begin - timeline.began, end - timeline.began, words))
+    return spans
 
 
 def labelled_pauses(timeline: Timeline) -> list[tuple[float, float, str, bool]]:
     """Find the pauses, and whether the label of each stands higher."""
-    found, letter = pauses(timeline), max(1.0, timeline.now - timeline.began) / LETTERS
-    return [(*pause, raised) for pause, raised in zip(found, raise_labels(found, letter), strict=True)]
+    spans, letter = pauses(timeline), max(1.0, timeline.now - timeline.began) / LETTERS
+    return [(*pause, raised) for pause, raised in zip(spans, raise_labels(spans, letter), strict=True)]
 
 
-def raise_labels(found: list[tuple[float, float, str]], letter: float) -> Iterator[bool]:
+def raise_labels(labels: list[tuple[float, float, str]], letter: float) -> Iterator[bool]:
     """Tell which pauses' labels stand higher, as they would cover the one before; a letter in seconds."""
     end = [-math.inf] * 2  # of the last label in each height
-    for begin, until, words in found:
+    for begin, until, words in labels:
         middle, half = (begin + until) / 2, letter * (len(words) + 1) / 2
         raised = middle - half < end[False] and end[True] <= end[False]
         end[raised] = middle + half
@@ -202,10 +202,10 @@ def _draw_lanes(axes: Axes, known: list[tuple[str, list[tuple[str, float, float]
     axes.set(
         yticks=range(len(known)), yticklabels=[worker for worker, _ in known], ylim=(len(known) - 0.4, -0.6)
     )
-    seen = [kind for kind in LOOKS if any(span[0] == kind for _, spans in known for span in spans)]
-    for kind in seen:
+    kinds = [kind for kind in LOOKS if any(span[0] == kind for _, spans in known for span in spans)]
+    for kind in kinds:
         axes.fill([], [], label=kind, **_look(kind))
-    if seen:
+    if kinds:
         axes.legend(**LEGEND)
 
 

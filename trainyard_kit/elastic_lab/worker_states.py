@@ -6,7 +6,7 @@ From the worker's own events, and from the disruptions of it or its node: a kill
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from kitlib.metrics.events import Event
+from kitlib.metrics.events import Event, finite_figure
 from trainyard_kit.elastic_lab.disruptions import Disruption
 from trainyard_kit.elastic_lab.rendezvous import Rendezvous, WorkerLog
 
@@ -59,13 +59,19 @@ def worker_states(
         nodes[log.worker] = log.node
     paused = set()
     for worker in changes:
-        found = [disruption for disruption in disruptions if _concerns(disruption, worker, nodes[worker])]
+        own_disruptions = [
+            disruption for disruption in disruptions if _concerns(disruption, worker, nodes[worker])
+        ]
         changes[worker] += [
             (disruption.time, AFTER_DISRUPTION[disruption.what])
-            for disruption in found
+            for disruption in own_disruptions
             if disruption.what in AFTER_DISRUPTION
         ]
-        if found and found[-1].what == "paused" and found[-1].time >= max(changes[worker])[0]:
+        if (
+            own_disruptions
+            and own_disruptions[-1].what == "paused"
+            and own_disruptions[-1].time >= max(changes[worker])[0]
+        ):
             paused.add(worker)
     states = {worker: tuple(_joined(sorted(known), now)) for worker, known in sorted(changes.items())}
     ends = [*(meeting.time for meeting in rendezvous[1:]), now]
@@ -90,7 +96,7 @@ def begin_of(log: WorkerLog) -> float:
 
 def _waited(event: Event) -> float:
     seconds = event.fields.get("seconds") if event.event == "rendezvous" else 0.0
-    return float(seconds) if isinstance(seconds, int | float) else 0.0
+    return min(max(0.0, finite_figure(seconds) or 0.0), event.time)
 
 
 def _reported(events: Sequence[Event]) -> list[Change]:

@@ -65,7 +65,7 @@ def main() -> None:
 @number_flag("checkpoint_steps", 0, "Updates between two checkpoints; 0: a hundred.", least=0)
 @text_flag("checkpoint_dir_for_init", INIT)
 @text_flag("output", "The model file, or a folder for model.pt; by default none is written.")
-def train(use_async: bool | None, grads_to_wait: int, **given: object) -> None:
+def train(use_async: bool | None, grads_to_wait: int, **options: object) -> None:
     """Train a model, and evaluate it meanwhile."""
     if use_async and grads_to_wait > 1:
         raise BadInput(
@@ -73,28 +73,28 @@ def train(use_async: bool | None, grads_to_wait: int, **given: object) -> None:
             about=f"--use_async=True --grads_to_wait={grads_to_wait}",
             fix="leave one of them out",
         )
-    if given["evaluation_steps"] and not given["validation_data"]:
+    if options["evaluation_steps"] and not options["validation_data"]:
         raise BadInput(
             "there is nothing to evaluate with",
-            about=f"--evaluation_steps={given['evaluation_steps']} without --validation_data",
+            about=f"--evaluation_steps={options['evaluation_steps']} without --validation_data",
             fix="--validation_data=/data/mnist/test",
         )
     args = {
-        "log_every": given["log_loss_steps"],
-        "max_staleness": given["sync_version_tolerance"],
-        "checkpoint_steps": given["checkpoint_steps"] or 100,
+        "log_every": options["log_loss_steps"],
+        "max_staleness": options["sync_version_tolerance"],
+        "checkpoint_steps": options["checkpoint_steps"] or 100,
     }
     _submit(
-        given,
+        options,
         mode="training",
-        data=given["training_data"],
-        validation=given["validation_data"],
-        epochs=given["num_epochs"],
-        evaluation_steps=given["evaluation_steps"],
+        data=options["training_data"],
+        validation=options["validation_data"],
+        epochs=options["num_epochs"],
+        evaluation_steps=options["evaluation_steps"],
         grads_to_wait=grads_to_wait,
-        state_dir=given["checkpoint_dir"],
-        init=given["checkpoint_dir_for_init"],
-        output=given["output"],
+        state_dir=options["checkpoint_dir"],
+        init=options["checkpoint_dir_for_init"],
+        output=options["output"],
         args=args,
     )
 
@@ -103,9 +103,11 @@ def train(use_async: bool | None, grads_to_wait: int, **given: object) -> None:
 @COMMON
 @click.option("--validation_data", required=True, help="The part to evaluate with: /data/mnist/test")
 @click.option("--checkpoint_dir_for_init", required=True, help=INIT)
-def evaluate(**given: object) -> None:
+def evaluate(**options: object) -> None:
     """Evaluate a trained model."""
-    _submit(given, mode="evaluation", data=given["validation_data"], init=given["checkpoint_dir_for_init"])
+    _submit(
+        options, mode="evaluation", data=options["validation_data"], init=options["checkpoint_dir_for_init"]
+    )
 
 
 @main.command(cls=Command)
@@ -113,23 +115,25 @@ def evaluate(**given: object) -> None:
 @click.option("--prediction_data", required=True, help="The part to predict: /data/mnist/test")
 @click.option("--checkpoint_dir_for_init", required=True, help=INIT)
 @text_flag("prediction_outputs_processor", "Class of what happens then.", "PredictionOutputsProcessor")
-def predict(**given: object) -> None:
+def predict(**options: object) -> None:
     """Have a trained model predict."""
-    _submit(given, mode="prediction", data=given["prediction_data"], init=given["checkpoint_dir_for_init"])
+    _submit(
+        options, mode="prediction", data=options["prediction_data"], init=options["checkpoint_dir_for_init"]
+    )
 
 
-def _submit(given: Mapping[str, Any], **job: Any) -> None:
+def _submit(options: Mapping[str, Any], **job: Any) -> None:
     """Launch a job, or write its manifest."""
     from kitlib.jobs import launch
 
-    name = given["job_name"]
-    cluster = clusters.connect(given["cluster"])
-    made = _make_job(given, cluster, **job)
-    if given["yaml"]:
-        click.echo(f"the manifest of job {name} is in {made.on(cluster).save(given['yaml'])}")
+    name = options["job_name"]
+    cluster = clusters.connect(options["cluster"])
+    zoo_job = _make_job(options, cluster, **job)
+    if options["yaml"]:
+        click.echo(f"the manifest of job {name} is in {zoo_job.on(cluster).save(options['yaml'])}")
         return
     try:
-        launch(made, cluster=cluster)
+        launch(zoo_job, cluster=cluster)
     except RunExists as error:
         raise RunExists(
             error.what, about=error.about, fix=f"trainyard run delete {name} -c {cluster.name}"
@@ -138,37 +142,37 @@ def _submit(given: Mapping[str, Any], **job: Any) -> None:
     click.echo(f"Try: trainyard kubectl -c {cluster.name} logs -f elasticdl-{name}-master", err=True)
 
 
-def _make_job(given: Mapping[str, Any], cluster: Cluster, **job: Any) -> "ModelZooJob":
+def _make_job(options: Mapping[str, Any], cluster: Cluster, **job: Any) -> "ModelZooJob":
     from trainyard_kit.elasticdl.model_zoo import ModelZooJob, find_zoo
 
     names = ("loss", "optimizer", "feed", "eval_metrics_fn")
-    functions = {name: given[name] for name in names}
-    functions["prediction_outputs_processor"] = given.get("prediction_outputs_processor", "")
+    functions = {name: options[name] for name in names}
+    functions["prediction_outputs_processor"] = options.get("prediction_outputs_processor", "")
     # A local node may run a stand-in for the image: there, and without an image, the zoo travels from here.
-    in_image = bool(given["image_name"]) and cluster.provider != "local"
-    check_strategy(given)
-    requests = {role: parse_resources(given, f"{role}_resource_request") for role in ROLES}
-    limits = {role: parse_resources(given, f"{role}_resource_limit") for role in ROLES}
+    in_image = bool(options["image_name"]) and cluster.provider != "local"
+    check_strategy(options)
+    requests = {role: parse_resources(options, f"{role}_resource_request") for role in ROLES}
+    limits = {role: parse_resources(options, f"{role}_resource_limit") for role in ROLES}
     gpus = int(limits["worker"].pop("gpu", requests["worker"].pop("gpu", 0)))
-    volumes = parse_volumes(given["volume"])
-    for flag in PATHS & given.keys():
-        check_path(flag, given[flag], volumes)
+    volumes = parse_volumes(options["volume"])
+    for flag in PATHS & options.keys():
+        check_path(flag, options[flag], volumes)
     return ModelZooJob(
-        find_zoo(given["model_zoo"], given["model_def"], functions, in_image=in_image),
-        name=given["job_name"],
-        workers=given["num_workers"],
-        servers=given["num_ps_pods"],
-        minibatch_size=given["minibatch_size"],
-        minibatches_per_task=given["num_minibatches_per_task"],
-        image=given["image_name"] or None,
+        find_zoo(options["model_zoo"], options["model_def"], functions, in_image=in_image),
+        name=options["job_name"],
+        workers=options["num_workers"],
+        servers=options["num_ps_pods"],
+        minibatch_size=options["minibatch_size"],
+        minibatches_per_task=options["num_minibatches_per_task"],
+        image=options["image_name"] or None,
         volumes=volumes,
         requests=requests,
         limits=limits,
         gpus=gpus,
-        priority=parse_priorities(given),
-        pull_policy=given["image_pull_policy"],
-        environment=parse_environment(given["envs"]),
-        log_level=given["log_level"],
+        priority=parse_priorities(options),
+        pull_policy=options["image_pull_policy"],
+        environment=parse_environment(options["envs"]),
+        log_level=options["log_level"],
         **job,
     )
 
@@ -236,11 +240,11 @@ def push_zoo(image: str) -> None:
 def _engine(image: str) -> "Engine":
     from trainyard_kit.container_images import engines
 
-    found = engines.find()
-    if found is None:
+    engine = engines.find()
+    if engine is None:
         fix = "start Docker or Podman; local nodes need no image of a zoo: elasticdl train --model_zoo=FOLDER"
         raise NoContainerEngine(engines.missing(), about=f"image {image}", fix=fix)
-    return found
+    return engine
 
 
 if __name__ == "__main__":

@@ -76,40 +76,40 @@ COMMON = combine(
 INIT = "A model file, or a folder with model.pt or checkpoints, to begin with."
 
 
-def check_strategy(given: Mapping[str, Any]) -> None:
-    if given["distribution_strategy"] != STRATEGY:
+def check_strategy(options: Mapping[str, Any]) -> None:
+    if options["distribution_strategy"] != STRATEGY:
         raise BadInput(
             "the other strategies of ElasticDL are other jobs of the kit",
-            about=f"--distribution_strategy={given['distribution_strategy']}",
+            about=f"--distribution_strategy={options['distribution_strategy']}",
             fix=f"--distribution_strategy={STRATEGY}; trainyard launch TRAINER trains with all-reduce",
         )
-    if given["restart_policy"] != "Never":
+    if options["restart_policy"] != "Never":
         raise BadInput(
             "a container is not restarted in its pod: the master replaces pods, and its Job the master",
-            about=f"--restart_policy={given['restart_policy']}",
+            about=f"--restart_policy={options['restart_policy']}",
             fix="leave it out",
         )
 
 
 def _pairs(text: str, *, flag: str, example: str, known: Mapping[str, str]) -> dict[str, str]:
     """Parse ``key=value,key=value``."""
-    found = {}
+    pairs = {}
     for entry in filter(None, text.split(",")):
         key, equals, value = (part.strip() for part in entry.partition("="))
         if not equals or not value or key not in known:
             what = f"{key or entry} is none of {', '.join(known)}" if equals else "this is not key=value"
             raise BadInput(what, about=f'--{flag}="{text}"', fix=f'--{flag}="{example}"')
-        found[known[key]] = value
-    return found
+        pairs[known[key]] = value
+    return pairs
 
 
-def parse_resources(given: Mapping[str, Any], flag: str) -> dict[str, str]:
-    found = _pairs(given[flag], flag=flag, example="cpu=1,memory=1024Mi", known=KINDS)
-    gpu = found.get("gpu", "0")
-    if not gpu.isdigit() or ("gpu" in found and not flag.startswith("worker")):
-        about = f'--{flag}="{given[flag]}"'
+def parse_resources(options: Mapping[str, Any], flag: str) -> dict[str, str]:
+    resources = _pairs(options[flag], flag=flag, example="cpu=1,memory=1024Mi", known=KINDS)
+    gpu = resources.get("gpu", "0")
+    if not gpu.isdigit() or ("gpu" in resources and not flag.startswith("worker")):
+        about = f'--{flag}="{options[flag]}"'
         raise BadInput("only workers have GPUs, a whole number", about=about, fix="leave gpu out")
-    return found
+    return resources
 
 
 def parse_volumes(text: str) -> dict[str, str]:
@@ -118,7 +118,7 @@ def parse_volumes(text: str) -> dict[str, str]:
         fix = f'--volume="{example}"; trainyard volume list shows the claims'
         raise BadInput("the data, and the state of the job, need a volume", about="--volume", fix=fix)
     known = {name: name for name in ("mount_path", "claim_name", "host_path", "type")}
-    found = {}
+    volumes = {}
     for part in filter(None, text.split(";")):
         mount = _pairs(part, flag="volume", example=example, known=known)
         if "host_path" in mount:
@@ -127,8 +127,8 @@ def parse_volumes(text: str) -> dict[str, str]:
         if set(mount) != {"mount_path", "claim_name"}:
             fix = f'--volume="{example}"'
             raise BadInput("a volume has a mount_path and a claim_name", about=f'--volume="{part}"', fix=fix)
-        found[mount["mount_path"]] = mount["claim_name"]
-    return found
+        volumes[mount["mount_path"]] = mount["claim_name"]
+    return volumes
 
 
 def check_path(flag: str, path: str, volumes: Mapping[str, str]) -> None:
@@ -143,26 +143,26 @@ def check_path(flag: str, path: str, volumes: Mapping[str, str]) -> None:
         )
 
 
-def parse_priorities(given: Mapping[str, Any]) -> dict[str, str]:
-    found = {role: given[f"{role}_pod_priority"] for role in ROLES if given[f"{role}_pod_priority"]}
-    for role, name in found.items():
+def parse_priorities(options: Mapping[str, Any]) -> dict[str, str]:
+    priorities = {role: options[f"{role}_pod_priority"] for role in ROLES if options[f"{role}_pod_priority"]}
+    for role, name in priorities.items():
         if "=" in name:
             raise BadInput(
                 "a share of the workers cannot have another priority",
                 about=f"--{role}_pod_priority={name}",
                 fix=f"--{role}_pod_priority=low: all of them",
             )
-    return found
+    return priorities
 
 
 def parse_environment(text: str) -> dict[str, str]:
     """Parse ``KEY=VALUE,KEY=VALUE``, whose values may have commas."""
-    found = {}
+    variables = {}
     for setting in filter(None, re.split(r",(?=[A-Za-z_]\w*=)", text)):
         key, equals, value = setting.partition("=")
         if not equals or not key.isidentifier():
             raise BadInput(
                 "this is not a variable", about=f'--envs="{text}"', fix='--envs="KEY=VALUE,KEY=VALUE"'
             )
-        found[key] = value
-    return found
+        variables[key] = value
+    return variables

@@ -65,23 +65,23 @@ def find_zoo(folder: str, model_def: str, functions: Mapping[str, str], *, in_im
         fix = "--model_def=mnist_functional_api.mnist_functional_api.custom_model"
         raise BadInput("this does not name a function of a module", about=f"--model_def={model_def}", fix=fix)
     module = PurePosixPath(*path).with_suffix(".py")
-    every = {"model": function, **functions}
+    all_functions = {"model": function, **functions}
     if in_image:
-        return ModelZoo(PurePosixPath(IN_IMAGE, folder), module, every, in_image=True)
+        return ModelZoo(PurePosixPath(IN_IMAGE, folder), module, all_functions, in_image=True)
     place = Path(folder).resolve()
     if not place.is_dir() and Path.cwd().name == folder.rstrip("/"):
         place = Path.cwd()
     about = f"--model_zoo={folder} --model_def={model_def}, looked for in {place}"
     if not (place / module).is_file():
-        there = sorted(str(path.relative_to(place)) for path in place.rglob("*.py"))[:5]
+        programs = sorted(str(path.relative_to(place)) for path in place.rglob("*.py"))[:5]
         what = f"the model zoo has no {module}" if place.is_dir() else "there is no such model zoo"
-        has = f"it has {', '.join(there)}; " if there else ""
+        has = f"it has {', '.join(programs)}; " if programs else ""
         raise BadInput(
             what, about=about, fix=f"{has}`elasticdl zoo init` in an empty folder writes an example"
         )
-    needed = {every[role]: text.format(every[role]) for role, text in SIGNATURES.items()}
+    needed = {all_functions[role]: text.format(all_functions[role]) for role, text in SIGNATURES.items()}
     check_functions(place / module, needed, fix="`elasticdl zoo init` writes an example")
-    return ModelZoo(PurePosixPath(place), module, every)
+    return ModelZoo(PurePosixPath(place), module, all_functions)
 
 
 class ModelZooJob(ParameterServer):
@@ -125,6 +125,8 @@ class ModelZooJob(ParameterServer):
         self.zoo, self.mode, self.validation, self.init = zoo, mode, validation, init
         self.requests, self.limits, self.pull_policy = requests, limits, pull_policy
         self.environment, self.log_level = environment, log_level
+        if isinstance(args, Mapping):
+            args = {str(flag).replace("_", "-"): value for flag, value in args.items()}
         program = TrainerProgram(Path(zoo.module), zoo.sources, flags(args))
         super().__init__(program, data=data, **job)
         file = output if not output or output.endswith(".pt") else f"{output.rstrip('/')}/model.pt"
@@ -148,7 +150,7 @@ class ModelZooJob(ParameterServer):
         return main
 
     def _flags(self) -> list[str]:
-        given = {
+        flags = {
             "job": self.name,
             "trainer": self._path,
             "model-zoo": self._folder,
@@ -162,8 +164,8 @@ class ModelZooJob(ParameterServer):
             "workers": self.workers,
             "servers": self.servers,
         }
-        given |= {name.replace("_", "-"): value for name, value in self.options.items()}
-        return [f"--{name}={value}" for name, value in given.items() if value != ""]
+        flags |= {name.replace("_", "-"): value for name, value in self.options.items()}
+        return [f"--{name}={value}" for name, value in flags.items() if value != ""]
 
     def _resources_for(self, role: str) -> Object:
         requests, limits = self.requests[role], {**self.requests[role], **self.limits[role]}
@@ -173,9 +175,9 @@ class ModelZooJob(ParameterServer):
 
     def _pod(self, role: str, template: Object) -> Object:
         pod = super()._pod(role, template)
-        own = [{"name": name, "value": value} for name, value in self.environment.items()]
+        variables = [{"name": name, "value": value} for name, value in self.environment.items()]
         pod["spec"]["containers"] = [
-            merge(container, {"imagePullPolicy": self.pull_policy, "env": own})
+            merge(container, {"imagePullPolicy": self.pull_policy, "env": variables})
             for container in pod["spec"]["containers"]
         ]
         return pod

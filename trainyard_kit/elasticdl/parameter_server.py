@@ -15,6 +15,8 @@ from typing import Any, Self
 
 from kitlib import config
 from kitlib.clusters import Cluster
+from kitlib.datasets.dataset import Dataset
+from kitlib.display.signatures import checked_class
 from kitlib.errors import BadInput
 from kitlib.jobs.base import TrainingJob
 from kitlib.jobs.program import TrainerProgram
@@ -40,6 +42,7 @@ OPTIONS = {  # of the master, with their bounds
 MAX_NAME = 40  # leaves room for "elasticdl-" and "-worker-" with a number
 
 
+@checked_class
 class ParameterServer(TrainingJob):
     """A model on parameter servers, trained by workers that come and go, as in ElasticDL.
 
@@ -63,6 +66,7 @@ class ParameterServer(TrainingJob):
         gpus: GPUs of each worker; master and servers have none.
         priority: PriorityClasses by role: ``{"worker": "low", "master": "high", "ps": "high"}``.
         image: Of all pods; by default ``TRAINYARD_IMAGE``, or the cluster's own.
+        run_as_user: The number of the user of all pods, as for `TrainingJob`.
         name: Of the run; by default made from the trainer's, and unique.
 
     Raises:
@@ -81,7 +85,7 @@ class ParameterServer(TrainingJob):
         self,
         trainer: str | Path | TrainerProgram,
         *,
-        data: Any,
+        data: Dataset | str,
         workers: int = 4,
         servers: int = 2,
         epochs: int = 1,
@@ -97,14 +101,17 @@ class ParameterServer(TrainingJob):
         gpus: int | None = None,
         priority: Mapping[str, str] | None = None,
         image: str | None = None,
+        run_as_user: int | None = None,
         name: str | None = None,
     ) -> None:
+        if isinstance(args, Mapping):  # they are the master's, which the trainer does not declare
+            args = {str(flag).replace("_", "-"): value for flag, value in args.items()}
         path = trainer.path if isinstance(trainer, TrainerProgram) else Path(trainer)
         stem = names.slug(path.stem, MAX_NAME - 6).rstrip("-")
         name = names.validate_name(names.unique(stem) if name is None else name, kind="run", longest=MAX_NAME)
-        self.dataset: Any = None if isinstance(data, str) else data
+        self.dataset: Dataset | None = None if isinstance(data, str) else data
         if volumes is None and self.dataset is not None:
-            volumes = {str(PurePosixPath(data.path).parent): data.volume}
+            volumes = {str(PurePosixPath(self.dataset.path).parent): self.dataset.volume}
         super().__init__(
             trainer,
             nodes=check_count(workers, what="workers", least=1, most=MAX_WORKERS),
@@ -115,12 +122,14 @@ class ParameterServer(TrainingJob):
             memory=memory,
             gpus=gpus,
             image=image,
+            run_as_user=run_as_user,
             name=name,
         )
         if not isinstance(trainer, TrainerProgram):
             check_functions(self.trainer, NEEDED, fix="trainers/mnist_parameter_server.py is an example")
         self.data: str = data if isinstance(data, str) else data.path
         self.root: str = self._volume_of(self.data, what="data")
+        self.ranks = {}  # no rank of it is in a process group
         self.model_file: str = model_file or f"{self.root}/models/{self.name}.pt"
         self._volume_of(self.model_file, what="model_file")
         self.servers: int = check_count(servers, what="servers", least=1, most=MAX_SERVERS)
@@ -154,9 +163,9 @@ class ParameterServer(TrainingJob):
         return self.workers + self.servers + 1
 
     def on(self, cluster: Cluster) -> Self:
-        other = super().on(cluster)
-        other.additions_without_gpus = cluster.pod_additions()
-        return other
+        placed = super().on(cluster)
+        placed.additions_without_gpus = cluster.pod_additions()
+        return placed
 
     @property
     def _without_gpus(self) -> Object:
@@ -169,7 +178,10 @@ class ParameterServer(TrainingJob):
         """Build the programs, the pods' templates, the master's account, role and Service, and its Job."""
         folder = config.DATA / "trainers" / "parameter_server"
         programs = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
-        pods = {f"{role}.json": json.dumps(self._pod(role, self._read(role)), indent=1) for role in ROLES[1:]}
+        pods = {
+            f"{role}.json": json.dumps(self.security.apply(self._pod(role, self._read(role))), indent=1)
+            for role in ROLES[1:]
+        }
         master = self._object_name("-master")
         rules = copy.deepcopy(self._read("role")["rules"])
         for rule in rules:
@@ -190,11 +202,11 @@ class ParameterServer(TrainingJob):
 
     @property
     def objects(self) -> list[Object]:
-        *others, main = super().objects
+        *rest, main = super().objects
         template = main["spec"]["template"]
         meta = {"name": main["metadata"]["name"]} | template["metadata"]
         first = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": template["spec"]}
-        return [*others, first, main]  # the Job adopts the pod
+        return [*rest, first, main]  # the Job adopts the pod
 
     def _main(self) -> Object:
         """Build the master's Job."""
@@ -217,7 +229,7 @@ class ParameterServer(TrainingJob):
         )
 
     def _flags(self) -> list[str]:
-        given = {
+        flags = {
             "job": self.name,
             "trainer": self._path,
             "records": f"{self.data}/records/train.npy",
@@ -226,13 +238,15 @@ class ParameterServer(TrainingJob):
             "workers": self.workers,
             "servers": self.servers,
         }
-        given |= {name.replace("_", "-"): value for name, value in self.options.items()}
+        flags |= {name.replace("_", "-"): value for name, value in self.options.items()}
         if self.dataset is not None:
-            given |= {"dataset": self.dataset.name, "classes": ",".join(self.dataset.classes)}
-        return [f"--{name}={value}" for name, value in given.items()]
+            flags |= {"dataset": self.dataset.name, "classes": ",".join(self.dataset.classes)}
+        return [f"--{name}={value}" for name, value in flags.items()]
 
     def _resources_for(self, role: str) -> Object:
-        return self._resources if role == "worker" else self._resources_of(None, None)
+        if role == "worker":
+            return self._resources
+        return merge(self._resources_of(None, None), {"limits": {"memory": self.memory}})
 
     def _object_name(self, suffix: str) -> str:
         return f"elasticdl-{self.name}{suffix}"
@@ -242,7 +256,7 @@ class ParameterServer(TrainingJob):
 
     def _pod(self, role: str, template: Object) -> Object:
         (there,) = template["spec"]["containers"]
-        own = {"elasticdl-job-name": self.name, "elasticdl-replica-type": role}
+        role_labels = {"elasticdl-job-name": self.name, "elasticdl-replica-type": role}
         trains = role == "worker"
         address = f"{self._object_name('-master')}:50001"
         container = merge(
@@ -267,7 +281,7 @@ class ParameterServer(TrainingJob):
             "imagePullSecrets": self.settings.pull_secrets,
             **(self._pod_additions() if trains else self._without_gpus),
         }
-        meta: Object = {"labels": {**self.labels, **own, names.ROLE: role}}
+        meta: Object = {"labels": {**self.labels, **role_labels, names.ROLE: role}}
         if self.annotations:
             meta["annotations"] = dict(self.annotations)
         if template.get("kind") == "Pod":
@@ -316,8 +330,8 @@ def _check_grads(grads_to_wait: int, workers: int) -> int:
 
 
 def _check_priorities(priority: Mapping[str, str] | None) -> dict[str, str]:
-    given: object = priority or {}
-    if not isinstance(given, Mapping) or not set(given) <= set(ROLES):
+    raw: object = priority or {}
+    if not isinstance(raw, Mapping) or not set(raw) <= set(ROLES):
         fix = 'the roles are master, ps and worker: priority={"worker": "low"}'
         raise BadInput("priority is a dict by role", about=f"priority={priority!r}", fix=fix)
-    return {role: names.validate_name(name, kind="priority class") for role, name in given.items()}
+    return {role: names.validate_name(name, kind="priority class") for role, name in raw.items()}

@@ -30,6 +30,7 @@ EXERCISES = {
     "13": "adoption",
     "14": "resume",
     "15": "exposed",
+    "16": "causes",
 }
 __all__ = ["check"]
 
@@ -58,10 +59,10 @@ def check(notebook: str, **written: object) -> Checklist:
     exercise = load(notebook)
     if set(written) != set(exercise.takes):
         call = ", ".join(f"{name}={name}" for name in exercise.takes)
-        given = ", ".join(written) or "nothing"
+        names = ", ".join(written) or "nothing"
         raise BadInput(
             f"the exercise takes {', '.join(exercise.takes)}",
-            about=f'kit.check("{notebook}") was given {given}',
+            about=f'kit.check("{notebook}") was given {names}',
             fix=f'kit.check("{notebook}", {call})',
         )
     if exercise.stub is not None and exercise.stub in written.values():

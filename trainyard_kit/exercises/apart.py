@@ -63,10 +63,10 @@ def judge(exercise: Exercise, written: Mapping[str, object]) -> Checklist:
         command = [sys.executable, "-m", "trainyard_kit.exercises.apart", *words]
         with progress("kit.check") as line:
             line.update(f"making {len(names)} checks in a process of their own")
-            ended, said = run(command, seconds=exercise.seconds, folder=folder)
+            ended, output = run(command, seconds=exercise.seconds, folder=folder)
         rows = [Finding(**json.loads(line)) for line in results.read_text(encoding="utf-8").splitlines()]
     if len(rows) < len(names):
-        lost = Finding(names[len(rows)], False, _why(ended, said, exercise))
+        lost = Finding(names[len(rows)], False, _why(ended, output, exercise))
         rows += [lost, *(Finding(name, None) for name in names[len(rows) + 1 :])]
     return Checklist(tuple(rows))
 
@@ -81,11 +81,11 @@ def run(command: Sequence[str], *, seconds: float, folder: str, **environment: s
         The exit status, None for a process that was not finished, and the end of what it wrote.
     """
     path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
-    given = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | environment
+    variables = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"} | environment
     log = Path(folder, "log")
     with log.open("w") as output:
         process = subprocess.Popen(
-            command, cwd=folder, env=given, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
+            command, cwd=folder, env=variables, stdout=output, stderr=output, stdin=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
         try:
@@ -156,9 +156,9 @@ def _source(answer: types.FunctionType | type) -> str:
     """Return the text of the cell that defines a function or class; empty if there is none."""
     if inspect.isfunction(answer):
         return "".join(linecache.getlines(answer.__code__.co_filename))
-    own = [value for value in vars(answer).values() if inspect.isfunction(value)]
-    if own:
-        return _source(own[0])
+    functions = [value for value in vars(answer).values() if inspect.isfunction(value)]
+    if functions:
+        return _source(functions[0])
     # A class without a method does not say where it was written: the newest cell that defines it.
     header = re.compile(rf"^class {re.escape(answer.__name__)}\b", re.MULTILINE)
     texts = ("".join(entry[2]) for entry in reversed(list(linecache.cache.values())) if len(entry) == 4)
@@ -167,8 +167,8 @@ def _source(answer: types.FunctionType | type) -> str:
 
 def _lambda(answer: types.FunctionType, cell: str) -> str:
     """Return the source of a lambda expression of a cell."""
-    found = [node for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.Lambda)]
-    same = [node for node in found if node.lineno == answer.__code__.co_firstlineno] or found
+    lambdas = [node for node in ast.walk(ast.parse(cell)) if isinstance(node, ast.Lambda)]
+    same = [node for node in lambdas if node.lineno == answer.__code__.co_firstlineno] or lambdas
     # Compiled and not evaluated: the code of the lambda is the first constant.
     compiled = {text: compile(text, CELL, "eval").co_consts[0] for text in map(ast.unparse, same)}
     wanted = answer.__code__
@@ -191,10 +191,10 @@ def _is_stub(stub: str, cell: str) -> bool:
     return defined(stub) == defined(cell)
 
 
-def _why(ended: int | None, said: str, exercise: Exercise) -> str:
+def _why(ended: int | None, output: str, exercise: Exercise) -> str:
     if ended is None:
         return f"it is not finished after {exercise.seconds:g} s of computing: {exercise.endless}"
-    last = next((line for line in reversed(said.splitlines()) if line.strip()), "")
+    last = next((line for line in reversed(output.splitlines()) if line.strip()), "")
     return (
         f"the process ended with status {ended}: {last}" if last else f"the process ended with status {ended}"
     )

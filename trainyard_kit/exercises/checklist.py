@@ -9,6 +9,7 @@ import linecache
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kitlib.display.tables import Table
 from kitlib.errors import KitError
@@ -111,7 +112,9 @@ class Exercise:
         self.takes, self.seconds, self.stub, self.text, self.endless = takes, seconds, stub, text, endless
         self.checks: list[ExerciseCheck] = []
 
-    def check(self, name: str, *, essential: bool = False, last: bool = False, after: str = "") -> Callable:
+    def check(
+        self, name: str, *, essential: bool = False, last: bool = False, after: str = ""
+    ) -> Callable[..., Any]:
         """Add a function to the checks, as a decorator."""
 
         def add(function: Callable[..., None]) -> Callable[..., None]:
@@ -122,24 +125,24 @@ class Exercise:
 
     def none_right(self, reason: str) -> Checklist:
         """Return the rows of an answer that cannot be judged."""
-        first, *others = (check.name for check in self.checks)
-        return Checklist((Finding(first, False, reason), *(Finding(name, None) for name in others)))
+        first, *rest = (check.name for check in self.checks)
+        return Checklist((Finding(first, False, reason), *(Finding(name, None) for name in rest)))
 
     def rows(self, written: Mapping[str, object]) -> Iterator[Finding]:
         """Make the checks in this process, one after the other."""
-        found: list[Finding] = []
+        findings: list[Finding] = []
         stopped = False
         for check in self.checks:
             if stopped:
                 row = Finding(check.name, None)
-            elif check.last and not all(row.right for row in found):
+            elif check.last and not all(row.right for row in findings):
                 row = Finding(check.name, None, "is made when the others are right")
-            elif any(row.name == check.after and not row.right for row in found):
+            elif any(row.name == check.after and not row.right for row in findings):
                 row = Finding(check.name, None, f"not judged yet: first {check.after}")
             else:
                 row = _make(check, written)
                 stopped = check.essential and not row.right
-            found.append(row)
+            findings.append(row)
             yield row
 
 
@@ -173,28 +176,28 @@ def explain(error: BaseException) -> str:
 
 def field(written: object, path: str) -> object:
     """Look up a field of a manifest: ``spec.template.spec.containers.0.image``."""
-    found = written
+    value = written
     for number, part in enumerate(steps := path.split(".")):
         at = ".".join(steps[:number]) or "the manifest"
         try:
-            found = found[int(part)] if isinstance(found, list) else _mapping(found, at)[part]
+            value = value[int(part)] if isinstance(value, list) else _mapping(value, at)[part]
         except (KeyError, IndexError, ValueError):
             raise NotYet(f"{at} has no {part}") from None
-    return found
+    return value
 
 
-def _mapping(found: object, at: str) -> Mapping:
-    if not isinstance(found, Mapping):
-        raise NotYet(f"{at} is {describe(found)}, and should be a dict")
-    return found
+def _mapping(value: object, at: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise NotYet(f"{at} is {describe(value)}, and should be a dict")
+    return value
 
 
-def describe(found: object) -> str:
+def describe(value: object) -> str:
     """Name a value briefly: ``None``, ``'TODO'``, ``a list of 3``."""
-    if isinstance(found, list | tuple | dict | set) and found:
-        return f"a {type(found).__name__} of {len(found)}"
-    text = repr(found)
-    return text if len(text) <= 60 else f"{type(found).__name__} {text[:50]} …"
+    if isinstance(value, list | tuple | dict | set) and value:
+        return f"a {type(value).__name__} of {len(value)}"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{type(value).__name__} {text[:50]} …"
 
 
 def definitions(cell: str) -> ast.Module:
@@ -205,10 +208,10 @@ def definitions(cell: str) -> ast.Module:
         'double = lambda x: 2 * x'
     """
     tree = ast.parse(cell, CELL)
-    kept = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
-    kept_nodes = [node for item in tree.body if isinstance(item, kept) for node in ast.walk(item)]
+    kinds = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.ClassDef
+    kept_nodes = [node for item in tree.body if isinstance(item, kinds) for node in ast.walk(item)]
     used = {node.id for node in kept_nodes if isinstance(node, ast.Name)}
-    tree.body = [item for item in tree.body if isinstance(item, kept) or _constant(item, used)]
+    tree.body = [item for item in tree.body if isinstance(item, kinds) or _constant(item, used)]
     tree.body.sort(key=lambda item: not isinstance(item, ast.Import | ast.ImportFrom))
     return tree
 

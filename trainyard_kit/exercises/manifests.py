@@ -1,6 +1,7 @@
 """What exercises with manifests have in common: a server-side dry run, and what its answer tells."""
 
 import copy
+from typing import Any
 
 from kitlib.errors import KitError
 from trainyard_kit.exercises.checklist import NotYet, describe, field
@@ -11,11 +12,11 @@ def check_kind(written: object, *, kind: str, version: str) -> None:
     if not isinstance(written, dict):
         raise NotYet(f"it is {describe(written)}: write the manifest as a dict")
     for name, value in (("kind", kind), ("apiVersion", version)):
-        if (found := field(written, name)) != value:
-            raise NotYet(f"{name} is {describe(found)}, and should be {value!r}")
+        if (value_found := field(written, name)) != value:
+            raise NotYet(f"{name} is {describe(value_found)}, and should be {value!r}")
 
 
-def dry_run(cluster, written: dict) -> dict:
+def dry_run(cluster, written: dict[str, Any]) -> dict[str, Any]:
     """Send a manifest to the API server without storing it; return it as it would be stored.
 
     The name is replaced, so that an object that exists is not in the way.
@@ -29,14 +30,14 @@ def dry_run(cluster, written: dict) -> dict:
         raise NotYet(f"the API server rejects it: {error.what}") from error
 
 
-def check_label(written: dict, notebook: str) -> None:
+def check_label(written: dict[str, Any], notebook: str) -> None:
     """Check that a manifest has the label by which its notebook deletes it."""
     labels = (written.get("metadata") or {}).get("labels") or {}
     if labels.get("trainyard/notebook") != notebook:
         raise NotYet(f'put trainyard/notebook: "{notebook}" into metadata.labels')
 
 
-def expect(found: object, wanted: object, name: str) -> None:
+def expect(actual: object, expected: object, name: str) -> None:
     """Compare a field."""
-    if found != wanted:
-        raise NotYet(f"{name} is {describe(found)}, and should be {wanted!r}")
+    if actual != expected:
+        raise NotYet(f"{name} is {describe(actual)}, and should be {expected!r}")

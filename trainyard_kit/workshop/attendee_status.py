@@ -51,19 +51,21 @@ class AttendeeStatus:
 
 
 def statuses(
-    namespaces: Iterable[Object], notebooks: Iterable[Object], every: Iterable[Object], *, label: str
+    namespaces: Iterable[Object], notebooks: Iterable[Object], all_pods: Iterable[Object], *, label: str
 ) -> list[AttendeeStatus]:
     """Join namespaces, reported progress and pods to a status for each attendee, sorted by name."""
-    whose = {
+    namespace_of = {
         namespace["metadata"]["name"]: namespace["metadata"]["labels"][label] for namespace in namespaces
     }
     data = {notebook["metadata"]["namespace"]: notebook.get("data") or {} for notebook in notebooks}
-    theirs: dict[str, list[Object]] = {attendee: [] for attendee in whose}
-    for pod in every:
+    theirs: dict[str, list[Object]] = {attendee: [] for attendee in namespace_of}
+    for pod in all_pods:
         if pod["metadata"]["namespace"] in theirs:
             theirs[pod["metadata"]["namespace"]].append(pod)
-    found = [_status(whose[attendee], data.get(attendee, {}), theirs[attendee]) for attendee in whose]
-    return sorted(found, key=lambda status: status.name)
+    rows = [
+        _status(namespace_of[attendee], data.get(attendee, {}), theirs[attendee]) for attendee in namespace_of
+    ]
+    return sorted(rows, key=lambda status: status.name)
 
 
 def _status(name: str, data: Mapping[str, str], theirs: Sequence[Object]) -> AttendeeStatus:
@@ -92,9 +94,9 @@ def read(data: Mapping[str, str]) -> tuple[NotebookPosition, ...]:
 
 def _position(notebook: str, text: str) -> NotebookPosition:
     """Parse one entry."""
-    said = json.loads(text[: LONGEST_ENTRY + 1])
-    cell, of, state = said.get("cell", 0), said.get("of", 0), said.get("state", RUNNING)
-    error, at = said.get("error", ""), said["at"]
+    entry = json.loads(text[: LONGEST_ENTRY + 1])
+    cell, of, state = entry.get("cell", 0), entry.get("of", 0), entry.get("state", RUNNING)
+    error, at = entry.get("error", ""), entry["at"]
     if (type(cell), type(of), type(error)) != (int, int, str) or not 0 <= cell <= of <= LONGEST_ENTRY:
         raise ValueError(f"{notebook}: no position in a notebook")
     if state not in STATE_WORDS or datetime.fromisoformat(at).tzinfo is None:
@@ -109,9 +111,9 @@ def ended(progress: NotebookPosition) -> bool:
     return progress.cell == progress.of > 0 and progress.state == DONE
 
 
-def table(found: Iterable[AttendeeStatus], now: datetime | None = None) -> Table:
+def table(statuses: Iterable[AttendeeStatus], now: datetime | None = None) -> Table:
     """A row for each attendee, in the columns of :data:`COLUMNS`."""
-    return Table(COLUMNS, [row(status, now) for status in found], empty="no attendees")
+    return Table(COLUMNS, [row(status, now) for status in statuses], empty="no attendees")
 
 
 def row(status: AttendeeStatus, now: datetime | None = None) -> tuple[object, ...]:
@@ -132,10 +134,10 @@ def row(status: AttendeeStatus, now: datetime | None = None) -> tuple[object, ..
     )
 
 
-def counted(every: Iterable[Object]) -> str:
+def counted(all_pods: Iterable[Object]) -> str:
     """Count the pods in each phase, in words."""
     words = {"Running": "run", "Pending": "wait", "Failed": "failed"}
-    phases = [pods.phase(pod) for pod in every]
+    phases = [pods.phase(pod) for pod in all_pods]
     return ", ".join(f"{phases.count(name)} {word}" for name, word in words.items() if name in phases)
 
 

@@ -24,13 +24,15 @@ from kitlib.errors import BadInput, Rejected
 from kitlib.k8s import manifests, names
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import check_count, check_quantity
+from kitlib.k8s.quantities import check_count, check_quantity, parse_quantity
+from kitlib.k8s.terminating import holders, remaining_conditions
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 
 LABEL = "trainyard/attendee"
 ACCOUNT = "attendee"
 LONGEST_NAME = 40
+LIMITS_OF_REQUESTS = 8  # what pods may use of memory for a moment, in all, for each byte that they request
 ENDED_PODS = 10  # how many times as many pods may be kept after their end
 LEAST_HOURS, MOST_HOURS = 1 / 6, 24 * 14  # Kubernetes gives no token for less than ten minutes
 COLUMNS = ("attendee", "namespace", "pods", "cpu", "memory", "kubeconfig", "expires", "age")
@@ -89,6 +91,7 @@ class Quota:
         return {
             "requests.cpu": str(self.cpu),
             "requests.memory": str(self.memory),
+            "limits.memory": str(int(LIMITS_OF_REQUESTS * parse_quantity(self.memory))),
             "pods": str(self.pods),
             "count/pods": str(ENDED_PODS * self.pods),
             "requests.nvidia.com/gpu": str(self.gpus),
@@ -175,6 +178,9 @@ def delete(kube: Kube, name: str) -> None:
     namespace = namespace_of(name)
     if _check_ours(kube, namespace):
         kube.delete("Namespace", namespace)
+        scoped = kube.within(namespace)
+        for pod in scoped.get_all("Pod"):  # whatever time they would take to end
+            scoped.delete("Pod", pod["metadata"]["name"], grace=0)
         _wait_gone(kube, name)
     delete_volumes(kube, f"{LABEL}={name}")
     kubeconfig(kube.cluster, name).unlink(missing_ok=True)
@@ -182,34 +188,32 @@ def delete(kube: Kube, name: str) -> None:
 
 def delete_volumes(kube: Kube, labels: str = LABEL) -> None:
     """Delete the PersistentVolumes of attendees, which outlive their namespaces; what they lead to stays."""
-    every = allowed(lambda: kube.get_all("PersistentVolume", labels=labels))
-    for volume in every or []:  # who may not see them has made none
+    volumes = allowed(lambda: kube.get_all("PersistentVolume", labels=labels))
+    for volume in volumes or []:  # who may not see them has made none
         kube.delete("PersistentVolume", volume["metadata"]["name"])
 
 
 def _wait_gone(kube: Kube, name: str) -> None:
     namespace = namespace_of(name)
+    known: dict[str, str] = {}
+
+    def describe(snapshot_now: Snapshot) -> str:
+        """Describe what is left; its objects are listed once for each text."""
+        (item,) = snapshot_now["Namespace"].values()
+        text = remaining_conditions(item)
+        if text and text not in known:
+            known[text] = holders(kube, item)
+        left = known.get(text)
+        return f"{text}: {left}" if left else text or "Kubernetes deletes what is in it"
+
     wait(
         watch_objects(kube, WatchSpec("Namespace", fields=f"metadata.name={namespace}")),
-        until=lambda seen: not seen["Namespace"],
+        until=lambda snapshot: not snapshot["Namespace"],
         what="the namespace to be gone",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',
         resume=f'kit.workshop.remove("{name}") waits again',
-        describe=remaining,
+        describe=describe,
     )
-
-
-def remaining(seen: Snapshot) -> str:
-    """Describe what a namespace that is being deleted still holds, in Kubernetes' words."""
-    conditions = [
-        condition for item in seen["Namespace"].values() for condition in item["status"].get("conditions", ())
-    ]
-    said = [
-        condition["message"]
-        for condition in conditions
-        if condition["status"] == "True" and "Remaining" in condition["type"]
-    ]
-    return "; ".join(said) or "Kubernetes deletes what is in it"
 
 
 def namespace_of(name: str) -> str:
@@ -219,14 +223,14 @@ def namespace_of(name: str) -> str:
 
 def _check_ours(kube: Kube, namespace: str) -> bool:
     """Check for the namespace; raise BadInput for one that the kit did not create."""
-    found = kube.find("Namespace", namespace)
-    if found is not None and LABEL not in (found["metadata"].get("labels") or {}):
+    existing = kube.find("Namespace", namespace)
+    if existing is not None and LABEL not in (existing["metadata"].get("labels") or {}):
         raise BadInput(
             "a namespace of this name exists, and is not the kit's",
             about=f'namespace "{namespace}" in cluster "{kube.cluster}"',
             fix="choose another name for the attendee",
         )
-    return found is not None
+    return existing is not None
 
 
 def _for(item: Object, namespace: str, *, labels: dict[str, str], quota: Quota) -> Object:
@@ -238,6 +242,8 @@ def _for(item: Object, namespace: str, *, labels: dict[str, str], quota: Quota) 
     item["metadata"]["namespace"] = namespace
     if item["kind"] == "RoleBinding":
         item["subjects"][0]["namespace"] = namespace
+    if item["kind"] == "LimitRange" and quota.gpus:  # CUDA alone takes gigabytes of a process
+        item["spec"]["limits"][0]["default"]["memory"] = str(quota.memory)
     if item["kind"] == "ResourceQuota" and item["metadata"]["name"] == ACCOUNT:
         item["spec"]["hard"] |= quota.hard()
     return item
@@ -247,14 +253,14 @@ def _wait_counted(kube: Kube, name: str) -> None:
     """Wait until the quota controller has counted the quota: pods are refused before."""
     wait(
         watch_objects(kube, WatchSpec("ResourceQuota")),
-        until=lambda seen: all(
+        until=lambda snapshot: all(
             (resource_quota.get("status") or {}).get("hard")
-            for resource_quota in seen["ResourceQuota"].values()
+            for resource_quota in snapshot["ResourceQuota"].values()
         ),
         what="the quota to be counted",
         about=f'attendee "{name}" in cluster "{kube.cluster}"',
         resume=f'kit.workshop.add("{name}") goes on',
-        describe=lambda seen: "Kubernetes has not counted it yet",
+        describe=lambda snapshot: "Kubernetes has not counted it yet",
     )
 
 
@@ -274,11 +280,11 @@ def handout(cluster: str) -> Path:
     return attendees_folder(cluster) / "handout.zip"
 
 
-def write_handout(cluster: str, every: Iterable[Attendee], *, jupyter: Mapping[str, str]) -> Path:
+def write_handout(cluster: str, attendees: Iterable[Attendee], *, jupyter: Mapping[str, str]) -> Path:
     """Write a folder for each attendee, with kubeconfig and instructions, to one zip file of mode 0600."""
     path = handout(cluster)
     with _private_file(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
-        for attendee in every:
+        for attendee in attendees:
             page = PAGE.format(**vars(attendee), cluster=cluster, jupyter=jupyter.get(attendee.name, ""))
             for name, text in (("kubeconfig", attendee.kubeconfig.read_text()), ("start.txt", page)):
                 entry = zipfile.ZipInfo(f"{attendee.name}/{name}")

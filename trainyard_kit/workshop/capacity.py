@@ -76,15 +76,15 @@ class Capacity:
         return f"{self.nodes} nodes: " + ", ".join(parts)
 
 
-def count(attendees: int, quota: Quota, nodes: Sequence[Object], others: Iterable[Object]) -> Capacity:
+def count(attendees: int, quota: Quota, nodes: Sequence[Object], other_pods: Iterable[Object]) -> Capacity:
     """Compare what so many attendees may request with what the nodes have free. Pure."""
     needed = {"cpu": parse_quantity(quota.cpu), "memory": parse_quantity(quota.memory), GPU: quota.gpus}
     needed = {kind: attendees * amount for kind, amount in needed.items()}
     ready = [node for node in nodes if is_ready(node) and not node["spec"].get("unschedulable")]
     has = [{kind: allocatable(node, kind) for kind in KINDS} for node in ready]
-    running = [pod for pod in others if not pods.finished(pod)]
-    taken = {kind: sum(_asked(pod, kind) for pod in running) for kind in KINDS}
-    free = {kind: max(0.0, sum(node[kind] for node in has) - taken[kind]) for kind in KINDS}
+    running = [pod for pod in other_pods if not pods.finished(pod)]
+    in_use = {kind: sum(_asked(pod, kind) for pod in running) for kind in KINDS}
+    free = {kind: max(0.0, sum(node[kind] for node in has) - in_use[kind]) for kind in KINDS}
     training = _training(ready)
     pattern = next(iter(training), None)
     return Capacity(needed, free, len(ready), len(training), _missing(needed, free, pattern), pattern)
@@ -109,10 +109,10 @@ def _missing(needed: Mapping[str, Any], free: Mapping[str, Any], pattern: Object
 
 
 def _asked(pod: Object, kind: str) -> float:
-    every = (
+    requests = (
         (container.get("resources") or {}).get("requests") or {} for container in pod["spec"]["containers"]
     )
-    return sum(parse_quantity(container.get(kind, "0")) for container in every)
+    return sum(parse_quantity(container.get(kind, "0")) for container in requests)
 
 
 def _said(kind: str, amount: float) -> str:
@@ -124,43 +124,47 @@ def _said(kind: str, amount: float) -> str:
 def survey(on: Cluster, people: int, quota: Quota) -> Capacity | None:
     """Compare the quotas of so many with the cluster's nodes; None if this user may not see nodes."""
     everywhere = on.kube.within("")
-    seen = allowed(lambda: (on.kube.get_all("Node"), everywhere.get_all("Pod")))
-    if seen is None:
+    answers = allowed(lambda: (on.kube.get_all("Node"), everywhere.get_all("Pod")))
+    if answers is None:
         return None
-    nodes, pods = seen
+    nodes, pods = answers
     theirs = {namespace["metadata"]["name"] for namespace in on.kube.get_all("Namespace", labels=LABEL)}
     return count(people, quota, nodes, [p for p in pods if p["metadata"]["namespace"] not in theirs])
 
 
 def ensure(
-    on: Cluster, found: Capacity | None, *, scale: bool = False, confirm: bool = False
+    on: Cluster, capacity: Capacity | None, *, scale: bool = False, confirm: bool = False
 ) -> tuple[str, str]:
     """Describe the capacity and how to get enough of it; with ``scale``, add the missing nodes."""
-    if found is None:
+    if capacity is None:
         return "not known", "this kubeconfig may not see nodes"
-    if found.enough:
-        return str(found), "enough for all at once"
+    if capacity.enough:
+        return str(capacity), "enough for all at once"
     scale_up_to, check_quota = (getattr(on, method, None) for method in ("scale_up_to", "check_quota"))
-    if found.missing is None:
-        first = "" if scale_up_to is None or found.training else "; begin with cluster.scale(1), to go by it"
-        return str(found), f"no node has what the quotas allow: pods that ask for it wait forever{first}"
+    if capacity.missing is None:
+        first = (
+            "" if scale_up_to is None or capacity.training else "; begin with cluster.scale(1), to go by it"
+        )
+        return str(capacity), f"no node has what the quotas allow: pods that ask for it wait forever{first}"
     if scale_up_to is None or check_quota is None:
         local = "a local cluster may declare more than the machine has: recreate it with cpus= and memory="
-        how = local if isinstance(on, LocalCluster) else f"add {found.missing} nodes, or give smaller quotas"
-        return str(found), f"not enough for all at once: pods will wait for each other; {how}"
-    wanted = found.training + found.missing
-    report = check_quota(wanted, there=found.training)
+        how = (
+            local if isinstance(on, LocalCluster) else f"add {capacity.missing} nodes, or give smaller quotas"
+        )
+        return str(capacity), f"not enough for all at once: pods will wait for each other; {how}"
+    nodes = capacity.training + capacity.missing
+    report = check_quota(nodes, existing=capacity.training)
     if not scale:
         may = (
             ""
             if report.ok
             else "; " + "; ".join(f"{failure.name}: {failure.words}" for failure in report.failures)
         )
-        how = f"{found.missing} nodes are missing: scale=True shows their price, and adds them{may}"
-        return str(found), how
+        how = f"{capacity.missing} nodes are missing: scale=True shows their price, and adds them{may}"
+        return str(capacity), how
     report.raise_failures()
-    scale_up_to(wanted, confirm=confirm)
-    return str(found), f"{found.missing} nodes are being added"
+    scale_up_to(nodes, confirm=confirm)
+    return str(capacity), f"{capacity.missing} nodes are being added"
 
 
 def network(on: Cluster) -> tuple[str, str]:
@@ -172,8 +176,8 @@ def network(on: Cluster) -> tuple[str, str]:
     daemonsets = allowed(lambda: on.kube.within("").get_all("DaemonSet"))
     if daemonsets is None:
         return "not known", "this kubeconfig may not see what enforces policies"
-    if who := enforcer(daemonsets):
-        return "pods of others are kept out", f"by {who}"
+    if enforcer_name := enforcer(daemonsets):
+        return "pods of others are kept out", f"by {enforcer_name}"
     return "open", "NetworkPolicies are stored, and nothing in this cluster enforces them"
 
 

@@ -7,9 +7,20 @@ from typing import Any
 
 import click
 
+from kitlib.clusters import connect
 from kitlib.errors import BadInput
 from trainyard_kit import workshop as verbs
-from trainyard_kit.cli.options import CLUSTER, IGNORE_NOT_FOUND, OUTPUT, YES, ErrorGroup, combine, show
+from trainyard_kit.cli.current import default_cluster
+from trainyard_kit.cli.options import (
+    CLUSTER,
+    IGNORE_NOT_FOUND,
+    NAMED_CLUSTER,
+    OUTPUT,
+    YES,
+    ErrorGroup,
+    combine,
+    show,
+)
 from trainyard_kit.workshop import notebook_rehearsal, rehearsal
 
 QUOTA = combine(
@@ -33,11 +44,11 @@ def workshop() -> None:
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a call: those that were given, with what concerns JupyterLab as one."""
-    given = {key: value for key, value in options.items() if value is not None}
-    asked, own_cluster = given.pop("jupyter"), given.pop("own_cluster")
-    pod = {key: given.pop(key) for key in ("image", "host") if key in given}
-    wanted = verbs.Jupyter(**pod, own_cluster=own_cluster) if asked or own_cluster or pod else None
-    return given | {"jupyter": wanted}
+    values = {key: value for key, value in options.items() if value is not None}
+    jupyter, own_cluster = values.pop("jupyter"), values.pop("own_cluster")
+    pod = {key: values.pop(key) for key in ("image", "host") if key in values}
+    notebook_server = verbs.Jupyter(**pod, own_cluster=own_cluster) if jupyter or own_cluster or pod else None
+    return values | {"jupyter": notebook_server}
 
 
 @workshop.command()
@@ -47,7 +58,7 @@ def _given(options: Mapping[str, Any]) -> dict[str, Any]:
 @click.option("--scale", is_flag=True, help="Add the nodes that are missing; it shows their price and asks.")
 @YES
 @QUOTA
-def create(attendees: tuple[str, ...], **options: Any) -> None:
+def create(attendees: tuple[str, ...], **options: object) -> None:
     """Create a namespace for each of ATTENDEES: a number, such as 30, or their names."""
     many = int(attendees[0]) if len(attendees) == 1 and attendees[0].isdigit() else attendees
     click.echo(verbs.create(many, **_given(options)))
@@ -57,11 +68,11 @@ def create(attendees: tuple[str, ...], **options: Any) -> None:
 @click.argument("name")
 @CLUSTER
 @QUOTA
-def add(name: str, **options: Any) -> None:
+def add(name: str, **options: object) -> None:
     """Create a namespace for NAME, and print the path of a kubeconfig for that namespace alone."""
-    made = verbs.add(name, **_given(options))
-    click.echo(made.kubeconfig)
-    click.echo(f"It works until {made.expires}. Whoever has the file can use it.", err=True)
+    attendee = verbs.add(name, **_given(options))
+    click.echo(attendee.kubeconfig)
+    click.echo(f"It works until {attendee.expires}. Whoever has the file can use it.", err=True)
 
 
 @workshop.command()
@@ -70,6 +81,8 @@ def add(name: str, **options: Any) -> None:
 def status(cluster: str, output: str | None) -> None:
     """Show the notebook and cell of each attendee, and pods that fail and why."""
     show(output, verbs.status(cluster=cluster))
+    for line in connect(cluster).overload():
+        click.echo(f"short of {line}", err=True)
 
 
 @workshop.command()
@@ -89,7 +102,7 @@ def delete(cluster: str) -> None:
 @click.option("--nodes", type=int, help="Number of nodes, or of pods that train.")
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
 @click.option("--attendees", type=int, help="Check --cluster for this number instead; no notebook is run.")
-@CLUSTER
+@NAMED_CLUSTER
 @click.option("--dataset", "datasets", multiple=True, help="A dataset to prepare for them; repeatable.")
 @click.option("--hours", default=4.0, show_default=True, help="Hours that they stay, for the price.")
 def rehearse(
@@ -99,7 +112,7 @@ def rehearse(
     nodes: int | None,
     folder: Path,
     attendees: int | None,
-    cluster: str,
+    cluster: str | None,
     datasets: tuple[str, ...],
     hours: float,
 ) -> None:
@@ -109,16 +122,18 @@ def rehearse(
     nodes, datasets, one training run, and the price.
     """
     if attendees is not None:
-        tried = rehearsal.rehearse(attendees, cluster=cluster, datasets=datasets, hours=hours)
+        tried = rehearsal.rehearse(
+            attendees, cluster=cluster or default_cluster(), datasets=datasets, hours=hours
+        )
         click.echo(tried)
         sys.exit(0 if rehearsal.ready(tried) else 1)
-    given = {"--provider": provider, "--kubeconfig": kubeconfig, "--nodes": nodes}
-    options = [word for name, value in given.items() if value for word in (name, str(value))]
-    found = notebook_rehearsal.rehearse(notebooks, folder=folder.absolute(), options=options)
-    click.echo(found.table)
-    kept = f"; kept in {folder / notebook_rehearsal.KEPT}" if found.whole else ""
-    click.echo(f"\nCompare with docs/instructors-guide.md{kept}", err=True)
-    sys.exit(0 if found.passed else 1)
+    flags = {"--provider": provider, "--kubeconfig": kubeconfig, "--nodes": nodes}
+    options = [word for name, value in flags.items() if value for word in (name, str(value))]
+    outcome = notebook_rehearsal.rehearse(notebooks, folder=folder.absolute(), options=options)
+    click.echo(outcome.table)
+    place = f"; kept in {folder / notebook_rehearsal.KEPT}" if outcome.whole else ""
+    click.echo(f"\nCompare with docs/instructors-guide.md{place}", err=True)
+    sys.exit(0 if outcome.passed else 1)
 
 
 @workshop.command("list")

@@ -69,8 +69,8 @@ class Jupyter:
     def objects(self, kube: Kube, attendee: Attendee) -> list[Object]:
         """Build Secret, Service and Deployment; with a host also Ingress and NetworkPolicy."""
         files = ("secret", "service", "deployment", *(["ingress", "networkpolicy"] if self.host else []))
-        every = [manifests.read(settings.manifests("attendee", NAME, f"{file}.yaml"))[0] for file in files]
-        secret, _, deployment = every[:3]
+        items = [manifests.read(settings.manifests("attendee", NAME, f"{file}.yaml"))[0] for file in files]
+        secret, _, deployment = items[:3]
         secret["stringData"] = {
             "token": token_of(kube) or secrets.token_urlsafe(24),
             "kubeconfig": json.dumps(_inside(kube, attendee), indent=2),
@@ -82,15 +82,15 @@ class Jupyter:
             "env": [{"name": key, "value": value} for key, value in env.items()],
         }
         spec = {"containers": [container], "tolerations": list(settings.read().tolerations) or None}
-        every[2] = merge(deployment, {"spec": {"template": {"spec": spec}}})
+        items[2] = merge(deployment, {"spec": {"template": {"spec": spec}}})
         if self.own_cluster:
             (more,) = manifests.read(settings.manifests("attendee", NAME, "own-cluster.yaml"))
-            every[2] = merge(every[2], more)
+            items[2] = merge(items[2], more)
         if self.host:
-            (rule,) = every[3]["spec"]["rules"]
+            (rule,) = items[3]["spec"]["rules"]
             rule["host"] = self.host_of(attendee)
-            every[3]["spec"]["tls"] = [{"hosts": [rule["host"]]}]
-        return every
+            items[3]["spec"]["tls"] = [{"hosts": [rule["host"]]}]
+        return items
 
     def host_of(self, attendee: Attendee) -> str:
         """The DNS name of an attendee's JupyterLab."""
@@ -99,21 +99,21 @@ class Jupyter:
     def lines(self, kube: Kube, attendee: Attendee) -> str:
         """Instructions for an attendee to open it."""
         query = f"lab?token={token_of(kube)}"
-        own = OWN_CLUSTER if self.own_cluster else ""
+        own_line = OWN_CLUSTER if self.own_cluster else ""
         if self.host:
-            return f"\nYour JupyterLab: https://{self.host_of(attendee)}/{query}\n{own}"
+            return f"\nYour JupyterLab: https://{self.host_of(attendee)}/{query}\n{own_line}"
         return (
             "\nYour JupyterLab runs on the cluster. In a terminal, with kubectl:\n\n"
             f"    kubectl --kubeconfig kubeconfig port-forward service/{NAME} {PORT}\n\n"
-            f"and in a browser: http://127.0.0.1:{PORT}/{query}\n{own}"
+            f"and in a browser: http://127.0.0.1:{PORT}/{query}\n{own_line}"
         )
 
 
 def token_of(kube: Kube) -> str:
     """Read the token of the JupyterLab in a namespace; empty if there is none that can be used."""
     secret = kube.find("Secret", NAME) or {}
-    given = base64.b64decode((secret.get("data") or {}).get("token") or "").decode("ascii", "replace")
-    return given if TOKEN.fullmatch(given) else ""  # an attendee may have written another
+    token = base64.b64decode((secret.get("data") or {}).get("token") or "").decode("ascii", "replace")
+    return token if TOKEN.fullmatch(token) else ""  # an attendee may have written another
 
 
 def _local() -> dict[str, str]:

@@ -87,7 +87,7 @@ def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[s
     Example:
         >>> rehearse(["05"], folder=Path("reports/rehearsal")).table
     """
-    runner = config.find(config.ROOT / RUNNER)
+    runner = config.find(config.DATA / RUNNER)
     before = read(folder / KEPT)
     (folder / RESULT).unlink(missing_ok=True)
     # In one lane, so that notebooks do not slow each other down.
@@ -101,13 +101,13 @@ def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[s
             about=" ".join(notebooks) or "all notebooks",
             fix="the lines above say why",
         )
-    found = judge(
+    outcome = judge(
         json.loads((folder / RESULT).read_text(encoding="utf-8")), place=_place(options), before=before
     )
-    if found.whole:
-        text = json.dumps(found.as_dict(), indent=2, ensure_ascii=False)
+    if outcome.whole:
+        text = json.dumps(outcome.as_dict(), indent=2, ensure_ascii=False)
         (folder / KEPT).write_text(text + "\n", encoding="utf-8")
-    return found
+    return outcome
 
 
 def judge(
@@ -145,15 +145,15 @@ def _run(command: list[str]) -> int:
 
 
 def _place(options: Sequence[str]) -> dict[str, object]:
-    found = ask("doctor")
+    doctor = ask("doctor")
     return {
         "options": list(options),
-        "cores": found["cores"],
-        "memory": format_bytes(found["memory"]),
-        "mode": found["mode"],
-        "system": found["system"],
+        "cores": doctor["cores"],
+        "memory": format_bytes(doctor["memory"]),
+        "mode": doctor["mode"],
+        "system": doctor["system"],
     }
 
 
-def _seconds(found: Mapping[str, float], name: str) -> str:
-    return f"{found[name]:.0f}" if name in found else ""
+def _seconds(figures: Mapping[str, float], name: str) -> str:
+    return f"{figures[name]:.0f}" if name in figures else ""

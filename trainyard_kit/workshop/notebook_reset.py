@@ -55,61 +55,63 @@ def reset(notebook: str = "", *, cluster: Cluster | str = config.DEFAULT_CLUSTER
     Example:
         >>> reset("05")
     """
-    every = dict(_made())
-    chosen = _choose(notebook, every)
+    created_by = dict(_made())
+    chosen = _choose(notebook, created_by)
     try:
-        found = connect(cluster) if isinstance(cluster, str) else cluster
+        on_cluster = connect(cluster) if isinstance(cluster, str) else cluster
     except ClusterNotFound:  # and nothing to delete
-        found = None
+        on_cluster = None
     rows = []
     with progress("reset") as line:
-        for number, item, owner in plan(every, chosen):
+        for number, item, owner in plan(created_by, chosen):
             line.update(item)
             if owner != number:
                 became = f"stays: it belongs to notebook {owner}"
             else:
-                became = _delete(found, number, item) if found else ABSENT
+                became = _delete(on_cluster, number, item) if on_cluster else ABSENT
             rows.append((number, item, became))
         line.done(f"deleted: {sum(became == DELETED for *_, became in rows)}")
     return Table(("notebook", "made", "now"), sorted(rows), empty="nothing is left behind by it")
 
 
-def plan(every: Mapping[str, Sequence[str]], chosen: Collection[str]) -> list[tuple[str, str, str]]:
+def plan(created_by: Mapping[str, Sequence[str]], chosen: Collection[str]) -> list[tuple[str, str, str]]:
     """List number, object and owning notebook of what a reset deletes, in the order of deletion. Pure."""
     owners: dict[str, str] = {}
-    for number in sorted(every):
-        for item in every[number]:
+    for number in sorted(created_by):
+        for item in created_by[number]:
             owners.setdefault(item, number)
-    wanted = [
+    steps = [
         (number, item, owners[item])
         for number in sorted(chosen)
-        for item in every[number]
+        for item in created_by[number]
         if owners[item] == number or owners[item] not in chosen
     ]
-    return sorted(wanted, key=lambda row: ORDER.index(row[1].partition("/")[0]))
+    return sorted(steps, key=lambda row: ORDER.index(row[1].partition("/")[0]))
 
 
 def _made() -> Iterator[tuple[str, list[str]]]:
     """Yield each notebook's number and the objects that it creates."""
-    for path in sorted((config.ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+    for path in sorted((config.DATA / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"]
         yield path.stem[:2], list((metadata.get("trainyard") or {}).get("makes") or [])
 
 
-def _choose(notebook: str, every: dict[str, list[str]]) -> list[str]:
+def _choose(notebook: str, created_by: dict[str, list[str]]) -> list[str]:
     if not notebook:
-        return sorted(every)
+        return sorted(created_by)
     number = re.split(r"\D", Path(notebook).name)[0].zfill(2)
-    if number not in every:
+    if number not in created_by:
         raise BadInput(
-            "there is no such notebook", about=f"reset {notebook}", fix=f"one of {', '.join(sorted(every))}"
+            "there is no such notebook",
+            about=f"reset {notebook}",
+            fix=f"one of {', '.join(sorted(created_by))}",
         )
     return [number]
 
 
-def _delete(cluster: Cluster, number: str, made: str) -> str:
+def _delete(cluster: Cluster, number: str, item: str) -> str:
     """Delete one object and wait until it is gone; the result in words."""
-    kind, _, name = made.partition("/")
+    kind, _, name = item.partition("/")
     if kind == "run":
         if find_main(cluster.kube, name) is None:
             return ABSENT
@@ -119,10 +121,10 @@ def _delete(cluster: Cluster, number: str, made: str) -> str:
         return _delete_stored(cluster, kind, name)
     if kind == "operator":
         return _delete_operator(cluster, name)
-    found = cluster.kube.find(BY_KUBECTL[kind], name)
-    if found is None:
+    existing = cluster.kube.find(BY_KUBECTL[kind], name)
+    if existing is None:
         return ABSENT
-    if _labels(found).get(names.NOTEBOOK) != number:
+    if _labels(existing).get(names.NOTEBOOK) != number:
         return f"stays: it has no label {names.NOTEBOOK}={number}, so it is somebody else's"
     cluster.kube.delete(BY_KUBECTL[kind], name)
     _wait_gone(cluster, BY_KUBECTL[kind], name)
@@ -145,14 +147,15 @@ def _delete_stored(cluster: Cluster, kind: str, name: str) -> str:
 
 
 def _delete_operator(cluster: Cluster, name: str) -> str:
-    there = [
-        found
+    existing = [
+        controller
         for part in OPERATORS[name]
         for kind, namespace, workload in [part.workload]
-        if (found := cluster.kube.within(namespace).find(kind, workload)) and OPERATOR in _labels(found)
+        if (controller := cluster.kube.within(namespace).find(kind, workload))
+        and OPERATOR in _labels(controller)
     ]
     uninstall(name, cluster=cluster)
-    return DELETED if there else ABSENT
+    return DELETED if existing else ABSENT
 
 
 def _labels(item: Object) -> dict[str, str]:
@@ -162,7 +165,7 @@ def _labels(item: Object) -> dict[str, str]:
 def _wait_gone(cluster: Cluster, kind: str, name: str) -> None:
     wait(
         watch_objects(cluster.kube, WatchSpec(kind, fields=f"metadata.name={name}")),
-        until=lambda seen: not seen[kind],
+        until=lambda snapshot: not snapshot[kind],
         what="it to go",
         about=f'{kind} "{name}" in cluster "{cluster.name}"',
         resume="trainyard reset again",

@@ -149,9 +149,9 @@ class ProgressReporter:
         queued = [self._queue.popleft() for _ in range(len(self._queue))]
         new: dict[str, str] = {}
         for source, state, error in queued:
-            found = locate(source, self._last, self._course())
+            position = locate(source, self._last, self._course())
             now = datetime.now(UTC).isoformat(timespec="seconds")
-            self._last = replace(found, state=state, error=error, at=now)
+            self._last = replace(position, state=state, error=error, at=now)
             words = asdict(self._last)
             new[key(words.pop("notebook"))] = json.dumps(words)
         if not new:
@@ -169,10 +169,10 @@ def locate(source: str, last: NotebookPosition, course: Course) -> NotebookPosit
 
     Cells such as ``import kitlib as kit`` are in many notebooks: the notebook of the previous cell wins.
     """
-    found = course.get(source.strip(), [])
-    here = [row for row in found if row[0] == last.notebook]
-    if here or len(found) == 1:
-        return NotebookPosition(*(here or found)[0])
+    candidates = course.get(source.strip(), [])
+    here = [row for row in candidates if row[0] == last.notebook]
+    if here or len(candidates) == 1:
+        return NotebookPosition(*(here or candidates)[0])
     return last
 
 
@@ -195,10 +195,10 @@ def is_of_course(notebook: str) -> bool:
 @cache
 def cells() -> Course:
     """Index the code cells of the course by their source."""
-    found: dict[str, list[tuple[str, int, int]]] = {}
-    for path in sorted((config.ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
-        every = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        code = ["".join(cell["source"]).strip() for cell in every if cell["cell_type"] == "code"]
+    by_source: dict[str, list[tuple[str, int, int]]] = {}
+    for path in sorted((config.DATA / "notebooks").glob("[0-9][0-9]_*.ipynb")):
+        all_cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        code = ["".join(cell["source"]).strip() for cell in all_cells if cell["cell_type"] == "code"]
         for number, source in enumerate(code, 1):
-            found.setdefault(source, []).append((path.stem, number, len(code)))
-    return found
+            by_source.setdefault(source, []).append((path.stem, number, len(code)))
+    return by_source

@@ -61,23 +61,30 @@ def rehearse(
     on = connect(cluster) if isinstance(cluster, str) else cluster
     limits = workshop.limits(quota)
     people = check_count(attendees, what="attendees", least=1, most=workshop.MOST)
-    wanted = datasets if isinstance(datasets, Mapping) else {dataset: {} for dataset in datasets}
+    by_dataset = datasets if isinstance(datasets, Mapping) else {dataset: {} for dataset in datasets}
     rows: list[tuple[object, ...]] = []
     with progress("rehearsal") as line:
-        with _step(rows, "capacity for all", line) as found:
-            seen = capacity.survey(on, people, limits)
-            found += ["; ".join(capacity.ensure(on, seen)), seen is not None and seen.enough]
-        with _step(rows, "images on the nodes", line) as found:
-            found.append(pull(on, dict.fromkeys([on.trainer_image(), *images])))
-        if wanted:
-            with _step(rows, "data for all", line) as found:
-                found.append(staging.stage(on, wanted).said)
-        with _step(rows, "one training, as an attendee", line) as found:
-            found.append(_train(on, limits))
-        with _step(rows, f"price of {hours:g} hours", line) as found:
-            more = [seen.pattern] * seen.missing if seen and seen.pattern and seen.missing else []
+        with _step(rows, "capacity for all", line) as facts:
+            capacity_now = capacity.survey(on, people, limits)
+            facts += [
+                "; ".join(capacity.ensure(on, capacity_now)),
+                capacity_now is not None and capacity_now.enough,
+            ]
+        with _step(rows, "images on the nodes", line) as facts:
+            facts.append(pull(on, dict.fromkeys([on.trainer_image(), *images])))
+        if by_dataset:
+            with _step(rows, "data for all", line) as facts:
+                facts.append(staging.stage(on, by_dataset).said)
+        with _step(rows, "one training, as an attendee", line) as facts:
+            facts.append(_train(on, limits))
+        with _step(rows, f"price of {hours:g} hours", line) as facts:
+            more = (
+                [capacity_now.pattern] * capacity_now.missing
+                if capacity_now and capacity_now.pattern and capacity_now.missing
+                else []
+            )
             nodes = [*on.kube.get_all("Node"), *more]
-            found.append(price_table.describe_price(nodes, hours, at=on.provider, more=len(more)))
+            facts.append(price_table.describe_price(nodes, hours, at=on.provider, more=len(more)))
         line.done(READY if all(row[2] == READY for row in rows) else NOT_READY)
     return Table(COLUMNS, rows)
 
@@ -92,15 +99,15 @@ def _step(rows: list[tuple[object, ...]], what: str, line: Progress) -> Iterator
     """Time a step; it appends its result to the list, and a KitError makes it NOT READY."""
     line.update(what)
     began = time.monotonic()
-    found: list[object] = []
+    facts: list[object] = []
     try:
-        yield found
+        yield facts
     except KeyboardInterrupt:
         raise
     except KitError as error:
-        found = [f"{error.what}; try: {error.fix}", False]
-    good = found[1] if len(found) > 1 else True
-    rows.append((what, f"{time.monotonic() - began:.0f}", READY if good else NOT_READY, found[0]))
+        facts = [f"{error.what}; try: {error.fix}", False]
+    good = facts[1] if len(facts) > 1 else True
+    rows.append((what, f"{time.monotonic() - began:.0f}", READY if good else NOT_READY, facts[0]))
 
 
 def pull(on: Cluster, images: Sequence[str] | Mapping[str, object]) -> str:
@@ -108,22 +115,25 @@ def pull(on: Cluster, images: Sequence[str] | Mapping[str, object]) -> str:
     (item,) = manifests.read(config.manifests("workshop", "pull.yaml"))
     (first,) = item["spec"]["template"]["spec"]["containers"]
     containers = [{**first, "name": f"image-{index}", "image": image} for index, image in enumerate(images)]
-    own = {"metadata": {"labels": names.labels()}, "spec": {"template": {"spec": {"containers": containers}}}}
+    overrides = {
+        "metadata": {"labels": names.labels()},
+        "spec": {"template": {"spec": {"containers": containers}}},
+    }
     name = item["metadata"]["name"]
     try:
-        on.kube.apply(merge(item, own))
-        seen = wait(
+        on.kube.apply(merge(item, overrides))
+        snapshot = wait(
             watch_objects(on.kube, WatchSpec(PULL, fields=f"metadata.name={name}")),
-            until=lambda seen: any(map(_pulled, seen[PULL].values())),
+            until=lambda snapshot: any(map(_pulled, snapshot[PULL].values())),
             timeout=PULL_SECONDS,
             what="the images to be on every node",
             about=f'{", ".join(images)} in cluster "{on.name}"',
             resume="cluster.pods() says why: a wrong name, a missing pull secret; then rehearse again",
-            describe=lambda seen: "; ".join(map(_pulling, seen[PULL].values())),
+            describe=lambda snapshot: "; ".join(map(_pulling, snapshot[PULL].values())),
         )
     finally:
         on.kube.delete(PULL, name)
-    count = next(iter(seen[PULL].values()))["status"]["desiredNumberScheduled"]
+    count = next(iter(snapshot[PULL].values()))["status"]["desiredNumberScheduled"]
     return f"{', '.join(images)}: on {count} nodes"
 
 
@@ -140,9 +150,9 @@ def _pulling(item: Object) -> str:
 
 def _train(on: Cluster, limits: Quota) -> str:
     """Train once with an attendee's kubeconfig, and describe the result."""
-    somebody = namespaces.create(on.kube, SOMEBODY, quota=limits, hours=1)
+    attendee = namespaces.create(on.kube, SOMEBODY, quota=limits, hours=1)
     try:
-        theirs = ExistingCluster(f"{SOMEBODY}-of-{on.name}"[:40].rstrip("-"), kubeconfig=somebody.kubeconfig)
+        theirs = ExistingCluster(f"{SOMEBODY}-of-{on.name}"[:40].rstrip("-"), kubeconfig=attendee.kubeconfig)
         job = IndexedJob("trainers/digits_ddp.py", nodes=2, name=SOMEBODY, args={"epochs": 3})
         run = launch(job, cluster=theirs)
         run.wait()

@@ -82,15 +82,15 @@ def read_only(source: Mapping[str, Any]) -> Object:
     return {kind: {**where, "readOnly": True}}
 
 
-def stage(cluster: Cluster, wanted: Mapping[str, Mapping[str, Any]]) -> Staged:
+def stage(cluster: Cluster, by_dataset: Mapping[str, Mapping[str, Any]]) -> Staged:
     """Prepare datasets on the shared volume; those that are there already are kept."""
     volume = cluster.create_volume(SHARED, size=SIZE)
     read_only(volume.source)  # raises if the volume cannot be shared, before anything is fetched
-    for name, options in wanted.items():
+    for name, options in by_dataset.items():
         dataset.prepare_dataset(name, volume=volume, **options)
-    said = {name: dataset.description_of(volume, name) for name in wanted}
+    descriptions = {name: dataset.description_of(volume, name) for name in by_dataset}
     before = _noted(cluster.kube)
-    note = {"metadata": {"annotations": {SHARED_NOTE: json.dumps({**before, **said})}}}
+    note = {"metadata": {"annotations": {SHARED_NOTE: json.dumps({**before, **descriptions})}}}
     cluster.kube.patch("PersistentVolumeClaim", SHARED, note)
     found = staged(cluster)
     assert found is not None  # the annotation was just written
@@ -99,12 +99,12 @@ def stage(cluster: Cluster, wanted: Mapping[str, Mapping[str, Any]]) -> Staged:
 
 def staged(cluster: Cluster) -> Staged | None:
     """Find the datasets that were staged in a cluster, or None."""
-    found = _noted(cluster.kube)
-    if not found:
+    note = _noted(cluster.kube)
+    if not note:
         return None
     volume = cluster.volume(SHARED)
     size = cluster.kube.get("PersistentVolumeClaim", SHARED)["spec"]["resources"]["requests"]["storage"]
-    return Staged(volume.source, size, found)
+    return Staged(volume.source, size, note)
 
 
 def delete(cluster: Cluster) -> None:

@@ -48,10 +48,10 @@ class WorkshopWatch(ObjectWatch):
             WatchSpec("Pod"),
         ]
 
-    def see(self, seen: Snapshot, *, last: bool) -> None:
-        every = (list(seen[kind].values()) for kind in ("Namespace", "ConfigMap", "Pod"))
+    def see(self, snapshot: Snapshot, *, last: bool) -> None:
+        listed = (list(snapshot[kind].values()) for kind in ("Namespace", "ConfigMap", "Pod"))
         with self.lock:
-            self.statuses = attendee_status.statuses(*every, label=self.label)
+            self.statuses = attendee_status.statuses(*listed, label=self.label)
 
     def push(self, view: "LiveView") -> int:
         return view.show(facts=self.facts(), tables={"attendees": self.rows}, summary=repr(self))
@@ -60,17 +60,17 @@ class WorkshopWatch(ObjectWatch):
         """Facts for the view: title, figures, and the progress of each attendee by notebook."""
         with self.lock:
             statuses = self.statuses
-        gone = self.finished or self.stopping.is_set()
+        ended = self.finished or self.stopping.is_set()
         columns, progress = shares(statuses)
         return {
             "title": self.title,
             "about": f'workshop on cluster "{self.title}"',
-            "phase": "Ended" if gone else "Live",
+            "phase": "Ended" if ended else "Live",
             "figures": [[name, str(count)] for name, count in self.counted(statuses).items()],
             "notes": [self.trouble] * bool(self.trouble),
             "columns": [column.partition("_")[0] for column in columns],
             "progress": [[status.name, *row] for status, row in zip(statuses, progress, strict=True)],
-            "finished": gone,
+            "finished": ended,
         }
 
     @staticmethod

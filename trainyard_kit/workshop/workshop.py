@@ -16,6 +16,7 @@ from kitlib.clusters import Cluster, connect
 from kitlib.clusters.cleanup import delete_kubeconfigs
 from kitlib.clusters.local import LocalCluster
 from kitlib.display.progress import progress, shown_elsewhere
+from kitlib.display.signatures import checked
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, Interrupted, Rejected
 from kitlib.k8s import names
@@ -55,6 +56,7 @@ class Workshop:
         return self.facts._repr_html_()
 
 
+@checked
 def create(
     attendees: int | Sequence[str] = 10,
     *,
@@ -95,41 +97,42 @@ def create(
     if jupyter is not None:
         jupyter.check(on)
     on.trainer_image()  # else every attendee's first job would fail
-    found = capacity.survey(on, len(people), each_may)
-    said = capacity.ensure(on, found, scale=scale, confirm=confirm)
-    wanted = datasets if isinstance(datasets, Mapping) else {dataset: {} for dataset in datasets}
-    staged = staging.stage(on, wanted) if wanted else None
-    made = _add_all(on, people, each_may, hours, staged, jupyter)
-    path = _hand_out(on, made, jupyter)
+    survey = capacity.survey(on, len(people), each_may)
+    sentence = capacity.ensure(on, survey, scale=scale, confirm=confirm)
+    by_dataset = datasets if isinstance(datasets, Mapping) else {dataset: {} for dataset in datasets}
+    staged = staging.stage(on, by_dataset) if by_dataset else None
+    created = _add_all(on, people, each_may, hours, staged, jupyter)
+    path = _hand_out(on, created, jupyter)
     facts = [
-        *_facts(made, each_may, path),
-        ("capacity", *said),
+        *_facts(created, each_may, path),
+        ("capacity", *sentence),
         ("network", *capacity.network(on)),
         ("data", *((staged.said, "read-only") if staged else ("none", 'datasets=["mnist"] stages them'))),
         ("jupyter", *capacity.place_of_notebooks(on, jupyter)),
     ]
-    return Workshop(tuple(made), path, Table(("what", "is", "note"), facts))
+    return Workshop(tuple(created), path, Table(("what", "is", "note"), facts))
 
 
-def _hand_out(on: Cluster, made: Sequence[Attendee], jupyter: Jupyter | None) -> Path:
+def _hand_out(on: Cluster, created: Sequence[Attendee], jupyter: Jupyter | None) -> Path:
     lines = {
         attendee.name: jupyter.lines(on.kube.within(attendee.namespace), attendee)
-        for attendee in made
+        for attendee in created
         if jupyter
     }
-    return write_handout(on.name, made, jupyter=lines)
+    return write_handout(on.name, created, jupyter=lines)
 
 
-def _facts(made: Sequence[Attendee], each_may: Quota, path: Path) -> list[tuple[str, str, str]]:
+def _facts(created: Sequence[Attendee], each_may: Quota, path: Path) -> list[tuple[str, str, str]]:
     """Describe the attendees, their kubeconfigs and what each may use."""
-    first, last = made[0].name, made[-1].name
+    first, last = created[0].name, created[-1].name
     return [
-        ("attendees", f"{len(made)}: {first} to {last}" if made[1:] else first, ""),
-        ("kubeconfigs", str(path), f"a key for each, until {min(attendee.expires for attendee in made)}"),
+        ("attendees", f"{len(created)}: {first} to {last}" if created[1:] else first, ""),
+        ("kubeconfigs", str(path), f"a key for each, until {min(attendee.expires for attendee in created)}"),
         ("quota of each", ", ".join(f"{key} {value}" for key, value in vars(each_may).items()), ""),
     ]
 
 
+@checked
 def add(
     name: str,
     *,
@@ -154,20 +157,23 @@ def add(
         >>> kit.connect("ada", kubeconfig=ada.kubeconfig)
     """
     on = connect(cluster) if isinstance(cluster, str) else cluster
-    (made,) = _add_all(on, [name], limits(quota), hours, staging.staged(on), jupyter)
-    return made
+    (attendee,) = _add_all(on, [name], limits(quota), hours, staging.staged(on), jupyter)
+    return attendee
 
 
+@checked
 def remove(name: str, *, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> None:
     """Delete the namespace of an attendee with all that is in it; idempotent."""
     _remove(connect(cluster) if isinstance(cluster, str) else cluster, name)
 
 
+@checked
 def list_attendees(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     """List the attendees of a cluster, with what each uses of their quota."""
     return attendees.table((connect(cluster) if isinstance(cluster, str) else cluster).kube)
 
 
+@checked
 def status(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     """List the attendees with the notebook and cell that each is at, and pods that fail and why.
 
@@ -178,15 +184,16 @@ def status(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     """
     on = connect(cluster) if isinstance(cluster, str) else cluster
     everywhere = on.kube.within("")
-    found = attendee_status.statuses(
+    statuses = attendee_status.statuses(
         everywhere.get_all("Namespace", labels=LABEL),
         everywhere.get_all("ConfigMap", labels=LABEL, fields=f"metadata.name={CONFIG_MAP}"),
         everywhere.get_all("Pod"),
         label=LABEL,
     )
-    return attendee_status.table(found)
+    return attendee_status.table(statuses)
 
 
+@checked
 def watch(*, cluster: Cluster | str = config.DEFAULT_CLUSTER, minutes: float = 600) -> "WorkshopWatch":
     """Show the table of `status` live, with a picture of everybody's progress.
 
@@ -199,6 +206,7 @@ def watch(*, cluster: Cluster | str = config.DEFAULT_CLUSTER, minutes: float = 6
     return WorkshopWatch(on.kube, label=LABEL, minutes=minutes).start()
 
 
+@checked
 def delete(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     """Delete every attendee's namespace with all that is in it, their kubeconfigs, and the staged datasets.
 
@@ -209,10 +217,10 @@ def delete(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     """
     on = connect(cluster) if isinstance(cluster, str) else cluster
     kube = on.kube
-    every = [namespace["metadata"]["labels"][LABEL] for namespace in kube.get_all("Namespace", labels=LABEL)]
-    for attendee in every:  # all get the signal at once; what takes long is waiting
+    names = [namespace["metadata"]["labels"][LABEL] for namespace in kube.get_all("Namespace", labels=LABEL)]
+    for attendee in names:  # all get the signal at once; what takes long is waiting
         kube.delete("Namespace", attendees.namespace_of(attendee))
-    _at_once(lambda name: _remove(on, name), every, title="workshop", said="left")
+    _at_once(lambda name: _remove(on, name), names, title="workshop", verb="left")
     attendees.delete_volumes(kube)  # of those whose namespace was gone before
     staging.delete(on)
     attendees.delete_policy(on.kube)
@@ -220,11 +228,11 @@ def delete(*, cluster: Cluster | str = config.DEFAULT_CLUSTER) -> Table:
     return attendees.table(kube)
 
 
-def _people(given: int | Sequence[str]) -> list[str]:
-    if isinstance(given, int) or not isinstance(given, Iterable) or isinstance(given, str):
-        count = check_count(given, what="attendees", least=1, most=MOST)
+def _people(requested: int | Sequence[str]) -> list[str]:
+    if isinstance(requested, int) or not isinstance(requested, Iterable) or isinstance(requested, str):
+        count = check_count(requested, what="attendees", least=1, most=MOST)
         return [f"{number:02}" for number in range(1, count + 1)]
-    people = list(dict.fromkeys(given))
+    people = list(dict.fromkeys(requested))
     if not people:
         raise BadInput(
             "nobody is named", about="attendees=[]", fix='attendees=["ada", "bob"], or attendees=30'
@@ -234,16 +242,16 @@ def _people(given: int | Sequence[str]) -> list[str]:
     return people
 
 
-def limits(given: Mapping[str, Any]) -> Quota:
+def limits(options: Mapping[str, Any]) -> Quota:
     """Validate the keyword arguments of a quota."""
     known = [field.name for field in fields(Quota)]
-    if unknown := sorted(set(given) - set(known)):
+    if unknown := sorted(set(options) - set(known)):
         raise BadInput(
             f"a workshop has no {', '.join(unknown)}",
             about=f"{unknown[0]}=…",
             fix=f"a quota has {', '.join(known)}",
         )
-    return Quota(**given)
+    return Quota(**options)
 
 
 def _remove(on: Cluster, name: str) -> None:
@@ -264,18 +272,18 @@ def _add_all(
     attendees.apply_policy(on.kube)
 
     def make(name: str) -> Attendee:
-        made = attendees.create(on.kube, name, quota=quota, hours=hours)
-        on.grant_pod_access(made.namespace)
+        attendee = attendees.create(on.kube, name, quota=quota, hours=hours)
+        on.grant_pod_access(attendee.namespace)
         if staged is not None:
-            staged.share(on.kube.within(made.namespace), labels={LABEL: name})
+            staged.share(on.kube.within(attendee.namespace), labels={LABEL: name})
         if jupyter is not None:
-            jupyter.apply(on.kube.within(made.namespace), made)
-        return made
+            jupyter.apply(on.kube.within(attendee.namespace), attendee)
+        return attendee
 
-    return _at_once(make, people, title="workshop", said="are ready")
+    return _at_once(make, people, title="workshop", verb="are ready")
 
 
-def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str, said: str) -> list[Result]:
+def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str, verb: str) -> list[Result]:
     """Call ``work`` for each name in a thread pool; results in the order of the names."""
 
     def quietly(name: str) -> Result:
@@ -283,14 +291,14 @@ def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str
             return work(name)
 
     with progress(title) as line, ThreadPoolExecutor(AT_ONCE, thread_name_prefix=title) as threads:
-        begun, refusals = [threads.submit(quietly, attendee) for attendee in people], list[Rejected]()
+        pending, refusals = [threads.submit(quietly, attendee) for attendee in people], list[Rejected]()
         try:
-            for done, future in enumerate(as_completed(begun), 1):
+            for done, future in enumerate(as_completed(pending), 1):
                 if refusal := _refusal(
                     future
                 ):  # of one attendee's objects, which need not hold up the others'
                     refusals.append(refusal)
-                line.update(f"{done - len(refusals)} of {len(people)} {said}")
+                line.update(f"{done - len(refusals)} of {len(people)} {verb}")
         except BaseException as error:
             threads.shutdown(cancel_futures=True)
             if isinstance(error, KeyboardInterrupt):
@@ -300,8 +308,8 @@ def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str
             raise
         if refusals:
             raise refusals[0]
-        line.done(f"{len(people)} of {len(people)} {said}")
-    return [future.result() for future in begun]
+        line.done(f"{len(people)} of {len(people)} {verb}")
+    return [future.result() for future in pending]
 
 
 def _refusal(ended: Future[Any]) -> Rejected | None:

@@ -19,7 +19,7 @@ function clusterView(model, root) {
     cpu: { label: "CPU, share of what a node has", top: 100 },
     memory: { label: "Memory, share of what a node has", top: 10 },
     gpus: { label: "GPUs asked for by pods, share of those declared", top: 100 },
-    gpu: { label: "GPUs in use, as the trainers on the node tell", top: 100 },
+    gpu: { label: "GPUs busy, mean of the node's", top: 100 },
   };
   const chart = (kind) => (made[kind] ||= new Chart(charts, { ...common, ...LABELS[kind] }));
   chart("cpu");

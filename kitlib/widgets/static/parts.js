@@ -48,8 +48,8 @@ function themeOf(root) {
 // Calls back when the front end changes its colours; returns what ends that.
 function onThemeChange(call) {
   const observer = new MutationObserver(call);
-  for (const each of [document.documentElement, document.body]) {
-    observer.observe(each, { attributes: true, attributeFilter: ["class", "style", "data-jp-theme-light", "data-jp-theme-name", "data-vscode-theme-kind"] });
+  for (const element of [document.documentElement, document.body]) {
+    observer.observe(element, { attributes: true, attributeFilter: ["class", "style", "data-jp-theme-light", "data-jp-theme-name", "data-vscode-theme-kind"] });
   }
   const system = matchMedia("(prefers-color-scheme: dark)");
   system.addEventListener("change", call);

@@ -21,12 +21,12 @@ function runView(model, root) {
     section("Log of all workers, in the order of time", log),
     element("details", {}, element("summary", {}, "The curves as tables"),
       element("div", { class: "ty-columns" },
-        section("Latest of each rank", latest), section("Epochs", epochs))),
+        section("Latest by rank", latest), section("Epochs", epochs))),
   );
 
   const loss = new Chart(main, { label: "Loss by rank", height: 250, syncKey: key, xAxis: false, empty: "no steps were reported yet" });
   const world = new Chart(main, { label: "World size", height: 86, syncKey: key, xLabel: "step", band: true, zero: true, legend: false, empty: " " });
-  const rate = new Chart(side, { label: "Images a second, all ranks", height: 150, syncKey: key, xLabel: "step", zero: true, legend: false, empty: "nobody has told yet" });
+  const rate = new Chart(side, { label: "Images a second, all ranks", height: 150, syncKey: key, xLabel: "step", zero: true, legend: false, empty: "not reported" });
   const byEpoch = new Chart(side, { label: "Loss by epoch", height: 150, xLabel: "epoch", legend: false, optional: true });
   let gpu = null;
 
@@ -49,7 +49,7 @@ function runView(model, root) {
     world.show(x, [{ label: "ranks", values: frame.world?.[0][1] || [], colour: theme.lines[0], fill: `${theme.lines[0]}44`, stepped: true }], theme);
     rate.show(x, [{ label: "images/s", values: frame.rate?.[0][1] || [], colour: theme.lines[2], width: 1.75 }], theme);
     if (frame.gpu?.length) {
-      gpu ||= new Chart(side, { label: "GPU of each rank", height: 150, syncKey: key, unit: "%", xLabel: "step", zero: true, top: 100, legend: false });
+      gpu ||= new Chart(side, { label: "GPU by rank", height: 150, syncKey: key, unit: "%", xLabel: "step", zero: true, top: 100, legend: false });
       gpu.show(x, frame.gpu.map(([rank, values]) => ({ ...look(theme, rank), label: `rank ${rank}`, values })), theme);
     }
     loss.describe(`${ranks.length} ranks; ${model.get("summary")}`);

@@ -10,12 +10,13 @@ import fcntl
 import os
 import struct
 import termios
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 BLOCK = 64 * 1024
 
 
-async def blocks(descriptor: int, *, size: int = BLOCK) -> AsyncIterator[bytes]:
+async def blocks(descriptor: int, *, size: int = BLOCK) -> AsyncGenerator[bytes]:
     """Yield what comes until the end, and close the descriptor; close the generator to stop earlier."""
     loop = asyncio.get_running_loop()
     os.set_blocking(descriptor, False)
@@ -62,11 +63,11 @@ def resize(master: int, *, columns: int, rows: int) -> None:
     fcntl.ioctl(master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
 
-async def _ready(add: Callable, remove: Callable, descriptor: int) -> None:
+async def _ready(add: Callable[..., Any], remove: Callable[..., Any], descriptor: int) -> None:
     ready = asyncio.get_running_loop().create_future()
     # The loop watches a number, not a file: a copy lets a terminal be read and written at the same time.
     watched = os.dup(descriptor)
-    add(watched, lambda: ready.done() or ready.set_result(None))
+    add(watched, lambda: None if ready.done() else ready.set_result(None))
     try:
         await ready
     finally:

@@ -5,7 +5,7 @@ A listener that does not keep up holds the container back, as a full pipe would;
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 FULL_BYTES = 1024 * 1024
 
@@ -19,13 +19,13 @@ class Attachments:
 
     def __init__(self, hold: Callable[[bool], None]) -> None:
         self._hold = hold
-        self._listeners: set[Listener] = set()
+        self._listeners: set[OutputListener] = set()
         self._held = False
         self._ended = False
 
-    def listen(self) -> "Listener":
+    def listen(self) -> "OutputListener":
         """Add a listener for the output from now on; the caller closes it."""
-        listener = Listener(self)
+        listener = OutputListener(self)
         self._listeners.add(listener)
         if self._ended:
             listener.end()
@@ -42,18 +42,18 @@ class Attachments:
         for listener in self._listeners:
             listener.end()
 
-    def leave(self, listener: "Listener") -> None:
+    def leave(self, listener: "OutputListener") -> None:
         self._listeners.discard(listener)
         self.check_buffers()
 
     def check_buffers(self) -> None:
-        held = any(listener.size > FULL_BYTES for listener in self._listeners)
-        if held != self._held:
-            self._held = held
-            self._hold(held)
+        is_full = any(listener.size > FULL_BYTES for listener in self._listeners)
+        if is_full != self._held:
+            self._held = is_full
+            self._hold(is_full)
 
 
-class Listener:
+class OutputListener:
     """One attached client, with the output that it has still to read."""
 
     def __init__(self, attachments: Attachments) -> None:
@@ -72,7 +72,7 @@ class Listener:
         self._ended = True
         self._changed.set()
 
-    async def output(self) -> AsyncIterator[tuple[str, bytes]]:
+    async def output(self) -> AsyncGenerator[tuple[str, bytes]]:
         """Yield streams and what came from them, until the container's output ends."""
         while True:
             while self._buffer:

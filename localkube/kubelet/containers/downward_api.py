@@ -12,6 +12,7 @@ from typing import Any
 from localkube.kubelet.quantity import parse
 
 _SUBSCRIPT = re.compile(r"(?P<path>metadata\.(?:labels|annotations))\['(?P<key>.*)'\]", re.DOTALL)
+_PLAIN = re.compile(r"[ !#-\[\]-~]*")
 _METADATA = frozenset({"name", "namespace", "uid"})
 _ESCAPES = {
     "\a": r"\a",
@@ -110,7 +111,10 @@ def _ips(status: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _quoted(value: str) -> str:
-    return '"' + "".join(_escaped(character) for character in value) + '"'
+    if _PLAIN.fullmatch(value):
+        return f'"{value}"'
+    escapes = {ord(character): _escaped(character) for character in set(value)}
+    return f'"{value.translate(escapes)}"'
 
 
 def _escaped(character: str) -> str:

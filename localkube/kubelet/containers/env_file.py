@@ -15,13 +15,37 @@ class EnvFileError(Exception):
     """A line is not an assignment of a quoted value."""
 
 
-def parse_env_file(text: bytes, key: str) -> str:
-    r"""Find the value of ``key``, which is empty if the file does not assign it.
+class EnvFile:
+    r"""One file, read as far as the keys that are looked up need it, and once.
 
     Example:
-        >>> parse_env_file(b"# made\nWORLD='2' # nodes\n", "WORLD")
+        >>> EnvFile(b"# made\nWORLD='2' # nodes\n").value("WORLD")
         '2'
     """
+
+    def __init__(self, text: bytes) -> None:
+        self._assignments = _assignments(text)
+        self._values: dict[bytes, bytes] = {}
+        self._error: EnvFileError | None = None
+
+    def value(self, key: str) -> str:
+        """Find the value of ``key``, which is empty if the file does not assign it."""
+        name = key.encode()
+        while name not in self._values:
+            if self._error:
+                raise self._error
+            try:
+                assigned, value = next(self._assignments)
+            except StopIteration:
+                return ""
+            except EnvFileError as error:
+                self._error = error
+                raise
+            self._values.setdefault(assigned, value)
+        return self._values[name].decode(errors="surrogateescape")
+
+
+def _assignments(text: bytes) -> Iterator[tuple[bytes, bytes]]:
     numbered = enumerate(map(_line, io.BytesIO(text)), 1)
     for number, line in numbered:
         assignment = line.lstrip(BLANKS)
@@ -38,16 +62,14 @@ def parse_env_file(text: bytes, key: str) -> str:
             content = _quoted(value[1:], numbered, number)
         else:
             raise EnvFileError(f"invalid environment variable format at line {number}: no single quote")
-        if name == key.encode():
-            return content.decode(errors="surrogateescape")
-    return ""
+        yield name, content
 
 
 def _quoted(rest: bytes, numbered: Iterator[tuple[int, bytes]], number: int) -> bytes:
     """Read on to the closing quote, over as many lines as it takes."""
     value, quote, after = rest.partition(b"'")
+    lines = [value]
     while not quote:
-        value += b"\n"
         try:
             number, rest = next(numbered)
         except StopIteration:
@@ -55,11 +77,11 @@ def _quoted(rest: bytes, numbered: Iterator[tuple[int, bytes]], number: int) -> 
                 f"invalid environment variable format at line {number}: unclosed quote"
             ) from None
         more, quote, after = rest.partition(b"'")
-        value += more
+        lines.append(more)
     after = after.lstrip(BLANKS)
     if after and not after.startswith(b"#"):
         raise EnvFileError(f"invalid environment variable format at line {number}: text after the quote")
-    return value
+    return b"\n".join(lines)
 
 
 def _line(line: bytes) -> bytes:

@@ -8,60 +8,16 @@ no manifest can refer.
 
 import base64
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from localkube.kubelet.containers import downward_api
-from localkube.kubelet.containers.env_file import EnvFileError, parse_env_file
-from localkube.kubelet.status.container_state import containers
-
-_REFERENCE = re.compile(r"\$(?:(?P<escape>\$)|\((?P<name>[^)]*)\))")
+from localkube.kubelet.containers.env_file import EnvFile, EnvFileError
+from localkube.kubelet.containers.expansion import ArgumentSpace, ConfigError, expand
 
 Object = Mapping[str, Any]
-
-
-class ConfigError(Exception):
-    """A container's configuration names something that is not there.
-
-    ``reason`` and ``message`` are those of the waiting state, for one ``CreateContainerConfigError`` and
-    ``configmap "settings" not found``. Trying again later may succeed.
-    """
-
-    def __init__(self, message: str, *, reason: str = "CreateContainerConfigError") -> None:
-        super().__init__(message)
-        self.reason = reason
-        self.message = message
-
-
-def expand(text: str, variables: Mapping[str, str]) -> str:
-    """Replace ``$(NAME)`` by its value; ``$$`` is a dollar, and an unknown name stays as it is.
-
-    Used for ``value``, ``command`` and ``args``.
-
-    Example:
-        >>> expand("$(A) $$(A) $(B) $A", {"A": "1"})
-        '1 $(A) $(B) $A'
-    """
-    return _REFERENCE.sub(
-        lambda match: "$" if match["escape"] else variables.get(match["name"], match[0]), text
-    )
-
-
-def subpath(mount: Object, variables: Mapping[str, str]) -> str:
-    """Find the path inside its volume that a mount has by ``subPath`` or ``subPathExpr``."""
-    path = mount.get("subPath") or ""
-    if expression := mount.get("subPathExpr"):
-        names = {match["name"] for match in _REFERENCE.finditer(expression) if not match["escape"]}
-        if missing := sorted(name for name in names if not variables.get(name)):
-            raise ConfigError(f"missing value for {', '.join(missing)}")
-        path = expand(expression, variables)
-    if path.startswith("/"):
-        raise ConfigError(f"error SubPath `{path}` must not be an absolute path")
-    if ".." in path.split("/"):
-        raise ConfigError(f"unable to provision SubPath `{path}`: must not contain '..'")
-    return path
+REPLACED = 2  # so many times what a process takes, for variables that later ones of their name replace
 
 
 def env_files(container: Object) -> set[tuple[str, str]]:
@@ -70,17 +26,17 @@ def env_files(container: Object) -> set[tuple[str, str]]:
     return {(source["volumeName"], source["path"]) for source in sources if source}
 
 
-def references(pod: Object) -> tuple[set[str], set[str]]:
-    """Collect the names of the ConfigMaps and Secrets that the pod's ``env`` and ``envFrom`` use."""
-    configmaps, secrets = set(), set()
-    for _, container in containers(pod):
-        for source in container.get("envFrom") or []:
-            _collect(source, "configMapRef", configmaps)
-            _collect(source, "secretRef", secrets)
-        for variable in container.get("env") or []:
-            source = variable.get("valueFrom") or {}
-            _collect(source, "configMapKeyRef", configmaps)
-            _collect(source, "secretKeyRef", secrets)
+def references(container: Object) -> tuple[set[str], set[str]]:
+    """Collect the names of the ConfigMaps and Secrets that the container's ``env`` and ``envFrom`` use."""
+    configmaps: set[str] = set()
+    secrets: set[str] = set()
+    for source in container.get("envFrom") or []:
+        _collect(source, "configMapRef", configmaps)
+        _collect(source, "secretRef", secrets)
+    for variable in container.get("env") or []:
+        source = variable.get("valueFrom") or {}
+        _collect(source, "configMapKeyRef", configmaps)
+        _collect(source, "secretKeyRef", secrets)
     return configmaps, secrets
 
 
@@ -89,15 +45,21 @@ def service_environment(pod: Object, services: Iterable[Object]) -> dict[str, st
 
     Those of ``default/kubernetes`` always; those of the services in the pod's namespace unless
     ``enableServiceLinks`` is false. A service without an address has none.
+
+    Raises:
+        ConfigError: They are more than a process takes.
     """
     namespace = pod["metadata"]["namespace"]
     links = pod["spec"].get("enableServiceLinks", True)
     variables: dict[str, str] = {}
+    work = ArgumentSpace(times=REPLACED)
     for service in services:
         metadata = service["metadata"]
         is_master = (metadata["namespace"], metadata["name"]) == ("default", "kubernetes")
         if is_master or (links and metadata["namespace"] == namespace):
-            variables |= _service_variables(service)
+            for name, value in _service_variables(service).items():
+                work.add(f"environment variable {name}", name, value)
+                variables[name] = value
     return variables
 
 
@@ -125,20 +87,26 @@ def container_environment(
         files: The content of those of ``env_files`` that can be read.
     """
     declared: dict[str, str] = {}
+    read = {place: EnvFile(text) for place, text in (files or {}).items()}
+    sources = _Sources(container, pod, node, configmaps, secrets, read, pod_ips, host_ips)
+    work = ArgumentSpace(times=REPLACED)
     for source in container.get("envFrom") or []:
-        declared |= _all_of(source, pod, configmaps, secrets)
+        values = _all_of(source, pod, configmaps, secrets)
+        for name, value in values.items():
+            work.add(f"environment variable {name}", name, value)
+        declared |= values
     scope = dict(service_env) | declared
     for variable in container.get("env") or []:
+        what = f"environment variable {variable['name']}"
+        resolved = ""
         if variable.get("value"):
-            value = expand(variable["value"], scope)
+            resolved = expand(variable["value"], scope, what=what)
         elif variable.get("valueFrom"):
-            sources = _Sources(container, pod, node, configmaps, secrets, files or {}, pod_ips, host_ips)
-            value = sources.value(variable["valueFrom"])
-            if value is None:
+            if (source_value := sources.value(variable["valueFrom"])) is None:
                 continue
-        else:
-            value = ""
-        scope[variable["name"]] = declared[variable["name"]] = value
+            resolved = source_value
+        work.add(what, variable["name"], resolved)
+        scope[variable["name"]] = declared[variable["name"]] = resolved
     result = dict(service_env) | declared
     for name, value in result.items():
         if "\0" in value or "\0" in name or "=" in name or not name:
@@ -157,7 +125,7 @@ class _Sources:
     node: Object
     configmaps: Mapping[str, Object]
     secrets: Mapping[str, Object]
-    files: Mapping[tuple[str, str], bytes]
+    files: Mapping[tuple[str, str], EnvFile]
     pod_ips: Sequence[str]
     host_ips: Sequence[str]
 
@@ -191,8 +159,7 @@ class _Sources:
     def _file(self, reference: Object) -> str | None:
         """Read a value from a file; like the kubelet, do not say what else is in there."""
         try:
-            text = self.files[reference["volumeName"], reference["path"]]
-            value = parse_env_file(text, reference["key"])
+            value = self.files[reference["volumeName"], reference["path"]].value(reference["key"])
         except (KeyError, EnvFileError) as error:
             raise ConfigError("couldn't parse env file") from error
         if value or reference.get("optional"):

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any
 
 from localkube.kubelet.containers.async_io import blocks, resize, write_all
@@ -46,7 +46,7 @@ class Execution:
             code = os.waitstatus_to_exitcode(entry["status"])
             self._code.set_result(code if code >= 0 else 128 - code)
 
-    def output(self, stream: str) -> AsyncIterator[bytes]:
+    def output(self, stream: str) -> AsyncGenerator[bytes]:
         """Yield what comes from stdout or stderr, until its end; with a terminal all is stdout."""
         descriptor = self._streams.pop(stream, None)
         return _nothing() if descriptor is None else blocks(descriptor)
@@ -123,7 +123,7 @@ class Executions:
             RuntimeCallError: The container has ended.
             TimeoutError: It took longer, and has been killed.
         """
-        kept = bytearray()
+        output = bytearray()
         async with asyncio.timeout(timeout):
             try:
                 execution = await self.start(container, argv)
@@ -133,11 +133,11 @@ class Executions:
                 return NOT_EXECUTED, error.message.encode()
             try:
                 code = await finish(
-                    execution, {name: lambda data: _keep(kept, data) for name in ("stdout", "stderr")}
+                    execution, {name: lambda data: _keep(output, data) for name in ("stdout", "stderr")}
                 )
             finally:
                 execution.close()
-        return code, bytes(kept)
+        return code, bytes(output)
 
     def exited(self, entry: dict[str, Any]) -> None:
         """Record the end of a command that the runtime reports."""
@@ -169,7 +169,7 @@ async def finish(execution: Execution, outputs: dict[str, Any]) -> int:
         await asyncio.gather(*pumps, return_exceptions=True)
 
 
-async def _ended(execution: Execution, pumps: list[asyncio.Task]) -> None:
+async def _ended(execution: Execution, pumps: list[asyncio.Task[None]]) -> None:
     """Wait for the end of a command; an error of a pump comes first."""
     end = asyncio.create_task(execution.wait())
     try:
@@ -182,17 +182,19 @@ async def _ended(execution: Execution, pumps: list[asyncio.Task]) -> None:
         end.cancel()
 
 
-async def _pump(source: AsyncIterator[bytes], take: Any, heard: asyncio.Event) -> None:
+async def _pump(
+    source: AsyncGenerator[bytes], take: Callable[[bytes], Awaitable[object]], heard: asyncio.Event
+) -> None:
     async with contextlib.aclosing(source) as data_blocks:
         async for data in data_blocks:
             heard.set()
             await take(data)
 
 
-async def _keep(kept: bytearray, data: bytes) -> None:
-    kept += data[: OUTPUT_BYTES - len(kept)]
+async def _keep(output: bytearray, data: bytes) -> None:
+    output += data[: OUTPUT_BYTES - len(output)]
 
 
-async def _nothing() -> AsyncIterator[bytes]:
+async def _nothing() -> AsyncGenerator[bytes]:
     return
     yield b""

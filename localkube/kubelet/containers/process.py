@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.kubelet.containers.async_io import resize, write_all
-from localkube.kubelet.containers.attach import Attachments, Listener
+from localkube.kubelet.containers.attach import Attachments, OutputListener
 from localkube.kubelet.logs.container_log import LogJournal
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.status.container_state import ContainerExit
@@ -78,7 +78,7 @@ class Process:
 
     # Attached clients.
 
-    def listen(self) -> Listener:
+    def listen(self) -> OutputListener:
         """Attach to the output from now on; the caller closes the listener."""
         return self._attachments.listen()
 
@@ -100,9 +100,9 @@ class Process:
 
     # Its output.
 
-    def _hold(self, held: bool) -> None:
+    def _hold(self, paused: bool) -> None:
         for descriptor in self._open:
-            if held:
+            if paused:
                 self._loop.remove_reader(descriptor)
             else:
                 self._loop.add_reader(descriptor, self._read, descriptor)

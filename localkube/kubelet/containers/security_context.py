@@ -7,7 +7,7 @@ https://kubernetes.io/docs/tasks/configure-pod-container/security-context/
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from localkube.kubelet.containers.environment import ConfigError
+from localkube.kubelet.containers.expansion import ConfigError
 from localkube.runtime.container_spec import UserSpec
 from localkube.runtime.syscalls import CAPABILITIES, DEFAULT_CAPABILITIES
 
@@ -22,19 +22,16 @@ def effective(pod: Mapping[str, Any], container: Mapping[str, Any], field: str) 
     return own if own is not None else (pod["spec"].get("securityContext") or {}).get(field)
 
 
-def user(
-    pod: Mapping[str, Any], container: Mapping[str, Any], *, image_user: str | None, read: Read
-) -> UserSpec:
+def user(pod: Mapping[str, Any], container: Mapping[str, Any], *, image_user: str, read: Read) -> UserSpec:
     """The ids of a container's processes.
 
     Args:
-        image_user: As in ``1000:100`` or ``nginx``; empty for root, None where nobody knows it.
+        image_user: As in ``1000:100`` or ``nginx``; empty for root.
         read: Reads a file of the image.
     """
     wanted, group = effective(pod, container, "runAsUser"), effective(pod, container, "runAsGroup")
-    name, _, image_group = ("", "", "") if wanted is not None else (image_user or "").partition(":")
-    if wanted is not None or image_user is not None:
-        _refuse_root(pod, container, wanted, name)
+    name, _, image_group = ("", "", "") if wanted is not None else image_user.partition(":")
+    refuse_root(pod, container, image_user=image_user)
     uid, own_gid, login = _find_user(wanted, name, read)
     if group is None:
         group = _find_group(image_group, read) if image_group else own_gid
@@ -46,6 +43,28 @@ def user(
         entries = _entries(read("/etc/group"), 4)
         more |= {int(gid) for _, _, gid, members in entries if login in members.split(",")}
     return UserSpec(uid, group, tuple(sorted({group, *more})))
+
+
+def refuse_root(pod: Mapping[str, Any], container: Mapping[str, Any], *, image_user: str) -> None:
+    """Refuse a container that may not run as root, and would.
+
+    Raises:
+        ConfigError: In the kubelet's words.
+    """
+    if not effective(pod, container, "runAsNonRoot"):
+        return
+    wanted, name = effective(pod, container, "runAsUser"), image_user.partition(":")[0]
+    meta = pod["metadata"]
+    where = f'(pod: "{meta["name"]}_{meta["namespace"]}({meta["uid"]})", container: {container["name"]})'
+    if wanted == 0:
+        raise ConfigError(f"container's runAsUser breaks non-root policy {where}")
+    if wanted is None and name and not _is_id(name):
+        raise ConfigError(
+            f"container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is "
+            f"non-root {where}"
+        )
+    if wanted is None and int(name or 0) == 0:
+        raise ConfigError(f"container has runAsNonRoot and image will run as root {where}")
 
 
 def refuse_foreign_ids(ids: Iterable[int | None], *, size: int) -> None:
@@ -69,22 +88,6 @@ def refuse_foreign_ids(ids: Iterable[int | None], *, size: int) -> None:
 def home(uid: int, read: Read) -> str:
     """The home directory of a user in its image, as the container runtime sets HOME."""
     return next((entry[5] for entry in _entries(read("/etc/passwd"), 7) if entry[2] == str(uid)), "") or "/"
-
-
-def _refuse_root(pod: Mapping[str, Any], container: Mapping[str, Any], wanted: int | None, name: str) -> None:
-    if not effective(pod, container, "runAsNonRoot"):
-        return
-    meta = pod["metadata"]
-    where = f'(pod: "{meta["name"]}_{meta["namespace"]}({meta["uid"]})", container: {container["name"]})'
-    if wanted == 0:
-        raise ConfigError(f"container's runAsUser breaks non-root policy {where}")
-    if wanted is None and name and not _is_id(name):
-        raise ConfigError(
-            f"container has runAsNonRoot and image has non-numeric user ({name}), cannot verify user is "
-            f"non-root {where}"
-        )
-    if wanted is None and int(name or 0) == 0:
-        raise ConfigError(f"container has runAsNonRoot and image will run as root {where}")
 
 
 def _find_user(wanted: int | None, name: str, read: Read) -> tuple[int, int, str]:

@@ -61,11 +61,11 @@ async def end(
     deadline = loop.time() + grace
     if grace > 0 and hook:
         await _within(process, deadline, hook())
-    others = [task.wait() for task in after]
-    if grace > 0 and others:
-        await _within(process, deadline, asyncio.gather(*others))
+    later = list(after)
+    if grace > 0 and later:
+        await _within(process, deadline, asyncio.gather(*(process_before.wait() for process_before in later)))
     if grace > 0 and process.running:
-        if hook or others:
+        if hook or later:
             deadline = max(deadline, loop.time() + LEAST_SECONDS)
         await kill(process, stop_signal)
     await end_by(process, deadline, kill=kill)

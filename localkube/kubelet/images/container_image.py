@@ -20,7 +20,7 @@ class ResolvedImage:
     Attributes:
         name: As the container's status shows it.
         id: The digest by which it can be pulled again; of a stand-in, what it is.
-        user: USER, as in ``1000:100`` or ``nginx``; None for a stand-in, of whose image nobody knows it.
+        user: USER, as in ``1000:100`` or ``nginx``; empty for root.
         layers: Names of the layers in ``store``, the lowest first; none for a stand-in, which runs on the
             host's file system.
         store: The directory of the layers.
@@ -37,7 +37,7 @@ class ResolvedImage:
     command: Sequence[str] = ()
     env: Mapping[str, str] | None = None
     directory: str = "/"
-    user: str | None = None
+    user: str = ""
     stop_signal: str = ""
     layers: tuple[str, ...] = ()
     store: Path = Path("/")
@@ -53,8 +53,8 @@ class ResolvedImage:
         Source: https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/
         """
         command, arguments = container.get("command"), container.get("args")
-        own = [*self.entrypoint, *(arguments or self.command)]
-        line = [*command, *(arguments or [])] if command else own
+        words = [*self.entrypoint, *(arguments or self.command)]
+        line = [*command, *(arguments or [])] if command else words
         if line and line[0] in self.provides:
             line = [*self.program, *line[1:]]
         return line or None

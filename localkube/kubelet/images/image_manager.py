@@ -1,7 +1,7 @@
 """The images of containers: found in the store, pulled, or replaced by what stands in for them.
 
-Reasons, Events and the back-off are the kubelet's. An image that the table prefers to stand in for is not
-pulled, unless that is asked for; another one is, and falls back to its stand-in where no registry answers.
+Reasons, Events and the back-off are the kubelet's. The kit's own image is not pulled, unless that is asked
+for; another one is, and falls back to its stand-in where no registry answers.
 
 Source: https://kubernetes.io/docs/concepts/containers/images/
 """
@@ -15,13 +15,14 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from localkube.kubelet.containers.environment import ConfigError
+from localkube.errors import ApiError
+from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.images import store
 from localkube.kubelet.images.container_image import ResolvedImage, from_record
@@ -48,6 +49,9 @@ IMAGE_FAILED, IMAGE_BACK_OFF, NEVER_PULL, INVALID_NAME = IMAGE_REASONS = (
     "ErrImageNeverPull",
     "InvalidImageName",
 )
+NO_PULL_SECRET = (
+    "Unable to retrieve some image pull secrets ({}); attempting to pull the image may not succeed."
+)
 ANNOTATION = "trainyard/images"
 FIRST_BACK_OFF_SECONDS, LONGEST_BACK_OFF_SECONDS = 10.0, 300.0
 # How long a registry that did not answer is not asked again for images that have a stand-in; twice as long
@@ -59,6 +63,9 @@ REMEMBERED_REGISTRIES = 1024
 # The kubelet's imageGCHighThresholdPercent and imageGCLowThresholdPercent, and how often it looks.
 HIGH_SHARE, LOW_SHARE, GARBAGE_SECONDS = 0.85, 0.80, 300.0
 LINE_BYTES = 16 << 20
+# Why a stand-in is taken: no registry answers; or any reason, for what a page lets its readers build.
+UNREACHABLE = ("unreachable",)
+ANY_REASON = ("unreachable", "unauthorized", "notfound", "ratelimited", "registry", "deadline")
 
 
 class PullError(Exception):
@@ -125,18 +132,18 @@ class ImageManager:
     """The images of all containers of a node.
 
     Args:
-        secret: Reads a Secret by namespace and name; None where there is none.
+        secret: Reads a Secret of a pod's namespace, by the pod and its name; None where there is none.
         programs: What stands in for images that are not pulled.
         service: Pulls the others; without it, all have a stand-in.
         mode: For pods that do not choose by the annotation ``trainyard/images``: ``stand-in``, ``pull``, or
-            ``auto``, which pulls what has no preferred stand-in, where a registry answers.
+            ``auto``, which pulls all but the kit's own image, where a registry answers.
         overlay: Layers can be mounted; otherwise a container gets a copy of its image.
     """
 
     def __init__(
         self,
         *,
-        secret: Callable[[str, str], Awaitable[Object | None]],
+        secret: Callable[[Object, str], Awaitable[Object | None]],
         programs: Programs | None = None,
         service: ImageService | None = None,
         mode: str = STAND_IN,
@@ -166,7 +173,7 @@ class ImageManager:
         reference = container["image"]
         entry = stand_in(reference)
         mode = self._chosen_mode(pod)
-        if mode == STAND_IN or (mode == AUTO and entry.preferred):
+        if mode == STAND_IN or (mode == AUTO and entry.replaces(reference) and not _stored(reference)):
             return self._stand_in(pod, container, entry)
         try:
             name = store.normalize(reference)
@@ -174,10 +181,11 @@ class ImageManager:
             message = f'Failed to apply default image tag "{reference}": {error}'
             self._record(pod, container, "InspectFailed", message, warning=True)
             raise ConfigError(message, reason=INVALID_NAME) from error
+        fall_back = (ANY_REASON if entry.preferred else UNREACHABLE) if mode == AUTO else ()
         try:
-            record = await self._present_or_pulled(pod, container, name, fall_back=mode == AUTO)
+            record = await self._present_or_pulled(pod, container, name, fall_back=fall_back)
         except PullError as error:
-            if error.reason != "unreachable":
+            if error.reason not in fall_back:
                 raise
             return self._stand_in(pod, container, entry, why=f" ({error})")
         await self._use(record, used_by)
@@ -186,6 +194,7 @@ class ImageManager:
             return image
         copy = used_by / "root"
         try:
+            assert self._service is not None
             await self._service.copy(record["id"], copy)
         except PullError as error:
             raise ConfigError(f"failed to copy the image: {error}", reason="CreateContainerError") from error
@@ -211,10 +220,10 @@ class ImageManager:
                 continue
             disk = shutil.disk_usage(images_dir())
             if disk.free < disk.total * (1 - HIGH_SHARE):
-                wanted = int(disk.total * (1 - LOW_SHARE)) - disk.free
+                missing = int(disk.total * (1 - LOW_SHARE)) - disk.free
                 try:
                     await self._service.run(
-                        "prune", "--all", "--target-bytes", str(wanted), "--min-age", "2m"
+                        "prune", "--all", "--target-bytes", str(missing), "--min-age", "2m"
                     )
                 except PullError as error:
                     log.warning("images are not removed: %s", error)
@@ -222,12 +231,12 @@ class ImageManager:
     # Pulled images.
 
     async def _present_or_pulled(
-        self, pod: Object, container: Object, name: str, *, fall_back: bool
+        self, pod: Object, container: Object, name: str, *, fall_back: Container[str]
     ) -> dict[str, Any]:
         """Find the image in the store or pull it, as its pull policy says.
 
         Args:
-            fall_back: Raise PullError where no registry answers.
+            fall_back: The reasons for which PullError is raised.
         """
         reference, policy = container["image"], container.get("imagePullPolicy") or "IfNotPresent"
         record = store.find(reference)
@@ -257,7 +266,9 @@ class ImageManager:
         try:
             record = await self._pull(pod, container, name)
         except PullError as error:
-            if fall_back and error.reason == "unreachable":
+            if error.reason in fall_back and error.reason != "unreachable":
+                raise
+            if error.reason in fall_back:
                 while len(self._unreachable) >= REMEMBERED_REGISTRIES:
                     del self._unreachable[next(iter(self._unreachable))]
                 self._unreachable[host] = _BackOff.after(
@@ -295,6 +306,7 @@ class ImageManager:
 
     async def _pull_in_time(self, name: str, auths: Sequence[Object]) -> dict[str, Any]:
         try:
+            assert self._service is not None
             async with asyncio.timeout(PULL_SECONDS):
                 return await self._service.pull(name, auths)
         except TimeoutError as error:
@@ -306,18 +318,21 @@ class ImageManager:
         auths = []
         for reference in pod["spec"].get("imagePullSecrets") or []:
             name, problem = reference.get("name", ""), ""
-            secret = await self._secret(pod["metadata"]["namespace"], name)
-            data = (secret or {}).get("data") or {}
             try:
+                secret = await self._secret(pod, name)
+                data = (secret or {}).get("data") or {}
                 if ".dockerconfigjson" in data:
                     auths.append(json.loads(base64.b64decode(data[".dockerconfigjson"])))
                 elif ".dockercfg" in data:
                     auths.append({"auths": json.loads(base64.b64decode(data[".dockercfg"]))})
                 else:
-                    may_fail = "attempting to pull the image may not succeed."
-                    problem = f"Unable to retrieve some image pull secrets ({name}); {may_fail}"
+                    problem = NO_PULL_SECRET.format(name)
             except ValueError:
                 problem = f"The image pull secret {name} is not valid JSON"
+            except ApiError as error:
+                if error.status not in (400, 403):
+                    raise
+                problem = NO_PULL_SECRET.format(name)
             if problem:
                 self._events(pod).record(pod, "FailedToRetrieveImagePullSecret", problem, warning=True)
         return auths
@@ -347,6 +362,7 @@ class ImageManager:
             command=arguments,
             env=entry.env,
             directory=entry.directory,
+            user=entry.user,
             files=entry.files,
             provides=entry.provides,
             program=program.argv,
@@ -360,15 +376,19 @@ class ImageManager:
             self._events(pod).record(pod, "MissingImage", f"{missing}: {where}", warning=True)
         replaced = f'Image "{image}" is not pulled{why}: {entry.shown} stands in for it'
         if not entry.program:
-            if not entry.known or why:
-                self._events(pod).record(pod, "Pulled", replaced)
+            self._events(pod).record(pod, "Pulled", replaced)
             return Program(())
         try:
             program = self._programs.find(entry.program)
         except ProgramNotFound as missing:
             raise self._not_found(pod, container, str(missing)) from missing
-        if program.argv or why:
-            self._events(pod).record(pod, "Pulled", replaced)
+        self._events(pod).record(pod, "Pulled", replaced)
+        if entry.program == "applets" and (absent := self._programs.missing_applets(container)):
+            message = (
+                f"{', '.join(absent)}: not found on this machine, whose programs stand in for BusyBox's; "
+            )
+            message += "apt-get install busybox-static brings them"
+            self._events(pod).record(pod, "UnsupportedFields", message, warning=True)
         for place in ignored_mounts(container):
             message = f'{place} is not read: {entry.shown} stands in for image "{image}"'
             self._events(pod).record(pod, "UnsupportedFields", message, warning=True)
@@ -388,15 +408,15 @@ class ImageManager:
         return ConfigError(f'Back-off pulling image "{image}": ErrImagePull: {why}', reason=IMAGE_BACK_OFF)
 
     def _chosen_mode(self, pod: Object) -> str:
-        wanted = (pod["metadata"].get("annotations") or {}).get(ANNOTATION, self._mode)
-        if wanted in IMAGE_MODES and (wanted == STAND_IN or self._service):
-            return wanted
+        mode = (pod["metadata"].get("annotations") or {}).get(ANNOTATION, self._mode)
+        if mode in IMAGE_MODES and (mode == STAND_IN or self._service):
+            return mode
         why = (
             f"it is one of {', '.join(IMAGE_MODES)}"
-            if wanted not in IMAGE_MODES
+            if mode not in IMAGE_MODES
             else "this cluster pulls no images, as in plain mode"
         )
-        message = f"the annotation {ANNOTATION}: {wanted} has no effect: {why}"
+        message = f"the annotation {ANNOTATION}: {mode} has no effect: {why}"
         self._events(pod).record(pod, "UnsupportedFields", message, warning=True)
         return self._mode
 
@@ -409,6 +429,12 @@ class ImageManager:
         kinds = (kind for kind, listed in containers(pod) if listed["name"] == container["name"])
         field = f"spec.{next(kinds)}{{{container['name']}}}" if container["name"] else ""
         self._events(pod).record(pod, reason, message, warning=warning, field=field)
+
+
+def _stored(reference: str) -> bool:
+    with contextlib.suppress(store.InvalidReference):
+        return store.find(reference) is not None
+    return False
 
 
 def _keep(digest: str, used_by: Path) -> None:

@@ -4,24 +4,31 @@ An entry of the table names its program; here is what that means: a program of t
 the host's own, or one of the control plane's. What is missing says how it is obtained.
 """
 
+import contextlib
 import hashlib
 import os
+import re
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from localkube.controlplane.recipes import RECIPES
 from localkube.paths import cache_dir
 
 STAND_INS = Path(__file__).parent / "standins"
-# What containers of small images call, for hosts that lack it.
+# What containers of small images call, as BusyBox in their image does it, and this machine's may not.
 APPLETS = STAND_INS / "applets"
-SHELLS = ("bash", "busybox")  # that know what BusyBox's does
 SCRIPTS = {"nginx": "static_server.py", "cuda-vectoradd": "vector_add.py"}
 FROM_THE_HOST = {"curl": "install curl on this machine: apt-get install curl"}
+# What pods call of BusyBox's programs, and a machine may lack.
+_APPLETS = "telnet httpd wget traceroute vi ftpget ftpput tftp busybox"
+APPLET_NAMES = frozenset(_APPLETS.split())
 HOST_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -46,10 +53,22 @@ class Program:
 
 @dataclass(frozen=True)
 class Programs:
-    """The programs of this machine."""
+    """The programs of this machine.
+
+    Attributes:
+        control_plane: Commands of the control plane's programs, by name.
+        python: The interpreter of scripts.
+        preloaded: Pods have the library of plain mode preloaded, which a static BusyBox ignores.
+    """
 
     control_plane: Mapping[str, Sequence[str]] = field(default_factory=dict)
     python: str = sys.executable
+    preloaded: bool = False
+
+    @property
+    def busybox(self) -> str:
+        """BusyBox's program; empty where the host's own stand in for it."""
+        return "" if self.preloaded else busybox()
 
     def find(self, name: str) -> Program:
         """Find a program of the table of images."""
@@ -58,12 +77,7 @@ class Programs:
             flags = ("-u",) if name == "cuda-vectoradd" else ("-u", "-I", "-S")
             return Program((self.python, *flags, str(STAND_INS / script)), origin="a script of the kit")
         if name == "applets":
-            shell = shutil.which("sh", path=HOST_PATH) or ""
-            complete = (
-                shutil.which("nslookup", path=HOST_PATH)
-                and os.path.basename(os.path.realpath(shell)) in SHELLS
-            )
-            return Program((), "" if complete else str(APPLETS), origin="the host")
+            return Program((), applets_directory(self.busybox), origin="the host")
         if recipe := RECIPES.get(name):
             if not recipe.ready:
                 raise ProgramNotFound(f"{name} {recipe.version} is not in the cache: run `{recipe.remedy}`")
@@ -81,20 +95,93 @@ class Programs:
             )
         return Program(argv, _named(name, argv), origin="the control plane")
 
+    def missing_applets(self, container: Mapping[str, Any]) -> list[str]:
+        """List the programs of BusyBox's image that a container's command calls and this machine lacks."""
+        if self.busybox:
+            return []
+        words = [*(container.get("command") or ()), *(container.get("args") or ())]
+        called = {word for text in words for word in re.findall(r"(?<![\w./$-])[a-z]+(?![\w./=-])", text)}
+        return sorted(name for name in APPLET_NAMES & called if not shutil.which(name, path=HOST_PATH))
+
+
+def busybox() -> str:
+    """Find BusyBox: this machine's, or one of a bundle; empty where there is none.
+
+    A dynamic one would do: containers of stand-ins have the machine's libraries.
+    """
+    bundled = cache_dir() / "programs" / "busybox" / "busybox"
+    return shutil.which("busybox", path=HOST_PATH) or (str(bundled) if os.access(bundled, os.X_OK) else "")
+
+
+@cache
+def applets_directory(program: str) -> str:
+    """Make a directory with BusyBox's programs by its own names, and the kit's in place of some.
+
+    The shell and nslookup are not BusyBox's: a later release's nslookup fails where one search domain of
+    several has no answer, by which operators' init containers look up a master, and its shell calls no other
+    one. Its nc may lack -z, and its ping needs a right that pods do not have. Every user may enter it.
+    """
+    stamp = f"{os.stat(program).st_mtime_ns:x}" if program else "none"
+    folder = cache_dir() / "programs" / f"applets-{stamp}-{_digest(APPLETS)}"
+    try:
+        folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        folder.chmod(0o755)
+        if program:
+            copy_into(folder, "busybox", Path(program))
+            names = subprocess.run([program, "--list"], capture_output=True, text=True, check=True).stdout
+            for name in names.split():
+                with contextlib.suppress(FileExistsError):
+                    (folder / name).symlink_to("busybox")
+        for applet in APPLETS.iterdir():
+            if applet.name != "sh" or os.path.exists("/bin/bash"):
+                copy_into(folder, applet.name, applet)
+    except (OSError, subprocess.CalledProcessError):
+        return str(APPLETS)
+    return str(folder)
+
+
+def copy_into(folder: Path, name: str, program: Path) -> None:
+    """Copy a program into a folder, whole or not at all."""
+    aside = folder / f".{name}.{os.getpid()}"
+    shutil.copyfile(program, aside)
+    aside.chmod(0o755)
+    aside.replace(folder / name)
+
+
+def _digest(folder: Path) -> str:
+    contents = b"".join(path.name.encode() + path.read_bytes() for path in sorted(folder.iterdir()))
+    return hashlib.sha256(contents).hexdigest()[:12]
+
+
+@cache
+def torchrun_directory(python: str = sys.executable) -> str:
+    """Make a directory with ``torchrun`` for an interpreter whose torch is elsewhere; empty if it has one.
+
+    The script beside that torch would start another interpreter, which lacks the packages of this one.
+    """
+    if os.path.exists(os.path.join(os.path.dirname(python), "torchrun")):
+        return ""
+    return _script("torchrun", f"#!{python}\nfrom torch.distributed.run import main\n\nmain()\n")
+
 
 def _named(name: str, argv: tuple[str, ...]) -> str:
     """Make a folder in which ``argv`` can be called by ``name``."""
     if len(argv) == 1 and os.path.basename(argv[0]) == name:
         return os.path.dirname(argv[0])
-    text = f'#!/bin/sh\nexec {shlex.join(argv)} "$@"\n'
+    return _script(name, f'#!/bin/sh\nexec {shlex.join(argv)} "$@"\n')
+
+
+def _script(name: str, text: str) -> str:
+    """Write a program that each user of a pod may run, and return its directory; empty where that fails."""
     folder = cache_dir() / "programs" / f"named-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
-    if not os.access(folder / name, os.X_OK):
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        if not (folder / name).exists() or folder.stat().st_mode & 0o777 != 0o755:
+            folder.mkdir(parents=True, exist_ok=True)
             aside = folder / f".{name}.{os.getpid()}"
             aside.write_text(text)
-            aside.chmod(0o700)
+            aside.chmod(0o755)
             aside.replace(folder / name)
-        except OSError:
-            return ""  # a cache that cannot be written: the name alone is lost, the entry point works
+            folder.chmod(0o755)
+    except OSError:
+        return ""  # the name alone is lost: the entry point works
     return str(folder)

@@ -40,15 +40,28 @@ class StandIn:
     program: str = ""
     provides: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
+    user: str = ""
     hub_tags: str = ""
     hub_example: str = ""
     cannot: str = ""
     preferred: bool = False
+    own: bool = False
     known: bool = True
 
-    def fits(self, repository: str, tag: str) -> bool:
-        """Match an image of this repository and tag."""
-        return any(fnmatchcase(repository, pattern) for pattern in self.match) and any(
+    def replaces(self, image: str) -> bool:
+        """Tell whether this stands in for an image that is not in the store, without asking a registry.
+
+        Only for the kit's own, by its own name: every other image is pulled where it can be.
+        """
+        repository, _ = split(image)
+        elsewhere = image.partition(repository)[0].removeprefix("index.") not in ("", "docker.io/")
+        return self.own and repository in self.match and not elsewhere
+
+    def fits(self, image: str) -> bool:
+        """Match an image by its repository, or by registry and repository, and its tag."""
+        repository, tag = split(image)
+        names = (repository, image.partition(repository)[0] + repository)
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self.match) and any(
             fnmatchcase(tag, pattern) for pattern in self.tags
         )
 
@@ -59,16 +72,20 @@ UNKNOWN = StandIn(known=False, cannot="the container must name its command")
 @cache
 def table() -> tuple[StandIn, ...]:
     """Load the entries in the order in which they are tried: those of ``TRAINYARD_STAND_INS`` first."""
-    own = resources.files("localkube.kubelet.images").joinpath("images.toml").read_text(encoding="utf-8")
-    entries = tomllib.loads(own)["image"]
+    text = resources.files("localkube.kubelet.images").joinpath("images.toml").read_text(encoding="utf-8")
+    entries = tomllib.loads(text)["image"]
     if more := os.environ.get("TRAINYARD_STAND_INS"):
         path = Path(more)
         added = tomllib.loads(path.read_text(encoding="utf-8"))["image"]
         entries = [entry | {"files": str(path.parent / entry.get("files", ""))} for entry in added] + entries
-    return tuple(
-        StandIn(**{key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()})
-        for entry in entries
-    )
+    return tuple(map(_stand_in, entries))
+
+
+def _stand_in(entry: Mapping[str, Any]) -> StandIn:
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()
+    }
+    return StandIn(**fields)
 
 
 def split(image: str) -> tuple[str, str]:
@@ -97,8 +114,7 @@ def stand_in(image: str) -> StandIn:
         >>> stand_in("registry.example/library/busybox:1.36").arguments
         ('sh',)
     """
-    repository, tag = split(image)
-    return next((entry for entry in table() if entry.fits(repository, tag)), UNKNOWN)
+    return next((entry for entry in table() if entry.fits(image)), UNKNOWN)
 
 
 def missing_tag(image: str) -> str:

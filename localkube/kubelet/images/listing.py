@@ -25,9 +25,12 @@ def rows() -> list[dict[str, Any]]:
     ]
 
 
+HEAD = "| Image | Tags | What stands in | What it cannot do |"
+
+
 def document() -> str:
     """Format the machine-independent columns as Markdown, for the documentation."""
-    lines = ["| Image | Tags | What stands in | What it cannot do |", "| --- | --- | --- | --- |"]
+    lines = [HEAD, "| --- | --- | --- | --- |"]
     for entry in (*table(), UNKNOWN):
         images = ", ".join(f"`{pattern}`" for pattern in entry.match) or "any other"
         tags = "any" if entry.tags == ("*",) else ", ".join(f"`{tag}`" for tag in entry.tags)
@@ -54,7 +57,7 @@ def _control_plane() -> dict[str, tuple[str, ...]]:
 
 def write(path: Path) -> None:
     """Put the table in place of the one that ``path`` has, or at its end."""
-    before, _, rest = path.read_text(encoding="utf-8").partition("| Image |")
+    before, _, rest = path.read_text(encoding="utf-8").partition(HEAD)
     after = rest.partition("\n\n")[2]
     path.write_text(f"{before}{document()}" + (f"\n{after}" if after else ""), encoding="utf-8")
 

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from localkube.paths import images_dir
 
 DEFAULT_DOMAIN, LEGACY_DOMAIN = "docker.io", "index.docker.io"
-LONGEST_PATH = 255
+LONGEST_PATH, LONGEST_REFERENCE = 255, 1024
 _DOMAIN_PART = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
 _DOMAIN = rf"(?:{_DOMAIN_PART}(?:\.{_DOMAIN_PART})*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?"
 _PATH_PART = r"[a-z0-9]+(?:(?:[_.]|__|-+)[a-z0-9]+)*"
@@ -42,6 +42,8 @@ def normalize(reference: str) -> str:
         >>> normalize("busybox"), normalize("localhost:5000/a/b:1")
         ('docker.io/library/busybox:latest', 'localhost:5000/a/b:1')
     """
+    if len(reference) > LONGEST_REFERENCE:
+        raise InvalidReference(f'"{reference[:100]}…" is too long for the name of an image')
     if _IDENTIFIER.fullmatch(reference) and not reference.startswith("sha256:"):
         raise InvalidReference(f'"{reference}" is the id of an image, not its name')
     first, slash, rest = reference.partition("/")

@@ -203,7 +203,7 @@ class LogWriter:
         full, part = head + b"F ", head + b"P "
         end = data.rfind(b"\n") + 1
         lines, rest = data[:end], data[end:]
-        entries = []
+        entries: list[bytes] = []
         if lines and _fit(lines):
             entries += (full, lines[:-1].replace(b"\n", b"\n" + full), b"\n")
         elif lines:
@@ -248,6 +248,7 @@ class LogWriter:
     def _write(self, data: bytes) -> None:
         if self._file is None:
             self._open_file()
+        assert self._file is not None
         before, view = self._size, memoryview(data)
         try:
             while view:
@@ -285,7 +286,7 @@ class LogWriter:
 
     def _cut_back(self, size: int) -> None:
         """Truncate the newest file to ``size`` bytes."""
-        if size < self._size:
+        if self._file is not None and size < self._size:
             os.ftruncate(self._file, size)
             self._size = size
 

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -150,7 +150,7 @@ class LogOptions:
     limit_bytes: int | None = None
 
 
-async def read_log(path: Path, *, files: LogFiles, options: LogOptions) -> AsyncIterator[bytes]:
+async def read_log(path: Path, *, files: LogFiles, options: LogOptions) -> AsyncGenerator[bytes]:
     """Yield the container's output, byte for byte.
 
     Without ``follow`` it ends at the present end. Close the generator (``contextlib.aclosing``) to stop

@@ -8,12 +8,14 @@ import asyncio
 import contextlib
 import logging
 import platform
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, ApiError, Informer
+from localkube.api_path import api_path
 from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.plugins.device_manager import DeviceManager
 from localkube.kubelet.plugins.node_directory import NodeDirectory
@@ -47,20 +49,20 @@ class NodePool:
         self._next = 2
         self.allocations = Allocations(settings.allocatable())
 
-    def address(self, uid: str, *, wanted: str | None = None) -> str:
+    def address(self, uid: str, *, requested: str | None = None) -> str:
         """Allocate the pod's address; ``wanted`` is its former one."""
         if uid not in self._addresses:
-            taken = set(self._addresses.values())
+            in_use = set(self._addresses.values())
             prefix = self.settings.pods
             # In turn, because the kernel takes a moment to free the interface of a pod that has just gone.
             order = [*range(self._next, 255), *range(2, self._next)]
-            free = next((prefix + str(last) for last in order if prefix + str(last) not in taken), None)
-            if not wanted and not free:
+            free = next((prefix + str(last) for last in order if prefix + str(last) not in in_use), None)
+            if not (address := requested or free):
                 raise RuntimeCallError(
                     "sandbox", f"no IP addresses available in range set: {prefix}2-{prefix}254"
                 )
-            self._addresses[uid] = wanted or free
-            self._next = max(2, int(self._addresses[uid].rsplit(".", 1)[1]) % 254 + 1)
+            self._addresses[uid] = address
+            self._next = max(2, int(address.rsplit(".", 1)[1]) % 254 + 1)
         return self._addresses[uid]
 
     def gpus(self, uid: str, container: str, count: int) -> list[str] | None:
@@ -69,10 +71,15 @@ class NodePool:
             return None
         key = f"{uid}/{container}"
         if key not in self._gpus:
-            taken = {device for devices in self._gpus.values() for device in devices}
-            free = [device for device in self.settings.gpu_devices if device not in taken]
-            self._gpus[key] = free[:count]
-        return self._gpus[key]
+            free = Counter(self.settings.gpu_devices)
+            for devices in self._gpus.values():
+                free.subtract(devices)
+            self._gpus[key] = list(free.elements())[:count]
+        return list(dict.fromkeys(self._gpus[key]))  # two shares of one GPU are one GPU
+
+    def held_gpus(self, uid: str, container: str) -> list[str]:
+        """List the real GPUs that a container has."""
+        return list(dict.fromkeys(self._gpus.get(f"{uid}/{container}", [])))
 
     def add(self, pod: Mapping[str, Any], *, report: Callable[[], None] = lambda: None) -> None:
         """Count a pod among those that the node has; ``report`` is called with news of its devices."""
@@ -232,7 +239,7 @@ log = logging.getLogger(__name__)
 
 # As the kubelet: four renewals in the time that a lease lasts.
 LEASE_SECONDS, RENEW_SECONDS, STATUS_SECONDS = 20, 5, 300
-LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+LEASES, LEASE_NAMESPACE = "coordination.k8s.io/v1/leases", "kube-node-lease"
 
 
 async def register_node(
@@ -241,11 +248,11 @@ async def register_node(
     """Create the Node, or update an existing one's labels and status."""
     node = node_object(settings, version=version, pressure=pressure)
     try:
-        await api.post("/api/v1/nodes", node)
+        await api.post(api_path("v1/nodes"), node)
     except ApiError as error:
         if error.status != 409:
             raise
-        path = f"/api/v1/nodes/{settings.name}"
+        path = api_path("v1/nodes", name=settings.name)
         metadata = {name: node["metadata"][name] for name in ("labels", "annotations")}
         known = await api.patch(path, {"metadata": metadata})
         status = node_status(settings, version=version, pressure=pressure, before=known)
@@ -261,7 +268,7 @@ async def keep_alive(
     pool: NodePool,
     *,
     version: str,
-    seen: Informer,
+    nodes: Informer,
     pressure: Callable[[], Collection[str]] = tuple,
     changed: Callable[[str], None] = lambda reason: None,
 ) -> None:
@@ -271,7 +278,7 @@ async def keep_alive(
     calls the node unreachable until its next status.
 
     Args:
-        seen: The informer of nodes.
+        nodes: The informer of nodes.
         pressure: Returns the conditions of pressure that hold; each change is reported with the next beat.
         changed: Called with the reason of an Event for each of them that begins or ends.
     """
@@ -279,7 +286,7 @@ async def keep_alive(
     while True:
         try:
             await renew(api, settings.name, seconds=LEASE_SECONDS)
-            node, now = seen.store.get(("", settings.name), {}), set(pressure())
+            node, now = nodes.store.get(("", settings.name), {}), set(pressure())
             due = not is_ready(node) or beats % (STATUS_SECONDS // RENEW_SECONDS) == 0
             if now != reported or pool.news.is_set() or (beats and due):
                 pool.news.clear()
@@ -291,7 +298,8 @@ async def keep_alive(
                     shutting_down=pool.shutting_down,
                     before=node,
                 )
-                await api.patch(f"/api/v1/nodes/{settings.name}/status", {"status": status})
+                path = api_path("v1/nodes", name=settings.name, subresource="status")
+                await api.patch(path, {"status": status})
             for kind in now ^ reported:
                 changed(PRESSURE[kind][kind in now][0].replace("Kubelet", "Node", 1))
             reported = now
@@ -308,8 +316,10 @@ async def renew(api: Api, node: str, *, seconds: int) -> None:
     """Renew the lease of ``node`` for ``seconds``, or create it."""
     spec = {"holderIdentity": node, "leaseDurationSeconds": seconds, "renewTime": rfc3339(micro=True)}
     try:
-        await api.patch(f"{LEASES}/{node}", {"spec": spec}, kind="merge")
+        await api.patch(api_path(LEASES, namespace=LEASE_NAMESPACE, name=node), {"spec": spec}, kind="merge")
     except ApiError as error:
         if error.status != 404:
             raise
-        await api.post(LEASES, {"metadata": {"name": node}, "spec": spec})
+        await api.post(
+            api_path(LEASES, namespace=LEASE_NAMESPACE), {"metadata": {"name": node}, "spec": spec}
+        )

@@ -29,7 +29,7 @@ class Simulation:
 
     def __init__(self, *, settings: Path, state: Path) -> None:
         self._settings, self._state = settings, state
-        self._keeper: asyncio.Task | None = None
+        self._keeper: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
 
     def restore(self) -> None:
@@ -59,6 +59,7 @@ class Simulation:
                 fix="watch them: kubectl get nodes -l trainyard/simulated",
             ) from error
         if count == 0:
+            assert self._keeper is not None
             self._keeper.cancel()
         return {"simulated": count}
 
@@ -76,6 +77,7 @@ class Simulation:
                 preexec_fn=die_with_parent,
             )
             try:
+                assert process.stdout is not None
                 if await process.stdout.readline():
                     self._ready.set()
                 code = await process.wait()

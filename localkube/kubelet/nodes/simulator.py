@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_client import SIMULATED_PREFIX, Api, ApiError
+from localkube.api_path import api_path
+from localkube.kubelet.api_clients import files
 from localkube.kubelet.cluster_objects import manifest
-from localkube.kubelet.config import KubeletConfig
+from localkube.kubelet.kubelet_config import KubeletConfig
 from localkube.kubelet.nodes.node import is_ready, renew, rfc3339
 from localkube.kubelet.nodes.simulation import MARK
 from localkube.tasks import start_task
@@ -55,8 +57,8 @@ class Simulator:
         await self._shape()
         for task in (
             self._beat(),
-            self._follow("/api/v1/nodes", {"labelSelector": MARK}, self._see_node, self._read_node),
-            self._follow("/api/v1/pods", {"fieldSelector": "spec.nodeName!="}, self._see, self._read),
+            self._follow(api_path("v1/nodes"), {"labelSelector": MARK}, self._see_node, self._read_node),
+            self._follow(api_path("v1/pods"), {"fieldSelector": "spec.nodeName!="}, self._see, self._read),
         ):
             _go(task)
         print(json.dumps({"nodes": self._count}), flush=True)
@@ -85,21 +87,24 @@ class Simulator:
 
     async def _shape(self) -> None:
         """Create missing nodes and delete surplus ones."""
-        answer = await self._api.get("/api/v1/nodes", labelSelector=MARK)
-        there = {item["metadata"]["name"] for item in answer.get("items") or []}
-        missing = [index for index in range(self._count) if f"{SIMULATED_PREFIX}{index}" not in there]
+        answer = await self._api.get(api_path("v1/nodes"), labelSelector=MARK)
+        existing = {item["metadata"]["name"] for item in answer.get("items") or []}
+        missing = [index for index in range(self._count) if f"{SIMULATED_PREFIX}{index}" not in existing]
         await asyncio.gather(*(self._create(index) for index in missing))
-        await asyncio.gather(*(self._revive(name) for name in there & self._names))
-        await asyncio.gather(*(self._delete(f"/api/v1/nodes/{name}") for name in there - self._names))
+        await asyncio.gather(*(self._revive(name) for name in existing & self._names))
+        await asyncio.gather(
+            *(self._delete(api_path("v1/nodes", name=name)) for name in existing - self._names)
+        )
 
     async def _create(self, index: int) -> None:
         item = node_object(index, version=self._kubernetes)
-        await self._send("POST", "/api/v1/nodes", item, "application/json")
+        await self._send("POST", api_path("v1/nodes"), item, "application/json")
         await self._lease(item["metadata"]["name"])
 
     async def _revive(self, name: str) -> None:
         status = {"status": node_status(name, version=self._kubernetes)}
-        await self._send("PATCH", f"/api/v1/nodes/{name}/status", status, MERGE)
+        path = api_path("v1/nodes", name=name, subresource="status")
+        await self._send("PATCH", path, status, MERGE)
         await self._lease(name)
 
     async def _lease(self, name: str) -> None:
@@ -113,14 +118,14 @@ class Simulator:
         if not self._names:
             return
         slots = asyncio.Semaphore(HEARTBEATS_AT_ONCE)
-        wanted = len(self._names) / RENEWALS_A_SECOND
-        period = min(MOST_RENEW_SECONDS, max(LEAST_RENEW_SECONDS, wanted))
+        seconds = len(self._names) / RENEWALS_A_SECOND
+        period = min(MOST_RENEW_SECONDS, max(LEAST_RENEW_SECONDS, seconds))
         for start_heartbeat in itertools.count(1):
-            told = start_heartbeat % int(STATUS_SECONDS / period) == 0
+            with_status = start_heartbeat % int(STATUS_SECONDS / period) == 0
             for name in sorted(self._names):
                 await asyncio.sleep(period / len(self._names))
                 await slots.acquire()
-                _go(_released(self._revive(name) if told else self._lease(name), slots))
+                _go(_released(self._revive(name) if with_status else self._lease(name), slots))
 
     def _read_node(self, line: bytes) -> None:
         event = json.loads(line)
@@ -146,7 +151,7 @@ class Simulator:
         node, meta = pod["spec"].get("nodeName", ""), pod["metadata"]
         if not node.startswith(SIMULATED_PREFIX):
             return
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        path = api_path("v1/pods", namespace=meta["namespace"], name=meta["name"])
         if node not in self._names or meta.get("deletionTimestamp"):
             _go(self._delete(path))
         elif meta["uid"] not in self._begun and pod.get("status", {}).get("phase") in ("Pending", "Running"):
@@ -298,9 +303,7 @@ def _container(container: dict[str, Any], state: dict[str, Any], *, ready: bool)
 async def _main(settings: KubeletConfig, count: int) -> None:
     api = Api(
         settings.server,
-        ca_file=settings.pki / "ca.crt",
-        cert_file=settings.pki / "kubelet.crt",
-        key_file=settings.pki / "kubelet.key",
+        **files(settings.pki, "simulator"),
         connections=AT_ONCE + HEARTBEATS_AT_ONCE,
     )
     async with api:

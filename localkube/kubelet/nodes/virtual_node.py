@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, ApiError, Informer, NodeApi
+from localkube.api_client import ApiError, Informer, NodeApi
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.nodes.node import NodePool, keep_alive, register_node
 from localkube.kubelet.nodes.node_settings import NodeSettings
@@ -36,7 +36,7 @@ class VirtualNode:
         settings: NodeSettings,
         *,
         state: str,
-        api: Api,
+        api: NodeApi,
         nodes: Informer,
         directory: Path,
         version: str,
@@ -45,11 +45,11 @@ class VirtualNode:
     ) -> None:
         self.settings, self.state = settings, state
         self.pool = NodePool(settings, directory=directory)
-        self.api = NodeApi(api)
+        self.api = api
         self.api.silent = state != RUNNING
         self.events = EventRecorder(self.api, give_way=give_way)
         self._nodes, self._version, self._pressure = nodes, version, pressure
-        self._heartbeat: asyncio.Task | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
         start_task(self.events.run(), name=f"events {self.name}", critical=True)
 
     @property
@@ -96,7 +96,7 @@ class VirtualNode:
             self.api,
             self.pool,
             version=self._version,
-            seen=self._nodes,
+            nodes=self._nodes,
             pressure=lambda: self._pressure.conditions,
             changed=lambda reason: self.event(reason, f"Node {self.name} status is now: {reason}"),
         )

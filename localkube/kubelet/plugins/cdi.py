@@ -39,7 +39,7 @@ def container_edits(names: Iterable[str], node: Path) -> ContainerEdits:
     Args:
         node: The node's directory of descriptions, which go before those of the machine.
     """
-    edits, seen = ContainerEdits(), set()
+    edits, applied = ContainerEdits(), set()
     for name in names:
         kind, _, device = name.partition("=")
         for spec in _specs(kind, (node, MACHINE)):
@@ -48,8 +48,8 @@ def container_edits(names: Iterable[str], node: Path) -> ContainerEdits:
                 break
         else:
             raise CdiError(f"CDI device injection failed: unresolvable CDI devices {name}")
-        if kind not in seen:
-            seen.add(kind)
+        if kind not in applied:
+            applied.add(kind)
             edits.add(spec.get("containerEdits") or {})
         edits.add(listed.get("containerEdits") or {})
     return edits

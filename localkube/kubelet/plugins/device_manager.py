@@ -44,7 +44,7 @@ class _Resource:
     options: Any
     devices: dict[str, str] = field(default_factory=dict)
     plugin: PluginClient | None = None
-    followed: asyncio.Task | None = None
+    followed: asyncio.Task[None] | None = None
 
     @property
     def healthy(self) -> set[str]:
@@ -161,19 +161,20 @@ class DeviceManager:
             PluginError: There are too few, or the plugin refuses; in the kubelet's words.
         """
         async with self._lock:
-            grants, reusable = self._given.setdefault(pod["metadata"]["uid"], {}), {}
+            grants = self._given.setdefault(pod["metadata"]["uid"], {})
+            reusable: dict[str, set[str]] = {}
             try:
                 for kind, container in containers(pod):
                     for resource, count in self._asked(container) if kind != EPHEMERAL else ():
-                        given = grants.setdefault(container["name"], {})
-                        if resource not in given:
-                            given[resource] = await self._allocate(
+                        granted = grants.setdefault(container["name"], {})
+                        if resource not in granted:
+                            granted[resource] = await self._allocate(
                                 resource, count, reusable.get(resource, ())
                             )
                         if kind == INIT and not is_sidecar(container):
-                            reusable.setdefault(resource, set()).update(given[resource]["ids"])
+                            reusable.setdefault(resource, set()).update(granted[resource]["ids"])
                         else:
-                            reusable.get(resource, set()).difference_update(given[resource]["ids"])
+                            reusable.get(resource, set()).difference_update(granted[resource]["ids"])
             except PluginError:
                 self.release(pod["metadata"]["uid"])
                 raise
@@ -184,8 +185,8 @@ class DeviceManager:
 
     def _asked(self, container: Object) -> Iterable[tuple[str, int]]:
         limits = (container.get("resources") or {}).get("limits") or {}
-        given = {name for pod in self._given.values() for grants in pod.values() for name in grants}
-        known = given | self._resources.keys()
+        granted = {name for pod in self._given.values() for grants in pod.values() for name in grants}
+        known = granted | self._resources.keys()
         return [(name, int(count)) for name, count in limits.items() if name in known and int(count)]
 
     async def _allocate(self, name: str, count: int, reusable: Iterable[str]) -> dict[str, Any]:
@@ -195,11 +196,11 @@ class DeviceManager:
             raise PluginError(f"cannot allocate unregistered device {name}")
         if not resource.healthy or not resource.plugin:
             raise PluginError(f"no healthy devices present; cannot allocate unhealthy devices {name}")
-        taken = {
+        in_use = {
             device for pod in self._given.values() for grants in pod.values() for device in _ids(grants, name)
         }
         again = sorted(set(reusable) & resource.healthy)[:count]
-        free = sorted(resource.healthy - taken)
+        free = sorted(resource.healthy - in_use)
         if len(again) + len(free) < count:
             numbers = f"Requested: {count - len(again)}, Available: {len(free)}"
             raise PluginError(f"requested number of devices unavailable for {name}. {numbers}")
@@ -222,11 +223,12 @@ class DeviceManager:
         self, resource: _Resource, again: list[str], free: list[str], count: int
     ) -> list[str] | None:
         messages = _messages()
-        asked = messages.PreferredAllocationRequest.Container(
+        container_request = messages.PreferredAllocationRequest.Container(
             available_deviceIDs=[*again, *free], must_include_deviceIDs=again, allocation_size=count
         )
-        request = messages.PreferredAllocationRequest(container_requests=[asked])
+        request = messages.PreferredAllocationRequest(container_requests=[container_request])
         response = messages.PreferredAllocationResponse
+        assert resource.plugin is not None
         answer = await resource.plugin.call("GetPreferredAllocation", request, response)
         preferred = list(answer.container_responses[0].deviceIDs) if answer.container_responses else []
         fits = len(set(preferred)) == count and set(again) <= set(preferred) <= {*again, *free}
@@ -234,9 +236,10 @@ class DeviceManager:
 
     async def grant(self, pod: Object, container: Object) -> DeviceGrant:
         """Prepare the start of a container, and return what it gets with its devices."""
-        given = self._given.get(pod["metadata"]["uid"], {}).get(container["name"], {})
-        env, mounts = {}, []
-        for name, device_grant in given.items():
+        granted = self._given.get(pod["metadata"]["uid"], {}).get(container["name"], {})
+        env: dict[str, str] = {}
+        mounts = []
+        for name, device_grant in granted.items():
             await self._pre_start(name, device_grant["ids"])
             env |= device_grant["envs"]
             mounts += device_grant["mounts"]
@@ -286,8 +289,8 @@ class DeviceManager:
             write_private(self._checkpoint, json.dumps(self._given))
 
 
-def _ids(given: Mapping[str, Any], name: str) -> list[str]:
-    return given[name]["ids"] if name in given else []
+def _ids(granted: Mapping[str, Any], name: str) -> list[str]:
+    return granted[name]["ids"] if name in granted else []
 
 
 def _messages() -> Any:

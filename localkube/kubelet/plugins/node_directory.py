@@ -57,7 +57,7 @@ class NodeDirectory:
             (PosixPath('/cluster/node-0'), 'device-plugins')
         """
         place = os.path.normpath(place)
-        for root, own in ((KUBELET, self.path), *((folder, self.cdi) for folder in CDI)):
+        for root, directory in ((KUBELET, self.path), *((folder, self.cdi) for folder in CDI)):
             if place == root or place.startswith(root + "/"):
-                return own, place[len(root) + 1 :]
+                return directory, place[len(root) + 1 :]
         return None

@@ -4,11 +4,26 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from localkube.runtime.path_resolution import opened
 
+if TYPE_CHECKING:
+    import grpc
+
 SECONDS = 10.0
+
+
+class Message(Protocol):
+    """A message of protobuf."""
+
+    def SerializeToString(self) -> bytes: ...
+
+
+class MessageClass(Protocol):
+    """The class of a message."""
+
+    def FromString(self, data: bytes, /) -> Any: ...
 
 
 class PluginError(Exception):
@@ -33,18 +48,20 @@ class PluginClient:
         # By default the authority is the escaped path, which servers in Go refuse.
         self._channel = grpc.aio.insecure_channel(address, options=[("grpc.default_authority", "localhost")])
 
-    async def call(self, method: str, request: Any, answer: Any, *, seconds: float = SECONDS) -> Any:
+    async def call(
+        self, method: str, request: Message, answer: MessageClass, *, seconds: float = SECONDS
+    ) -> Any:
         """Call a method; ``answer`` is the class of its message."""
         with self._refusals():
             return await self._channel.unary_unary(*self._method(method, answer))(request, timeout=seconds)
 
-    async def stream(self, method: str, request: Any, answer: Any) -> AsyncIterator[Any]:
+    async def stream(self, method: str, request: Message, answer: MessageClass) -> AsyncIterator[Any]:
         """Yield what a method answers, until it ends."""
         with self._refusals():
             async for message in self._channel.unary_stream(*self._method(method, answer))(request):
                 yield message
 
-    def _method(self, method: str, answer: Any) -> tuple[str, Any, Any]:
+    def _method(self, method: str, answer: MessageClass) -> tuple[str, Any, Any]:
         return f"/{self._service}/{method}", lambda message: message.SerializeToString(), answer.FromString
 
     @contextlib.contextmanager
@@ -73,7 +90,7 @@ class PluginServer:
         *,
         service: str,
         method: str,
-        request: Any,
+        request: MessageClass,
         handle: Callable[[Any], Awaitable[Any]],
     ) -> None:
         self._socket, self._service, self._method = socket, service, method
@@ -82,7 +99,7 @@ class PluginServer:
     async def start(self) -> None:
         import grpc
 
-        async def answer(message: Any, context: Any) -> Any:
+        async def answer(message: Message, context: "grpc.aio.ServicerContext") -> Any:
             try:
                 return await self._handle(message)
             except PluginError as error:

@@ -5,7 +5,7 @@ The scheduler has looked at most of this, but pods can be bound by hand, and two
 Source: pkg/kubelet/lifecycle/predicate.go and pkg/kubelet/sysctl of Kubernetes 1.36
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from localkube.kubelet.status.container_state import EPHEMERAL, containers
@@ -35,7 +35,7 @@ Refusal = tuple[str, str]
 
 
 def refusal(
-    pod: Object, *, others: Iterable[Object], node: Object | None, shortage: str | None
+    pod: Object, *, other_pods: Iterable[Object], node: Object | None, shortage: str | None
 ) -> Refusal | None:
     """Explain why a node does not admit a pod: reason and message; None when it does.
 
@@ -50,15 +50,39 @@ def refusal(
         resource = shortage.partition("resource: ")[2].partition(",")[0]
         return f"OutOf{resource}", shortage
     if any(
-        _collide(port, taken)
+        _collide(port, port_in_use)
         for port in _host_ports(pod)
-        for running in others
-        for taken in _host_ports(running)
+        for running in other_pods
+        for port_in_use in _host_ports(running)
     ):
         return _failed("NodePorts", "node(s) didn't have free ports for the requested pod ports")
     if node and not fits(pod, node):
         return _failed("NodeAffinity", "node(s) didn't match Pod's node affinity/selector")
+    if node and not all(map(pod_tolerates(pod), (node.get("spec") or {}).get("taints") or [])):
+        return _failed("TaintToleration", "node(s) had taints that the pod didn't tolerate")
     return None
+
+
+def pod_tolerates(pod: Object) -> Callable[[Object], bool]:
+    """Make the check of a taint; those of an effect other than NoExecute are the scheduler's."""
+    tolerations = pod["spec"].get("tolerations") or []
+
+    def tolerated(taint: Object) -> bool:
+        return taint["effect"] != "NoExecute" or any(
+            toleration.get("effect") in (None, "", taint["effect"])
+            and toleration.get("key") in (None, "", taint["key"])
+            and (
+                toleration.get("operator") == "Exists"
+                or (
+                    toleration.get("operator") in (None, "", "Equal")
+                    and (toleration.get("value") or "") == (taint.get("value") or "")
+                    and bool(toleration.get("key"))
+                )
+            )
+            for toleration in tolerations
+        )
+
+    return tolerated
 
 
 def fits(pod: Object, node: Object) -> bool:
@@ -82,8 +106,8 @@ def sysctls(pod: Object) -> dict[str, str]:
         >>> sysctls({"spec": {"securityContext": {"sysctls": wanted}}})
         {'net.ipv4.tcp_rmem': '1 2 3'}
     """
-    wanted = (pod["spec"].get("securityContext") or {}).get("sysctls") or []
-    return {_normalized(entry["name"]): entry["value"] for entry in wanted}
+    requested = (pod["spec"].get("securityContext") or {}).get("sysctls") or []
+    return {_normalized(entry["name"]): entry["value"] for entry in requested}
 
 
 def _normalized(name: str) -> str:
@@ -111,9 +135,9 @@ def _host_ports(pod: Object) -> Iterator[tuple[str, str, int]]:
                     yield port.get("hostIP") or "", port.get("protocol") or "TCP", port["hostPort"]
 
 
-def _collide(port: tuple[str, str, int], taken: tuple[str, str, int]) -> bool:
-    same_address = port[0] == taken[0] or port[0] in EVERY_ADDRESS or taken[0] in EVERY_ADDRESS
-    return port[1:] == taken[1:] and same_address
+def _collide(port: tuple[str, str, int], in_use: tuple[str, str, int]) -> bool:
+    same_address = port[0] == in_use[0] or port[0] in EVERY_ADDRESS or in_use[0] in EVERY_ADDRESS
+    return port[1:] == in_use[1:] and same_address
 
 
 def _term_holds(term: Object, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
@@ -123,10 +147,10 @@ def _term_holds(term: Object, labels: Mapping[str, str], fields: Mapping[str, st
 
 
 def _holds(expression: Object, values: Mapping[str, str]) -> bool:
-    value, wanted = values.get(expression["key"]), expression.get("values") or []
+    value, expected = values.get(expression["key"]), expression.get("values") or []
     operator = expression["operator"]
     if operator in ("Gt", "Lt") and value is not None and value.lstrip("-").isdigit():
-        return int(value) > int(wanted[0]) if operator == "Gt" else int(value) < int(wanted[0])
+        return int(value) > int(expected[0]) if operator == "Gt" else int(value) < int(expected[0])
     return meets(expression, values)
 
 

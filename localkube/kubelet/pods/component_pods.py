@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, ApiError, Informer
-from localkube.kubelet.config import KubeletConfig
+from localkube.api_path import api_path
+from localkube.kubelet.kubelet_config import KubeletConfig
 from localkube.kubelet.logs.log_reader import LogOptions
 from localkube.kubelet.pods.mirror_pods import HASH, SEEN, SOURCE, MirrorPods, config_hash
 from localkube.kubelet.status.container_state import ContainerRecord
@@ -67,7 +68,7 @@ class ComponentPods:
         self._changed = asyncio.Event()
         pods.subscribe(self._seen)
         programs = {component["name"]: component for component in json.loads(plan.read_text())["components"]}
-        self._components = {}
+        self._components: dict[str, Component] = {}
         for name, program in programs.items():
             if name in CONTROL_PLANE:
                 labels = {"component": name, "tier": "control-plane"}
@@ -88,7 +89,7 @@ class ComponentPods:
     def log(self, namespace: str, name: str) -> Path | None:
         """The log of a pod that is one of these."""
         component = self._components.get(name) if namespace == NAMESPACE else None
-        return component and component.log
+        return component.log if component else None
 
     def exited(self) -> None:
         """Look at once: a program has ended."""
@@ -123,7 +124,8 @@ class ComponentPods:
             now=time.time(),
         )
         if patch := status_patch(mirror, status):
-            path = f"/api/v1/namespaces/{NAMESPACE}/pods/{mirror['metadata']['name']}/status"
+            name = mirror["metadata"]["name"]
+            path = api_path("v1/pods", namespace=NAMESPACE, name=name, subresource="status")
             try:
                 await self._api.patch(path, patch)
             except ApiError:
@@ -141,13 +143,13 @@ def component_pod(name: str, container: Object, *, labels: Mapping[str, str], no
         "containers": [container],
     }
     metadata = {"name": name, "namespace": NAMESPACE, "labels": dict(labels)}
-    made = {"metadata": metadata, "spec": spec}
+    pod = {"metadata": metadata, "spec": spec}
     metadata["annotations"] = {
-        HASH: config_hash(made, node=node, source="file"),
+        HASH: config_hash(pod, node=node, source="file"),
         SOURCE: "file",
         SEEN: timestamp(time.time()),
     }
-    return made
+    return pod
 
 
 def _observe(component: Component, running: Sequence[Object]) -> None:
@@ -155,19 +157,19 @@ def _observe(component: Component, running: Sequence[Object]) -> None:
         (container for container in running if container["id"].rpartition(".")[0] == component.process), None
     )
     before = component.records.get(component.name)
-    alive = entry is not None and entry["status"] is None
-    if alive and (before is None or before.container_id != entry["id"]):
-        component.restarts += before is not None
-        component.started = component.started or entry["started"]
+    alive = entry if entry is not None and entry["status"] is None else None
+    if alive and (before is None or before.container_id != alive["id"]):
+        component.restarts += bool(before and before.container_id)  # else it has waited for its first start
+        component.started = component.started or alive["started"]
     component.records[component.name] = ContainerRecord(
         component.name,
         "running" if alive else "waiting",
         reason="" if alive else "CrashLoopBackOff",
-        started_at=entry["started"] if alive else None,
+        started_at=alive["started"] if alive else None,
         restart_count=component.restarts,
-        container_id=entry["id"] if alive else (before.container_id if before else ""),
-        ready=alive,
-        started=alive,
+        container_id=alive["id"] if alive else (before.container_id if before else ""),
+        ready=bool(alive),
+        started=bool(alive),
         image=component.pod["spec"]["containers"][0]["image"],
     )
 

@@ -16,9 +16,11 @@ from localkube.kubelet.volumes.object_cache import ObjectCache
 from localkube.runtime.client import RuntimeClient
 
 
-@dataclass(frozen=True)
+@dataclass
 class HostView:
     """What containers see of this machine, by the fields of ``KubeletConfig``.
+
+    Those that are about Python's path change when somebody installs a package.
 
     Attributes:
         forkserver: Let the forkserver start the containers that it can.
@@ -27,6 +29,8 @@ class HostView:
 
     hide: HiddenDirectories
     environment: tuple[str, ...]
+    packages: tuple[str, ...]
+    variables: Mapping[str, str]
     sources: Mapping[str, str]
     covered: tuple[str, ...]
     seccomp: str

@@ -4,13 +4,12 @@ Everything that a container's start depends on comes together in ``ContainerStar
 out (``runtime/container.py``).
 """
 
-import asyncio
 import contextlib
 import math
 import os
 import stat
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,22 +17,25 @@ from typing import Any
 
 from localkube.kubelet.containers import security_context
 from localkube.kubelet.containers.environment import (
-    ConfigError,
     container_environment,
     env_files,
-    expand,
     references,
     service_environment,
 )
+from localkube.kubelet.containers.expansion import ArgumentSpace, ConfigError, expand_words, too_long
 from localkube.kubelet.images.container_image import ResolvedImage
+from localkube.kubelet.images.image_programs import torchrun_directory
 from localkube.kubelet.nodes.virtual_node import VirtualNode
 from localkube.kubelet.plugins.device_manager import DeviceGrant
 from localkube.kubelet.plugins.rpc import PluginError
 from localkube.kubelet.pods import network_files
 from localkube.kubelet.pods.container_runtime import ContainerRuntime
 from localkube.kubelet.quantity import parse
+from localkube.kubelet.resources.gpus import device_nodes, device_paths, manages_gpus
+from localkube.kubelet.resources.oom_score import oom_score
 from localkube.kubelet.volumes import host_path
 from localkube.kubelet.volumes.volume_manager import MountedVolume, mounts
+from localkube.kubelet.work_pools import OBJECTS, TEXTS
 from localkube.runtime.container_spec import (
     SCRATCH,
     ContainerSpec,
@@ -55,6 +57,9 @@ DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "fuse", "dri", "i
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 HOME = "/tmp"
+MOST_KEYS = 1 << 17  # of the objects that a container's variables name: they are in memory at a time
+TORCHRUN_AT = "/torchrun"  # and an interpreter's torchrun, where the cache has it
+APPLETS_AT = "/busybox"  # where every user of a container finds what stands in for BusyBox's programs
 ENV_FILE_BYTES = 1 << 20
 
 
@@ -101,20 +106,29 @@ class ContainerStart:
         runtime, container = self.runtime, self.container
         hostname, _ = network_files.hostname(self.pod, node=self.node.settings.name)
         image = await runtime.images.get(self.pod, container, used_by=self.layer)
+        image, applets = self._with_applets(image)
         grant = await self._devices()
         user = self._user(image)
-        declared = grant.env | await self._declared()
+        declared = {**grant.env, **await self._declared()}
         environment = self._base_environment(hostname, image, user) | declared
+        if (
+            not image.layers
+            and "PYTHONPATH" in declared
+            and (path := runtime.host.variables.get("PYTHONPATH"))
+        ):
+            environment["PYTHONPATH"] += f":{path}"
         process, fork_plan = self._warm_start(
             image, _process(_expanded(container, declared), image, environment, user)
         )
+        score = oom_score(self.pod, container, memory=self.node.settings.memory)
         spec = ContainerSpec(
-            process=process,
+            process=replace(process, oom_score_adj=score),
             root=self._root(image),
             mounts=(
                 *([_shared_memory()] if image.layers else self._host_mounts()),
                 *self._network_mounts(),
                 *([MountSpec(image.directory, source=image.files, options=("ro",))] if image.files else ()),
+                *applets,
                 *mounts(container, self.volumes, environment=declared, hidden=runtime.host.hide.identities),
                 *self._device_mounts(grant),
                 self._termination_mount(),
@@ -124,6 +138,13 @@ class ContainerStart:
         )
         spec, plain = self._adapted(spec)
         return StartRequest(spec, bool(container.get("stdin")), fork_plan, plain, self.target), image
+
+    def _with_applets(self, image: ResolvedImage) -> tuple[ResolvedImage, tuple[MountSpec, ...]]:
+        """Show the programs of a small image where every user may enter; the cache is for its owner alone."""
+        if not image.program_directory or image.program or self.runtime.host.plain:
+            return image, ()
+        mount = MountSpec(APPLETS_AT, source=image.program_directory, options=("ro",))
+        return replace(image, program_directory=APPLETS_AT), (mount,)
 
     def _adapted(self, spec: ContainerSpec) -> tuple[ContainerSpec, PlainPod | None]:
         """Adapt a container to plain mode, where there is no other."""
@@ -146,10 +167,13 @@ class ContainerStart:
             user = security_context.user(pod, container, image_user=image.user, read=image.read)
             security_context.refuse_foreign_ids((user.uid, *user.additional_gids), size=runtime.ids.size)
             return user
+        security_context.refuse_root(pod, container, image_user=image.user)
         # What stands in for an image's program is in the user's cache, which nobody else may enter.
-        if not runtime.host.plain and security_context.effective(pod, container, "runAsUser"):
+        fields = ("runAsUser", "runAsNonRoot")
+        ignored = [field for field in fields if security_context.effective(pod, container, field)]
+        if ignored and not runtime.host.plain:
             program = f'the program that stands in for image "{image.name}" runs as root'
-            self._warn(f"runAsUser has no effect: {program}")
+            self._warn(f"{ignored[0]} has no effect: {program}")
         return UserSpec()
 
     def _warm_start(self, image: ResolvedImage, process: ProcessSpec) -> tuple[ProcessSpec, ForkPlan | None]:
@@ -174,10 +198,11 @@ class ContainerStart:
     def _device_mounts(self, grant: DeviceGrant) -> Iterable[MountSpec]:
         """Make the mounts that a plugin asks for; it may have no more of the machine than a hostPath."""
         for destination, path, readonly in grant.mounts:
-            root, *subpaths = self.node.pool.directory.resolve(path) or (path,)
+            resolved = self.node.pool.directory.resolve(path)
+            root, subpaths = (str(resolved[0]), tuple(resolved[1:])) if resolved else (path, ())
             try:
-                if subpaths:
-                    host_path.check(subpaths[0], "", beneath=root)
+                if resolved:
+                    host_path.check(resolved[1], "", beneath=resolved[0])
                 else:
                     host_path.check(path, "", hidden=self.runtime.host.hide)
             except (OSError, host_path.HostPathError) as error:
@@ -185,7 +210,7 @@ class ContainerStart:
             options = ["ro"] if readonly else []
             options += ["idmap"] if self.runtime.ids.idmap else []
             options += [] if subpaths else ["masked"]
-            yield MountSpec(destination, "bind", str(root), tuple(options), tuple(subpaths))
+            yield MountSpec(destination, "bind", root, tuple(options), subpaths)
 
     def _linux(self) -> LinuxSpec:
         runtime, pod, container = self.runtime, self.pod, self.container
@@ -202,7 +227,7 @@ class ContainerStart:
         return LinuxSpec(
             namespaces=("mount",) if shares else ("mount", "pid"),
             id_mapping=runtime.ids.of(self.uid),
-            devices=devices(),
+            devices=(*(f"/dev/{name}" for name in DEVICES), *self._gpu_nodes()),
             cpus=",".join(map(str, cores)),
             cgroups_path=tuple(groups),
             masked_paths=tuple(path for path, _ in hidden),
@@ -227,35 +252,60 @@ class ContainerStart:
     async def _declared(self) -> dict[str, str]:
         """Build the variables that the pod declares, and those of Services."""
         runtime, pod, settings = self.runtime, self.pod, self.node.settings
-        namespace, (configmaps, secrets) = pod["metadata"]["namespace"], references(pod)
-        return container_environment(
-            self.container,
-            pod,
-            node=self.node.object or {"status": {"allocatable": settings.allocatable()}},
-            configmaps=await _existing(runtime.objects.configmap, namespace, configmaps),
-            secrets=await _existing(runtime.objects.secret, namespace, secrets),
-            service_env=service_environment(pod, list(runtime.services.store.values())),
-            files=await asyncio.to_thread(_read_env_files, self.container, self.volumes),
-            pod_ips=[self.address],
-            host_ips=[settings.address],
-        )
+        configmaps, secrets = references(self.container)
+        async with OBJECTS.turn() if configmaps or secrets else contextlib.nullcontext():
+            existing = {
+                "configmaps": await _existing(runtime.objects.configmap, pod, configmaps),
+                "secrets": await _existing(runtime.objects.secret, pod, secrets),
+            }
+            services = list(runtime.services.store.values())
+
+            def declare() -> dict[str, str]:
+                return container_environment(
+                    self.container,
+                    pod,
+                    node=self.node.object or {"status": {"allocatable": settings.allocatable()}},
+                    service_env=service_environment(pod, services),
+                    files=_read_env_files(self.container, self.volumes),
+                    pod_ips=[self.address],
+                    host_ips=[settings.address],
+                    **existing,
+                )
+
+            return await TEXTS.call(declare)
 
     def _base_environment(self, hostname: str, image: ResolvedImage, user: UserSpec) -> dict[str, str]:
         """The variables of the image and of the runtime."""
         if image.layers:
             base = {"HOME": security_context.home(user.uid, image.read)}
         else:
-            base = _host_environment(self.container, self.node.settings.cpus, image)
+            torchrun = torchrun_directory()
+            if torchrun and not self.runtime.host.plain:
+                torchrun = TORCHRUN_AT
+            places = (image.program_directory, os.path.dirname(sys.executable), torchrun, SYSTEM_PATH)
+            base = _host_environment(self.container, self.node.settings.cpus, places)
+            base |= self.runtime.host.variables
         terminal = {"TERM": "xterm"} if self.container.get("tty") else {}
         return base | {"HOSTNAME": hostname} | terminal | dict(image.env or {}) | self._gpus()
 
     def _gpus(self) -> dict[str, str]:
         """Give it the real GPUs that it asked for, and hide the others."""
-        limits = self.container.get("resources", {}).get("limits") or {}
-        gpus = self.node.pool.gpus(self.uid, self.name, int(limits.get("nvidia.com/gpu", 0)))
+        gpus = self._allocated_gpus()
         if gpus is None:
             return {}
         return {"CUDA_VISIBLE_DEVICES": ",".join(gpus), "NVIDIA_VISIBLE_DEVICES": ",".join(gpus) or "void"}
+
+    def _allocated_gpus(self) -> list[str] | None:
+        """Its real GPUs, by UUID; None where the node only declares some, or a plugin has them."""
+        limits = self.container.get("resources", {}).get("limits") or {}
+        count = int(limits.get("nvidia.com/gpu", 0))
+        gpus = self.node.pool.gpus(self.uid, self.name, count)
+        return [] if gpus is None and not count and device_paths() else gpus
+
+    def _gpu_nodes(self) -> list[str]:
+        """The device nodes of its GPUs; what manages them has those of all."""
+        gpus = None if manages_gpus(self.pod, self.container) else self._allocated_gpus()
+        return device_nodes(gpus, paths=device_paths(), names=os.listdir("/dev"))
 
     def _host_mounts(self) -> list[MountSpec]:
         """Make its own directories, empty for each run, on the disk that its pod's limit counts."""
@@ -268,6 +318,10 @@ class ContainerStart:
             made.append(MountSpec(place, source=str(directory)))
         hidden = [path for path, _ in host.hide.places()]
         shown = root_mounts(host.environment, host.covered, sources=host.sources, hidden=hidden)
+        packages = package_mounts(host.packages, [*host.environment, *host.packages])
+        shown = sorted([*shown, *packages], key=lambda mount: mount.destination)
+        if (torchrun := torchrun_directory()) and not host.plain:
+            made.append(MountSpec(TORCHRUN_AT, source=torchrun, options=("ro",)))
         return [*made, _shared_memory(), *shown]
 
     def _network_mounts(self) -> list[MountSpec]:
@@ -309,11 +363,14 @@ def _process(
 
 def _expanded(container: Mapping[str, Any], declared: Mapping[str, str]) -> dict[str, Any]:
     """Expand command and arguments; those of an image stay as they are."""
-    words = {name: container.get(name) for name in ("command", "args")}
-    return {
-        **container,
-        **{name: [expand(word, declared) for word in line or ()] for name, line in words.items()},
+    space = ArgumentSpace()
+    for name, value in declared.items():
+        space.add(f"environment variable {name}", name, "=", value)
+    words = {
+        name: expand_words(container.get(name) or (), declared, space, what=name)
+        for name in ("command", "args")
     }
+    return {**container, **words}
 
 
 def _read_env_files(
@@ -335,9 +392,10 @@ def _read_env_files(
     return contents
 
 
-def _host_environment(container: Mapping[str, Any], node_cpus: float, image: ResolvedImage) -> dict[str, str]:
-    """The variables of a container that runs on the host's file system."""
-    places = (image.program_directory, os.path.dirname(sys.executable), SYSTEM_PATH)
+def _host_environment(
+    container: Mapping[str, Any], node_cpus: float, places: Iterable[str]
+) -> dict[str, str]:
+    """The variables of a container that runs on the host's file system, with its programs in these places."""
     return {
         "PATH": ":".join(filter(None, places)),
         "HOME": HOME,
@@ -347,22 +405,21 @@ def _host_environment(container: Mapping[str, Any], node_cpus: float, image: Res
 
 
 async def _existing(
-    read: Callable[[str, str], Awaitable[dict[str, Any] | None]], namespace: str, names: set[str]
+    read: Callable[[Any, str], Awaitable[dict[str, Any] | None]], pod: Mapping[str, Any], names: set[str]
 ) -> dict[str, dict[str, Any]]:
-    objects = {name: await read(namespace, name) for name in sorted(names)}
-    return {name: value for name, value in objects.items() if value is not None}
+    objects, keys = {}, 0
+    for name in sorted(names):
+        if (item := await read(pod, name)) is not None:
+            objects[name], keys = item, keys + len(item.get("data") or ())
+            if keys > MOST_KEYS:
+                raise too_long(f"environment from {name}", f"more than {MOST_KEYS} keys are named")
+    return objects
 
 
 def _threads(container: Mapping[str, Any], node_cpus: float) -> int:
     """The number of threads for OpenMP and MKL: the CPU limit, rounded up."""
     limit = container.get("resources", {}).get("limits", {}).get("cpu")
     return max(1, math.ceil(float(parse(limit)) if limit else node_cpus))
-
-
-def devices() -> tuple[str, ...]:
-    """The device nodes that every container gets, graphics cards among them."""
-    graphics = [name for name in os.listdir("/dev") if name.startswith("nvidia")]
-    return tuple(f"/dev/{name}" for name in (*DEVICES, *graphics))
 
 
 def root_mounts(
@@ -389,6 +446,29 @@ def root_mounts(
         masked = ["masked"] if any(path.startswith(f"{source}/") for path in hidden) else []
         shown.append(MountSpec(place, source=source, options=("ro", "idmap", *masked)))
     return sorted(shown, key=lambda mount: mount.destination)
+
+
+def package_mounts(packages: Iterable[str], shown: Sequence[str]) -> Iterable[MountSpec]:
+    """Mount directories and files of packages, and cover what is hidden in them: .git, .env and the like.
+
+    Files that are closed to others stay so, unless their whole directory is.
+
+    Args:
+        shown: All that the container sees on the way to which nothing is covered.
+    """
+    above = {str(parent) for path in shown for parent in (Path(path), *Path(path).parents)}
+    for place in packages:
+        with contextlib.suppress(OSError):  # it is gone
+            mode = os.stat(place).st_mode
+            idmap = () if mode & stat.S_IROTH else ("idmap",)
+            yield MountSpec(place, source=place, options=("ro", *idmap))
+            for entry in os.scandir(place) if stat.S_ISDIR(mode) else ():
+                if not entry.name.startswith(".") or entry.is_symlink() or entry.path in above:
+                    continue
+                if entry.is_dir():
+                    yield MountSpec(entry.path, "tmpfs", options=("mode=755", "size=4k", "ro"))
+                else:
+                    yield MountSpec(entry.path, source="/dev/null", options=("ro",))
 
 
 def _shared_memory() -> MountSpec:

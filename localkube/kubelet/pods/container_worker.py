@@ -14,7 +14,7 @@ from typing import Any
 
 from localkube.api_client import ApiError
 from localkube.kubelet.containers import termination as stopping
-from localkube.kubelet.containers.environment import ConfigError
+from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.images.image_manager import IMAGE_BACK_OFF, IMAGE_REASONS
 from localkube.kubelet.pods.container_spec import ContainerStart
@@ -27,6 +27,7 @@ from localkube.kubelet.status.container_state import EPHEMERAL, INIT, ContainerE
 from localkube.kubelet.status.restart_policy import (
     RESTART_ALL,
     backoff,
+    config_backoff,
     container_should_restart,
     crashes,
     is_sidecar,
@@ -40,7 +41,6 @@ from localkube.runtime.container_spec import UserSpec
 from localkube.runtime.messages import close_all
 from localkube.tasks import wait_for_first
 
-RETRY_SECONDS = 2.0
 START_FAILED = 128
 
 
@@ -59,6 +59,7 @@ class ContainerWorker:
         self._pod, self._kind = pod, kind
         self._init, self._ephemeral = kind == INIT, kind == EPHEMERAL
         self._crashes = 0
+        self._refusals, self._permanent = 0, False  # starts that its configuration did not allow
         self._probes: Prober | None = None
         self._ending: Process | None = None
         # Its run was ended in order to start it again, whatever its restart policy says.
@@ -76,13 +77,13 @@ class ContainerWorker:
     def record(self) -> ContainerRecord | None:
         return self._pod.records.get(self.name)
 
-    async def keep(self, *, begun: bool = False) -> None:
+    async def keep(self, *, started: bool = False) -> None:
         """Run it until its restart policy ends it; ``begun`` skips the first start."""
         pod = self._pod
         while True:
-            if not begun and not pod.stopping.is_set():
+            if not started and not pod.stopping.is_set():
                 await self.begin()
-            begun = False
+            started = False
             if process := self.process:
                 if pod.stopping.is_set() and self._ending is not process:
                     # It was started while the others were asked to end.
@@ -90,7 +91,8 @@ class ContainerWorker:
                 result = await process.wait()
                 self._ended(result)
                 del pod.processes[self.name]
-                self._clear(self.record.restart_count)
+                if self.record:
+                    self._clear(self.record.restart_count)
             record = self.record
             if record is None or pod.stopping.is_set() or pod.restarting.is_set():
                 return
@@ -98,7 +100,7 @@ class ContainerWorker:
                 pod.restart_all()
                 return
             if record.state == "waiting":
-                await self._pause(RETRY_SECONDS)
+                await self._pause(config_backoff(self._refusals, permanent=self._permanent))
             elif self._restarts(record):
                 await self._back_off(record)
             else:
@@ -121,6 +123,7 @@ class ContainerWorker:
         """Start it once, with its postStart hook, unless it runs or has ended for good."""
         if self.process is None and (self.record is None or self.record.state == "waiting"):
             await self._start()
+            self._report_replaced()
 
     def update(self, container: Mapping[str, Any]) -> None:
         """Take a newer version of its specification; a run with another image is replaced.
@@ -129,7 +132,7 @@ class ContainerWorker:
         """
         changed, self.container = container["image"] != self.container["image"], container
         if changed:
-            self._crashes = 0
+            self._crashes = self._refusals = 0
             self._updated.set()
             self._check_definition()
 
@@ -141,8 +144,8 @@ class ContainerWorker:
 
     def _check_definition(self) -> None:
         """Replace a run of another image than the specification's."""
-        record, kept = self.record, self._ephemeral or (self._init and not self.sidecar)
-        if record and record.state == "running" and record.image != self.container["image"] and not kept:
+        record, is_fixed = self.record, self._ephemeral or (self._init and not self.sidecar)
+        if record and record.state == "running" and record.image != self.container["image"] and not is_fixed:
             role, restarts = ("Init container", "") if self._init else ("Container", ", will be restarted")
             self.replace(f"{role} {self.name} definition changed{restarts}")
 
@@ -152,11 +155,8 @@ class ContainerWorker:
         if self._ephemeral or process is None or record is None or record.state != "running":
             return not self._resizing
         differing = changed(record.resources or {}, self.container.get("resources") or {})
-        restarts = {
-            policy["resourceName"]
-            for policy in self.container.get("resizePolicy") or []
-            if policy["restartPolicy"] == "RestartContainer"
-        }
+        rules = self.container.get("resizePolicy") or []
+        restarts = {rule["resourceName"] for rule in rules if rule["restartPolicy"] == "RestartContainer"}
         if differing & restarts:
             self._resizing = True
             self.replace(f"Container {self.name} resize requires restart")
@@ -188,16 +188,14 @@ class ContainerWorker:
             return
         self._ending = process
         self._event("Killing", message or f"Stopping container {self.name}")
-        has_hook = (self.container.get("lifecycle") or {}).get("preStop")
-        hook = self._pre_stop if has_hook else None
-        wanted = (self.container.get("lifecycle") or {}).get("stopSignal") or self._stop_signal
+        lifecycle = self.container.get("lifecycle") or {}
         await stopping.end(
             process,
             grace=grace,
             kill=self._pod.kill,
-            hook=hook,
+            hook=self._pre_stop if lifecycle.get("preStop") else None,
             after=after or (),
-            stop_signal=stopping.signal_number(wanted),
+            stop_signal=stopping.signal_number(lifecycle.get("stopSignal") or self._stop_signal),
         )
 
     def wake(self) -> None:
@@ -227,7 +225,7 @@ class ContainerWorker:
                 pod.pod,
                 self.container,
                 node=pod.node,
-                address=pod.address,
+                address=pod.address or "",
                 volumes=pod.volumes,
                 restart=count,
                 target=self._target_identity(),
@@ -237,9 +235,11 @@ class ContainerWorker:
                 "run", id=identity, pod=pod.uid, **vars(request)
             )
         except (ConfigError, VolumeError) as error:
+            self._refusals += 1
+            self._permanent = isinstance(error, ConfigError) and error.permanent
             self._wait(error.reason, error.message, count, last)
         except ApiError as error:
-            self._wait("CreateContainerConfigError", str(error), count, last)
+            self._wait("CreateContainerConfigError", error.message, count, last)
         except RuntimeCallError as error:
             pod.runtime.limits.ended(identity)
             await pod.runtime.files.remove_writable_layer(pod.uid, self.name, count)
@@ -250,6 +250,7 @@ class ContainerWorker:
             pod.records[self.name] = self._refused(identity, error.message, count, last)
             pod.report()
         else:
+            self._refusals = 0
             process = self.take(entry, descriptors, count=count)
             how = " by the forkserver" if entry.get("forked") else ""
             self._event("Started", f"Container {self.name} started{how}")
@@ -389,6 +390,7 @@ class ContainerWorker:
 
     def _probed(self) -> None:
         record, probes = self.record, self._probes
+        assert record is not None and probes is not None
         self._pod.records[self.name] = replace(record, started=probes.started, ready=probes.ready)
         if probes.started:
             self.started.set()
@@ -408,12 +410,14 @@ class ContainerWorker:
     async def _pre_stop(self) -> None:
         try:
             action = self.container["lifecycle"]["preStop"]
+            assert self._ending is not None
             await self._pod.runtime.handlers.hook(action, self._target(self._ending))
         except HandlerError:
             self._event("FailedPreStopHook", "PreStopHook failed", warning=True)
 
     def _ended(self, result: ContainerExit) -> None:
         pod, runtime, record = self._pod, self._pod.runtime, self.record
+        assert record is not None
         self.abandon()
         self._probes, self._ending = None, None
         self.started.clear()
@@ -421,8 +425,17 @@ class ContainerWorker:
             pod.uid, self.container, record.restart_count, result.code
         )
         over = runtime.limits.ended(record.container_id) and result.code != 0
+        if self._replaced and not pod.stopping.is_set() and not pod.restarting.is_set():
+            # As from a kubelet, whose pod worker replaces a container before it reports again.
+            pod.replaced[self.name] = record
         pod.records[self.name] = records.ended(record, result, message=message, out_of_memory=over)
-        pod.report(ended=record.container_id)
+        if self.name not in pod.replaced:
+            pod.report(ended=record.container_id)
+
+    def _report_replaced(self) -> None:
+        """Report the end of a run that is started again, and what has come after it."""
+        if record := self._pod.replaced.pop(self.name, None):
+            self._pod.report(ended=record.container_id)
 
     def _restarts_all(self, record: ContainerRecord) -> bool:
         return not self._replaced and restart_action(self.container, record.exit_code) == RESTART_ALL
@@ -434,6 +447,7 @@ class ContainerWorker:
 
     async def _back_off(self, record: ContainerRecord) -> None:
         pod = self._pod
+        assert record.finished_at is not None
         ran_for = record.finished_at - (record.started_at or record.finished_at)
         self._crashes = crashes(self._crashes, ran_for=ran_for)
         delay = backoff(self._crashes)
@@ -443,6 +457,7 @@ class ContainerWorker:
             waiting = replace(waiting, reason="ContainerCreating", message="")
         pod.records[self.name] = waiting
         if delay:
+            self._report_replaced()
             self._event("BackOff", f"Back-off restarting failed container {self.name}", warning=True)
             pod.report()
             await self._pause(delay)
@@ -451,7 +466,7 @@ class ContainerWorker:
 
     def _target_identity(self) -> str:
         """Find the container that an ephemeral one was made to look into."""
-        name = self.container.get("targetContainerName")
+        name = self.container.get("targetContainerName") or ""
         target = self._pod.processes.get(name)
         if name and (target is None or not target.running):
             raise ConfigError(f"unable to find target container {name}")
@@ -466,7 +481,7 @@ class ContainerWorker:
         return self._init and is_sidecar(self.container)
 
     def _target(self, process: Process) -> ProbeTarget:
-        return ProbeTarget(process.identity, self.container, self._pod.address)
+        return ProbeTarget(process.identity, self.container, self._pod.address or "")
 
     def _event(self, reason: str, message: str, *, warning: bool = False) -> None:
         self._pod.event(reason, message, warning=warning, container=f"spec.{self._kind}{{{self.name}}}")

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from localkube.api_client import Api, ApiError, Informer, object_key
+from localkube.api_path import api_path
 
 log = logging.getLogger(__name__)
 
@@ -67,11 +68,11 @@ class MirrorPods:
     """Keeps mirror pods in the API as they are wanted.
 
     Args:
-        names: Of the nodes whose mirror pods these are.
+        clients: Of the nodes whose mirror pods these are, by their names.
     """
 
-    def __init__(self, api: Api, *, nodes: Informer, pods: Informer, names: frozenset[str]) -> None:
-        self._api, self._nodes, self._pods, self._names = api, nodes, pods, names
+    def __init__(self, clients: Mapping[str, Api], *, nodes: Informer, pods: Informer) -> None:
+        self._clients, self._nodes, self._pods = clients, nodes, pods
         self._wanted: dict[Key, Object] = {}
         self._changed = asyncio.Event()
         pods.subscribe(self._seen)
@@ -105,9 +106,9 @@ class MirrorPods:
 
     async def _reconcile(self) -> bool:
         """Bring the API in line; False when it has to be tried again."""
-        there = {key: pod for key, pod in self._pods.store.items() if self._is_ours(pod)}
+        mirrors = {key: pod for key, pod in self._pods.store.items() if self._is_ours(pod)}
         done = True
-        for key, mirror in there.items():
+        for key, mirror in mirrors.items():
             wanted = self._wanted.get(key)
             if wanted is None or not self._is_current(mirror, wanted):
                 done &= await self._delete(mirror)
@@ -122,7 +123,8 @@ class MirrorPods:
             return False
         namespace, name = object_key(pod)
         try:
-            await self._api.post(f"/api/v1/namespaces/{namespace}/pods", mirror_of(pod, node=node))
+            api = self._clients[pod["spec"]["nodeName"]]
+            await api.post(api_path("v1/pods", namespace=namespace), mirror_of(pod, node=node))
         except ApiError as error:
             log.info("mirror of %s/%s: %s", namespace, name, error)
             return error.status in (409, 422)
@@ -132,7 +134,8 @@ class MirrorPods:
         namespace, name = object_key(pod)
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": pod["metadata"]["uid"]}}
         try:
-            await self._api.delete(f"/api/v1/namespaces/{namespace}/pods/{name}", body)
+            api = self._clients[pod["spec"]["nodeName"]]
+            await api.delete(api_path("v1/pods", namespace=namespace, name=name), body)
         except ApiError as error:
             return error.status in (404, 409)
         return True
@@ -142,8 +145,8 @@ class MirrorPods:
             self._changed.set()
 
     def _is_ours(self, pod: Object) -> bool:
-        return is_mirror(pod) and pod["spec"].get("nodeName") in self._names
+        return is_mirror(pod) and pod["spec"].get("nodeName") in self._clients
 
     @staticmethod
-    def _is_current(mirror: Object, wanted: Object) -> bool:
-        return is_mirror_of(mirror, wanted) and not mirror["metadata"].get("deletionTimestamp")
+    def _is_current(mirror: Object, pod: Object) -> bool:
+        return is_mirror_of(mirror, pod) and not mirror["metadata"].get("deletionTimestamp")

@@ -94,7 +94,8 @@ class Resolver:
     @classmethod
     def parse(cls, text: str) -> "Resolver":
         """Read a resolv.conf; of several ``search`` lines the last one counts."""
-        servers, searches, options = [], [], {}
+        servers, searches = [], []
+        options: dict[str, str] = {}
         for line in text.splitlines():
             match line.split():
                 case ["nameserver", server, *_]:
@@ -129,8 +130,8 @@ def resolver(pod: Object, *, cluster: str, of_node: Resolver) -> tuple[Resolver,
     elif policy == "Default" or (policy == "ClusterFirst" and spec.get("hostNetwork")):
         base = of_node
     else:
-        own = f"{pod['metadata']['namespace']}.svc.{DOMAIN}"
-        base = Resolver((cluster,), (own, f"svc.{DOMAIN}", DOMAIN), ("ndots:5",))
+        namespace_domain = f"{pod['metadata']['namespace']}.svc.{DOMAIN}"
+        base = Resolver((cluster,), (namespace_domain, f"svc.{DOMAIN}", DOMAIN), ("ndots:5",))
     config = spec.get("dnsConfig") or {}
     options = {word.partition(":")[0]: word for word in base.options}
     for option in config.get("options") or ():
@@ -141,23 +142,23 @@ def resolver(pod: Object, *, cluster: str, of_node: Resolver) -> tuple[Resolver,
     return _within_limits(Resolver(servers, searches, tuple(options.values())))
 
 
-def _within_limits(wanted: Resolver) -> tuple[Resolver, list[str]]:
+def _within_limits(resolver: Resolver) -> tuple[Resolver, list[str]]:
     left_out = []
-    servers = wanted.servers[:MOST_SERVERS]
-    if servers != wanted.servers:
+    servers = resolver.servers[:MOST_SERVERS]
+    if servers != resolver.servers:
         left_out.append(
             "Nameserver limits were exceeded, some nameservers have been omitted, "
             f"the applied nameserver line is: {' '.join(servers)}"
         )
-    searches = tuple(search for search in wanted.searches[:MOST_SEARCHES] if len(search) <= MOST_DOMAIN)
+    searches = tuple(search for search in resolver.searches[:MOST_SEARCHES] if len(search) <= MOST_DOMAIN)
     while len(" ".join(searches)) > MOST_SEARCH_CHARACTERS:
         searches = searches[:-1]
-    if searches != wanted.searches:
+    if searches != resolver.searches:
         left_out.append(
             "Search Line limits were exceeded, some search paths have been omitted, "
             f"the applied search line is: {' '.join(searches)}"
         )
-    return replace(wanted, servers=servers, searches=searches), left_out
+    return replace(resolver, servers=servers, searches=searches), left_out
 
 
 def of_machine(name: str) -> str:

@@ -83,7 +83,7 @@ class PlainPods:
         self, paths: Mapping[str, tuple[str, bool]], address: str, hostname: str, namespace: str
     ) -> str:
         """Format the description that ``preload/pod.c`` reads."""
-        lines = [
+        lines: list[tuple[str, ...]] = [
             ("address", address),
             ("octet", str(self.addresses.octet)),
             ("low", str(self.addresses.low)),
@@ -95,7 +95,7 @@ class PlainPods:
             for domain in (f"{namespace}.svc.cluster.local", "svc.cluster.local", "cluster.local")
         ]
         lines += [("host", name, ip) for name, ip in _hosts(paths["/etc/hosts"][0])]
-        lines += [("path", "ro" if ro else "rw", seen, real) for seen, (real, ro) in paths.items()]
+        lines += [("path", "ro" if ro else "rw", shown, real) for shown, (real, ro) in paths.items()]
         return "".join("\t".join(line) + "\n" for line in lines)
 
     def _help_static(
@@ -107,9 +107,9 @@ class PlainPods:
         address: str,
     ) -> tuple[tuple[str, ...], dict[str, str]]:
         """Give a statically linked program real paths, addresses and a kubeconfig."""
-        own, _ = self.addresses.reach(address, 0)
-        program, *rest = (_ANY.sub(own, word) for word in args)
-        volumes = {seen: real for seen, (real, _) in paths.items()}
+        address_here, _ = self.addresses.reach(address, 0)
+        program, *rest = (_ANY.sub(address_here, word) for word in args)
+        volumes = {shown: real for shown, (real, _) in paths.items()}
         host, port = self.addresses.reach(*API_SERVER)
         changed = {name: _in_words(value, volumes) for name, value in env.items() if name != "PATH"} | {
             "PATH": env["PATH"],
@@ -137,9 +137,9 @@ def _paths(mounts: Iterable[MountSpec], directory: Path) -> dict[str, tuple[str,
                     source = location(place)
             paths[target] = (source, mount.readonly)
         elif target != SHARED_MEMORY:
-            made = directory / f"scratch-{number}"
-            made.mkdir(mode=0o700, exist_ok=True)
-            paths[target] = (str(made), False)
+            scratch = directory / f"scratch-{number}"
+            scratch.mkdir(mode=0o700, exist_ok=True)
+            paths[target] = (str(scratch), False)
     for name, other_name in OTHER_NAMES.items():
         if name in paths:
             paths.setdefault(other_name, paths[name])
@@ -151,13 +151,13 @@ def _mount_points(paths: Mapping[str, tuple[str, bool]], directory: Path) -> dic
 
     They list what is mounted below. So do scratch directories, by links for statically linked programs.
     """
-    made = {}
+    points = {}
     for target, (source, _) in paths.items():
         around = next((str(folder) for folder in Path(target).parents if str(folder) in paths), None)
         if around is None:
             lacking = [folder for folder in Path(target).parents if not os.path.lexists(folder)]
             for folder in lacking:
-                made[str(folder)] = (str(directory / "lacking" / str(folder).lstrip("/")), False)
+                points[str(folder)] = (str(directory / "lacking" / str(folder).lstrip("/")), False)
             link = directory / "lacking" / target.lstrip("/") if lacking else None
         else:
             real = Path(paths[around][0])
@@ -165,11 +165,11 @@ def _mount_points(paths: Mapping[str, tuple[str, bool]], directory: Path) -> dic
         if link is not None and not os.path.lexists(link):
             link.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             link.symlink_to(source)
-    return made
+    return points
 
 
 def _pairs(paths: Mapping[str, tuple[str, bool]]) -> tuple[tuple[str, str], ...]:
-    return tuple((seen, real) for seen, (real, _) in paths.items())
+    return tuple((shown, real) for shown, (real, _) in paths.items())
 
 
 def _hosts(path: str) -> list[tuple[str, str]]:
@@ -186,7 +186,7 @@ def _in_words(text: str, paths: Mapping[str, str]) -> str:
         >>> _in_words("--cert=/certs/tls.crt", {"/certs": "/real"})
         '--cert=/real/tls.crt'
     """
-    longest_first = "|".join(re.escape(seen) for seen in sorted(paths, key=len, reverse=True))
+    longest_first = "|".join(re.escape(shown) for shown in sorted(paths, key=len, reverse=True))
     # In one pass: a real path may begin with what the pod sees as another volume.
     return re.sub(rf"(?<![^=:,])(?:{longest_first})(?=$|[/:,])", lambda match: paths[match.group()], text)
 

@@ -1,7 +1,6 @@
 """The lifecycle of one pod: sandbox, volumes, containers in their order, end, deletion.
 
-One task per pod. Containers survive this process, because they are the runtime's; the rest of the state is in
-the API.
+One task per pod. Containers survive this process, because they are the runtime's; the API has the rest.
 """
 
 import asyncio
@@ -13,7 +12,9 @@ from datetime import datetime
 from typing import Any
 
 from localkube.api_client import ApiError
+from localkube.api_path import api_path
 from localkube.kubelet.containers.termination import waits_for
+from localkube.kubelet.heartbeat import stalled, work_of
 from localkube.kubelet.nodes.node import is_ready
 from localkube.kubelet.nodes.virtual_node import VirtualNode
 from localkube.kubelet.plugins.rpc import PluginError
@@ -50,8 +51,7 @@ log = logging.getLogger(__name__)
 
 OWN_PROCESSES = "the pod has the user of the cluster's own processes, and could end them"
 RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
-EVICTION_GRACE_SECONDS = 1.0
-RESTART_SECONDS = 1.0
+EVICTION_GRACE_SECONDS, RESTART_SECONDS = 1.0, 1.0
 
 
 class PodWorker(PodState):
@@ -80,8 +80,7 @@ class PodWorker(PodState):
         self.resources = PodResize(self, pod)
         # The specification has what the node has allocated, where that is not what it wants.
         self.pod = self.resources.pod
-        self._prepared = False  # sandbox and volumes
-        self.finished = False
+        self._prepared = self.finished = False  # prepared: sandbox and volumes
         spec = pod["spec"]
         self._inits = [ContainerWorker(self, c, kind=INIT) for c in spec.get(INIT) or []]
         self._main = [ContainerWorker(self, c, kind=MAIN) for c in spec[MAIN]]
@@ -89,7 +88,7 @@ class PodWorker(PodState):
         workers = [*self._inits, *self._main, *self._ephemeral]
         self.containers: dict[str, ContainerWorker] = {worker.name: worker for worker in workers}
         # Containers that do not keep the pod alive: sidecars and ephemeral ones. None before it is prepared.
-        self._beside: list[asyncio.Task] | None = None
+        self._beside: list[asyncio.Task[None]] | None = None
         self._updated = asyncio.Event()
         self._override: tuple[str, str, str] | None = None
         self._reports = StatusManager(
@@ -101,7 +100,7 @@ class PodWorker(PodState):
             status=self._status,
             answered=self._update,
         )
-        self._task: asyncio.Task | None = None
+        self._task: asyncio.Task[None] | None = None
         self._had_devices: dict[str, list[dict[str, Any]]] = {}  # the last status comes after their release
         before = pod.get("status") or {}
         self._rejected = before.get("phase") in TERMINAL and "containerStatuses" not in before
@@ -116,7 +115,8 @@ class PodWorker(PodState):
         self.pool.add(self.pod, report=self.report)
         if self._is_new:
             self._starting.begin(self.uid)
-        self._task = start_task(self._run(), name=f"pod {self._path}")
+        with work_of(self.pod):
+            self._task = start_task(self._run(), name=f"pod {self._path}")
 
     def changed(self, pod: Mapping[str, Any]) -> None:
         """Take a newer version of the pod's object."""
@@ -238,6 +238,9 @@ class PodWorker(PodState):
                 self._rejected = True
                 self._override = ("Failed", reason, f"Pod was rejected: {message}")
             elif self.pod.get("status", {}).get("phase") not in TERMINAL:
+                if broken := stalled(self._starting.stalls.get(self.uid, 0)):
+                    self.event(*broken[1:], warning=True)
+                    await self.stop(grace=EVICTION_GRACE_SECONDS, override=broken)
                 deadline = self.in_background(self._watch_deadline())
                 await self._sync_with_retry()
                 deadline.cancel()
@@ -246,6 +249,7 @@ class PodWorker(PodState):
             await self._release()
             self._reports.soon()
             await self._reports.sent()
+            await self._volume_manager.release(self.pod)
         except RuntimeExited:
             log.info("pod %s: the runtime has ended", self._path)
 
@@ -255,14 +259,14 @@ class PodWorker(PodState):
             return EVICTED[1], pressure
         if self.pool.shutting_down:
             return "NodeShutdown", "Pod was rejected as the node is shutting down."
-        node = self.node.object or {}
-        if not admission.fits(self.pod, node):
+        node = self.node.object
+        if not admission.fits(self.pod, node or {}):
             node = None  # its labels may just have changed
             with contextlib.suppress(ApiError):
-                node = await self.node.api.get(f"/api/v1/nodes/{self.node.name}")
+                node = await self.node.api.get(api_path("v1/nodes", name=self.node.name))
         shortage = self.pool.allocations.shortage(self.uid, requests(self.pod))
-        others = self.pool.others(self.uid)
-        if refused := admission.refusal(self.pod, others=others, node=node, shortage=shortage):
+        other_pods = self.pool.others(self.uid)
+        if refused := admission.refusal(self.pod, other_pods=other_pods, node=node, shortage=shortage):
             return refused
         try:
             await self.pool.devices.allocate(self.pod)
@@ -305,14 +309,14 @@ class PodWorker(PodState):
         if await self._prepare():
             self._beside = [self.in_background(worker.keep()) for worker in self._ephemeral]
             while True:
-                sidecars: list[asyncio.Task] = []
+                sidecars: list[asyncio.Task[None]] = []
                 if await self._initialise(sidecars):
                     for worker in self._main:
                         # One after the other, since a postStart hook holds up what comes after it.
                         if not self.stopping.is_set() and not self.restarting.is_set():
                             await worker.begin()
                     self.in_background(self._started())
-                    await _together(worker.keep(begun=True) for worker in self._main)
+                    await _together(worker.keep(started=True) for worker in self._main)
                 if self.stopping.is_set() or not self.restarting.is_set():
                     break
                 await asyncio.gather(*sidecars)
@@ -344,21 +348,20 @@ class PodWorker(PodState):
         self.restarting.clear()
         self.report()
 
-    async def _initialise(self, sidecars: list[asyncio.Task]) -> bool:
-        """Run the init containers in their order; False when the pod ends with them, or all start again.
-
-        Sidecars go on beside what follows them; each has started before the next.
-        """
+    async def _initialise(self, sidecars: list[asyncio.Task[None]]) -> bool:
+        """Run init containers in order, sidecars beside them; False if the pod ends or all start again."""
         initialised = any(worker.record and worker.record.state != "waiting" for worker in self._main)
         for worker in self._inits:
             if worker.sidecar:
                 sidecars.append(self.in_background(worker.keep()))
+                assert self._beside is not None
                 self._beside.append(sidecars[-1])
                 if not initialised:
                     await wait_for_first(worker.started.wait(), self.stopping.wait(), self.restarting.wait())
                 continue
             await worker.keep()
-            if self.stopping.is_set() or self.restarting.is_set() or worker.record.exit_code != 0:
+            record, ends = worker.record, self.stopping.is_set() or self.restarting.is_set()
+            if ends or record is None or record.exit_code != 0:
                 return False
         return not self.stopping.is_set() and not self.restarting.is_set()
 
@@ -373,9 +376,9 @@ class PodWorker(PodState):
         """Make sandbox and volumes; False when the pod is stopped before. Harmless to repeat."""
 
         async def prepare() -> None:
-            in_node = self.pod["spec"].get("hostNetwork")
-            own, wanted = self.pool.settings.address, self.address
-            self.address = address = own if in_node else self.pool.address(self.uid, wanted=wanted)
+            in_node, pool = self.pod["spec"].get("hostNetwork"), self.pool
+            address = pool.settings.address if in_node else pool.address(self.uid, requested=self.address)
+            self.address = address
             if self.pool.directory.is_mounted_by(self.pod):
                 await self.pool.devices.open()
             await check_runtime_class(self.node.api, self.pod)
@@ -457,7 +460,7 @@ class PodWorker(PodState):
             return rejected_status(self.pod, override=self._override, start_time=self._start_time)
         status = pod_status(
             self.pod,
-            records=self.records,
+            records=self.records | self.replaced,
             resizes=[] if self.finished else list(self.resources.conditions.values()),
             # As from a kubelet, which mounts the volumes before it makes the sandbox.
             pod_ip=self.address if self._prepared or self._has_run else None,

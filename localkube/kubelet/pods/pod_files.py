@@ -1,10 +1,10 @@
 """What pods keep on the disk: where it is, and how it goes when a container or the pod has ended."""
 
-import asyncio
 import logging
 import os
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,29 @@ from localkube.kubelet.images.image_manager import ImageManager
 from localkube.kubelet.logs.container_log import segments
 from localkube.kubelet.pods.pod_ids import PodIds
 from localkube.kubelet.pods.starts import StartingPods
+from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.volumes.volume_manager import VolumeManager
-from localkube.runtime.trees import remove_tree
+from localkube.kubelet.work_pools import WALKS
+from localkube.runtime.trees import removal
 
 log = logging.getLogger(__name__)
 
-# Trees of files that are removed at the same time: each takes turns with this process's other work.
-REMOVALS_AT_ONCE = 2
+# What becomes a file's name. The API server has validated it in pods that come from there.
+_FILE_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9]{0,62}")
 MESSAGE_BYTES, FALLBACK_BYTES = 4096, 2048
 FALLBACK_LINES = 80
+
+
+def check_file_names(pod: Mapping[str, Any]) -> None:
+    """Check the names by which a pod has files: its uid, and the names of its containers and volumes.
+
+    Raises:
+        ValueError: One is no DNS label, and could lead elsewhere.
+    """
+    listed = [container for _, container in containers(pod)] + (pod["spec"].get("volumes") or [])
+    for name in (pod["metadata"]["uid"], *(item["name"] for item in listed)):
+        if not _FILE_NAME.fullmatch(name):
+            raise ValueError(f"{name[:80]!r} is no name of a pod, container or volume")
 
 
 @dataclass(frozen=True)
@@ -40,7 +54,6 @@ class PodFiles:
     starting: StartingPods
     volumes: VolumeManager
     images: ImageManager
-    removing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REMOVALS_AT_ONCE))
 
     def network_files(self, uid: str) -> Path:
         """The directory of the pod's hosts, hostname and resolv.conf, which its containers may write."""
@@ -63,8 +76,7 @@ class PodFiles:
         self.images.forget(uid)
 
     async def _remove(self, directory: Path) -> None:
-        async with self.removing:
-            await asyncio.to_thread(remove_tree, directory)
+        await WALKS.walk(removal(directory))
 
     async def remove_written(self, uid: str) -> None:
         """Remove what a pod that has ended has stored, but for its logs: the disk is short."""

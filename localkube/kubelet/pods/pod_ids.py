@@ -73,10 +73,10 @@ class PodIds:
 
     def _free(self) -> int:
         """Choose any free range: another cluster of this machine is likely to choose another one."""
-        taken = set(self._indices.values())
-        if len(taken) >= self._ranges.count:
+        in_use = set(self._indices.values())
+        if len(in_use) >= self._ranges.count:
             raise RuntimeCallError("sandbox", f"all {self._ranges.count} ranges of user ids are in use")
-        while (index := random.randrange(self._ranges.count)) in taken:
+        while (index := random.randrange(self._ranges.count)) in in_use:
             pass
         return index
 

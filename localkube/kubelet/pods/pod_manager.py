@@ -13,22 +13,27 @@ from typing import Any
 
 from localkube.api_client import Informer, object_key
 from localkube.kubelet.containers.process import Process
+from localkube.kubelet.heartbeat import work_of
 from localkube.kubelet.nodes.virtual_node import ISOLATED, STOPPED, VirtualNode
 from localkube.kubelet.pods.container_runtime import ContainerRuntime
 from localkube.kubelet.pods.mirror_pods import MIRROR, is_mirror, is_mirror_of, with_status
 from localkube.kubelet.pods.pod import PodWorker
+from localkube.kubelet.pods.pod_files import check_file_names
 from localkube.kubelet.pods.reattach import reattach, restore
 from localkube.kubelet.pods.sandboxes import Sandboxes
 from localkube.kubelet.resources.stats import RunningContainer
 from localkube.kubelet.status.container_state import latest_run
 from localkube.kubelet.streaming import port_forward
 from localkube.kubelet.volumes.volume_manager import VolumeError, VolumeManager
-from localkube.runtime.trees import remove_tree
+from localkube.kubelet.work_pools import WALKS
+from localkube.runtime.trees import removal
 from localkube.tasks import start_task
 
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS, SECRET_SECONDS = 60, 2
+# Certificates are smaller than what is read again every two seconds.
+SMALL = 1 << 18
 EXIT_POLL_SECONDS = 0.01
 
 
@@ -55,7 +60,7 @@ class PodManager:
         self._workers: dict[str, PodWorker] = {}
         self._leaving: dict[str, PodWorker] = {}
         self._static: dict[str, Mapping[str, Any]] = {}
-        self._ends: dict[tuple[str, str], asyncio.Task] = {}
+        self._ends: dict[tuple[str, str], asyncio.Task[None]] = {}
         runtime.logs.on_loss = self._log_lost
 
     async def run(self) -> None:
@@ -88,16 +93,16 @@ class PodManager:
     async def refresh_volumes(self) -> None:
         """Update ConfigMap, Secret and token files once a minute, as the kubelet does, for ever.
 
-        Pods with a Secret are updated sooner: operators write their certificates into one after they have
-        started, and do not serve until they see it.
+        Pods with a small Secret are updated sooner: operators write their certificates into one after they
+        have started, and do not serve until they see it.
         """
         for turn in itertools.count(1):
             await asyncio.sleep(SECRET_SECONDS)
             everyone = turn % (REFRESH_SECONDS // SECRET_SECONDS) == 0
             for worker in self.workers():
-                due = everyone or any(
-                    "secret" in volume for volume in worker.pod["spec"].get("volumes") or []
-                )
+                volumes = worker.pod["spec"].get("volumes") or []
+                is_small = self._volumes.shares.of_pod(worker.uid) < SMALL
+                due = everyone or (is_small and any("secret" in volume for volume in volumes))
                 try:
                     if due and not worker.finished and worker.volumes:
                         await self._volumes.refresh(worker.pod)
@@ -146,7 +151,7 @@ class PodManager:
             await self._sandboxes.remove(uid)
             await self._volumes.lose_memory(uid)
             with contextlib.suppress(OSError):  # removed with the pod, or by the next kubelet
-                await asyncio.to_thread(remove_tree, self._files.tmpfs / uid)
+                await WALKS.walk(removal(self._files.tmpfs / uid))
 
     async def reconcile(self, node: VirtualNode) -> None:
         """Bring the node's pods in line with the API."""
@@ -214,6 +219,7 @@ class PodManager:
         if node is None or node.state == STOPPED or uid in self._workers or is_mirror(pod):
             return None
         try:
+            check_file_names(pod)
             self._workers[uid] = self._make_worker(pod, node=node)
         except Exception:
             if uid not in self._static:
@@ -247,7 +253,8 @@ class PodManager:
         if worker := self._workers.pop(uid, None):
             # Its containers may still run, and the worker waits for their exits.
             self._leaving[uid] = worker
-            task = start_task(worker.discard(), name=f"discard {uid}")
+            with work_of(worker.pod):
+                task = start_task(worker.discard(), name=f"discard {uid}")
             task.add_done_callback(lambda _: self._leaving.pop(uid))
 
     async def _sweep(self, answer: Mapping[str, Any], known: set[str]) -> None:
@@ -295,7 +302,7 @@ class PodManager:
         """The log of the container's latest or previous run; None where there is none."""
         worker = self._workers.get(pod["metadata"]["uid"])
         run = latest_run(worker.records.get(container) if worker else None, previous=previous)
-        return None if run is None else self._files.log_path(worker.uid, container, run)
+        return None if worker is None or run is None else self._files.log_path(worker.uid, container, run)
 
     def waiting_reason(self, pod: Mapping[str, Any], container: str) -> str | None:
         """The reason why the container has not started yet; None once it has ever run."""

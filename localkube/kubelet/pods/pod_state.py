@@ -8,7 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
+from localkube.api_path import api_path
 from localkube.kubelet.containers.process import Process
+from localkube.kubelet.heartbeat import work_of
 from localkube.kubelet.nodes.virtual_node import VirtualNode
 from localkube.kubelet.pods.container_runtime import ContainerRuntime
 from localkube.kubelet.status.container_state import ContainerRecord
@@ -35,6 +37,8 @@ class PodState(ABC):
         stopping: Set while the pod is being ended.
         restarting: Set while its containers end because all of them start again.
         containers: Their workers, by name.
+        replaced: Runs that have ended in order to be started again; reported as they were until the next
+            one's state is known.
         clearing: How many ended containers' files are being removed.
         quiet: Set while no container runs, and what those wrote that did is gone.
     """
@@ -46,13 +50,14 @@ class PodState(ABC):
         self.address: str | None = None
         self.volumes: dict[str, MountedVolume] = {}
         self.records: dict[str, ContainerRecord] = {}
+        self.replaced: dict[str, ContainerRecord] = {}
         self.processes: dict[str, Process] = {}
         self.containers: Mapping[str, ResizedContainer] = {}
         self.early: dict[str, dict[str, Any]] = {}
         self.stopping, self.restarting, self.quiet = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self.quiet.set()
         self.clearing = 0
-        self._background: set[asyncio.Task] = set()
+        self._background: set[asyncio.Task[None]] = set()
         self._deleting: float | None = None
 
     @abstractmethod
@@ -89,8 +94,9 @@ class PodState(ABC):
     async def kill(self, process: Process, number: int) -> None:
         await self.runtime.client.call("kill", id=process.identity, signal=int(number))
 
-    def in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task:
-        task = start_task(work, name=f"background {self._path}")
+    def in_background(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
+        with work_of(self.pod):
+            task = start_task(work, name=f"background {self._path}")
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
@@ -98,4 +104,4 @@ class PodState(ABC):
     @property
     def _path(self) -> str:
         meta = self.pod["metadata"]
-        return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+        return api_path("v1/pods", namespace=meta["namespace"], name=meta["name"])

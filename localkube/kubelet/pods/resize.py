@@ -30,7 +30,7 @@ class PodResize:
     """The resources of one pod.
 
     Attributes:
-        wanted: The newest object.
+        requested: The newest object.
         conditions: Of the pod, by type: what is pending or in progress.
     """
 
@@ -40,7 +40,7 @@ class PodResize:
         self._allocations: Allocations = worker.pool.allocations
         self._allocated = {name: container.get("resources") or {} for name, container in _resizable(pod)}
         self._allocated |= _reported(pod)
-        self._task: asyncio.Task | None = None
+        self._task: asyncio.Task[None] | None = None
         before = (pod.get("status") or {}).get("conditions") or []
         self.conditions = {
             condition["type"]: condition for condition in before if condition["type"] in RESIZES
@@ -76,24 +76,24 @@ class PodResize:
         if all(self._agrees(name, container) for name, container in _resizable(pod)):
             self.conditions.pop(PENDING, None)
         elif not worker.stopping.is_set():
-            wanted, generation = requests(pod), pod["metadata"].get("generation")
-            if shortage := self._allocations.shortage(worker.uid, wanted):
-                self._defer(shortage, wanted, generation)
+            requested, generation = requests(pod), pod["metadata"].get("generation")
+            if shortage := self._allocations.shortage(worker.uid, requested):
+                self._defer(shortage, requested, generation)
             else:
                 self._allocated |= {
                     name: container.get("resources") or {} for name, container in _resizable(pod)
                 }
                 self.conditions = {IN_PROGRESS: _condition(IN_PROGRESS, "", "", generation)}
                 self._event("ResizeStarted", "Pod resize started", generation)
-                self._allocations.allocate(worker.uid, wanted)
+                self._allocations.allocate(worker.uid, requested)
         return before != self.conditions
 
-    def _defer(self, shortage: str, wanted: dict[str, int], generation: int | None) -> None:
+    def _defer(self, shortage: str, requested: dict[str, int], generation: int | None) -> None:
         known = self.conditions.get(PENDING, {})
         self.conditions[PENDING] = _condition(PENDING, "Deferred", shortage, generation)
         if known.get("observedGeneration") != generation:
             self._event("ResizeDeferred", "Pod resize Deferred", generation, error=shortage)
-        self._allocations.wait(self.wanted, wanted, self._worker.sync_containers)
+        self._allocations.wait(self.wanted, requested, self._worker.sync_containers)
 
     def actuate(self) -> None:
         """Give its containers what they were allocated, now or as soon as they allow it."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from localkube.api_client import Api, find
+from localkube.api_path import api_path
 from localkube.runtime.client import RuntimeCallError
 
 # Each is this runtime. That of the GPU operator adds devices, which device plugins ask for as well; the last
@@ -23,7 +24,7 @@ async def check_runtime_class(api: Api, pod: Mapping[str, Any]) -> None:
     name = pod["spec"].get("runtimeClassName")
     if not name:
         return
-    runtime_class = await find(api, f"/apis/node.k8s.io/v1/runtimeclasses/{name}")
+    runtime_class = await find(api, api_path("node.k8s.io/v1/runtimeclasses", name=name))
     if runtime_class is None:
         raise RuntimeCallError("sandbox", f'runtimeclass.node.k8s.io "{name}" not found')
     if runtime_class["handler"] not in HANDLERS:

@@ -39,8 +39,8 @@ class Sandboxes:
         """
         hostname, full = network_files.hostname(pod, node=node.name)
         if not pod["spec"].get("hostNetwork"):
-            seen, _ = self.addresses.reach(address, 0)
-            self.namespaces.add(seen, pod["metadata"]["namespace"])
+            reachable, _ = self.addresses.reach(address, 0)
+            self.namespaces.add(reachable, pod["metadata"]["namespace"])
 
         # The request is on its way while the files are written.
         running = self._run(pod, address, hostname, fresh=fresh)

@@ -5,14 +5,20 @@ On a machine with few cores the files of a pod that is gone, and Events, would t
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
 LONGEST_SECONDS = 2.0
 
 
 class StartingPods:
-    """Counts the pods that start; one that takes longer, as with an image to pull, no longer counts."""
+    """Counts the pods that start; one that takes longer, as with an image to pull, no longer counts.
 
-    def __init__(self) -> None:
+    Args:
+        stalls: How often the work of each pod has made the kubelet stand still, by uid.
+    """
+
+    def __init__(self, stalls: Mapping[str, int] | None = None) -> None:
+        self.stalls = stalls or {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._none = asyncio.Event()
         self._none.set()

@@ -132,7 +132,7 @@ def static_pod(manifest: Object, *, node: str, source: str) -> dict[str, Any]:
         )
     metadata = manifest["metadata"]
     uid = config_hash(manifest, node=node, source=source)
-    seen = {HASH: uid, SOURCE: "file", SEEN: timestamp(time.time())}
+    annotations = {HASH: uid, SOURCE: "file", SEEN: timestamp(time.time())}
     tolerations = [
         *(manifest["spec"].get("tolerations") or ()),
         {"operator": "Exists", "effect": "NoExecute"},
@@ -148,7 +148,7 @@ def static_pod(manifest: Object, *, node: str, source: str) -> dict[str, Any]:
             **metadata,
             "name": f"{metadata['name']}-{node}",
             "namespace": metadata.get("namespace") or "default",
-            "annotations": (metadata.get("annotations") or {}) | seen,
+            "annotations": (metadata.get("annotations") or {}) | annotations,
             "uid": uid,
         },
         "spec": spec,
@@ -156,13 +156,13 @@ def static_pod(manifest: Object, *, node: str, source: str) -> dict[str, Any]:
 
 
 def _with_defaults(container: Object) -> dict[str, Any]:
-    made = CONTAINER_DEFAULTS | dict(container)
+    complete = CONTAINER_DEFAULTS | dict(container)
     for kind in ("startupProbe", "readinessProbe", "livenessProbe"):
-        if made.get(kind):
-            made[kind] = PROBE_DEFAULTS | made[kind]
-    if made.get("ports"):
-        made["ports"] = [{"protocol": "TCP"} | port for port in made["ports"]]
-    return made
+        if complete.get(kind):
+            complete[kind] = PROBE_DEFAULTS | complete[kind]
+    if complete.get("ports"):
+        complete["ports"] = [{"protocol": "TCP"} | port for port in complete["ports"]]
+    return complete
 
 
 def _manifests(folder: Path) -> list[Path]:

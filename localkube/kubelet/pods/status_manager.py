@@ -47,7 +47,7 @@ class StatusManager:
         self._ended: list[str] = []
         self._dirty = False
         self._gone = False
-        self._task: asyncio.Task | None = None
+        self._task: asyncio.Task[None] | None = None
 
     def soon(self, *, ended: str | None = None) -> None:
         """Report the status, with all changes until it is sent; ``ended`` names an exited container."""

@@ -15,7 +15,7 @@ from urllib.parse import urljoin, urlsplit
 import aiohttp
 from yarl import URL
 
-from localkube.kubelet.containers.environment import expand
+from localkube.kubelet.containers.expansion import ArgumentSpace, ConfigError, expand_words
 from localkube.network.addresses import Addresses
 from localkube.runtime.client import RuntimeCallError
 
@@ -64,7 +64,11 @@ class Handlers:
         if action.get("exec"):
             # Only what stands in the manifest is known to the kubelet's expansion here.
             static = {entry["name"]: entry.get("value") or "" for entry in target.container.get("env") or []}
-            command = [expand(word, static) for word in action["exec"].get("command") or []]
+            try:
+                words = action["exec"].get("command") or []
+                command = expand_words(words, static, ArgumentSpace(), what="the probe's command")
+            except ConfigError as error:
+                return ProbeResult(False, error.message)
             return await self._exec(command, target, timeout)
         if action.get("httpGet"):
             return await self._http_probe(action["httpGet"], target, timeout)
@@ -97,9 +101,8 @@ class Handlers:
         try:
             code, output = await self._execute(target.identity, command, timeout)
         except TimeoutError:
-            return ProbeResult(
-                False, f'command timed out: "{" ".join(command)}" timed out after {timeout:g}s'
-            )
+            shown = " ".join(command)[:OUTPUT_BYTES]
+            return ProbeResult(False, f'command timed out: "{shown}" timed out after {timeout:g}s')
         except RuntimeCallError as error:
             raise HandlerError(error.message) from error
         return ProbeResult(code == 0, output[:OUTPUT_BYTES].decode(errors="replace"))
@@ -146,7 +149,7 @@ class Handlers:
             return None, f'Get "{url}": {late}'
         except aiohttp.ClientConnectorError as error:
             at = urlsplit(url)
-            return None, f'Get "{url}": {_dial_error(at.hostname, at.port or port, error.os_error)}'
+            return None, f'Get "{url}": {_dial_error(at.hostname or "", at.port or port, error.os_error)}'
         except (aiohttp.ClientError, OSError, ValueError) as error:
             is_eof = isinstance(error, aiohttp.ServerDisconnectedError)
             return None, f'Get "{url}": {"EOF" if is_eof else error}'
@@ -157,7 +160,7 @@ class Handlers:
         """GET one URL; return status, beginning of the body, and the target of a redirect."""
         at = urlsplit(url)
         port = at.port or (443 if at.scheme == "https" else 80)
-        netloc = "{}:{}".format(*self._addresses.reach(at.hostname, port))
+        netloc = "{}:{}".format(*self._addresses.reach(at.hostname or "", port))
         if not any(name.lower() == "host" for name, _ in headers):
             headers = [("Host", at.netloc), *headers]
         target = URL(at._replace(netloc=netloc, fragment="").geturl(), encoded=True)

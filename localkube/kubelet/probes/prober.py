@@ -44,7 +44,7 @@ class Prober:
         started: bool = False,
         ready: bool = False,
         changed: Callable[[], None],
-        failed: Callable[[str], None],
+        failed: Callable[[str], object],
         event: Callable[[str, str], None],
     ) -> None:
         self._specs = {kind: container[key] for kind, key in KINDS.items() if container.get(key)}
@@ -53,7 +53,7 @@ class Prober:
         self.started = started or "startup" not in self._specs
         self._passes = ready or "readiness" not in self._specs
         self._startup_over = asyncio.Event()
-        self._tasks: dict[str, asyncio.Task] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
     def ready(self) -> bool:
@@ -77,7 +77,7 @@ class Prober:
         await self._first(kind, spec, period)
         last, row = None, 0
         while True:
-            begun = asyncio.get_running_loop().time()
+            start = asyncio.get_running_loop().time()
             healthy = await self._try(kind, spec)
             if healthy is not None:
                 row = row + 1 if healthy == last else 1
@@ -88,7 +88,7 @@ class Prober:
             wait = period
             if kind == "readiness" and not self._passes and time.time() < self._began + SECOND_LOOK:
                 wait = min(period, SECOND_LOOK)
-            await asyncio.sleep(max(0.0, begun + wait - asyncio.get_running_loop().time()))
+            await asyncio.sleep(max(0.0, start + wait - asyncio.get_running_loop().time()))
 
     async def _first(self, kind: str, spec: Object, period: float) -> None:
         """Wait for the first probe: readiness is probed at once, the others after a period."""

@@ -32,16 +32,22 @@ def request(pod: Object, name: str) -> int:
     whole_pod = ((spec.get("resources") or {}).get("requests") or {}).get(name)
     if whole_pod:
         return unit(whole_pod)
+    return sum_of_containers(pod, name) + unit((spec.get("overhead") or {}).get(name, "0"))
+
+
+def sum_of_containers(pod: Object, name: str) -> int:
+    """Sum the requests of a pod's containers and sidecars, or take what an init container needs."""
+    spec = pod["spec"]
     sidecars = most = 0
     for container in spec.get("initContainers") or []:
-        own = _of_container(container, name)
-        sidecars += own if is_sidecar(container) else 0
-        most = max(most, sidecars if is_sidecar(container) else sidecars + own)
-    together = sidecars + sum(_of_container(container, name) for container in spec["containers"])
-    return max(most, together) + unit((spec.get("overhead") or {}).get(name, "0"))
+        requested = of_container(container, name)
+        sidecars += requested if is_sidecar(container) else 0
+        most = max(most, sidecars if is_sidecar(container) else sidecars + requested)
+    together = sidecars + sum(of_container(container, name) for container in spec["containers"])
+    return max(most, together)
 
 
-def _of_container(container: Object, name: str) -> int:
+def of_container(container: Object, name: str) -> int:
     unit = UNITS.get(name, whole)
     return unit(((container.get("resources") or {}).get("requests") or {}).get(name, "0"))
 
@@ -56,7 +62,7 @@ class _Waiting:
     turn: int
 
     @property
-    def rank(self) -> tuple:
+    def rank(self) -> tuple[Any, ...]:
         """As in the kubelet: those that do not grow, by priority, by quality of service, by age."""
         quality = (self.pod.get("status") or {}).get("qosClass", QUALITIES[-1])
         return self.grows, -(self.pod["spec"].get("priority") or 0), QUALITIES.index(quality), self.turn
@@ -71,12 +77,12 @@ class Allocations:
     _waiting: dict[str, _Waiting] = field(default_factory=dict)
     _turns: int = 0
 
-    def allocate(self, uid: str, wanted: Mapping[str, int]) -> None:
+    def allocate(self, uid: str, requested: Mapping[str, int]) -> None:
         """Record what a pod has from now on; if it is less than before, resizes that wait are tried again."""
         before = self._given.get(uid, {})
-        self._given[uid] = dict(wanted)
+        self._given[uid] = dict(requested)
         self._waiting.pop(uid, None)
-        if any(wanted[name] < before.get(name, 0) for name in UNITS):
+        if any(requested[name] < before.get(name, 0) for name in UNITS):
             self.retry()
 
     def release(self, uid: str) -> None:
@@ -84,21 +90,21 @@ class Allocations:
         if self._given.pop(uid, None):
             self.retry()
 
-    def shortage(self, uid: str, wanted: Mapping[str, int]) -> str | None:
+    def shortage(self, uid: str, requested: Mapping[str, int]) -> str | None:
         """Explain why a pod cannot have what it wants, in the kubelet's words; None when it can."""
         for name, unit in UNITS.items():
             used = sum(amounts[name] for holder, amounts in self._given.items() if holder != uid)
             capacity = unit(self.capacity[name])
-            if wanted[name] and wanted[name] > capacity - used:
-                numbers = f"requested: {wanted[name]}, used: {used}, capacity: {capacity}"
+            if requested[name] and requested[name] > capacity - used:
+                numbers = f"requested: {requested[name]}, used: {used}, capacity: {capacity}"
                 return f"Node didn't have enough resource: {name}, {numbers}"
         return None
 
-    def wait(self, pod: Object, wanted: Mapping[str, int], retry: Callable[[], None]) -> None:
+    def wait(self, pod: Object, requested: Mapping[str, int], retry: Callable[[], None]) -> None:
         """Evaluate a resize again once there is room."""
         uid = pod["metadata"]["uid"]
-        given = self._given.get(uid, {})
-        grows = any(wanted[name] > given.get(name, 0) for name in UNITS)
+        granted = self._given.get(uid, {})
+        grows = any(requested[name] > granted.get(name, 0) for name in UNITS)
         self._turns += 1
         turn = self._waiting[uid].turn if uid in self._waiting else self._turns
         self._waiting[uid] = _Waiting(pod, retry, grows, turn)

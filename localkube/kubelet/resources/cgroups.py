@@ -1,9 +1,11 @@
 """Control groups of containers: limits that the kernel enforces, where this user may create groups.
 
-A cluster has one group, below the one it was started in, with a child for each pod, and in that one for each
-container. A pod without requests and limits is a child of the group ``best-effort``, and has no further ones:
-only its processes are counted. Both versions of the interface are supported; version 1 has a hierarchy per
-controller. Whether groups work is found out by moving a process into one.
+A cluster has one group, below the one it was started in, with a child for each namespace, in that one for
+each pod, and in that one for each container. A pod without requests and limits is a child of its namespace's
+group ``best-effort``, and has no further ones: only its processes are counted. The cluster leaves some
+of the machine to everything else, and a namespace's some of that to others. Both versions of the interface
+are supported; version 1 has a hierarchy per controller. Whether groups work is found out by moving a process
+into one.
 
 Standard library only: ``cluster/discovery.py`` removes with it what a killed cluster left.
 """
@@ -15,17 +17,16 @@ import logging
 import os
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from localkube.kubelet.resources.cgroup_hierarchy import NEEDED, Bounds, number, separate, unified
 from localkube.kubelet.resources.proc_usage import Usage
 from localkube.paths import write_private
 
 log = logging.getLogger(__name__)
 
-NEEDED = ("cpu", "memory")
-CONTROLLERS = ("cpu", "cpuacct", "memory", "pids")
 RECORD = "control-groups.json"
 BEST_EFFORT, PROBE = "best-effort", "probe.main.0"
 PERIOD_MICROSECONDS, LEAST_QUOTA = 100_000, 1000
@@ -50,18 +51,35 @@ class ControlGroups:
     Args:
         version: Of the interface, 1 or 2.
         roots: The cluster's group: one directory a controller in version 1, one for all in version 2.
-        pids_limit: Processes and threads of each pod; 0 for any number.
+        pids_limit: Processes and threads of each pod, at most half of its namespace's; 0 for no such limit.
+        bounds: Of the cluster and of each namespace.
     """
 
-    def __init__(self, version: int, roots: dict[str, Path], *, pids_limit: int = PIDS_LIMIT) -> None:
-        self.version = version
-        self._roots, self._pids_limit = roots, pids_limit
+    def __init__(
+        self,
+        version: int,
+        roots: dict[str, Path],
+        *,
+        pids_limit: int = PIDS_LIMIT,
+        bounds: Bounds = Bounds(),  # noqa: B008
+    ) -> None:
+        self.version, self.bounds = version, bounds
+        half = bounds.processes_of_namespace // 2
+        self._roots, self._pids_limit = roots, min(pids_limit, half) if half and pids_limit else pids_limit
         self._running: set[str] = set()
         self._late: set[str] = set()
+        # By the pod's uid: its namespace, and the cores that it requests.
+        self._pods: dict[str, tuple[str, float]] = {}
+        self._ooms: dict[str, int] = {}
+        self._namespaces: set[str] = set()  # those that have a group
 
     @classmethod
-    def claim(cls, root: Path, *, pids_limit: int = PIDS_LIMIT) -> "ControlGroups | None":
-        """Create the group of the cluster in ``root``; None where this user may not."""
+    def claim(cls, root: Path, *, pids_limit: int = PIDS_LIMIT, processes: int) -> "ControlGroups | None":
+        """Create the group of the cluster in ``root``; None where this user may not.
+
+        Args:
+            processes: Those of the machine, threads included, of which pods have a part.
+        """
         digest = hashlib.sha256(str(root).encode()).hexdigest()[:8]
         name = f"trainyard-{root.name}-{digest}"
         for version, find in ((2, unified), (1, separate)):
@@ -69,7 +87,8 @@ class ControlGroups:
             if not set(NEEDED) <= parents.keys():
                 continue
             roots = {controller: parent / name for controller, parent in parents.items()}
-            groups = cls(version, roots, pids_limit=pids_limit)
+            bounds = Bounds.of_groups(parents, version=version, processes=processes)
+            groups = cls(version, roots, pids_limit=pids_limit, bounds=bounds)
             write_private(root / RECORD, json.dumps(list(map(str, groups.directories))))
             try:
                 groups.open()
@@ -86,6 +105,10 @@ class ControlGroups:
     def directories(self) -> list[Path]:
         return list(dict.fromkeys(self._roots.values()))
 
+    @property
+    def counts_processes(self) -> bool:
+        return "pids" in self._roots
+
     def open(self) -> None:
         """Create the cluster's group."""
         for directory in self.directories:
@@ -94,14 +117,34 @@ class ControlGroups:
         # All pods together weigh as much as the machine has cores: next to other processes of the user
         # they would otherwise count as a single one.
         self._weigh(self._roots["cpu"], float(os.cpu_count() or 1))
-        for directory in self.directories:
-            _create(directory / BEST_EFFORT)
-        self._delegate(self._roots["memory"] / BEST_EFFORT, {"pids"} & self._roots.keys())
-        self._weigh(self._roots["cpu"] / BEST_EFFORT, 0.0)
+        self._bound(self._roots, self.bounds.processes, self.bounds.memory)
+
+    def _open_namespace(self, namespace: str) -> None:
+        """Create a namespace's group; harmless when repeated."""
+        if namespace in self._namespaces:
+            return
+        groups = {controller: root / namespace for controller, root in self._roots.items()}
+        for directory in dict.fromkeys(groups.values()):
+            directory.mkdir(exist_ok=True)
+        self._delegate(groups["memory"], self._roots)
+        self._weigh(groups["cpu"], 0.0)
+        self._bound(groups, self.bounds.processes_of_namespace, self.bounds.memory_of_namespace)
+        self._namespaces.add(namespace)
+
+    def _bound(self, groups: dict[str, Path], processes: int, memory: int) -> None:
+        if processes and "pids" in groups:
+            _write(groups["pids"] / "pids.max", str(processes))
+        if memory:
+            self._limit_memory(groups["memory"], memory, together=False)
+
+    def _weigh_namespace(self, namespace: str) -> None:
+        """Set a namespace's CPU weight to the sum of its pods', so that theirs count among all pods."""
+        cores = sum(cores for pod_namespace, cores in self._pods.values() if pod_namespace == namespace)
+        self._weigh(self._roots["cpu"] / namespace, cores)
 
     def probe(self) -> None:
         """Move a process into a group and end it."""
-        files = self.make(PROBE, Resources(cpu_limit=1.0, memory_limit=64 << 20))
+        files = self.make(PROBE, Resources(cpu_limit=1.0, memory_limit=64 << 20), namespace=_pod(PROBE))
         with subprocess.Popen(["sleep", "10"], stdin=subprocess.DEVNULL) as process:
             try:
                 for file in files:
@@ -109,18 +152,27 @@ class ControlGroups:
             finally:
                 process.kill()
         self.remove(PROBE)
+        self.sweep_namespaces()
 
-    def make(self, identity: str, resources: Resources, *, pod: Resources | None = None) -> list[str]:
+    def make(
+        self, identity: str, resources: Resources, *, pod: Resources | None = None, namespace: str = "default"
+    ) -> list[str]:
         """Create a container's group; return the files to which its first process writes a 0.
 
         Args:
             identity: ``uid.name.restart``.
             pod: Those of its whole pod; by default the same.
+            namespace: Of its pod.
         """
         pod = pod or resources
         self._running.add(identity)
+        known = self._pods.get(_pod(identity))
+        self._pods[_pod(identity)] = namespace, pod.cpu_request
+        self._open_namespace(namespace)
         if pod == Resources():
-            return self._make_best_effort(identity)
+            return self._make_best_effort(identity, namespace)
+        if known != self._pods[_pod(identity)]:
+            self._weigh_namespace(namespace)
         groups = self._groups(identity)
         for directory in dict.fromkeys(groups.values()):
             directory.parent.mkdir(exist_ok=True)
@@ -132,8 +184,14 @@ class ControlGroups:
         self._limit_pids(groups, "..")
         return self._entrances(groups)
 
-    def _make_best_effort(self, identity: str) -> list[str]:
-        shared = {controller: root / BEST_EFFORT for controller, root in self._roots.items()}
+    def _make_best_effort(self, identity: str, namespace: str) -> list[str]:
+        shared = {controller: root / namespace / BEST_EFFORT for controller, root in self._roots.items()}
+        if not all(group.is_dir() for group in shared.values()):
+            for directory in dict.fromkeys(shared.values()):
+                _create(directory)
+            self._delegate(shared["memory"], {"pids"} & self._roots.keys())
+            self._weigh(shared["cpu"], 0.0)
+        self._ooms[identity] = self._kills(shared["memory"])
         if "pids" in shared:
             own = shared["pids"] / _pod(identity)
             _create(own)
@@ -168,20 +226,33 @@ class ControlGroups:
 
     def resize_pod(self, identity: str, resources: Resources) -> None:
         """Set the weight of the pod that a container is of: limits are those of its containers."""
-        self._weigh(self._groups(identity)["cpu"].parent, resources.cpu_request)
+        pod = self._groups(identity)["cpu"].parent
+        self._weigh(pod, resources.cpu_request)
+        if self._pods.get(_pod(identity), ("", 0.0))[1] != resources.cpu_request:
+            self._pods[_pod(identity)] = pod.parent.name, resources.cpu_request
+            self._weigh_namespace(pod.parent.name)
 
     def _delegate(self, group: Path, controllers: Iterable[str]) -> None:
         """Let the children of a group have controllers, which only version 2 has to be told."""
         if self.version == 2 and controllers:
-            wanted = " ".join(f"+{controller}" for controller in controllers)
-            _write(group / "cgroup.subtree_control", wanted)
+            enabled = " ".join(f"+{controller}" for controller in controllers)
+            _write(group / "cgroup.subtree_control", enabled)
 
     def processes(self, uid: str) -> int | None:
         """Count a pod's processes and threads; None where nobody counts them."""
+        namespace = self._namespace(uid)
         for group in (uid, f"{BEST_EFFORT}/{uid}"):
             with contextlib.suppress(OSError, KeyError):
-                return int((self._roots["pids"] / group / "pids.current").read_text())
+                return int((self._roots["pids"] / namespace / group / "pids.current").read_text())
         return None
+
+    def of_namespace(self, namespace: str) -> tuple[int, int]:
+        """Read the processes and the memory in bytes of a namespace's pods; 0 where nobody counts them."""
+        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
+        return (
+            number(self._roots["pids"] / namespace / "pids.current") if "pids" in self._roots else 0,
+            number(self._roots["memory"] / namespace / name),
+        )
 
     def memory(self, identity: str) -> int:
         """Read the bytes that a container holds, page cache among them; 0 when it has no group of its own."""
@@ -197,30 +268,37 @@ class ControlGroups:
         try:
             if self.version == 2:
                 seconds = _fields(groups["cpu"] / "cpu.stat")["usage_usec"] / 1e6
-                held = int((groups["memory"] / "memory.current").read_text())
+                memory = int((groups["memory"] / "memory.current").read_text())
                 idle = _fields(groups["memory"] / "memory.stat").get("inactive_file", 0)
             else:
                 if "cpuacct" not in groups:
                     return None
                 seconds = int((groups["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
-                held = int((groups["memory"] / "memory.usage_in_bytes").read_text())
+                memory = int((groups["memory"] / "memory.usage_in_bytes").read_text())
                 idle = _fields(groups["memory"] / "memory.stat").get("total_inactive_file", 0)
         except (OSError, KeyError):
             return None
         # A reader takes zero for an error.
-        return Usage(max(seconds, 0.001), max(held - idle, 4096))
+        return Usage(max(seconds, 0.001), max(memory - idle, 4096))
 
     def ran_out_of_memory(self, identity: str) -> bool:
         """Check whether the OOM killer has ended a process of the container."""
+        shared = self._roots["memory"] / self._namespace(_pod(identity)) / BEST_EFFORT
+        if identity in self._ooms and self._kills(shared) > self._ooms[identity]:
+            return True
+        return self._kills(self._groups(identity)["memory"]) > 0
+
+    def _kills(self, group: Path) -> int:
         name = "memory.events" if self.version == 2 else "memory.oom_control"
         try:
-            return _fields(self._groups(identity)["memory"] / name).get("oom_kill", 0) > 0
+            return _fields(group / name).get("oom_kill", 0)
         except OSError:
-            return False
+            return 0
 
     def remove(self, identity: str) -> None:
         """Remove a container's group; ``sweep`` removes one whose last process is still ending."""
         self._running.discard(identity)
+        self._ooms.pop(identity, None)
         self._late.add(identity)
         self.sweep()
 
@@ -229,23 +307,60 @@ class ControlGroups:
         pods = {_pod(identity) for identity in self._running}
         for identity in list(self._late):
             groups = list(dict.fromkeys(self._groups(identity).values()))
-            if _pod(identity) not in pods:
+            ended = _pod(identity) not in pods
+            if ended:
+                namespace = self._namespace(_pod(identity))
                 groups += [group.parent for group in groups]
-                groups += [root / BEST_EFFORT / _pod(identity) for root in self.directories]
+                groups += [root / namespace / BEST_EFFORT / _pod(identity) for root in self.directories]
             if sum(map(_gone, groups)) == len(groups):
                 self._late.discard(identity)
+                if ended and self._pods.pop(_pod(identity), ("", 0.0))[1]:
+                    self._weigh_namespace(namespace)
 
-    def keep_only(self, identities: set[str]) -> None:
-        """Remove the groups of all other containers."""
-        self._running = set(identities)
-        kept = {BEST_EFFORT, *identities, *map(_pod, identities)}
+    def sweep_namespaces(self) -> None:
+        """Remove the groups of namespaces without pods."""
+        used = {namespace for namespace, _ in self._pods.values()}
+        self._namespaces &= used
         for root in self.directories:
-            for group in _below_first(root):
-                if group.name not in kept:
+            for group in root.iterdir():
+                if group.is_dir() and group.name not in used:
+                    _gone(group / BEST_EFFORT)
                     _gone(group)
 
+    def keep_only(self, identities: set[str]) -> None:
+        """Remove the groups of all other containers, and learn the pods of these."""
+        self._running = set(identities)
+        names = {*identities, *map(_pod, identities)}
+        for root in self.directories:
+            for group in _below_first(root):
+                if group.name not in names:
+                    _gone(group)
+        for uid in set(map(_pod, identities)):
+            namespace = self._namespace(uid)
+            self._pods[uid] = namespace, self._requested(self._roots["cpu"] / namespace / uid)
+
+    def _namespace(self, uid: str) -> str:
+        """The namespace of a pod; that of a pod of an earlier kubelet says where its group is."""
+        if uid in self._pods:
+            return self._pods[uid][0]
+        root = self._roots.get("pids", self._roots["memory"])
+        for group in root.iterdir() if root.is_dir() else ():
+            if (group / uid).is_dir() or (group / BEST_EFFORT / uid).is_dir():
+                return group.name
+        return ""
+
     def _groups(self, identity: str) -> dict[str, Path]:
-        return {controller: root / _pod(identity) / identity for controller, root in self._roots.items()}
+        below = Path(self._namespace(_pod(identity)), _pod(identity), identity)
+        return {controller: root / below for controller, root in self._roots.items()}
+
+    def _requested(self, group: Path) -> float:
+        """Read from a pod's CPU weight how many cores it requests."""
+        if self.version == 1:
+            shares = number(group / "cpu.shares")
+        else:
+            span = MOST_SHARES - LEAST_SHARES
+            shares = LEAST_SHARES + max(0, number(group / "cpu.weight") - 1) * span // 9999
+        return shares / 1024 if shares > LEAST_SHARES else 0.0
 
     def _weigh(self, group: Path, cores: float) -> None:
         """Set a group's CPU weight from its request, as the kubelet does."""
@@ -265,11 +380,15 @@ class ControlGroups:
             _write(group / "cpu.cfs_period_us", str(PERIOD_MICROSECONDS))
             _write(group / "cpu.cfs_quota_us", str(quota or -1))
 
-    def _limit_memory(self, group: Path, size: int | None) -> None:
-        """Limit memory, and swap with it, which Kubernetes' limits do not cover."""
+    def _limit_memory(self, group: Path, size: int | None, *, together: bool = True) -> None:
+        """Limit memory, and swap with it, which Kubernetes' limits do not cover.
+
+        Args:
+            together: All its processes end when it runs out of memory.
+        """
         if self.version == 2:
             _write(group / "memory.max", str(size or "max"))
-            for name, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
+            for name, value in (("memory.swap.max", "0"), ("memory.oom.group", str(int(together)))):
                 with contextlib.suppress(OSError):
                     _write(group / name, value)
             return
@@ -338,59 +457,3 @@ def _fields(path: Path) -> dict[str, int]:
 def _write(path: Path, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
-
-
-# The groups of this machine below which this user may create more, in both versions.
-
-
-def unified() -> dict[str, Path]:
-    """Find the nearest version 2 group with usable controllers; the group by controller."""
-    own = _own_groups().get("", "/")
-    for place, inside, _ in _mounts("cgroup2"):
-        group = _below(place, inside, own)
-        while True:
-            try:
-                offered = (group / "cgroup.subtree_control").read_text().split()
-            except OSError:
-                break
-            if set(NEEDED) <= set(offered) and os.access(group, os.W_OK):
-                return {name: group for name in CONTROLLERS if name in offered}
-            if group == place:
-                break
-            group = group.parent
-    return {}
-
-
-def separate() -> dict[str, Path]:
-    """Find this process's own version 1 group by controller."""
-    own = _own_groups()
-    groups = {}
-    for place, inside, options in _mounts("cgroup"):
-        for controller in set(CONTROLLERS) & set(options):
-            group = _below(place, inside, own.get(controller, "/"))
-            if os.access(group, os.W_OK):
-                groups[controller] = group
-    return groups
-
-
-def _own_groups() -> dict[str, str]:
-    """Read the path of this process's group by controller; version 2 has the empty name."""
-    lines = (line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines())
-    return {controller: path for _, names, path in lines for controller in names.split(",")}
-
-
-def _mounts(kind: str) -> Iterator[tuple[Path, str, list[str]]]:
-    """Yield mount point, root and options of the file systems of a type (proc(5), mountinfo)."""
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        fields, (file_system, _, options) = before.split(), after.split(" ", 2)
-        if file_system == kind:
-            yield Path(fields[4]), fields[3], options.split(",")
-
-
-def _below(place: Path, inside: str, path: str) -> Path:
-    """Find a group's directory when ``inside`` of the hierarchy is mounted at ``place``."""
-    if inside != "/" and path.startswith(inside):
-        path = path[len(inside) :]
-    group = place / path.strip("/")
-    return group if os.path.isdir(group) else place  # also where it may not be looked at

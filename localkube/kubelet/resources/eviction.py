@@ -9,34 +9,90 @@ Source: https://kubernetes.io/docs/concepts/scheduling-eviction/node-pressure-ev
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from localkube.errors import ApiError
+from localkube.kubelet.heartbeat import work_of
 from localkube.kubelet.pods.pod import PodWorker
 from localkube.kubelet.pods.pod_files import PodFiles
 from localkube.kubelet.quantity import quantity, whole
 from localkube.kubelet.resources.allocation import request
-from localkube.kubelet.resources.limits import Limits, tree
+from localkube.kubelet.resources.limits import Limits
 from localkube.kubelet.resources.local_storage import excess, is_limited, measure
 from localkube.kubelet.resources.pressure import SIGNALS, Observation, Pressure, Threshold, is_critical
 from localkube.kubelet.resources.proc_usage import ProcessTable
-from localkube.runtime.trees import disk_usage, file_count
+from localkube.kubelet.resources.process_guard import count_threads
+from localkube.kubelet.resources.unlinked_files import unlinked
+from localkube.kubelet.status.container_state import containers
+from localkube.kubelet.volumes.persistent_volume import ClaimDirectory
+from localkube.kubelet.work_pools import MEASURES
+from localkube.runtime.trees import disk_blocks, inodes
 
 log = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
 LOOK_SECONDS, CLEANUP_SECONDS = 10.0, 30.0
+# What the disk has less before the next look: when it may be, and at once.
+POLL_SECONDS, GROWTH, MUCH_GROWTH = 0.2, 32 << 20, 256 << 20
+LEAST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class PodUsage:
-    """What a pod uses of one resource: all of it, and what each of its containers does."""
+    """What a pod uses of one resource: all of it, and what each of its containers does.
+
+    ``claims`` has what its PersistentVolumeClaims hold, and their sizes, by their names.
+    """
 
     pod: Object
     used: int
     containers: Mapping[str, int] = field(default_factory=dict)
+    claims: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def excess(self) -> int:
+        """What its claims hold beyond their sizes."""
+        return sum(max(0, used - size) for used, size in self.claims.values())
+
+    def above(self, resource: str) -> int:
+        """How much is used beyond what was requested: the pod's own files, and those in its claims."""
+        excess = self.used - request(self.pod, resource)
+        return max(excess, 0) + self.excess if self.excess else excess
+
+
+@dataclass(frozen=True, eq=False)
+class _Wait:
+    """Until the next look at something; all of them end in one loop, which looks at the disk once.
+
+    Attributes:
+        free: Of the disk, when it began.
+        at_least: Seconds that it takes unless the disk fills fast.
+    """
+
+    free: int
+    begun: float
+    at_least: float
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def ends(self, free: int, now: float) -> bool:
+        waited, growth = now - self.begun, self.free - free
+        is_due = waited >= max(LOOK_SECONDS, self.at_least)
+        return is_due or growth >= MUCH_GROWTH or (growth >= GROWTH and waited >= self.at_least)
+
+
+def worth_it(usages: Iterable[PodUsage], *, missing: int) -> list[PodUsage]:
+    """Choose the pods whose end helps a machine that is short of memory or disk.
+
+    Nobody is evicted for less than a megabyte, nor for less than a hundredth of the disk that is missing: it
+    would not help, and what a claim holds is not freed by the end of its pod.
+    """
+    least = max(LEAST_BYTES, missing // 100)
+    return [usage for usage in usages if usage.used >= least or usage.excess]
 
 
 def ranked(usages: Iterable[PodUsage], resource: str) -> list[PodUsage]:
@@ -45,20 +101,21 @@ def ranked(usages: Iterable[PodUsage], resource: str) -> list[PodUsage]:
     Processes are not requested: there the priority comes first.
     """
 
-    def key(usage: PodUsage) -> tuple:
-        above = usage.used - request(usage.pod, resource)
+    def key(usage: PodUsage) -> tuple[Any, ...]:
+        above = usage.above(resource)
         priority = usage.pod["spec"].get("priority") or 0
         return (priority, -usage.used) if resource == "pids" else (above <= 0, priority, -above)
 
     return sorted(usages, key=key)
 
 
-def eviction_message(usage: PodUsage, threshold: Threshold, seen: Observation) -> str:
+def eviction_message(usage: PodUsage, threshold: Threshold, observation: Observation) -> str:
     """Say why a pod is evicted, in the kubelet's words."""
     resource = SIGNALS[threshold.signal][1]
     binary = resource in ("memory", "ephemeral-storage")
     least, left = (
-        quantity(value, binary=binary) for value in (threshold.quantity(seen.capacity), seen.available)
+        quantity(value, binary=binary)
+        for value in (threshold.quantity(observation.capacity), observation.available)
     )
     text = f"The node was low on resource: {resource}. Threshold quantity: {least}, available: {left}. "
     if not binary:
@@ -71,6 +128,10 @@ def eviction_message(usage: PodUsage, threshold: Threshold, seen: Observation) -
             amount = quantity(used, binary=True)
             text += f"Container {name} was using {amount}, request is {requested}, "
             text += f"has larger consumption of {resource}. "
+    for name, (stored, size) in usage.claims.items():
+        if stored > size:
+            amounts = f"{quantity(stored, binary=True)}, its size is {quantity(size, binary=True)}"
+            text += f"PersistentVolumeClaim {name} was holding {amounts}. "
     return text
 
 
@@ -92,28 +153,103 @@ class EvictionManager:
     ) -> None:
         self._files, self._pods, self._pressure, self._limits = files, pods, pressure, limits
         self._warn = warn
+        self._has_evicted = False
+        self._waits: set[_Wait] = set()
 
     async def run(self) -> None:
+        """Look at pods and machine every ten seconds, and sooner while the disk fills."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._look_at_machine())
+            looks: dict[str, asyncio.Task[None]] = {}
+            while True:
+                for worker in self._active():
+                    namespace = worker.pod["metadata"]["namespace"]
+                    if namespace not in looks or looks[namespace].done():
+                        with work_of(worker.pod):
+                            looks[namespace] = tasks.create_task(self._look_at(namespace))
+                looks = {namespace: look for namespace, look in looks.items() if not look.done()}
+                await asyncio.sleep(POLL_SECONDS)
+                free, now = self._free(), time.monotonic()
+                for wait in self._waits:
+                    if wait.ends(free, now):
+                        wait.over.set()
+
+    async def _look_at_machine(self) -> None:
         while True:
-            evicted = await self._evict_above_limits()
+            free, evicted = self._free(), self._has_evicted
+            self._has_evicted = False
             met = self._pressure.look()
             if met and not evicted and await self._relieve(*met[0]):
                 continue
-            await asyncio.sleep(LOOK_SECONDS)
+            await self._wait(free, at_least=POLL_SECONDS)
+
+    async def _look_at(self, namespace: str) -> None:
+        """Measure the pods of a namespace once; however long that takes, others are not measured later."""
+        start, free = time.monotonic(), self._free()
+        workers = [worker for worker in self._active() if worker.pod["metadata"]["namespace"] == namespace]
+        evicted = await self._evict_overfull(workers)
+        if await self._evict_above_limits(workers) or evicted:
+            self._has_evicted = True
+        # Measuring takes no more than a sixth of the time.
+        await self._wait(free, at_least=max(POLL_SECONDS, 5 * (time.monotonic() - start)))
+
+    def _free(self) -> int:
+        disk = os.statvfs(self._files.pods)
+        return disk.f_bavail * disk.f_frsize
+
+    async def _wait(self, free: int, *, at_least: float) -> None:
+        """Wait for the next look: ten seconds, or until the disk has so much less than before."""
+        wait = _Wait(free, time.monotonic(), at_least)
+        self._waits.add(wait)
+        try:
+            await wait.over.wait()
+        finally:
+            self._waits.discard(wait)
+
+    async def _evict_overfull(self, active: Iterable[PodWorker]) -> bool:
+        """Measure the claims that pods write, and evict the pods of those that hold more than their size."""
+        users: dict[ClaimDirectory, list[PodWorker]] = {}
+        for worker in active:
+            for claim in self._files.volumes.claims.written(worker.uid):
+                users.setdefault(claim, []).append(worker)
+        evicted = False
+        for claim, workers in users.items():
+            stored = await MEASURES.sum(disk_blocks(claim.path))
+            for worker in workers:
+                stored += await MEASURES.call(_unlinked_in, claim, worker, self._files.pods)
+            self._files.volumes.claims.note(claim, stored)
+            with contextlib.suppress(ApiError):
+                evicted |= await self._evict_users(claim, workers)
+        return evicted
+
+    async def _evict_users(self, claim: ClaimDirectory, workers: Sequence[PodWorker]) -> bool:
+        used = self._files.volumes.claims.stored(claim)
+        if not claim.is_overfull(used):
+            return False
+        newest = await self._files.volumes.claims.excess(claim, node=workers[0].node.name)
+        if newest is None:
+            return False
+        directory, item = newest
+        size, used_now = (quantity(amount, binary=True) for amount in (directory.size or 0, used))
+        message = f'Usage of PersistentVolumeClaim "{claim.name}", {used_now}, exceeds its size "{size}". '
+        for worker in workers:
+            log.warning("evicting pod %s: %s", worker.uid, message)
+            worker.node.events.record(item, "VolumeSizeExceeded", message, warning=True)
+            worker.evict(message)
+        return True
 
     def _active(self) -> list[PodWorker]:
         return [pod for pod in self._pods() if not pod.finished and not pod.stopping.is_set()]
 
     # Pods above their own limits.
 
-    async def _evict_above_limits(self) -> bool:
+    async def _evict_above_limits(self, active: Iterable[PodWorker]) -> bool:
         """Evict the pods that store more than they may; True if there were some."""
         evicted = False
-        for worker in [active for active in self._active() if is_limited(active.pod)]:
+        for worker in [worker for worker in active if is_limited(worker.pod)]:
+            directory = self._files.pods / worker.uid
             try:
-                stored = await asyncio.to_thread(
-                    measure, worker.pod, self._files.pods / worker.uid, _pids(worker)
-                )
+                stored = await measure(worker.pod, directory, _pids(worker), count=_disk_usage)
             except OSError as error:  # a container has ended meanwhile
                 log.debug("storage of pod %s: %s", worker.uid, error)
                 continue
@@ -125,38 +261,64 @@ class EvictionManager:
 
     # Pods of a machine that is short of something.
 
-    async def _relieve(self, threshold: Threshold, seen: Observation) -> bool:
+    async def _relieve(self, threshold: Threshold, observation: Observation) -> bool:
         """Reclaim some of what the machine is low on; False when no pod is left that may be evicted."""
         condition, resource = SIGNALS[threshold.signal]
         self._warn("EvictionThresholdMet", f"Attempting to reclaim {resource}")
         if condition == "DiskPressure":
-            for worker in [pod for pod in self._pods() if pod.finished]:
-                await self._files.remove_written(worker.uid)
+            for pod in [pod for pod in self._pods() if pod.finished]:
+                await self._files.remove_written(pod.uid)
             if not any(SIGNALS[threshold.signal][0] == condition for threshold, _ in self._pressure.look()):
                 return True
-        usages = {worker.uid: await self._usage(worker, resource) for worker in self._active()}
-        for usage in ranked(usages.values(), resource):
+        missing = threshold.quantity(observation.capacity) - observation.available
+        candidates = await self.usages(resource)
+        if resource in ("memory", "ephemeral-storage"):
+            candidates = worth_it(candidates, missing=missing if resource == "ephemeral-storage" else 0)
+        for usage in ranked(candidates, resource):
             uid = usage.pod["metadata"]["uid"]
             worker = next((active for active in self._active() if active.uid == uid), None)
             if worker is None or is_critical(worker.pod):
                 continue
             log.warning("evicting pod %s to reclaim %s", uid, resource)
-            worker.evict(eviction_message(usage, threshold, seen))
+            worker.evict(eviction_message(usage, threshold, observation))
             await self._gone(worker)
             return True
         return False
 
+    async def usages(self, resource: str) -> list[PodUsage]:
+        """Measure what each pod uses of a resource."""
+        by_namespace: dict[str, list[PodWorker]] = {}
+        for worker in self._active():
+            by_namespace.setdefault(worker.pod["metadata"]["namespace"], []).append(worker)
+
+        async def of_namespace(workers: Sequence[PodWorker]) -> list[PodUsage]:
+            with work_of(workers[0].pod):
+                return [await self._usage(worker, resource) for worker in workers]
+
+        usages = await asyncio.gather(*map(of_namespace, by_namespace.values()))
+        return [usage for listed in usages for usage in listed]
+
     async def _usage(self, worker: PodWorker, resource: str) -> PodUsage:
         if resource == "memory":
-            memory = await asyncio.to_thread(self._memory, worker)
+            memory = await MEASURES.call(self._memory, worker)
             return PodUsage(worker.pod, sum(memory.values()), memory)
         if resource == "pids":
-            count = self._limits.processes(worker.uid)
-            return PodUsage(worker.pod, await asyncio.to_thread(_threads, worker) if count is None else count)
-        count = file_count if resource == "inodes" else disk_usage
-        directory = self._files.pods / worker.uid
-        stored = await asyncio.to_thread(measure, worker.pod, directory, _pids(worker), count=count)
-        return PodUsage(worker.pod, stored.total, stored.containers)
+            threads = self._limits.processes(worker.uid)
+            if threads is None:
+                threads = await MEASURES.call(count_threads, worker)
+            return PodUsage(worker.pod, threads)
+        directory, is_inodes = self._files.pods / worker.uid, resource == "inodes"
+        count = _inodes if is_inodes else _disk_usage
+        stored = await measure(worker.pod, directory, _pids(worker), count=count, in_bytes=not is_inodes)
+        resolver = self._files.volumes.claims
+        if is_inodes:  # those of claims have no bound, and stay when the pod ends
+            counts = {claim.name: await _inodes(claim.path) for claim in resolver.written(worker.uid)}
+            usages = {name: (count, count) for name, count in counts.items()}
+            return PodUsage(worker.pod, stored.total, stored.containers, usages)
+        claims = {
+            claim.name: (resolver.stored(claim), claim.size or 0) for claim in resolver.written(worker.uid)
+        }
+        return PodUsage(worker.pod, stored.total, stored.containers, claims)
 
     def _memory(self, worker: PodWorker) -> dict[str, int]:
         processes, memory = None, {}
@@ -180,6 +342,21 @@ def _pids(worker: PodWorker) -> dict[str, int]:
     return {name: process.pid for name, process in worker.processes.items() if process.running}
 
 
-def _threads(worker: PodWorker) -> int:
-    pids = [pid for first in _pids(worker).values() for pid in tree(first)]
-    return sum(len(list(Path(f"/proc/{pid}/task").glob("*"))) for pid in pids)
+async def _disk_usage(path: Path) -> int:
+    return await MEASURES.sum(disk_blocks(path))
+
+
+async def _inodes(path: Path) -> int:
+    return await MEASURES.sum(inodes(path))
+
+
+def _unlinked_in(claim: ClaimDirectory, worker: PodWorker, disk: Path) -> int:
+    """Sum the bytes of a pod's open files of a claim that have no name any more."""
+    specs = worker.pod["spec"].get("volumes") or []
+    names = {spec["name"] for spec in specs if "persistentVolumeClaim" in spec or "ephemeral" in spec}
+    pids, total = _pids(worker), 0
+    for _, container in containers(worker.pod):
+        if container["name"] in pids:
+            sizes = unlinked(container, pids[container["name"]], disk)
+            total += sum(size for name, size in sizes.items() if name in names)
+    return total

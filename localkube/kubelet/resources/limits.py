@@ -8,6 +8,7 @@ shares.
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 import math
 import os
@@ -16,9 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from localkube.kubelet.quantity import parse, whole
+from localkube.kubelet.resources.cgroup_hierarchy import Bounds
 from localkube.kubelet.resources.cgroups import ControlGroups, Resources
 from localkube.kubelet.resources.proc_usage import Usage, own_memory
 from localkube.kubelet.status.container_state import containers
+from localkube.kubelet.work_pools import MEASURES
 
 SWEEP_SECONDS = 5.0
 
@@ -67,15 +70,17 @@ class Limits:
             The files to which its first process writes a 0 to join its control groups, and the cores that it
             may use; empty where it is not held.
         """
-        wanted = resources(container)
+        requested = resources(container)
         if self._groups is not None:
             try:
-                return self._groups.make(identity, wanted, pod=pod_resources(pod) if pod else None), []
+                whole_pod = pod_resources(pod) if pod else None
+                namespace = pod["metadata"]["namespace"] if pod else "default"
+                return self._groups.make(identity, requested, pod=whole_pod, namespace=namespace), []
             except OSError as error:
                 log.warning("the control group of %s: %s", identity, error)
-        if wanted.cpu_limit is None:
+        if requested.cpu_limit is None:
             return [], []
-        return [], self._cores.take(identity, math.ceil(wanted.cpu_limit), first=first_core)
+        return [], self._cores.take(identity, math.ceil(requested.cpu_limit), first=first_core)
 
     def started(self, pod: Mapping[str, Any], name: str, *, identity: str, pid: int) -> None:
         """Register a container's first process."""
@@ -97,25 +102,25 @@ class Limits:
 
         Without control groups its processes move to as many cores as the new limit.
         """
-        wanted = resources(container)
+        requested = resources(container)
         used = self._groups.memory(identity) if self._groups else resident(tree(pid))
-        if wanted.memory_limit is not None and used >= wanted.memory_limit:
+        if requested.memory_limit is not None and used >= requested.memory_limit:
             attempt = (
-                f'attempting to set container "{container["name"]}" memory limit ({wanted.memory_limit})'
+                f'attempting to set container "{container["name"]}" memory limit ({requested.memory_limit})'
             )
             raise ResizeError(f"cannot decrease memory limits: {attempt} below current usage ({used})")
         if self._groups is not None:
             try:
-                self._groups.resize(identity, wanted)
+                self._groups.resize(identity, requested)
                 self._groups.resize_pod(identity, pod_resources(pod))
             except OSError as error:
                 raise ResizeError(f"the control group refuses: {error.strerror}") from error
             return
         self._memory.remove(identity)
-        if wanted.memory_limit:
-            self._memory.add(identity, pid=pid, limit=wanted.memory_limit)
-        if wanted.cpu_limit is not None:
-            self._cores.move(identity, math.ceil(wanted.cpu_limit), first=first_core, pid=pid)
+        if requested.memory_limit:
+            self._memory.add(identity, pid=pid, limit=requested.memory_limit)
+        if requested.cpu_limit is not None:
+            self._cores.move(identity, math.ceil(requested.cpu_limit), first=first_core, pid=pid)
 
     def ended(self, identity: str) -> bool:
         """Unregister a container; True when it ran out of memory."""
@@ -137,6 +142,11 @@ class Limits:
         """A pod's processes and threads by its control group; None without one."""
         return self._groups.processes(uid) if self._groups is not None else None
 
+    @property
+    def bounds(self) -> Bounds | None:
+        """What control groups let namespaces have; None where none counts processes."""
+        return self._groups.bounds if self._groups is not None and self._groups.counts_processes else None
+
     def usage(self, identity: str) -> Usage | None:
         """A container's usage by its control group; None without one."""
         return self._groups.usage(identity) if self._groups is not None else None
@@ -148,6 +158,7 @@ class Limits:
     async def _sweep(self) -> None:
         while self._groups is not None:
             self._groups.sweep()
+            self._groups.sweep_namespaces()
             await asyncio.sleep(SWEEP_SECONDS)
 
     def _over(self, identity: str) -> None:
@@ -190,7 +201,7 @@ class CoreAllocator:
         self.free(identity)
         cores = self.take(identity, count, first=first) or list(self._users)
         for process in tree(pid):
-            for thread in Path(f"/proc/{process}/task").glob("*"):
+            for thread in threads(process):
                 with contextlib.suppress(ProcessLookupError):
                     os.sched_setaffinity(int(thread.name), cores)
 
@@ -213,11 +224,11 @@ def resources(container: Mapping[str, Any]) -> Resources:
 
 def pod_resources(pod: Mapping[str, Any]) -> Resources:
     """Sum the resources of a pod's containers."""
-    every = [resources(container) for _, container in containers(pod)]
+    resources_of_each = [resources(container) for _, container in containers(pod)]
     return Resources(
-        cpu_request=sum(share.cpu_request for share in every),
-        cpu_limit=sum(share.cpu_limit or 0 for share in every) or None,
-        memory_limit=sum(share.memory_limit or 0 for share in every) or None,
+        cpu_request=sum(share.cpu_request for share in resources_of_each),
+        cpu_limit=sum(share.cpu_limit or 0 for share in resources_of_each) or None,
+        memory_limit=sum(share.memory_limit or 0 for share in resources_of_each) or None,
     )
 
 
@@ -225,15 +236,18 @@ LOOK_SECONDS = 0.5
 
 
 class OomWatcher:
-    """Checks the memory of containers with limits twice a second."""
+    """Checks the memory of containers with limits twice a second.
+
+    A container may have thousands of processes, so they are read in threads, in turns by namespace.
+    """
 
     def __init__(self, end: Callable[[str], None]) -> None:
         self._end = end
-        self._limits: dict[str, tuple[int, int]] = {}
+        self._limits: dict[str, tuple[int, int, contextvars.Context]] = {}
         self._some = asyncio.Event()
 
     def add(self, identity: str, *, pid: int, limit: int) -> None:
-        self._limits[identity] = (pid, limit)
+        self._limits[identity] = (pid, limit, contextvars.copy_context())
         self._some.set()
 
     def remove(self, identity: str) -> None:
@@ -242,24 +256,45 @@ class OomWatcher:
             self._some.clear()
 
     async def run(self) -> None:
-        while True:
-            await self._some.wait()
-            for identity, (pid, limit) in list(self._limits.items()):
-                if resident(tree(pid)) > limit and sum(map(own_memory, tree(pid))) > limit:
-                    log.info("%s has more than its %d bytes", identity, limit)
-                    self.remove(identity)
-                    self._end(identity)
-            await asyncio.sleep(LOOK_SECONDS)
+        checks: dict[str, asyncio.Task[None]] = {}
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._some.wait()
+                for identity, (pid, limit, context) in self._limits.items():
+                    if identity not in checks or checks[identity].done():
+                        check = self._check(identity, pid, limit)
+                        checks[identity] = tasks.create_task(check, context=context)
+                checks = {identity: check for identity, check in checks.items() if not check.done()}
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def _check(self, identity: str, pid: int, limit: int) -> None:
+        if await MEASURES.call(_has_more, pid, limit) and identity in self._limits:
+            log.info("%s has more than its %d bytes", identity, limit)
+            self.remove(identity)
+            self._end(identity)
+
+
+def _has_more(pid: int, limit: int) -> bool:
+    """Check what all processes of a container have in memory; what they share counts once."""
+    return resident(tree(pid)) > limit and sum(map(own_memory, tree(pid))) > limit
 
 
 def tree(pid: int) -> list[int]:
     """The process and its descendants: orphans of a container are reparented to its first process."""
     pids, at = [pid], 0
     while at < len(pids):
-        for path in Path(f"/proc/{pids[at]}/task").glob("*/children"):
-            pids += [int(child) for child in _read(path).split()]
+        for thread in threads(pids[at]):
+            pids += [int(child) for child in _read(thread / "children").split()]
         at += 1
     return pids
+
+
+def threads(pid: int) -> list[Path]:
+    """List the directories of a process's threads; none once it has ended."""
+    try:
+        return list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
 
 
 def resident(pids: Iterable[int]) -> int:

@@ -1,22 +1,22 @@
 """What pods store on disk, and the limits of it.
 
 As in the kubelet: an emptyDir's ``sizeLimit``, a container's ``ephemeral-storage`` limit (its writable layer
-and its logs), and a pod's sum of its containers' limits (emptyDirs included). The kernel limits emptyDirs in
-memory.
+and its logs), and a pod's sum of its containers' limits (emptyDirs and ConfigMaps included). The kernel
+limits emptyDirs in memory.
 
 Source:
 https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#resource-emphemeralstorage-consumption
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from localkube.kubelet.quantity import quantity, whole
+from localkube.kubelet.resources.unlinked_files import unlinked
 from localkube.kubelet.status.container_state import containers
-from localkube.runtime.trees import disk_usage
 
 STORAGE = "ephemeral-storage"
 
@@ -38,12 +38,13 @@ def is_limited(pod: Mapping[str, Any]) -> bool:
     return any(size for _, size in _sized(pod)) or any(limit for _, limit in _limits(pod))
 
 
-def measure(
+async def measure(
     pod: Mapping[str, Any],
     directory: Path,
     pids: Mapping[str, int],
     *,
-    count: Callable[[Path], int] = disk_usage,
+    count: Callable[[Path], Awaitable[int]],
+    in_bytes: bool = True,
 ) -> StorageUsage:
     """Measure a pod's storage.
 
@@ -51,20 +52,27 @@ def measure(
         directory: Of the pod's files.
         pids: The first processes of its running containers.
         count: Counts bytes, or files, in a directory.
+        in_bytes: Also of files that have no name any more.
     """
-    volumes = {name: count(directory / "volumes" / name) for name, _ in _sized(pod)}
+    names = [*(name for name, _ in _sized(pod)), *_from_api(pod)]
+    places = {name: directory / "volumes" / name for name in names}
+    volumes = {name: await count(place) for name, place in places.items() if place.is_dir()}
     sizes = {}
     for _, container in containers(pod):
         name = container["name"]
-        sizes[name] = count(directory / "logs" / name)
+        sizes[name] = await count(directory / "logs" / name)
         layers = list((directory / "writable").glob(f"{name}.*"))
-        sizes[name] += sum(map(count, layers))
-        if (
-            count is disk_usage
-            and name in pids
-            and not any((layer / part).exists() for layer in layers for part in ("upper", "root"))
-        ):
+        for layer in layers:
+            sizes[name] += await count(layer)
+        if not in_bytes or name not in pids:
+            continue
+        if not any((layer / part).exists() for layer in layers for part in ("upper", "root")):
             sizes[name] += written(pids[name])
+        for volume, size in unlinked(container, pids[name], directory).items():
+            if not volume:
+                sizes[name] += size
+            elif volume in volumes:
+                volumes[volume] += size
     return StorageUsage(volumes, sizes)
 
 
@@ -100,6 +108,15 @@ def _sized(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     volumes = [volume for volume in pod["spec"].get("volumes") or [] if "emptyDir" in volume]
     sources = [(volume["name"], volume["emptyDir"] or {}) for volume in volumes]
     return [(name, source.get("sizeLimit")) for name, source in sources if source.get("medium") != "Memory"]
+
+
+def _from_api(pod: Mapping[str, Any]) -> list[str]:
+    """Name the volumes whose files come from the API; those in memory are in another place."""
+    return [
+        volume["name"]
+        for volume in pod["spec"].get("volumes") or []
+        if any(kind in volume for kind in ("configMap", "downwardAPI", "projected"))
+    ]
 
 
 def _limits(pod: Mapping[str, Any]) -> list[tuple[str, str | None]]:

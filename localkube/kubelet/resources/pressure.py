@@ -60,8 +60,8 @@ class Threshold:
             return int(capacity * float(self.value[:-1]) / 100)
         return whole(self.value)
 
-    def is_met(self, seen: Observation) -> bool:
-        return seen.available < self.quantity(seen.capacity)
+    def is_met(self, observation: Observation) -> bool:
+        return observation.available < self.quantity(observation.capacity)
 
 
 def parse_thresholds(text: str) -> tuple[Threshold, ...]:
@@ -86,17 +86,22 @@ def _threshold(text: str) -> Threshold:
     return Threshold(signal, value)
 
 
-def observe(place: Path) -> dict[str, Observation]:
-    """Measure the machine; ``place`` is on the disk of the nodes."""
+def observe(place: Path, *, processes: int) -> dict[str, Observation]:
+    """Measure the machine.
+
+    Args:
+        place: On the disk of the nodes.
+        processes: How many there may be of them and of threads.
+    """
     disk = os.statvfs(place)
-    seen = {
+    observations = {
         "memory.available": _memory(),
         "nodefs.available": Observation(disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize),
-        "pid.available": _processes(),
+        "pid.available": Observation(processes - running_processes(), processes),
     }
     if disk.f_files:  # some file systems make them as they are needed
-        seen["nodefs.inodesFree"] = Observation(disk.f_ffree, disk.f_files)
-    return seen
+        observations["nodefs.inodesFree"] = Observation(disk.f_ffree, disk.f_files)
+    return observations
 
 
 def _memory() -> Observation:
@@ -117,10 +122,9 @@ def _memory() -> Observation:
     return min(observations, key=lambda observed: observed.available)
 
 
-def _processes() -> Observation:
-    most = min(int(Path(f"/proc/sys/kernel/{name}").read_text()) for name in ("pid_max", "threads-max"))
-    running = int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
-    return Observation(most - running, most)
+def running_processes() -> int:
+    """Count the processes and threads of the machine."""
+    return int(Path("/proc/loadavg").read_text().split()[3].split("/")[1])
 
 
 class Pressure:
@@ -146,9 +150,11 @@ class Pressure:
 
     def look(self) -> list[tuple[Threshold, Observation]]:
         """Measure the machine; return the thresholds that are met, memory's first."""
-        seen, now = self._observe(), self._clock()
+        observations, now = self._observe(), self._clock()
         observed = [
-            (threshold, seen[threshold.signal]) for threshold in self._thresholds if threshold.signal in seen
+            (threshold, observations[threshold.signal])
+            for threshold in self._thresholds
+            if threshold.signal in observations
         ]
         met = [
             (threshold, observation) for threshold, observation in observed if threshold.is_met(observation)

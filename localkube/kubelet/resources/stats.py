@@ -1,21 +1,25 @@
 """Resource usage for metrics-server: ``/metrics/resource``.
 
-One kubelet serves all nodes; the address of the request says which node is meant. A node's usage is that of
-its pods plus its share of the kubelet itself.
+After a kubelet's own families come those of dcgm-exporter, where there are GPUs. One kubelet serves all
+nodes; the address of the request says which node is meant. A node's usage is that of its pods plus its share
+of the kubelet itself.
 
 Source: https://kubernetes.io/docs/reference/instrumentation/node-metrics/
 """
 
+import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from aiohttp import web
 
 from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.resources.gpus import GpuMeter, exposition
 from localkube.kubelet.resources.proc_usage import MonotonicCounter, ProcessTable, Usage
+from localkube.kubelet.work_pools import MEASURES
 from localkube.network.addresses import Addresses
 
 READER = "system:metrics-server"
@@ -73,6 +77,8 @@ class StatsProvider:
     Args:
         running: Returns the containers that run on a node, by its name.
         control_groups: Returns what a control group says of a container, None where it has none.
+        gpus: The machine's GPUs.
+        held: Returns the GPUs of a container, by the names of its node, pod's uid and itself.
     """
 
     def __init__(
@@ -81,32 +87,37 @@ class StatsProvider:
         *,
         running: Callable[[str], list[RunningContainer]],
         control_groups: Callable[[str], Usage | None] = lambda identity: None,
+        gpus: GpuMeter | None = None,
+        held: Callable[[str, str, str], Sequence[str]] = lambda node, uid, container: (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._nodes = {node.address: node for node in nodes}
         self._running, self._clock = running, clock
         self._control_groups = control_groups
+        self._gpus, self._held = gpus, held
         self._counters: dict[str, MonotonicCounter] = {}
         self._ended = dict.fromkeys((node.name for node in self._nodes.values()), 0.0)
         self._last: dict[str, dict[str, float]] = {name: {} for name in self._ended}
-        self._sample = StatsSample()
+        self._sample, self._measuring = StatsSample(), asyncio.Lock()
 
     def node(self, address: str) -> NodeSettings | None:
         return self._nodes.get(address)
 
-    def measure(self) -> StatsSample:
-        """Sample all containers; a sample is reused for a second."""
-        now = self._clock()
-        if now - self._sample.when >= FRESH_SECONDS:
-            self._sample = StatsSample(now, self._measure(), _own_usage())
-        return self._sample
+    async def measure(self) -> StatsSample:
+        """Sample all containers, in a thread: they may have any number of processes; reused for a second."""
+        async with self._measuring:
+            now = self._clock()
+            if now - self._sample.when >= FRESH_SECONDS:
+                running = {name: self._running(name) for name in self._ended}
+                self._sample = StatsSample(now, await MEASURES.call(self._measure, running), _own_usage())
+            return self._sample
 
-    def _measure(self) -> dict[str, Usage]:
+    def _measure(self, running: Mapping[str, Iterable[RunningContainer]]) -> dict[str, Usage]:
         processes: ProcessTable | None = None
         usages = {}
-        for name in self._ended:
+        for name, containers in running.items():
             seconds = {}
-            for container in self._running(name):
+            for container in containers:
                 usage = self._control_groups(container.identity)
                 if usage is None:
                     processes = processes or ProcessTable()
@@ -125,9 +136,9 @@ class StatsProvider:
             self._counters.pop(identity, None)
         self._last[node] = seconds
 
-    def resource(self, node: NodeSettings) -> str:
+    async def resource(self, node: NodeSettings) -> str:
         """The text of ``/metrics/resource``."""
-        sample, lines = self.measure(), _Lines()
+        sample, lines = await self.measure(), _Lines()
         whole = self._whole(node, sample)
         lines.add("node_cpu_usage_seconds_total", whole.cpu, when=sample.when)
         lines.add("node_memory_working_set_bytes", whole.memory, when=sample.when)
@@ -144,12 +155,25 @@ class StatsProvider:
             lines.add("container_memory_working_set_bytes", usage.memory, labels, when=sample.when)
             pods.setdefault((meta["namespace"], meta["name"]), []).append(usage)
         for (namespace, name), usages in pods.items():
-            labels, pod = {"namespace": namespace, "pod": name}, _sum(usages)
-            lines.add("pod_cpu_usage_seconds_total", pod.cpu, labels, when=sample.when)
-            lines.add("pod_memory_working_set_bytes", pod.memory, labels, when=sample.when)
+            labels, total = {"namespace": namespace, "pod": name}, _sum(usages)
+            lines.add("pod_cpu_usage_seconds_total", total.cpu, labels, when=sample.when)
+            lines.add("pod_memory_working_set_bytes", total.memory, labels, when=sample.when)
         lines.add("scrape_error", 0)
         lines.add("resource_scrape_error", 0)
-        return lines.text()
+        return lines.text() + self._gpu_lines(node)
+
+    def _gpu_lines(self, node: NodeSettings) -> str:
+        """The node's real GPUs, in the words of dcgm-exporter."""
+        if not node.gpu_devices or self._gpus is None:
+            return ""
+        uses = [use for use in self._gpus.sample() if use.uuid in node.gpu_devices]
+        holders: dict[str, list[dict[str, str]]] = {}
+        for container in self._running(node.name):
+            meta = container.pod["metadata"]
+            labels = {"container": container.name, "namespace": meta["namespace"], "pod": meta["name"]}
+            for uuid in self._held(node.name, meta["uid"], container.name):
+                holders.setdefault(uuid, []).append(labels)
+        return exposition(node.name, uses, holders)
 
     def _whole(self, node: NodeSettings, sample: StatsSample) -> Usage:
         """A node's usage: its pods and its share of the kubelet."""
@@ -171,9 +195,8 @@ def stats_routes(stats: StatsProvider, addresses: Addresses) -> list[web.RouteDe
 
     async def resource(request: web.Request) -> web.Response:
         content_type = "text/plain; version=0.0.4; charset=utf-8"
-        return web.Response(
-            body=stats.resource(asked(request)).encode(), headers={"Content-Type": content_type}
-        )
+        text = await stats.resource(asked(request))
+        return web.Response(body=text.encode(), headers={"Content-Type": content_type})
 
     return [web.get("/metrics/resource", resource)]
 

@@ -55,19 +55,21 @@ def pod_conditions(
     }
     known = {condition["type"]: condition for condition in before}
     generation = pod["metadata"].get("generation")
-    own = [_condition(kind, findings[kind], known.get(kind), generation, now) for kind in OWN]
+    conditions = [_condition(kind, findings[kind], known.get(kind), generation, now) for kind in OWN]
     if evicted and "DisruptionTarget" not in known:
         finding = (True, "TerminationByKubelet", evicted)
-        own.append(_condition("DisruptionTarget", finding, None, generation, now))
+        conditions.append(_condition("DisruptionTarget", finding, None, generation, now))
     if may_restart_all(pod):
         finding = (True, "RestartAllContainersStarted", "container exited with restart policy rule")
         finding = finding if restarting else (False, "", "")
-        own.append(_condition(RESTARTING, finding, known.get(RESTARTING), generation, now))
+        conditions.append(_condition(RESTARTING, finding, known.get(RESTARTING), generation, now))
     for resize in resizes:
         finding, last = (True, resize.get("reason", ""), resize.get("message", "")), known.get(resize["type"])
         unchanged = last if last and last.get("reason", "") == finding[1] else None
-        own.append(_condition(resize["type"], finding, unchanged, resize.get("observedGeneration"), now))
-    return foreign + own
+        conditions.append(
+            _condition(resize["type"], finding, unchanged, resize.get("observedGeneration"), now)
+        )
+    return foreign + conditions
 
 
 def _condition(
@@ -75,12 +77,12 @@ def _condition(
 ) -> dict[str, Any]:
     holds, reason, message = finding
     status = "True" if holds else "False"
-    unchanged = before is not None and before["status"] == status
+    unchanged = before if before is not None and before["status"] == status else None
     condition = {
         "type": kind,
         "status": status,
         "lastProbeTime": None,
-        "lastTransitionTime": (before.get("lastTransitionTime") or now) if unchanged else now,
+        "lastTransitionTime": (unchanged.get("lastTransitionTime") if unchanged else None) or now,
     }
     if reason:
         condition["reason"] = reason

@@ -73,8 +73,8 @@ def pod_status(
     for status in statuses:
         if devices.get(status["name"]):
             status["allocatedResourcesStatus"] = list(devices[status["name"]])
-    every = {status["name"]: status for status in (*init_statuses, *statuses, *ephemeral_statuses)}
-    phase, reason, message = _outcome(pod, every, terminal, override)
+    by_name = {status["name"]: status for status in (*init_statuses, *statuses, *ephemeral_statuses)}
+    phase, reason, message = _outcome(pod, by_name, terminal, override)
     reported: dict[str, Any] = {
         "phase": phase,
         "conditions": conditions.pod_conditions(
@@ -150,8 +150,8 @@ def phase_of(pod: Object, statuses: Mapping[str, Object], *, terminal: bool = Fa
     Source: https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#pod-phase
     """
     sidecars = [c for c in pod["spec"].get(INIT) or [] if is_sidecar(c)]
-    others = [c["name"] for c in (*sidecars, *(pod["spec"].get(EPHEMERAL) or []))]
-    running = sum("running" in statuses[name]["state"] for name in others if name in statuses)
+    side_containers = [c["name"] for c in (*sidecars, *(pod["spec"].get(EPHEMERAL) or []))]
+    running = sum("running" in statuses[name]["state"] for name in side_containers if name in statuses)
     initialisation = _init_phase(pod, statuses)
     if may_restart_all(pod) and conditions.was_initialised(pod):
         initialisation = None  # however far they are when all containers start again
@@ -305,6 +305,8 @@ def _merge_entries(old: list[Object], new: list[Object], key: str) -> list[dict[
         if previous != entry:
             entries.append({name: None for name in previous if name not in entry} | dict(entry))
     entries += [
-        {"$patch": "delete", key: gone} for gone in known if key == "ip" or gone in conditions.RESIZES
+        {"$patch": "delete", key: removed}
+        for removed in known
+        if key == "ip" or removed in conditions.RESIZES
     ]
     return entries

@@ -12,9 +12,10 @@ from localkube.kubelet.status.container_state import ContainerRecord, containers
 Object = Mapping[str, Any]
 RESTART, RESTART_ALL = "Restart", "RestartAllContainers"
 FIRST_DELAY, LONGEST_DELAY, FORGIVEN_AFTER = 10.0, 300.0, 600.0
+FIRST_RETRY, LONGEST_RETRY = 2.0, 10.0
 
 
-def should_restart(policy: str, exit_code: int) -> bool:
+def should_restart(policy: str, exit_code: int | None) -> bool:
     """Apply ``Always``, ``OnFailure`` or ``Never``.
 
     Example:
@@ -24,7 +25,7 @@ def should_restart(policy: str, exit_code: int) -> bool:
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
-def container_should_restart(pod: Object, container: Object, exit_code: int) -> bool:
+def container_should_restart(pod: Object, container: Object, exit_code: int | None) -> bool:
     """Apply a container's own rules and policy, then its pod's.
 
     An init container under ``Always`` runs again only when it failed; a sidecar always.
@@ -41,7 +42,7 @@ def container_should_restart(pod: Object, container: Object, exit_code: int) -> 
     return should_restart(policy, exit_code)
 
 
-def restart_action(container: Object, exit_code: int) -> str | None:
+def restart_action(container: Object, exit_code: int | None) -> str | None:
     """The action of the first of a container's ``restartPolicyRules`` that matches its end."""
     rules = container.get("restartPolicyRules") or []
     return next((rule["action"] for rule in rules if _matches(rule, exit_code)), None)
@@ -83,6 +84,20 @@ def backoff(count: int) -> float:
     if count < 2:
         return 0.0
     return min(FIRST_DELAY * 2 ** min(count - 2, 10), LONGEST_DELAY)
+
+
+def config_backoff(count: int, *, permanent: bool = False) -> float:
+    """The delay in seconds after the ``count``-th start that a container's configuration did not allow.
+
+    What is missing is looked for at least as often as the kubelet does; a ``permanent`` error is a crash.
+
+    Example:
+        >>> [config_backoff(count) for count in range(1, 5)], config_backoff(9, permanent=True)
+        ([2.0, 4.0, 8.0, 10.0], 300.0)
+    """
+    if permanent:
+        return backoff(count + 1)
+    return min(FIRST_RETRY * 2 ** min(max(0, count - 1), 10), LONGEST_RETRY)
 
 
 def waiting_to_restart(pod: Object, record: ContainerRecord, delay: float) -> ContainerRecord:
@@ -135,7 +150,7 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
-def _matches(rule: Object, exit_code: int) -> bool:
+def _matches(rule: Object, exit_code: int | None) -> bool:
     codes = rule.get("exitCodes") or {}
     listed = exit_code in (codes.get("values") or [])
     return listed if codes.get("operator") == "In" else not listed

@@ -23,11 +23,11 @@ class FieldRule:
 
 
 def _profile(value: Object | None) -> bool:
-    return bool(value) and value.get("type") != "Unconfined"
+    return bool(value and value.get("type") != "Unconfined")
 
 
 def _other_filter(value: Object | None) -> bool:
-    return bool(value) and value.get("type") != "RuntimeDefault"
+    return bool(value and value.get("type") != "RuntimeDefault")
 
 
 def _is_set(value: Any) -> bool:

@@ -85,7 +85,7 @@ class Channels:
             yield channel, data
 
 
-async def unless_gone(work: Awaitable[Any], gone: Awaitable[Any]) -> Any:
+async def unless_gone(work: Awaitable[Any], disconnected: Awaitable[Any]) -> Any:
     """Await ``work``; None when ``gone``, which feeds it, ends first because the client disconnected."""
-    first = await wait_for_first(work, gone)
+    first = await wait_for_first(work, disconnected)
     return None if first.cancelled() else first.result()

@@ -50,13 +50,13 @@ async def connect(client: RuntimeClient, *, pod: str, port: int, addresses: Addr
     for v6 in (False, True):
         try:
             answer, (descriptor,) = await client.call("socket", pod=pod, v6=v6)
-            made = socket.socket(fileno=descriptor)
-            made.setblocking(False)
+            sock = socket.socket(fileno=descriptor)
+            sock.setblocking(False)
             try:
-                await loop.sock_connect(made, addresses.reach(answer["loopback"], port))
-                return await asyncio.open_connection(sock=made)
+                await loop.sock_connect(sock, addresses.reach(answer["loopback"], port))
+                return await asyncio.open_connection(sock=sock)
             except BaseException:
-                made.close()
+                sock.close()
                 raise
         except OSError as error:
             # IPv4's answer is what people know; IPv6 may not even be there.
@@ -72,7 +72,7 @@ class ForwardedConnection:
 
     error: int | None = None
     data: int | None = None
-    task: asyncio.Task | None = None
+    task: asyncio.Task[None] | None = None
 
 
 class SpdyTunnel:
@@ -131,22 +131,24 @@ class SpdyTunnel:
         return True
 
     async def _forward(self, request: str, pair: ForwardedConnection, port: int) -> None:
-        source, problem = self._inputs[pair.data], b""
+        assert pair.data is not None and pair.error is not None
+        stream, problem_stream = pair.data, pair.error
+        source, problem = self._inputs[stream], b""
         try:
-            await pump(source, await self._connect(port), lambda data: self._send(pair.data, data))
+            await pump(source, await self._connect(port), lambda data: self._send(stream, data))
         except PortUnreachable as error:
             problem = f"error forwarding port {port} to pod {self._about}: {error}".encode()
         except ConnectionError as error:
             log.debug("port-forward to %s: %s", self._about, error)
         finally:
             source.abort()
-            del self._inputs[pair.data], self._pairs[request]
+            del self._inputs[stream], self._pairs[request]
         with contextlib.suppress(ConnectionError):
             if problem:
-                await self._socket.send_bytes(spdy.data(pair.error, problem))
-            await self._socket.send_bytes(spdy.data(pair.error, b"", fin=True))
+                await self._socket.send_bytes(spdy.data(problem_stream, problem))
+            await self._socket.send_bytes(spdy.data(problem_stream, b"", fin=True))
             if not source.has_ended_output:
-                await self._send(pair.data, b"")
+                await self._send(stream, b"")
 
     async def _send(self, stream: int, data: bytes) -> None:
         await self._socket.send_bytes(spdy.data(stream, data, fin=not data))
@@ -252,7 +254,7 @@ async def pump(source: ClientInput, streams: Streams, send: Callable[[bytes], Aw
             await writer.wait_closed()
 
 
-async def _both(output: asyncio.Task, source: ClientInput) -> None:
+async def _both(output: asyncio.Task[None], source: ClientInput) -> None:
     await output
     await source.ended.wait()
 

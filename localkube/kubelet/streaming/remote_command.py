@@ -9,7 +9,7 @@ Source: k8s.io/apiserver/pkg/util/proxy, and k8s.io/kubelet/pkg/cri/streaming/re
 
 import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,22 +43,22 @@ class StreamOptions:
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        return tuple(name for name, asked in (("stdout", self.stdout), ("stderr", self.stderr)) if asked)
+        return tuple(name for name, enabled in (("stdout", self.stdout), ("stderr", self.stderr)) if enabled)
 
 
 class RemoteCommand:
     """The client's side of a command."""
 
-    def __init__(self, channels: Channels, wanted: StreamOptions) -> None:
-        self.wanted = wanted
+    def __init__(self, channels: Channels, options: StreamOptions) -> None:
+        self.wanted = options
         self.response = channels.socket
         self._channels = channels
 
     @classmethod
-    async def accept(cls, request: web.Request, wanted: StreamOptions) -> "RemoteCommand":
+    async def accept(cls, request: web.Request, options: StreamOptions) -> "RemoteCommand":
         """Finish the handshake; an empty message tells the client that the streams are ready."""
-        command = cls(Channels(await accept(request, PROTOCOLS)), wanted)
-        first = STDOUT if wanted.stdout else STDERR if wanted.stderr else ERROR
+        command = cls(Channels(await accept(request, PROTOCOLS)), options)
+        first = STDOUT if options.stdout else STDERR if options.stderr else ERROR
         await command._channels.send(first, b"")
         return command
 
@@ -75,7 +75,7 @@ class RemoteCommand:
                 await self._channels.send(ERROR, message.encode())
             await self.response.close()
 
-    async def input(self) -> AsyncIterator[bytes | tuple[int, int] | None]:
+    async def input(self) -> AsyncGenerator[bytes | tuple[int, int] | None]:
         """Yield what the client sends: input, None at its end, or a size in columns and rows."""
         async for channel, data in self._channels.received():
             if channel == STDIN and self.wanted.stdin and data:

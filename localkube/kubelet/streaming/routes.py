@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from localkube.kubelet.containers.attach import Listener
+from localkube.kubelet.containers.attach import OutputListener
 from localkube.kubelet.containers.exec import Execution, Executions, finish
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.pods.pod_manager import PodManager
@@ -51,18 +51,18 @@ class Streams:
         ]
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
-        process, wanted = self._container(request)
-        command = await RemoteCommand.accept(request, wanted)
+        process, options = self._container(request)
+        command = await RemoteCommand.accept(request, options)
         argv = request.query.getall("command", [])
         try:
             execution = await self._executions.start(
-                process.identity, argv, stdin=wanted.stdin, tty=wanted.tty
+                process.identity, argv, stdin=options.stdin, tty=options.tty
             )
         except RuntimeCallError as error:
             await command.finish(error_status(f"error executing command in container: {error.message}"))
             return command.response
         try:
-            outputs = {name: _sender(command, name) for name in wanted.outputs}
+            outputs = {name: _sender(command, name) for name in options.outputs}
             code = await unless_gone(finish(execution, outputs), _feed(command, execution))
             if code is not None:
                 await command.finish(exit_status(code))
@@ -73,11 +73,11 @@ class Streams:
         return command.response
 
     async def _attach(self, request: web.Request) -> web.StreamResponse:
-        process, wanted = self._container(request)
-        command = await RemoteCommand.accept(request, wanted)
+        process, options = self._container(request)
+        command = await RemoteCommand.accept(request, options)
         listed, name = containers(self._pod(request)), request.match_info["container"]
         once = any(container["name"] == name and container.get("stdinOnce") for _, container in listed)
-        session = AttachSession(process, once=once and wanted.stdin, end_input=self._pods.end_input)
+        session = AttachSession(process, once=once and options.stdin, end_input=self._pods.end_input)
         listener = process.listen()
         try:
             passing = _pass_on(listener, command)
@@ -114,10 +114,10 @@ class Streams:
         if process is None or not process.running:
             raise web.HTTPInternalServerError(text=f'container not found ("{name}")')
         try:
-            wanted = StreamOptions.of(request.query)
+            options = StreamOptions.of(request.query)
         except ValueError as error:
             raise web.HTTPBadRequest(text=str(error)) from error
-        return process, wanted
+        return process, options
 
     def _pod(self, request: web.Request) -> Mapping[str, Any]:
         pod = self._pods.pod(request.match_info["namespace"], request.match_info["pod"])
@@ -166,7 +166,7 @@ class AttachSession:
         self.end_input()
 
 
-async def _pass_on(listener: Listener, command: RemoteCommand) -> bool:
+async def _pass_on(listener: OutputListener, command: RemoteCommand) -> bool:
     """Send a container's output until it ends."""
     async with contextlib.aclosing(listener.output()) as pieces:
         async for stream, data in pieces:

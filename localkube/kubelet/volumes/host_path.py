@@ -62,7 +62,7 @@ def everywhere(directory: str, mountinfo: str) -> set[str]:
     mounts = [_mount(line) for line in mountinfo.splitlines()]
     above = [mount for mount in mounts if _below(directory, mount[2]) is not None]
     device, root, place = max(above, key=lambda mount: len(mount[2]))
-    inside = os.path.join(root, _below(directory, place)).rstrip("/")
+    inside = os.path.join(root, _below(directory, place) or "").rstrip("/")
     places = {directory}
     for mounted, root, place in mounts:
         if mounted == device and (rest := _below(inside, root)) is not None:
@@ -118,12 +118,12 @@ def check(
         raise HostPathError(f"hostPath type check failed: {path} is not {words}")
 
 
-def maker(*, owner: int = 0, is_file: bool = False) -> Maker:
-    """Return what makes the missing parts of a path: directories of mode 0755, and a file at its end."""
-    return partial(_make, owner=owner, is_file=is_file)
+def maker(*, owner: int = 0, is_file: bool = False, mode: int = 0o755) -> Maker:
+    """Return what makes the missing parts of a path: directories of this mode, and a file at its end."""
+    return partial(_make, owner=owner, is_file=is_file, mode=mode)
 
 
-def _make(directory: int, name: str, last: bool, *, owner: int, is_file: bool) -> int:
+def _make(directory: int, name: str, last: bool, *, owner: int, is_file: bool, mode: int) -> int:
     if is_file and not last:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
     if is_file:
@@ -131,12 +131,12 @@ def _make(directory: int, name: str, last: bool, *, owner: int, is_file: bool) -
     else:
         os.mkdir(name, 0o755, dir_fd=directory)
     # By its descriptor, because a container may have put a link there. The kubelet's umask is private.
-    made = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     try:
-        if not stat.S_ISLNK(os.fstat(made).st_mode):
-            os.chmod(f"/proc/self/fd/{made}", 0o644 if is_file else 0o755)
-            if owner:
-                os.chown(f"/proc/self/fd/{made}", owner, owner)
+        if not stat.S_ISLNK(os.fstat(descriptor).st_mode):
+            os.chmod(f"/proc/self/fd/{descriptor}", 0o644 if is_file else mode)
+            if owner:  # what is made in a directory of mode setgid is its group's
+                os.chown(f"/proc/self/fd/{descriptor}", owner, -1 if mode & stat.S_ISGID else owner)
     finally:
-        os.close(made)
+        os.close(descriptor)
     return directory

@@ -13,8 +13,12 @@ from datetime import datetime
 from typing import Any
 
 from localkube.api_client import Api, ApiError, Informer, find
+from localkube.api_path import api_path
 
 Object = dict[str, Any]
+Pod = Mapping[str, Any]
+# A node's own client, by its name: what a pod names is read with the rights of its node.
+Access = Callable[[str], Api]
 FRESH_SECONDS = 0.25
 ROOT_CA = "kube-root-ca.crt"
 # As the kubelet: renew when a fifth of the lifetime is left, and daily.
@@ -24,46 +28,49 @@ RENEW_AT, RENEW_DAILY = 0.8, 24 * 3600.0
 class ObjectCache:
     """Reads ConfigMaps and Secrets."""
 
-    def __init__(self, api: Api, *, authorities: Informer | None = None) -> None:
-        self._api = api
+    def __init__(self, access: Access, *, authorities: Informer | None = None) -> None:
+        self._access = access
         self._authorities = authorities
-        self._answers: dict[str, tuple[float, asyncio.Task[Object | None]]] = {}
+        self._answers: dict[tuple[str, str], tuple[float, asyncio.Task[Object | None]]] = {}
 
-    async def configmap(self, namespace: str, name: str) -> Object | None:
-        """Get a ConfigMap; None when there is none."""
+    async def configmap(self, pod: Pod, name: str) -> Object | None:
+        """Get a ConfigMap of the pod's namespace; None when there is none."""
+        namespace = pod["metadata"]["namespace"]
         if self._authorities and (known := self._authorities.store.get((namespace, name))):
             return known
-        return await self._get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+        return await self._get(pod, api_path("v1/configmaps", namespace=namespace, name=name))
 
-    async def secret(self, namespace: str, name: str) -> Object | None:
-        """Get a Secret; None when there is none."""
-        return await self._get(f"/api/v1/namespaces/{namespace}/secrets/{name}")
+    async def secret(self, pod: Pod, name: str) -> Object | None:
+        """Get a Secret of the pod's namespace; None when there is none."""
+        path = api_path("v1/secrets", namespace=pod["metadata"]["namespace"], name=name)
+        return await self._get(pod, path)
 
-    async def _get(self, path: str) -> Object | None:
-        now = time.monotonic()
-        known = self._answers.get(path)
+    async def _get(self, pod: Pod, path: str) -> Object | None:
+        now, place = time.monotonic(), (pod["spec"].get("nodeName", ""), path)
+        known = self._answers.get(place)
         if known is None or now - known[0] > FRESH_SECONDS:
             self._answers = {
                 key: answer for key, answer in self._answers.items() if now - answer[0] <= FRESH_SECONDS
             }
-            known = (now, asyncio.create_task(self._fetch(path)))
-            self._answers[path] = known
+            known = (now, asyncio.create_task(self._fetch(place)))
+            self._answers[place] = known
         # Shielded: one pod that is deleted meanwhile must not take the answer from the others.
         return await asyncio.shield(known[1])
 
-    async def _fetch(self, path: str) -> Object | None:
-        item = None
+    async def _fetch(self, place: tuple[str, str]) -> Object | None:
+        item, (node, path) = None, place
         try:
-            item = await find(self._api, path)
+            item = await find(self._access(node), path)
+            (item or {}).get("metadata", {}).pop("managedFields", None)  # more than the rest, of many keys
         finally:
             if item is None:  # asked again by whoever comes next
-                self._answers.pop(path, None)
+                self._answers.pop(place, None)
         return item
 
 
 def watch_authorities(api: Api) -> Informer:
     """Create the informer of the ConfigMap ``kube-root-ca.crt`` of every namespace."""
-    return Informer(api, "/api/v1/configmaps", field_selector=f"metadata.name={ROOT_CA}")
+    return Informer(api, api_path("v1/configmaps"), field_selector=f"metadata.name={ROOT_CA}")
 
 
 @dataclass(frozen=True)
@@ -76,8 +83,8 @@ class _Token:
 class TokenManager:
     """Service account tokens bound to a pod."""
 
-    def __init__(self, api: Api, *, clock: Callable[[], float] = time.time) -> None:
-        self._api = api
+    def __init__(self, access: Access, *, clock: Callable[[], float] = time.time) -> None:
+        self._access = access
         self._clock = clock
         self._tokens: dict[tuple[str, str, int], _Token] = {}
 
@@ -120,9 +127,11 @@ class TokenManager:
                 },
             },
         }
-        begun = self._clock()
-        path = f"/api/v1/namespaces/{metadata['namespace']}/serviceaccounts/{account}/token"
-        status = (await self._api.post(path, body))["status"]
+        start = self._clock()
+        path = api_path(
+            "v1/serviceaccounts", namespace=metadata["namespace"], name=account, subresource="token"
+        )
+        status = (await self._access(pod["spec"].get("nodeName", "")).post(path, body))["status"]
         expires = datetime.fromisoformat(status["expirationTimestamp"]).timestamp()
-        lifetime = min((expires - begun) * RENEW_AT, RENEW_DAILY)
-        return _Token(status["token"], begun + lifetime, expires)
+        lifetime = min((expires - start) * RENEW_AT, RENEW_DAILY)
+        return _Token(status["token"], start + lifetime, expires)

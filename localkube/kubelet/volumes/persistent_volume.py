@@ -3,14 +3,25 @@
 The controller manager binds claims, ``provisioner.py`` creates their volumes.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, find
+from localkube.api_path import api_path
+from localkube.kubelet.quantity import quantity, whole
+from localkube.kubelet.volumes.object_cache import Access
+from localkube.kubelet.work_pools import MEASURES
+from localkube.runtime.path_resolution import opened
+from localkube.runtime.trees import disk_blocks, walk
 
 Object = Mapping[str, Any]
+# Directories and the ends of files take more than is written to them.
+SLACK = 1 << 20
 
 
 class ClaimError(Exception):
@@ -19,36 +30,109 @@ class ClaimError(Exception):
 
 @dataclass(frozen=True)
 class ClaimDirectory:
-    """A claim's directory on the host."""
+    """A claim's directory on the host.
+
+    Attributes:
+        claim: The API's path of the claim.
+        name: Of the claim.
+        size: The bytes that it may hold; None for a volume that was not made here.
+    """
 
     path: Path
     read_only: bool
+    claim: str = ""
+    name: str = ""
+    size: int | None = None
+
+    def is_overfull(self, used: int) -> bool:
+        return self.size is not None and used > self.size + SLACK
 
 
 class ClaimResolver:
-    """Resolves claims, and tracks the users of ReadWriteOncePod claims."""
+    """Resolves claims, and tracks their users and what is stored in them.
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    No file system is asked to keep a claim's size: what is stored is measured by ``resources/eviction.py``.
+
+    Args:
+        made: The directory of the volumes that were made here.
+    """
+
+    def __init__(self, access: Access, *, made: Path | None = None) -> None:
+        self._access, self._made = access, made
         self._users: dict[str, str] = {}
+        self._mounted: dict[str, dict[str, ClaimDirectory]] = {}
+        self._stored: dict[Path, int] = {}
 
     async def locate(self, pod: Object, spec: Object) -> ClaimDirectory:
         """Find the directory of a ``persistentVolumeClaim`` or ``ephemeral`` volume."""
-        claim = await self._claim(pod, spec)
-        volume = await self._volume(claim)
+        api = self._access(pod["spec"].get("nodeName", ""))
+        claim = await self._claim(api, pod, spec)
+        volume = await self._volume(api, claim)
         path = _directory(volume)
         modes = claim["spec"].get("accessModes") or []
         if "ReadWriteOncePod" in modes:
             self._reserve(claim["metadata"]["uid"], pod["metadata"]["uid"], claim["metadata"]["name"])
         wants = spec.get("persistentVolumeClaim") or {}
         read_only = bool(wants.get("readOnly")) or modes == ["ReadOnlyMany"]
-        return ClaimDirectory(path, read_only)
+        name, size = claim["metadata"]["name"], self._size(claim, path)
+        namespace = claim["metadata"]["namespace"]
+        api_claim = api_path("v1/persistentvolumeclaims", namespace=namespace, name=name)
+        directory = ClaimDirectory(path, read_only, api_claim, name, size)
+        if not read_only:
+            await self._refuse_overfull(directory)
+            self._mounted.setdefault(pod["metadata"]["uid"], {})[spec["name"]] = directory
+        return directory
+
+    def written(self, uid: str) -> list[ClaimDirectory]:
+        """List the claims that a pod may write, of those that were made here."""
+        return [claim for claim in self._mounted.get(uid, {}).values() if claim.size is not None]
+
+    def stored(self, claim: ClaimDirectory) -> int:
+        """The bytes that were in a claim when it was last measured."""
+        return self._stored.get(claim.path, 0)
+
+    def note(self, claim: ClaimDirectory, used: int) -> None:
+        """Note what a claim holds."""
+        self._stored[claim.path] = used
+
+    async def excess(self, claim: ClaimDirectory, *, node: str) -> tuple[ClaimDirectory, Object] | None:
+        """Read the claim again, which may have grown; None if it holds no more than its size.
+
+        Args:
+            node: One on which a pod has it.
+        """
+        item = await find(self._access(node), claim.claim)
+        if item is None:
+            return None
+        newest = replace(claim, size=self._size(item, claim.path))
+        return (newest, item) if newest.is_overfull(self.stored(claim)) else None
+
+    def _size(self, claim: Object, path: Path) -> int | None:
+        capacity = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
+        is_ours = self._made is not None and self._made in path.resolve().parents
+        return whole(capacity) if capacity and is_ours else None
+
+    async def _refuse_overfull(self, claim: ClaimDirectory) -> None:
+        """Measure a claim that held too much again: its files may have been deleted by another pod."""
+        if not claim.is_overfull(self.stored(claim)):
+            return
+        self.note(claim, await MEASURES.sum(disk_blocks(claim.path)))
+        if claim.is_overfull(self.stored(claim)):
+            used = quantity(self.stored(claim), binary=True)
+            raise ClaimError(
+                f'persistentvolumeclaim "{claim.name}" holds {used} and its size is '
+                f"{quantity(claim.size or 0, binary=True)}: let it grow (spec.resources.requests.storage), "
+                "delete it, or mount it with readOnly to copy its files"
+            )
 
     def forget(self, uid: str) -> None:
-        """Release the pod's ReadWriteOncePod claims."""
+        """Release the pod's claims."""
         self._users = {claim: user for claim, user in self._users.items() if user != uid}
+        self._mounted.pop(uid, None)
+        used = {claim.path for claims in self._mounted.values() for claim in claims.values()}
+        self._stored = {path: size for path, size in self._stored.items() if path in used or path.is_dir()}
 
-    async def _claim(self, pod: Object, spec: Object) -> Object:
+    async def _claim(self, api: Api, pod: Object, spec: Object) -> Object:
         metadata = pod["metadata"]
         is_ephemeral = "ephemeral" in spec
         name = (
@@ -56,25 +140,28 @@ class ClaimResolver:
             if is_ephemeral
             else spec["persistentVolumeClaim"]["claimName"]
         )
-        claim = await find(
-            self._api, f"/api/v1/namespaces/{metadata['namespace']}/persistentvolumeclaims/{name}"
-        )
+        path = api_path("v1/persistentvolumeclaims", namespace=metadata["namespace"], name=name)
+        claim = await find(api, path)
         if claim is None:
             raise ClaimError(f'persistentvolumeclaim "{name}" not found')
         owners = [owner["uid"] for owner in claim["metadata"].get("ownerReferences") or []]
         if is_ephemeral and metadata["uid"] not in owners:
             raise ClaimError(f'persistentvolumeclaim "{name}" was not made for this pod: rename one of them')
+        if claim["metadata"].get("deletionTimestamp") and not _has_run(pod):
+            raise ClaimError(f'persistentvolumeclaim "{name}" is being deleted')
         if (claim.get("status") or {}).get("phase") != "Bound" or not claim["spec"].get("volumeName"):
             raise ClaimError(f'persistentvolumeclaim "{name}" is not bound yet')
         return claim
 
-    async def _volume(self, claim: Object) -> Object:
+    async def _volume(self, api: Api, claim: Object) -> Object:
         name = claim["spec"]["volumeName"]
-        volume = await find(self._api, f"/api/v1/persistentvolumes/{name}")
+        volume = await find(api, api_path("v1/persistentvolumes", name=name))
         if volume is None:
             raise ClaimError(f'persistentvolume "{name}" of the claim is gone')
-        if (volume["spec"].get("claimRef") or {}).get("uid") != claim["metadata"]["uid"]:
+        if not _is_bound_to(volume, claim):
             raise ClaimError(f'persistentvolume "{name}" is bound to another claim')
+        if _class(volume) != _class(claim):
+            raise ClaimError(f'persistentvolume "{name}" has another storage class than its claim')
         if volume["spec"].get("volumeMode") == "Block":
             raise ClaimError("volumeMode Block needs a block device; use Filesystem in a local cluster")
         return volume
@@ -82,6 +169,24 @@ class ClaimResolver:
     def _reserve(self, claim: str, pod: str, name: str) -> None:
         if self._users.setdefault(claim, pod) != pod:
             raise ClaimError(f'persistentvolumeclaim "{name}" is ReadWriteOncePod and in use by another pod')
+
+
+def _has_run(pod: Object) -> bool:
+    """Check whether a pod has started before, with an earlier kubelet: its claims are protected."""
+    status = pod.get("status") or {}
+    lists = (status.get(kind) or [] for kind in ("initContainerStatuses", "containerStatuses"))
+    return any(container.get("containerID") for containers in lists for container in containers)
+
+
+def _is_bound_to(volume: Object, claim: Object) -> bool:
+    """Check a volume's side of the binding: claims are users', volumes are the controllers'."""
+    reference, metadata = volume["spec"].get("claimRef") or {}, claim["metadata"]
+    return all(reference.get(key) == metadata[key] for key in ("namespace", "name", "uid"))
+
+
+def _class(item: Object) -> str:
+    annotated = (item["metadata"].get("annotations") or {}).get("volume.beta.kubernetes.io/storage-class")
+    return annotated or item["spec"].get("storageClassName") or ""
 
 
 def _directory(volume: Object) -> Path:
@@ -97,3 +202,36 @@ def _directory(volume: Object) -> Path:
     common = {"accessModes", "capacity", "claimRef", "persistentVolumeReclaimPolicy", "storageClassName"}
     kinds = ", ".join(sorted(set(spec) - common - {"volumeMode", "nodeAffinity", "mountOptions"}))
     raise ClaimError(f"persistent volumes of kind {kinds} need a driver; use the storage class standard")
+
+
+def give_group(root: Path, group: int, *, root_decides: bool = False) -> Iterator[None]:
+    """Give a volume to a group, file by file, which may then read and write all that is in it.
+
+    Args:
+        root_decides: Leave the rest as it is if the volume's own directory is the group's already.
+    """
+    status = root.stat()
+    if root_decides and (status.st_gid, status.st_mode & 0o2070) == (group, 0o2070):
+        return
+    for entry in walk(root):
+        with contextlib.suppress(FileNotFoundError):
+            _give(entry.name, entry.directory, group)
+        yield
+    with opened(root) as top:
+        _give(".", top, group)
+
+
+def _give(name: str, directory: int, group: int) -> None:
+    """Give a file or directory to a group: what is open is changed, as another pod may exchange it."""
+    place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        mode = os.fstat(place).st_mode
+        if stat.S_ISLNK(mode):
+            os.chown(name, -1, group, dir_fd=directory, follow_symlinks=False)
+            return
+        os.chown(f"/proc/self/fd/{place}", -1, group)
+        if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+            added = 0o2770 if stat.S_ISDIR(mode) else 0o660
+            os.chmod(f"/proc/self/fd/{place}", stat.S_IMODE(mode) | added)
+    finally:
+        os.close(place)

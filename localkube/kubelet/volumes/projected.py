@@ -6,12 +6,13 @@ a new directory and renames a new ``..data`` over the old one.
 """
 
 import base64
+import json
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from localkube.kubelet.containers import downward_api
 
 Object = Mapping[str, Any]
 DEFAULT_MODE = 0o644
+MOST_FILES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -38,35 +40,78 @@ class PayloadError(Exception):
     """A volume refers to a missing key or field."""
 
 
-def configmap_files(source: Object, configmap: Object | None, *, mode: int) -> Files:
-    """The files of a ``configMap`` volume or projection; none when an optional one is missing."""
-    item = configmap or {}
+def configmap_data(item: Object) -> dict[str, bytes]:
+    """Decode a ConfigMap."""
     data = {key: text.encode() for key, text in (item.get("data") or {}).items()}
-    data |= {key: base64.b64decode(text) for key, text in (item.get("binaryData") or {}).items()}
-    return _chosen(source, data, mode, "configmap references non-existent config key")
+    return data | {key: base64.b64decode(text) for key, text in (item.get("binaryData") or {}).items()}
 
 
-def secret_files(source: Object, secret: Object | None, *, mode: int) -> Files:
-    """The files of a ``secret`` volume or projection."""
-    data = {key: base64.b64decode(text) for key, text in ((secret or {}).get("data") or {}).items()}
-    return _chosen(source, data, mode, "references non-existent secret key")
+def secret_data(item: Object) -> dict[str, bytes]:
+    """Decode a Secret."""
+    return {key: base64.b64decode(text) for key, text in (item.get("data") or {}).items()}
 
 
-def downward_files(source: Object, pod: Object, *, mode: int, allocatable: Mapping[str, str]) -> Files:
+OBJECTS = {
+    "configMap": (configmap_data, "configmap references non-existent config key"),
+    "secret": (secret_data, "references non-existent secret key"),
+}
+
+
+@dataclass
+class Contents:
+    """Contents for the volumes of one pod, which may have the same Secret or annotations in all of them.
+
+    Attributes:
+        objects: Decoded, by their identity in this process; the objects are kept, so that it stays theirs.
+        fields: Texts of the downward API, by their references.
+        files: How many files the volumes have.
+    """
+
+    objects: dict[int, tuple[Object, dict[str, bytes]]] = field(default_factory=dict)
+    fields: dict[str, bytes] = field(default_factory=dict)
+    files: int = 0
+
+    def count(self, files: int) -> None:
+        """Count files before they are computed: one object can be in all volumes of a pod.
+
+        Raises:
+            PayloadError: They are too many.
+        """
+        self.files += files
+        if self.files > MOST_FILES:
+            raise PayloadError(
+                f"the volumes of this pod have more than {MOST_FILES} files of ConfigMaps, Secrets and fields"
+            )
+
+    def decode(self, decode: Callable[[Object], dict[str, bytes]], item: Object | None) -> dict[str, bytes]:
+        """Decode an object once."""
+        if item is None:
+            return {}
+        if id(item) not in self.objects:
+            self.objects[id(item)] = (item, decode(item))
+        return self.objects[id(item)][1]
+
+
+def downward_files(
+    source: Object, pod: Object, *, mode: int, allocatable: Mapping[str, str], contents: Contents
+) -> Files:
     """The files of a ``downwardAPI`` volume or projection.
 
     Args:
         pod: The v1.Pod as it is now: labels and annotations may have changed since it started.
         mode: For items without a mode of their own.
         allocatable: What the pod's node offers, in place of limits that are not set.
+        contents: Of all volumes of the pod.
     """
     files = {}
     for item in source.get("items") or []:
-        try:
-            text = _field(item, pod, allocatable)
-        except downward_api.FieldError as error:
-            raise PayloadError(str(error)) from error
-        files[item["path"]] = VolumeFile(text.encode(), item.get("mode", mode))
+        reference = json.dumps([item.get("fieldRef"), item.get("resourceFieldRef")], sort_keys=True)
+        if reference not in contents.fields:
+            try:
+                contents.fields[reference] = _field(item, pod, allocatable).encode()
+            except downward_api.FieldError as error:
+                raise PayloadError(str(error)) from error
+        files[item["path"]] = VolumeFile(contents.fields[reference], item.get("mode", mode))
     return files
 
 
@@ -80,22 +125,40 @@ def _field(item: Object, pod: Object, allocatable: Mapping[str, str]) -> str:
     )
 
 
-def _chosen(source: Object, data: dict[str, bytes], mode: int, complaint: str) -> Files:
+def count_files(source: Object, item: Object | None) -> int:
+    """Count the files of a volume or projection of a ConfigMap or Secret, at most."""
+    parts = (
+        (source.get("items"),)
+        if source.get("items")
+        else ((item or {}).get("data"), (item or {}).get("binaryData"))
+    )
+    return sum(len(part or ()) for part in parts)
+
+
+def object_files(kind: str, source: Object, item: Object | None, *, mode: int, contents: Contents) -> Files:
+    """Compute the files of a volume or projection of a ConfigMap or Secret: all of it, or its ``items``.
+
+    Args:
+        kind: ``configMap`` or ``secret``.
+        contents: Of all volumes of the pod.
+    """
+    decode, complaint = OBJECTS[kind]
+    data = contents.decode(decode, item)
     if not source.get("items"):
         return {key: VolumeFile(content, mode) for key, content in data.items()}
     files = {}
-    for item in source["items"]:
-        if item["key"] in data:
-            files[item["path"]] = VolumeFile(data[item["key"]], item.get("mode", mode))
+    for entry in source["items"]:
+        if entry["key"] in data:
+            files[entry["path"]] = VolumeFile(data[entry["key"]], entry.get("mode", mode))
         elif not source.get("optional"):
-            raise PayloadError(f"{complaint}: {item['key']}")
+            raise PayloadError(f"{complaint}: {entry['key']}")
     return files
 
 
 def _check(path: str) -> None:
     """Refuse paths that leave the volume; the API server checks them too."""
     parts = path.split("/")
-    if path.startswith("/") or ".." in parts or parts[0].startswith("..") or not all(parts):
+    if path.startswith("/") or ".." in parts or parts[0].startswith("..") or not all(parts) or "\0" in path:
         raise PayloadError(f"the path {path!r} leads out of the volume")
 
 

@@ -15,16 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_client import Api, ApiError, Informer, object_key
+from localkube.api_path import api_path
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.quantity import parse
-from localkube.runtime.trees import remove_tree
+from localkube.kubelet.work_pools import WALKS
+from localkube.runtime.trees import removal
 
 log = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
 PROVISIONER = "trainyard.local/directory"
-CLASSES = "/apis/storage.k8s.io/v1/storageclasses"
-CLAIMS, VOLUMES = "/api/v1/persistentvolumeclaims", "/api/v1/persistentvolumes"
+CLASS, CLAIM, VOLUME = "storage.k8s.io/v1/storageclasses", "v1/persistentvolumeclaims", "v1/persistentvolumes"
+CLASSES, CLAIMS, VOLUMES = api_path(CLASS), api_path(CLAIM), api_path(VOLUME)
 # Set by the controller manager when, and as soon as, it is our turn.
 ASKED_FOR = "volume.kubernetes.io/storage-provisioner"
 MADE_BY = "pv.kubernetes.io/provisioned-by"
@@ -59,7 +61,7 @@ def wants_volume(claim: Object) -> bool:
 def wants_more(claim: Object) -> bool:
     """Check whether a bound claim requests more than its recorded capacity."""
     capacity = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
-    return bool(capacity) and parse(_requested(claim)) > parse(capacity)
+    return capacity is not None and parse(_requested(claim)) > parse(capacity)
 
 
 def is_ours(volume: Object) -> bool:
@@ -193,7 +195,7 @@ class Provisioner:
             raise
 
     async def _provision(self, claim: Object) -> str:
-        storage_class = await self._api.get(f"{CLASSES}/{claim['spec']['storageClassName']}")
+        storage_class = await self._api.get(api_path(CLASS, name=claim["spec"]["storageClassName"]))
         path = self._directory / f"pvc-{claim['metadata']['uid']}"
         volume = volume_for(claim, storage_class, path)
         path.mkdir(parents=True, exist_ok=True)
@@ -210,11 +212,10 @@ class Provisioner:
         if volume is None or (volume["metadata"].get("annotations") or {}).get(MADE_BY) != PROVISIONER:
             return
         capacity = {"storage": _requested(claim)}
-        await self._api.patch(
-            f"{VOLUMES}/{volume['metadata']['name']}", {"spec": {"capacity": capacity}}, kind="merge"
-        )
-        metadata = claim["metadata"]
-        path = f"/api/v1/namespaces/{metadata['namespace']}/persistentvolumeclaims/{metadata['name']}/status"
+        path = api_path(VOLUME, name=volume["metadata"]["name"])
+        await self._api.patch(path, {"spec": {"capacity": capacity}}, kind="merge")
+        namespace, name = object_key(claim)
+        path = api_path(CLAIM, namespace=namespace, name=name, subresource="status")
         await self._api.patch(path, {"status": {"capacity": capacity}}, kind="merge")
         message = f"Resize to {capacity['storage']} recorded"
         self._events.record(claim, "VolumeResizeSuccessful", message)
@@ -227,9 +228,9 @@ class Provisioner:
         if not name.startswith("pvc-"):
             log.warning("volume %s has a name of somebody else's: its directory is left alone", name)
             return
-        await asyncio.to_thread(remove_tree, self._directory / name)
+        await WALKS.walk(removal(self._directory / name))
         if volume is not None:
-            await self._api.delete(f"{VOLUMES}/{name}")
+            await self._api.delete(api_path(VOLUME, name=name))
 
 
 def _requested(claim: Object) -> str:

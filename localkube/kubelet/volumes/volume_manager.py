@@ -9,15 +9,17 @@ Source: https://kubernetes.io/docs/concepts/storage/volumes/
 
 import asyncio
 import contextlib
+import functools
+import itertools
 import os
 import stat
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, ApiError
-from localkube.kubelet.containers.environment import ConfigError, subpath
+from localkube.errors import ApiError
+from localkube.kubelet.containers.expansion import ConfigError, subpath
 from localkube.kubelet.containers.security_context import effective, refuse_foreign_ids
 from localkube.kubelet.images.image_manager import ImageManager
 from localkube.kubelet.plugins.node_directory import NodeDirectory
@@ -26,15 +28,22 @@ from localkube.kubelet.quantity import whole
 from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.volumes import host_path, projected
 from localkube.kubelet.volumes.host_path import HiddenDirectories
-from localkube.kubelet.volumes.object_cache import ObjectCache, TokenManager
-from localkube.kubelet.volumes.persistent_volume import ClaimError, ClaimResolver
+from localkube.kubelet.volumes.object_cache import ROOT_CA, Access, ObjectCache, TokenManager
+from localkube.kubelet.volumes.persistent_volume import ClaimError, ClaimResolver, give_group
+from localkube.kubelet.volumes.volume_shares import DISK, MEMORY, ShareError, VolumeShares, size_of
+from localkube.kubelet.work_pools import OBJECTS, TEXTS, WALKS
 from localkube.runtime import syscalls
 from localkube.runtime.container_spec import MountSpec
 from localkube.runtime.path_resolution import Identity, Resolution, opened
-from localkube.runtime.trees import remove_tree, walk
+from localkube.runtime.trees import removal
 
 Object = Mapping[str, Any]
 KEPT_FRESH = ("configMap", "secret", "downwardAPI", "projected")
+PUBLIC = {"configMap", "downwardAPI", "clusterTrustBundle"}
+# Of a pod: what is written in a thread of its own.
+LARGE = 1 << 18
+AT_ONCE = 4  # requests for one pod's objects
+FEW = 256  # files that are computed at once
 TOKEN_SECONDS = 3600
 
 
@@ -75,19 +84,21 @@ class VolumeManager:
     """The volumes of all pods.
 
     Args:
-        tmpfs: The same in memory, for what comes from the API: many small files, some of them secret.
+        access: Returns a node's client of the API.
+        tmpfs: The same in memory, for Secrets and tokens.
         claimed: The directory of the volumes that this cluster made for claims.
         node_directories: A directory for each node, its /var/lib/kubelet.
         hidden: Directories that no volume may show.
         allocatable: Returns what a node offers, by the node's name; for limits in downward API files.
         objects: Shared with others who read ConfigMaps and Secrets.
         images: Where volumes that are images come from; None where there are none.
+        shares: What namespaces may have of the room for files from the API.
         mount: Called as ``syscalls.mount``; None where nothing can be mounted, as in plain mode.
     """
 
     def __init__(
         self,
-        api: Api,
+        access: Access,
         *,
         pods: Path,
         tmpfs: Path | None = None,
@@ -98,6 +109,7 @@ class VolumeManager:
         objects: ObjectCache | None = None,
         ids: PodIds | None = None,
         images: ImageManager | None = None,
+        shares: VolumeShares | None = None,
         mount: Callable[..., None] | None = syscalls.mount,
     ) -> None:
         self._pods = pods
@@ -105,10 +117,11 @@ class VolumeManager:
         self._claimed, self._hidden = claimed, hidden or HiddenDirectories()
         self._node_directories = node_directories
         self._allocatable = allocatable
-        self._objects = objects or ObjectCache(api)
-        self._tokens = TokenManager(api)
-        self._claims = ClaimResolver(api)
+        self._objects = objects or ObjectCache(access)
+        self._tokens = TokenManager(access)
+        self.claims = ClaimResolver(access, made=claimed)
         self._ids, self._images = ids or PodIds(), images
+        self.shares = shares or VolumeShares()
         self._mount = mount
 
     async def prepare(self, pod: Object) -> dict[str, MountedVolume]:
@@ -119,8 +132,33 @@ class VolumeManager:
         specs = pod["spec"].get("volumes") or []
         if not specs:
             return {}
-        ready = await asyncio.gather(*(self._guarded(pod, spec, self._make(pod, spec)) for spec in specs))
-        return {spec["name"]: volume for spec, volume in zip(specs, ready, strict=True)}
+        fresh = [spec for spec in specs if _kind(spec) in KEPT_FRESH]
+        async with OBJECTS.turn() if _names_objects(fresh) else contextlib.nullcontext():
+            files = await self._count(pod, fresh)
+            ready = await self._make_all(pod, fresh, files)
+        return ready | await self._make_all(pod, [spec for spec in specs if spec not in fresh], {})
+
+    async def _make_all(
+        self, pod: Object, specs: Sequence[Object], files: Mapping[str, projected.Files]
+    ) -> dict[str, MountedVolume]:
+        making = (self._guarded(spec, self._make(pod, spec, files.get(spec["name"], {}))) for spec in specs)
+        return dict(zip((spec["name"] for spec in specs), await asyncio.gather(*making), strict=True))
+
+    async def _count(self, pod: Object, specs: Sequence[Object]) -> dict[str, projected.Files]:
+        """Get the files of volumes that come from the API, and count them before any is written."""
+        known = projected.Contents()
+        contents = await _few_at_once(self._guarded(spec, self._files(pod, spec, known)) for spec in specs)
+        files = {spec["name"]: content for spec, content in zip(specs, contents, strict=True)}
+        sizes = {
+            spec["name"]: (MEMORY if _is_secret(spec) else DISK, size_of(files[spec["name"]]))
+            for spec in specs
+        }
+        try:
+            self.shares.take(pod["metadata"]["uid"], sizes, namespace=pod["metadata"]["namespace"])
+        except ShareError as error:
+            largest = max(specs, key=lambda spec: sizes[spec["name"]][1])
+            raise _failed(largest, str(error)) from error
+        return files
 
     async def refresh(self, pod: Object) -> bool:
         """Update files that come from the API, and renew tokens; return whether any file changed.
@@ -128,16 +166,30 @@ class VolumeManager:
         Raises VolumeError when an object is gone or the API does not respond; the files stay as they were.
         """
         specs = [spec for spec in pod["spec"].get("volumes") or [] if _kind(spec) in KEPT_FRESH]
-        changed = [await self._guarded(pod, spec, self._write(pod, spec)) for spec in specs]
+        async with OBJECTS.turn() if _names_objects(specs) else contextlib.nullcontext():
+            files = await self._count(pod, specs)
+            changed = [
+                await self._guarded(spec, self._write(pod, spec, files.pop(spec["name"]))) for spec in specs
+            ]
         return any(changed)
+
+    async def release(self, pod: Object) -> None:
+        """Remove the files from the API of a pod that has ended, and give back their room."""
+        uid = pod["metadata"]["uid"]
+        for spec in [spec for spec in pod["spec"].get("volumes") or [] if _kind(spec) in KEPT_FRESH]:
+            if (directory := self._directory(pod, spec)).is_dir():
+                await WALKS.walk(removal(directory))
+        self._tokens.forget(uid)
+        self.shares.forget(uid)
 
     async def remove(self, uid: str) -> None:
         """Delete the pod's volumes, except those of claims and of the host. Safe to repeat."""
         self._tokens.forget(uid)
-        self._claims.forget(uid)
+        self.claims.forget(uid)
+        self.shares.forget(uid)
         for directory in {root / uid / "volumes" for root in (self._pods, self._tmpfs)}:
             if directory.is_dir():
-                await asyncio.to_thread(_delete, directory)
+                await WALKS.walk(_deletion(directory))
 
     async def lose_memory(self, uid: str) -> None:
         """Unmount the pod's tmpfs volumes: its node was stopped."""
@@ -145,7 +197,7 @@ class VolumeManager:
             if directory.is_mount():
                 await asyncio.to_thread(syscalls.unmount, os.fspath(directory))
 
-    async def _guarded(self, pod: Object, spec: Object, work: Any) -> Any:
+    async def _guarded(self, spec: Object, work: Any) -> Any:
         try:
             return await work
         except OSError as error:
@@ -162,11 +214,11 @@ class VolumeManager:
         ) as error:
             raise _failed(spec, str(error)) from error
 
-    async def _make(self, pod: Object, spec: Object) -> MountedVolume:
+    async def _make(self, pod: Object, spec: Object, files: projected.Files) -> MountedVolume:
         kind = _kind(spec)
         refuse_foreign_ids((_fs_group(pod), _only_user(pod)), size=self._ids.size)
         if kind in KEPT_FRESH:
-            await self._write(pod, spec)
+            await self._write(pod, spec, files)
             return MountedVolume(self._directory(pod, spec), read_only=True, managed=True)
         if kind == "emptyDir":
             return self._empty_dir(pod, spec)
@@ -181,7 +233,7 @@ class VolumeManager:
             host_path.check(path, kind, hidden=self._hidden)
             return MountedVolume(Path(path), foreign=True, idmap=self._ids.idmap)
         if kind in ("persistentVolumeClaim", "ephemeral"):
-            claim = await self._claims.locate(pod, spec)
+            claim = await self.claims.locate(pod, spec)
             foreign = self._claimed is None or self._claimed not in claim.path.resolve().parents
             if foreign:
                 host_path.check(str(claim.path), "", hidden=self._hidden)
@@ -190,10 +242,8 @@ class VolumeManager:
                 os.chown(claim.path, owner, owner)
             group = _fs_group(pod)
             if group is not None and not foreign and not claim.read_only and self._ids.many:
-                policy = pod["spec"]["securityContext"].get("fsGroupChangePolicy")
-                await asyncio.to_thread(
-                    give_group, claim.path, owner + group, root_decides=policy == "OnRootMismatch"
-                )
+                only_root = pod["spec"]["securityContext"].get("fsGroupChangePolicy") == "OnRootMismatch"
+                await WALKS.walk(give_group(claim.path, owner + group, root_decides=only_root))
             return MountedVolume(
                 claim.path, read_only=claim.read_only, foreign=foreign, owner=owner, idmap=self._ids.idmap
             )
@@ -206,7 +256,7 @@ class VolumeManager:
 
     def _directory(self, pod: Object, spec: Object) -> Path:
         in_memory = (spec.get("emptyDir") or {}).get("medium") == "Memory" and self._mount is None
-        root = self._tmpfs if in_memory or _kind(spec) in KEPT_FRESH else self._pods
+        root = self._tmpfs if in_memory or _is_secret(spec) else self._pods
         return root / pod["metadata"]["uid"] / "volumes" / spec["name"]
 
     def _empty_dir(self, pod: Object, spec: Object) -> MountedVolume:
@@ -253,37 +303,44 @@ class VolumeManager:
     def _owner(self, pod: Object) -> int:
         return self._ids.of(pod["metadata"]["uid"]).host_id
 
-    async def _write(self, pod: Object, spec: Object) -> bool:
-        files = await self._files(pod, spec)
+    async def _write(self, pod: Object, spec: Object, files: projected.Files) -> bool:
         if _fs_group(pod) is not None:
             files = {path: replace(file, mode=file.mode | 0o440) for path, file in files.items()}
-        return projected.write_atomically(
-            self._directory(pod, spec), files, owner=self._owner(pod), group=self._group(pod)
+        write = functools.partial(
+            projected.write_atomically,
+            self._directory(pod, spec),
+            files,
+            owner=self._owner(pod),
+            group=self._group(pod),
         )
+        is_large = self.shares.of_pod(pod["metadata"]["uid"]) > LARGE
+        return await WALKS.call(write) if is_large else write()
 
-    async def _files(self, pod: Object, spec: Object) -> projected.Files:
+    async def _files(self, pod: Object, spec: Object, known: projected.Contents) -> projected.Files:
         kind = _kind(spec)
         source = spec[kind]
         mode = source.get("defaultMode", projected.DEFAULT_MODE)
         if kind != "projected":
             if kind == "secret":
                 source = source | {"name": source["secretName"]}
-            return await self._source(pod, kind, source, mode)
+            return await self._source(pod, kind, source, mode, known)
         projections = [next(iter(entry.items())) for entry in source.get("sources") or []]
-        parts = await asyncio.gather(*(self._source(pod, name, part, mode) for name, part in projections))
+        parts = await _few_at_once(self._source(pod, name, part, mode, known) for name, part in projections)
         return {path: file for part in parts for path, file in part.items()}
 
-    async def _source(self, pod: Object, kind: str, source: Object, mode: int) -> projected.Files:
-        namespace = pod["metadata"]["namespace"]
-        if kind == "configMap":
-            item = await self._objects.configmap(namespace, source["name"])
-            return projected.configmap_files(source, _required(item, source, "configmap"), mode=mode)
-        if kind == "secret":
-            item = await self._objects.secret(namespace, source["name"])
-            return projected.secret_files(source, _required(item, source, "secret"), mode=mode)
+    async def _source(
+        self, pod: Object, kind: str, source: Object, mode: int, known: projected.Contents
+    ) -> projected.Files:
+        if kind in ("configMap", "secret"):
+            read = self._objects.configmap if kind == "configMap" else self._objects.secret
+            item = _required(await read(pod, source["name"]), source, kind.lower())
+            known.count(projected.count_files(source, item))
+            work = functools.partial(projected.object_files, kind, source, item, mode=mode, contents=known)
+            return await TEXTS.call(work) if projected.count_files(source, item) > FEW else work()
         if kind == "downwardAPI":
+            known.count(len(source.get("items") or ()))
             allocatable = self._allocatable(pod["spec"].get("nodeName", ""))
-            return projected.downward_files(source, pod, mode=mode, allocatable=allocatable)
+            return projected.downward_files(source, pod, mode=mode, allocatable=allocatable, contents=known)
         if kind == "serviceAccountToken":
             seconds = source.get("expirationSeconds") or TOKEN_SECONDS
             text = await self._tokens.get(pod, audience=source.get("audience") or "", seconds=seconds)
@@ -292,38 +349,6 @@ class VolumeManager:
                 mode = 0o600
             return {source["path"]: projected.VolumeFile(text.encode(), mode, (uid or 0) * self._ids.many)}
         raise _MissingError(f"projections of kind {kind} are not available in a local cluster")
-
-
-def give_group(root: Path, group: int, *, root_decides: bool = False) -> None:
-    """Give a volume to a group, which may then read and write all that is in it.
-
-    Args:
-        root_decides: Leave the rest as it is if the volume's own directory is the group's already.
-    """
-    status = root.stat()
-    if root_decides and (status.st_gid, status.st_mode & 0o2070) == (group, 0o2070):
-        return
-    for entry in walk(root):
-        with contextlib.suppress(FileNotFoundError):
-            _give(entry.name, entry.directory, group)
-    with opened(root) as top:
-        _give(".", top, group)
-
-
-def _give(name: str, directory: int, group: int) -> None:
-    """Give a file or directory to a group: what is open is changed, as another pod may exchange it."""
-    place = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-    try:
-        mode = os.fstat(place).st_mode
-        if stat.S_ISLNK(mode):
-            os.chown(name, -1, group, dir_fd=directory, follow_symlinks=False)
-            return
-        os.chown(f"/proc/self/fd/{place}", -1, group)
-        if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
-            added = 0o2770 if stat.S_ISDIR(mode) else 0o660
-            os.chmod(f"/proc/self/fd/{place}", stat.S_IMODE(mode) | added)
-    finally:
-        os.close(place)
 
 
 def _fs_group(pod: Object) -> int | None:
@@ -368,7 +393,9 @@ def mounts(
             subpaths = _subpaths(volume, path, hidden)
         except OSError as error:
             message = f'failed to prepare subPath for volumeMount "{wish["name"]}": subPath {path!r}: '
-            raise VolumeError(message + error.strerror, reason="CreateContainerConfigError") from error
+            raise VolumeError(
+                message + (error.strerror or ""), reason="CreateContainerConfigError"
+            ) from error
         options = ["ro"] if volume.read_only or wish.get("readOnly") else []
         if volume.layers:
             options = ["ro", f"lowerdir={':'.join(reversed(volume.layers))}"]
@@ -387,17 +414,41 @@ def mounts(
 def _subpaths(volume: MountedVolume, path: str, hidden: Set[Identity]) -> tuple[str, ...]:
     """Check a path in a volume, and make what is missing in one that may be written.
 
-    The mount resolves it again, from the volume on, because a container may change it meanwhile.
+    The mount resolves it again, because a container may change it meanwhile.
     """
     if not path:
         return volume.subpaths
     if not volume.layers:
-        makes = not (volume.managed or volume.read_only)
         avoided = hidden if volume.foreign else frozenset()
-        rules = Resolution(hidden=avoided, make=host_path.maker(owner=volume.owner) if makes else None)
         with opened(volume.source, *volume.subpaths, hidden=avoided) as root:
-            os.close(rules.open(root, path))
+            mode = stat.S_IMODE(os.fstat(root).st_mode) & 0o2777  # of the volume, as the kubelet does
+            fixed = volume.managed or volume.read_only
+            make = None if fixed else host_path.maker(owner=volume.owner, mode=mode)
+            os.close(Resolution(hidden=avoided, make=make).open(root, path))
     return (*volume.subpaths, path)
+
+
+async def _few_at_once(works: Iterable[Awaitable[Any]]) -> list[Any]:
+    """Await some works at a time: each has an object in memory, and the first that fails ends it."""
+    waiting, results = iter(works), []
+    while batch := list(itertools.islice(waiting, AT_ONCE)):
+        results += await asyncio.gather(*batch)
+    return results
+
+
+def _names_objects(specs: Iterable[Object]) -> bool:
+    """Check whether volumes name ConfigMaps or Secrets, beside the authority that all pods have."""
+    sources = (source for spec in specs for source in (spec.get("projected") or {}).get("sources") or (spec,))
+    return any(
+        "secret" in source or source.get("configMap", {}).get("name", ROOT_CA) != ROOT_CA
+        for source in sources
+    )
+
+
+def _is_secret(spec: Object) -> bool:
+    """Check whether a volume is in memory: what comes from the API and is not for everybody to see."""
+    sources = (spec.get("projected") or {}).get("sources") or ()
+    return "secret" in spec or any(set(source) & PUBLIC == set() for source in sources)
 
 
 def _kind(spec: Object) -> str:
@@ -423,8 +474,8 @@ def _memory_size(pod: Object, spec: Object) -> int | None:
     return min(sizes) if sizes else None
 
 
-def _delete(directory: Path) -> None:
+def _deletion(directory: Path) -> Iterator[None]:
     for volume in directory.iterdir():
         if volume.is_mount():
             syscalls.unmount(os.fspath(volume))
-    remove_tree(directory)
+    yield from removal(directory)

@@ -31,6 +31,7 @@ FREE = {
     "PYTHONIOENCODING",
     "PYTHONPATH",
     "PYTHONUNBUFFERED",
+    "PYTHONUSERBASE",
     "PYTORCH_NVML_BASED_CUDA_CHECK",
     "TORCH_DISTRIBUTED_DEBUG",
     "TORCH_EXTENSIONS_DIR",
@@ -73,12 +74,12 @@ def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str)
         >>> plan(["python", "-u", "train.py"], env, python="/kit/bin/python", path="/kit/bin")["target"]
         'train.py'
     """
-    found = _find(argv[0], path)
-    if found is None or unfit(env):
+    program = _find(argv[0], path)
+    if program is None or unfit(env):
         return None
-    line, comm, executable = list(argv), os.path.basename(found), found
-    if not _is_interpreter(found, python):
-        unfolded = _unfold(found, argv, path)
+    line, comm, executable = list(argv), os.path.basename(program), program
+    if not _is_interpreter(program, python):
+        unfolded = _unfold(program, argv, path)
         if unfolded is None or not _is_interpreter(unfolded[1], python):
             return None
         line, executable, comm = unfolded
@@ -93,7 +94,7 @@ def plan(argv: Sequence[str], env: Mapping[str, str], *, python: str, path: str)
         kind=kind,
         target=target,
         arguments=arguments,
-        program=found,
+        program=program,
         argv=line,
         executable=executable,
         comm=comm[:15],
@@ -178,10 +179,10 @@ def _find(name: str, path: str) -> str | None:
     return None
 
 
-def _is_interpreter(found: str, python: str) -> bool:
+def _is_interpreter(program: str, python: str) -> bool:
     """Check for the same interpreter in the same environment, which its directory decides."""
-    same_directory = os.path.dirname(found) == os.path.dirname(python)
-    return same_directory and os.path.realpath(found) == os.path.realpath(python)
+    same_directory = os.path.dirname(program) == os.path.dirname(python)
+    return same_directory and os.path.realpath(program) == os.path.realpath(python)
 
 
 def _unfold(found: str, argv: Sequence[str], path: str) -> tuple[list[str], str, str] | None:

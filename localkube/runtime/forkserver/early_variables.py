@@ -52,8 +52,8 @@ class _Reader:
             for module in _imported(statement):
                 if module.partition(".")[0] == "torch":
                     return True
-                if (found := self._read_module(module)) is not False:
-                    return found
+                if (values := self._read_module(module)) is not False:
+                    return values
         return False
 
     def _read_module(self, name: str) -> bool | None:
@@ -65,9 +65,9 @@ class _Reader:
                 continue
             self._seen.add(path)
             with open(path, "rb") as file:
-                found = self.read(file.read(MOST_BYTES))
-            if found is not False:
-                return found
+                values = self.read(file.read(MOST_BYTES))
+            if values is not False:
+                return values
         return False
 
     def _look_at(self, node: ast.AST) -> None:

@@ -15,6 +15,7 @@ starts cold from here, in its own sandbox.
 import atexit
 import codecs
 import functools
+import importlib
 import io
 import linecache
 import locale
@@ -32,7 +33,7 @@ import threading
 import time
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import BuiltinImporter, all_suffixes
 from importlib.util import MAGIC_NUMBER
@@ -43,6 +44,7 @@ from localkube.runtime.forkserver.command import ForkPlan, locale_name
 from localkube.runtime.forkserver.early_variables import find_module, sets_early
 
 SUFFIXES = all_suffixes()
+AFTER_IMPORTS, MOST_BYTES = b"AFTER_IMPORTS = True", 1 << 16  # a line of a sitecustomize
 COLD_FILES = (b"PK\x03\x04", MAGIC_NUMBER)  # archives and byte code that carry a script's name
 
 
@@ -56,9 +58,10 @@ class ForkserverState:
     def __init__(self, modules: set[str]) -> None:
         inherited = [os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(":") if entry]
         # Without the directory of ``python -m``, and without what only the parent was given.
-        own = sys.path if sys.flags.safe_path else sys.path[1:]
-        self.path = [entry for entry in own if entry not in inherited]
+        entries = sys.path if sys.flags.safe_path else sys.path[1:]
+        self.path = [entry for entry in entries if entry not in inherited]
         self.interpreter = os.stat(sys.executable)
+        self._path_files = _path_files()
         self._before = modules
         self._loaded: dict[str, types.ModuleType] = {}
 
@@ -77,10 +80,29 @@ class ForkserverState:
         """Collect the top-level names that a cold start would still have to find."""
         return {name.partition(".")[0] for name in self._loaded} - self._before - {"localkube"}
 
-    def user_site_differs(self, home: str) -> bool:
+    def add_packages(self) -> None:
+        """Read what has been installed meanwhile, in editable mode for one: its ``.pth`` files."""
+        for directory, name, _ in sorted(_path_files() - self._path_files):
+            site.addpackage(directory, name, None)
+
+    def user_site_differs(self, env: Mapping[str, str]) -> bool:
         """Compare the packages in a user's home with the forkserver's."""
+        if base := env.get("PYTHONUSERBASE"):
+            return base != site.getuserbase() or site.getusersitepackages() not in self.path
+        home = env.get("HOME", "")
         below = os.path.relpath(site.getusersitepackages(), os.path.expanduser("~"))
         return site.getusersitepackages() in self.path or os.path.isdir(os.path.join(home, below))
+
+
+def _path_files() -> set[tuple[str, str, int]]:
+    """List the ``.pth`` files of the environment, with the time of each."""
+    return {
+        (directory, entry.name, entry.stat().st_mtime_ns)
+        for directory in site.getsitepackages()
+        if os.path.isdir(directory)
+        for entry in os.scandir(directory)
+        if entry.name.endswith(".pth")
+    }
 
 
 def run(plan: ForkPlan, env: dict[str, str], state: ForkserverState, *, last: Callable[[], None]) -> NoReturn:
@@ -104,6 +126,7 @@ def run(plan: ForkPlan, env: dict[str, str], state: ForkserverState, *, last: Ca
     _forget_parent(plan)
     native.set_threads(env)
     native.set_title(plan["comm"], plan["argv"], env)
+    _customize(env)
     last()
     native.become(_program(plan), before=_forget_become)
 
@@ -120,22 +143,41 @@ def _can_run(plan: ForkPlan, env: Mapping[str, str], state: ForkserverState) -> 
         locale.setlocale(locale.LC_CTYPE, locale_name(env))
     except (OSError, LookupError, locale.Error):
         return False
-    if site.ENABLE_USER_SITE and state.user_site_differs(env.get("HOME", "")):
+    if site.ENABLE_USER_SITE and state.user_site_differs(env):
         return False
     searched = [_first_path(plan), *_python_path(env)]
     if (source := _source(plan, searched)) is not None and sets_early(source, searched):
         return False
     hidden = state.names() | {"sitecustomize", "usercustomize"}
-    return not any(_provides(directory, hidden) for directory in searched)
+    late = {os.path.dirname(path) for path in _customizations(env)}
+    return not any(
+        _provides(place, hidden - {"sitecustomize"} if place in late else hidden) for place in searched
+    )
+
+
+def _customizations(env: Mapping[str, str]) -> Iterator[str]:
+    """Find each ``sitecustomize.py`` that says it may run after the imports of others, too."""
+    for place in _python_path(env):
+        path = os.path.join(place, "sitecustomize.py")
+        with suppress(OSError), open(path, "rb") as file:
+            if AFTER_IMPORTS in file.read(MOST_BYTES).splitlines():
+                yield path
+
+
+def _customize(env: Mapping[str, str]) -> None:
+    """Import ``sitecustomize``, as the interpreter does when it starts."""
+    if any(_customizations(env)):
+        sys.modules.pop("sitecustomize", None)
+        importlib.import_module("sitecustomize")
 
 
 def _source(plan: ForkPlan, searched: Sequence[str]) -> bytes | None:
     """Read the program, unless it is an installed module."""
     if plan["kind"] == "command":
         return plan["target"].encode()
-    path = plan["target"]
+    path: str | None = plan["target"]
     if plan["kind"] == "module":
-        path = find_module(f"{path}.__main__", searched) or find_module(path, searched)
+        path = find_module(f"{plan['target']}.__main__", searched) or find_module(plan["target"], searched)
     if path is None:
         return None
     with open(path, "rb") as file:
@@ -206,6 +248,7 @@ def _set_paths(plan: ForkPlan, env: Mapping[str, str], state: ForkserverState) -
     sys.executable = plan["executable"]
     sys.path[:] = [_first_path(plan), *dict.fromkeys([*_python_path(env), *state.path])]
     sys.path_importer_cache.clear()
+    state.add_packages()
 
 
 def _replace_streams(env: Mapping[str, str], *, unbuffered: bool) -> None:
@@ -256,7 +299,7 @@ def _open_stream(
         line_buffering=not unbuffered and (interactive or number == 2),
         write_through=unbuffered,
     )
-    stream.mode = mode
+    stream.mode = mode  # type: ignore[misc]
     return stream
 
 
@@ -265,34 +308,34 @@ def _redirect_logging(old: Any, new: Any) -> None:
     logging = sys.modules.get("logging")
     for reference in list(logging._handlerList) if logging else ():
         handler = reference()
-        if getattr(handler, "stream", None) is old and isinstance(handler, logging.StreamHandler):
+        if logging and getattr(handler, "stream", None) is old and isinstance(handler, logging.StreamHandler):
             handler.setStream(new)
 
 
 def _forget_parent(plan: ForkPlan) -> None:
     """Remove what modules remember of the process that imported them, above all what is random."""
     main = types.ModuleType("__main__")
-    main.__loader__, main.__builtins__ = BuiltinImporter, sys.modules["builtins"]
+    main.__loader__, main.__builtins__ = BuiltinImporter, sys.modules["builtins"]  # type: ignore[attr-defined]
     if sys.version_info < (3, 14):  # which makes them when they are asked for (PEP 649)
         main.__annotations__ = {}
     for name in {"__main__", "__mp_main__"} & sys.modules.keys():
         sys.modules[name] = main
     if plan["kind"] == "module":
         sys.modules.pop(plan["target"], None)  # runpy warns of a module that was imported before
-    threading.main_thread()._set_native_id()
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
     _forget_finalizers()
-    tempfile.tempdir = tempfile._name_sequence = None
+    tempfile.tempdir = tempfile._name_sequence = None  # type: ignore[attr-defined]
     for name in [name for name in sys.modules if name.partition(".")[0] == "localkube"]:
         del sys.modules[name]
     linecache.clearcache()
-    platform._uname_cache = None  # it has the host's name
-    platform._platform_cache.clear()
+    platform._uname_cache = None  # type: ignore[attr-defined]  # it has the host's name
+    platform._platform_cache.clear()  # type: ignore[attr-defined]
     multiprocessing.process.current_process().authkey = os.urandom(32)
     random.seed()
     if spawn := sys.modules.get("multiprocessing.spawn"):
         spawn.set_executable(plan["executable"])
     if logging := sys.modules.get("logging"):
-        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()
+        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()  # type: ignore[attr-defined]
     if numpy_random := sys.modules.get("numpy.random"):
         numpy_random.seed()
     if torch := sys.modules.get("torch"):
@@ -303,9 +346,9 @@ def _forget_parent(plan: ForkPlan) -> None:
 
 def _forget_finalizers() -> None:
     """Let the program's first finalizer register itself with atexit, behind whatever is there already."""
-    atexit.unregister(weakref.finalize._exitfunc)
-    weakref.finalize._registered_with_atexit = False
-    weakref.finalize._registry.clear()
+    atexit.unregister(weakref.finalize._exitfunc)  # type: ignore[attr-defined]
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
 
 
 def _forget_become() -> None:
@@ -326,13 +369,13 @@ def _program(plan: ForkPlan) -> Callable[[], object]:
 def _run_module(name: str) -> None:
     """Do as ``python -m``, whose own frames are in a traceback, too, but not this one."""
     try:
-        runpy._run_module_as_main(name)
+        runpy._run_module_as_main(name)  # type: ignore[attr-defined]
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             native.end_with((end.code or 0) & 0xFF)
         raise
     except BaseException as error:  # noqa: BLE001 - it is reported, as the interpreter reports it
-        trace = error.__traceback__.tb_next
+        trace = error.__traceback__ and error.__traceback__.tb_next
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         if isinstance(error, KeyboardInterrupt):

@@ -72,7 +72,7 @@ def _finished(status: int, *_: object) -> None:
         end_with(1)
 
 
-_run_file.errcheck = _run_string.errcheck = _finished
+_run_file.errcheck = _run_string.errcheck = _finished  # type: ignore[assignment]  # it may return nothing
 
 
 def mark_interrupted() -> None:
@@ -149,11 +149,11 @@ def set_threads(env: Mapping[str, str]) -> None:
     """
     counts = {name: int(env[name]) for name in env if name.endswith("_NUM_THREADS") and env[name].isdigit()}
     openmp = counts.get("OMP_NUM_THREADS")
-    wanted = counts.get("MKL_NUM_THREADS") or openmp
+    threads = counts.get("MKL_NUM_THREADS") or openmp
     libraries = _loaded("libgomp", "libtorch_cpu", "openblas")
-    if wanted and hasattr(torch := libraries.get("libtorch_cpu"), "mkl_serv_set_num_threads"):
+    if threads and (torch := libraries.get("libtorch_cpu")) and hasattr(torch, "mkl_serv_set_num_threads"):
         # torch gives OpenMP what MKL says, and MKL says no more than there are cores.
-        openmp = min(wanted, torch.mkl_get_max_threads())
+        openmp = min(threads, torch.mkl_get_max_threads())
         torch.mkl_serv_set_num_threads(openmp)
     if openmp and "libgomp" in libraries:
         libraries["libgomp"].omp_set_num_threads(openmp)
@@ -177,14 +177,14 @@ def _set_openblas(library: ctypes.CDLL, number: int) -> None:
 
 def _loaded(*names: str) -> dict[str, ctypes.CDLL]:
     """Open the shared libraries of this process whose file names contain one of ``names``."""
-    found = {}
+    libraries = {}
     with open("/proc/self/maps") as file:
         paths = {line.split(None, 5)[5].strip() for line in file if "/" in line}
     for path in sorted(paths):
         for name in names:
-            if name in os.path.basename(path) and name not in found:
-                found[name] = ctypes.CDLL(path)
-    return found
+            if name in os.path.basename(path) and name not in libraries:
+                libraries[name] = ctypes.CDLL(path)
+    return libraries
 
 
 class _Map(ctypes.Structure):

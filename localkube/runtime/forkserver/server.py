@@ -27,11 +27,12 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 from localkube.runtime import container, launcher, messages
 from localkube.runtime.container_spec import ContainerSpec
 from localkube.runtime.forkserver import interpreter, native, torchrun
+from localkube.runtime.forkserver.command import ForkPlan
 from localkube.runtime.forkserver.native import Become
 
 # What trainers and torchrun's agent import, also what they come to when they are well under way: an
@@ -89,7 +90,7 @@ def load(names: list[str], state: interpreter.ForkserverState) -> list[str]:
 @contextlib.contextmanager
 def _absent(name: str) -> Iterator[None]:
     """Import without a package: Triton is for GPUs, and complains if its objects outlive the interpreter."""
-    sys.modules[name] = None
+    sys.modules[name] = None  # type: ignore[assignment]
     try:
         yield
     finally:
@@ -108,7 +109,7 @@ def helper(launch: Launch, state: interpreter.ForkserverState) -> launcher.Helpe
 
     def start(request: dict[str, Any], fds: dict[str, int], writer: int) -> NoReturn:
         with container.stage(writer, "sandbox"):
-            plan = dict(request["fork_plan"])
+            plan = cast(ForkPlan, dict(request["fork_plan"]))
             process = ContainerSpec.from_dict(request["spec"]).process
 
         def become() -> NoReturn:
@@ -122,6 +123,10 @@ def helper(launch: Launch, state: interpreter.ForkserverState) -> launcher.Helpe
     return start
 
 
+def _stay(status: int) -> None:
+    """Replace ``os._exit``."""
+
+
 @contextlib.contextmanager
 def _no_exit() -> Iterator[None]:
     """Let ``Become`` through the ``finally: os._exit`` with which every child of ``container`` ends."""
@@ -129,7 +134,7 @@ def _no_exit() -> Iterator[None]:
         yield
     except Become:
         _real_exit.append(os._exit)
-        os._exit = lambda status: None
+        os._exit = _stay  # type: ignore[assignment]
         raise
     except BaseException:
         traceback.print_exc()
@@ -158,7 +163,7 @@ def main(arguments: list[str] | None = None, *, launch: Launch = launcher.launch
     except ConnectionError:
         return
     except Become:
-        os._exit = _real_exit.pop()
+        os._exit = _real_exit.pop()  # type: ignore[assignment]
         raise
 
 

@@ -19,7 +19,7 @@ from localkube.runtime.forkserver import interpreter
 from localkube.runtime.forkserver.command import ForkPlan, is_torchrun, plan
 
 
-class ForkedWorker(subprocess.Popen):
+class ForkedWorker(subprocess.Popen[bytes]):
     """A worker that was forked, not executed; what waits for it and signals it is Popen's own code."""
 
     def __init__(self, args: Sequence[str], pid: int) -> None:
@@ -99,7 +99,7 @@ def _replace_popen(sock: socket.socket, python: str) -> None:
 
         if os.getpid() != 1:
             syscalls.adopt_orphans()
-        subprocess_handler.Popen = _Popen(sock, python)
+        subprocess_handler.Popen = _Popen(sock, python)  # type: ignore[misc, assignment]
 
 
 class _Popen:

@@ -37,10 +37,10 @@ def obtain(report: Callable[[str], None]) -> Path:
     private_dir(built.parent)
     report("compiling the library that plain mode loads into pods")
     with tempfile.TemporaryDirectory(dir=built.parent) as scratch:
-        made = Path(scratch) / NAME
-        _compile(made)
+        library = Path(scratch) / NAME
+        _compile(library)
         try:
-            made.rename(built)
+            library.rename(built)
         except OSError as error:
             raise unwritable(built, error) from error
     return built

@@ -12,6 +12,7 @@ from moto.core.exceptions import ServiceException
 
 ACCOUNT = "123456789012"
 INSTRUCTOR = f"arn:aws:iam::{ACCOUNT}:user/instructor"
+ADMINISTRATOR, ADMINISTRATORS_KEY = f"arn:aws:iam::{ACCOUNT}:user/administrator", "AKIAADMINISTRATOR"
 MESSAGES = {"Throttling": "Rate exceeded", "ServiceUnavailable": "Service is unable to handle request."}
 
 
@@ -83,10 +84,10 @@ class Faults:
         self.reset()
 
     def reset(self) -> None:
-        """Let everything be as it should; every key is the instructor's."""
+        """Let everything be as it should; every key but the administrator's is the instructor's."""
         self.rules: list[Rule] = []
         self.denied: dict[str, bool] = {}  # by pattern of actions, for IAM's simulation: explicitly?
-        self.identities: dict[str, str] = {}  # ARN by access key
+        self.identities = {ADMINISTRATORS_KEY: ADMINISTRATOR}  # ARN by access key
         self.secrets: dict[str, str] = {}
 
     def arn(self, key: str) -> str:

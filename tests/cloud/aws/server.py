@@ -20,16 +20,17 @@ from werkzeug.test import EnvironBuilder
 
 from ..simulated_clock import SimulatedClock
 from ..tokens import review
-from . import builds, network, remains, tokens, wire
+from . import builds, network, remains, tokens, users, wire
 from .cloudformation import CloudFormation
 from .eks import Eks
-from .faults import ACCOUNT, Call, Faults, Refused, Rule
+from .faults import ACCOUNT, INSTRUCTOR, Call, Faults, Refused, Rule
 from .quotas import Quotas
 from .schedules import Schedules, may
 from .wire import Answer, Question
 
 ROLE_SECONDS = 8.0  # a new role cannot be used before
 OWN = {"sts:GetCallerIdentity": "_identity", "iam:SimulatePrincipalPolicy": "_simulate"}
+OWN |= {"ec2:DescribeCapacityReservations": "_reservations"}
 OWN |= {"freetier:GetAccountPlanState": "_plan", "autoscaling:DescribeScalingActivities": "_activities"}
 
 
@@ -103,6 +104,7 @@ class FakeAws:
             self.calls: list[Call] = []
             self.backings: dict[str, Backing] = {}
             self.page_size: int | None = None
+            self.reservations: dict[str, dict[str, Any]] = {}
             self.plan: tuple[str, str] | None = None  # type and status of the account's plan
             self.launches: dict[str, str] = {}  # by node group: why its machines do not start
             self._acting = ""
@@ -205,6 +207,12 @@ class FakeAws:
             raise NotImplementedError("the Free Tier API is in us-east-1 alone")
         return {"accountId": ACCOUNT, "accountPlanType": self.plan[0], "accountPlanStatus": self.plan[1]}
 
+    def _reservations(self, question: Question) -> dict[str, Any]:
+        (name,) = question.parameters["CapacityReservationIds"]
+        if name not in self.reservations:
+            raise Refused("InvalidCapacityReservationId.NotFound", f"The ID '{name}' does not exist.")
+        return {"CapacityReservations": [{"CapacityReservationId": name} | self.reservations[name]]}
+
     def _activities(self, question: Question) -> dict[str, Any]:
         """Say of a node group that cannot be filled that a launch failed, and of others nothing."""
         name = question.parameters["AutoScalingGroupName"]
@@ -259,6 +267,8 @@ class FakeAws:
             if question.model is None:
                 raise NotImplementedError(f"the models know no {call.action}")
             tokens.check_signature(self, question.environ)
+            if self.faults.arn(question.key) == INSTRUCTOR:
+                users.authorize(question)
             with self._lock:
                 self.clock.settle()
                 answer = self._execute(question) if failure is None or failure.after else None

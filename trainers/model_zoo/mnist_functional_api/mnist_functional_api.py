@@ -7,6 +7,8 @@ The network is that of ElasticDL's own example: two convolutions, batch normalis
 linear layer.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
@@ -50,7 +52,7 @@ def feed(dataset, mode: str, metadata):
         yield image if mode == "prediction" else (image, record[0])
 
 
-def eval_metrics_fn() -> dict:
+def eval_metrics_fn() -> dict[str, Any]:
     """Return functions of labels and predictions, each with a value for every example."""
     return {"accuracy": lambda labels, predictions: (predictions.argmax(1) == labels).double()}
 

@@ -26,14 +26,14 @@ def build(
     try:
         report("sending what it is built from")
         session.call("s3", "put_object", Body=order.archive.read_bytes(), **where)
-        wanted: dict[str, Any] = {
+        project: dict[str, Any] = {
             "projectName": f"trainyard-{cluster}-builds",
             "idempotencyToken": token,  # a request that is repeated begins no second build
             "sourceTypeOverride": "S3",
             "sourceLocationOverride": f"{bucket}/{where['Key']}",
             "buildspecOverride": _buildspec(order, session.region),
         }
-        build_id = session.call("codebuild", "start_build", **wanted)["build"]["id"]
+        build_id = session.call("codebuild", "start_build", **project)["build"]["id"]
         ended = _wait(session, build_id, about=about, report=report, clock=clock)
     except BaseException as error:
         if build_id:
@@ -82,10 +82,10 @@ def _last_words(session: AwsSession, ended: Mapping[str, Any]) -> str:
         phase for phase in ended.get("phases", []) if phase.get("phaseStatus") not in (None, "SUCCEEDED")
     ]
     contexts = [context for phase in phases for context in phase.get("contexts", [])]
-    said = [context["message"] for context in contexts if context.get("message")]
+    lines = [context["message"] for context in contexts if context.get("message")]
     logs = ended.get("logs", {})
     if logs.get("groupName") and logs.get("streamName"):
-        which = {"logGroupName": logs["groupName"], "logStreamName": logs["streamName"]}
-        found = session.find("logs", "get_log_events", limit=LAST_LINES, **which)
-        said += [event["message"].rstrip() for event in (found or {}).get("events", [])]
-    return "\n".join(said[-LAST_LINES:])
+        stream = {"logGroupName": logs["groupName"], "logStreamName": logs["streamName"]}
+        log_page = session.find("logs", "get_log_events", limit=LAST_LINES, **stream)
+        lines += [event["message"].rstrip() for event in (log_page or {}).get("events", [])]
+    return "\n".join(lines[-LAST_LINES:])

@@ -132,11 +132,11 @@ def _off(error: boto.ClientError) -> bool:
 
 
 def _denied(about: str, code: str, words: str, service: str, operation: str) -> AwsError:
-    who = re.search(r"(?:User|Principal): (\S+) is not authorized", words)
+    principal = re.search(r"(?:User|Principal): (\S+) is not authorized", words)
     what = re.search(r"not authorized to perform:? ?\[?([a-zA-Z0-9-]+:[A-Za-z0-9]+)", words)
     on = re.search(r"on resource: (\S+)", words)
     action = what[1] if what else f"{service}:{operation.title().replace('_', '')}"
-    refused = f"{who[1] if who else 'these credentials'} may not do {action}"
+    refused = f"{principal[1] if principal else 'these credentials'} may not do {action}"
     if "explicit deny" in words:
         refused, fix = f"{refused}: a policy denies it", "ask the account's administrator"
     else:

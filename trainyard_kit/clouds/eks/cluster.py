@@ -11,7 +11,7 @@ from kitlib import config
 from kitlib.clusters.shape import Shape
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, KitError, ProviderFailed
-from kitlib.k8s import names
+from kitlib.k8s import manifests, names
 from trainyard_kit.clouds import storage_classes
 from trainyard_kit.clouds.checks import Check, Probe, Report, failed, run
 from trainyard_kit.clouds.cluster import CloudCluster
@@ -47,9 +47,9 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
         return names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
 
     @classmethod
-    def _session(cls, name: str, given: Mapping[str, Any]) -> AwsSession:
+    def _session(cls, name: str, options: Mapping[str, Any]) -> AwsSession:
         before = cls.store.read(name) or {}
-        region, profile = (given.get(word) or before.get(word) for word in ("region", "profile"))
+        region, profile = (options.get(word) or before.get(word) for word in ("region", "profile"))
         return AwsSession(region, profile)
 
     @classmethod
@@ -98,75 +98,81 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
             return cluster._preflight(cluster._planned(shape))
         except KitError as error:  # what cannot be planned is one more finding, beside the others
             wrong = failed("plan", error.what, error.fix)
-            asked = [*probes(cluster.session, name, None), Probe("plan", lambda: wrong)]
-            return run(asked, about=cluster.title)
+            all_probes = [*probes(cluster.session, name, None), Probe("plan", lambda: wrong)]
+            return run(all_probes, about=cluster.title)
 
     # Looking
 
     @classmethod
     def clusters(cls, session: AwsSession) -> list[ClusterInfo]:
-        found = []
+        infos = []
         for region in sorted(roles.regions(session)):
             here = session if region == session.region else session.within(region)
-            there = stacks_of(here)
-            found += [_info(here, now, there) for stack, now in there if not stack.pool]
-        return found
+            stacks = stacks_of(here)
+            infos += [_info(here, now, stacks) for stack, now in stacks if not stack.pool]
+        return infos
 
     @classmethod
     def find_resources(cls, session: AwsSession, cluster: str | None = None) -> list[CloudResource]:
         return delete.find_resources(session, cluster)
 
     def _describe(self) -> ClusterInfo | None:
-        there = stacks_of(self.session, self.name)
-        return next((_info(self.session, now, there) for stack, now in there if not stack.pool), None)
+        stacks = stacks_of(self.session, self.name)
+        return next((_info(self.session, now, stacks) for stack, now in stacks if not stack.pool), None)
 
     def _stack(self, pool: str = "") -> StackState:
-        found = Stack(self.session, self.name, pool).describe()
-        if found is None:
+        state = Stack(self.session, self.name, pool).describe()
+        if state is None:
             raise self._not_found()
-        return found
+        return state
 
     # Planning
 
     def _planned(self, shape: Shape) -> EksPlan:
         until = until_of(shape.options.get("hours", HOURS))
         before = expiry.find(self.session, self.name)
-        kept = before.expires if before and before.expires and before.expires > datetime.now(UTC) else until
-        return planning.plan(self.session, self._tags(kept), shape)
+        expires = (
+            before.expires if before and before.expires and before.expires > datetime.now(UTC) else until
+        )
+        return planning.plan(self.session, self._tags(expires), shape)
 
-    def _reuse_existing(self, found: ClusterInfo, plan: EksPlan, shape: Shape) -> EksPlan:
-        if found.state.startswith("delete"):
-            words = f"it is being deleted: its stack is {found.state.replace('_', ' ')}"
+    def _reuse_existing(self, info: ClusterInfo, plan: EksPlan, shape: Shape) -> EksPlan:
+        if info.state.startswith("delete"):
+            words = f"it is being deleted: its stack is {info.state.replace('_', ' ')}"
             raise ProviderFailed(words, about=self.title, fix="cluster.delete(), then again")
-        if not found.version:  # it failed before its control plane: all of it is created anew
+        if not info.version:  # it failed before its control plane: all of it is created anew
             return plan
         plan = self._in_its_zones(plan, shape)
-        there, asked = found.machines, plan.machines
-        if there is None or (there.type, there.others, there.spot) == (asked.type, asked.others, asked.spot):
+        running, planned = info.machines, plan.machines
+        if running is None or (running.type, running.others, running.spot) == (
+            planned.type,
+            planned.others,
+            planned.spot,
+        ):
             return plan
         if {"instance_type", "instance_types", "spot"} & set(shape.options):
-            has = f'instance_type="{there.type}", spot={there.spot}'
+            has = f'instance_type="{running.type}", spot={running.spot}'
             raise other_machines(has, self.title)
-        return replace(plan, machines=there)
+        return replace(plan, machines=running)
 
     def _in_its_zones(self, plan: EksPlan, shape: Shape) -> EksPlan:
         """Have the training nodes in one of the zones that the cluster has."""
-        kept = self._stack().parameters
-        zones = (kept["ZoneOne"], kept["ZoneTwo"])
+        parameters = self._stack().parameters
+        zones = (parameters["ZoneOne"], parameters["ZoneTwo"])
         having = machines.zones_with(self.session, (plan.machines.type, *plan.machines.others))
         wanted = shape.options.get("zone") or next((zone for zone in zones if zone in having), zones[0])
         if wanted not in zones:
             fix = f"zone={' or '.join(map(repr, zones))}"
             raise BadInput("the cluster has no subnet there", about=f'zone="{wanted}", {self.title}', fix=fix)
-        private = kept.get("PrivateNodes") == "true"
+        private = parameters.get("PrivateNodes") == "true"
         return replace(plan, zones=zones, zone=planning.ZONES[zones.index(wanted)], private=private)
 
     def _preflight(self, plan: EksPlan) -> Report:
         return run(probes(self.session, self.name, plan), about=self.title)
 
     def _quotas(self, machines_: Machines, nodes: int, more: int) -> Iterable[Check]:
-        wanted = [(machines_.type, nodes, machines_.spot), (SYSTEM_MACHINE, 1, False)]
-        return machines.check_vcpus(self.session, self.name, wanted)
+        quota_requests = machines.on_quota(machines_, nodes, SYSTEM_MACHINE)
+        return machines.check_vcpus(self.session, self.name, quota_requests)
 
     # Changing
 
@@ -184,15 +190,18 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     def _hopeless(self, words: str) -> str:
         if not machines.hopeless(words):
             return ""
-        there = self._machines_of(self._found())
-        return machines.advice(self.session, there.type, words, spot=there.spot, other="") or ""
+        machines_now = self._machines_of(self._found())
+        return (
+            machines.advice(self.session, machines_now.type, words, spot=machines_now.spot, alternative="")
+            or ""
+        )
 
-    def _extend(self, found: ClusterInfo, until: datetime, steps: Steps) -> None:
+    def _extend(self, info: ClusterInfo, until: datetime, steps: Steps) -> None:
         if not self._stack().service_role:
             words = "it was deployed without the kit, and has no end to extend"
             raise BadInput(words, about=self.title, fix="it stays until you delete it")
         with steps.step("schedules of its end"):
-            later = replace(found.tags, expires=until)
+            later = replace(info.tags, expires=until)
             expiry.create(self.session, later, steps)
 
     @classmethod
@@ -202,10 +211,21 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     def _install_addons(self, plan: EksPlan) -> None:
         storage_classes.install(self, "storageclass.yaml", {"fileSystemId": self._stack().outputs["Files"]})
         storage_classes.install(self, "storageclass-ebs.yaml", {})
+        self._install_autoscaler()
         if plan.machines.gpus:
             from kitlib.operators import install  # which imports this package
 
             install("nvidia-device-plugin", cluster=self)
+
+    def _install_autoscaler(self) -> None:
+        """Let training nodes go while nothing runs on them, and come back for pods that wait."""
+        for item in manifests.read(config.manifests("eks", "autoscaler.yaml")):
+            if item["kind"] == "Deployment":
+                (container,) = item["spec"]["template"]["spec"]["containers"]
+                tags = f"k8s.io/cluster-autoscaler/enabled,k8s.io/cluster-autoscaler/{self.name}"
+                container["args"] += [f"--node-group-auto-discovery=asg:tag={tags}"]  # EKS tags its groups
+                container["env"] = [{"name": "AWS_REGION", "value": self.session.region}]
+            self.kube.apply(item)
 
     # Using
 
@@ -242,16 +262,18 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
 
     def grant_pod_access(self, namespace: str) -> None:
         """Let the pods of a namespace read the cluster's bucket."""
-        given, role = self._found().tags.amazon(), self._stack().outputs["PodRole"]
+        amazon_tags, role = self._found().tags.amazon(), self._stack().outputs["PodRole"]
         pods = self._pods(namespace)
         self.session.call(
-            "eks", "create_pod_identity_association", fine=EXISTS, roleArn=role, tags=given, **pods
+            "eks", "create_pod_identity_association", fine=EXISTS, roleArn=role, tags=amazon_tags, **pods
         )
 
     def revoke_pod_access(self, namespace: str) -> None:
         """Let them read it no longer."""
-        found = self.session.find("eks", "list_pod_identity_associations", **self._pods(namespace)) or {}
-        for association in found.get("associations", []):
+        associations = (
+            self.session.find("eks", "list_pod_identity_associations", **self._pods(namespace)) or {}
+        )
+        for association in associations.get("associations", []):
             key = {"clusterName": self.name, "associationId": association["associationId"]}
             self.session.find("eks", "delete_pod_identity_association", **key)
 
@@ -260,16 +282,16 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
 
     def _let_in(self, arn: str, given: Tags) -> None:
         """Let a user or role do all: https://docs.aws.amazon.com/eks/latest/userguide/access-entries.html."""
-        whose, tags = {"clusterName": self.name, "principalArn": arn}, given.amazon()
-        self.session.call("eks", "create_access_entry", fine=EXISTS, tags=tags, **whose)
+        entry, tags = {"clusterName": self.name, "principalArn": arn}, given.amazon()
+        self.session.call("eks", "create_access_entry", fine=EXISTS, tags=tags, **entry)
         policy = f"arn:{self.session.partition}:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
         scope = {"type": "cluster"}
-        self.session.call("eks", "associate_access_policy", policyArn=policy, accessScope=scope, **whose)
+        self.session.call("eks", "associate_access_policy", policyArn=policy, accessScope=scope, **entry)
 
     def _location(self) -> dict[str, str | None]:
         return {"region": self.session.region, "profile": self.session.profile}
 
-    def _kubeconfig(self, found: ClusterInfo) -> dict[str, Any]:
+    def _kubeconfig(self, info: ClusterInfo) -> dict[str, Any]:
         profile = ["--profile", self.session.profile] if self.session.profile else []
         where = ["--cluster", self.name, "--region", self.session.region]
         program = {
@@ -278,31 +300,31 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
             "args": ["-m", "trainyard_kit.clouds.eks.token", *where, *profile],
             "env": [{"name": "PYTHONPATH", "value": str(config.ROOT)}],
         }
-        return exec_kubeconfig(self.name, found, program)
+        return exec_kubeconfig(self.name, info, program)
 
     @property
     def _again(self) -> str:
         return f'kit.create_cluster("eks", name="{self.name}", region="{self.session.region}")'
 
 
-def _info(session: AwsSession, now: StackState, there: Iterable[tuple[Stack, StackState]]) -> ClusterInfo:
+def _info(session: AwsSession, now: StackState, stacks: Iterable[tuple[Stack, StackState]]) -> ClusterInfo:
     """Describe a cluster by its stacks, by EKS, and by its schedules' end."""
     name = now.parameters["ClusterName"]
-    found = (session.find("eks", "describe_cluster", name=name) or {}).get("cluster") or {}
-    whose, end = read(now.tags), expiry.find(session, name)
-    assert whose is not None  # `stacks_of` finds the kit's alone
+    description = (session.find("eks", "describe_cluster", name=name) or {}).get("cluster") or {}
+    cluster_tags, end = read(now.tags), expiry.find(session, name)
+    assert cluster_tags is not None  # `stacks_of` finds the kit's alone
     ready = now.complete or (now.busy and now.status.startswith("UPDATE"))
     trained = None
-    for stack, state in there:
+    for stack, state in stacks:
         if (stack.cluster, stack.pool) == (name, TRAIN) and (state.complete or state.busy):
             trained = planning.training(session, state.parameters)
     return ClusterInfo(
-        Tags(name, whose.owner, whose.workshop, end.expires if end else None),
+        Tags(name, cluster_tags.owner, cluster_tags.workshop, end.expires if end else None),
         trained,
         now.parameters.get("PrivateNodes") == "true",
-        state=found.get("status", now.status).lower() if ready else now.status.lower(),
-        version=found.get("version", ""),
-        endpoint=found.get("endpoint") or "",
-        authority=(found.get("certificateAuthority") or {}).get("data", ""),
+        state=description.get("status", now.status).lower() if ready else now.status.lower(),
+        version=description.get("version", ""),
+        endpoint=description.get("endpoint") or "",
+        authority=(description.get("certificateAuthority") or {}).get("data", ""),
         where=session.region,
     )

@@ -18,31 +18,38 @@ def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> N
     with steps.step("schedules of its end"):  # before anything that costs
         role = roles.create_stack_role(session, plan.tags, boundary=plan.boundary)
         expiry.create(session, plan.tags, steps, boundary=plan.boundary)
-    given, cluster = plan.stack_tags, Stack(session, plan.tags.cluster)
+    stack_tags, cluster = plan.stack_tags, Stack(session, plan.tags.cluster)
     for pool in (SYSTEM, TRAIN):
         steps.update(f"stack {Stack(session, plan.tags.cluster, pool).name}", Phase.WAITS, AWAKE)
-    _create({cluster: plan.cluster_parameters(session.principal)}, given, role, steps, fix=fix)
+    _create({cluster: plan.cluster_parameters(session.principal)}, stack_tags, role, steps, fix=fix)
     pools = {Stack(session, plan.tags.cluster, pool): plan.pool_parameters(pool) for pool in (SYSTEM, TRAIN)}
     try:
-        _create(pools, given, role, steps, fix=fix)
+        _create(pools, stack_tags, role, steps, fix=fix, adapters=plan.efa)
     except StackFailed as error:
         failed = next(stack for stack in pools if stack.about == error.about)
-        other = ZONES[pools[failed].get("Zone") != ZONES[1]]
-        zone, train = plan.zones[ZONES.index(other)], plan.machines
+        other_zone = ZONES[pools[failed].get("Zone") != ZONES[1]]
+        zone, train = plan.zones[ZONES.index(other_zone)], plan.machines
         words, kind = f"{error.what}\n{error.detail}", train.type if failed.pool == TRAIN else SYSTEM_MACHINE
         spot = train.spot and failed.pool == TRAIN
-        error.fix = machines.advice(session, kind, words, spot=spot, other=zone) or error.fix
+        error.fix = machines.advice(session, kind, words, spot=spot, alternative=zone) or error.fix
         if not error.stockout or not plan.confirm:  # nobody is asked: the browser may be closed by now
             raise
-        _create({**pools, failed: pools[failed] | {"Zone": other}}, given, role, steps, fix=fix)
+        pools = {**pools, failed: pools[failed] | {"Zone": other_zone}}
+        _create(pools, stack_tags, role, steps, fix=fix, adapters=plan.efa)
 
 
 def _create(
-    wanted: Mapping[Stack, Mapping[str, Any]], given: Mapping[str, str], role: str, steps: Steps, *, fix: str
+    parameters_of: Mapping[Stack, Mapping[str, Any]],
+    stack_tags: Mapping[str, str],
+    role: str,
+    steps: Steps,
+    *,
+    fix: str,
+    adapters: int = 0,
 ) -> None:
     """Have these stacks complete, all at the same time."""
-    follow([stack for stack in wanted if (now := stack.describe()) and now.busy], steps, fix=fix)
-    missing = {stack: now for stack in wanted if not ((now := stack.describe()) and now.complete)}
+    follow([stack for stack in parameters_of if (now := stack.describe()) and now.busy], steps, fix=fix)
+    missing = {stack: now for stack in parameters_of if not ((now := stack.describe()) and now.complete)}
     resumed, replaced = [], []
     for stack, now in missing.items():
         if now is not None and now.resumable and _has_control_plane(stack):
@@ -57,7 +64,10 @@ def _create(
             raise stack.error("cluster.delete(), then create it again")
     for stack in missing:
         if stack not in resumed:
-            patiently(steps, partial(stack.create, wanted[stack], given, role=role))
+            cards = adapters if stack.pool == TRAIN else 0
+            patiently(
+                steps, partial(stack.create, parameters_of[stack], stack_tags, role=role, adapters=cards)
+            )
     follow(missing, steps, fix=fix)
     for stack in missing:
         now = stack.describe()
@@ -66,8 +76,8 @@ def _create(
 
 
 def _has_control_plane(stack: Stack) -> bool:
-    found = None if stack.pool else stack.session.find("eks", "describe_cluster", name=stack.cluster)
-    return found is not None and found["cluster"]["status"] == "ACTIVE"
+    description = None if stack.pool else stack.session.find("eks", "describe_cluster", name=stack.cluster)
+    return description is not None and description["cluster"]["status"] == "ACTIVE"
 
 
 def resize(session: AwsSession, cluster: str, nodes: int, steps: Steps, *, fix: str) -> None:
@@ -80,8 +90,12 @@ def resize(session: AwsSession, cluster: str, nodes: int, steps: Steps, *, fix: 
         raise ProviderFailed("it has no training nodes, or they failed", about=stack.about, fix=fix)
     stack.known_failures = machines.launch_failures(session, cluster, TRAIN)
     least, most = (int(now.parameters.get(limit) or 0) for limit in ("MinNodes", "MaxNodes"))
-    if stack.update({"Nodes": nodes, "MinNodes": min(least, nodes), "MaxNodes": max(most, nodes, 1)}):
-        follow([stack], steps, fix="call it again")
-        now = stack.describe()
-        if now is None or now.status != "UPDATE_COMPLETE":
-            raise stack.error("call it again, or with fewer nodes")
+    if not stack.update({"Nodes": nodes, "MinNodes": min(least, nodes), "MaxNodes": max(most, nodes, 1)}):
+        # So many were asked for before; the stack does not see what the autoscaler has removed since.
+        size, group = {"desiredSize": nodes}, {"clusterName": cluster, "nodegroupName": TRAIN}
+        patiently(steps, lambda: session.call("eks", "update_nodegroup_config", scalingConfig=size, **group))
+        return
+    follow([stack], steps, fix="call it again")
+    now = stack.describe()
+    if now is None or now.status != "UPDATE_COMPLETE":
+        raise stack.error("call it again, or with fewer nodes")

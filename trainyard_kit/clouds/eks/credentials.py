@@ -30,24 +30,24 @@ def find_renewal(env: Mapping[str, str], home: Path, profile: str | None = None)
     return _renewal(profiles, name, set())
 
 
-def _renewal(profiles: Mapping[str, Mapping[str, str]], name: str, seen: set[str]) -> str:
-    given, option = profiles.get(name, {}), "" if name == "default" else f" --profile {name}"
-    source = given.get("source_profile", "")
-    if source and source != name and source not in seen:
-        return _renewal(profiles, source, seen | {name})
+def _renewal(profiles: Mapping[str, Mapping[str, str]], name: str, visited: set[str]) -> str:
+    profile, option = profiles.get(name, {}), "" if name == "default" else f" --profile {name}"
+    source = profile.get("source_profile", "")
+    if source and source != name and source not in visited:
+        return _renewal(profiles, source, visited | {name})
     ways = (
-        ("web_identity_token_file", f"write a new token to {given.get('web_identity_token_file')}"),
+        ("web_identity_token_file", f"write a new token to {profile.get('web_identity_token_file')}"),
         (
             "credential_source",
-            f"check that the machine's role may be used ({given.get('credential_source')})",
+            f"check that the machine's role may be used ({profile.get('credential_source')})",
         ),
         ("sso_session", f"aws sso login{option}"),
         ("sso_start_url", f"aws sso login{option}"),
         ("aws_access_key_id", f"aws configure{option}, with new keys"),
         ("login_session", f"aws login{option}"),
-        ("credential_process", f"check what its program says: {given.get('credential_process')}"),
+        ("credential_process", f"check what its program says: {profile.get('credential_process')}"),
     )
-    return next((fix for key, fix in ways if given.get(key)), SIGN_IN)
+    return next((fix for key, fix in ways if profile.get(key)), SIGN_IN)
 
 
 def find_credentials(env: Mapping[str, str], home: Path) -> tuple[str, str]:
@@ -81,13 +81,13 @@ def _files(env: Mapping[str, str], home: Path) -> tuple[Path, Path]:
 
 def _profiles(env: Mapping[str, str], home: Path) -> dict[str, dict[str, str]]:
     """Read the profiles of both files; a section of the configuration has `profile` before its name."""
-    found: dict[str, dict[str, str]] = {}
+    by_name: dict[str, dict[str, str]] = {}
     for file in reversed(_files(env, home)):
         read = read_ini(file)
         for section in _sections(file):
-            kept = read.defaults() if section == read.default_section else read[section]
-            found.setdefault(section.removeprefix("profile ").strip(), {}).update(kept)
-    return found
+            values = read.defaults() if section == read.default_section else read[section]
+            by_name.setdefault(section.removeprefix("profile ").strip(), {}).update(values)
+    return by_name
 
 
 def _sections(file: Path) -> list[str]:

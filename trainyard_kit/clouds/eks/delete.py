@@ -32,12 +32,12 @@ def find_resources(session: AwsSession, cluster: str | None = None) -> list[Clou
         names = {cluster}
     else:
         names = {stack.cluster for stack, _ in stacks} | {owner.cluster for owner, _ in outside}
-        names.update(expiry.groups(session))
-    found = []
+        names.update(expiry.groups(session), orphans.owners(session))
+    resources = []
     for name in sorted(names):
         mine = [(stack, now) for stack, now in stacks if stack.cluster == name]
         end = expiry.find(session, name)
-        whose = end or next((tags.read(now.tags) for _, now in mine), None)
+        owner_tags = end or next((tags.read(now.tags) for _, now in mine), None)
         rows = [resource for stack, _ in mine for resource in _inside(stack)]
         rows += [
             ("stack", "AWS::CloudFormation::Stack", stack.name, now.status.lower()) for stack, now in mine
@@ -49,28 +49,32 @@ def find_resources(session: AwsSession, cluster: str | None = None) -> list[Clou
             [("schedules", "AWS::Scheduler::ScheduleGroup", expiry.group_name(name), "there")] if end else []
         )
         known = {identity for _, _, identity, _ in rows}
-        others = [repository for repository in ecr.repositories(session, name) if repository not in known]
-        rows += [("repository", "AWS::ECR::Repository", repository, "there") for repository in others]
+        unknown = [repository for repository in ecr.repositories(session, name) if repository not in known]
+        rows += [("repository", "AWS::ECR::Repository", repository, "there") for repository in unknown]
         for what, kind, identity, state in rows:
             costs = rate("amazon", COSTS[kind]) if kind in COSTS else ""
             costs = "by the hour for each node" if kind == "AWS::EKS::Nodegroup" else costs
-            found.append(CloudResource(name, what, kind, identity, session.region, state, costs, whose))
+            resources.append(
+                CloudResource(name, what, kind, identity, session.region, state, costs, owner_tags)
+            )
         for orphan in orphans.find(session, network(session, name, mine)):
             where, costs = session.region, orphan.costs
-            found.append(
-                CloudResource(name, orphan.name, orphan.kind, orphan.id, where, costs=costs, tags=whose)
+            resources.append(
+                CloudResource(name, orphan.name, orphan.kind, orphan.id, where, costs=costs, tags=owner_tags)
             )
-    return found
+    return resources
 
 
 def delete(session: AwsSession, cluster: str, steps: Steps) -> None:
     """Delete what exists of a cluster; if a stack stays, the schedules do, and try again at its end."""
-    there = stacks_of(session, cluster)
-    whose = next((tags.read(now.tags) for _, now in there), None)
-    if whose and any(now.service_role for _, now in there):  # without it, nobody can delete the stacks
-        roles.create_stack_role(session, tags.Tags(cluster, whose.owner, whose.workshop, whose.expires))
-    _delete([stack for stack, _ in there if stack.pool], there, steps)
-    _delete([stack for stack, _ in there if not stack.pool], there, steps)
+    stacks = stacks_of(session, cluster)
+    owner_tags = next((tags.read(now.tags) for _, now in stacks), None)
+    if owner_tags and any(now.service_role for _, now in stacks):  # without it, nobody can delete the stacks
+        roles.create_stack_role(
+            session, tags.Tags(cluster, owner_tags.owner, owner_tags.workshop, owner_tags.expires)
+        )
+    _delete([stack for stack, _ in stacks if stack.pool], stacks, steps)
+    _delete([stack for stack, _ in stacks if not stack.pool], stacks, steps)
     with steps.step("repositories, volumes, roles and schedules"):
         for repository in list(ecr.repositories(session, cluster)):
             session.find("ecr", "delete_repository", repositoryName=repository, force=True)
@@ -79,7 +83,7 @@ def delete(session: AwsSession, cluster: str, steps: Steps) -> None:
         expiry.delete(session, cluster, steps)
 
 
-def _delete(stacks: list[Stack], there: Iterable[tuple[Stack, StackState]], steps: Steps) -> None:
+def _delete(stacks: list[Stack], states: Iterable[tuple[Stack, StackState]], steps: Steps) -> None:
     """Delete stacks, and again after what held them is gone."""
     fix = "delete it again"
     updating = [
@@ -92,7 +96,7 @@ def _delete(stacks: list[Stack], there: Iterable[tuple[Stack, StackState]], step
         stacks = [stack for stack in stacks if stack.describe() is not None]
         for stack in stacks:
             if not stack.pool:
-                _clear(stack, there, steps)
+                _clear(stack, states, steps)
             if (now := stack.describe()) and not now.status.startswith("DELETE_IN"):
                 patiently(steps, stack.delete)  # a role that was just created anew is not known yet
         follow(stacks, steps, fix=fix)
@@ -101,10 +105,10 @@ def _delete(stacks: list[Stack], there: Iterable[tuple[Stack, StackState]], step
             raise stack.error("delete what it names first, then the cluster again")
 
 
-def _clear(stack: Stack, there: Iterable[tuple[Stack, StackState]], steps: Steps) -> None:
+def _clear(stack: Stack, states: Iterable[tuple[Stack, StackState]], steps: Steps) -> None:
     """Delete what keeps a cluster's stack from being deleted."""
     with steps.step("what Kubernetes left, and the content of the bucket"):
-        orphans.clean(stack.session, network(stack.session, stack.cluster, there), steps)
+        orphans.clean(stack.session, network(stack.session, stack.cluster, states), steps)
         for what, _, id_, _ in _inside(stack):
             if what == "bucket":
                 _empty(stack.session, id_)
@@ -114,36 +118,36 @@ def _empty(session: AwsSession, bucket: str) -> None:
     if session.find("s3", "head_bucket", Bucket=bucket) is None:
         return
     for key in ("Versions", "DeleteMarkers"):
-        every = list(session.every("s3", "list_object_versions", key, Bucket=bucket))
-        for begin in range(0, len(every), 1000):
+        versions = list(session.every("s3", "list_object_versions", key, Bucket=bucket))
+        for begin in range(0, len(versions), 1000):
             batch = [
                 {"Key": version["Key"], "VersionId": version["VersionId"]}
-                for version in every[begin : begin + 1000]
+                for version in versions[begin : begin + 1000]
             ]
             session.call("s3", "delete_objects", Bucket=bucket, Delete={"Objects": batch, "Quiet": True})
 
 
-def network(session: AwsSession, cluster: str, there: Iterable[tuple[Stack, StackState]]) -> orphans.Network:
+def network(session: AwsSession, cluster: str, states: Iterable[tuple[Stack, StackState]]) -> orphans.Network:
     """Find the network in which a cluster's orphans can be."""
-    now = next((now for stack, now in there if not stack.pool), None)
+    now = next((now for stack, now in states if not stack.pool), None)
     if now is None:
         return orphans.Network(cluster, "")
-    own = not now.parameters.get("ExistingVpc")
+    owned = not now.parameters.get("ExistingVpc")
     inside = {what: id_ for what, _, id_, _ in _inside(Stack(session, cluster))}
     alive = session.find("eks", "describe_cluster", name=cluster) is not None
-    vpc = inside.get("vpc", "") if own else now.parameters["ExistingVpc"]
-    return orphans.Network(cluster, vpc, own, alive)
+    vpc = inside.get("vpc", "") if owned else now.parameters["ExistingVpc"]
+    return orphans.Network(cluster, vpc, owned, alive)
 
 
 def _inside(stack: Stack) -> list[tuple[str, str, str, str]]:
     """List the resources of a stack that exist: name, type, id and state of each."""
     if stack.describe() is None:
         return []
-    found = []
+    resources = []
     for summary in stack.session.every(
         "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=stack.name
     ):
         id_, state = summary.get("PhysicalResourceId"), summary["ResourceStatus"]
         if id_ and state != "DELETE_COMPLETE":
-            found.append((row(summary["LogicalResourceId"]), summary["ResourceType"], id_, state.lower()))
-    return found
+            resources.append((row(summary["LogicalResourceId"]), summary["ResourceType"], id_, state.lower()))
+    return resources

@@ -21,8 +21,8 @@ NOT_THERE = ("ImageNotFoundException", "RepositoryNotFoundException")
 class EcrRegistry(Registry):
     """The repositories of one cluster: ``trainyard/<cluster>/<image>``."""
 
-    def __init__(self, session: AwsSession, given: tags.Tags, *, clock: Clock) -> None:
-        self.session, self.tags, self.clock = session, given, clock
+    def __init__(self, session: AwsSession, owner_tags: tags.Tags, *, clock: Clock) -> None:
+        self.session, self.tags, self.clock = session, owner_tags, clock
 
     def address(self, name: str) -> str:
         """Create or find an image's repository; return its address, without a tag."""
@@ -43,22 +43,22 @@ class EcrRegistry(Registry):
 
     def login(self) -> Login:
         """Get a temporary login of the registry."""
-        (found,) = self.session.call("ecr", "get_authorization_token")["authorizationData"]
-        user, _, password = base64.b64decode(found["authorizationToken"]).decode().partition(":")
-        return Login(urlsplit(found["proxyEndpoint"]).netloc, user, password)
+        (authorization,) = self.session.call("ecr", "get_authorization_token")["authorizationData"]
+        user, _, password = base64.b64decode(authorization["authorizationToken"]).decode().partition(":")
+        return Login(urlsplit(authorization["proxyEndpoint"]).netloc, user, password)
 
     def stored(self, name: str, tag: str) -> StoredImage | None:
         """Find the image of a tag."""
-        found = self.session.call(
+        answer = self.session.call(
             "ecr",
             "describe_images",
             fine=NOT_THERE,
             repositoryName=repository_name(self.tags.cluster, short_name(name)),
             imageIds=[{"imageTag": tag}],
         )
-        if not found or not found["imageDetails"]:
+        if not answer or not answer["imageDetails"]:
             return None
-        image = found["imageDetails"][0]
+        image = answer["imageDetails"][0]
         return StoredImage(image["imageDigest"], image.get("imageSizeInBytes") or 0)
 
     def build(self, order: BuildRequest, *, report: Callable[[str], None]) -> None:
@@ -79,7 +79,7 @@ def repositories(session: AwsSession, cluster: str) -> Iterator[str]:
             yield name
 
 
-def _is_ours(session: AwsSession, found: dict[str, Any], cluster: str) -> bool:
-    answer = session.find("ecr", "list_tags_for_resource", resourceArn=found["repositoryArn"]) or {}
-    whose = tags.read(as_dict(answer.get("tags")))
-    return whose is not None and whose.cluster == cluster
+def _is_ours(session: AwsSession, repository: dict[str, Any], cluster: str) -> bool:
+    answer = session.find("ecr", "list_tags_for_resource", resourceArn=repository["repositoryArn"]) or {}
+    owner_tags = tags.read(as_dict(answer.get("tags")))
+    return owner_tags is not None and owner_tags.cluster == cluster

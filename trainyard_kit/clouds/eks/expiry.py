@@ -28,42 +28,43 @@ def group_name(cluster: str) -> str:
 
 def find(session: AwsSession, cluster: str) -> tags.Tags | None:
     """Read the tags of a cluster's schedule group; None if there is none of the kit's."""
-    found = session.find("scheduler", "get_schedule_group", Name=group_name(cluster))
-    answer = session.find("scheduler", "list_tags_for_resource", ResourceArn=found["Arn"]) if found else None
+    group = session.find("scheduler", "get_schedule_group", Name=group_name(cluster))
+    answer = session.find("scheduler", "list_tags_for_resource", ResourceArn=group["Arn"]) if group else None
     return tags.read(as_dict(answer.get("Tags"))) if answer else None
 
 
 def groups(session: AwsSession) -> list[str]:
     """List the clusters of the region that have a schedule group."""
-    every = session.every("scheduler", "list_schedule_groups", "ScheduleGroups", NamePrefix="trainyard-")
-    names = [rule["Name"].removeprefix("trainyard-") for rule in every if rule["State"] != "DELETING"]
+    listed = session.every("scheduler", "list_schedule_groups", "ScheduleGroups", NamePrefix="trainyard-")
+    names = [rule["Name"].removeprefix("trainyard-") for rule in listed if rule["State"] != "DELETING"]
     return [name for name in names if find(session, name)]
 
 
-def create(session: AwsSession, given: tags.Tags, steps: Steps, *, boundary: str = "") -> None:
+def create(session: AwsSession, owner_tags: tags.Tags, steps: Steps, *, boundary: str = "") -> None:
     """Create the group, the role and the schedules, or move them to the end in the tags."""
-    group = group_name(given.cluster)
+    group = group_name(owner_tags.cluster)
     arn = session.arn("scheduler", f"schedule-group/{group}")
-    patiently(steps, lambda: _see_free(session, given.cluster))
+    patiently(steps, lambda: _see_free(session, owner_tags.cluster))
     made = session.call(
         "scheduler",
         "create_schedule_group",
         fine=("ConflictException",),
         Name=group,
-        Tags=as_list(given.amazon()),
+        Tags=as_list(owner_tags.amazon()),
     )
-    before = given if made else find(session, given.cluster)
+    before = owner_tags if made else find(session, owner_tags.cluster)
     if before is None:
         raise foreign(f"schedule group {group}")
-    later = before.expires is not None and before.expires < given.end
+    later = before.expires is not None and before.expires < owner_tags.end
     if made is None and not later:  # the tag never promises more than the schedules
-        session.call("scheduler", "tag_resource", ResourceArn=arn, Tags=as_list(given.amazon()))
+        session.call("scheduler", "tag_resource", ResourceArn=arn, Tags=as_list(owner_tags.amazon()))
     stacks = [
-        session.arn("cloudformation", f"stack/{Stack(session, given.cluster, pool).name}/*") for pool in POOLS
+        session.arn("cloudformation", f"stack/{Stack(session, owner_tags.cluster, pool).name}/*")
+        for pool in POOLS
     ]
     role = roles.create_role(
         session,
-        given,
+        owner_tags,
         roles.EXPIRY,
         "scheduler",
         [{"Effect": "Allow", "Action": "cloudformation:DeleteStack", "Resource": stacks}],
@@ -71,7 +72,7 @@ def create(session: AwsSession, given: tags.Tags, steps: Steps, *, boundary: str
         boundary=boundary,
     )
     for pool in POOLS:
-        wanted = _schedule(session, given, pool, role)
+        wanted = _schedule(session, owner_tags, pool, role)
 
         def write(wanted: dict[str, Any] = wanted) -> None:
             if session.call("scheduler", "create_schedule", fine=("ConflictException",), **wanted) is None:
@@ -79,7 +80,7 @@ def create(session: AwsSession, given: tags.Tags, steps: Steps, *, boundary: str
 
         patiently(steps, write)
     if later:
-        session.call("scheduler", "tag_resource", ResourceArn=arn, Tags=as_list(given.amazon()))
+        session.call("scheduler", "tag_resource", ResourceArn=arn, Tags=as_list(owner_tags.amazon()))
 
 
 def delete(session: AwsSession, cluster: str, steps: Steps) -> None:
@@ -92,17 +93,17 @@ def delete(session: AwsSession, cluster: str, steps: Steps) -> None:
 
 def _see_free(session: AwsSession, cluster: str) -> None:
     """Raise while a group is being deleted: its name cannot be used."""
-    found = session.find("scheduler", "get_schedule_group", Name=group_name(cluster))
-    if found and found["State"] == "DELETING":
+    group = session.find("scheduler", "get_schedule_group", Name=group_name(cluster))
+    if group and group["State"] == "DELETING":
         about = f"schedule group {group_name(cluster)}"
         raise AwsError("it is still being deleted", about=about, fix=AGAIN, why=ErrorReason.BUSY)
 
 
-def _schedule(session: AwsSession, given: tags.Tags, pool: str, role: str) -> dict[str, Any]:
-    stack = Stack(session, given.cluster, pool)
-    begin = given.end.astimezone(UTC) + (timedelta() if pool else LATER)
+def _schedule(session: AwsSession, owner_tags: tags.Tags, pool: str, role: str) -> dict[str, Any]:
+    stack = Stack(session, owner_tags.cluster, pool)
+    begin = owner_tags.end.astimezone(UTC) + (timedelta() if pool else LATER)
     return {
-        "GroupName": group_name(given.cluster),
+        "GroupName": group_name(owner_tags.cluster),
         "Name": pool or "cluster",
         "Description": f"the end of {stack.name}",
         "State": "ENABLED",

@@ -53,14 +53,16 @@ class Network:
     own: bool = True
     alive: bool = False
 
-    def marks(self, given: Mapping[str, str]) -> bool:
+    def marks(self, resource_tags: Mapping[str, str]) -> bool:
         """Whether these tags are Kubernetes' for this cluster."""
-        if self.own and given.get("GuardDutyManaged") == "true":
+        if self.own and resource_tags.get("GuardDutyManaged") == "true":
             return True
-        named = given.get("elbv2.k8s.aws/cluster") or given.get("cluster.k8s.amazonaws.com/name")
-        if f"kubernetes.io/cluster/{self.cluster}" in given or named == self.cluster:
-            return not (self.alive and "aws:eks:cluster-name" in given)
-        return self.own and "node.k8s.amazonaws.com/instance_id" in given
+        named = resource_tags.get("elbv2.k8s.aws/cluster") or resource_tags.get(
+            "cluster.k8s.amazonaws.com/name"
+        )
+        if f"kubernetes.io/cluster/{self.cluster}" in resource_tags or named == self.cluster:
+            return not (self.alive and "aws:eks:cluster-name" in resource_tags)
+        return self.own and "node.k8s.amazonaws.com/instance_id" in resource_tags
 
 
 @dataclass(frozen=True)
@@ -80,11 +82,19 @@ def find(session: AwsSession, network: Network) -> list[Orphan]:
     return [*inside, *_volumes(session, network.cluster)]
 
 
+def owners(session: AwsSession) -> set[str]:
+    """List the clusters of the region, existing or not, of which volumes of claims are left."""
+    filters = [{"Name": f"tag:{tags.KIT}", "Values": ["true"]}, {"Name": "status", "Values": ["available"]}]
+    listed = session.every("ec2", "describe_volumes", "Volumes", Filters=filters)
+    volume_tags = (tags.read(as_dict(volume.get("Tags"))) for volume in listed)
+    return {owner_tags.cluster for owner_tags in volume_tags if owner_tags and owner_tags.cluster}
+
+
 def clean(session: AwsSession, network: Network, steps: Steps) -> None:
     """Delete them, and wait until they are gone, for five minutes: what is left then, the stack names."""
     end = steps.clock.now() + PATIENCE
-    while found := find(session, network):
-        for resource in found:
+    while resources := find(session, network):
+        for resource in resources:
             try:
                 if resource.request:
                     service, operation, parameters = resource.request
@@ -127,8 +137,8 @@ def _inside(session: AwsSession, network: Network) -> Iterator[Orphan]:
 
 def _balancers(session: AwsSession, network: Network) -> Iterator[Orphan]:
     for (service, listing, key, identity, vpc), delete, kind in BALANCERS:
-        found = session.every(service, listing, key)
-        names = [resource[identity] for resource in found if resource.get(vpc) == network.vpc]
+        balancers = session.every(service, listing, key)
+        names = [resource[identity] for resource in balancers if resource.get(vpc) == network.vpc]
         for some in (names[begin : begin + MOST_AT_ONCE] for begin in range(0, len(names), MOST_AT_ONCE)):
             if service == "elb":
                 answer = session.call("elb", "describe_tags", LoadBalancerNames=some)

@@ -1,7 +1,7 @@
 """A cluster that is asked for, checked, and written as the parameters of the templates."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ from kitlib.clusters.shape import MOST_NODES, Shape
 from kitlib.errors import BadInput
 from kitlib.k8s.quantities import check_count
 from trainyard_kit.clouds.eks import machines
+from trainyard_kit.clouds.eks.machines import CapacityBlock
 from trainyard_kit.clouds.eks.session import AwsSession
 from trainyard_kit.clouds.eks.stacks import SYSTEM
 from trainyard_kit.clouds.spec import COMMON_OPTIONS, DISK_GB, CloudSpec, Machines, admins_of, no_words
@@ -24,12 +25,13 @@ OPTIONS = {
     "profile": "of your AWS configuration; by default what boto3 finds",
     "instance_type": f"of the training nodes; by default {MACHINE}",
     "instance_types": "several, with as many GPUs each: spot nodes are of whichever AWS has",
-    "min_nodes": "of their group, for an autoscaler; by default 0",
-    "max_nodes": "of their group; by default as many as there are",
+    "min_nodes": "to how many the training nodes shrink while they are idle; by default 0",
+    "max_nodes": "to how many they grow for pods that wait; by default nodes",
     "ssh_key": "a key pair of EC2, by which the first of allowed_cidrs has ssh access to them",
+    "capacity_block": "id of a Capacity Block of EC2 that you have bought, cr-…: its type and its zone",
     "spot": "True takes machines that AWS may take back, for about a third of the price",
     "zone": "of the training nodes; by default the first that offers their type",
-    "efa": "True gives them an Elastic Fabric Adapter, and places them close together",
+    "efa": "True gives them all Elastic Fabric Adapters of their type, and places them close together",
     "private": "True gives nodes no public address; the NAT gateway that they need costs by the hour",
     "vpc": "an existing VPC, with subnets=",
     "subnets": "of the existing VPC: two, in two zones, from which nodes reach the internet",
@@ -51,9 +53,11 @@ class EksPlan(CloudSpec):
         zone: Which of them has the training nodes: ``one`` or ``two``.
         cidrs: From which its API server is reached.
         boundary: ARN of the permissions boundary of its roles; empty for none.
-        limits: The fewest and the most training nodes that their group may have.
+        efa: How many Elastic Fabric Adapters each training node has.
+        most: To how many nodes the training nodes grow for pods that wait.
         ssh_key: Name of the key pair with which they are reached by ssh; empty for none.
         confirm: Whether the user has agreed to costs beforehand.
+        block: The Capacity Block of which they are, if any.
     """
 
     machines: Machines
@@ -66,10 +70,11 @@ class EksPlan(CloudSpec):
     cidrs: tuple[str, ...] = ("0.0.0.0/0",)
     boundary: str = ""
     own_tags: Mapping[str, str] = field(default_factory=dict)
-    efa: bool = False
-    limits: tuple[int, int] = (0, 1)
+    efa: int = 0
+    most: int = 1
     ssh_key: str = ""
     confirm: bool = False
+    block: CapacityBlock | None = None
 
     @property
     def stack_tags(self) -> dict[str, str]:
@@ -106,33 +111,34 @@ class EksPlan(CloudSpec):
         return {
             **common,
             "Nodes": train.count,
-            "MinNodes": self.limits[0],
-            "MaxNodes": self.limits[1],
+            "MinNodes": self.least,
+            "MaxNodes": self.most,
             **({"SshKey": self.ssh_key, "SshCidr": self.cidrs[0]} if self.ssh_key else {}),
             "Zone": self.zone,
             "InstanceTypes": ",".join((train.type, *train.others)),
-            "CapacityType": "SPOT" if train.spot else "ON_DEMAND",
+            "CapacityType": "CAPACITY_BLOCK" if train.block else "SPOT" if train.spot else "ON_DEMAND",
+            "CapacityBlock": train.block,
             "AmiType": "AL2023_x86_64_NVIDIA" if train.gpus else "AL2023_x86_64_STANDARD",
             "DiskGb": train.disk_gb,
-            "Efa": str(self.efa).lower(),
+            "Efa": str(self.efa > 0).lower(),
         }
 
 
-def plan(session: AwsSession, whose: Tags, shape: Shape) -> EksPlan:
+def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
     """Check what is asked for."""
-    given = shape.options
+    options = shape.options
     fix = 'instance_type="m5.xlarge", or "g4dn.xlarge" for a GPU'
     no_words(shape, ("cpus", "memory", "gpus"), about="eks", cloud="AWS", fix=fix)
-    names = _strings(given, "instance_types") or [str(given.get("instance_type") or MACHINE)]
+    block = machines.capacity_block(session, options, shape.nodes)
+    names = _strings(options, "instance_types") or [str(options.get("instance_type") or MACHINE)]
+    names = [block.type] if block else names
     types = [machines.instance_type(session, name) for name in names]
     if len({type_.gpus for type_ in types}) > 1:
         fix = "types with as many GPUs each"
         raise BadInput("these have different numbers of GPUs", about=", ".join(names), fix=fix)
-    efa, vpc, zone = bool(given.get("efa")), str(given.get("vpc") or ""), str(given.get("zone") or "")
-    if efa and not all(type_.efa for type_ in types):
-        fix = 'instance_type="g4dn.8xlarge", for one'
-        raise BadInput("these have no Elastic Fabric Adapter", about=", ".join(names), fix=fix)
-    subnets = tuple(_strings(given, "subnets"))
+    vpc, zone = str(options.get("vpc") or ""), block.zone if block else str(options.get("zone") or "")
+    efa = _adapters(options, types)
+    subnets = tuple(_strings(options, "subnets"))
     if bool(vpc) != bool(subnets):
         raise BadInput(
             "a VPC and its subnets go together", about="vpc=, subnets=", fix="name both, or neither"
@@ -141,29 +147,54 @@ def plan(session: AwsSession, whose: Tags, shape: Shape) -> EksPlan:
         zones, subnets = _existing(session, vpc, subnets, zone)
     else:
         zones = machines.zones(session, names, zone)
-    disk = check_count(given.get("disk_gb", DISK_GB), what="disk_gb", least=20, most=16384)
-    least = check_count(given.get("min_nodes", 0), what="min_nodes", least=0, most=shape.nodes)
+    disk = check_count(options.get("disk_gb", DISK_GB), what="disk_gb", least=20, most=16384)
+    idle = shape.nodes if block else 0  # what is paid for stays
+    least = check_count(options.get("min_nodes", idle), what="min_nodes", least=0, most=shape.nodes)
     most = check_count(
-        given.get("max_nodes", shape.nodes), what="max_nodes", least=shape.nodes, most=MOST_NODES
+        options.get("max_nodes", shape.nodes), what="max_nodes", least=shape.nodes, most=MOST_NODES
     )
-    spot, others = bool(given.get("spot")), tuple(names[1:])
+    spot, alternatives = bool(options.get("spot")), tuple(names[1:])
     return EksPlan(
-        whose,
-        Machines(names[0], shape.nodes, types[0].gpus, spot=spot, others=others, disk_gb=disk),
-        bool(given.get("private")) and not vpc,
+        owner_tags,
+        Machines(
+            names[0],
+            shape.nodes,
+            types[0].gpus,
+            spot=spot,
+            others=alternatives,
+            disk_gb=disk,
+            block=block.id if block else "",
+        ),
+        bool(options.get("private")) and not vpc,
         zones=zones,
-        version=str(given.get("version") or VERSION),
-        admins=tuple(map(check_principal, admins_of(given.get("admins")))),
+        version=str(options.get("version") or VERSION),
+        admins=tuple(map(check_principal, admins_of(options.get("admins")))),
         vpc=vpc,
         subnets=subnets,
-        cidrs=tuple(_strings(given, "allowed_cidrs")) or ("0.0.0.0/0",),
-        boundary=str(given.get("permission_boundary") or ""),
-        own_tags=_tags(given.get("tags") or {}),
+        cidrs=tuple(_strings(options, "allowed_cidrs")) or ("0.0.0.0/0",),
+        boundary=str(options.get("permission_boundary") or ""),
+        own_tags=_tags(options.get("tags") or {}),
         efa=efa,
-        limits=(least, most),
-        ssh_key=_ssh_key(session, given),
-        confirm=given.get("confirm") is True,
+        least=least,
+        most=most,
+        ssh_key=_ssh_key(session, options),
+        confirm=options.get("confirm") is True,
+        block=block,
     )
+
+
+def _adapters(options: Mapping[str, Any], types: Sequence[machines.InstanceType]) -> int:
+    """Count the fabric adapters of each node: as many as all its types have."""
+    if not options.get("efa"):
+        return 0
+    adapters, about = min(type_.efa for type_ in types), ", ".join(type_.name for type_ in types)
+    if not adapters:
+        fix = 'instance_type="g4dn.8xlarge", for one'
+        raise BadInput("these have no Elastic Fabric Adapter", about=about, fix=fix)
+    if adapters > 1 and not (options.get("private") or options.get("vpc")):
+        words = f"AWS gives no public address to a node with {adapters} network interfaces"
+        raise BadInput(words, about=f"efa=True, {about}", fix="private=True, which has a NAT gateway")
+    return adapters
 
 
 def _existing(
@@ -171,20 +202,20 @@ def _existing(
 ) -> tuple[tuple[str, str], tuple[str, ...]]:
     """Look up the zones of existing subnets; the one of the wanted zone comes first."""
     about = f'vpc="{vpc}", subnets={list(subnets)}, zone="{zone}"'
-    found = list(session.every("ec2", "describe_subnets", "Subnets", SubnetIds=list(subnets)))
-    found.sort(key=lambda subnet: subnet["AvailabilityZone"] != zone)
-    zones = [subnet["AvailabilityZone"] for subnet in found]
-    strange = {subnet["VpcId"] for subnet in found} != {vpc} or zone not in {"", *zones}
+    subnet_list = list(session.every("ec2", "describe_subnets", "Subnets", SubnetIds=list(subnets)))
+    subnet_list.sort(key=lambda subnet: subnet["AvailabilityZone"] != zone)
+    zones = [subnet["AvailabilityZone"] for subnet in subnet_list]
+    strange = {subnet["VpcId"] for subnet in subnet_list} != {vpc} or zone not in {"", *zones}
     if strange or len(zones) != 2 or zones[0] == zones[1]:
         words = "two subnets of the VPC are needed, in two zones, one of them the wanted one; these are in "
         raise BadInput(words + ", ".join(zones), about=about, fix="name two such")
-    return (zones[0], zones[1]), tuple(subnet["SubnetId"] for subnet in found)
+    return (zones[0], zones[1]), tuple(subnet["SubnetId"] for subnet in subnet_list)
 
 
-def _ssh_key(session: AwsSession, given: Mapping[str, Any]) -> str:
+def _ssh_key(session: AwsSession, options: Mapping[str, Any]) -> str:
     """Check the name of a key pair; who may use it has to be named as well."""
-    key = str(given.get("ssh_key") or "")
-    if key and not given.get("allowed_cidrs"):
+    key = str(options.get("ssh_key") or "")
+    if key and not options.get("allowed_cidrs"):
         words, fix = "ssh would be open to all addresses", 'allowed_cidrs=["203.0.113.7/32"], with your own'
         raise BadInput(words, about=f'ssh_key="{key}"', fix=fix)
     if key and session.find("ec2", "describe_key_pairs", KeyNames=[key]) is None:
@@ -194,23 +225,23 @@ def _ssh_key(session: AwsSession, given: Mapping[str, Any]) -> str:
     return key
 
 
-def _strings(given: Mapping[str, Any], option: str) -> list[str]:
+def _strings(options: Mapping[str, Any], option: str) -> list[str]:
     """Read an option that is a list of strings."""
-    value = given.get(option) or []
+    value = options.get(option) or []
     if isinstance(value, str) or not all(isinstance(item, str) for item in value):
         raise BadInput("this is a list", about=f"{option}={value!r}", fix=f"{option}=[{value!r}]")
     return list(value)
 
 
-def _tags(given: object) -> dict[str, str]:
+def _tags(raw: object) -> dict[str, str]:
     if (
-        not isinstance(given, Mapping)
-        or not all(isinstance(word, str) for pair in given.items() for word in pair)
-        or any(key.startswith((PREFIX, "aws:")) for key in given)
+        not isinstance(raw, Mapping)
+        or not all(isinstance(word, str) for pair in raw.items() for word in pair)
+        or any(key.startswith((PREFIX, "aws:")) for key in raw)
     ):
         words = f"tags are a dict of strings, and no key begins with {PREFIX} or aws:"
-        raise BadInput(words, about=f"tags={given!r}", fix='tags={"cost-centre": "4711"}')
-    return dict(given)
+        raise BadInput(words, about=f"tags={raw!r}", fix='tags={"cost-centre": "4711"}')
+    return dict(raw)
 
 
 def check_principal(arn: object) -> str:
@@ -224,9 +255,12 @@ def check_principal(arn: object) -> str:
     raise BadInput("this is not the ARN of a user or role of IAM", about=f"admin {arn!r}", fix=fix)
 
 
-def training(session: AwsSession, given: Mapping[str, str]) -> Machines:
+def training(session: AwsSession, parameters: Mapping[str, str]) -> Machines:
     """Read the training nodes from the parameters of their stack."""
-    kind, *others = given["InstanceTypes"].split(",")
-    gpus = machines.instance_type(session, kind).gpus if "NVIDIA" in given.get("AmiType", "") else 0
-    spot, disk = given.get("CapacityType") == "SPOT", int(given.get("DiskGb") or DISK_GB)
-    return Machines(kind, int(given["Nodes"]), gpus, spot=spot, others=tuple(others), disk_gb=disk)
+    kind, *alternatives = parameters["InstanceTypes"].split(",")
+    gpus = machines.instance_type(session, kind).gpus if "NVIDIA" in parameters.get("AmiType", "") else 0
+    spot, disk = parameters.get("CapacityType") == "SPOT", int(parameters.get("DiskGb") or DISK_GB)
+    block = parameters.get("CapacityBlock", "")
+    return Machines(
+        kind, int(parameters["Nodes"]), gpus, spot=spot, others=tuple(alternatives), disk_gb=disk, block=block
+    )

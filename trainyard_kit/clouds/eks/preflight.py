@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Iterable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from botocore.exceptions import EndpointConnectionError
 
 from trainyard_kit.clouds import tags
-from trainyard_kit.clouds.checks import Check, Probe, failed, ok, warn
+from trainyard_kit.clouds.checks import Check, Probe, failed, ok, trainer_image, warn
 from trainyard_kit.clouds.cloud_errors import classify
 from trainyard_kit.clouds.eks import machines, roles
 from trainyard_kit.clouds.eks.client_errors import AwsError
@@ -24,6 +25,15 @@ SERVICES = (
     ("scheduler", "list_schedule_groups"),
     ("ecr", "describe_repositories"),
 )
+# Quotas of which a new cluster takes one: service, code, and the request that lists what is taken.
+# https://docs.aws.amazon.com/general/latest/gr/vpc-service.html
+ONE_OF = {
+    "VPCs": ("vpc", "L-F678F1CE", ("ec2", "describe_vpcs", "Vpcs")),
+    "internet gateways": ("vpc", "L-A4707A72", ("ec2", "describe_internet_gateways", "InternetGateways")),
+    "Elastic IP addresses": ("ec2", "L-0263D0A3", ("ec2", "describe_addresses", "Addresses")),
+    "EKS clusters": ("eks", "L-1194D53C", ("eks", "list_clusters", "clusters")),
+}
+SPOT_ROLE = "AWSServiceRoleForEC2Spot"
 PAGE = "docs/eks.md has the whole policy"
 
 
@@ -37,15 +47,19 @@ def probes(session: AwsSession, name: str, plan: EksPlan | None) -> list[Probe]:
         Probe("log group", partial(log_group, session, name), needed=False),
         Probe("builds", partial(build_quota, session), needed=False),
         Probe("permissions", partial(permissions, session, name), needed=False),
+        Probe("trainer image", trainer_image, needed=False),
     ]
     if plan is None:
         return first
-    wanted = [(plan.machines.type, plan.machines.count, plan.machines.spot), (SYSTEM_MACHINE, 1, False)]
+    requests = machines.on_quota(plan.machines, plan.machines.count, SYSTEM_MACHINE)
     return [
         *first,
+        *([Probe("capacity block", partial(capacity_block, plan, plan.block))] if plan.block else ()),
         Probe("version", partial(version, session, plan.version)),
         Probe("instance types", partial(types, session, plan)),
-        Probe("quotas", partial(machines.check_vcpus, session, name, wanted), needed=False),
+        Probe("quotas of the network", partial(network_quotas, session, name, plan), needed=False),
+        *([Probe("spot role", partial(spot_role, session), needed=False)] if plan.machines.spot else ()),
+        Probe("quotas", partial(machines.check_vcpus, session, name, requests), needed=False),
     ]
 
 
@@ -77,10 +91,12 @@ def account_plan(session: AwsSession, plan: EksPlan | None) -> Check:
         return failed(about, f"{words}: it starts nothing", upgrade)
     names = {SYSTEM_MACHINE, *((plan.machines.type, *plan.machines.others) if plan else ())}
     answer = session.call("ec2", "describe_instance_types", InstanceTypes=sorted(names))
-    other = [type_["InstanceType"] for type_ in answer["InstanceTypes"] if not type_.get("FreeTierEligible")]
-    if not other:
+    not_free = [
+        type_["InstanceType"] for type_ in answer["InstanceTypes"] if not type_.get("FreeTierEligible")
+    ]
+    if not not_free:
         return ok(about, "free; it has these machines")
-    return failed(about, f"it is the free plan, which starts no {' and no '.join(other)}", upgrade)
+    return failed(about, f"it is the free plan, which starts no {' and no '.join(not_free)}", upgrade)
 
 
 def services(session: AwsSession) -> Check:
@@ -100,22 +116,22 @@ def services(session: AwsSession) -> Check:
 
 def free(session: AwsSession, name: str) -> Check:
     """Check whether the cluster's name is free."""
-    found = session.find("eks", "describe_cluster", name=name)
-    if found is None:
+    answer = session.find("eks", "describe_cluster", name=name)
+    if answer is None:
         return ok("name", f"{name} is free")
-    whose = tags.read(found["cluster"].get("tags") or {})
-    if whose is None:
+    owner_tags = tags.read(answer["cluster"].get("tags") or {})
+    if owner_tags is None:
         words = f'there is an EKS cluster "{name}" in {session.region}, and it is not the kit\'s'
         return failed("name", words, f'name="{name}-2"')
-    return ok("name", f"{name} exists already, created by {whose.owner}")
+    return ok("name", f"{name} exists already, created by {owner_tags.owner}")
 
 
 def log_group(session: AwsSession, name: str) -> Check:
     """Check whether a log group is left of an earlier cluster: one that EKS made is in the stack's way."""
     about, group = "log group", f"/aws/eks/{name}/cluster"
     listed = session.every("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
-    there = any(row["logGroupName"] == group for row in listed)
-    if not there or session.find("eks", "describe_cluster", name=name):
+    exists = any(row["logGroupName"] == group for row in listed)
+    if not exists or session.find("eks", "describe_cluster", name=name):
         return ok(about, "none exists")
     stack = session.call(
         "cloudformation", "describe_stacks", fine=("ValidationError",), StackName=f"trainyard-{name}"
@@ -139,16 +155,47 @@ def build_quota(session: AwsSession) -> Check:
     )
 
 
-def version(session: AwsSession, wanted: str) -> Check:
+def network_quotas(session: AwsSession, name: str, plan: EksPlan) -> Iterable[Check]:
+    """Check each quota of which a cluster takes one: new accounts have five VPCs and five addresses."""
+    if session.find("eks", "describe_cluster", name=name):
+        return
+    needed = {"EKS clusters", *(() if plan.vpc else ("VPCs", "internet gateways"))}
+    needed |= {"Elastic IP addresses"} if plan.private else set()
+    for what, (service, code, (owner, operation, key)) in ONE_OF.items():
+        if what in needed:
+            used, limit = (
+                len(list(session.every(owner, operation, key))),
+                machines.quota(session, service, code),
+            )
+            words = (
+                f"1 is needed; of {'an unknown limit' if limit is None else f'{limit:g}'}, {used} are taken"
+            )
+            about, instead = f"quota of {what}", "" if plan.vpc else "; or delete one; or vpc= and subnets="
+            if limit is not None and used + 1 > limit:
+                more = machines.more_quota(session, code, used + 1, service)
+                yield failed(about, words, more + ("" if what == "EKS clusters" else instead))
+            else:
+                yield ok(about, words)
+
+
+def spot_role(session: AwsSession) -> Check:
+    """Check whether the account has the role by which EC2 starts spot machines."""
+    if session.find("iam", "get_role", RoleName=SPOT_ROLE):
+        return ok("spot role", SPOT_ROLE)
+    row = classify("amazon", "ServiceLinkedRoleCreationNotPermitted")
+    return warn("spot role", f"{row.what}, {SPOT_ROLE}", row.fix)
+
+
+def version(session: AwsSession, requested: str) -> Check:
     """Check whether EKS has the version in standard support: past it, it costs six times as much."""
-    every = session.every(
+    versions = session.every(
         "eks", "describe_cluster_versions", "clusterVersions", versionStatus="STANDARD_SUPPORT"
     )
-    known = sorted({item["clusterVersion"] for item in every})
-    if wanted not in known:
-        words = f"Kubernetes {wanted} is not, or no longer, in the standard support of EKS"
+    known = sorted({item["clusterVersion"] for item in versions})
+    if requested not in known:
+        words = f"Kubernetes {requested} is not, or no longer, in the standard support of EKS"
         return failed("version", words, f"set version= to one of: {', '.join(known)}")
-    return ok("version", f"Kubernetes {wanted}")
+    return ok("version", f"Kubernetes {requested}")
 
 
 def types(session: AwsSession, plan: EksPlan) -> Iterable[Check]:
@@ -165,6 +212,21 @@ def types(session: AwsSession, plan: EksPlan) -> Iterable[Check]:
         yield failed(
             f"instance type {SYSTEM_MACHINE}", f"{first} has none for the system", f'zone="{second}"'
         )
+
+
+def capacity_block(plan: EksPlan, block: machines.CapacityBlock) -> Check:
+    """Check whether a Capacity Block has enough machines, for as long as the cluster lives.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/capacity-blocks-how.html
+    """
+    about, until = f"capacity block {block.id}", block.end - timedelta(minutes=30)
+    if block.free < plan.machines.count:
+        words = f"{plan.machines.count} machines are needed, and {block.free} of it are free"
+        return failed(about, words, f"nodes={block.free}" if block.free else "end the instances that use it")
+    if plan.tags.expires and plan.tags.expires > until:
+        words = f"AWS ends its machines at {until:%Y-%m-%d %H:%M} UTC, before the cluster's end"
+        return warn(about, words, "fewer hours; save checkpoints before that time")
+    return ok(about, f"{block.free} {block.type} in {block.zone} until {until:%Y-%m-%d %H:%M} UTC")
 
 
 def permissions(session: AwsSession, name: str) -> Check:
@@ -187,13 +249,12 @@ def permissions(session: AwsSession, name: str) -> Check:
             **arns,
         ):
             decided[result["EvalActionName"]] = result["EvalDecision"]
-    about, who = "permissions", session.principal
+    about, principal = "permissions", session.principal
     if denied := sorted(action for action, decision in decided.items() if decision == "explicitDeny"):
-        words = f"a policy denies {who} {', '.join(denied)}, which no permission outweighs"
+        words = f"a policy denies {principal} {', '.join(denied)}, which no permission outweighs"
         return failed(about, words, f"ask the account's administrator; {PAGE}")
     if unknown := sorted(action for action, decision in decided.items() if decision != "allowed"):
-        words = (
-            f"{who} may not be allowed {', '.join(unknown)}; a policy for certain ARNs can allow it after all"
-        )
+        words = f"{principal} may not be allowed {', '.join(unknown)}"
+        words += "; a policy for certain ARNs can allow it after all"
         return warn(about, words, f"have it added to their policy if creation is refused; {PAGE}")
-    return ok(about, f"{who} may do all {len(decided)} actions")
+    return ok(about, f"{principal} may do all {len(decided)} actions")

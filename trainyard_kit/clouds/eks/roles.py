@@ -18,16 +18,16 @@ PATH, INLINE = "/trainyard/", "trainyard"
 STACK, EXPIRY = "stack", "expiry"
 
 
-def create_stack_role(session: AwsSession, given: tags.Tags, *, boundary: str = "") -> str:
+def create_stack_role(session: AwsSession, owner_tags: tags.Tags, *, boundary: str = "") -> str:
     """Create the service role of a cluster's stacks, or find it; return its ARN."""
     policies = json.loads(Path(__file__).with_name("policy.json").read_text(encoding="utf-8"))
     allowed = json.loads(json.dumps(policies["stack"]).replace("arn:aws:", f"arn:{session.partition}:"))
-    return create_role(session, given, STACK, "cloudformation", allowed["Statement"], boundary=boundary)
+    return create_role(session, owner_tags, STACK, "cloudformation", allowed["Statement"], boundary=boundary)
 
 
 def create_role(
     session: AwsSession,
-    given: tags.Tags,
+    owner_tags: tags.Tags,
     part: str,
     service: str,
     statements: list[Mapping[str, Any]],
@@ -36,25 +36,25 @@ def create_role(
     boundary: str = "",
 ) -> str:
     """Create a role, or take over the one that is there; return its ARN."""
-    name = role_name(session, given.cluster, part)
+    name = role_name(session, owner_tags.cluster, part)
     trust = {
         "Effect": "Allow",
         "Action": "sts:AssumeRole",
         "Principal": {"Service": f"{service}.amazonaws.com"},
     }
     trust |= {"Condition": condition} if condition else {}
-    made = session.call(
+    role = session.call(
         "iam",
         "create_role",
         fine=("EntityAlreadyExists",),
         Path=PATH,
         RoleName=name,
         AssumeRolePolicyDocument=_policy([trust]),
-        Description=f"{part} of the Trainyard cluster {given.cluster}",
-        Tags=as_list(given.amazon()),
+        Description=f"{part} of the Trainyard cluster {owner_tags.cluster}",
+        Tags=as_list(owner_tags.amazon()),
         **({"PermissionsBoundary": boundary} if boundary else {}),
     )
-    if made is None and not _is_ours(session, name):
+    if role is None and not _is_ours(session, name):
         raise foreign(f"role {name}")
     session.call(
         "iam", "put_role_policy", RoleName=name, PolicyName=INLINE, PolicyDocument=_policy(statements)
@@ -72,20 +72,20 @@ def delete_role(session: AwsSession, name: str) -> None:
 def find_roles(session: AwsSession, cluster: str | None = None) -> Iterator[tuple[tags.Tags, str]]:
     """Find the roles outside the stacks, of one cluster or of all in the region, by their tags."""
     for name in _names(session):
-        whose = "*" if cluster is None else cluster
-        if not any(fnmatch(name, role_name(session, whose, part)) for part in (STACK, EXPIRY)):
+        cluster_pattern = "*" if cluster is None else cluster
+        if not any(fnmatch(name, role_name(session, cluster_pattern, part)) for part in (STACK, EXPIRY)):
             continue
         answer = session.find("iam", "list_role_tags", RoleName=name)
-        found = tags.read(as_dict(answer["Tags"])) if answer else None
-        if found and found.cluster:
-            yield found, name
+        role_tags = tags.read(as_dict(answer["Tags"])) if answer else None
+        if role_tags and role_tags.cluster:
+            yield role_tags, name
 
 
 def regions(session: AwsSession) -> set[str]:
     """Find the regions of the account in which there are clusters of the kit: roles are in no region."""
     pattern = re.compile(rf"trainyard-.+-({'|'.join(known_regions())})-[a-z]+")
-    found = map(pattern.fullmatch, _names(session))
-    return {session.region, *(match[1] for match in found if match)}
+    matches = map(pattern.fullmatch, _names(session))
+    return {session.region, *(match[1] for match in matches if match)}
 
 
 def role_name(session: AwsSession, cluster: str, part: str) -> str:

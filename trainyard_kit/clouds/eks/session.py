@@ -62,9 +62,9 @@ class AwsSession:
 
     def within(self, region: str) -> "AwsSession":
         """The same user's session in another region, one that AWS itself has named."""
-        other = copy.copy(self)
-        other.region, other._clients = region, {}
-        return other
+        session = copy.copy(self)
+        session.region, session._clients = region, {}
+        return session
 
     @cached_property
     def identity(self) -> dict[str, str]:
@@ -145,7 +145,7 @@ class AwsSession:
                 return None
             raise self.translated(error, service, operation, parameters) from error
 
-    def find(self, service: str, operation: str, **parameters: Any) -> dict[str, Any] | None:
+    def find(self, service: str, operation: str, **parameters: object) -> dict[str, Any] | None:
         """Make one request about something that may not exist; None if it does not."""
         try:
             return self.call(service, operation, **parameters)
@@ -154,7 +154,7 @@ class AwsSession:
                 return None
             raise
 
-    def every(self, service: str, operation: str, key: str, **parameters: Any) -> Iterator[Any]:
+    def every(self, service: str, operation: str, key: str, **parameters: object) -> Iterator[Any]:
         """Yield what all pages of an answer hold in their member ``key``."""
         try:
             client = self.client(service)

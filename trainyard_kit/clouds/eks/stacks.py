@@ -5,12 +5,15 @@ GPU does not destroy a control plane.
 https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/stack-failure-options.html
 """
 
+import json
 import re
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from kitlib.errors import Interrupted, WaitTimeout
 from trainyard_kit.clouds import tags
@@ -87,33 +90,35 @@ class Stack:
 
     def describe(self) -> StackState | None:
         """Describe it; None if there is none, or if it is not the kit's."""
-        found = self._found()
-        return None if found is None or tags.read(found.tags) is None else found
+        description = self._found()
+        return None if description is None or tags.read(description.tags) is None else description
 
     def _found(self) -> StackState | None:
         fine = ("ValidationError",)  # there is none
         answer = self.session.call("cloudformation", "describe_stacks", fine=fine, StackName=self._id)
-        found = answer["Stacks"][0] if answer else {"StackStatus": "DELETE_COMPLETE"}
-        return None if found["StackStatus"] == "DELETE_COMPLETE" else state_of(found)
+        description = answer["Stacks"][0] if answer else {"StackStatus": "DELETE_COMPLETE"}
+        return None if description["StackStatus"] == "DELETE_COMPLETE" else state_of(description)
 
-    def create(self, parameters: Mapping[str, object], given: Mapping[str, str], *, role: str) -> None:
-        """Begin to create it, unless somebody else has."""
-        token = f"create-{uuid.uuid4().hex}"
-        begun = self.session.call(
+    def create(
+        self, parameters: Mapping[str, object], stack_tags: Mapping[str, str], *, role: str, adapters: int = 0
+    ) -> None:
+        """Begin to create it, unless somebody else has; its nodes have so many fabric adapters."""
+        token, part = f"create-{uuid.uuid4().hex}", "nodes" if self.pool else "cluster"
+        answer = self.session.call(
             "cloudformation",
             "create_stack",
             fine=("AlreadyExistsException",),
             StackName=self.name,
-            TemplateBody=template("nodes" if self.pool else "cluster"),
+            TemplateBody=with_adapters(adapters) if adapters > 1 else template(part),
             Parameters=_written(parameters),
-            Tags=as_list(given),
+            Tags=as_list(stack_tags),
             Capabilities=["CAPABILITY_NAMED_IAM"],
             DisableRollback=True,
             ClientRequestToken=token,
             RoleARN=role,
         )
-        if begun:
-            self._begin(token, begun["StackId"])
+        if answer:
+            self._begin(token, answer["StackId"])
         elif self.describe() is None:
             raise foreign(self.about)
 
@@ -125,7 +130,7 @@ class Stack:
         now, token = self.describe(), f"update-{uuid.uuid4().hex}"
         if now is None:
             raise self.error("call it again")
-        kept = {key: None for key in now.parameters if key not in parameters}
+        unchanged = {key: None for key in now.parameters if key not in parameters}
         # Resources that were created stay where one fails: else a failed creation would be rolled back.
         more: dict[str, Any] = {"DisableRollback": True} if now.resumable else {}
         more |= {"RoleARN": now.service_role} if now.service_role else {}
@@ -135,7 +140,7 @@ class Stack:
                 "update_stack",
                 StackName=self.name,
                 UsePreviousTemplate=True,
-                Parameters=_written({**kept, **parameters}),
+                Parameters=_written({**unchanged, **parameters}),
                 Tags=as_list(now.tags),
                 Capabilities=["CAPABILITY_NAMED_IAM"],
                 ClientRequestToken=token,
@@ -197,7 +202,7 @@ class Stack:
 
     def _events(self) -> list[dict[str, Any]]:
         """The events of the current operation that are new, oldest first."""
-        found = []
+        events = []
         try:
             for event in self.session.every(
                 "cloudformation", "describe_stack_events", "StackEvents", StackName=self._id
@@ -205,15 +210,15 @@ class Stack:
                 token = event.get("ClientRequestToken", "")
                 if event["EventId"] in self._seen or (self._token and token != self._token):
                     break
-                found.append(event)
+                events.append(event)
                 root = event.get("PhysicalResourceId") == event["StackId"]
                 if root and event["ResourceStatus"] in BEGUN:
                     break
         except AwsError as error:
             if error.code != "ValidationError":  # it is gone, and was known by its name alone
                 raise
-        self._seen |= {event["EventId"] for event in found}
-        return found[::-1]
+        self._seen |= {event["EventId"] for event in events}
+        return events[::-1]
 
     def _show(self, event: dict[str, Any], steps: Steps) -> None:
         status, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")
@@ -234,9 +239,9 @@ class Stack:
         """Build the error for a stack that failed, from its events."""
         now = self._found()
         what = self.failed[0] if self.failed else f"{now.status}: {now.reason}" if now else "it is gone"
-        found = StackFailed(what, about=self.about, fix=fix, detail="\n".join(self.failed[1:]))
-        found.stockout = ErrorReason.STOCKOUT in {classify("amazon", words).why for words in self.failed}
-        return found
+        failure = StackFailed(what, about=self.about, fix=fix, detail="\n".join(self.failed[1:]))
+        failure.stockout = ErrorReason.STOCKOUT in {classify("amazon", words).why for words in self.failed}
+        return failure
 
 
 def follow(stacks: Iterable[Stack], steps: Steps, *, fix: str) -> None:
@@ -246,8 +251,8 @@ def follow(stacks: Iterable[Stack], steps: Steps, *, fix: str) -> None:
     try:
         while waiting := [stack for stack in waiting if not stack.settled(steps)]:
             if steps.clock.now() > end:
-                said = "; ".join(f"{stack.name} is {stack.describe()}" for stack in waiting)
-                raise WaitTimeout(f"not done after {duration(LONGEST)}: {said}", about=names, fix=fix)
+                states = "; ".join(f"{stack.name} is {stack.describe()}" for stack in waiting)
+                raise WaitTimeout(f"not done after {duration(LONGEST)}: {states}", about=names, fix=fix)
             steps.sleep(POLL)
     except KeyboardInterrupt as error:
         words = "stopped waiting; CloudFormation continues what was begun, and it may cost"
@@ -269,15 +274,15 @@ def patiently(steps: Steps, ask: Callable[[], object]) -> object:
 def stacks_of(session: AwsSession, cluster: str | None = None) -> list[tuple[Stack, StackState]]:
     """Find the stacks of one cluster, or of all of the kit's clusters in the region."""
     if cluster is not None:
-        found = [(stack, stack.describe()) for stack in (Stack(session, cluster, pool) for pool in POOLS)]
-        return [(stack, now) for stack, now in found if now is not None]
-    every = []
+        described = [(stack, stack.describe()) for stack in (Stack(session, cluster, pool) for pool in POOLS)]
+        return [(stack, now) for stack, now in described if now is not None]
+    stacks = []
     for stack in session.every("cloudformation", "describe_stacks", "Stacks"):
         now = state_of(stack)
-        name, whose = now.parameters.get("ClusterName", ""), tags.read(now.tags)
-        if whose and name and stack["StackName"].startswith(f"trainyard-{name}"):
-            every.append((Stack(session, name, now.parameters.get("Pool", "")), now))
-    return every
+        name, owner_tags = now.parameters.get("ClusterName", ""), tags.read(now.tags)
+        if owner_tags and name and stack["StackName"].startswith(f"trainyard-{name}"):
+            stacks.append((Stack(session, name, now.parameters.get("Pool", "")), now))
+    return stacks
 
 
 def row(name: str) -> str:
@@ -285,25 +290,56 @@ def row(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()
 
 
-def state_of(found: Mapping[str, Any]) -> StackState:
+def state_of(description: Mapping[str, Any]) -> StackState:
     """Read a stack as CloudFormation describes it."""
     return StackState(
-        found["StackId"],
-        found["StackStatus"],
-        found.get("StackStatusReason", ""),
+        description["StackId"],
+        description["StackStatus"],
+        description.get("StackStatusReason", ""),
         {
             parameter["ParameterKey"]: parameter.get("ParameterValue", "")
-            for parameter in found.get("Parameters", [])
+            for parameter in description.get("Parameters", [])
         },
-        {output["OutputKey"]: output["OutputValue"] for output in found.get("Outputs", [])},
-        as_dict(found.get("Tags")),
-        found.get("RoleARN", ""),
+        {output["OutputKey"]: output["OutputValue"] for output in description.get("Outputs", [])},
+        as_dict(description.get("Tags")),
+        description.get("RoleARN", ""),
     )
 
 
 def template(name: str) -> str:
     """Read a template: ``cluster`` or ``nodes``."""
     return Path(__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8")
+
+
+class _Template(yaml.SafeLoader):
+    """Reads CloudFormation's short functions, ``!Ref``, as their long forms, which JSON has."""
+
+    def function(self, name: str, node: yaml.Node) -> dict[str, Any]:
+        """Construct ``{"Fn::Sub": …}`` of a node with the tag ``!Sub``."""
+        if isinstance(node, yaml.ScalarNode):
+            value = self.construct_scalar(node)
+            value = value.split(".", 1) if name == "GetAtt" else value
+        elif isinstance(node, yaml.SequenceNode):
+            value = self.construct_sequence(node, deep=True)
+        else:
+            value = self.construct_mapping(node, deep=True)
+        return {name if name in ("Ref", "Condition") else f"Fn::{name}": value}
+
+
+_Template.add_multi_constructor("!", _Template.function)
+
+
+def with_adapters(count: int) -> str:
+    """Write the template of nodes, as JSON, with a fabric adapter on each of so many network cards.
+
+    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
+    """
+    parsed = yaml.load(template("nodes"), _Template)
+    data = parsed["Resources"]["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
+    _, (first,), none = data["NetworkInterfaces"]["Fn::If"]
+    cards = [first, *(first | {"NetworkCardIndex": card, "DeviceIndex": 1} for card in range(1, count))]
+    data["NetworkInterfaces"]["Fn::If"] = ["Fabric", cards, none]
+    return json.dumps(parsed)
 
 
 def _written(parameters: Mapping[str, object]) -> list[dict[str, Any]]:

@@ -46,9 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     for option in ("--cluster", "--region"):
         parser.add_argument(option, required=True)
     parser.add_argument("--profile")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        signed = token(AwsSession(given.region, given.profile), given.cluster)
+        signed = token(AwsSession(options.region, options.profile), options.cluster)
     except KitError as error:
         print(error, file=sys.stderr)
         return 1

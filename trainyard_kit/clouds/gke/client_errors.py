@@ -27,6 +27,8 @@ ROLES = {  # https://cloud.google.com/iam/docs/understanding-roles; the longest 
     "cloudbuild.": "roles/cloudbuild.builds.editor",
     "cloudscheduler.": "roles/cloudscheduler.admin",
     "compute.": "roles/compute.networkAdmin",
+    "compute.acceleratorTypes.": "roles/compute.viewer",
+    "compute.machineTypes.": "roles/compute.viewer",
     "compute.disks.": "roles/compute.storageAdmin",
     "compute.firewalls.": "roles/compute.securityAdmin",
     "container.": "roles/container.admin",
@@ -94,18 +96,18 @@ def translate(error: Exception, about: str, project: str) -> KitError:
     return GcpError(what, about=about, fix=fix, why=why)
 
 
-def to_error(said: ErrorReply, about: str, project: str) -> GcpError:
+def to_error(reply: ErrorReply, about: str, project: str) -> GcpError:
     """Build the error for a service's reply, or for the end of an operation."""
-    words, metadata = said.words.strip(), said.metadata
+    words, metadata = reply.words.strip(), reply.metadata
     permission = metadata.get("permission") or _first(_PERMISSION, words)
     known = classify(
-        "google", f"{said.status} {said.code} {said.reason}: {words}{permission and f' [{permission}]'}"
+        "google", f"{reply.status} {reply.code} {reply.reason}: {words}{permission and f' [{permission}]'}"
     )
     consumer = metadata.get("consumer", "").removeprefix("projects/") or _first(
         r"project (\S+) before", words
     )
     metric = _first(r"""['"]([A-Z][A-Z0-9_]{3,})['"]""", words)
-    given = {
+    details = {
         "words": words,
         "project": project,
         "console": CONSOLE,
@@ -115,7 +117,7 @@ def to_error(said: ErrorReply, about: str, project: str) -> GcpError:
         "role": role_for(permission),
         "of": f" of {metric}" if metric else "",
     }
-    what, fix = (words.format_map(given) for words in (known.what, known.fix))
+    what, fix = (words.format_map(details) for words in (known.what, known.fix))
     detail = words if known.why is ErrorReason.DENIED else ""
     return GcpError(what, about=about, fix=fix, detail=detail, why=known.why, consumer=consumer)
 
@@ -131,8 +133,8 @@ def role_for(permission: str) -> str:
 
 
 def _first(pattern: str | re.Pattern[str], words: str) -> str:
-    found = re.search(pattern, words)
-    return next(filter(None, found.groups()), "") if found else ""
+    match = re.search(pattern, words)
+    return next(filter(None, match.groups()), "") if match else ""
 
 
 def _reply(error: api.GoogleAPICallError | HttpError) -> ErrorReply:

@@ -51,6 +51,7 @@ OPTIONS = {
     "machine_type": "of the training machines; by default one that fits",
     "min_nodes": "to how many the training pool shrinks while they are idle; by default 0",
     "pool": "False leaves the training pool to a second call, which names its machines",
+    "flex_start": "True lets pods wait for GPUs, which Google gives for seven days at most, and cheaper",
     "spot": "True takes machines that Google may take back, for less than half of the price",
     "network": "one of the project's, in place of one of its own",
     "subnetwork": "of that network, in the zone's region",
@@ -59,7 +60,7 @@ OPTIONS = {
     "labels": "of your own, on all that can have labels: a dict",
     **COMMON_OPTIONS,
 }
-MACHINE_OPTIONS = ("machine_type", "accelerator", "spot")
+MACHINE_OPTIONS = ("machine_type", "accelerator", "spot", "flex_start")
 STAYS = "it outlives the cluster, so that nobody loses what is in it"
 SUBJECTS = {"user": "User", "group": "Group", "serviceAccount": "User"}  # members of IAM to Kubernetes
 
@@ -104,12 +105,12 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         return name
 
     @classmethod
-    def _session(cls, name: str, given: Mapping[str, Any]) -> GcpSession:
+    def _session(cls, name: str, options: Mapping[str, Any]) -> GcpSession:
         before = cls.store.read(name) or {}
-        zone = given.get("zone") or before.get("zone")
+        zone = options.get("zone") or before.get("zone")
         if not zone:
             raise BadInput("no zone is named", about='create_cluster("gke")', fix='zone="us-central1-c"')
-        return GcpSession(given.get("project") or before.get("project"), str(zone))
+        return GcpSession(options.get("project") or before.get("project"), str(zone))
 
     @classmethod
     def sessions(
@@ -135,14 +136,14 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     @classmethod
     def find_resources(cls, session: GcpSession, cluster: str | None = None) -> list[CloudResource]:
-        zones, found = traces(session), []
+        zones, resources = traces(session), []
         for name in zones if cluster is None else (cluster,):
-            there = session.at(zones.get(name) or session.zone)
-            found += [part.resource(there, name) for part in find_parts(there, name)]
+            session_there = session.at(zones.get(name) or session.zone)
+            resources += [part.resource(session_there, name) for part in find_parts(session_there, name)]
             for role in find_roles(session, name):
                 kind = "cloudresourcemanager.googleapis.com/Policy"
-                found.append(CloudResource(name, f"rights {role}", kind, role, session.project))
-        return found
+                resources.append(CloudResource(name, f"rights {role}", kind, role, session.project))
+        return resources
 
     @classmethod
     def _delete(cls, session: GcpSession, name: str, steps: Steps) -> None:
@@ -150,29 +151,29 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     def _describe(self) -> GkeInfo | None:
         path = f"{self.session.place}/clusters/{self.name}"
-        found = self.session.find("container", "get_cluster", name=path) if self.session.zone else None
-        return _info(found) if found is not None and is_ours(found, self.name) else None
+        cluster = self.session.find("container", "get_cluster", name=path) if self.session.zone else None
+        return _info(cluster) if cluster is not None and is_ours(cluster, self.name) else None
 
     # Planning
 
     def _planned(self, shape: Shape) -> GkePlan:
-        given, disk_gb = shape.options, shape.options.get("disk_gb", DISK_GB)
+        options, disk_gb = shape.options, shape.options.get("disk_gb", DISK_GB)
         fix = 'machine_type="e2-standard-4", or accelerator="nvidia-tesla-t4" for a GPU'
         no_words(shape, ("cpus", "memory"), about="gke", cloud="Google Cloud", fix=fix)
         check_count(disk_gb, what="disk_gb", least=30, most=2000)
-        kinds = {option: given.get(option) for option in MACHINE_OPTIONS}
-        cidrs, count = given.get("allowed_cidrs") or (), shape.nodes if given.get("pool", True) else 0
+        kinds = {option: options.get(option) for option in MACHINE_OPTIONS}
+        cidrs, count = options.get("allowed_cidrs") or (), shape.nodes if options.get("pool", True) else 0
         plan = GkePlan(
-            self._tags(until_of(given.get("hours", HOURS))),
+            self._tags(until_of(options.get("hours", HOURS))),
             choose(nodes=count, gpus=shape.gpus, disk_gb=disk_gb, **kinds),
-            bool(given.get("private")),
-            network=str(given.get("network") or ""),
-            subnetwork=str(given.get("subnetwork") or ""),
-            labels={str(key): str(value) for key, value in dict(given.get("labels") or {}).items()},
+            bool(options.get("private")),
+            network=str(options.get("network") or ""),
+            subnetwork=str(options.get("subnetwork") or ""),
+            labels={str(key): str(value) for key, value in dict(options.get("labels") or {}).items()},
             allowed_cidrs=(cidrs,) if isinstance(cidrs, str) else tuple(map(str, cidrs)),
-            admins=admins_of(given.get("admins")),
-            least=check_count(given.get("min_nodes", 0), what="min_nodes", least=0, most=count),
-            confirm=given.get("confirm") is True,
+            admins=admins_of(options.get("admins")),
+            least=check_count(options.get("min_nodes", 0), what="min_nodes", least=0, most=count),
+            confirm=options.get("confirm") is True,
         )
         for admin in plan.admins:
             _subject(admin)
@@ -181,7 +182,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def _continued(self, plan: GkePlan) -> GkePlan:
         """Let a cluster that was begun keep its end, and refuse another zone for it."""
         try:
-            there, zone = begun(self.session, self.name)
+            existing, zone = begun(self.session, self.name)
         except GcpError as error:
             reported = (ErrorReason.DISABLED, ErrorReason.DENIED, ErrorReason.PROJECT, ErrorReason.BILLING)
             if error.why not in reported:
@@ -190,23 +191,26 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         if zone and zone != self.session.zone:
             what, fix = f"the kit has a cluster of this name in {zone}", f'zone="{zone}", or another name'
             raise BadInput(what, about=self.title, fix=fix)
-        if there and there.expires and there.expires > datetime.now(UTC):
-            return replace(plan, tags=there)
+        if existing and existing.expires and existing.expires > datetime.now(UTC):
+            return replace(plan, tags=existing)
         return plan
 
-    def _reuse_existing(self, found: GkeInfo, plan: GkePlan, shape: Shape) -> GkePlan:
-        asked, there = plan.machines, found.machines
-        if found.network.rpartition("/")[2] == f"trainyard-{self.name}":
-            plan = replace(plan, private=found.private, network="", subnetwork="")
+    def _reuse_existing(self, info: GkeInfo, plan: GkePlan, shape: Shape) -> GkePlan:
+        planned, running = plan.machines, info.machines
+        if info.network.rpartition("/")[2] == f"trainyard-{self.name}":
+            plan = replace(plan, private=info.private, network="", subnetwork="")
         else:
-            plan = replace(plan, private=found.private, network=found.network, subnetwork=found.subnetwork)
-        if there is None:
+            plan = replace(plan, private=info.private, network=info.network, subnetwork=info.subnetwork)
+        if running is None:
             return plan
-        kinds = [(machine.type, machine.accelerator, machine.spot) for machine in (there, asked)]
+        kinds = [
+            (machine.type, machine.accelerator, machine.spot, machine.flex_start)
+            for machine in (running, planned)
+        ]
         if set(MACHINE_OPTIONS) & set(shape.options) and kinds[0] != kinds[1]:
             has = ", ".join(f"{key}={value!r}" for key, value in zip(MACHINE_OPTIONS, kinds[0], strict=True))
             raise other_machines(has, self.title)
-        return replace(plan, machines=replace(there, count=asked.count))
+        return replace(plan, machines=replace(running, count=planned.count))
 
     def _preflight(self, plan: GkePlan) -> Report:
         return preflight.check(self.session, plan)
@@ -230,8 +234,8 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         error = machines.hopeless(self.session, words)
         return error.fix if error else ""
 
-    def _extend(self, found: GkeInfo, until: datetime, steps: Steps) -> None:
-        create.extend(self.session, replace(found.tags, expires=until), steps)
+    def _extend(self, info: GkeInfo, until: datetime, steps: Steps) -> None:
+        create.extend(self.session, replace(info.tags, expires=until), steps)
 
     def _install_addons(self, plan: GkePlan) -> None:
         words = ",".join(f"{key}={value}" for key, value in labels(plan.tags, self.session).items())
@@ -262,6 +266,12 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     # Using
 
+    def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
+        info = self._describe() if gpus else None
+        if info and info.machines and info.machines.flex_start:
+            return {"nodeSelector": {machines.FLEX_START: "true"}}
+        return super().pod_additions(gpus=gpus)
+
     def pod_annotations(self, mounted: Iterable[str]) -> Mapping[str, str]:
         """Annotations with which GKE adds the sidecar of GCS FUSE to pods that mount a bucket."""
         claims = filter(None, (self.kube.find(pvc.CLAIM, claim) for claim in mounted))
@@ -275,6 +285,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         size: str = "5Gi",
         storage_class: str | None = None,
         source: Mapping[str, Any] | None = None,
+        access_mode: str | None = None,
     ) -> Volume:
         """Create a volume that pods on all nodes can write to, or return the one of this name.
 
@@ -287,7 +298,15 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         chosen = storage_class or config.read().storage_class or persistent_volume.GCS_FUSE
         if source is None and chosen == persistent_volume.GCS_FUSE:
             source = persistent_volume.gcs_fuse_source(self.bucket.removeprefix("gs://"), name)
-        pvc.create(self.kube, name, timeout=900.0, size=size, storage_class=storage_class, source=source)
+        pvc.create(
+            self.kube,
+            name,
+            timeout=900.0,
+            size=size,
+            class_name=storage_class,
+            source=source,
+            access_mode=access_mode,
+        )
         return Volume(self, name)
 
     @property
@@ -310,7 +329,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def _location(self) -> dict[str, str | None]:
         return {"project": self.session.project, "zone": self.session.zone}
 
-    def _kubeconfig(self, found: GkeInfo) -> dict[str, Any]:
+    def _kubeconfig(self, info: GkeInfo) -> dict[str, Any]:
         program = {
             "apiVersion": "client.authentication.k8s.io/v1",
             "command": sys.executable,
@@ -318,7 +337,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
             "env": [{"name": "PYTHONPATH", "value": str(config.ROOT)}],  # kubectl may be started anywhere
             "provideClusterInfo": False,
         }
-        return exec_kubeconfig(self.name, found, program)
+        return exec_kubeconfig(self.name, info, program)
 
     @property
     def _again(self) -> str:
@@ -326,21 +345,21 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         return f'kit.create_cluster("gke", name="{self.name}", {where})'
 
 
-def _info(found: types.Cluster) -> GkeInfo:
-    whose = tags_of(found)
-    assert whose is not None  # what is not the kit's is not described
-    pools = [pool for pool in found.node_pools if pool.name == create.TRAINING]
+def _info(cluster: types.Cluster) -> GkeInfo:
+    owner_tags = tags_of(cluster)
+    assert owner_tags is not None  # what is not the kit's is not described
+    pools = [pool for pool in cluster.node_pools if pool.name == create.TRAINING]
     return GkeInfo(
-        whose,
+        owner_tags,
         _machines(pools[0]) if pools else None,
-        found.network_config.default_enable_private_nodes,
-        state=found.status.name.lower(),
-        version=found.current_master_version,
-        endpoint=f"https://{found.endpoint}" if found.endpoint else "",
-        authority=found.master_auth.cluster_ca_certificate,
-        where=found.location,
-        network=found.network,
-        subnetwork=found.subnetwork,
+        cluster.network_config.default_enable_private_nodes,
+        state=cluster.status.name.lower(),
+        version=cluster.current_master_version,
+        endpoint=f"https://{cluster.endpoint}" if cluster.endpoint else "",
+        authority=cluster.master_auth.cluster_ca_certificate,
+        where=cluster.location,
+        network=cluster.network,
+        subnetwork=cluster.subnetwork,
     )
 
 
@@ -349,7 +368,9 @@ def _machines(pool: types.NodePool) -> Machines:
     gpus, accelerator = (kind.accelerator_count, kind.accelerator_type) if kind else (0, "")
     most = pool.autoscaling.max_node_count if pool.autoscaling.enabled else 0
     disk_gb = pool.config.disk_size_gb
-    return Machines(pool.config.machine_type, most, gpus, accelerator, pool.config.spot, disk_gb=disk_gb)
+    config = pool.config
+    more: dict[str, Any] = {"disk_gb": disk_gb, "flex_start": bool(config.flex_start)}
+    return Machines(config.machine_type, most, gpus, accelerator, config.spot, **more)
 
 
 def _subject(who: str) -> dict[str, str]:

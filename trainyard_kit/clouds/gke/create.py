@@ -19,6 +19,7 @@ from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.iam import GRACE, ending_condition, project_part, set_roles
 from trainyard_kit.clouds.gke.machines import (
+    FLEX_DAYS,
     SYSTEM,
     SYSTEM_MACHINE,
     TRAINING,
@@ -105,6 +106,8 @@ def scale(session: GcpSession, cluster: str, nodes: int, steps: Steps) -> None:
         pool = session.container("get_node_pool", name=path)
         limit = autoscaling(nodes, min(pool.autoscaling.min_node_count, nodes))
         operations.change(TRAINING_STEP, "set_node_pool_autoscaling", name=path, autoscaling=limit)
+        if pool.config.flex_start and nodes:
+            return  # the autoscaler asks for machines when pods do
         watch = launch_watch(session, cluster, steps.clock)
         operations.change(TRAINING_STEP, "set_node_pool_size", watch=watch, name=path, node_count=nodes)
 
@@ -127,9 +130,15 @@ class Creation:
         if (before := self._ensure(part, "create", name=self.root, body=body)) is None:
             self.operations.account_created()
             return
-        there = tags_of(before)
-        if role == "expiry" and not exact and there and there.expires and there.expires > datetime.now(UTC):
-            self.tags = there
+        before_tags = tags_of(before)
+        if (
+            role == "expiry"
+            and not exact
+            and before_tags
+            and before_tags.expires
+            and before_tags.expires > datetime.now(UTC)
+        ):
+            self.tags = before_tags
         elif before["description"] != words:
             body = {"serviceAccount": {"description": words}, "updateMask": "description"}
             self._send(part, "patch", name=part.id, body=body)
@@ -161,31 +170,31 @@ class Creation:
             if before is not None and before.get("state") == "PAUSED":
                 self._send(part, "resume", name=part.id, body={})
 
-    def ensure_bucket(self, own: Mapping[str, str]) -> None:
+    def ensure_bucket(self, more_labels: Mapping[str, str]) -> None:
         """Create a bucket that is closed to the public, and let builds use it."""
-        part, given = self.parts["bucket"], labels(self.tags, self.session, own)
-        body = {"name": part.id, "location": self.session.region.upper(), "labels": given}
+        part, bucket_labels = self.parts["bucket"], labels(self.tags, self.session, more_labels)
+        body = {"name": part.id, "location": self.session.region.upper(), "labels": bucket_labels}
         self._ensure(part, "insert", project=self.session.project, body=body | self.bodies["bucket"])
         self._grant(part, "builds", "roles/storage.objectUser", "roles/storage.legacyBucketReader")
 
-    def ensure_repository(self, own: Mapping[str, str]) -> None:
+    def ensure_repository(self, more_labels: Mapping[str, str]) -> None:
         """Create a repository of images, from which nodes pull and to which builds push."""
         part = self.parts["repository"]
         parent, _, name = part.id.rpartition("/repositories/")
-        body = self.bodies["repository"] | {"labels": labels(self.tags, self.session, own)}
+        body = self.bodies["repository"] | {"labels": labels(self.tags, self.session, more_labels)}
         self._ensure(part, "create", parent=parent, repositoryId=name, body=body)
         self._grant(part, "nodes", "roles/artifactregistry.reader")
         self._grant(part, "builds", "roles/artifactregistry.writer")
 
     def ensure_cluster(self, plan: GkePlan) -> None:
         """Create the cluster with a small pool for what Kubernetes runs, and no upgrades until its end."""
-        own = "" if plan.network else f"trainyard-{self.name}"
+        network_name = "" if plan.network else f"trainyard-{self.name}"
         body = self.bodies["cluster"] | {
             "name": self.name,
             "resourceLabels": labels(self.tags, self.session, plan.labels),
             "maintenancePolicy": maintenance(self.tags),
-            "network": plan.network or own,
-            "subnetwork": plan.subnetwork or own,
+            "network": plan.network or network_name,
+            "subnetwork": plan.subnetwork or network_name,
             "workloadIdentityConfig": {"workloadPool": f"{self.session.project}.svc.id.goog"},
         }
         body["networkConfig"]["defaultEnablePrivateNodes"] = plan.private
@@ -199,16 +208,16 @@ class Creation:
 
     def ensure_end(self) -> None:
         """Have the cluster's labels and its exclusion from upgrades be those of its end."""
-        found, path, step = self._own(self.parts["cluster"]), self.parts["cluster"].id, "end on the cluster"
-        wanted = {**found.resource_labels, **labels(self.tags, self.session)}
-        if dict(found.resource_labels) == wanted:
+        cluster, path, step = self._own(self.parts["cluster"]), self.parts["cluster"].id, "end on the cluster"
+        resource_labels = {**cluster.resource_labels, **labels(self.tags, self.session)}
+        if dict(cluster.resource_labels) == resource_labels:
             return
         policy = message(types.MaintenancePolicy, maintenance(self.tags))
-        policy.resource_version = found.maintenance_policy.resource_version
-        given = {"resource_labels": wanted, "label_fingerprint": found.label_fingerprint}
+        policy.resource_version = cluster.maintenance_policy.resource_version
+        body = {"resource_labels": resource_labels, "label_fingerprint": cluster.label_fingerprint}
         with self.steps.step(step):
             self.operations.change(step, "set_maintenance_policy", name=path, maintenance_policy=policy)
-            self.operations.change(step, "set_labels", name=path, **given)
+            self.operations.change(step, "set_labels", name=path, **body)
 
     def ensure_bucket_access(self) -> None:
         """Let the cluster's pods use its bucket, by workload identity.
@@ -223,7 +232,7 @@ class Creation:
     def ensure_training_pool(self, plan: GkePlan) -> None:
         """Create the training nodes; where a zone has none left, in the next one of the region, if agreed."""
         path, zone = f"{self.parts['cluster'].id}/nodePools/{TRAINING}", self.session.zone
-        others: list[str] | None = None
+        zones: list[str] | None = None
         while True:
             try:
                 pool = message(types.NodePool, self._pool(plan, zone))
@@ -231,12 +240,12 @@ class Creation:
             except GcpError as error:
                 if error.why is not ErrorReason.STOCKOUT:
                     raise
-                others = next_zones(self.session, plan.machines) if others is None else others
-                if not others or not plan.confirm:  # nobody is asked: the browser may be closed by now
-                    other = f"confirm=True takes {others[0]}, for the same price; or " if others else ""
-                    error.fix = f"call it again: {other}another accelerator; or later"
+                zones = next_zones(self.session, plan.machines) if zones is None else zones
+                if not zones or not plan.confirm:  # nobody is asked: the browser may be closed by now
+                    alternative = f"confirm=True takes {zones[0]}, for the same price; or " if zones else ""
+                    error.fix = f"call it again: {alternative}another accelerator; or later"
                     raise
-                zone = others.pop(0)
+                zone = zones.pop(0)
 
     def _pool(self, plan: GkePlan, zone: str) -> dict[str, Any]:
         machines = plan.machines
@@ -245,9 +254,16 @@ class Creation:
         if machines.accelerator:
             gpu = {"acceleratorType": machines.accelerator, "acceleratorCount": str(machines.gpus)}
             node["accelerators"] = [gpu | self.bodies["gpu"]]
-        limits = {"enabled": True, "minNodeCount": plan.least, "maxNodeCount": machines.count}
+        limits: dict[str, Any] = {"enabled": True, "minNodeCount": plan.least, "maxNodeCount": machines.count}
         count = {"initialNodeCount": machines.count, "autoscaling": limits}
-        return {**self.bodies["pool"], "locations": [zone], "config": node, **count}
+        pool = {**self.bodies["pool"], "locations": [zone], "config": node, **count}
+        if machines.flex_start:  # its nodes come when pods ask for them, and go when their time is over
+            hours = (self.tags.end - datetime.now(UTC)) / timedelta(hours=1)
+            seconds = round(3600 * min(max(hours, 1), FLEX_DAYS * 24))
+            node |= {**self.bodies["flex"], "maxRunDuration": f"{seconds}s"}
+            limits |= {"minNodeCount": 0, "locationPolicy": "ANY"}
+            pool |= {"initialNodeCount": 0, "management": {"autoRepair": False, "autoUpgrade": True}}
+        return pool
 
     def _node(self, plan: GkePlan, machine: str, disk_gb: int) -> dict[str, Any]:
         return {
@@ -268,12 +284,12 @@ class Creation:
 
     def _own(self, part: Part) -> Any:
         """Find a resource; refuse one that is not the kit's."""
-        found = part.get(self.session)
-        if found is not None and not is_ours(found, self.name):
+        item = part.get(self.session)
+        if item is not None and not is_ours(item, self.name):
             what = f"a {part.name} of this name exists, and is not the kit's: it is left alone"
             fix = "choose another name for the cluster"
             raise GcpError(what, about=part.id, fix=fix, why=ErrorReason.TAKEN)
-        return found
+        return item
 
     def _send(self, part: Part, verb: str, **given: Any) -> dict[str, Any]:
         method = f"{part.collection}.{verb}"
@@ -282,12 +298,12 @@ class Creation:
     def _ensure(self, part: Part, verb: str, **given: Any) -> Any:
         """Create a resource if it does not exist; returns it as it was before, or None."""
         with self.steps.step(part.name):
-            if (found := self._own(part)) is not None:
-                return found
+            if (item := self._own(part)) is not None:
+                return item
             call = lambda: self.session.rest(part.service, f"{part.collection}.{verb}", **given)  # noqa: E731
-            if (begun := self.operations.create(part.name, call)) is None:
+            if (operation := self.operations.create(part.name, call)) is None:
                 return self._own(part)
-            self.operations.wait_operation(part.name, part.service, begun)
+            self.operations.wait_operation(part.name, part.service, operation)
         return None
 
     def ensure_compute(self, name: str, *, network: bool = False, **where: str) -> None:
@@ -302,35 +318,37 @@ class Creation:
     ) -> None:
         """Create a cluster or node pool, in place of one that failed, and wait until it runs."""
         session, operations, clock = self.session, self.operations, self.steps.clock
-        parent, given = path.rpartition("/nodePools/")[0] or session.place, {kind: body}
+        parent, arguments = path.rpartition("/nodePools/")[0] or session.place, {kind: body}
         with self.steps.step(step):
-            found = session.find("container", f"get_{kind}", name=path)
-            if found is not None and found.status.name in BROKEN:
+            item = session.find("container", f"get_{kind}", name=path)
+            if item is not None and item.status.name in BROKEN:
                 operations.change(step, f"delete_{kind}", name=path)
-                found = session.find("container", f"get_{kind}", name=path)
-            begun = None
-            if found is None:
-                call = lambda: session.container(f"create_{kind}", parent=parent, **given)  # noqa: E731
-                begun = operations.create(step, call)
+                item = session.find("container", f"get_{kind}", name=path)
+            operation = None
+            if item is None:
+                call = lambda: session.container(f"create_{kind}", parent=parent, **arguments)  # noqa: E731
+                operation = operations.create(step, call)
             end = clock.now() + LONGEST
             watch = launch_watch(session, self.name, clock, TRAINING if kind == "node_pool" else SYSTEM)
             while True:
-                operations.wait_operation(step, "container", begun, watch=watch)
-                found = session.find("container", f"get_{kind}", name=path)
-                state = "GONE" if found is None else found.status.name
+                operations.wait_operation(step, "container", operation, watch=watch)
+                item = session.find("container", f"get_{kind}", name=path)
+                state = "GONE" if item is None else item.status.name
                 if state in UP:
                     if state == "RUNNING_WITH_ERROR":
-                        log.warning("%s: not all of it runs: %s", path, failure_of(found))
+                        log.warning("%s: not all of it runs: %s", path, failure_of(item))
                     return
                 if state != "PROVISIONING":
-                    words = failure_of(found) if found is not None else "it was deleted meanwhile"
+                    words = failure_of(item) if item is not None else "it was deleted meanwhile"
                     raise to_error(ErrorReply(400, "", words), path, session.project)
                 if clock.now() >= end:
                     raise ProviderFailed(
                         "it is still provisioning", about=path, fix="call it again to continue"
                     )
                 self.steps.sleep(POLL)
-                begun = operations.running(path.partition(f"{session.zone}/")[2])  # that of who was faster
+                operation = operations.running(
+                    path.partition(f"{session.zone}/")[2]
+                )  # that of who was faster
 
 
 def message(kind: type[Message], body: Mapping[str, Any]) -> Message:

@@ -16,14 +16,18 @@ def find_credentials(env: Mapping[str, str], home: Path) -> tuple[str, str]:
     if named and not Path(named).is_file():
         return f"GOOGLE_APPLICATION_CREDENTIALS: {named}, which does not exist", "correct it, or unset it"
     folder = Path(env.get("CLOUDSDK_CONFIG") or home / ".config" / "gcloud")
-    own = folder / "application_default_credentials.json"
-    if not named and not own.is_file():
+    default_file = folder / "application_default_credentials.json"
+    if not named and not default_file.is_file():
         return "nothing was found; on a Google machine, its account", "gcloud auth application-default login"
     project = env.get("GOOGLE_CLOUD_PROJECT") or env.get("CLOUDSDK_CORE_PROJECT") or _project(folder)
-    found = f"GOOGLE_APPLICATION_CREDENTIALS: {named}" if named else f"gcloud's default credentials: {own}"
+    origin = (
+        f"GOOGLE_APPLICATION_CREDENTIALS: {named}"
+        if named
+        else f"gcloud's default credentials: {default_file}"
+    )
     if not project:
-        return f"{found}; no project is chosen", "gcloud config set project PROJECT"
-    return f'{found}; project "{project}"', f"gcloud services list --enabled --project {project}"
+        return f"{origin}; no project is chosen", "gcloud config set project PROJECT"
+    return f'{origin}; project "{project}"', f"gcloud services list --enabled --project {project}"
 
 
 def _project(folder: Path) -> str | None:

@@ -28,18 +28,18 @@ def delete(session: GcpSession, cluster: str, steps: Steps) -> None:
     """
     operations = Operations(session, steps)
     errors: list[KitError] = []
-    found = find_parts(session, cluster)
+    parts_left = find_parts(session, cluster)
     for stage in STAGES:
-        _delete_all(operations, [part for part in found if _word(part) in stage], errors)
+        _delete_all(operations, [part for part in parts_left if _word(part) in stage], errors)
         if stage == STAGES[0]:
-            found = find_parts(session, cluster)  # with what the cluster has deleted itself, or left
+            parts_left = find_parts(session, cluster)  # with what the cluster has deleted itself, or left
     if not errors:
         for role in find_roles(session, cluster):
             member = f"serviceAccount:{account(session, role, cluster)}"
             set_roles(operations, f"rights {role}", project_part(session), member, [])
-        accounts = [part for part in found if part.service == "iam"]
+        accounts = [part for part in parts_left if part.service == "iam"]
         last = [part for part in accounts if part.name == "account expiry"]  # by it the rest is found
-        jobs = [part for part in found if part.name in ENDS.values()]
+        jobs = [part for part in parts_left if part.name in ENDS.values()]
         for chosen in (jobs, [part for part in accounts if part not in last], last):
             _delete_all(operations, chosen if not errors else [], errors)
     if len(errors) == 1:
@@ -52,17 +52,17 @@ def delete(session: GcpSession, cluster: str, steps: Steps) -> None:
 
 def _delete_all(operations: Operations, parts: list[Part], errors: list[KitError]) -> None:
     """Begin to delete all, then wait until all are gone."""
-    session, begun = operations.session, {}
+    session, operations_of = operations.session, {}
 
     def begin(part: Part) -> None:
         operations.steps.update(part.name, Phase.RUNS)
-        begun[part.name] = operations.send(part.name, lambda: part.delete(session))
+        operations_of[part.name] = operations.send(part.name, lambda: part.delete(session))
 
     def wait(part: Part) -> None:
-        if part.name not in begun:
+        if part.name not in operations_of:
             return
         try:
-            operations.wait_operation(part.name, part.service, begun[part.name])
+            operations.wait_operation(part.name, part.service, operations_of[part.name])
         except GcpError as error:  # a network is still used by what is being deleted, for one
             if error.why is not ErrorReason.BUSY:
                 raise

@@ -28,12 +28,15 @@ def set_roles(
         mine = [binding for binding in before if any(_is(who, member) for who in binding.get("members", ()))]
         if sorted(map(_essence, mine)) == sorted(map(_essence, bindings)):
             return
-        kept = [
+        remaining = [
             binding | {"members": [who for who in binding.get("members", ()) if not _is(who, member)]}
             for binding in before
         ]
-        given = [binding | {"members": [member]} for binding in bindings]
-        policy |= {"bindings": [*(binding for binding in kept if binding["members"]), *given], "version": 3}
+        granted = [binding | {"members": [member]} for binding in bindings]
+        policy |= {
+            "bindings": [*(binding for binding in remaining if binding["members"]), *granted],
+            "version": 3,
+        }
         body = policy if part.service == "storage" else {"policy": policy}
         operations.session.rest(part.service, f"{part.collection}.setIamPolicy", **part.target, body=body)
 
@@ -44,9 +47,9 @@ def set_roles(
 def find_roles(session: GcpSession, cluster: str) -> list[str]:
     """Find which of a cluster's service accounts have a role in the project."""
     bindings = _policy(session, project_part(session)).get("bindings", ())
-    given = {who for binding in bindings for who in binding.get("members", ())}
+    members_of_policy = {who for binding in bindings for who in binding.get("members", ())}
     members = {role: f"serviceAccount:{account(session, role, cluster)}" for role in ROLES}
-    return [role for role, member in members.items() if any(_is(who, member) for who in given)]
+    return [role for role, member in members.items() if any(_is(who, member) for who in members_of_policy)]
 
 
 def ending_condition(tags: Tags) -> dict[str, str]:
@@ -65,16 +68,18 @@ def ending_condition(tags: Tags) -> dict[str, str]:
 
 def _policy(session: GcpSession, part: Part) -> dict[str, Any]:
     """Get a policy in version 3: older ones hide conditions, and lose them."""
-    asked: dict[str, dict[str, Any]] = {
+    requests: dict[str, dict[str, Any]] = {
         "storage": {"optionsRequestedPolicyVersion": 3},
         "artifactregistry": {"options_requestedPolicyVersion": 3},
         "cloudresourcemanager": {"body": {"options": {"requestedPolicyVersion": 3}}},
     }
-    return session.rest(part.service, f"{part.collection}.getIamPolicy", **part.target, **asked[part.service])
+    return session.rest(
+        part.service, f"{part.collection}.getIamPolicy", **part.target, **requests[part.service]
+    )
 
 
-def _is(member: str, wanted: str) -> bool:
-    return member == wanted or member.startswith(f"deleted:{wanted}?uid=")
+def _is(member: str, account: str) -> bool:
+    return member == account or member.startswith(f"deleted:{account}?uid=")
 
 
 def _essence(binding: Mapping[str, Any]) -> tuple[str, str]:

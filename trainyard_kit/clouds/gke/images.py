@@ -46,10 +46,10 @@ class ArtifactRegistry(Registry):
 
     def stored(self, name: str, tag: str) -> StoredImage | None:
         image, repository = short_name(name).replace("/", "%2F"), self.repository.id
-        found = self._find("packages.tags", f"{repository}/packages/{image}/tags/{tag}")
-        if found is None:
+        tag_found = self._find("packages.tags", f"{repository}/packages/{image}/tags/{tag}")
+        if tag_found is None:
             return None
-        digest = found["version"].rpartition("/")[2]
+        digest = tag_found["version"].rpartition("/")[2]
         shown = self._find("dockerImages", f"{repository}/dockerImages/{image}@{digest}") or {}
         return StoredImage(digest, int(shown.get("imageSizeBytes", 0)))
 
@@ -57,13 +57,15 @@ class ArtifactRegistry(Registry):
         CloudBuild(self.session, self.tags.cluster, order, report, self.clock).run()
 
     def _uri(self) -> str:
-        found = self.repository.get(self.session)
-        if not is_ours(found, self.tags.cluster):
+        item = self.repository.get(self.session)
+        if not is_ours(item, self.tags.cluster):
             with Steps(f'repository of cluster "{self.tags.cluster}"', clock=self.clock) as steps:
                 Creation(self.session, self.tags, steps).ensure_repository({})
-            found = self.repository.get(self.session) or {}
-        own = f"{self.session.region}-docker.pkg.dev/{self.session.project}/trainyard-{self.tags.cluster}"
-        return found.get("registryUri") or own
+            item = self.repository.get(self.session) or {}
+        default_uri = (
+            f"{self.session.region}-docker.pkg.dev/{self.session.project}/trainyard-{self.tags.cluster}"
+        )
+        return item.get("registryUri") or default_uri
 
     def _find(self, collection: str, name: str) -> dict[str, Any] | None:
         return self.session.find("artifactregistry", f"{_REPOSITORIES}.{collection}.get", name=name)
@@ -142,8 +144,8 @@ class CloudBuild:
             self.clock.sleep(3 * POLL)
 
     def _begin(self) -> str:
-        begun = self.session.rest("cloudbuild", f"{_BUILDS}.create", parent=self.place, body=self.body)
-        first = begun["metadata"]["build"]["id"]
+        operation = self.session.rest("cloudbuild", f"{_BUILDS}.create", parent=self.place, body=self.body)
+        first = operation["metadata"]["build"]["id"]
         self._cancel(but=first)  # of several, because a request without an answer is sent again
         return first
 
@@ -152,8 +154,8 @@ class CloudBuild:
             now = self.session.rest("cloudbuild", f"{_BUILDS}.get", name=f"{self.place}/builds/{number}")
             if now["status"] not in _RUNNING:
                 return now
-            said = self._log(now) or [now["status"].lower()]
-            self.report(f"Cloud Build: {said[-1]}"[:120])
+            lines = self._log(now) or [now["status"].lower()]
+            self.report(f"Cloud Build: {lines[-1]}"[:120])
             self.clock.sleep(POLL)
 
     def _cancel(self, *, but: str = "") -> str:
@@ -170,10 +172,10 @@ class CloudBuild:
 
     def _log(self, build: dict[str, Any]) -> list[str]:
         where = {"bucket": self.bucket, "object": f"{FOLDER}/log-{build['id']}.txt"}
-        said = self.session.find("storage", "objects.get_media", **where) or b""
-        return [line for line in said.decode(errors="replace").splitlines() if line.strip()]
+        content = self.session.find("storage", "objects.get_media", **where) or b""
+        return [line for line in content.decode(errors="replace").splitlines() if line.strip()]
 
 
 def _why(ended: dict[str, Any]) -> str:
-    said = ended.get("statusDetail") or (ended.get("failureInfo") or {}).get("detail")
-    return said or f"its status is {ended['status']}"
+    detail = ended.get("statusDetail") or (ended.get("failureInfo") or {}).get("detail")
+    return detail or f"its status is {ended['status']}"

@@ -15,13 +15,33 @@ from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.spec import CloudSpec, ClusterInfo, Machines
 
 SYSTEM, TRAINING = "default-pool", "training"  # names of the pools
+FLEX_START, FLEX_DAYS = (
+    "cloud.google.com/gke-flex-start",
+    7,
+)  # the label of such nodes, and their longest life
 LOOK = 30.0  # seconds between two looks at why its machines do not start
 GPU_MACHINE, CPU_MACHINE, SYSTEM_MACHINE = "n1-standard-4", "e2-standard-4", "e2-standard-4"
-COMES_WITH = {  # machine types that come with their GPUs; the others are attached to N1
-    "nvidia-l4": "g2-standard-8",
-    "nvidia-tesla-a100": "a2-highgpu-1g",
-    "nvidia-a100-80gb": "a2-ultragpu-1g",
-    "nvidia-h100-80gb": "a3-highgpu-1g",
+ATTACHED = ("nvidia-tesla-t4",)  # GPUs that are attached to N1 machines; all others come with a machine type
+# By kind of GPU, machine types by the number of GPUs that they come with.
+# https://cloud.google.com/compute/docs/gpus
+COMES_WITH = {
+    "nvidia-l4": {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"},
+    "nvidia-rtx-pro-6000": {
+        1: "g4-standard-48",
+        2: "g4-standard-96",
+        4: "g4-standard-192",
+        8: "g4-standard-384",
+    },
+    "nvidia-tesla-a100": {
+        **{count: f"a2-highgpu-{count}g" for count in (1, 2, 4, 8)},
+        16: "a2-megagpu-16g",
+    },
+    "nvidia-a100-80gb": {count: f"a2-ultragpu-{count}g" for count in (1, 2, 4, 8)},
+    "nvidia-h100-80gb": {count: f"a3-highgpu-{count}g" for count in (1, 2, 4, 8)},
+    "nvidia-h100-mega-80gb": {8: "a3-megagpu-8g"},
+    "nvidia-h200-141gb": {8: "a3-ultragpu-8g"},
+    "nvidia-b200": {8: "a4-highgpu-8g"},
+    "nvidia-gb200": {4: "a4x-highgpu-4g"},
 }
 TOO_OLD = ("k80", "p4", "p100", "v100")  # https://developer.nvidia.com/cuda-gpus: below 7.5
 ARM = ("a4x", "c4a", "n4a", "t2a")
@@ -41,7 +61,6 @@ class GkePlan(CloudSpec):
         labels: The user's own, on all that can have labels.
         allowed_cidrs: From which its API server is reached; empty for all.
         admins: Who administers it beside its creator: ``user:ada@example.org``.
-        least: To how few machines the training pool shrinks while they are idle.
         confirm: Whether the price is agreed to beforehand, also that of another zone.
     """
 
@@ -51,7 +70,6 @@ class GkePlan(CloudSpec):
     labels: Mapping[str, str] = field(default_factory=dict)
     allowed_cidrs: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
-    least: int = 0
     confirm: bool = False
 
     def __post_init__(self) -> None:
@@ -79,26 +97,61 @@ class GkeInfo(ClusterInfo):
 
 
 def choose(
-    *, nodes: int, machine_type: object, accelerator: object, gpus: int | None, spot: object, disk_gb: int
+    *,
+    nodes: int,
+    machine_type: object,
+    accelerator: object,
+    gpus: int | None,
+    spot: object,
+    disk_gb: int,
+    flex_start: object = None,
 ) -> Machines:
     """Choose the machines, with defaults for what is not asked for."""
-    kind, count = str(accelerator or ""), (0 if not accelerator else 1 if gpus is None else gpus)
-    usual = COMES_WITH.get(kind, GPU_MACHINE) if kind else CPU_MACHINE
-    machine = str(machine_type or usual)
-    if gpus and not kind:
+    kind, machine = str(accelerator or ""), str(machine_type or "")
+    if gpus and not (kind or machine):
         raise BadInput("no kind of GPU is named", about=f"gpus={gpus}", fix='accelerator="nvidia-tesla-t4"')
     if kind.rpartition("-")[2] in TOO_OLD:
         what = f"{kind} is older than Turing: PyTorch's builds for CUDA 13 begin at compute capability 7.5"
         fix = 'accelerator="nvidia-tesla-t4" or "nvidia-l4"'
         raise BadInput(what, about=f"accelerator={kind!r}", fix=fix)
+    kind, count, machine = _with_gpus(kind, gpus, machine)
     if machine.partition("-")[0] in ARM:
         what = "it has ARM cores, and the kit's images are for amd64"
-        raise BadInput(what, about=f"machine_type={machine!r}", fix=f"machine_type={usual!r}")
+        raise BadInput(what, about=f"machine_type={machine!r}", fix='machine_type="e2-standard-4"')
     if machine in SPOT_ONLY and not spot:
         what = "Google Cloud gives this machine type as spot only"
         fix = 'spot=True, or all eight GPUs: machine_type="a3-highgpu-8g", gpus=8'
         raise BadInput(what, about=f"machine_type={machine!r}", fix=fix)
-    return Machines(machine, nodes, count, kind if count else "", bool(spot), disk_gb=disk_gb)
+    if flex_start and (spot or not count):
+        what = "flex-start is for GPUs, and another offer than spot"
+        fix = 'accelerator="nvidia-l4", flex_start=True, without spot'
+        raise BadInput(what, about=f"flex_start=True, spot={bool(spot)}, {machine}", fix=fix)
+    more: dict[str, Any] = {"disk_gb": disk_gb, "flex_start": bool(flex_start)}
+    return Machines(machine, nodes, count, kind if count else "", bool(spot), **more)
+
+
+def _with_gpus(kind: str, gpus: int | None, machine: str) -> tuple[str, int, str]:
+    """Complete kind and number of GPUs and machine type from each other, as machines come with their GPUs."""
+    sold = {name: (gpu, count) for gpu, types in COMES_WITH.items() for count, name in types.items()}
+    if machine in sold and kind in ("", sold[machine][0]) and gpus in (None, sold[machine][1]):
+        return *sold[machine], machine
+    if gpus and not kind:
+        has = f"it has {sold[machine][1]} GPUs of kind {sold[machine][0]}" if machine in sold else ""
+        fix = 'accelerator="nvidia-tesla-t4"' if not has else f"leave gpus= out: {has}"
+        raise BadInput("no kind of GPU is named", about=f"gpus={gpus}, machine_type={machine!r}", fix=fix)
+    if not kind or kind in ATTACHED or machine:
+        count = 0 if not kind else 1 if gpus is None else gpus
+        return kind, count, machine or (GPU_MACHINE if count else CPU_MACHINE)
+    types = COMES_WITH.get(kind)
+    if types is None:
+        fix = f"machine_type= of your choice, or accelerator= one of {', '.join((*ATTACHED, *COMES_WITH))}"
+        what = "the kit does not know which machine type comes with this GPU"
+        raise BadInput(what, about=f"accelerator={kind!r}", fix=fix)
+    count = min(types) if gpus is None else gpus
+    if count and count not in types:
+        what = f"machines come with {' or '.join(map(str, types))} of them"
+        raise BadInput(what, about=f"accelerator={kind!r}, gpus={count}", fix=f"gpus={min(types)}")
+    return kind, count, types[count] if count else CPU_MACHINE
 
 
 def disk_type(machine: str) -> str:
@@ -114,13 +167,13 @@ def disk_type(machine: str) -> str:
 
 def accelerators(session: GcpSession) -> dict[str, dict[str, int]]:
     """The zones of each kind of GPU, with how many a machine there has at most."""
-    found: dict[str, dict[str, int]] = {}
+    by_type: dict[str, dict[str, int]] = {}
     method, project = "acceleratorTypes.aggregatedList", session.project
     for scope in session.every("compute", method, "items", project=project):
         for type_ in scope.get("acceleratorTypes", ()):
             zone = type_["zone"].rpartition("/")[2]
-            found.setdefault(type_["name"], {})[zone] = type_.get("maximumCardsPerInstance", 1)
-    return found
+            by_type.setdefault(type_["name"], {})[zone] = type_.get("maximumCardsPerInstance", 1)
+    return by_type
 
 
 def machine_type(session: GcpSession, name: str, zone: str | None = None) -> dict[str, Any] | None:
@@ -141,7 +194,7 @@ def next_zones(session: GcpSession, machines: Machines) -> list[str]:
 def launch_failures(session: GcpSession, cluster: str, pool: str = TRAINING) -> dict[str, str]:
     """Find why Compute Engine starts no machines of a pool: its words, by time and group, newest first."""
     path = f"{session.place}/clusters/{cluster}/nodePools/{pool}"
-    found: dict[str, str] = {}
+    messages: dict[str, str] = {}
     with contextlib.suppress(GcpError):  # it tells more, and nothing depends on it
         group = session.find("container", "get_node_pool", name=path)
         for url in group.instance_group_urls if group else ():
@@ -150,8 +203,8 @@ def launch_failures(session: GcpSession, cluster: str, pool: str = TRAINING) -> 
             for item in session.every("compute", "instanceGroupManagers.listErrors", "items", **where):
                 error = item.get("error") or {}
                 words = f"{error.get('code', '')}: {error.get('message', '')}"
-                found[f"{item.get('timestamp', '')} {name} {words}"] = words
-    return dict(sorted(found.items(), reverse=True))
+                messages[f"{item.get('timestamp', '')} {name} {words}"] = words
+    return dict(sorted(messages.items(), reverse=True))
 
 
 def hopeless(session: GcpSession, words: str) -> GcpError | None:

@@ -58,22 +58,22 @@ class Operations:
             raise
 
     def change(
-        self, step: str, method: str, *, watch: Callable[[], str] | None = None, **request: Any
+        self, step: str, method: str, *, watch: Callable[[], str] | None = None, **request: object
     ) -> None:
         """Send a request to the container API, and wait for the end of its operation."""
-        begun = self.send(step, lambda: self.session.find("container", method, **request))
-        self.wait_operation(step, "container", begun, watch=watch)
+        operation = self.send(step, lambda: self.session.find("container", method, **request))
+        self.wait_operation(step, "container", operation, watch=watch)
 
     def wait_operation(
-        self, step: str, service: str, begun: Begun | None, *, watch: Callable[[], str] | None = None
+        self, step: str, service: str, operation: Begun | None, *, watch: Callable[[], str] | None = None
     ) -> None:
         """Wait for the end of an operation; ``watch`` tells what holds it up, or raises."""
-        if not begun or service not in ("container", "compute", "artifactregistry", "file"):
+        if not operation or service not in ("container", "compute", "artifactregistry", "file"):
             return
-        name = begun.name if isinstance(begun, types.Operation) else begun["name"]
+        name = operation.name if isinstance(operation, types.Operation) else operation["name"]
         end = self.steps.clock.now() + LONGEST
         while True:
-            state, failure = self._look(service, name, begun)
+            state, failure = self._look(service, name, operation)
             if state == "done":
                 if failure:
                     raise to_error(ErrorReply(400, "", failure), f"operation {name}", self.session.project)
@@ -94,15 +94,17 @@ class Operations:
         going = [operation for operation in listed if operation.status != types.Operation.Status.DONE]
         return next((operation for operation in going if operation.target_link.endswith(f"/{target}")), None)
 
-    def _look(self, service: str, name: str, begun: Begun) -> tuple[str, str]:
+    def _look(self, service: str, name: str, operation: Begun) -> tuple[str, str]:
         """Get an operation's state and its error, in words; one that is forgotten is done."""
         session = self.session
-        if isinstance(begun, types.Operation):
+        if isinstance(operation, types.Operation):
             path = f"{session.place}/operations/{name}"
             now = session.find("container", "get_operation", name=path)
             return (now.status.name.lower(), failure_of(now)) if now is not None else ("done", "")
         if service == "compute":
-            place = {key: begun[key].rpartition("/")[2] for key in ("zone", "region") if begun.get(key)}
+            place = {
+                key: operation[key].rpartition("/")[2] for key in ("zone", "region") if operation.get(key)
+            }
             method = f"{next(iter(place), 'global')}Operations.get"
             now = session.find("compute", method, project=session.project, operation=name, **place)
         else:
@@ -114,16 +116,16 @@ class Operations:
         return "done" if now.get("done") else str(now.get("status", "running")).lower(), words
 
 
-def failure_of(found: types.Operation | types.Cluster | types.NodePool) -> str:
+def failure_of(resource: types.Operation | types.Cluster | types.NodePool) -> str:
     """The error of an operation, or what is wrong with a cluster or node pool; empty if nothing is."""
-    if isinstance(found, types.Operation):
-        conditions = [*found.nodepool_conditions, *found.cluster_conditions]
-        said = [
-            found.error.message,
+    if isinstance(resource, types.Operation):
+        conditions = [*resource.nodepool_conditions, *resource.cluster_conditions]
+        messages = [
+            resource.error.message,
             *(f"{condition.code.name}: {condition.message}" for condition in conditions),
         ]
-        failed = found.error.code or conditions
+        failed = resource.error.code or conditions
     else:
-        said = [condition.message for condition in found.conditions] or [found.status_message]
+        messages = [condition.message for condition in resource.conditions] or [resource.status_message]
         failed = True
-    return ("; ".join(dict.fromkeys(filter(None, said))) or "it gave no reason") if failed else ""
+    return ("; ".join(dict.fromkeys(filter(None, messages))) or "it gave no reason") if failed else ""

@@ -107,26 +107,26 @@ def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
     root, here = f"projects/{project}", {"project": project, "region": region}
     images = f"{root}/locations/{region}/repositories/{name}"
     rates = [rate("google", service) for service in ("Cloud Storage", "Artifact Registry")]
-    found = [
+    all_parts = [
         Part("network", "compute", "networks", {"project": project, "network": name}),
         Part("bucket", "storage", "buckets", {"bucket": bucket_name(project, cluster)}, rates[0]),
     ]
     for role in ROLES:
         path = f"{root}/serviceAccounts/{account(session, role, cluster)}"
-        found.append(Part(f"account {role}", "iam", "projects.serviceAccounts", {"name": path}))
+        all_parts.append(Part(f"account {role}", "iam", "projects.serviceAccounts", {"name": path}))
     if session.zone:
         for what, end in ENDS.items():
             path = f"{root}/locations/{session.scheduler_region}/jobs/{name}-{what}"
-            found.append(Part(end, "cloudscheduler", "projects.locations.jobs", {"name": path}))
+            all_parts.append(Part(end, "cloudscheduler", "projects.locations.jobs", {"name": path}))
         lab, price = f"{session.place}/clusters/{cluster}", rate("google", "GKE control plane")
         collection = "projects.locations.repositories"
-        found += [
+        all_parts += [
             Part("subnet", "compute", "subnetworks", here | {"subnetwork": name}),
             Part("router", "compute", "routers", here | {"router": name}),
             Part("repository", "artifactregistry", collection, {"name": images}, rates[1]),
             Part("cluster", "container", "clusters", {"name": lab}, price),
         ]
-    return {part.name: part for part in found}
+    return {part.name: part for part in all_parts}
 
 
 def find_parts(session: GcpSession, cluster: str) -> list[Part]:
@@ -134,16 +134,16 @@ def find_parts(session: GcpSession, cluster: str) -> list[Part]:
     listed = list(parts(session, cluster).values())
     with ThreadPoolExecutor(8, thread_name_prefix="find") as pool:
         items = list(pool.map(lambda part: part.get(session), listed))
-    there = [replace(part, item=item) for part, item in zip(listed, items, strict=True)]
-    there = [part for part in there if is_ours(part.item, cluster)]
-    own = any(part.name == "network" for part in there)
-    return [*there, *_orphans(session, cluster, own_network=own)]
+    existing = [replace(part, item=item) for part, item in zip(listed, items, strict=True)]
+    existing = [part for part in existing if is_ours(part.item, cluster)]
+    owns_network = any(part.name == "network" for part in existing)
+    return [*existing, *_orphans(session, cluster, own_network=owns_network)]
 
 
 def traces(session: GcpSession) -> dict[str, str]:
     """The kit's clusters of which something exists in the project, each with its zone; empty if unknown."""
     root = f"projects/{session.project}"
-    found: dict[str, str] = {}
+    zones: dict[str, str] = {}
     clusters = session.find("container", "list_clusters", parent=f"{root}/locations/-")
     items = [
         *(clusters.clusters if clusters else ()),
@@ -153,9 +153,9 @@ def traces(session: GcpSession) -> dict[str, str]:
     ]
     for item in items:
         tags, zone = tags_of(item), labels_of(item).get(ZONE, "")
-        if tags is not None and _is_name(tags.cluster) and not found.get(tags.cluster):
-            found[tags.cluster] = zone if _is_name(zone) and zone.count("-") == 2 else ""
-    return found
+        if tags is not None and _is_name(tags.cluster) and not zones.get(tags.cluster):
+            zones[tags.cluster] = zone if _is_name(zone) and zone.count("-") == 2 else ""
+    return zones
 
 
 def begun(session: GcpSession, cluster: str) -> tuple[Tags | None, str]:
@@ -179,9 +179,9 @@ def bucket_name(project: str, cluster: str) -> str:
     return f"trainyard-{cluster[:40]}-{digest}"
 
 
-def labels(tags: Tags, session: GcpSession, own: Mapping[str, str] | None = None) -> dict[str, str]:
+def labels(tags: Tags, session: GcpSession, more: Mapping[str, str] | None = None) -> dict[str, str]:
     """The labels of a resource: the kit's tags, the cluster's zone, and the user's own."""
-    return {**(own or {}), **tags.google(), ZONE: session.zone}
+    return {**(more or {}), **tags.google(), ZONE: session.zone}
 
 
 def description(tags: Tags, session: GcpSession) -> str:

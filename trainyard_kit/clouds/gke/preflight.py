@@ -2,11 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 
-from trainyard_kit.clouds.checks import Check, Probe, Report, failed, ok, run, warn
+from trainyard_kit.clouds.checks import Check, Probe, Report, failed, ok, run, trainer_image, warn
 from trainyard_kit.clouds.gke.client_errors import CONSOLE, role_for
 from trainyard_kit.clouds.gke.credentials import find_credentials
 from trainyard_kit.clouds.gke.machines import SYSTEM_MACHINE, GkePlan, accelerators, disk_type, machine_type
@@ -16,21 +18,33 @@ from trainyard_kit.clouds.price_table import SYSTEM_DISK_GB
 
 SPOT = "PREEMPTIBLE_"  # how quotas of spot machines begin
 SHARED = ("E2", "F1", "G1", "N1")  # families whose cores count against CPUS; others have their own
+# Quotas of newer GPUs are counted by family, which Compute Engine's own API does not report:
+# https://cloud.google.com/compute/resource-usage#gpu_quota
+WITH_QUOTAS, GPU_FAMILIES = ("A100", "A100_80GB", "H100", "L4", "T4"), "GPUS_PER_GPU_FAMILY"
 APIS = "artifactregistry cloudbuild cloudresourcemanager cloudscheduler compute container containerfilesystem"
 APIS += " file iam storage"
 _NEEDED = """
-artifactregistry: dockerimages.get repositories.create repositories.delete repositories.setIamPolicy tags.get
-artifactregistry: repositories.uploadArtifacts
-cloudbuild: builds.create builds.list builds.update
-cloudscheduler: jobs.create jobs.delete jobs.update
-compute: disks.delete disks.list firewalls.delete firewalls.list networks.create networks.delete
-compute: instanceGroupManagers.get routers.create routers.delete subnetworks.create subnetworks.delete
-container: clusters.create clusters.delete clusters.get clusters.getCredentials clusters.update
-container: operations.list
-iam: serviceAccounts.actAs serviceAccounts.create serviceAccounts.delete
-resourcemanager: projects.getIamPolicy projects.setIamPolicy
-serviceusage: services.use
-storage: buckets.create buckets.delete buckets.setIamPolicy objects.create objects.delete objects.get
+artifactregistry: dockerimages.get repositories.create repositories.delete repositories.get tags.get
+artifactregistry: repositories.getIamPolicy repositories.setIamPolicy repositories.uploadArtifacts
+cloudbuild: builds.create builds.get builds.list builds.update
+cloudscheduler: jobs.create jobs.delete jobs.enable jobs.get jobs.update locations.list
+compute: acceleratorTypes.list addresses.delete addresses.list disks.delete disks.list firewalls.delete
+compute: firewalls.list forwardingRules.delete forwardingRules.list globalAddresses.delete
+compute: globalOperations.get globalForwardingRules.delete instanceGroupManagers.get machineTypes.get
+compute: machineTypes.list
+compute: networkEndpointGroups.delete networkEndpointGroups.list networks.create networks.delete networks.get
+compute: networks.list networks.updatePolicy projects.get regionOperations.get regions.get routers.create
+compute: routers.delete routers.get subnetworks.create subnetworks.delete subnetworks.get targetPools.delete
+compute: targetPools.list zoneOperations.get zones.list
+container: clusters.create clusters.delete clusters.get clusters.getCredentials clusters.list clusters.update
+container: operations.get operations.list
+file: instances.delete instances.list operations.get
+iam: serviceAccounts.actAs serviceAccounts.create serviceAccounts.delete serviceAccounts.get
+iam: serviceAccounts.list serviceAccounts.update
+resourcemanager: projects.get projects.getIamPolicy projects.setIamPolicy
+serviceusage: services.get services.use
+storage: buckets.create buckets.delete buckets.get buckets.getIamPolicy buckets.list buckets.setIamPolicy
+storage: objects.create objects.delete objects.get objects.list
 """
 NEEDED = [  # permissions; docs/gke.md lists them
     f"{line.partition(':')[0]}.{word}"
@@ -41,46 +55,62 @@ NEEDED = [  # permissions; docs/gke.md lists them
 
 def check(session: GcpSession, plan: GkePlan) -> Report:
     """Check what may prevent a cluster; nothing is created."""
-    asked = (session, plan)
-    probes = [
+    request = (session, plan)
+    account = [
         Probe("credentials", lambda: _credentials(session), stops=True),
         Probe("project", lambda: _project(session), stops=True),
-        Probe("APIs", lambda: _apis(session), stops=True),
+        Probe("APIs", lambda: _apis(session)),
         Probe("billing", lambda: _billing(session), needed=False),
         Probe("permissions", lambda: _permissions(session)),
-        Probe("zone", lambda: _zone(session), stops=True),
-        Probe("accelerator", lambda: _accelerator(*asked)),
-        Probe("machine type", lambda: _machine(*asked)),
-        Probe("name", lambda: _name(*asked)),
-        Probe("quotas", lambda: quotas(*asked), needed=False),
+        Probe("trainer image", trainer_image, needed=False),
     ]
+    compute = [
+        Probe("zone", lambda: _zone(session), stops=True),
+        Probe("accelerator", lambda: _accelerator(*request)),
+        Probe("machine type", lambda: _machine(*request)),
+        Probe("name", lambda: _name(*request)),
+        Probe("quotas", lambda: quotas(*request), needed=False),
+    ]
+    enabled = cache(lambda: "compute.googleapis.com" not in disabled_apis(session))
+    probes = [*account, *(_if_enabled(probe, enabled) for probe in compute)]
     return run(probes, about=f'cluster "{plan.tags.cluster}" in {session.zone}')
 
 
+def _if_enabled(probe: Probe, enabled: Callable[[], bool]) -> Probe:
+    """Run a probe where Compute Engine's API is on: a new project's other problems are told in one round."""
+    words, fix = "not checked yet: Compute Engine's API is not enabled", "enable the APIs, then check again"
+    return replace(probe, ask=lambda: probe.ask() if enabled() else warn(probe.name, words, fix))
+
+
 def _credentials(session: GcpSession) -> Check:
-    found = find_credentials(os.environ, Path.home())[0]
-    whose = (
+    origin = find_credentials(os.environ, Path.home())[0]
+    account = (
         ""
         if endpoint("container").startswith("http:")
         else getattr(session.credentials, "service_account_email", "")
     )
-    return ok("credentials", f"{found}{f'; {whose}' if whose else ''}")
+    return ok("credentials", f"{origin}{f'; {account}' if account else ''}")
 
 
 def _project(session: GcpSession) -> Check:
-    found = session.rest("cloudresourcemanager", "projects.get", name=f"projects/{session.project}")
-    if found.get("state") != "ACTIVE":
-        words = f"{session.project} is {found.get('state', 'gone').lower().replace('_', ' ')}"
+    answer = session.rest("cloudresourcemanager", "projects.get", name=f"projects/{session.project}")
+    if answer.get("state") != "ACTIVE":
+        words = f"{session.project} is {answer.get('state', 'gone').lower().replace('_', ' ')}"
         return failed("project", words, "choose another one: gcloud projects list")
     return ok("project", session.project)
 
 
-def _apis(session: GcpSession) -> Check:
+def disabled_apis(session: GcpSession) -> list[str]:
+    """List the hosts of the APIs that the kit uses and the project has not enabled."""
     root, hosts = f"projects/{session.project}", [f"{api}.googleapis.com" for api in APIS.split()]
-    asked = [f"{root}/services/{host}" for host in hosts]
-    found = session.rest("serviceusage", "services.batchGet", parent=root, names=asked)["services"]
-    on = {service["config"]["name"] for service in found if service["state"] == "ENABLED"}
-    if not (off := [host for host in hosts if host not in on]):
+    names = [f"{root}/services/{host}" for host in hosts]
+    services = session.rest("serviceusage", "services.batchGet", parent=root, names=names)["services"]
+    enabled = {service["config"]["name"] for service in services if service["state"] == "ENABLED"}
+    return [host for host in hosts if host not in enabled]
+
+
+def _apis(session: GcpSession) -> Check:
+    if not (off := disabled_apis(session)):
         return ok("APIs", "all that are needed are enabled")
     link = f"{CONSOLE}/flows/enableapi?apiid={','.join(off)}&project={session.project}"
     fix = f"gcloud services enable {' '.join(off)} --project={session.project}\nor at {link}"
@@ -88,17 +118,17 @@ def _apis(session: GcpSession) -> Check:
 
 
 def _billing(session: GcpSession) -> Check:
-    found = session.rest("cloudbilling", "projects.getBillingInfo", name=f"projects/{session.project}")
-    if found.get("billingEnabled"):
-        return ok("billing", found.get("billingAccountName", "enabled"))
+    answer = session.rest("cloudbilling", "projects.getBillingInfo", name=f"projects/{session.project}")
+    if answer.get("billingEnabled"):
+        return ok("billing", answer.get("billingAccountName", "enabled"))
     fix = f"link a billing account at {CONSOLE}/billing/linkedaccount?project={session.project}"
     return failed("billing", f"no billing account is linked to {session.project}", fix)
 
 
 def _permissions(session: GcpSession) -> Check:
-    asked = {"resource": f"projects/{session.project}", "body": {"permissions": NEEDED}}
-    found = session.rest("cloudresourcemanager", "projects.testIamPermissions", **asked)
-    missing = [permission for permission in NEEDED if permission not in found.get("permissions", ())]
+    request = {"resource": f"projects/{session.project}", "body": {"permissions": NEEDED}}
+    answer = session.rest("cloudresourcemanager", "projects.testIamPermissions", **request)
+    missing = [permission for permission in NEEDED if permission not in answer.get("permissions", ())]
     if not missing:
         return ok("permissions", f"all {len(NEEDED)} that are needed")
     line = f"gcloud projects add-iam-policy-binding {session.project} --member=user:YOU --role="
@@ -129,19 +159,22 @@ def _accelerator(session: GcpSession, plan: GkePlan) -> Check:
 
 
 def _machine(session: GcpSession, plan: GkePlan) -> Check:
-    wanted = plan.machines.type
-    if found := machine_type(session, wanted):
-        return ok("machine type", f"{wanted}: {found['guestCpus']} vCPUs, {found['memoryMb'] / 1024:g} GiB")
+    machine_name = plan.machines.type
+    if description := machine_type(session, machine_name):
+        return ok(
+            "machine type",
+            f"{machine_name}: {description['guestCpus']} vCPUs, {description['memoryMb'] / 1024:g} GiB",
+        )
     where = {"project": session.project, "zone": session.zone}
     known = [item["name"] for item in session.every("compute", "machineTypes.list", "items", **where)]
-    return _known("machine_type", wanted, known, session.zone) or ok("machine type", wanted)
+    return _known("machine_type", machine_name, known, session.zone) or ok("machine type", machine_name)
 
 
 def _name(session: GcpSession, plan: GkePlan) -> Iterator[Check]:
-    name, found = plan.tags.cluster, parts(session, plan.tags.cluster)
-    for part in (found["cluster"], found["network"]):
-        there = part.get(session)
-        if there is not None and not is_ours(there, name):
+    name, all_parts = plan.tags.cluster, parts(session, plan.tags.cluster)
+    for part in (all_parts["cluster"], all_parts["network"]):
+        item = part.get(session)
+        if item is not None and not is_ours(item, name):
             words = f'there is a {part.name} for the name "{name}", and it is not the kit\'s'
             yield failed("name", words, f'name="{name}-2"')
 
@@ -154,31 +187,35 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
         plan: The cluster.
         new: Whether it is created; else only its training nodes are, beside those that exist.
     """
-    asked, project = required(session, plan, new=new), {"project": session.project}
+    requested, project = required(session, plan, new=new), {"project": session.project}
     places = {
         session.region: session.rest("compute", "regions.get", region=session.region, **project),
         "all regions": session.rest("compute", "projects.get", **project),
     }
     listed = [quota for place in places.values() for quota in place.get("quotas", ())]
     limits = {quota["metric"]: quota["limit"] for quota in listed}
-    for metric in [metric for metric in asked if metric.startswith(SPOT) and limits.get(metric) == 0]:
+    for metric in [metric for metric in requested if metric.startswith(SPOT) and limits.get(metric) == 0]:
         # https://cloud.google.com/compute/resource-usage#spot-vms-quotas: before any was granted
         plain = metric.removeprefix(SPOT) if "GPUS" in metric else _of_cores(plan.machines.type)
-        asked[plain] = asked.get(plain, 0) + asked.pop(metric)
-    own = [metric for metric, count in asked.items() if count and metric.endswith(("_GPUS", "_CPUS"))]
-    for metric in (metric for metric in own if metric not in limits):
+        requested[plain] = requested.get(plain, 0) + requested.pop(metric)
+    shortages = [
+        metric
+        for metric, count in requested.items()
+        if count and metric.endswith(("_GPUS", "_CPUS", GPU_FAMILIES))
+    ]
+    for metric in (metric for metric in shortages if metric not in limits):
         page = f"{CONSOLE}/iam-admin/quotas?project={session.project}"
-        words = f"{asked[metric]:g} needed in {session.region}; Compute Engine does not report this quota"
+        words = f"{requested[metric]:g} needed in {session.region}; Compute Engine does not report this quota"
         yield warn(f"quota {metric}", words, f"look for the family at {page}: 0 is usual in a new project")
     for where, place in places.items():
         for quota in place.get("quotas", ()):
             metric, room = quota["metric"], quota["limit"] - quota["usage"]
-            if not (needed := asked.get(metric)):
+            if not (needed := requested.get(metric)):
                 continue
             words = f"{needed:g} needed, {room:g} of {quota['limit']:g} free in {where}"
             link = f"{CONSOLE}/iam-admin/quotas?project={session.project}&metric={metric}"
-            other = f", spot={not plan.machines.spot}" if "GPU" in metric else ""
-            fix = f"ask for more of {metric} at {link}; or fewer nodes, another region{other}"
+            alternative = f", spot={not plan.machines.spot}" if "GPU" in metric else ""
+            fix = f"ask for more of {metric} at {link}; or fewer nodes, another region{alternative}"
             good = needed <= room
             yield ok(f"quota {metric}", words) if good else failed(f"quota {metric}", words, fix)
 
@@ -186,16 +223,16 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
 def required(session: GcpSession, plan: GkePlan, *, new: bool = True) -> dict[str, float]:
     """The quotas that a cluster uses, by their names in Compute Engine."""
     machines, system, spot = plan.machines, int(new), SPOT if plan.machines.spot else ""
-    own, cores = (
+    metrics, cores = (
         count * (machine_type(session, name) or {}).get("guestCpus", 0)
         for name, count in ((SYSTEM_MACHINE, system), (machines.type, machines.count))
     )
     disks = machines.disk_gb * machines.count if disk_type(machines.type) == "pd-balanced" else 0
     of_cores = f"{spot}CPUS" if spot else _of_cores(machines.type)
-    asked = {
-        "CPUS": own,
-        of_cores: cores if of_cores != "CPUS" else own + cores,
-        "CPUS_ALL_REGIONS": own + cores,
+    quantities = {
+        "CPUS": metrics,
+        of_cores: cores if of_cores != "CPUS" else metrics + cores,
+        "CPUS_ALL_REGIONS": metrics + cores,
         "IN_USE_ADDRESSES": 0 if plan.private else system + machines.count,
         "SSD_TOTAL_GB": system * SYSTEM_DISK_GB + disks,
         "NETWORKS": int(new and not plan.network),
@@ -205,8 +242,9 @@ def required(session: GcpSession, plan: GkePlan, *, new: bool = True) -> dict[st
         if not kind.startswith("a100"):  # the only kind whose memory is in the quota's name
             kind = re.sub(r"-\d+gb$", "", kind)
         kind = kind.replace("-", "_").upper()
-        asked[f"{spot}NVIDIA_{kind}_GPUS"] = asked["GPUS_ALL_REGIONS"] = machines.gpus * machines.count
-    return asked
+        metric = f"NVIDIA_{kind}_GPUS" if kind in WITH_QUOTAS else GPU_FAMILIES
+        quantities[spot + metric] = quantities["GPUS_ALL_REGIONS"] = machines.gpus * machines.count
+    return quantities
 
 
 def _of_cores(machine: str) -> str:
@@ -214,16 +252,16 @@ def _of_cores(machine: str) -> str:
     return "CPUS" if family in SHARED else f"{family}_CPUS"
 
 
-def _known(option: str, wanted: str, known: Iterable[str], whose: str) -> Check | None:
+def _known(option: str, requested: str, known: Iterable[str], owner: str) -> Check | None:
     """Check a word against what exists; None if it is there."""
-    if wanted in (known := sorted(known)):
+    if requested in (known := sorted(known)):
         return None
     word = option.replace("_", " ")
     near = [
-        *get_close_matches(wanted, known, cutoff=0.5),
-        *(name for name in known if name.startswith(wanted)),
+        *get_close_matches(requested, known, cutoff=0.5),
+        *(name for name in known if name.startswith(requested)),
     ]
-    return failed(word, f'{whose} has no {word} "{wanted}"', _meant(option, near or known))
+    return failed(word, f'{owner} has no {word} "{requested}"', _meant(option, near or known))
 
 
 def _meant(option: str, near: Iterable[str]) -> str:

@@ -66,10 +66,10 @@ class GcpSession:
 
     def at(self, zone: str) -> "GcpSession":
         """The same session in another zone."""
-        other = copy.copy(self)
-        other.zone = zone
-        other.__dict__.pop("scheduler_region", None)
-        return other
+        session = copy.copy(self)
+        session.zone = zone
+        session.__dict__.pop("scheduler_region", None)
+        return session
 
     @cached_property
     def scheduler_region(self) -> str:
@@ -84,8 +84,8 @@ class GcpSession:
     @cached_property
     def number(self) -> str:
         """The project's number."""
-        found = self.rest("cloudresourcemanager", "projects.get", name=f"projects/{self.project}")
-        return found["name"].partition("/")[2]
+        answer = self.rest("cloudresourcemanager", "projects.get", name=f"projects/{self.project}")
+        return answer["name"].partition("/")[2]
 
     @cached_property
     def credentials(self) -> "Credentials":
@@ -97,24 +97,24 @@ class GcpSession:
 
         try:
             token = os.environ.get(TOKEN)
-            found = Credentials(token) if token else google.auth.default(scopes=SCOPES)[0]
+            signed = Credentials(token) if token else google.auth.default(scopes=SCOPES)[0]
         except (auth.GoogleAuthError, OSError) as error:
             raise translate(error, "google-auth: default credentials", self.project) from error
-        return found.with_quota_project(self.project) if hasattr(found, "with_quota_project") else found
+        return signed.with_quota_project(self.project) if hasattr(signed, "with_quota_project") else signed
 
-    def container(self, method: str, **request: Any) -> Any:
+    def container(self, method: str, **request: object) -> Any:
         """Send a request to the container API: a method of `ClusterManagerClient`, and its fields."""
         call = getattr(self._clusters, method)
         about = _about("container", method, request)
         return self._attempt(lambda: call(request=request, retry=None, timeout=_TIMEOUT), about)
 
-    def rest(self, service: str, method: str, **parameters: Any) -> dict[str, Any]:
+    def rest(self, service: str, method: str, **parameters: object) -> dict[str, Any]:
         """Send a request to another API: a method of its discovery document, and its parameters."""
         about = _about(service, method, parameters)
         request = self._request(service, method, parameters, about)
         return self._attempt(lambda: request.execute(http=self._http(service)), about)
 
-    def find(self, service: str, method: str, **parameters: Any) -> Any:
+    def find(self, service: str, method: str, **parameters: object) -> Any:
         """Send a request about something that may not exist; None if it does not.
 
         Example:
@@ -129,7 +129,7 @@ class GcpSession:
                 return None
             raise
 
-    def every(self, service: str, method: str, key: str, **parameters: Any) -> Iterator[Any]:
+    def every(self, service: str, method: str, key: str, **parameters: object) -> Iterator[Any]:
         """Yield what all pages of a list hold; nothing where this project has not enabled the API.
 
         Args:
@@ -145,8 +145,8 @@ class GcpSession:
                 if error.why is ErrorReason.DISABLED and self._says_absent(error):
                     return
                 raise
-            found = page.get(key) or []
-            yield from found.values() if isinstance(found, Mapping) else found
+            items = page.get(key) or []
+            yield from items.values() if isinstance(items, Mapping) else items
             request = getattr(self._collection(service, collection), f"{verb}_next")(request, page)
 
     def _says_absent(self, error: GcpError) -> bool:
@@ -180,8 +180,8 @@ class GcpSession:
         root = endpoint("storage") or "https://storage.googleapis.com"
         batch = BatchHttpRequest(callback=note, batch_uri=urljoin(root, "/batch/storage/v1"))
         for stored in objects:
-            which = {"bucket": bucket, "object": stored["name"], "generation": stored.get("generation")}
-            batch.add(self._request("storage", "objects.delete", which, about))
+            request = {"bucket": bucket, "object": stored["name"], "generation": stored.get("generation")}
+            batch.add(self._request("storage", "objects.delete", request, about))
         batch.execute(http=self._http("storage"))
         if errors:
             raise errors[0]
@@ -203,21 +203,21 @@ class GcpSession:
     def _collection(self, service: str, path: str) -> Any:
         with self._lock:
             if service not in self._services:
-                given, version = endpoint(service), "v3" if service == "cloudresourcemanager" else "v1"
+                address, version = endpoint(service), "v3" if service == "cloudresourcemanager" else "v1"
                 root = (
-                    given
-                    if urlsplit(given).path.strip("/")
-                    else urljoin(given, f"/{_PATHS.get(service, '')}")
+                    address
+                    if urlsplit(address).path.strip("/")
+                    else urljoin(address, f"/{_PATHS.get(service, '')}")
                 )
-                options = {"api_endpoint": root} if given else None
+                options = {"api_endpoint": root} if address else None
                 plain = httplib2.Http()  # each thread brings its own to each request
                 self._services[service] = build(
                     service, version, http=plain, client_options=options, cache_discovery=False
                 )
-            found = self._services[service]
+            collection = self._services[service]
         for word in filter(None, path.split(".")):
-            found = getattr(found, word)()
-        return found
+            collection = getattr(collection, word)()
+        return collection
 
     def _request(self, service: str, method: str, parameters: Mapping[str, Any], about: str) -> Any:
         collection, _, verb = method.rpartition(".")
@@ -233,11 +233,11 @@ class GcpSession:
         """This thread's connection: httplib2 is not thread-safe."""
         from google_auth_httplib2 import AuthorizedHttp
 
-        kind, kept = "plain" if endpoint(service).startswith("http:") else "signed", self._threads.__dict__
-        if kind not in kept:
+        kind, cache = "plain" if endpoint(service).startswith("http:") else "signed", self._threads.__dict__
+        if kind not in cache:
             plain = httplib2.Http(timeout=_TIMEOUT)
-            kept[kind] = AuthorizedHttp(self.credentials, http=plain) if kind == "signed" else plain
-        return kept[kind]
+            cache[kind] = AuthorizedHttp(self.credentials, http=plain) if kind == "signed" else plain
+        return cache[kind]
 
     def _attempt(self, call: Callable[[], Answer], about: str) -> Answer:
         """Send a request, again if the network or the service failed: all of the kit's are idempotent."""

@@ -42,22 +42,22 @@ def main() -> int:
 
 def access_token() -> tuple[str, datetime | None]:
     """Return a token that is as fresh as can be, and when it ends, in UTC; None if nobody knows."""
-    if given := os.environ.get(TOKEN):
-        return given, None
+    if token := os.environ.get(TOKEN):
+        return token, None
     import google.auth
     import google.auth.exceptions
     from google.auth.transport.requests import Request
 
     try:
-        found, _ = google.auth.default(scopes=SCOPES)
-        found.refresh(Request())
+        signed, _ = google.auth.default(scopes=SCOPES)
+        signed.refresh(Request())
     except (google.auth.exceptions.GoogleAuthError, OSError) as error:
         from trainyard_kit.clouds.gke.client_errors import translate
 
         raise translate(error, "google-auth: an access token", "") from error
-    assert found.token is not None
-    ends: datetime | None = found.expiry  # naive, in UTC
-    return found.token, None if ends is None else ends.replace(tzinfo=UTC)
+    assert signed.token is not None
+    ends: datetime | None = signed.expiry  # naive, in UTC
+    return signed.token, None if ends is None else ends.replace(tzinfo=UTC)
 
 
 if __name__ == "__main__":

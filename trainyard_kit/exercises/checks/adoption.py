@@ -9,10 +9,10 @@ EXERCISE = Exercise("cluster")
 
 def labels(cluster) -> dict[str, str]:
     """Return the labels of the ConfigMap."""
-    found = cluster.kube.find("ConfigMap", NAME)
-    if found is None:
+    config_map = cluster.kube.find("ConfigMap", NAME)
+    if config_map is None:
         raise NotYet(f"there is no ConfigMap {NAME!r}: create it with kubectl create configmap")
-    return found["metadata"].get("labels") or {}
+    return config_map["metadata"].get("labels") or {}
 
 
 @EXERCISE.check(f"the ConfigMap {NAME} is there, and has labels", essential=True)
@@ -29,18 +29,18 @@ def notebook(cluster):
 
 @EXERCISE.check(f"it belongs to the run {RUN}")
 def owned(cluster):
-    if (found := labels(cluster).get(names.RUN)) != RUN:
-        words = f"its label {names.RUN} is {found!r}" if found else f"it has no label {names.RUN}"
+    if (run_label := labels(cluster).get(names.RUN)) != RUN:
+        words = f"its label {names.RUN} is {run_label!r}" if run_label else f"it has no label {names.RUN}"
         raise NotYet(f"{words}, and should be {RUN!r}")
 
 
 @EXERCISE.check("a selector of the run finds it, and leaves the ConfigMap mine alone")
 def selected(cluster):
-    found = {
+    selection = {
         config_map["metadata"]["name"]
         for config_map in cluster.kube.get_all("ConfigMap", labels=f"{names.RUN}={RUN}")
     }
-    if "mine" in found:
+    if "mine" in selection:
         raise NotYet(f"mine has the label, too: kubectl label configmap mine {names.RUN}- takes it away")
-    if NAME not in found:
+    if NAME not in selection:
         raise NotYet(f"the selector {names.RUN}={RUN} does not find it")

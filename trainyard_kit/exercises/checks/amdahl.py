@@ -16,16 +16,16 @@ EXERCISE = Exercise("amdahl", seconds=5, stub=STUB)
 CALLS = 20
 
 
-def close(found: object, wanted: float, call: str) -> None:
+def close(result: object, expected: float, call: str) -> None:
     """Compare a number that a call returned."""
     try:
-        if isinstance(found, bool | str | bytes):
+        if isinstance(result, bool | str | bytes):
             raise TypeError
-        number = float(found)  # of NumPy, of a tensor, a fraction
+        number = float(result)  # of NumPy, of a tensor, a fraction
     except (TypeError, ValueError):
-        raise NotYet(f"{call} returns {describe(found)}, and should return a number") from None
-    if not abs(number - wanted) <= 0.01:  # nor is it nan
-        raise NotYet(f"{call} is {number:.4g}, and should be {wanted:.4g}")
+        raise NotYet(f"{call} returns {describe(result)}, and should return a number") from None
+    if not abs(number - expected) <= 0.01:  # nor is it nan
+        raise NotYet(f"{call} is {number:.4g}, and should be {expected:.4g}")
 
 
 @EXERCISE.check("one worker is as fast as one", essential=True)

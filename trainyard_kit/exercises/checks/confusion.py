@@ -15,11 +15,11 @@ def rows(confusion, kind=list) -> list[list[int]]:
     """Compute the matrix of four classes, of which the last has no images; an array is right, too."""
     import numpy
 
-    found = confusion(kind(LABELS), kind(PREDICTIONS), 4)
+    matrix = confusion(kind(LABELS), kind(PREDICTIONS), 4)
     try:
-        return [[int(count) for count in row] for row in numpy.asarray(found).tolist()]
+        return [[int(count) for count in row] for row in numpy.asarray(matrix).tolist()]
     except (TypeError, ValueError):
-        raise NotYet(f"it returns {describe(found)}, and should return a list of rows") from None
+        raise NotYet(f"it returns {describe(matrix)}, and should return a list of rows") from None
 
 
 @EXERCISE.check("it has a row and a column for each class", essential=True)
@@ -35,28 +35,30 @@ def square(confusion):
 
 @EXERCISE.check("each image is counted once")
 def total(confusion):
-    found = sum(map(sum, rows(confusion)))
-    if found == len(LABELS) * 4:
+    total_count = sum(map(sum, rows(confusion)))
+    if total_count == len(LABELS) * 4:
         raise NotYet("each count appears in all rows: they are one list; make a new list for each")
-    if found != len(LABELS):
-        raise NotYet(f"the sum of all numbers is {found}, for {len(LABELS)} images")
+    if total_count != len(LABELS):
+        raise NotYet(f"the sum of all numbers is {total_count}, for {len(LABELS)} images")
 
 
 @EXERCISE.check("what is right is on the diagonal")
 def diagonal(confusion):
-    found = [rows(confusion)[index][index] for index in range(4)]
-    if found != [WANTED[index][index] for index in range(4)]:
-        raise NotYet(f"the diagonal is {found}, and should be {[WANTED[index][index] for index in range(4)]}")
+    on_diagonal = [rows(confusion)[index][index] for index in range(4)]
+    if on_diagonal != [WANTED[index][index] for index in range(4)]:
+        raise NotYet(
+            f"the diagonal is {on_diagonal}, and should be {[WANTED[index][index] for index in range(4)]}"
+        )
 
 
 @EXERCISE.check("rows are the truth, columns the predictions")
 def orientation(confusion):
-    found = rows(confusion)
-    if found == [list(column) for column in zip(*WANTED, strict=True)]:
+    matrix = rows(confusion)
+    if matrix == [list(column) for column in zip(*WANTED, strict=True)]:
         raise NotYet("it is transposed: the label chooses the row")
-    if found != WANTED:
+    if matrix != WANTED:
         raise NotYet(
-            f"two images of class 0 were taken for class 1: row 0 is {found[0]}, and should be {WANTED[0]}"
+            f"two images of class 0 were taken for class 1: row 0 is {matrix[0]}, and should be {WANTED[0]}"
         )
 
 

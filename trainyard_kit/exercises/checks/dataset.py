@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 
@@ -61,32 +62,32 @@ def is_dataset(dataset):
 
 @EXERCISE.check("its length is the number of pictures", essential=True)
 def length(dataset):
-    found = len(made(dataset))
-    if found != sum(IN_EACH):
-        words = ": the number of folders" if found == len(CLASSES) else ""
-        raise NotYet(f"the folder has {sum(IN_EACH)} pictures, len() returns {found}{words}")
+    count = len(made(dataset))
+    if count != sum(IN_EACH):
+        words = ": the number of folders" if count == len(CLASSES) else ""
+        raise NotYet(f"the folder has {sum(IN_EACH)} pictures, len() returns {count}{words}")
 
 
 @EXERCISE.check("an item is a picture and a label", essential=True)
 def item(dataset):
-    found = made(dataset)[0]
-    if not isinstance(found, tuple | list) or len(found) != 2:
-        raise NotYet(f"dataset[0] is {describe(found)}, and should be a tuple: picture, label")
+    first_item = made(dataset)[0]
+    if not isinstance(first_item, tuple | list) or len(first_item) != 2:
+        raise NotYet(f"dataset[0] is {describe(first_item)}, and should be a tuple: picture, label")
 
 
 @EXERCISE.check("the picture is a float tensor, 1 × 8 × 8, from 0 to 1", essential=True)
 def picture(dataset):
     import torch
 
-    found = made(dataset)[sum(IN_EACH) - 1][0]
-    if not isinstance(found, torch.Tensor):
-        raise NotYet(f"the picture is a {type(found).__name__}, and should be a torch.Tensor")
-    if found.dtype != torch.float32:
-        raise NotYet(f"the picture's type is {found.dtype}, and should be torch.float32")
-    if tuple(found.shape) != (1, SIDE, SIDE):
-        raise NotYet(f"the picture's shape is {tuple(found.shape)}, and should be channels × rows × columns")
-    if not 0 <= float(found.min()) <= float(found.max()) <= 1:
-        raise NotYet(f"the largest value is {float(found.max()):g}: divide bytes by 255")
+    pixels = made(dataset)[sum(IN_EACH) - 1][0]
+    if not isinstance(pixels, torch.Tensor):
+        raise NotYet(f"the picture is a {type(pixels).__name__}, and should be a torch.Tensor")
+    if pixels.dtype != torch.float32:
+        raise NotYet(f"the picture's type is {pixels.dtype}, and should be torch.float32")
+    if tuple(pixels.shape) != (1, SIDE, SIDE):
+        raise NotYet(f"the picture's shape is {tuple(pixels.shape)}, and should be channels × rows × columns")
+    if not 0 <= float(pixels.min()) <= float(pixels.max()) <= 1:
+        raise NotYet(f"the largest value is {float(pixels.max()):g}: divide bytes by 255")
 
 
 @EXERCISE.check("each picture comes once")
@@ -97,22 +98,22 @@ def each_once(dataset):
 
 @EXERCISE.check("labels count the classes from 0, in the alphabet's order")
 def labels(dataset):
-    found = {}
+    by_index = {}
     for index in range(sum(IN_EACH)):
         grey, label = round(float(made(dataset)[index][0].max()) * 255), made(dataset)[index][1]
         try:
             if isinstance(label, bool):
                 raise TypeError
-            found[grey // 20] = operator.index(label)  # of NumPy and of torch, too
+            by_index[grey // 20] = operator.index(label)  # of NumPy and of torch, too
         except TypeError:
             words = f"a label is {describe(label)}, and should be an int: the number of its class"
             raise NotYet(words) from None
-    wanted = [label for label, count in enumerate(IN_EACH) for _ in range(count)]
-    if [found.get(number) for number in range(1, sum(IN_EACH) + 1)] != wanted:
+    expected = [label for label, count in enumerate(IN_EACH) for _ in range(count)]
+    if [by_index.get(number) for number in range(1, sum(IN_EACH) + 1)] != expected:
         raise NotYet(f"the labels of {', '.join(CLASSES)} should be 0, 1, 2 …: sort the folders")
 
 
-class Entries(list):
+class Entries(list[Any]):
     """What ``os.scandir`` returns: iterated with or without ``with``."""
 
     def __enter__(self):
@@ -147,12 +148,12 @@ def listed(*, backwards: bool) -> Iterator[None]:
 
 @EXERCISE.check("the order is the same in each process")
 def order(dataset):
-    found = []
+    order_found = []
     for backwards in (False, True):
         with listed(backwards=backwards):
             pictures = dataset(folder())
-            found.append([greys(pictures), [int(pictures[index][1]) for index in range(sum(IN_EACH))]])
-    if found[0] != found[1]:
+            order_found.append([greys(pictures), [int(pictures[index][1]) for index in range(sum(IN_EACH))]])
+    if order_found[0] != order_found[1]:
         raise NotYet(
             "file systems list files in any order, so ranks would disagree about index 0: "
             "sort the files and folders"

@@ -22,7 +22,7 @@ EXERCISE = Exercise("program")
 
 
 @dataclass(frozen=True)
-class Rank:
+class RankRecord:
     """What one rank did.
 
     Attributes:
@@ -44,7 +44,7 @@ class Rank:
 
 
 @lru_cache(maxsize=1)
-def train(source: str) -> tuple[Rank, ...]:
+def train(source: str) -> tuple[RankRecord, ...]:
     """Run a program on two ranks."""
     with tempfile.TemporaryDirectory(prefix="exercise-") as folder:
         program = Path(folder, "program.py")
@@ -61,16 +61,16 @@ def train(source: str) -> tuple[Rank, ...]:
             raise NotYet(errors[0].read_text())
         if ended is None:
             raise NotYet("the two ranks are not finished: does one wait for what the other never does?")
-        found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("rank-*"))]
-    if len(found) < RANKS:
-        raise NotYet(f"{RANKS - len(found)} of {RANKS} ranks ended before they had trained")
+        records = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("rank-*"))]
+    if len(records) < RANKS:
+        raise NotYet(f"{RANKS - len(records)} of {RANKS} ranks ended before they had trained")
     return tuple(
-        Rank(record["world_size"], tuple(record["images"]), record["steps"], tuple(record["weights"]))
-        for record in found
+        RankRecord(record["world_size"], tuple(record["images"]), record["steps"], tuple(record["weights"]))
+        for record in records
     )
 
 
-def ranks(program: object) -> tuple[Rank, ...]:
+def ranks(program: object) -> tuple[RankRecord, ...]:
     """Run the learner's file."""
     if not isinstance(program, str | Path) or not Path(program).is_file():
         raise NotYet(f"program is {describe(program)}, and should be the path of your file")
@@ -88,8 +88,8 @@ def runs(program):
 
 @EXERCISE.check("TODO 1: the ranks have joined one process group")
 def joined(program):
-    if (found := ranks(program)[0].world_size) != RANKS:
-        words = "each process trains alone" if not found else f"the world size is {found}"
+    if (world_size := ranks(program)[0].world_size) != RANKS:
+        words = "each process trains alone" if not world_size else f"the world size is {world_size}"
         raise NotYet(f"{words}: call dist.init_process_group before anything is computed")
 
 
@@ -107,9 +107,11 @@ def shares(program):
 
 @EXERCISE.check(f"TODO 2: a step has {BATCH} images over both ranks")
 def batch(program):
-    found = round(len(ranks(program)[0].images) / ranks(program)[0].steps)
-    if not BATCH // RANKS - 1 <= found <= BATCH // RANKS:
-        raise NotYet(f"each rank takes {found} images in a step: divide the batch size by the world size")
+    batch_size = round(len(ranks(program)[0].images) / ranks(program)[0].steps)
+    if not BATCH // RANKS - 1 <= batch_size <= BATCH // RANKS:
+        raise NotYet(
+            f"each rank takes {batch_size} images in a step: divide the batch size by the world size"
+        )
 
 
 # Without it, two ranks have the same weights, and each epoch another order, though TODO 3 and 4 are not done.

@@ -24,15 +24,18 @@ do printf "%s\\0" "$word" >> "$NOTES"; done
 printf "\\n" >> "$NOTES"
 exit "$STATUS"
 """
+# What else an instruction may call: it notes its words, and succeeds.
+OTHERS = ("rm", "find", "mkdir", "rmdir", "ls", "cat", "chmod", "chown", "touch", "apt-get")
+CACHES = ("/root/.cache/pip", "/root/.cache", "/root/.cache/*", "/root/.cache/pip/*")
 EXERCISE = Exercise("dockerfile")
 
 
 def instructions(lines: list[str]) -> list[str]:
     """Join continued lines, and drop comments and empty ones."""
-    found, pending, ends = [], "", ""
+    parsed, pending, ends = [], "", ""
     for line in lines:
         if ends:  # a here-document, which is one instruction with the line before it
-            found[-1] += "" if line.strip() == ends else f"\n{line}"
+            parsed[-1] += "" if line.strip() == ends else f"\n{line}"
             ends = "" if line.strip() == ends else ends
             continue
         if line.lstrip().startswith("#") or not (line.strip() or pending):
@@ -41,11 +44,11 @@ def instructions(lines: list[str]) -> list[str]:
         if pending.endswith("\\"):
             pending = pending[:-1] + " "
             continue
-        found.append(" ".join(pending.split()))
+        parsed.append(" ".join(pending.split()))
         pending = ""
-        if here := re.search(r"<<-?[\"']?(\w+)[\"']?", found[-1]):
+        if here := re.search(r"<<-?[\"']?(\w+)[\"']?", parsed[-1]):
             ends = here[1]
-    return [*found, pending] if pending else found
+    return [*parsed, pending] if pending else parsed
 
 
 def parts(dockerfile: object) -> tuple[list[str], int]:
@@ -53,13 +56,13 @@ def parts(dockerfile: object) -> tuple[list[str], int]:
     if not isinstance(dockerfile, list) or not all(isinstance(line, str) for line in dockerfile):
         raise NotYet(f"it is {describe(dockerfile)}: it should be the list of all lines")
     ours = instructions((config.DATA / "images" / "trainer" / "Dockerfile").read_text().splitlines())
-    every = instructions(dockerfile)
-    new = [place for place, line in enumerate(every) if line not in ours]
-    if lost := [line for line in ours if line not in every]:
+    all_instructions = instructions(dockerfile)
+    new = [place for place, line in enumerate(all_instructions) if line not in ours]
+    if lost := [line for line in ours if line not in all_instructions]:
         raise NotYet(f"an instruction of the course is gone: {lost[0]}")
     if len(new) != 1:
         raise NotYet(f"there are {len(new)} new instructions: write one")
-    return every, new[0]
+    return all_instructions, new[0]
 
 
 def command_of(instruction: str) -> tuple[list[str], str]:
@@ -87,7 +90,7 @@ def command_of(instruction: str) -> tuple[list[str], str]:
 
 def calls_of(
     dockerfile: list[str], *, status: int = 0
-) -> tuple[subprocess.CompletedProcess, list[list[str]]]:
+) -> tuple[subprocess.CompletedProcess[str], list[list[str]]]:
     """Run the new instruction's shell command, with programs that note their arguments and end with a status.
 
     Returns:
@@ -96,18 +99,21 @@ def calls_of(
     Raises:
         NotYet: It does not end.
     """
-    every, place = parts(dockerfile)
-    _, command = command_of(every[place])
+    all_instructions, place = parts(dockerfile)
+    _, command = command_of(all_instructions[place])
     with tempfile.TemporaryDirectory(prefix="exercise-") as folder:
         notes = Path(folder, "notes")
         notes.touch()
         for name in ("pip", "pip3", "python", "python3"):
             Path(folder, name).write_text(NOTING)
             Path(folder, name).chmod(0o755)
+        for name in OTHERS:
+            Path(folder, name).write_text(NOTING.replace('"$STATUS"', "0"))
+            Path(folder, name).chmod(0o755)
         try:
             done = subprocess.run(
-                ["/bin/sh", "-c" if status else "-ec", command], cwd=folder,
-                env={"PATH": folder, "NOTES": str(notes), "STATUS": str(status)},
+                ["/bin/sh", "-fc" if status else "-fec", command], cwd=folder,
+                env={"PATH": folder, "HOME": "/root", "NOTES": str(notes), "STATUS": str(status)},
                 capture_output=True, text=True, timeout=SECONDS, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
@@ -123,6 +129,13 @@ def pips_of(calls: list[list[str]]) -> list[list[str]]:
     return [[*itertools.dropwhile(lambda word: word.startswith("-"), words)] for words in pips]
 
 
+def removes_cache(words: list[str]) -> bool:
+    """Tell whether a call removes the folder in which pip keeps what it has downloaded."""
+    folders = {word.rstrip("/") for word in words[1:]}
+    recursive = any(word in ("-r", "-R", "--recursive") or re.match(r"-\w*[rR]", word) for word in words)
+    return words[0] == "rm" and recursive and not folders.isdisjoint(CACHES)
+
+
 def installs_of(dockerfile: list[str]) -> list[list[str]]:
     """Return the words of each ``pip install`` of the new instruction."""
     done, calls = calls_of(dockerfile)
@@ -136,7 +149,7 @@ def installs_of(dockerfile: list[str]) -> list[list[str]]:
 
 def requirements(dockerfile: list[str]) -> list[Requirement]:
     """Read the requirements of the package, as pip reads its words."""
-    found = []
+    pins = []
     for word in (word for install in installs_of(dockerfile) for word in install):
         try:
             requirement = Requirement(word)
@@ -144,8 +157,8 @@ def requirements(dockerfile: list[str]) -> list[Requirement]:
             if re.match(rf"{PACKAGE}\b", word) is None:
                 continue
             raise NotYet(f"pip reads no requirement in {word!r}: write {PACKAGE}=={VERSION}") from None
-        found += [requirement] if requirement.name == PACKAGE else []
-    return found
+        pins += [requirement] if requirement.name == PACKAGE else []
+    return pins
 
 
 def has(words: list[str], option: str, *, least: str) -> bool:
@@ -166,11 +179,11 @@ def constraint(words: list[str]) -> str:
 
 @EXERCISE.check("one instruction is new, and it runs a command", essential=True)
 def instruction(dockerfile):
-    every, place = parts(dockerfile)
-    word = every[place].partition(" ")[0].upper()
+    all_instructions, place = parts(dockerfile)
+    word = all_instructions[place].partition(" ")[0].upper()
     if word != "RUN":
         raise NotYet(f"{word} runs no command while the image is built: which instruction does?")
-    if every[place] == "RUN TODO":
+    if all_instructions[place] == "RUN TODO":
         raise NotYet(UNTOUCHED)
 
 
@@ -179,8 +192,8 @@ def installs(dockerfile):
     if not requirements(dockerfile):
         words = "; ".join(shlex.join(install) for install in installs_of(dockerfile))
         raise NotYet(f"pip install does not install {PACKAGE}: its words are {words}")
-    given = {word.partition("=")[0] for install in installs_of(dockerfile) for word in install}
-    if elsewhere := sorted(given & ELSEWHERE):
+    names = {word.partition("=")[0] for install in installs_of(dockerfile) for word in install}
+    if elsewhere := sorted(names & ELSEWHERE):
         raise NotYet(
             f"with {elsewhere[0]}, pip does not install it where the image's Python looks: leave it out"
         )
@@ -190,9 +203,9 @@ def installs(dockerfile):
 
 @EXERCISE.check("always the same version")
 def pinned(dockerfile):
-    found = requirements(dockerfile)
-    versions = [str(requirement.specifier).lstrip("=") for requirement in found]
-    for requirement in found:
+    requirement_list = requirements(dockerfile)
+    versions = [str(requirement.specifier).lstrip("=") for requirement in requirement_list]
+    for requirement in requirement_list:
         pins = [part for part in requirement.specifier if part.operator in ("==", "===")]
         if len(requirement.specifier) != 1 or not pins or "*" in pins[0].version:
             raise NotYet(
@@ -207,8 +220,10 @@ def constrained(dockerfile):
     bare = [words for words in installs_of(dockerfile) if "--no-deps" not in words]
     if any(constraint(words) != CONSTRAINTS for words in bare):
         raise NotYet(f"a requirement of {PACKAGE} could replace torch: pass --constraint {CONSTRAINTS}")
-    every, place = parts(dockerfile)
-    if bare and place < next(number for number, line in enumerate(every) if f"> {CONSTRAINTS}" in line):
+    all_instructions, place = parts(dockerfile)
+    if bare and place < next(
+        number for number, line in enumerate(all_instructions) if f"> {CONSTRAINTS}" in line
+    ):
         raise NotYet(
             f"{CONSTRAINTS} does not exist yet at this place: put it after the instruction that writes it"
         )
@@ -225,11 +240,12 @@ def allowed(dockerfile):
 
 @EXERCISE.check("pip's downloads do not stay in the layer")
 def no_cache(dockerfile):
-    every, place = parts(dockerfile)
-    options, _ = command_of(every[place])
+    all_instructions, place = parts(dockerfile)
+    options, _ = command_of(all_instructions[place])
     if any(option.startswith("--mount=type=cache") for option in options):
         return  # what is below it stays with the builder
-    if pips_of(calls_of(dockerfile)[1])[-1][:2] == ["cache", "purge"]:
+    calls = calls_of(dockerfile)[1]
+    if pips_of(calls)[-1][:2] == ["cache", "purge"] or removes_cache(calls[-1]):
         return
     if not all(has(words, "--no-cache-dir", least="--no-c") for words in installs_of(dockerfile)):
         raise NotYet("pip keeps what it downloaded, in this layer: pass --no-cache-dir")
@@ -237,8 +253,10 @@ def no_cache(dockerfile):
 
 @EXERCISE.check("a change to a trainer does not install it again")
 def cached(dockerfile):
-    every, place = parts(dockerfile)
-    if place > next(number for number, line in enumerate(every) if line.startswith("COPY trainers/")):
+    all_instructions, place = parts(dockerfile)
+    if place > next(
+        number for number, line in enumerate(all_instructions) if line.startswith("COPY trainers/")
+    ):
         raise NotYet(
             "a layer is built again when one before it changed: put the instruction before COPY trainers/"
         )

@@ -1,5 +1,7 @@
 """08: a loop that survives a change of the number of workers. Rounds are begun, and broken off in a step."""
 
+from typing import Any
+
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 
 IMAGES, BATCH = 48, 12  # four steps in an epoch
@@ -12,7 +14,7 @@ def train(state, images, rank, world_size, batch):
 EXERCISE = Exercise("train", seconds=5, stub=STUB)
 
 
-def round_of(train, state: dict, world_size: int, *, steps: int) -> list[list[list[int]]]:
+def round_of(train, state: dict[str, Any], world_size: int, *, steps: int) -> list[list[list[int]]]:
     """Train with so many ranks for some steps, and break off in the next one, before its update.
 
     Args:
@@ -28,10 +30,10 @@ def round_of(train, state: dict, world_size: int, *, steps: int) -> list[list[li
     ranks = [train(state, list(range(IMAGES)), rank, world_size, BATCH) for rank, state in enumerate(states)]
     if not all(hasattr(batches, "send") for batches in ranks):
         raise NotYet(f"train() returns {describe(ranks[0])}: keep the line that yields this rank's images")
-    done, begun = [], [next(batches, None) for batches in ranks]
-    while not any(images is None for images in begun) and len(done) < steps:
-        batch, begun = (
-            begun,
+    done, first_batches = [], [next(batches, None) for batches in ranks]
+    while not any(images is None for images in first_batches) and len(done) < steps:
+        batch, first_batches = (
+            first_batches,
             [next(batches, None) for batches in ranks],
         )  # going on to the next step ends this one
         done.append([_numbers(images) for images in batch])
@@ -51,15 +53,15 @@ def _numbers(images: object) -> list[int]:
         raise NotYet(f"a step yields {describe(images)}, and should yield a list of images") from None
 
 
-def flat(steps: list) -> list[int]:
+def flat(steps: list[Any]) -> list[int]:
     return [image for step in steps for rank in step for image in rank]
 
 
 @EXERCISE.check("alone, it takes each image once", essential=True)
 def alone(train):
-    found = flat(round_of(train, {"step": 0}, 1, steps=IMAGES))
-    if sorted(found) != list(range(IMAGES)):
-        raise NotYet(f"one rank takes {len(found)} images, {len(set(found))} different ones, of {IMAGES}")
+    images = flat(round_of(train, {"step": 0}, 1, steps=IMAGES))
+    if sorted(images) != list(range(IMAGES)):
+        raise NotYet(f"one rank takes {len(images)} images, {len(set(images))} different ones, of {IMAGES}")
 
 
 @EXERCISE.check("three ranks divide each step's batch")
@@ -78,10 +80,10 @@ def divided(train):
 
 @EXERCISE.check("five ranks, among which a batch cannot be divided evenly, lose no image")
 def uneven(train):
-    found = flat(round_of(train, {"step": 0}, 5, steps=IMAGES))
-    if sorted(found) != list(range(IMAGES)):
+    images = flat(round_of(train, {"step": 0}, 5, steps=IMAGES))
+    if sorted(images) != list(range(IMAGES)):
         raise NotYet(
-            f"with 5 ranks they take {len(set(found))} of {IMAGES} images: {BATCH} // 5 leaves a rest; "
+            f"with 5 ranks they take {len(set(images))} of {IMAGES} images: {BATCH} // 5 leaves a rest; "
             "give each rank every n-th image of the batch"
         )
 
@@ -104,8 +106,8 @@ def changed(train, *, first: int, then: int) -> list[int]:
 
 @EXERCISE.check("after a change from one rank to two, it goes on where it was")
 def resumes(train):
-    found = changed(train, first=1, then=2)
-    if len(found) > len(set(found)):
+    images = changed(train, first=1, then=2)
+    if len(images) > len(set(images)):
         raise NotYet(
             "images of the first round come again: begin at state['step'], and note there what is done"
         )
@@ -113,6 +115,6 @@ def resumes(train):
 
 @EXERCISE.check("a step in which a worker was lost is repeated")
 def repeats(train):
-    found = changed(train, first=3, then=2)
-    if set(found) != set(range(IMAGES)):
+    images = changed(train, first=3, then=2)
+    if set(images) != set(range(IMAGES)):
         raise NotYet("images of the broken step are missing: count a step when it is done, after the yield")

@@ -1,6 +1,7 @@
 """15: the communication that no computing hides, from spans of time; judged by random ones on a grid."""
 
 import random
+from typing import Any
 
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 
@@ -12,19 +13,19 @@ def exposed(communication, computing):
 EXERCISE = Exercise("exposed", seconds=5, stub=STUB)
 
 
-def compare(exposed, communication: list, computing: list, advice: str) -> None:
+def compare(exposed, communication: list[Any], computing: list[Any], advice: str) -> None:
     """Compare with the count of half milliseconds, one by one: spans of a trace have fractions."""
     covered = {ms for begin, end in computing for ms in range(begin, end)}
-    wanted = len({ms for begin, end in communication for ms in range(begin, end)} - covered) / 2
+    expected = len({ms for begin, end in communication for ms in range(begin, end)} - covered) / 2
     communication, computing = ([(a / 2, b / 2) for a, b in spans] for spans in (communication, computing))
-    found = exposed(list(communication), list(computing))
+    result = exposed(list(communication), list(computing))
     try:
-        right = not isinstance(found, bool | str) and abs(float(found) - wanted) < 1e-6
+        right = not isinstance(result, bool | str) and abs(float(result) - expected) < 1e-6
     except (TypeError, ValueError):
-        raise NotYet(f"it returns {describe(found)}, and should return milliseconds") from None
+        raise NotYet(f"it returns {describe(result)}, and should return milliseconds") from None
     if not right:
         call = f"exposed({communication}, {computing})"
-        raise NotYet(f"{call} is {describe(found)}, and should be {wanted}: {advice}")
+        raise NotYet(f"{call} is {describe(result)}, and should be {expected}: {advice}")
 
 
 @EXERCISE.check("without computing, all of it is exposed", essential=True)

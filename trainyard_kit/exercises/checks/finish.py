@@ -8,15 +8,17 @@ import json
 import multiprocessing
 import os
 import pickle
+import random
 import tempfile
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, explain
 
 RANKS, SECONDS = 2, 60
-COUNTS = (3.0, 4.0)  # correct answers of each rank
+MOST = 1000  # right answers of a rank: drawn anew each time, so that no constant is their sum
 STUB = """
 def finish(model, correct, rank, path):
     if rank == 0:
@@ -27,7 +29,7 @@ def finish(model, correct, rank, path):
 EXERCISE = Exercise("finish", seconds=60, stub=STUB)
 
 
-def _rank(finish, rank: int, folder: Path) -> None:
+def _rank(finish, rank: int, correct: int, folder: Path) -> None:
     """Run one rank, and write what became of it."""
     import torch
 
@@ -39,9 +41,9 @@ def _rank(finish, rank: int, folder: Path) -> None:
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))
     path = folder / f"{rank}" / "model.pt"  # each rank has a file of its own, which tells who saves
     path.parent.mkdir()
-    record: dict[str, object] = {}
+    record: dict[str, object] = {"correct": correct}
     try:
-        answer = finish(model, torch.tensor([COUNTS[rank]]), rank, str(path))
+        answer = finish(model, torch.tensor([float(correct)]), rank, str(path))
         record["answer"] = answer if answer is None or isinstance(answer, str) else float(answer)
     except Exception as error:  # noqa: BLE001 whatever the learner's code raises
         words = str(error).lower()
@@ -53,14 +55,15 @@ def _rank(finish, rank: int, folder: Path) -> None:
 
 
 @lru_cache(maxsize=1)
-def both(finish) -> tuple[tuple[dict, ...], dict | None]:
+def both(finish) -> tuple[tuple[dict[str, Any], ...], dict[str, Any] | None]:
     """Run the ranks; return what each recorded, and the names of what is in the saved file."""
     import torch  # once, before the processes are forked
 
     with tempfile.TemporaryDirectory(prefix="ranks-") as name:
         folder, fork = Path(name), multiprocessing.get_context("fork")
         ranks = [
-            fork.Process(target=_rank, args=(finish, rank, folder), daemon=True) for rank in range(RANKS)
+            fork.Process(target=_rank, args=(finish, rank, correct, folder), daemon=True)
+            for rank, correct in enumerate(random.sample(range(1, MOST), RANKS))
         ]
         for process in ranks:
             process.start()
@@ -89,9 +92,14 @@ def ends(finish):
 
 @EXERCISE.check("both ranks return the sum over the ranks")
 def sums(finish):
-    for rank, record in enumerate(both(finish)[0]):
-        if record["answer"] != sum(COUNTS):
-            raise NotYet(f"rank {rank} returns {describe(record['answer'])}, and should return {sum(COUNTS)}")
+    records = both(finish)[0]
+    counts = [record["correct"] for record in records]
+    for rank, record in enumerate(records):
+        if record["answer"] != sum(counts):
+            raise NotYet(
+                f"the ranks have {' and '.join(map(str, counts))}: rank {rank} returns "
+                f"{describe(record['answer'])}, and should return {float(sum(counts))}"
+            )
 
 
 @EXERCISE.check("one rank saves")

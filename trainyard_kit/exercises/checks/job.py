@@ -1,14 +1,27 @@
 """01: an Indexed Job of three pods, two at a time, each of which prints its number. It is really run."""
 
 import copy
+from typing import Any
 
+from kitlib.errors import WaitTimeout
 from kitlib.k8s import logs, names
+from kitlib.k8s import pods as pod_states
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 from trainyard_kit.exercises.checklist import Exercise, NotYet
 from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run, expect
 
 SECONDS = 90
+CANNOT_START = {
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "ErrImagePull",
+    "ImageInspectError",
+    "ImagePullBackOff",
+    "InvalidImageName",
+    "RunContainerError",
+}  # of a kubelet: what it tries again without end
 EXERCISE = Exercise("job", "cluster")
 
 
@@ -64,45 +77,56 @@ def runs(job, cluster):
     cluster.kube.create(item)
     try:
         pods = _ended(cluster.kube, name)
-        said = [[line.text for line in logs.read(cluster.kube, pod)] for pod in pods]
+        lines = [[line.text for line in logs.read(cluster.kube, pod)] for pod in pods]
     finally:
         cluster.kube.delete("Job", name)
-    if sorted(said) != [["0"], ["1"], ["2"]]:
-        raise NotYet(f"the pods print {said}: print only the variable JOB_COMPLETION_INDEX, by a shell")
+    if sorted(lines) != [["0"], ["1"], ["2"]]:
+        raise NotYet(f"the pods print {lines}: print only the variable JOB_COMPLETION_INDEX, by a shell")
 
 
-def _ended(kube, name: str) -> list[dict]:
-    """Wait for the end of the Job; return its pods."""
+def _ended(kube, name: str) -> list[dict[str, Any]]:
+    """Wait for the end of the Job; return its pods.
+
+    Raises:
+        NotYet: It fails, a container of it cannot start, or it takes too long.
+    """
     labels = f"batch.kubernetes.io/job-name={name}"
     states = watch_objects(
         kube, WatchSpec("Job", fields=f"metadata.name={name}"), WatchSpec("Pod", labels=labels)
     )
 
     def conditions(state) -> dict[str, str]:
-        found = [
-            condition
-            for job in state["Job"].values()
-            for condition in job.get("status", {}).get("conditions", ())
-        ]
         return {
             condition["type"]: condition.get("message", "")
-            for condition in found
+            for job in state["Job"].values()
+            for condition in job.get("status", {}).get("conditions", ())
             if condition["status"] == "True"
         }
 
     def describe(state) -> str:
-        return ", ".join(f"{pod['status']['phase']}" for pod in state["Pod"].values()) or "no pods"
+        waits = filter(None, map(pod_states.why, state["Pod"].values()))
+        return next(waits, "") or ", ".join(map(pod_states.status_word, state["Pod"].values())) or "no pods"
 
-    what, about = "the Job of the exercise", f"job/{name}"
-    ended = wait(
-        states,
-        until=lambda state: {"Complete", "Failed"} & set(conditions(state)),
-        timeout=SECONDS,
-        what=what,
-        about=about,
-        describe=describe,
-        resume="look at its pods: kubectl describe pods",
-    )
+    def unable(state) -> str:
+        """Say why a container of it cannot start."""
+        waiting = [pod for pod in state["Pod"].values() if pod_states.status_word(pod) in CANNOT_START]
+        return pod_states.why(waiting[0]) if waiting else ""
+
+    try:
+        ended = wait(
+            states,
+            until=lambda state: {"Complete", "Failed"} & set(conditions(state)) or unable(state),
+            timeout=SECONDS,
+            what="the Job of the exercise",
+            about=f"job/{name}",
+            describe=describe,
+            resume="kit.check again",
+        )
+    except WaitTimeout as error:
+        raise NotYet(f"its pods have not ended: {error.what}") from None
+    if reason := unable(ended):
+        raise NotYet(f"a container cannot start: {reason}")
     if "Failed" in conditions(ended):
-        raise NotYet(f"the Job fails: {conditions(ended)['Failed'] or 'its pods do not succeed'}")
+        reasons = filter(None, map(pod_states.why, ended["Pod"].values()))
+        raise NotYet(f"the Job fails: {next(reasons, '') or conditions(ended)['Failed']}")
     return list(ended["Pod"].values())

@@ -68,7 +68,8 @@ def accuracy(optimizer, staleness: int) -> float:
         gradients = dict(zip(names, torch.autograd.grad(loss, older[0]), strict=True))
         for server in servers:
             parts = [
-                torch.cat([gradients[one.name].flatten() for one in group.members]) for group in server.groups
+                torch.cat([gradients[member.name].flatten() for member in group.members])
+                for group in server.groups
             ]
             version = max(0, server.version - len(older) + 1)
             server.push(
@@ -82,41 +83,41 @@ def accuracy(optimizer, staleness: int) -> float:
 def returns(optimizer):
     import torch
 
-    found = optimizer(list(network().parameters()))
-    if not isinstance(found, torch.optim.Optimizer):
+    returned = optimizer(list(network().parameters()))
+    if not isinstance(returned, torch.optim.Optimizer):
         raise NotYet(
-            f"it returns {describe(found)}, and should return an optimizer, such as torch.optim.SGD(…)"
+            f"it returns {describe(returned)}, and should return an optimizer, such as torch.optim.SGD(…)"
         )
 
 
 @EXERCISE.check("it updates the parameters that it is given, and all of them", essential=True)
 def updates(optimizer):
-    given = list(network().parameters())
-    held = [param for group in optimizer(given).param_groups for param in group["params"]]
-    if {id(parameter) for parameter in held} != {id(parameter) for parameter in given}:
+    parameters = list(network().parameters())
+    updated = [param for group in optimizer(parameters).param_groups for param in group["params"]]
+    if {id(parameter) for parameter in updated} != {id(parameter) for parameter in parameters}:
         raise NotYet("a server calls it with its own part of the model: pass on exactly these parameters")
 
 
 @EXERCISE.check("a checkpoint can save and restore its state")
 def state(optimizer):
-    made = optimizer(list(network().parameters()))
-    made.load_state_dict(made.state_dict())
+    built = optimizer(list(network().parameters()))
+    built.load_state_dict(built.state_dict())
 
 
 @EXERCISE.check("it learns from fresh gradients")
 def fresh(optimizer):
-    found = accuracy(optimizer, 0)
-    if found < ACCURACY:
+    measured = accuracy(optimizer, 0)
+    if measured < ACCURACY:
         raise NotYet(
-            f"{found:.0%} are right after {UPDATES} updates, not {ACCURACY:.0%}: is the rate too low?"
+            f"{measured:.0%} are right after {UPDATES} updates, not {ACCURACY:.0%}: is the rate too low?"
         )
 
 
 @EXERCISE.check(f"it learns from gradients that are {STALE} updates old")
 def stale(optimizer):
-    found = accuracy(optimizer, STALE)
-    if found < ACCURACY:
+    measured = accuracy(optimizer, STALE)
+    if measured < ACCURACY:
         raise NotYet(
-            f"{found:.0%} are right, and should be {ACCURACY:.0%}: workers repeat a step until they see its "
-            "effect, and momentum repeats it once more; make steps smaller, and leave momentum out"
+            f"{measured:.0%} are right, and should be {ACCURACY:.0%}: workers repeat a step until they see "
+            "its effect, and momentum repeats it once more; make steps smaller, and leave momentum out"
         )

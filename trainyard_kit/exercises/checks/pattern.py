@@ -30,6 +30,7 @@ loading 700 batches from /data
 """
 TRAINED = {50: 1.8412, 100: 0.92071, 150: 0.7714}
 TRAINED_LONGER = {9050: 0.04, 10050: 0.0035}
+LONGEST = 1000  # characters of a pattern that is looked at
 
 
 def found(pattern: str, text: str = SHOWN) -> list[dict[str, object]]:
@@ -50,7 +51,7 @@ def unescaped(pattern: str) -> str:
         >>> unescaped(r"[train] it (?P<step>\\d+) | nll")
         '; [train] means one of the letters t, r, a, i, n: write \\\\[train\\\\]; | means "or": write \\\\|'
     """
-    words = ""
+    words, pattern = "", pattern[:LONGEST]
     for letters in re.findall(r"(?<!\\)\[([a-z]{3,})\\?\]", pattern):
         words += f"; [{letters}] means one of the letters {', '.join(dict.fromkeys(letters))}"
         words += rf": write \[{letters}\]"

@@ -25,9 +25,9 @@ def accepted(priority_class, cluster):
 @EXERCISE.check("its pods come before those of low, and after those of high")
 def between(priority_class, cluster):
     low, high = (cluster.kube.get("PriorityClass", name)["value"] for name in ("low", "high"))
-    found = priority_class.get("value", 0)
-    if not low < found < high:
-        raise NotYet(f"value is {describe(found)}, and should be between {low} and {high}")
+    value = priority_class.get("value", 0)
+    if not low < value < high:
+        raise NotYet(f"value is {describe(value)}, and should be between {low} and {high}")
 
 
 @EXERCISE.check("its pods wait for a place, and evict nobody")

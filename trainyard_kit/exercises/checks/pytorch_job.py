@@ -1,5 +1,7 @@
 """09: a PyTorchJob from a Deployment. The operator's CRD and its webhook judge it, in a dry run."""
 
+from typing import Any
+
 from trainyard_kit.exercises.checklist import UNTOUCHED, Exercise, NotYet, describe, field
 from trainyard_kit.exercises.manifests import check_kind, dry_run, expect
 
@@ -7,7 +9,7 @@ REPLICAS = "spec.pytorchReplicaSpecs"
 EXERCISE = Exercise("job", "deployment", "cluster")
 
 
-def containers(job: dict) -> list[dict]:
+def containers(job: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the first container of the master and of the workers."""
     return [field(job, f"{REPLICAS}.{role}.template.spec.containers.0") for role in ("Master", "Worker")]
 
@@ -21,9 +23,9 @@ def kind(job, deployment, cluster):
 
 @EXERCISE.check("it has a Master and Workers with a pod template each", essential=True)
 def replicas(job, deployment, cluster):
-    found = field(job, REPLICAS)
-    if not isinstance(found, dict) or set(found) != {"Master", "Worker"}:
-        words = ", ".join(found) if isinstance(found, dict) else describe(found)
+    specs = field(job, REPLICAS)
+    if not isinstance(specs, dict) or set(specs) != {"Master", "Worker"}:
+        words = ", ".join(specs) if isinstance(specs, dict) else describe(specs)
         raise NotYet(f"{REPLICAS} has {words or 'nothing'}, and should have Master and Worker")
     containers(job)
 
@@ -61,5 +63,5 @@ def same(job, deployment, cluster):
 @EXERCISE.check("a rank that fails is not restarted alone")
 def restarts(job, deployment, cluster):
     for role in ("Master", "Worker"):
-        found = field(job, f"{REPLICAS}.{role}").get("restartPolicy")
-        expect(found, "Never", f"{role}.restartPolicy")
+        policy = field(job, f"{REPLICAS}.{role}").get("restartPolicy")
+        expect(policy, "Never", f"{role}.restartPolicy")

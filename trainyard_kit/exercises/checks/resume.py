@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from torch.distributed.fsdp import fully_shard
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, explain
 
 BEFORE, NOW, STEPS, SECONDS = 4, 2, 3, 30
+FIRST_RATE, LAST_RATE = 0.05, 0.02  # a schedule has changed it: no tensor, so loading alone leaves it out
 LEFT_ALONE = re.compile("[Tt]imed out|(?:closed|reset) by peer|gloo/transport")  # gloo, of one that left
 STUB = '''
 def resume(model, optimizer, folder):
@@ -38,7 +40,7 @@ def build(seed: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for part in (model[0], model[2], model):
         fully_shard(part, mesh=mesh)
-    return model, torch.optim.AdamW(model.parameters(), 0.05)
+    return model, torch.optim.AdamW(model.parameters(), FIRST_RATE)
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> None:
@@ -60,11 +62,13 @@ def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [moment.full_tensor().clone() for moment in both]
 
 
-def interrupted(folder: Path) -> dict:
+def interrupted(folder: Path) -> dict[str, Any]:
     """Train, save, and take the step after that."""
     model, optimizer = build(seed=1)
     for number in range(STEPS):
         step(model, optimizer, number)
+    for group in optimizer.param_groups:
+        group["lr"] = LAST_RATE
     saved, state = get_state_dict(model, optimizer)
     checkpoint.save({"model": saved, "optimizer": state, "step": STEPS}, checkpoint_id=folder)
     found = {"weights": weights(model), "moments": moments(optimizer)}
@@ -72,32 +76,32 @@ def interrupted(folder: Path) -> dict:
     return found | {"next": weights(model)}
 
 
-def resumed(resume: Callable, folder: Path) -> dict:
+def resumed(resume: Callable[..., Any], folder: Path) -> dict[str, Any]:
     """Let the learner's function load what was saved, and take the step after that."""
     model, optimizer = build(seed=2)
     returned = resume(model, optimizer, str(folder))
     kind = "step" if type(returned) is int else "other"
-    found = {kind: returned if kind == "step" else describe(returned)}
-    found |= {"weights": weights(model), "moments": moments(optimizer)}
+    state = {kind: returned if kind == "step" else describe(returned)}
+    state |= {"weights": weights(model), "moments": moments(optimizer)}
     step(model, optimizer, STEPS)
-    return found | {"next": weights(model)}
+    return state | {"next": weights(model)}
 
 
-def _rank(rank: int, ranks: int, function: Callable, folder: Path) -> None:
+def _rank(rank: int, ranks: int, function: Callable[..., Any], folder: Path) -> None:
     torch.set_num_threads(1)
     meet = f"file://{folder}/meet-{ranks}"
     dist.init_process_group(
         "gloo", init_method=meet, rank=rank, world_size=ranks, timeout=timedelta(seconds=SECONDS)
     )
     try:
-        found = function()
+        outcome = function()
     except BaseException as error:  # noqa: BLE001 CheckpointException is no Exception
-        found = {"error": explain(error)}
-    torch.save(found, folder / f"{ranks}-{rank}.part")
+        outcome = {"error": explain(error)}
+    torch.save(outcome, folder / f"{ranks}-{rank}.part")
     (folder / f"{ranks}-{rank}.part").rename(folder / f"{ranks}-{rank}")
 
 
-def on_ranks(ranks: int, function: Callable, folder: Path) -> list[dict]:
+def on_ranks(ranks: int, function: Callable[..., Any], folder: Path) -> list[dict[str, Any]]:
     """Call a function on so many ranks."""
     fork = multiprocessing.get_context("fork")
     processes = [fork.Process(target=_rank, args=(rank, ranks, function, folder)) for rank in range(ranks)]
@@ -105,24 +109,24 @@ def on_ranks(ranks: int, function: Callable, folder: Path) -> list[dict]:
         process.start()
     for process in processes:
         process.join(SECONDS)
-    found = [torch.load(path, weights_only=True) for path in sorted(folder.glob(f"{ranks}-?"))]
+    outcomes = [torch.load(path, weights_only=True) for path in sorted(folder.glob(f"{ranks}-?"))]
     for process in processes:  # all before one is waited for: gloo aborts a rank that another has left
         process.kill()
     for process in processes:
         process.join()
-    errors = [result["error"] for result in found if "error" in result]
+    errors = [result["error"] for result in outcomes if "error" in result]
     reasons = [error for error in errors if not LEFT_ALONE.search(error)]  # of the rank that left, if one did
     if reasons:
         raise NotYet(reasons[0])
-    if errors or len(found) < ranks:
+    if errors or len(outcomes) < ranks:
         raise NotYet(
             "a rank waits for another: all ranks call get_state_dict, checkpoint.load and set_state_dict"
         )
-    return found
+    return outcomes
 
 
 @lru_cache(maxsize=1)
-def saved() -> tuple[tempfile.TemporaryDirectory, dict]:
+def saved() -> tuple[tempfile.TemporaryDirectory[str], dict[str, Any]]:
     """Return the folder with the checkpoint of four ranks, and what they had."""
     importlib.import_module("torch._dynamo")  # what fully_shard imports: once, not on each rank
     folder = tempfile.TemporaryDirectory(prefix="exercise-")
@@ -131,16 +135,18 @@ def saved() -> tuple[tempfile.TemporaryDirectory, dict]:
 
 
 @lru_cache(maxsize=1)
-def run(resume: Callable) -> tuple[dict, list[dict]]:
+def run(resume: Callable[..., Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return what four ranks saved, and what each of two has after the learner's function."""
     folder, before = saved()
-    with tempfile.TemporaryDirectory(prefix="exercise-") as own:
-        return before, on_ranks(NOW, lambda: resumed(resume, Path(folder.name, "checkpoint")), Path(own))
+    with tempfile.TemporaryDirectory(prefix="exercise-") as folder_name:
+        return before, on_ranks(
+            NOW, lambda: resumed(resume, Path(folder.name, "checkpoint")), Path(folder_name)
+        )
 
 
 def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
     return len(ours) == len(theirs) and all(
-        torch.allclose(one, other, atol=1e-5) for one, other in zip(ours, theirs, strict=True)
+        torch.allclose(first, second, atol=1e-5) for first, second in zip(ours, theirs, strict=True)
     )
 
 
@@ -167,12 +173,14 @@ def loads_moments(resume):
 def returns_step(resume):
     for rank in run(resume)[1]:
         if rank.get("step") != STEPS:
-            found = rank.get("step", rank.get("other"))
-            raise NotYet(f"it returns {found} where step {STEPS} comes next: load the key step, an int")
+            step = rank.get("step", rank.get("other"))
+            raise NotYet(f"it returns {step} where step {STEPS} comes next: load the key step, an int")
 
 
 @EXERCISE.check("the next step is that of a run without an interruption", last=True)
 def goes_on(resume):
     before, now = run(resume)
     if not all(same(rank["next"], before["next"]) for rank in now):
-        raise NotYet("after the next step the weights differ: is the learning rate as it was?")
+        raise NotYet(
+            "after the next step the weights differ: set_state_dict puts the learning rate back, too"
+        )

@@ -5,12 +5,14 @@ Standard library only. It reads no configuration, and its ``Server`` header says
 """
 
 import http.server
+import io
 import os
 import signal
 import socket
 import socketserver
 import sys
 import time
+from typing import BinaryIO
 
 ROOT = os.environ.get("NGINX_ROOT", "/usr/share/nginx/html")
 WELCOME = b"""<!DOCTYPE html>
@@ -27,10 +29,12 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "trainyard-static", ""
 
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments, directory=ROOT)
+    def __init__(
+        self, request: socket.socket, client: tuple[str, int], server: socketserver.BaseServer
+    ) -> None:
+        super().__init__(request, client, server, directory=ROOT)
 
-    def send_head(self):
+    def send_head(self) -> io.BytesIO | BinaryIO | None:
         if self.path == "/" and not os.path.exists(os.path.join(ROOT, "index.html")):
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
@@ -41,12 +45,12 @@ class Handler(http.server.SimpleHTTPRequestHandler):
             return None
         return super().send_head()
 
-    def list_directory(self, path: str) -> None:
+    def list_directory(self, path: str | os.PathLike[str]) -> None:
         # nginx shows no directories unless it is told to.
         self.send_error(403, "Forbidden")
 
     def end_headers(self) -> None:
-        lengths = [line for line in self._headers_buffer if line.startswith(b"Content-Length:")]
+        lengths = [line for line in self._headers_buffer if line.startswith(b"Content-Length:")]  # type: ignore[attr-defined]
         self._sent = lengths[-1].partition(b":")[2].strip().decode() if lengths else "0"
         super().end_headers()
 

@@ -1,0 +1,25 @@
+"""A Job of one pod that runs ``true``, from its creation to its condition Complete: what a short run costs.
+
+All sides have the same Job controller, which looks at its pods in batches of a second. With batches of
+50 ms, a Job that fails deletes its other pods before their launchers have said which rank was killed.
+"""
+
+from bench.lab import KUBELET, KWOK, Lab
+from bench.measures.many_pods import job_seconds
+from bench.results import Limit, Result
+from bench.sampling import alternate, percentile
+
+JOBS, QUICK_JOBS = 12, 4
+SECONDS = Limit(0.25, of="value", unit="s")
+
+
+def measure(lab: Lab) -> list[Result]:
+    """Run one Job after the other, a series on each side in turns."""
+    count = QUICK_JOBS if lab.quick else JOBS
+    sides = {
+        side: lambda kube=kube: percentile([job_seconds(lab, kube, 1) for _ in range(count)], 50)
+        for side, kube in lab.kubes().items()
+        if side != KWOK
+    }
+    what = f"Job of one `true` → Complete, median of {count}"
+    return lab.compare(alternate(sides, lab.rounds), what=what, unit="s", limits={KUBELET: SECONDS})

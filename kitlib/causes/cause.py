@@ -1,0 +1,158 @@
+"""A cause: why a run has failed, waits or hangs; and a diagnosis, which is a run's causes in order. Pure."""
+
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from kitlib.causes.collectives import last_calls
+from kitlib.causes.processes import RankState
+from kitlib.display.tables import printable
+from kitlib.k8s.pods import display_name
+
+if TYPE_CHECKING:
+    from kitlib.widgets.plots import Picture
+
+# How sure a rule is: the API or the node says so; the evidence fits best; it may be the reason.
+CERTAIN, LIKELY, POSSIBLE = 3, 2, 1
+CONSEQUENCE = 0  # of something else: listed only where no rule finds what it follows from
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """Why something failed, waits or hangs.
+
+    Attributes:
+        kind: The kind of cause in one word, as `docs/why.md` lists it: ``OOMKilled``, ``Unschedulable`` …
+        who: Rank, pod, container or node: ``rank 1``, ``pod digits-1``, ``node node-2``.
+        what: What happened to it, as a clause: ``was killed for its memory``.
+        fix: What to do: a command that works here, or a change.
+        evidence: Of the API, the node or the log: an event, an exit code, the last lines, a stack.
+        ruled_out: What it is not, and the consequences that look like causes.
+        certainty: `CERTAIN`, `LIKELY`, `POSSIBLE` or `CONSEQUENCE`.
+        time: When it happened, RFC 3339; empty where no clock says so.
+        rank: The rank, or the replica of a parameter server.
+        detail: Lines to read in full: a traceback, or the last lines of a log.
+    """
+
+    kind: str
+    who: str
+    what: str
+    fix: str
+    evidence: tuple[str, ...] = ()
+    ruled_out: tuple[str, ...] = ()
+    certainty: int = LIKELY
+    time: str = ""
+    rank: int | str | None = None
+    detail: str = ""
+
+    @property
+    def line(self) -> str:
+        """Who and what, in one line."""
+        return " ".join(f"{self.who} {self.what}".split())
+
+    def __str__(self) -> str:
+        return printable("\n".join(f"{name}{text}" for name, text in self._parts()))
+
+    __repr__ = __str__
+
+    def _parts(self) -> list[tuple[str, str]]:
+        parts = [("", self.line)]
+        parts += [("  evidence: ", text.replace("\n", "\n            ")) for text in self.evidence]
+        parts += [("  not:      ", text) for text in self.ruled_out]
+        return [*parts, ("  try:      ", self.fix)] if self.fix else parts
+
+    def _repr_html_(self) -> str:
+        pre = "style='white-space:pre-wrap'"
+        items = (
+            f"<dt>{escape(name.strip(' :'))}</dt><dd {pre}>{escape(printable(text))}</dd>"
+            for name, text in self._parts()[1:]
+        )
+        return f"<b>{escape(printable(self.line))}</b><dl style='margin:0 0 1em 1em'>{''.join(items)}</dl>"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a run is as it is.
+
+    Attributes:
+        about: The run.
+        status: Its status, in words.
+        causes: The most certain and earliest first; empty if nothing is wrong.
+        unread: What was not looked at, and why: what this user may not read, ranks without collectives.
+        ranks: Where the ranks of a running run are, if somebody looked.
+
+    Example:
+        >>> run.why()
+        Failed: rank 1 was killed for its memory (OOMKilled)
+          evidence: container pytorch of pod digits-1: exit code 137, OOMKilled; its limit is 256Mi
+          not:      rank 0 lost its connection to another rank: a consequence
+          try:      memory="512Mi", or smaller batches
+    """
+
+    about: str
+    status: str
+    causes: tuple[Cause, ...] = ()
+    unread: tuple[str, ...] = ()
+    ranks: tuple[RankState, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.causes)
+
+    @property
+    def first(self) -> Cause | None:
+        """The first cause; None if nothing is wrong."""
+        return self.causes[0] if self.causes else None
+
+    @property
+    def line(self) -> str:
+        """The first cause in one line; empty if nothing is wrong."""
+        return self.causes[0].line if self.causes else ""
+
+    def plot(self) -> "Picture | None":
+        """Draw where the ranks of a hang are: the last collectives of each; None if no rank has told.
+
+        Example:
+            >>> run.why().plot().save("hang.png")
+        """
+        from kitlib.widgets.collectives_plot import (
+            RankRow,
+            plot_collectives,
+        )  # matplotlib takes half a second
+
+        waiting = [state.pending for state in self.ranks if state.pending]
+        if not waiting:
+            return None
+        first = max(
+            waiting, key=lambda call: sum(call_of_peer.group == call.group for call_of_peer in waiting)
+        )
+        rows = []
+        for state in self.ranks:
+            calls = last_calls(state, first.group)
+            pending = frozenset(number for number, call in calls.items() if call.is_pending)
+            ops = {number: call.op for number, call in calls.items()}
+            place = "paused" if state.state in "Tt" else state.place
+            rows.append(RankRow(display_name(state.rank), ops, pending, place))
+        return plot_collectives(rows, group=first.group_name, title=self.line)
+
+    def json(self) -> dict[str, Any]:
+        """Convert it into what JSON can carry."""
+        return asdict(self)
+
+    def __repr__(self) -> str:
+        phase = self.status.partition(":")[0]
+        if not self.causes:
+            return printable(f"nothing is wrong: {self.status}")
+        texts = [f"{phase}: {self.causes[0]}", *(f"also: {cause}" for cause in self.causes[1:])]
+        return printable("\n".join(texts))
+
+    def _repr_html_(self) -> str:
+        if not self.causes:
+            return f"<em>nothing is wrong: {escape(printable(self.status))}</em>"
+        phase = self.status.partition(":")[0]
+        picture = self.plot()
+        image = (
+            f'<img alt="{escape(picture.words)}" src="data:image/png;base64,{picture.bundle()["image/png"]}">'
+            if picture
+            else ""
+        )
+        return f"<p>{escape(phase)}</p>" + "".join(cause._repr_html_() for cause in self.causes) + image

@@ -1,0 +1,97 @@
+"""Collecting facts from the API, with whatever rights this user has.
+
+A kind that may not be read, or that the cluster lacks, is missing from the facts, and never an error.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+
+from kitlib.causes.facts import Facts, RankState, in_order
+from kitlib.display.tracebacks import Line
+from kitlib.errors import KitError
+from kitlib.k8s.client import Kube
+from kitlib.k8s.events import NODES_NAMESPACE
+from kitlib.k8s.manifests import Object
+
+# Of the namespace and the cluster, those that can be the reason why a pod does not run.
+KINDS = (
+    "Pod",
+    "Job",
+    "ReplicaSet",
+    "PersistentVolumeClaim",
+    "PersistentVolume",
+    "StorageClass",
+    "ResourceQuota",
+    "LimitRange",
+    "Node",
+    "NetworkPolicy",
+    "PriorityClass",
+    "Service",
+    "ServiceAccount",
+)
+
+
+def collect(
+    kube: Kube,
+    *,
+    run: str,
+    main: Object | None,
+    pods: Sequence[Object],
+    logs: Mapping[int | str, Sequence[Line]],
+    kinds: Iterable[str] = KINDS,
+    phase: str = "",
+    processes: Sequence[RankState] = (),
+    hang_seconds: float = 0.0,
+) -> Facts:
+    """Read the facts about a run.
+
+    Args:
+        kube: The cluster's API.
+        run: The run's name.
+        main: The object that makes its pods.
+        pods: Its pods; deleted ones as they were.
+        logs: The lines of its ranks.
+        kinds: The kinds to read beside them.
+        phase: Of the run, as in `Facts`, and so are the next.
+        processes: What each rank's process does.
+        hang_seconds: For how long no rank has written a line.
+    """
+    missing: dict[str, str] = {}
+    objects = {kind: _read(kube, kind, missing) for kind in kinds}
+    objects["Namespace"] = _one(kube, "Namespace", kube.namespace, missing)
+    events = _read(kube, "Event", missing)
+    if kube.namespace != NODES_NAMESPACE:
+        nodes = kube.within(NODES_NAMESPACE)
+        events += _read(nodes, "Event", missing, as_kind="Event of nodes", fields="involvedObject.kind=Node")
+    return Facts(
+        run=run,
+        main=main,
+        pods=tuple(pods),
+        objects=objects,
+        events=in_order(events),
+        logs=logs,
+        missing=missing,
+        now=datetime.now(UTC),
+        phase=phase,
+        processes=processes,
+        hang_seconds=hang_seconds,
+    )
+
+
+def _read(
+    kube: Kube, kind: str, missing: dict[str, str], *, as_kind: str = "", fields: str = ""
+) -> list[Object]:
+    try:
+        return [{"kind": kind, **item} for item in kube.get_all(kind, fields=fields)]
+    except KitError as error:
+        missing[as_kind or kind] = error.what
+        return []
+
+
+def _one(kube: Kube, kind: str, name: str, missing: dict[str, str]) -> list[Object]:
+    try:
+        item = kube.find(kind, name)
+    except KitError as error:
+        missing[kind] = error.what
+        return []
+    return [] if item is None else [{"kind": kind, **item}]

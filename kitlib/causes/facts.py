@@ -1,0 +1,113 @@
+"""Facts: what is known of a run, its namespace and its nodes, from which rules find causes. Pure data.
+
+`collect` reads them from the API. A kind that this user may not read is missing, which is a fact as well.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from kitlib.causes.processes import RankState
+from kitlib.display.tables import parse_time
+from kitlib.display.tracebacks import Line, time_key
+from kitlib.k8s import job_kinds, pods
+from kitlib.k8s.manifests import Object
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known.
+
+    Attributes:
+        run: The run's name.
+        main: The object that makes its pods; None where it is gone, or not on a cluster.
+        pods: Its pods that train: of each rank the newest, as it is, or as it was when it was deleted.
+        objects: Other objects of the namespace and the cluster, by kind; every one has its ``kind``.
+        events: Events of the namespace and about nodes, oldest first.
+        logs: Lines of each rank, or of each replica of parameter servers.
+        processes: Of a run that writes nothing any more, what each rank's process does.
+        hang_seconds: For how long no rank has written a line, where somebody measured it.
+        missing: Kinds that this user may not read, and why.
+        now: The time, by the API server's clock where it is known.
+        phase: Of the run: ``Pending``, ``Running``, ``Succeeded``, ``Failed`` or ``Deleted``.
+    """
+
+    run: str = ""
+    main: Object | None = None
+    pods: Sequence[Object] = ()
+    objects: Mapping[str, Sequence[Object]] = field(default_factory=dict)
+    events: Sequence[Object] = ()
+    logs: Mapping[int | str, Sequence[Line]] = field(default_factory=dict)
+    processes: Sequence[RankState] = ()
+    hang_seconds: float = 0.0
+    missing: Mapping[str, str] = field(default_factory=dict)
+    now: datetime = field(default_factory=lambda: datetime.now(UTC))
+    phase: str = ""
+
+    def of(self, kind: str) -> Sequence[Object]:
+        """List the objects of a kind, of all runs."""
+        return self.objects.get(kind, ())
+
+    def find(self, kind: str, name: str) -> Object | None:
+        """Find an object by its kind and name; None if there is none, or it may not be read."""
+        return next((item for item in self.of(kind) if item["metadata"]["name"] == name), None)
+
+    def events_of(self, *items: Object | None, reason: str = "") -> list[Object]:
+        """List the Events about objects, by their uids or else kinds and names; oldest first."""
+        about = [item for item in items if item is not None]
+        uids = {item["metadata"]["uid"] for item in about if item["metadata"].get("uid")}
+        named = {(item.get("kind", "Pod"), item["metadata"]["name"]) for item in about}
+        return [
+            event
+            for event in self.events
+            if reason in ("", event.get("reason"))
+            and (
+                event["involvedObject"]["uid"] in uids
+                if uids and event["involvedObject"].get("uid")
+                else (event["involvedObject"].get("kind"), event["involvedObject"].get("name")) in named
+            )
+        ]
+
+    @property
+    def wanted(self) -> int:
+        """The pods of the complete run; without a main object those that there are."""
+        return len(self.pods) if self.main is None else job_kinds.wanted(self.main)
+
+    @property
+    def creators(self) -> list[Object]:
+        """The objects on whose behalf pods are created: the main one, and those that it owns."""
+        own = [] if self.main is None else [self.main]
+        owners = {item["metadata"].get("uid") for item in own} - {None}
+        below = [
+            item
+            for kind in ("Job", "JobSet", "ReplicaSet", "StatefulSet", "Deployment")
+            for item in self.of(kind)
+            if item["metadata"].get("labels", {}).get("jobset.sigs.k8s.io/jobset-name") == self.run
+            or any(owner.get("uid") in owners for owner in item["metadata"].get("ownerReferences") or [])
+        ]
+        return own + [item for item in below if item["metadata"].get("uid") not in owners]
+
+    def lines_of(self, pod: Object) -> Sequence[Line]:
+        """List the log lines of a pod of the run."""
+        return self.logs.get(pods.replica_id(pod), ())
+
+    def seconds_since(self, time: str | None) -> float:
+        """Count the seconds since a time of the API; 0 for none."""
+        began = parse_time(time or None)
+        return 0.0 if began is None else (self.now - began).total_seconds()
+
+
+def event_time(event: Object) -> str:
+    """Find when an Event last happened: RFC 3339."""
+    series = event.get("series") or {}
+    return (
+        series.get("lastObservedTime")
+        or event.get("lastTimestamp")
+        or event.get("eventTime")
+        or event["metadata"].get("creationTimestamp", "")
+    )
+
+
+def in_order(events: Iterable[Object]) -> list[Object]:
+    """Sort Events by their times, oldest first."""
+    return sorted(events, key=lambda event: time_key(event_time(event)))

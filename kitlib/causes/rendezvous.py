@@ -1,0 +1,101 @@
+"""Ranks that do not meet: which of them keeps the others in ``init_process_group``. Pure.
+
+Each waits there until all of its world have come. Rank, world size and address are the variables of torch's
+own function, as the rank answers them; a rank that has not come yet does not answer.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from kitlib.causes.processes import COMPUTES, Joining, RankState
+
+ENVIRONMENT = "init_process_group() without arguments reads what the launcher has set"
+SLEEPS = "nanosleep"  # in the kernel, of time.sleep
+RUNS = "run.logs() shows what it did; as many nodes= and processes_per_node= as the program waits for"
+
+
+class Obstacle(NamedTuple):
+    """Why ranks do not meet.
+
+    Attributes:
+        ranks: Who is the reason; numbers of ranks that have no process are among them.
+        kind: The kind of cause.
+        what: A clause of one rank, ``is in …``.
+        fix: What to do.
+    """
+
+    ranks: list[int | str]
+    kind: str
+    what: str
+    fix: str
+
+
+def obstacles(states: Sequence[RankState]) -> Iterator[Obstacle]:
+    """Find what keeps ranks in ``init_process_group``: the first reason that holds."""
+    joining = {state.rank: state.joining for state in states if state.joining}
+    if not joining:
+        return
+    for find in (_sizes, _addresses, _duplicates, _absent):
+        if rows := [*find(states, joining)]:
+            yield from rows
+            return
+
+
+def _sizes(states: Sequence[RankState], joining: dict[int | str, Joining]) -> Iterator[Obstacle]:
+    """Find ranks that wait for another number of ranks than there are."""
+    started = max((state.world_size for state in states), default=0)
+    other = {rank: own.world_size for rank, own in joining.items() if started not in (0, own.world_size)}
+    for size in sorted(set(other.values())):
+        ranks = [rank for rank in other if other[rank] == size]
+        what = f"is in init_process_group for a world size of {size}, and the run has {started} ranks"
+        yield Obstacle(ranks, "WorldSize", what, f"world_size={started}; {ENVIRONMENT}")
+
+
+def _addresses(states: Sequence[RankState], joining: dict[int | str, Joining]) -> Iterator[Obstacle]:
+    """Find ranks that wait at another address than rank 0: at one where no store is, or at themselves."""
+    places = {rank: own.address for rank, own in joining.items() if own.address}
+    local = [rank for rank, place in places.items() if rank != 0 and place.startswith(("localhost:", "127."))]
+    odd = local or [rank for rank in places if rank != 0]
+    if not odd:
+        return
+    place = places[odd[0]]
+    ranks = [rank for rank in odd if places[rank] == place]
+    what = f"is in init_process_group, and finds no store of rank 0 at {place}"
+    if local:
+        what += " (of each pod its own)"
+    elif 0 in places and places[0] != place:
+        what += f": rank 0 waits at {places[0]}"
+    elif 0 not in places and any(state.rank == 0 and not state.joining for state in states):
+        what += ": rank 0 has not made it yet"
+    fix = f"one MASTER_ADDR and MASTER_PORT for all ranks, those of rank 0's pod; {ENVIRONMENT}"
+    yield Obstacle(ranks, "MasterAddress", what, fix)
+
+
+def _duplicates(states: Sequence[RankState], joining: dict[int | str, Joining]) -> Iterator[Obstacle]:
+    """Find ranks that say that they are another."""
+    for rank, own in joining.items():
+        if isinstance(rank, int) and own.rank != rank and any(other.rank == own.rank for other in states):
+            what = f"is in init_process_group as rank {own.rank}, which is another's"
+            yield Obstacle([rank], "WorldSize", what, f"rank={rank}; {ENVIRONMENT}")
+
+
+def _absent(states: Sequence[RankState], joining: dict[int | str, Joining]) -> Iterator[Obstacle]:
+    """Find the ranks for which the others wait: those that have not called it, or have no process."""
+    size = max(own.world_size for own in joining.values())
+    waits = f"{len(joining)} of {size} ranks wait for it in init_process_group"
+    late = [state for state in states if not state.joining and not state.groups]
+    for state in late:
+        does = "waits elsewhere"
+        if SLEEPS in state.waits:
+            does = "sleeps (time.sleep)"
+        elif state.cpu >= COMPUTES:
+            does = f"still computes ({state.cpu:.0%} of a core)"
+        what = f"{does}, and has not come yet: {waits}"
+        yield Obstacle(
+            [state.rank], "NotJoined", what, "look at what it does before: imports, data, a download"
+        )
+    known = {state.rank for state in states} | {own.rank for own in joining.values()}
+    gone = [rank for rank in range(size) if rank not in known]
+    if gone and not late:
+        what = f"has no process: it ended with exit code 0, or never started; {waits}"
+        yield Obstacle([*gone], "NotJoined", what, RUNS)

@@ -1,0 +1,1 @@
+"""The kit's rules, a module for each family of causes; each lists its rules in ``RULES``."""

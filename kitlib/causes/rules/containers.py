@@ -1,0 +1,72 @@
+"""Causes that lie with a pod's other containers: one that failed, or one that outlives its rank.
+
+The rank is in the pod's first container; how that ended is another family's.
+"""
+
+from collections.abc import Iterator
+
+from kitlib.causes.cause import CERTAIN, LIKELY, Cause
+from kitlib.causes.facts import Facts
+from kitlib.k8s import pods
+from kitlib.k8s.manifests import Object
+
+PATIENCE_SECONDS = 10
+
+
+def others(facts: Facts) -> Iterator[Cause]:
+    """Find containers beside the rank's that failed, or that go on after it."""
+    if facts.phase == "Succeeded":
+        return
+    for pod in facts.pods:
+        rank = pods.main_container(pod)
+        states = {item.get("name", rank): item.get("state") or {} for item in _statuses(pod)}
+        if pods.deleted(pod) or rank not in states:
+            continue
+        own = states.pop(rank)
+        for name, state in states.items():
+            ended = state.get("terminated") or {}
+            if ended.get("exitCode"):
+                yield _failed(pod, name, rank, ended, own)
+            elif state.get("running") and _left(facts, own):
+                yield _stays(pod, name, rank)
+
+
+def _left(facts: Facts, own: Object) -> bool:
+    """Tell whether a rank has come to its end for so long that what is beside it will not follow."""
+    ended = own.get("terminated") or {}
+    return ended.get("exitCode") == 0 and facts.seconds_since(ended.get("finishedAt")) > PATIENCE_SECONDS
+
+
+def _statuses(pod: Object) -> list[Object]:
+    return (pod.get("status") or {}).get("containerStatuses") or []
+
+
+def _failed(pod: Object, name: str, rank: str, ended: Object, own: Object) -> Cause:
+    reason, code = ended.get("reason") or "Error", ended["exitCode"]
+    does = "still runs" if own.get("running") else "has ended with exit code 0"
+    is_alone = bool(own.get("running")) or (own.get("terminated") or {}).get("exitCode") == 0
+    what = f"has a container {name} beside it that failed: {reason}, exit code {code}"
+    return Cause(
+        kind="Sidecar",
+        who=pods.display_name(pods.replica_id(pod)),
+        what=what + (f"; its own, {rank}, {does}" if is_alone else ""),
+        fix=f"kubectl logs {pod['metadata']['name']} -c {name} -n {pod['metadata'].get('namespace', '')}",
+        evidence=(f"pod {pod['metadata']['name']}, container {name}: {reason}, exit code {code}",),
+        certainty=CERTAIN if is_alone else LIKELY,
+        time=ended.get("finishedAt") or "",
+        rank=pods.replica_id(pod),
+    )
+
+
+def _stays(pod: Object, name: str, rank: str) -> Cause:
+    return Cause(
+        kind="SidecarStays",
+        who=pods.display_name(pods.replica_id(pod)),
+        what=f"has ended with exit code 0, and its container {name} still runs: so its pod does not end",
+        fix=f"make {name} an init container with restartPolicy: Always, which ends with container {rank}",
+        certainty=CERTAIN,
+        rank=pods.replica_id(pod),
+    )
+
+
+RULES = (others,)

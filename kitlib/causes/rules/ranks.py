@@ -1,0 +1,235 @@
+"""The rank that failed first: what ended it, by what it wrote, torchrun reports and the node saw.
+
+A broken connection is a consequence wherever another rank ended otherwise. How each rank ended is in
+`kitlib.causes.ends`; what errors mean in `kitlib.causes.known_errors`.
+"""
+
+from collections.abc import Iterator
+
+from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause
+from kitlib.causes.ends import RankEnd, all_ranks, own_ends, rank_ends, suspects
+from kitlib.causes.facts import Facts, event_time
+from kitlib.causes.known_errors import BY_CODE, known
+from kitlib.causes.rules.timeouts import absent
+from kitlib.causes.signals import ended_by_node
+from kitlib.k8s import pods
+from kitlib.k8s.manifests import Object
+
+FIX = "fix it and launch again; run.logs(rank={}) has all that it wrote"
+SHORT, LONGEST = 120, 400  # characters of a consequence, and of an error
+SIGNALS = {
+    "SIGKILL": ("was killed (SIGKILL)", "run.events() may say by whom; launch again"),
+    "SIGSEGV": ("crashed (SIGSEGV)", "PYTHONFAULTHANDLER=1 in its environment shows the line; launch again"),
+    "SIGABRT": ("aborted (SIGABRT)", "the last lines before it name the library; launch again"),
+    "SIGBUS": (
+        "crashed (SIGBUS): /dev/shm or a mapped file is full",
+        "more memory=, fewer data loader workers",
+    ),
+    "SIGFPE": ("crashed (SIGFPE)", "PYTHONFAULTHANDLER=1 in its environment shows the line"),
+    "SIGILL": ("crashed (SIGILL): its image is for another processor", "an image for the node's processor"),
+    "SIGTERM": ("was told to end (SIGTERM)", "run.events() may say by whom; launch again"),
+    "SIGINT": ("was interrupted (SIGINT)", "launch again"),
+    "SIGXCPU": ("used more processor time than its limit (SIGXCPU)", "a higher ulimit -t"),
+}
+
+
+def failed_ranks(facts: Facts) -> Iterator[Cause]:
+    """Name the rank that failed first, those that failed by themselves after it, and the consequences."""
+    if facts.phase == "Succeeded":
+        return
+    ends = [end for end in rank_ends(facts) if not ended_by_node(end.pod)]
+    own = own_ends(ends)
+    if own:
+        alike = [end for end in own if _alike(end, own[0])]
+        first = own[0]
+        if 1 < facts.wanted <= len(alike):  # all fail alike: clocks say nothing
+            first = min(alike, key=lambda end: (isinstance(end.rank, str), end.rank))
+        yield _cause(first, facts, [end.name for end in alike if end is not first], first=True)
+        for end in own:
+            if end is not first and end not in alike:  # the first says so
+                yield _cause(end, facts, [], first=False)
+    unheard = []
+    if ends and not own:
+        unheard = [*absent(ends, all_ranks(facts))] or [*_unheard(facts, ends)]
+    yield from unheard
+    for end in ends:
+        if end.follows:
+            yield _consequence(end, alone=not own and not unheard and end is ends[0])
+
+
+RULES = (failed_ranks,)
+
+
+def _alike(end: RankEnd, other: RankEnd) -> bool:
+    """Tell whether two ranks ended in the same way."""
+    return bool(end.error or end.signal) and (end.error, end.signal) == (other.error, other.signal)
+
+
+def _cause(end: RankEnd, facts: Facts, same: list[str], *, first: bool) -> Cause:
+    kind, what, fix, evidence = _ending(end)
+    if same:
+        evidence.append(f"{', '.join(same)} failed with the same error")
+    evidence += [f"Event {event['reason']}: {event.get('message', '')}" for event in _disruptions(end, facts)]
+    if end.signal == "SIGKILL" and not end.oom:
+        evidence += _pressure(facts, end.pod)
+    seen = end.oom or bool(end.signal) or bool(end.error)
+    if end.survived:
+        kind, what = (
+            "Survived",
+            f"went on after an exception in a thread, or one that it logged: {_short(end.error)}",
+        )
+    elif not first:
+        what = what.replace("failed first", "failed as well", 1)
+    return Cause(
+        kind=kind,
+        who=end.name,
+        what=what,
+        fix=fix,
+        evidence=tuple(evidence),
+        ruled_out=_ruled_out(end),
+        certainty=POSSIBLE if end.survived or not first else CERTAIN if seen else LIKELY,
+        time=end.time,
+        rank=end.rank,
+        detail=end.text,
+    )
+
+
+def _ending(end: RankEnd) -> tuple[str, str, str, list[str]]:
+    """Describe an end: its kind, what happened, what to do, and the evidence."""
+    evidence = [_node_saw(end)] if end.pod is not None and end.code is not None else []
+    if end.launcher:
+        evidence.append(end.launcher)
+    if end.oom:
+        limit = _memory_limit(end.pod)
+        fix = f"memory=… more than {limit}" if limit else "give it more, memory=…"
+        return (
+            "OOMKilled",
+            "was OOMKilled: it needs more than its memory limit" + (f" of {limit}" if limit else ""),
+            f"{fix}, or less to do: smaller batches, fewer data loader workers",
+            evidence,
+        )
+    if end.pod is not None and pods.node_unreachable(end.pod):
+        fix = "cluster.nodes() shows it; launch again, on the nodes that are left"
+        return "NodeLost", f"is lost: {end.error}", fix, evidence
+    by_code = BY_CODE.get(end.code or 0)
+    meaning = by_code or known(end.error) or known(end.text, lasting=True)
+    if meaning is not None:
+        evidence.insert(0, meaning.means)
+    if end.signal:
+        what, fix = SIGNALS.get(end.signal, (f"was ended by {end.signal}", "launch again"))
+        if meaning is None:
+            evidence += [f"its last line: {line}" for line in (end.error or end.text).splitlines()[-1:]]
+            return "Signal", f"failed first: it {what}", fix, evidence
+        what = f"failed first: it {what}" + (f": {end.error.splitlines()[0]}" if end.error else "")
+        return meaning.kind, what, meaning.fix, evidence
+    fix = FIX.format(repr(end.rank)) if meaning is None else f"{meaning.fix}. {FIX.format(repr(end.rank))}"
+    if end.error and not (end.code is not None and _is_last_line(end)):
+        return (meaning.kind if meaning else "Exception"), f"failed first: {_short(end.error)}", fix, evidence
+    last = f"; its last line: {_short(end.error)}" if end.error else ", without a word"
+    return (
+        (meaning.kind if meaning else "ExitCode"),
+        f"failed first: exit code {end.code}{last}",
+        fix,
+        evidence,
+    )
+
+
+def _short(error: str) -> str:
+    """Shorten an error to a few lines; the cause's detail has all of it."""
+    text = " ".join(error.split())
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+
+
+def _is_last_line(end: RankEnd) -> bool:
+    """Tell whether its error is the last line that it wrote, and no traceback's."""
+    return end.text.splitlines()[-1:] == [end.error] and "Traceback" not in end.text
+
+
+def _node_saw(end: RankEnd) -> str:
+    pod = end.pod or {}
+    place = f" on {pod['spec']['nodeName']}" if pod.get("spec", {}).get("nodeName") else ""
+    word = "OOMKilled" if end.oom else end.signal
+    return f"pod {pod['metadata']['name']}{place}: exit code {end.code}" + (f", {word}" if word else "")
+
+
+def _ruled_out(end: RankEnd) -> tuple[str, ...]:
+    if end.signal == "SIGKILL" and not end.oom and end.pod is not None:
+        return ("its memory limit: the node does not report OOMKilled",)
+    return ()
+
+
+def _memory_limit(pod: Object | None) -> str:
+    containers = ((pod or {}).get("spec") or {}).get("containers") or []
+    limits = [
+        ((container.get("resources") or {}).get("limits") or {}).get("memory") for container in containers
+    ]
+    return next(filter(None, limits), "")
+
+
+def _disruptions(end: RankEnd, facts: Facts) -> list[Object]:
+    """List what somebody did to the pod: the kit's own Events, evictions, preemptions, probes."""
+    reasons = (
+        "Killed",
+        "Evicted",
+        "Preempted",
+        "Preempting",
+        "TaintManagerEviction",
+        "Unhealthy",
+        "OOMKilling",
+    )
+    events = facts.events_of(end.pod) if end.pod else []
+    return sorted((event for event in events if event.get("reason") in reasons), key=event_time)[-2:]
+
+
+def _pressure(facts: Facts, pod: Object | None) -> list[str]:
+    """Tell whether the node of a killed pod has no memory, disk or process ids left."""
+    node = facts.find("Node", ((pod or {}).get("spec") or {}).get("nodeName") or "")
+    conditions = ((node or {}).get("status") or {}).get("conditions") or []
+    bad = [
+        entry["type"] for entry in conditions if entry["type"] != "Ready" and entry.get("status") == "True"
+    ]
+    return [f"node {node['metadata']['name']} has {', '.join(bad)}"] if node and bad else []
+
+
+def _unheard(facts: Facts, ends: list[RankEnd]) -> Iterator[Cause]:
+    """Name the ranks that ended without a word of their own while the others lost their connections."""
+    for end in suspects(facts, ends):
+        last = f"; its last line: {end.error}" if end.error else ""
+        what, fix = f"ended first{last}", FIX.format(repr(end.rank))
+        if end.code == 0:
+            what = f"ended first, with exit code 0, while others still trained{last}"
+            fix = (
+                "have all ranks do as many steps: drop_last=True, or DDP's join(); no sys.exit(0) in one rank"
+            )
+        yield Cause(
+            kind="EndedEarly",
+            who=end.name,
+            what=what,
+            fix=fix,
+            evidence=tuple(filter(None, [end.launcher])),
+            certainty=LIKELY if end.launcher else POSSIBLE,
+            rank=end.rank,
+            detail=end.text,
+        )
+
+
+def _consequence(end: RankEnd, *, alone: bool) -> Cause:
+    """Describe an end that follows from another's; in full where it is all that is known."""
+    meaning = known(f"{end.error}\n{end.text}")
+    error = end.error or f"exit code {end.code}"
+    what = f"failed first: {error}" if alone else f"failed as well: {error.splitlines()[0][:SHORT]}"
+    if not alone and (meaning is None or end.signal):
+        what = "was told to end" if end.signal else "lost its connection to another rank"
+    return Cause(
+        kind=meaning.kind if meaning else "LostConnection",
+        who=end.name,
+        what=what,
+        fix=meaning.fix
+        if meaning
+        else "run.logs() of the other ranks, and run.events(), may say why they ended",
+        evidence=(meaning.means if meaning else "it lost its connection to another rank",),
+        certainty=CONSEQUENCE,
+        time=end.time,
+        rank=end.rank,
+        detail=end.text,
+    )

@@ -1,0 +1,190 @@
+"""Causes for which the scheduler has found no node: its message taken apart, with what nodes and pod say.
+
+What each part of the message means is in ``scheduling.toml``. Claims that do not exist, or have no volume,
+are in ``reported``, and what keeps the scheduler from looking at a pod at all is in ``waiting``.
+"""
+
+import functools
+import re
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kitlib.causes.cause import CERTAIN, CONSEQUENCE, Cause
+from kitlib.causes.facts import Facts
+from kitlib.causes.rules.reported import patterns
+from kitlib.causes.signals import LONGEST_MATCHED, Signal, claims_of, pod_name
+from kitlib.k8s import pods
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import parse_quantity
+
+PREEMPTION = re.compile(r"\.?\s{0,4}(no new claims to deallocate, )?preemption: .*", re.DOTALL)
+NODE_TROUBLE = {  # taints that the node controller sets
+    "node.kubernetes.io/not-ready": "is not ready",
+    "node.kubernetes.io/unreachable": "does not answer",
+    "node.kubernetes.io/memory-pressure": "is short of memory",
+    "node.kubernetes.io/disk-pressure": "is short of disk",
+    "node.kubernetes.io/pid-pressure": "is short of process ids",
+    "node.kubernetes.io/network-unavailable": "has no network",
+    "node.kubernetes.io/unschedulable": "is cordoned",
+    "node.cloudprovider.kubernetes.io/uninitialized": "is not initialised by its cloud",
+}
+
+
+@functools.cache
+def parts() -> tuple[dict[str, str], ...]:
+    """Read the table of the scheduler's words."""
+    with Path(__file__).with_name("scheduling.toml").open("rb") as file:
+        return tuple(tomllib.load(file)["part"])
+
+
+def unschedulable(facts: Facts) -> Iterator[Cause]:
+    """Find why the scheduler has no node for pods; ranks with the same reason are one cause."""
+    by_message: dict[str, list[Object]] = defaultdict(list)
+    for pod in facts.pods:
+        scheduled = pods.condition(pod, "PodScheduled")
+        if not pods.finished(pod) and scheduled.get("status") == "False":
+            by_message[scheduled.get("message") or ""].append(pod)
+    for message, waiting in by_message.items():
+        if pods.condition(waiting[0], "PodScheduled").get("reason") != "SchedulingGated":
+            yield from _cause(facts, message, waiting)
+
+
+def _cause(facts: Facts, message: str, waiting: list[Object]) -> Iterator[Cause]:
+    pod, spec = waiting[0], waiting[0]["spec"]
+    condition = pods.condition(pod, "PodScheduled")
+    signal = Signal("Pod", pod["metadata"]["name"], "Unschedulable", message, pod=pod)
+    if any(pattern.match(signal) for pattern in patterns() if "Claim" in pattern.kind):
+        yield from _of_claim(facts, signal, len(waiting))
+        return
+    text = PREEMPTION.sub("", message[:LONGEST_MATCHED])
+    reasons = []
+    for count, part in _split(text):
+        entry = next((entry for entry in parts() if re.search(entry["part"], part)), None)
+        match = entry and re.search(entry["part"], part)
+        if entry and match:
+            values = _values(facts, spec, match)
+            words = f"{count} {entry['what'].format_map(values)}".strip()
+            reasons.append((entry["kind"], words, entry["fix"].format_map(values)))
+        elif part:
+            reasons.append(("Unschedulable", f"{count} {part}".strip(), "kubectl describe pod"))
+    order = [entry["kind"] for entry in parts()]
+    best = min(
+        reasons, key=lambda entry: order.index(entry[0]) if entry[0] in order else len(order), default=None
+    )
+    kind, fix = (
+        (best[0], best[2]) if best else ("Unschedulable", f"kubectl describe pod {pod['metadata']['name']}")
+    )
+    subject = pod_name(pod) + (f", and {len(waiting) - 1} more," if waiting[1:] else "")
+    total = re.match(r"0/(\d+) nodes", text)
+    nodes = f"no node of {total[1]} can take it: " if total and kind != "ClaimUnbound" else ""
+    yield Cause(
+        kind=kind,
+        who=subject,
+        what="cannot be scheduled: " + nodes + ("; ".join(words for _, words, _ in reasons) or message),
+        fix=fix,
+        evidence=(f"Pod {pod['metadata']['name']}: {condition.get('reason')}: {message}",),
+        certainty=CONSEQUENCE if kind == "ClaimUnbound" else CERTAIN,
+        time=condition.get("lastTransitionTime") or "",
+        rank=pods.replica_id(pod),
+    )
+
+
+def _of_claim(facts: Facts, signal: Signal, count: int) -> Iterator[Cause]:
+    """Make the cause of a claim that is missing or being deleted, by the patterns of all messages."""
+    pattern = next(entry for entry in patterns() if "Claim" in entry.kind and entry.match(signal))
+    match = pattern.match(signal)
+    assert match and signal.pod, "it was matched above"
+    values = match.groupdict() | {"namespace": signal.pod["metadata"].get("namespace", "")}
+    claim = facts.find("PersistentVolumeClaim", values["claim"])
+    finalizers = ", ".join((claim or {"metadata": {}})["metadata"].get("finalizers") or [])
+    yield Cause(
+        kind=pattern.kind,
+        who=signal.who + (f", and {count - 1} more," if count > 1 else ""),
+        what=pattern.what.format_map(values),
+        fix=pattern.fix.format_map(values),
+        evidence=(signal.evidence, *([f"finalizers of the claim: {finalizers}"] if finalizers else [])),
+        certainty=CERTAIN,
+        time=pods.condition(signal.pod, "PodScheduled").get("lastTransitionTime") or "",
+        rank=pods.replica_id(signal.pod),
+    )
+
+
+def _split(text: str) -> Iterator[tuple[str, str]]:
+    """Split the scheduler's message into the number of nodes and the reason of each part."""
+    body = re.sub(r"^\d+/\d+ nodes are available:?\s*", "", text).rstrip(". ")
+    for part in re.split(r", (?=\d+ )|; ", body):
+        number = re.match(r"(\d+) (.*)", part, re.DOTALL)
+        yield (number[1], number[2]) if number else ("", part)
+
+
+def _values(facts: Facts, spec: Object, match: re.Match[str]) -> defaultdict[str, str]:
+    """Fill in what a part's words name."""
+    values = defaultdict(str, {name: value or "" for name, value in match.groupdict().items()})
+    nodes = facts.of("Node")
+    cordoned = [node["metadata"]["name"] for node in nodes if node["spec"].get("unschedulable")]
+    taints = [taint for node in nodes for taint in _untolerated(node, spec)]
+    selector = [f"{key}={value}" for key, value in (spec.get("nodeSelector") or {}).items()]
+    terms = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    for term in terms.get("nodeSelectorTerms") or []:
+        selector += [
+            f"{item['key']} {item['operator']} {item.get('values') or ''}".strip()
+            for item in (term.get("matchExpressions") or []) + (term.get("matchFields") or [])
+        ]
+    ports = [
+        str(port["hostPort"])
+        for container in spec["containers"]
+        for port in container.get("ports") or []
+        if port.get("hostPort")
+    ]
+    claims = list(claims_of({"spec": spec, "metadata": {"name": ""}}))
+    values["nodes"] = f": {', '.join(cordoned)}" if cordoned else ""
+    values["taints"] = (
+        f": {'; '.join(taints)}" if taints else f": {values['taint']}" if values["taint"] else ""
+    )
+    values["selector"] = f": {', '.join(selector)}" if selector else ""
+    values["ports"] = ", ".join(ports)
+    values["claims"] = f" {', '.join(claims)}" if claims else ""
+    values["request"] = request(spec, values["resource"]) if values["resource"] else ""
+    return values
+
+
+def _untolerated(node: Object, spec: Object) -> Iterator[str]:
+    """Yield a node's taints that a pod does not tolerate, in words."""
+    for taint in node["spec"].get("taints") or []:
+        key, effect = taint["key"], taint["effect"]
+        if effect == "PreferNoSchedule" or any(
+            _tolerates(item, taint) for item in spec.get("tolerations") or []
+        ):
+            continue
+        name = node["metadata"]["name"]
+        trouble = NODE_TROUBLE.get(key)
+        yield f"{name} {trouble}" if trouble else f"{name} {key}={taint.get('value', '')}:{effect}"
+
+
+def _tolerates(toleration: Object, taint: Object) -> bool:
+    return (
+        toleration.get("key", taint["key"]) == taint["key"]
+        and toleration.get("effect") in (None, "", taint["effect"])
+        and (toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", ""))
+    )
+
+
+def request(spec: Object, resource: str) -> str:
+    """Add up what a pod's containers request of a resource."""
+
+    def of(container: dict[str, Any]) -> str:
+        resources = container.get("resources") or {}
+        return str((resources.get("requests") or resources.get("limits") or {}).get(resource, "0"))
+
+    amounts = [of(container) for container in spec["containers"]]
+    if len(amounts) == 1:
+        return amounts[0]
+    return f"{sum(map(parse_quantity, amounts)):g}"
+
+
+RULES = (unschedulable,)

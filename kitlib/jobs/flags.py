@@ -1,0 +1,296 @@
+"""A trainer's arguments as command-line words, in the spelling of the program's own parser.
+
+The source is read and not run: argparse, click, typer, fire, hydra and absl. What another parser declares,
+or what is computed, is passed as it was typed. Pure.
+"""
+
+import ast
+import difflib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kitlib.errors import BadInput
+from kitlib.jobs.syntax import parse
+
+SWITCHES = {"store_true", "store_false", "store_const", "append_const", "count", "help", "version"}
+OPTION, TYPED, HYDRA = "option", "typed", "hydra"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """An option of a program, or an argument without a name.
+
+    Attributes:
+        names: Its spellings; of one without a name, that of its value.
+        no: What switches it off; empty if nothing does.
+        switch: It takes no value.
+        many: How it takes a list: ``words`` after one another, the option ``repeated``, ``commas``; or not.
+    """
+
+    names: tuple[str, ...]
+    dest: str = ""
+    no: str = ""
+    switch: bool = False
+    many: str = ""
+
+    def words(self, value: object) -> list[str]:
+        """Write the option with a value."""
+        name = next((name for name in self.names if name.startswith("--")), self.names[0])
+        positional = not name.startswith("-")
+        if isinstance(value, bool) and (self.switch or self.no):
+            return [name] if value else [self.no] if self.no else []
+        if isinstance(value, list | tuple) and self.many:
+            if self.many == "commas":
+                return [f"{name}={','.join(map(str, value))}"]
+            if self.many == "repeated":
+                return [f"{name}={item}" for item in value]
+            return [*([] if positional else [name]), *map(str, value)]
+        if positional:
+            return [str(value)]
+        return [f"{name}={value}"] if name.startswith("--") else [name, str(value)]
+
+
+@dataclass
+class Parser:
+    """The command line of a program.
+
+    Attributes:
+        style: ``option``; ``hydra`` for ``key=value``; ``typed`` where the program does not say.
+        certain: All that it takes is known, so that anything else is a mistake.
+        spelled: Spellings of options that are in the source, however they are declared.
+    """
+
+    style: str = TYPED
+    flags: list[Flag] = field(default_factory=list)
+    certain: bool = False
+    spelled: Mapping[str, str] = field(default_factory=dict)
+
+    def find(self, key: str) -> Flag | None:
+        """Find an option by one of its spellings, with dashes or underscores, or by its ``dest``."""
+        exact = (flag for flag in self.flags if {key, f"-{key}", f"--{key}"} & {*flag.names, flag.dest})
+        alike = (
+            flag for flag in self.flags if _plain(key) in (*map(_plain, flag.names), _plain(flag.dest or "-"))
+        )
+        return next(exact, None) or next(alike, None)
+
+    def words(self, args: Mapping[str, Any]) -> list[str]:
+        """Write a dict of arguments, those without a name first."""
+        first: list[str] = []
+        rest: list[str] = []
+        for key, value in args.items():
+            if self.style == HYDRA:
+                rest.append(f"{key}={_hydra(value)}")
+                continue
+            flag = self.find(key)
+            if value is None or (value is False and (flag is None or flag.switch) and not (flag and flag.no)):
+                continue
+            if flag is None:
+                rest += _as_typed(self.spelled.get(_plain(key), key), value)
+            else:
+                (rest if flag.names[0].startswith("-") else first).extend(flag.words(value))
+        return first + rest
+
+    def check(self, keys: Iterable[str]) -> None:
+        """Raise BadInput for an option that the program does not have, with the near one."""
+        known = [name for flag in self.flags for name in flag.names]
+        for key in keys if self.certain else ():
+            if self.find(key) or _plain(key) in ("help", "h"):
+                continue
+            if any(name.startswith(key) and key.startswith("--") for name in known):
+                continue  # argparse takes the beginning of a name
+            near = difflib.get_close_matches(_plain(key), map(_plain, known), n=1)
+            name = next((name for name in known if near and _plain(name) == near[0]), "")
+            options = ", ".join(name for name in known if name.startswith("--"))
+            raise BadInput(
+                f"the program has no flag {key}",
+                about=f"args: {key!r}",
+                fix=f"did you mean {name}?" if name else f"its flags are {options or 'none'}",
+            )
+
+
+def command_line(
+    args: Mapping[str, Any] | Sequence[object], programs: Iterable[str | bytes] = ()
+) -> list[str]:
+    """Convert a trainer's arguments to words, as its sources spell them.
+
+    Example:
+        >>> source = 'p.add_argument("--log-every"); p.add_argument("--dims", nargs="+")'
+        >>> command_line({"log_every": 5, "dims": [1, 2], "other": None}, [source])
+        ['--log-every=5', '--dims', '1', '2']
+    """
+    parser = read(programs)
+    if isinstance(args, Mapping):
+        keys = {str(key): value for key, value in args.items()}
+        parser.check(key for key, value in keys.items() if value is not None)
+        return parser.words(keys)
+    words = [str(word) for word in args]
+    parser.check(word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2)
+    return words
+
+
+def read(programs: Iterable[str | bytes]) -> Parser:
+    """Read what the command line of a program is; its first source is the program itself."""
+    trees = []
+    for source in programs:
+        try:
+            trees.append(parse(source))
+        except (SyntaxError, ValueError):
+            continue
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    aliases = {name: method for tree in trees for name, method in _aliases(tree)}
+    for call in calls:
+        if isinstance(call.func, ast.Name):
+            call.func = aliases.get(call.func.id, call.func)
+    names = {_name(call.func) for call in calls}
+    if any(name.endswith("hydra.main") for name in names):
+        return Parser(HYDRA)
+    if any(name.endswith(("fire.Fire", "Fire")) for name in names):
+        return Parser()
+    flags = [flag for call in calls for flag in _declared(call)]
+    flags += [flag for tree in trees for flag in _typer(tree, names)]
+    texts = (_text(node) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    spelled = {_plain(text): text for text in texts if re.fullmatch(r"--[\w-]{1,100}", text)}
+    if not flags:
+        return Parser(spelled=spelled)
+    return Parser(OPTION, flags, _is_certain(calls, names), spelled)
+
+
+def _aliases(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names of ``add = parser.add_argument``, with the method."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and _name(node.value).endswith(".add_argument"):
+            yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
+
+
+def _is_certain(calls: Sequence[ast.Call], names: set[str]) -> bool:
+    """Tell whether an argparse parser is all there is, and each of its options a literal."""
+    if not any(name.endswith("ArgumentParser") for name in names):
+        return False
+    doubtful = ("parse_known_args", "parse_known_intermixed_args", "set_defaults_from", "HfArgumentParser")
+    if any(name.rpartition(".")[2] in doubtful for name in names):
+        return False
+    for call in calls:
+        name, words = _name(call.func), {keyword.arg for keyword in call.keywords}
+        if name.endswith("ArgumentParser") and (
+            name.split(".")[-1] != "ArgumentParser" or "parents" in words
+        ):
+            return False
+        if name.endswith("add_argument") and (
+            None in words or not call.args or not all(map(_text, call.args))
+        ):
+            return False
+        takes_parser = [_name(argument) for argument in call.args if _name(argument).endswith("parser")]
+        if takes_parser and not name.endswith("print"):
+            return False  # another function may add its own
+    return True
+
+
+def _declared(call: ast.Call) -> Iterator[Flag]:
+    """Yield what a call declares by argparse, click, or absl."""
+    name = _name(call.func)
+    words = {keyword.arg: keyword.value for keyword in call.keywords}
+    literal = [text for argument in call.args if (text := _text(argument))]
+    last = name.rpartition(".")[2]
+    if last == "add_argument" and literal:
+        action = _text(words.get("action")) or _name(words.get("action"))
+        long = next((item for item in literal if item.startswith("--")), "")
+        no = f"--no-{long[2:]}" if action.endswith("BooleanOptionalAction") else ""
+        many = "words" if "nargs" in words and _text(words["nargs"]) != "?" else ""
+        many = "repeated" if action in ("append", "extend") and not many else many
+        yield Flag(tuple(literal), _text(words.get("dest")), no, action in SWITCHES, many)
+    elif last in ("option", "argument") and name != last and literal:
+        yield _click(literal, words)
+    elif last.startswith("DEFINE_") and literal:
+        no = f"--no{literal[0]}" if last in ("DEFINE_bool", "DEFINE_boolean") else ""
+        many = "repeated" if "multi" in last else "commas" if last == "DEFINE_list" else ""
+        yield Flag((f"--{literal[0]}",), literal[0], no, bool(no), many)
+
+
+def _click(literal: Sequence[str], words: Mapping[str | None, ast.expr]) -> Flag:
+    options = [name for name in literal if name.startswith("-")]
+    dest = next((name for name in literal if not name.startswith("-")), "")
+    on, off = [name.partition("/")[0].strip() for name in options], ""
+    off = next((name.partition("/")[2].strip() for name in options if "/" in name), "")
+    switch = bool(off) or _is_true(words.get("is_flag")) or _is_true(words.get("count"))
+    many = "repeated" if _is_true(words.get("multiple")) else "words" if "nargs" in words else ""
+    return Flag(tuple(on) or (dest,), dest, off, switch, many)
+
+
+def _typer(tree: ast.Module, names: set[str]) -> Iterator[Flag]:
+    """Yield the parameters of typer's commands: those without a default have no name on the command line."""
+    if not any(name.startswith("typer.") for name in names):
+        return
+    runs = {_name(node.args[0]) for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args}
+    for function in [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]:
+        decorators = [
+            _name(item.func if isinstance(item, ast.Call) else item) for item in function.decorator_list
+        ]
+        if function.name not in runs and not any(
+            name.endswith((".command", ".callback")) for name in decorators
+        ):
+            continue
+        arguments = function.args.args + function.args.kwonlyargs
+        defaults = [None] * (len(function.args.args) - len(function.args.defaults)) + function.args.defaults
+        for argument, default in zip(arguments, [*defaults, *function.args.kw_defaults], strict=True):
+            annotation = ast.unparse(argument.annotation) if argument.annotation else ""
+            parameters = [
+                text for node in _options(argument, default) for item in node.args if (text := _text(item))
+            ]
+            options = [name for name in parameters if name.startswith("-")]
+            kind = {_name(node.func).rpartition(".")[2] for node in _options(argument, default)}
+            name = argument.arg.replace("_", "-")
+            if "Argument" in kind or (default is None and "Option" not in kind):
+                yield Flag((argument.arg,), argument.arg, many="words")
+                continue
+            switch = "bool" in annotation
+            off = "" if not switch else f"--no-{name}" if not options else ""
+            off = next((item.partition("/")[2] for item in options if "/" in item), off)
+            names_on = tuple(item.partition("/")[0] for item in options) or (f"--{name}",)
+            yield Flag(names_on, argument.arg, off, switch, "repeated")
+
+
+def _options(argument: ast.arg, default: ast.expr | None) -> list[ast.Call]:
+    """List the calls of ``typer.Option`` and ``typer.Argument`` that describe a parameter."""
+    nodes = [node for part in (argument.annotation, default) if part for node in ast.walk(part)]
+    return [
+        node
+        for node in nodes
+        if isinstance(node, ast.Call) and _name(node.func).rpartition(".")[2] in ("Option", "Argument")
+    ]
+
+
+def _as_typed(key: str, value: object) -> list[str]:
+    name = key if key.startswith("-") else f"--{key}"
+    if value is True:
+        return [name]
+    if isinstance(value, list | tuple | dict):
+        return [f"{name}={json.dumps(value, separators=(',', ':'), default=str)}"]
+    return [f"{name}={value}"] if name.startswith("--") else [name, str(value)]
+
+
+def _hydra(value: object) -> str:
+    """Write a value as hydra's grammar has it: https://hydra.cc/docs/advanced/override_grammar/basic/."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_hydra, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{key}:{_hydra(item)}" for key, item in value.items()) + "}"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("_", "-")
+
+
+def _name(node: ast.AST | None) -> str:
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else ""
+
+
+def _text(node: ast.AST | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _is_true(node: ast.AST | None) -> bool:
+    return isinstance(node, ast.Constant) and bool(node.value)

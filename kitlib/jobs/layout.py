@@ -1,0 +1,253 @@
+"""Where a project's files lie: the trainer, the root above it, and the folders in which it looks for modules.
+
+The root is what the caller says, or else the folder with ``pyproject.toml`` or ``.git`` above the trainer, or
+what the script itself puts on ``sys.path``. In the pods the folders are the same below `FOLDER`. What is
+carried of them is in `sources`.
+"""
+
+import ast
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Self
+
+from kitlib import config
+from kitlib.errors import BadInput
+from kitlib.jobs.syntax import parse
+
+FOLDER = "/trainyard/trainer"
+MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+_PATH_NAMES = (
+    "dirname",
+    "abspath",
+    "realpath",
+    "normpath",
+    "resolve",
+    "absolute",
+    "Path",
+    "str",
+    "fspath",
+    "join",
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The layout of a project.
+
+    Attributes:
+        program: The trainer.
+        root: What becomes `FOLDER` in the pods.
+        searched: Folders in which Python looks for modules, after the trainer's own.
+        shown: Those of them that pods are told of by ``PYTHONPATH``: the script does not add them itself.
+        module: The module as which it is started; empty for a script.
+        is_root_named: Somebody has said what the root is.
+    """
+
+    program: Path
+    root: Path
+    searched: tuple[Path, ...] = ()
+    shown: tuple[Path, ...] = ()
+    module: str = ""
+    is_root_named: bool = False
+
+    @property
+    def name(self) -> str:
+        """The trainer's path below the root."""
+        return self.program.relative_to(self.root).as_posix()
+
+    @property
+    def folder(self) -> str:
+        """The trainer's folder below the root."""
+        return self.program.parent.relative_to(self.root).as_posix()
+
+    @property
+    def python_path(self) -> str:
+        """The variable by which pods find modules."""
+        places = [os.path.normpath(f"{FOLDER}/{place.relative_to(self.root)}") for place in self.shown]
+        return ":".join(places)
+
+    @property
+    def guessed(self) -> tuple[Path, ...]:
+        """The folders above the trainer that nobody named: Python does not look there for it at home."""
+        if self.is_root_named or self.module:
+            return ()
+        named = {Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
+        return tuple(place for place in self.shown if place not in named)
+
+    def with_used(self, used: Iterable[Path]) -> Self:
+        """Keep those folders alone in which something was, below one root."""
+        searched = [place for place in self.searched if place in used]
+        is_fixed = self.is_root_named or bool(self.module)
+        shown = tuple(place for place in self.shown if place in searched or is_fixed and place == self.root)
+        own = self.root if is_fixed else self.program.parent
+        root = Path(os.path.commonpath([own, self.program.parent, *searched, *shown]))
+        return replace(self, root=root, searched=tuple(searched), shown=shown)
+
+
+def read(
+    trainer: str | os.PathLike[str] | None, root: str | os.PathLike[str] | None, module: str | None
+) -> Layout:
+    """Find the layout of a trainer: a path, or a module of a project."""
+    base = None if root is None else Path(root).expanduser().resolve()
+    if base is not None and not base.is_dir():
+        raise BadInput(
+            "there is no such folder", about=f"root={str(root)!r}", fix='root="." is where you are'
+        )
+    if module is not None:
+        return _of_module(trainer, base, module)
+    if trainer is None:
+        fix = 'kit.launch("train.py"), or module="engine.train"'
+        raise BadInput("neither a trainer nor a module is named", about="trainer=None", fix=fix)
+    program = config.find(trainer)
+    if base is not None and not program.is_relative_to(base):
+        raise BadInput("the trainer is not below the root", about=f"{program}, root={base}", fix='root=".."')
+    tree = _parse(program)
+    added = tuple(place for place in _added(tree, program) if place != program.parent)
+    top = base or _marked(program.parent)
+    projects = (top, top / "src") if top else ()
+    shown = tuple(place for place in projects if place != program.parent and place not in added)
+    if any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)):
+        above = base or top or _outside_package(program.parent)
+        above = _outside_package(program.parent) if (program.parent / "__init__.py").exists() else above
+        if above != program.parent:
+            name = ".".join(program.relative_to(above).with_suffix("").parts)
+            return Layout(program, above, (above, *added), (above,), name)
+    return Layout(program, base or program.parent, (*added, *shown), shown, is_root_named=base is not None)
+
+
+def _of_module(trainer: object, base: Path | None, module: str) -> Layout:
+    if trainer is not None or not all(part.isidentifier() for part in module.split(".")):
+        about = f"module={module!r}" + ("" if trainer is None else f", trainer {trainer}")
+        raise BadInput("a module is named in the trainer's place", about=about, fix='module="engine.train"')
+    parts = Path(*module.split("."))
+    tops = [base] if base else list(dict.fromkeys([Path.cwd().resolve(), _marked(Path.cwd().resolve())]))
+    places = [place for top in tops if top for place in (top, top / "src")]
+    for place in places:
+        for file in (place / parts.with_suffix(".py"), place / parts / "__main__.py"):
+            if file.is_file():
+                return Layout(file, place, (place,), (place,), module)
+    looked = ", ".join(map(str, places))
+    fix = "name the folder that it is in: root=…"
+    raise BadInput("there is no such module", about=f"module={module!r}, looked for in {looked}", fix=fix)
+
+
+def is_installed(top: str, beside: Iterable[Path]) -> bool:
+    """Tell whether a module is the environment's, and no folder or file of the project."""
+    if top in sys.stdlib_module_names:
+        return True
+    directories = {*beside, Path.cwd()}
+    entries = [entry for entry in sys.path if entry and Path(entry).resolve() not in directories]
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
+        spec = importlib.machinery.PathFinder.find_spec(top, entries) or importlib.util.find_spec(top)
+        origin = spec.origin if spec else None
+        return bool(origin) and not any(Path(str(origin)).is_relative_to(place) for place in beside)
+    return False
+
+
+def files_of(folder: Path) -> list[Path]:
+    """List a package's files, data as well: in a repository those that git does not ignore."""
+    git = ["git", "-C", str(folder), "ls-files", "-z", "-co", "--exclude-standard", "--", "."]
+    with contextlib.suppress(OSError):
+        listed = subprocess.run(git, capture_output=True, check=False)
+        if listed.returncode == 0:
+            paths = (folder / os.fsdecode(name) for name in listed.stdout.split(b"\0") if name)
+            return sorted(path for path in paths if path.is_file() and "__pycache__" not in path.parts)
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file()
+        and not any(part.startswith((".", "__pycache__")) for part in path.relative_to(folder).parts)
+    )
+
+
+@cache
+def _homes() -> tuple[Path, ...]:
+    return (Path("~").expanduser(), Path("/"), Path("/home"), Path("/tmp"))
+
+
+def _marked(folder: Path) -> Path | None:
+    """Find the nearest folder above, or this one, that is a project's."""
+    return next(
+        (
+            place
+            for place in (folder, *folder.parents)
+            if place not in _homes() and any((place / name).exists() for name in MARKERS)
+        ),
+        None,
+    )
+
+
+def _outside_package(folder: Path) -> Path:
+    """Find the folder in which the package that this folder belongs to lies."""
+    while (folder / "__init__.py").exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def _parse(program: Path) -> ast.Module:
+    with contextlib.suppress(SyntaxError, ValueError, OSError):  # `sources` says what is wrong
+        return parse(program.read_bytes())
+    return ast.Module([], [])
+
+
+def _added(tree: ast.Module, program: Path) -> Iterator[Path]:
+    """Yield what a script puts on ``sys.path``, as far as it can be read: relative to its file."""
+    values: dict[str, Path] = {"__file__": program}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            with contextlib.suppress(ValueError):
+                values[node.targets[0].id] = _evaluate(node.value, values, program.parent)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+            "sys.path.insert",
+            "sys.path.append",
+            "path.insert",
+        ):
+            with contextlib.suppress(ValueError, IndexError):
+                place = Path(os.path.normpath(_evaluate(node.args[-1], values, program.parent)))
+                if place.is_dir() and place not in _homes():
+                    yield place
+
+
+def _evaluate(node: ast.expr, values: dict[str, Path], here: Path) -> Path:
+    """Compute a path from ``__file__`` and literals; ValueError for anything else."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return Path(text) if text else Path()
+        case ast.Name(id=name) if name in values:
+            return values[name]
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            return _evaluate(left, values, here) / _evaluate(right, values, here)
+        case ast.Attribute(value=value, attr="parent"):
+            return _evaluate(value, values, here).parent
+        case ast.Subscript(
+            value=ast.Attribute(value=value, attr="parents"), slice=ast.Constant(value=int(up))
+        ):
+            return _evaluate(value, values, here).parents[up]
+        case ast.Attribute(attr="pardir"):
+            return Path("..")
+        case ast.Call(func=function, args=arguments):
+            name = ast.unparse(function).rpartition(".")[2]
+            if name in ("getcwd", "cwd"):
+                return Path.cwd()
+            if name not in _PATH_NAMES:
+                raise ValueError(name)
+            if name in ("resolve", "absolute") and isinstance(function, ast.Attribute) and not arguments:
+                return _absolute(_evaluate(function.value, values, here))
+            parts = [_evaluate(argument, values, here) for argument in arguments]
+            if name == "dirname":
+                return parts[0].parent
+            return _absolute(Path(*parts)) if name in ("abspath", "realpath", "normpath") else Path(*parts)
+    raise ValueError(ast.unparse(node))
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.normpath(path.absolute()))

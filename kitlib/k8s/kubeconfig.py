@@ -1,0 +1,172 @@
+"""Kubeconfigs: several files merged as kubectl does, one connection taken out of them, a client made of one.
+
+A connection has a file of its own, with one server, user, context and namespace. Its name is a digest of its
+content, so that two connections share a file only if they are the same.
+https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/#merging-kubeconfig-files
+"""
+
+import copy
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kitlib import config
+from kitlib.errors import BadInput
+from kitlib.k8s.manifests import Object
+
+PARTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
+# Fields that hold paths, which are relative to the file that has them; the data of the same name wins.
+_PATHS = {"cluster": ("certificate-authority",), "user": ("client-certificate", "client-key", "tokenFile")}
+_KEPT_DAYS = 30
+
+
+def search_path(environment: Mapping[str, str] = os.environ, home: Path | None = None) -> str:
+    """Read KUBECONFIG, or name ``~/.kube/config``."""
+    return environment.get("KUBECONFIG", "") or str((home or Path.home()) / ".kube" / "config")
+
+
+def files(paths: str | Path) -> list[Path]:
+    """Split a value of KUBECONFIG into the files that exist; kubectl passes over the others as well."""
+    named = (Path(path).expanduser().absolute() for path in str(paths).split(os.pathsep) if path)
+    return [path for path in named if path.is_file()]
+
+
+def choose(paths: str | Path, *, context: str | None, namespace: str | None, cluster: str) -> Object:
+    """Take one context out of kubeconfigs, with its server and user.
+
+    Args:
+        paths: A file, or several as in KUBECONFIG: the first that has an entry, or a current context, wins.
+        context: By default the current one.
+        namespace: By default the context's.
+        cluster: Its name, for errors.
+
+    Raises:
+        BadInput: A file cannot be read, or has no such context.
+    """
+    about = f'{paths}, for cluster "{cluster}"'
+    entries: dict[str, dict[str, Object]] = {part: {} for part in PARTS}
+    current = context
+    try:
+        for path in files(paths):
+            content = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+            current = current or content.get("current-context")
+            for part, kind in PARTS.items():
+                for entry in content.get(part) or []:
+                    value = _absolute(entry.get(kind) or {}, kind, path.parent)
+                    entries[part].setdefault(entry["name"], {"name": entry["name"], kind: value})
+        if current and current not in entries["contexts"]:
+            known = ", ".join(sorted(entries["contexts"])) or "none"
+            fix = f"set context= to one of: {known}"
+            raise BadInput(f'the kubeconfig has no context "{current}"', about=about, fix=fix)
+        if not current:
+            raise KeyError("current-context")
+        chosen = entries["contexts"][current]["context"]
+        server, user = entries["clusters"][chosen["cluster"]], entries["users"].get(chosen.get("user", ""))
+    except BadInput:
+        raise
+    except (OSError, TypeError, AttributeError, LookupError, ValueError, yaml.YAMLError) as error:
+        what = f"the kubeconfig cannot be used: {_reason(error)}"
+        raise BadInput(what, about=about, fix="give another kubeconfig=, or another context=") from error
+    named = chosen | ({"namespace": namespace} if namespace else {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [server],
+        "users": [user] if user else [],
+        "contexts": [{"name": current, "context": named}],
+        "current-context": current,
+    }
+
+
+def _reason(error: Exception) -> str:
+    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _absolute(entry: Object, kind: str, folder: Path) -> Object:
+    """Copy an entry with its paths made absolute: they are relative to its own file."""
+    entry = copy.deepcopy(entry)
+    for field in _PATHS.get(kind, ()):
+        if entry.get(field):
+            entry[field] = str(folder / entry[field])
+    program = entry.get("exec") or {}
+    if os.sep in program.get("command", ""):  # as client-go has it; others are looked for in PATH
+        program["command"] = str(folder / program["command"])
+    return entry
+
+
+def keep(content: Object) -> Path:
+    """Write a kubeconfig into a file of its own, whose name is a digest of it, and return the path."""
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    folder = config.state_folder() / "connections"
+    path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.kubeconfig"
+    if path.exists():
+        os.utime(path)
+        return path
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for old in _unused(folder):
+        old.unlink(missing_ok=True)
+    write_whole(path, text)
+    return path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that others may read at the same moment: they see the old or the new one, mode 0600."""
+    descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    Path(aside).replace(path)
+
+
+def _unused(folder: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        try:
+            if time.time() - path.stat().st_mtime > _KEPT_DAYS * 86400:
+                yield path
+        except FileNotFoundError:  # another process was faster
+            continue
+
+
+def load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str | None, Object]:
+    """Make a client of a kubeconfig's context; return it with the namespace and the credential plugin."""
+    from kubernetes import config as kubernetes_config  # half a second, and not needed for `trainyard --help`
+    from kubernetes.config.config_exception import ConfigException
+
+    chosen = choose(kubeconfig, context=context, namespace=None, cluster=cluster)
+    try:
+        client = kubernetes_config.new_client_from_config_dict(chosen, persist_config=False)
+    except (
+        ConfigException,
+        OSError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        ValueError,
+    ) as error:
+        raise BadInput(
+            f"the kubeconfig cannot be used: {error}",
+            about=f'{kubeconfig}, for cluster "{cluster}"',
+            fix="give another kubeconfig=, or another context=",
+        ) from error
+    plugins = [(entry.get("user") or {}).get("exec") for entry in chosen["users"]]
+    return client, chosen["contexts"][0]["context"].get("namespace"), next(filter(None, plugins), {})
+
+
+def make_kubeconfig(
+    cluster: str, server: Object, user: str, credentials: Object, *, namespace: str | None = None
+) -> Object:
+    """Make a kubeconfig with one context, which has the name of its user."""
+    context = {"cluster": cluster, "user": user} | ({"namespace": namespace} if namespace else {})
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": cluster, "cluster": server}],
+        "users": [{"name": user, "user": credentials}],
+        "contexts": [{"name": user, "context": context}],
+        "current-context": user,
+    }

@@ -1,0 +1,72 @@
+"""Requests and limits that nobody has chosen, made to fit the LimitRanges of a namespace. Pure."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import parse_quantity
+
+RESOURCES = ("cpu", "memory")
+
+
+def fit(item: Mapping[str, Any], ranges: Sequence[Object], *, chosen: Collection[str] = ()) -> Object:
+    """Fit the containers of all pod specs in an object between the least and the most of their namespace.
+
+    Args:
+        chosen: Resources that somebody has set, which stay: the API server names them where they do not fit.
+    """
+    bounds = [limit for entry in ranges for limit in entry["spec"]["limits"] if limit["type"] == "Container"]
+    fitted: Object = _fit(item, bounds, [name for name in RESOURCES if name not in chosen])
+    return fitted
+
+
+def _fit(part: Any, bounds: Sequence[Object], resources: Sequence[str]) -> Any:
+    if isinstance(part, list):
+        return [_fit(item, bounds, resources) for item in part]
+    if not isinstance(part, Mapping):
+        return part
+    lists = {
+        key: [_fit_container(container, bounds, resources) for container in part[key]]
+        for key in ("initContainers", "containers")
+        if isinstance(part.get("containers"), list) and key in part
+    }
+    return {
+        key: lists[key] if key in lists else _fit(value, bounds, resources) for key, value in part.items()
+    }
+
+
+def _fit_container(container: Object, bounds: Sequence[Object], resources: Sequence[str]) -> Object:
+    own = container.get("resources") or {}
+    requests, limits = dict(own.get("requests") or {}), dict(own.get("limits") or {})
+    for bound in bounds:
+        for name in resources:
+            if name in limits:
+                limits[name] = _within(limits[name], *_values(bound, name, "min", "max"))
+            if name in requests:
+                most = [limits[name]] if name in limits else _values(bound, name, "default")
+                requests[name] = _within(requests[name], *_values(bound, name, "min", "max"))
+                requests[name] = _within(requests[name], None, next(iter(most), None))
+                requests[name] = _within(requests[name], _ratio_floor(bound, name, limits), None)
+    fitted = {"requests": requests, "limits": limits}
+    remaining = {key: value for key, value in fitted.items() if value or key in own}
+    return container | ({"resources": own | remaining} if own else {})
+
+
+def _values(bound: Object, name: str, *fields: str) -> Iterator[str | None]:
+    return ((bound.get(field) or {}).get(name) for field in fields)
+
+
+def _within(value: str, least: str | None, most: str | None) -> str:
+    """Keep a quantity, or take the bound that it is beyond."""
+    if least is not None and parse_quantity(value) < parse_quantity(least):
+        return least
+    return most if most is not None and parse_quantity(value) > parse_quantity(most) else value
+
+
+def _ratio_floor(bound: Object, name: str, limits: Mapping[str, str]) -> str | None:
+    """Compute the least request that a limit may have."""
+    ratio = (bound.get("maxLimitRequestRatio") or {}).get(name)
+    if ratio is None or name not in limits:
+        return None
+    least = parse_quantity(limits[name]) / parse_quantity(ratio)
+    return f"{-int(-1000 * least // 1)}m" if name == "cpu" else str(-int(-least // 1))

@@ -1,0 +1,68 @@
+"""What holds a namespace that is being deleted: the objects that are left in it, and their finalizers.
+
+Kubernetes' conditions name kinds and counts alone.
+"""
+
+import re
+from collections.abc import Iterator
+
+from kitlib.errors import KitError
+from kitlib.k8s.api_path import api_path, group_path
+from kitlib.k8s.client import Kube, allowed
+from kitlib.k8s.manifests import Object
+
+_LEFT = re.compile(r"\b([a-z0-9]{1,63})\.([a-z0-9.-]{0,253}) has \d{1,9} resource instances")
+MOST_NAMED, MOST_TEXT = 5, 4096
+
+
+def remaining_conditions(namespace: Object) -> str:
+    """Kubernetes' words for what a namespace still holds; empty if it has none."""
+    conditions = (namespace.get("status") or {}).get("conditions") or ()
+    return "; ".join(
+        condition["message"]
+        for condition in conditions
+        if condition["status"] == "True" and "Remaining" in condition["type"]
+    )
+
+
+def holders(kube: Kube, namespace: Object) -> str:
+    """Name the objects that are left, with their finalizers; empty if none can be found.
+
+    Example:
+        >>> holders(kube, kube.get("Namespace", "attendee-ada"))  # doctest: +SKIP
+        'configmaps/notes (finalizers example.com/hold)'
+    """
+    text = remaining_conditions(namespace)[:MOST_TEXT]
+    left = dict.fromkeys(_LEFT.findall(text))
+    named = [line for plural, group in left for line in _objects(kube, namespace, plural, group)]
+    more = f", and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    return ", ".join(named[:MOST_NAMED]) + more
+
+
+def held_namespaces(kube: Kube) -> list[str]:
+    """Name the namespaces that are being deleted and hold something; none for who may not list them."""
+    namespaces = allowed(lambda: kube.within("").get_all("Namespace")) or []
+    return [
+        f"namespace {item['metadata']['name']} waits until these are gone: {holders(kube, item) or text}"
+        for item in namespaces
+        if item["metadata"].get("deletionTimestamp") and (text := remaining_conditions(item))
+    ]
+
+
+def _objects(kube: Kube, namespace: Object, plural: str, group: str) -> Iterator[str]:
+    try:
+        version = "v1" if not group else _preferred_version(kube, group)
+        items = kube.raw(api_path(version, plural, namespace=namespace["metadata"]["name"]))["items"]
+    except KitError:  # what defines the kind may be gone; the conditions name it all the same
+        return
+    for item in items:
+        metadata = item["metadata"]
+        finalizers = ", ".join(metadata.get("finalizers") or [])
+        grace = metadata.get("deletionGracePeriodSeconds")
+        waits = f"finalizers {finalizers}" if finalizers else f"{grace} s to end" if grace else ""
+        yield f"{plural}/{metadata['name']}" + (f" ({waits})" if waits else "")
+
+
+def _preferred_version(kube: Kube, group: str) -> str:
+    version: str = kube.raw(group_path(group))["preferredVersion"]["groupVersion"]
+    return version

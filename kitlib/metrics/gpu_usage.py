@@ -1,0 +1,101 @@
+"""How busy GPUs are, from the metrics of dcgm-exporter, which a local cluster's kubelet serves as well. Pure.
+
+Source: https://github.com/NVIDIA/dcgm-exporter
+"""
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TypeVar
+
+_FIELDS = {
+    "DCGM_FI_DEV_GPU_UTIL": "percent",
+    "DCGM_FI_DEV_FB_USED": "used",
+    "DCGM_FI_DEV_FB_FREE": "free",
+}
+_LINE = re.compile(r"(DCGM_FI_DEV_\w{1,40})\{([^{}]{0,4000})\}\s{1,8}(\S{1,40})")
+_LABEL = re.compile(r'(\w{1,80})="([^"]{0,400})"')
+MEBIBYTE = 2**20
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """GPUs at one moment: the percent of the time in which kernels ran, and bytes of memory."""
+
+    percent: float
+    used: float
+    total: float
+
+    def __str__(self) -> str:
+        return f"{self.percent:.0f} %, {self.used / 2**30:.1f} of {self.total / 2**30:.1f} GiB"
+
+
+@dataclass(frozen=True)
+class GpuSample:
+    """One GPU as a container's or, with an empty ``pod``, as nobody's."""
+
+    uuid: str
+    namespace: str
+    pod: str
+    use: GpuUse
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Namespace and name of the pod."""
+        return self.namespace, self.pod
+
+
+def read_gpus(text: Iterable[str]) -> list[GpuSample]:
+    """Read the GPUs from a page of metrics; lines of other metrics are skipped.
+
+    Example:
+        >>> labels = '{gpu="0",UUID="GPU-1",namespace="default",pod="digits-0"}'
+        >>> kinds = {"GPU_UTIL": 87, "FB_USED": 1024, "FB_FREE": 1024}
+        >>> [sample] = read_gpus(f"DCGM_FI_DEV_{kind}{labels} {value}" for kind, value in kinds.items())
+        >>> sample.pod, str(sample.use)
+        ('digits-0', '87 %, 1.0 of 2.0 GiB')
+    """
+    read: dict[tuple[str, str, str], dict[str, float]] = {}
+    for line in text:
+        match = _LINE.match(line)
+        field = _FIELDS.get(match[1]) if match else None
+        if match is None or field is None:
+            continue
+        labels = dict(_LABEL.findall(match[2]))
+        key = (
+            labels.get("UUID") or labels.get("gpu", ""),
+            labels.get("namespace", ""),
+            labels.get("pod", ""),
+        )
+        try:
+            read.setdefault(key, {})[field] = float(match[3])
+        except ValueError:
+            continue
+    return [
+        GpuSample(*key, _use(values["percent"], values["used"], values["free"]))
+        for key, values in read.items()
+        if values.keys() == {"percent", "used", "free"}
+    ]
+
+
+def _use(percent: float, used: float, free: float) -> GpuUse:
+    return GpuUse(percent, used * MEBIBYTE, (used + free) * MEBIBYTE)
+
+
+def together(samples: Iterable[GpuSample]) -> GpuUse | None:
+    """Combine GPUs, each counted once however many share it: the mean of percents, the sum of memory."""
+    uses = {sample.uuid: sample.use for sample in samples}.values()
+    if not uses:
+        return None
+    percent = fmean(use.percent for use in uses)
+    return GpuUse(percent, sum(use.used for use in uses), sum(use.total for use in uses))
+
+
+def grouped(samples: Iterable[GpuSample], key: Callable[[GpuSample], Key]) -> Mapping[Key, GpuUse]:
+    """Combine the GPUs of each group."""
+    groups: dict[Key, list[GpuSample]] = {}
+    for sample in samples:
+        groups.setdefault(key(sample), []).append(sample)
+    return {name: use for name, group in groups.items() if (use := together(group)) is not None}

@@ -1,0 +1,78 @@
+"""How busy the GPUs of nodes are, asked of whoever knows: a local cluster's kubelets, or else dcgm-exporter.
+
+Both are asked through the API server, which needs the right to ``nodes/proxy`` or to ``pods/proxy`` where
+dcgm-exporter runs. A user without it, and a cluster with neither, has the figures that trainers log.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from kitlib.errors import KitError
+from kitlib.k8s import pods
+from kitlib.k8s.client import Kube
+from kitlib.metrics.gpu_usage import GpuSample, read_gpus
+
+MOST_NODES = 16  # a request each
+REST_SECONDS = 10.0  # after nobody knew
+READ_SECONDS = 5.0
+PORT = 9400
+# The chart's, GKE's, and the GPU operator's.
+EXPORTERS = (
+    "app.kubernetes.io/name in (dcgm-exporter,gke-managed-dcgm-exporter)",
+    "app=nvidia-dcgm-exporter",
+)
+Samples = dict[str, list[GpuSample]]
+
+
+class GpuReader:
+    """Reads the GPUs of a cluster's nodes.
+
+    Attributes:
+        source: Who answered last; empty if nobody did.
+    """
+
+    def __init__(self, kube: Kube) -> None:
+        self.source: str = ""
+        self._kube = kube
+        self._not_before = 0.0
+
+    def read(self, nodes: Iterable[str]) -> Samples:
+        """Read the samples of each node; nothing of those that do not answer."""
+        names = sorted(nodes)[:MOST_NODES]
+        if not names or time.monotonic() < self._not_before:
+            return {}
+        ways: dict[str, Callable[[list[str]], Mapping[str, str]]]
+        ways = {"the kubelets": self._kubelets, "dcgm-exporter": self._exporters}
+        for source in [self.source] if self.source else list(ways):
+            samples = {node: self._samples(path) for node, path in ways[source](names).items()}
+            if any(samples.values()):
+                self.source = source
+                return samples
+        self.source, self._not_before = "", time.monotonic() + REST_SECONDS
+        return {}
+
+    def _kubelets(self, nodes: list[str]) -> Mapping[str, str]:
+        return {node: f"{self._kube.path('Node', node)}/proxy/metrics/resource" for node in nodes}
+
+    def _exporters(self, nodes: list[str]) -> Mapping[str, str]:
+        """Find the pods of dcgm-exporter on these nodes."""
+        paths = {}
+        everywhere = self._kube.within("")
+        for labels in EXPORTERS:
+            try:
+                exporters = everywhere.get_all("Pod", labels=labels)
+            except KitError:
+                continue
+            for pod in exporters:
+                node, meta = pod["spec"].get("nodeName"), pod["metadata"]
+                if node in nodes and pods.phase(pod) == "Running":
+                    path = self._kube.within(meta["namespace"]).path("Pod", meta["name"])
+                    paths[node] = f"{path}:{PORT}/proxy/metrics"
+        return paths
+
+    def _samples(self, path: str) -> list[GpuSample]:
+        try:
+            text = self._kube.stream(path, about="the figures of GPUs", params={}, seconds=READ_SECONDS)
+            return read_gpus(text)
+        except KitError:
+            return []

@@ -1,0 +1,107 @@
+"""File locks; a waiting process reports the holder's progress.
+
+The holder writes its newest progress message into the locked file. The kernel releases the lock with the
+process.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from localkube.paths import ClusterPaths, cache_dir, private_dir, writing
+
+Report = Callable[[str], None]
+POLL_SECONDS = 0.1  # flock has no wait that could be interrupted to report a line
+MOST_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class HeldLock:
+    """A held lock.
+
+    Attributes:
+        waited: Whether another process had it first.
+        report: What to call with this one's steps: they are reported here, and by those that wait.
+    """
+
+    waited: bool
+    report: Report
+
+
+def nobody(text: str) -> None:
+    """A report function that discards messages."""
+
+
+def lock_path(paths: ClusterPaths) -> Path:
+    """The lock file, beside the cluster's directory, which comes and goes."""
+    return paths.root.parent / f".{paths.name}.lock"
+
+
+@contextmanager
+def locked(paths: ClusterPaths, report: Report) -> Iterator[Report]:
+    """Hold a cluster's lock.
+
+    Yields:
+        What to call with this command's own steps: ``report``, and others that wait will know.
+    """
+    with _turn(lock_path(paths), report, busy="another command is working on this cluster") as turn:
+        yield turn.report
+
+
+@contextmanager
+def alone(report: Report, *, making: str = "the control plane") -> Iterator[HeldLock]:
+    """Hold the lock on one kind of thing in the cache.
+
+    Args:
+        report: Called with a line when another process has it, and with that one's lines of progress.
+    """
+    folder = private_dir(cache_dir() / "controlplane")
+    name = "lock" if making == "the control plane" else f"lock-{making.replace(' ', '-')}"
+    with _turn(folder / name, report, busy=f"another process is making {making}") as turn:
+        yield turn
+
+
+@contextmanager
+def _turn(path: Path, report: Report, *, busy: str) -> Iterator[HeldLock]:
+    descriptor, waited = _acquire(path, report, busy)
+
+    def publish(text: str) -> None:
+        line = text.encode()[:MOST_BYTES]
+        with writing(path.parent):
+            os.ftruncate(descriptor, os.pwrite(descriptor, line, 0))
+        report(text)
+
+    try:
+        os.ftruncate(descriptor, 0)
+        yield HeldLock(waited, publish)
+    finally:
+        os.close(descriptor)
+
+
+def _acquire(path: Path, report: Report, busy: str) -> tuple[int, bool]:
+    message = ""
+    while True:
+        with writing(path.parent):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is(descriptor, path):
+                return descriptor, bool(message)
+        except BlockingIOError:
+            doing = os.pread(descriptor, MOST_BYTES, 0).decode(errors="replace")
+            if message != (message := f"{busy}: {doing or 'it has just begun'}"):
+                report(message)
+            time.sleep(POLL_SECONDS)
+        os.close(descriptor)
+
+
+def _is(descriptor: int, path: Path) -> bool:
+    """Check whether an open file is still the one at ``path``: deleting a cluster removes it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,77 @@
+"""The kubelet's clients of the API: one for each node, and one for each part that serves all nodes.
+
+A node is ``system:node:NAME``: it reads what its pods name, and no other pod's Secrets, claims or tokens
+(the Node authorizer), and writes what is its own (NodeRestriction). The other parts have the roles of
+``manifests/identities.yaml``. As an administrator the kubelet only applies ``manifests/`` when it starts.
+
+A pod may name a thousand objects: what the pods of one namespace request has half of a node's connections, so
+that neighbours, and what the node reports, do not wait for all of it.
+"""
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import TypedDict
+
+from localkube.api_client import CONNECTIONS, Api, NodeApi
+from localkube.controlplane.certificates import node_file
+from localkube.kubelet.kubelet_config import KubeletConfig
+from localkube.kubelet.work_pools import Turns
+
+LEAST_CONNECTIONS = 4
+
+
+class ApiClients:
+    """All clients; an async context manager.
+
+    Attributes:
+        nodes: By the nodes' names.
+        informers: Watches what all nodes need.
+        provisioner: Makes volumes for claims.
+        admin: Applies the cluster's own objects.
+    """
+
+    def __init__(self, config: KubeletConfig) -> None:
+        self._stack = contextlib.AsyncExitStack()
+        connections = max(LEAST_CONNECTIONS, CONNECTIONS // len(config.nodes))
+        self.nodes: dict[str, NodeApi] = {
+            node.name: NodeApi(
+                config.server,
+                **files(config.pki, node_file(node.name)),
+                connections=connections,
+                turn=Turns(connections // 2).of_pods,
+            )
+            for node in config.nodes
+        }
+        self.informers, self.provisioner, self.admin = (
+            Api(config.server, **files(config.pki, name)) for name in ("informers", "provisioner", "admin")
+        )
+
+    @property
+    def _all(self) -> list[Api]:
+        return [self.informers, self.provisioner, self.admin, *self.nodes.values()]
+
+    async def __aenter__(self) -> "ApiClients":
+        for api in self._all:
+            await self._stack.enter_async_context(api)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def follow_renewals(self) -> None:
+        """Take each renewed certificate into use, for ever."""
+        await asyncio.gather(*(api.follow_renewals() for api in self._all))
+
+
+class CertificateFiles(TypedDict):
+    """What ``Api`` needs of a client's certificate."""
+
+    ca_file: Path
+    cert_file: Path
+    key_file: Path
+
+
+def files(pki: Path, name: str) -> CertificateFiles:
+    """Name the files of a client's certificate, as arguments of ``Api``."""
+    return {"ca_file": pki / "ca.crt", "cert_file": pki / f"{name}.crt", "key_file": pki / f"{name}.key"}

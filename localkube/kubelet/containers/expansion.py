@@ -1,0 +1,147 @@
+"""Expand ``$(NAME)`` in a container's variables, command and arguments, within the kernel's limits.
+
+Pure. As upstream: https://github.com/kubernetes/kubernetes/tree/master/third_party/forked/golang/expansion.
+A result is measured before it is built: thirty variables, each the one before it twice, would be a gigabyte.
+"""
+
+import re
+import resource
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+# Linear where each "$(" has its ")": that is why only what comes before the last ")" is searched.
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
+
+# A string with its NUL, and all of them with their pointers: https://man7.org/linux/man-pages/man2/execve.2.html
+STRING_BYTES = 128 * 1024
+_LEAST_BYTES, _MOST_BYTES = 128 * 1024, 6 * 1024 * 1024
+_POINTER_BYTES = 8
+PATH_BYTES = 4096
+MESSAGE_CHARACTERS = 1024  # of an Event; names in it are as long as a pod
+
+
+class ConfigError(Exception):
+    """A container's configuration names something that is not there, or is more than a process can get.
+
+    ``reason`` and ``message`` are those of the waiting state, for one ``CreateContainerConfigError`` and
+    ``configmap "settings" not found``. Trying again later may succeed, unless it is ``permanent``.
+    """
+
+    def __init__(
+        self, message: str, *, reason: str = "CreateContainerConfigError", permanent: bool = False
+    ) -> None:
+        super().__init__(message[:MESSAGE_CHARACTERS])
+        self.reason = reason
+        self.message = message[:MESSAGE_CHARACTERS]
+        self.permanent = permanent
+
+
+class ArgumentSpace:
+    """The room that the kernel has for the strings of one process: arguments and environment.
+
+    Args:
+        times: For strings of which later ones replace earlier ones, which are then not the process's.
+    """
+
+    def __init__(self, *, times: int = 1) -> None:
+        self._size = times * argument_bytes()
+        self._string = STRING_BYTES if times == 1 else self._size
+        self._used = 0
+
+    def add(self, what: str, *strings: str) -> None:
+        """Take room for one string, which consists of several; ``what`` names it in the error."""
+        size = sum(map(text_bytes, strings)) + 1
+        if size > self._string:
+            raise too_long(what, f"a string of {size} bytes, and the kernel takes {self._string}")
+        self._used += size + _POINTER_BYTES
+        if self._used > self._size:
+            raise too_long(what, f"the kernel takes {self._size} bytes of arguments and environment in all")
+
+
+def argument_bytes() -> int:
+    """The kernel's limit on arguments and environment together."""
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    quarter = _MOST_BYTES if stack == resource.RLIM_INFINITY else stack // 4
+    return max(_LEAST_BYTES, min(_MOST_BYTES, quarter))
+
+
+def text_bytes(text: str) -> int:
+    """The size of a text as the kernel gets it."""
+    return len(text) if text.isascii() else len(text.encode(errors="surrogateescape"))
+
+
+def too_long(what: str, why: str) -> ConfigError:
+    """The error of a text that is more than the kernel takes; its specification must change."""
+    return ConfigError(f"{what[:100]}: argument list too long: {why}", permanent=True)
+
+
+def expand(
+    text: str, variables: Mapping[str, str], *, what: str = "text", most: int = STRING_BYTES - 1
+) -> str:
+    """Replace ``$(NAME)`` by its value; ``$$`` is a dollar, and an unknown name stays as it is.
+
+    Used for ``value``, ``command`` and ``args``.
+
+    Raises:
+        ConfigError: The result would have more than ``most`` bytes.
+
+    Example:
+        >>> expand("$(A) $$(A) $(B) $A", {"A": "1"})
+        '1 $(A) $(B) $A'
+    """
+    if "$" not in text:
+        return text
+    return expand_with(text, lambda name: variables.get(name, f"$({name})"), what=what, most=most)
+
+
+def expand_with(text: str, value: Callable[[str], str], *, what: str, most: int) -> str:
+    """Replace ``$(NAME)`` by what a function has for the name."""
+    end = text.rfind(")") + 1
+    pieces, left, before = [], most, 0
+    for match in _REFERENCE.finditer(text, 0, end):
+        name = match[1]
+        for piece in (text[before : match.start()], "$" if name is None else value(name)):
+            pieces.append(piece)
+            left -= text_bytes(piece)
+        before = match.end()
+        if left < 0:
+            break
+    else:
+        pieces.append(text[before:end] + text[end:].replace("$$", "$"))
+        left -= text_bytes(pieces[-1])
+    if left < 0:
+        raise too_long(what, f"it expands to more than {most} bytes")
+    return "".join(pieces)
+
+
+def expand_words(
+    words: Iterable[str], variables: Mapping[str, str], space: ArgumentSpace, *, what: str
+) -> list[str]:
+    """Expand the words of a command, which together must have room."""
+    expanded = []
+    for word in words:
+        expanded.append(expand(word, variables, what=what))
+        space.add(what, expanded[-1])
+    return expanded
+
+
+def subpath(mount: Mapping[str, Any], variables: Mapping[str, str]) -> str:
+    """Find the path inside its volume that a mount has by ``subPath`` or ``subPathExpr``."""
+    path = mount.get("subPath") or ""
+    if expression := mount.get("subPathExpr"):
+        missing = set()
+
+        def value(name: str) -> str:
+            if not variables.get(name):
+                missing.add(name)
+            return variables.get(name, "")
+
+        what = f'subPathExpr of volumeMount "{mount.get("name", "")}"'
+        path = expand_with(expression, value, what=what, most=PATH_BYTES - 1)
+        if missing:
+            raise ConfigError(f"missing value for {', '.join(sorted(missing))}")
+    if path.startswith("/"):
+        raise ConfigError(f"error SubPath `{path}` must not be an absolute path")
+    if ".." in path.split("/"):
+        raise ConfigError(f"unable to provision SubPath `{path}`: must not contain '..'")
+    return path

@@ -1,0 +1,234 @@
+"""The heartbeat of the kubelet's event loop, and the watchdog in the supervisor that hears it.
+
+All pods share that loop. A kubelet whose loop stands still is ended, with a stack trace in its log, and
+started again; running containers are reattached. The pod whose work it was is known by a few bytes of a
+mapped file: each step of a pod's tasks is made with its uid there. After the second time it is not started.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import faulthandler
+import json
+import logging
+import mmap
+import os
+import resource
+import signal
+import socket
+import struct
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from localkube.paths import write_private
+from localkube.runtime.client import short_name
+
+log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+SOCKET, CURRENT, STALLS = "heartbeat.sock", "kubelet.current", "stalls.json"
+BEAT_SECONDS, LATE_SECONDS, QUIET_SECONDS = 1.0, 2.0, 60.0
+# Without a beat: one that computes has stood still, one that does not may wait for a processor or the disk.
+STALL_SECONDS, LONGEST_SECONDS = 10.0, 60.0
+COMPUTING = 0.25  # of a core
+MOST_STALLS, REMEMBERED = 2, 256
+UID_BYTES = 64
+_CREDENTIALS = struct.Struct("3i")
+
+_pod: contextvars.ContextVar[str] = contextvars.ContextVar("pod", default="")
+_namespace: contextvars.ContextVar[str] = contextvars.ContextVar("namespace", default="")
+
+
+@contextlib.contextmanager
+def work_of(pod: Mapping[str, Any]) -> Iterator[None]:
+    """Attribute the tasks that are started here, and those that they start, to a pod."""
+    metadata = pod["metadata"]
+    tokens = _pod.set(metadata["uid"]), _namespace.set(metadata["namespace"])
+    try:
+        yield
+    finally:
+        _pod.reset(tokens[0])
+        _namespace.reset(tokens[1])
+
+
+def namespace_of_work() -> str:
+    """Name the namespace of the pod whose work the present task is; empty for nobody's."""
+    return _namespace.get()
+
+
+class Heartbeat:
+    """Beats from an event loop to the watchdog of the supervisor.
+
+    Args:
+        root: The cluster's directory.
+        late: Called with a sentence when the loop was late; at most once a minute.
+    """
+
+    def __init__(self, root: Path, *, late: Callable[[str], None]) -> None:
+        self._root, self._late = root, late
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        descriptor = os.open(root / CURRENT, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        os.ftruncate(descriptor, UID_BYTES)
+        self._current = mmap.mmap(descriptor, UID_BYTES)
+        os.close(descriptor)
+        self._set("")
+        # SIGABRT, by the watchdog, writes what each thread does, even where one holds the interpreter.
+        faulthandler.enable()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        asyncio.get_running_loop().set_task_factory(self._new_task)
+
+    async def run(self) -> None:
+        """Beat, for ever."""
+        loop, reported_at = asyncio.get_running_loop(), float("-inf")
+        while True:
+            with (
+                contextlib.suppress(OSError),
+                short_name(self._root / SOCKET) as name,
+            ):  # no supervisor hears it
+                self._socket.sendto(b"beat", name)
+            due = loop.time() + BEAT_SECONDS
+            await asyncio.sleep(BEAT_SECONDS)
+            late = loop.time() - due
+            if late > LATE_SECONDS and loop.time() > reported_at + QUIET_SECONDS:
+                reported_at = loop.time()
+                self._late(f"the event loop of the kubelet was late by {late:.1f} s")
+
+    def _new_task(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Coroutine[Any, Any, Result] | Generator[Any, None, Result],
+        /,
+        **options: Any,
+    ) -> asyncio.Task[Result]:
+        if (uid := _pod.get()) and isinstance(work, Coroutine):
+            work = _marked(work, uid, self._set)
+        return asyncio.Task(work, loop=loop, **options)
+
+    def _set(self, uid: str) -> None:
+        self._current[:] = uid.encode()[:UID_BYTES].ljust(UID_BYTES, b"\0")
+
+
+async def _marked(work: Coroutine[Any, Any, Result], uid: str, mark: Callable[[str], None]) -> Result:
+    """Run a coroutine, with its pod's uid in the shared memory for as long as each of its steps takes."""
+    return await _steps(work, uid, mark)  # a task takes no generator, from Python 3.12 on
+
+
+@types.coroutine
+def _steps(work: Coroutine[Any, Any, Any], uid: str, mark: Callable[[str], None]) -> Any:
+    value: Any = None
+    error: BaseException | None = None
+    while True:
+        mark(uid)
+        try:
+            future = work.send(value) if error is None else work.throw(error)
+        except StopIteration as end:
+            return end.value
+        finally:
+            mark("")
+            value = error = None  # in a cycle with an error's traceback, all that its frames hold would stay
+        try:
+            value = yield future
+        except GeneratorExit:
+            work.close()
+            raise
+        except BaseException as raised:  # noqa: BLE001 - the coroutine's own to handle: a cancellation is one
+            error = raised
+        finally:
+            del future  # it has the error as well
+
+
+def stalls(root: Path) -> Mapping[str, int]:
+    """Read how often the work of each pod has made the loop stand still, by uid."""
+    try:
+        return {uid: int(count) for uid, count in json.loads((root / STALLS).read_text()).items()}
+    except (FileNotFoundError, ValueError, AttributeError):
+        return {}
+
+
+def stalled(count: int) -> tuple[str, str, str] | None:
+    """Phase, reason and message of a pod that is not started again: its work stops that of all others."""
+    if count < MOST_STALLS:
+        return None
+    return "Failed", "KubeletStalled", f"the kubelet stood still {count} times at the work of this pod"
+
+
+class Watchdog:
+    """Ends the kubelet when its loop stands still; of the supervisor's loop."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._path = root / SOCKET
+        self._path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        with short_name(self._path) as name:
+            self._socket.bind(name)
+        self._path.chmod(0o600)
+        self._pid, self._heard, self._used = 0, 0.0, 0.0
+
+    async def run(self) -> None:
+        """Hear the kubelet's beats, for ever."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._socket, self._hear)
+        while True:
+            due = loop.time() + BEAT_SECONDS
+            await asyncio.sleep(BEAT_SECONDS)
+            if loop.time() > due + LATE_SECONDS or (self._pid and _state(self._pid) in "tTZX?"):
+                self._heard = (
+                    loop.time()
+                )  # this process, the machine or the kubelet was stopped, or it has ended
+                self._used = _cpu_seconds(self._pid)
+            elif self._pid and self._stands_still(loop.time() - self._heard):
+                self._end(loop.time() - self._heard)
+
+    def _hear(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                _, ancillary, *_ = self._socket.recvmsg(16, socket.CMSG_SPACE(_CREDENTIALS.size))
+                for _, kind, data in ancillary:
+                    if kind == socket.SCM_CREDENTIALS:
+                        self._pid = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])[0]
+                self._heard, self._used = asyncio.get_running_loop().time(), _cpu_seconds(self._pid)
+
+    def _stands_still(self, seconds: float) -> bool:
+        if seconds < STALL_SECONDS:
+            return False
+        computed = _cpu_seconds(self._pid) - self._used
+        return computed > COMPUTING * STALL_SECONDS or seconds > LONGEST_SECONDS
+
+    def _end(self, seconds: float) -> None:
+        """End the kubelet, and remember whose work it did."""
+        current = (self._root / CURRENT).read_bytes().rstrip(b"\0").decode(errors="replace")
+        log.warning(
+            "the kubelet stands still for %.0f s%s: it ends", seconds, f", by pod {current}" * bool(current)
+        )
+        if current:
+            known = dict(stalls(self._root))
+            count = known.pop(current, 0) + 1
+            counts = dict(list(known.items())[1 - REMEMBERED :]) | {current: count}
+            with contextlib.suppress(OSError):  # a full disk
+                write_private(self._root / STALLS, json.dumps(counts))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGABRT)
+        self._pid = 0
+
+
+def _cpu_seconds(pid: int) -> float:
+    fields = _stat(pid)
+    ticks = os.sysconf("SC_CLK_TCK")
+    return (int(fields[11]) + int(fields[12])) / ticks if fields else 0.0
+
+
+def _state(pid: int) -> str:
+    fields = _stat(pid)
+    return fields[0] if fields else "?"
+
+
+def _stat(pid: int) -> list[str]:
+    """Read a process's /proc/PID/stat from its state on."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

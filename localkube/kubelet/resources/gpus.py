@@ -1,0 +1,133 @@
+"""GPUs of this machine: the device nodes of containers that have some, and how busy they are.
+
+The figures have the names of dcgm-exporter, which clouds run for the same purpose, so that one reader does.
+NVML is asked when somebody reads, once a second at most. It tells of whole GPUs: pods that share one have the
+same figures.
+
+Sources: https://docs.nvidia.com/deploy/nvml-api/, https://github.com/NVIDIA/dcgm-exporter
+"""
+
+import functools
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from localkube import host
+from localkube.kubelet.resources.pressure import is_critical
+
+FRESH_SECONDS = 1.0
+FAMILIES = {
+    "DCGM_FI_DEV_GPU_UTIL": "GPU utilization (in %).",
+    "DCGM_FI_DEV_FB_USED": "Framebuffer memory used (in MiB).",
+    "DCGM_FI_DEV_FB_FREE": "Framebuffer memory free (in MiB).",
+}
+
+
+@dataclass(frozen=True)
+class GpuUse:
+    """A GPU at one moment: percent of the time in which a kernel ran, and MiB of its memory."""
+
+    uuid: str
+    index: int
+    name: str
+    percent: int
+    used: int
+    free: int
+
+
+class GpuMeter:
+    """Samples the machine's GPUs on request.
+
+    Args:
+        nvml: The module pynvml, or one like it.
+    """
+
+    def __init__(self, nvml: Any = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._nvml, self._clock = nvml, clock
+        self._sample: list[GpuUse] = []
+        self._due = 0.0
+        self._handles: list[Any] | None = None
+
+    def sample(self) -> list[GpuUse]:
+        """Read all GPUs; a sample is reused for a second. One that does not answer is left out."""
+        if self._clock() >= self._due:
+            self._sample = [use for use in map(self._read, range(len(self._open()))) if use is not None]
+            self._due = self._clock() + FRESH_SECONDS
+        return self._sample
+
+    def _open(self) -> list[Any]:
+        if self._handles is None:
+            if self._nvml is None:
+                import pynvml
+
+                self._nvml = pynvml
+            nvml = self._nvml
+            try:
+                nvml.nvmlInit()
+                count = nvml.nvmlDeviceGetCount()
+                self._handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+            except nvml.NVMLError:
+                self._handles = []
+        return self._handles
+
+    def _read(self, index: int) -> GpuUse | None:
+        nvml, handle = self._nvml, self._open()[index]
+        try:
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+            percent = nvml.nvmlDeviceGetUtilizationRates(handle).gpu
+            uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
+        except nvml.NVMLError:
+            return None
+        return GpuUse(uuid, index, name, percent, memory.used >> 20, memory.free >> 20)
+
+
+def exposition(node: str, uses: Iterable[GpuUse], holders: Mapping[str, list[dict[str, str]]]) -> str:
+    """Write a node's GPUs as dcgm-exporter does: for each container that has one, or once if none has.
+
+    Args:
+        holders: The labels namespace, pod and container, by the GPU's UUID.
+    """
+    families: dict[str, list[str]] = {name: [] for name in FAMILIES}
+    for use in uses:
+        for holder in holders.get(use.uuid) or [{"container": "", "namespace": "", "pod": ""}]:
+            labels = {"gpu": str(use.index), "UUID": use.uuid, "device": f"nvidia{use.index}"}
+            labels |= {"modelName": use.name, "Hostname": node, **holder}
+            series = "{" + ",".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
+            for name, value in zip(FAMILIES, (use.percent, use.used, use.free), strict=True):
+                families[name].append(f"{name}{series} {value}\n")
+    heads = {name: f"# HELP {name} {about}\n# TYPE {name} gauge\n" for name, about in FAMILIES.items()}
+    return "".join(heads[name] + "".join(lines) for name, lines in families.items() if lines)
+
+
+@functools.cache
+def device_paths() -> Mapping[str, str]:
+    """Map the UUID of each of the machine's GPUs to its device node."""
+    return {gpu.uuid: gpu.device for gpu in host.gpus()}
+
+
+def manages_gpus(pod: Mapping[str, Any], container: Mapping[str, Any]) -> bool:
+    """Check whether a container may see all GPUs: it is privileged, or its pod a node's own service.
+
+    The class ``nvidia`` alone shows none: whoever may create pods may name it.
+    """
+    if (container.get("securityContext") or {}).get("privileged"):
+        return True
+    return pod["spec"].get("runtimeClassName") == "nvidia" and is_critical(pod)
+
+
+def device_nodes(gpus: Iterable[str] | None, *, paths: Mapping[str, str], names: Iterable[str]) -> list[str]:
+    """Choose the device nodes for these GPUs, by UUID; the driver's own go with any.
+
+    Args:
+        gpus: None for all that there are.
+        paths: Of the machine's GPUs.
+        names: What there is in /dev.
+    """
+    present = [f"/dev/{name}" for name in sorted(names) if name.startswith("nvidia")]
+    if gpus is None:
+        return present
+    chosen = [paths[gpu] for gpu in gpus if gpu in paths]
+    control = [path for path in present if not re.fullmatch(r"/dev/nvidia\d+", path)]
+    return [*control, *chosen] if chosen else []

@@ -1,0 +1,98 @@
+"""What ConfigMaps, Secrets and tokens of pods take, counted by namespace before it is written.
+
+One object can be in many volumes of many pods, so nothing that an attendee's quota counts bounds their size.
+Secrets and tokens are in memory, all others on the disk of the nodes. The space returns when a pod has ended.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from localkube.kubelet.quantity import quantity
+from localkube.kubelet.volumes.projected import VolumeFile
+
+MEMORY, DISK = "memory", "disk"
+MEBIBYTE = 1 << 20
+# The memory of all (``runtime/namespaces.py``), and the most of a disk; a namespace has an eighth of each.
+MOST = {MEMORY: 512 * MEBIBYTE, DISK: 8192 * MEBIBYTE}
+NAMESPACES = 8
+WORDS = {MEMORY: "Secrets and tokens", DISK: "ConfigMaps and downward API files"}
+PAGE = 4096
+
+
+class ShareError(Exception):
+    """A namespace has no room left for a volume; a later attempt succeeds once pods have ended."""
+
+
+def size_of(files: Mapping[str, VolumeFile]) -> int:
+    """Compute what files take: whole pages, one more each for what the file system notes, and directories."""
+    return sum((-(-len(file.content) // PAGE) + 1 + path.count("/")) * PAGE for path, file in files.items())
+
+
+@dataclass
+class VolumeShares:
+    """Counts the bytes of volumes by namespace.
+
+    Attributes:
+        room: Bytes for all namespaces, in memory and on the disk.
+    """
+
+    room: Mapping[str, int] = field(default_factory=lambda: dict(MOST))
+    _held: dict[tuple[str, str], tuple[str, str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of_places(cls, *, memory: Path, disk: Path) -> "VolumeShares":
+        """Divide what the file systems of two directories have: the memory, and an eighth of the disk."""
+        whole = {MEMORY: os.statvfs(memory), DISK: os.statvfs(disk)}
+        sizes = {name: status.f_blocks * status.f_frsize for name, status in whole.items()}
+        return cls({MEMORY: min(MOST[MEMORY], sizes[MEMORY]), DISK: min(MOST[DISK], sizes[DISK] // 8)})
+
+    def of_namespace(self, medium: str) -> int:
+        return self.room[medium] // NAMESPACES
+
+    def take(self, uid: str, volumes: Mapping[str, tuple[str, int]], *, namespace: str) -> None:
+        """Count volumes of a pod, by name with medium and size, in place of what was counted for them.
+
+        A namespace that begins to rewrite its largest volume needs it twice, so an eighth of all stays free.
+
+        Raises:
+            ShareError: They do not fit; nothing has changed.
+        """
+        kept = {key: held for key, held in self._held.items() if key[0] != uid or key[1] not in volumes}
+        for medium in (MEMORY, DISK):
+            wanted = sum(size for kind, size in volumes.values() if kind == medium)
+            own = sum(size for space, kind, size in kept.values() if (space, kind) == (namespace, medium))
+            everyone = sum(size for _, kind, size in kept.values() if kind == medium)
+            free = self.room[medium] - self.of_namespace(medium) - everyone
+            if wanted and (own + wanted > self.of_namespace(medium) or wanted > free):
+                raise ShareError(self._message(medium, namespace, wanted=wanted, own=own, everyone=everyone))
+        self._held = kept | {
+            (uid, name): (namespace, medium, size) for name, (medium, size) in volumes.items()
+        }
+
+    def _message(self, medium: str, namespace: str, *, wanted: int, own: int, everyone: int) -> str:
+        text = f"no space left on device: {WORDS[medium]} of this pod need {_mebibytes(wanted)} of {medium}; "
+        if own + wanted > self.of_namespace(medium):
+            share = _mebibytes(self.of_namespace(medium))
+            return f"{text}those of namespace {namespace} have {_mebibytes(own)} and may have {share}"
+        return f"{text}those of all namespaces have {_mebibytes(everyone)} of {_mebibytes(self.room[medium])}"
+
+    def forget(self, uid: str) -> None:
+        """Give back what a pod has."""
+        self._held = {key: held for key, held in self._held.items() if key[0] != uid}
+
+    def of_pod(self, uid: str) -> int:
+        return sum(size for key, (_, _, size) in self._held.items() if key[0] == uid)
+
+    def used(self, medium: str) -> dict[str, int]:
+        """Sum the bytes by namespace."""
+        totals: dict[str, int] = {}
+        for namespace, kind, size in self._held.values():
+            if kind == medium:
+                totals[namespace] = totals.get(namespace, 0) + size
+        return totals
+
+
+def _mebibytes(size: int) -> str:
+    return quantity(-(-size // MEBIBYTE) * MEBIBYTE, binary=True)

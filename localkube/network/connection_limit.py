@@ -1,0 +1,91 @@
+"""How many connections one pod may hold at the API server's own address.
+
+The API server keeps any connection that is used now and then, with memory for each, and counts none. Here
+the kernel lists them every few seconds, and those beyond a pod's share are reset. Connection tracking would
+refuse them at once, but its table would be one more thing that all pods share. Through the Service
+``kubernetes``, pods have their share of relayed connections instead.
+
+Source: https://man7.org/linux/man-pages/man7/sock_diag.7.html, linux/inet_diag.h
+"""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+
+from localkube.network.accepting import HEADER, NETLINK_SOCK_DIAG, NLM_F_REQUEST, SOCK_DIAG_BY_FAMILY
+
+log = logging.getLogger(__name__)
+
+MOST_OF_POD = 256
+LOOK_SECONDS = 2.0
+SOCK_DESTROY, DUMP, DONE = 21, 0x300, 3
+ESTABLISHED = 1 << 1
+# struct inet_diag_req_v2 before its inet_diag_sockid, and the same of struct inet_diag_msg.
+REQUEST, IDENTITY, IDENTITY_OFFSET = struct.Struct("=BBBBI"), struct.Struct("!HH4s12x4s12x4x8x"), 4
+BUFFER = 1 << 17
+
+
+class ConnectionLimit:
+    """Resets what one address holds beyond its share of the connections to a port.
+
+    Args:
+        network: Addresses outside of it are not limited.
+        most: Connections of one address.
+    """
+
+    def __init__(self, *, port: int, network: str, most: int = MOST_OF_POD) -> None:
+        self._port, self._network, self._most = port, ipaddress.ip_network(network), most
+
+    async def run(self) -> None:
+        """Look every two seconds, for ever."""
+        gateway = socket.inet_ntoa((int(self._network.network_address) + 1).to_bytes(4, "big"))
+        while True:
+            try:
+                self.enforce(besides=gateway)
+            except OSError as error:  # a kernel without CONFIG_INET_DIAG_DESTROY
+                log.warning("a pod may hold as many connections to the API server as it likes: %s", error)
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    def enforce(self, *, besides: str) -> None:
+        """Reset the connections beyond a share in the network namespace of this process.
+
+        Args:
+            besides: An address of the network that is not limited: the cluster's own.
+        """
+        connections: dict[str, list[bytes]] = defaultdict(list)
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
+            for address, identity in self._connections(kernel):
+                if address != besides and ipaddress.ip_address(address) in self._network:
+                    connections[address].append(identity)
+            for address, identities in connections.items():
+                for identity in identities[self._most :]:
+                    _request(kernel, SOCK_DESTROY, identity)
+                if len(identities) > self._most:
+                    beyond = len(identities) - self._most
+                    log.warning("%s held %d connections too many to port %d", address, beyond, self._port)
+
+    def _connections(self, kernel: socket.socket) -> Iterator[tuple[str, bytes]]:
+        """List the established connections to the port: the peer's address, and what identifies each."""
+        _request(kernel, SOCK_DIAG_BY_FAMILY, struct.pack("!H", self._port).ljust(48, b"\0"), flags=DUMP)
+        while True:
+            received, at = kernel.recv(BUFFER), 0
+            while at < len(received):
+                length, kind, *_ = HEADER.unpack_from(received, at)
+                if kind == DONE:
+                    return
+                if kind != SOCK_DIAG_BY_FAMILY:
+                    raise OSError("the kernel lists no sockets")
+                start = at + HEADER.size + IDENTITY_OFFSET
+                identity = received[start : start + IDENTITY.size]
+                yield socket.inet_ntoa(IDENTITY.unpack(identity)[3]), identity
+                at += length + -length % 4
+
+
+def _request(kernel: socket.socket, kind: int, identity: bytes, *, flags: int = 0) -> None:
+    body = REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 0, ESTABLISHED) + identity
+    kernel.send(HEADER.pack(HEADER.size + len(body), kind, NLM_F_REQUEST | flags, 1, 0) + body)

@@ -1,0 +1,1 @@
+"""Operators for Trainyard's local clusters, in the folder ``binaries``."""

@@ -1,0 +1,196 @@
+"""Answer in each rank who asks where it is: its stack, its process groups, and its last collectives.
+
+Python imports this module when it starts, in every process that has its folder on PYTHONPATH. It does nothing
+until a program makes a process group; then a thread waits at a socket that only this user can open. What it
+answers torch has recorded anyway (its flight recorder), so steps cost the same with it and without. The kit
+reads it by ``kitlib/causes/probe.py``, when ``run.why()`` is called. No other program needs to know of it.
+"""
+
+# ruff: noqa: PLC0415, PTH100, PTH106, PTH118, PTH120 - every start of Python would wait for what few processes need
+import os
+import sys
+from importlib.machinery import PathFinder
+
+# A process that has imported torch already may import this as well as one that has not, as forks do.
+AFTER_IMPORTS = True
+MODULE, MAKES_GROUPS = "torch.distributed.distributed_c10d", "_process_group_name"
+PREFIX = "trainyard-rank-"  # of the socket's folder; its name is the process's
+JOINING = ("_create_c10d_store", "init_process_group")  # have rank, world size and address as their variables
+MOST_CALLS, MOST_FRAMES = 40, 200  # of each group; of a stack
+LONGEST_PATH = 100  # of a socket, for the kernel
+started_in = 0  # the process whose thread answers
+
+
+class ModuleFinder:
+    """Finds one module as Python does, and watches it once it is loaded."""
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path) if name == MODULE else None
+        if spec is not None and spec.loader is not None:
+            sys.meta_path.remove(ModuleFinder)
+            load = spec.loader.exec_module
+
+            def exec_module(module):
+                load(module)
+                watch(module)
+
+            spec.loader.exec_module = exec_module
+        return spec
+
+
+def watch(module):
+    """Answer from the first process group on: torch names each by a function, before it connects."""
+    name_group = getattr(module, MAKES_GROUPS, None)
+
+    def named(*args, **options):
+        start(module)
+        return name_group(*args, **options)
+
+    if name_group is not None:
+        setattr(module, MAKES_GROUPS, named)
+
+
+def start(module):
+    """Start the thread that answers, once in each process."""
+    global started_in
+    if started_in == os.getpid():
+        return
+    started_in = os.getpid()
+    import atexit
+    import socket
+    import tempfile
+    import threading
+    from contextlib import suppress
+
+    for place in (os.environ.get("TRAINYARD_RANKS"), tempfile.gettempdir(), "/dev/shm"):
+        with suppress(OSError):
+            folder = tempfile.mkdtemp(prefix=PREFIX, dir=place or None)
+            atexit.register(leave, folder, started_in)
+            path = os.path.join(folder, str(started_in))
+            if len(path) <= LONGEST_PATH:
+                server = socket.socket(socket.AF_UNIX)
+                server.bind(path)
+                server.listen()
+                threading.Thread(target=serve, args=(server, module), name="trainyard", daemon=True).start()
+                return
+            os.rmdir(folder)
+
+
+def leave(folder, process):
+    import shutil
+
+    if process == os.getpid():
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def serve(server, module):
+    import json
+    from contextlib import suppress
+
+    while True:
+        with suppress(Exception):
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(json.dumps(report(module)).encode())
+
+
+def report(module):
+    """Report where this rank is."""
+    import threading
+    import time
+
+    world = module._world
+    main = sys._current_frames().get(threading.main_thread().ident)
+    stack, joins, frame = [], None, main
+    while frame is not None and len(stack) < MOST_FRAMES:
+        stack.append([frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno])
+        if (
+            joins is None
+            and frame.f_code.co_name in JOINING
+            and frame.f_globals["__name__"].startswith("torch.")
+        ):
+            own = frame.f_locals
+            joins = {name: own[name] for name in ("rank", "world_size", "hostname", "port") if name in own}
+        frame = frame.f_back
+    default = world.default_pg
+    groups = {
+        name: {
+            "ranks": sorted(world.pg_group_ranks.get(group, ())),
+            "size": group.size(),
+            "description": getattr(group, "group_desc", ""),
+            "backend": world.pg_map[group][0],
+        }
+        for group, name in world.pg_names.items()
+        if group in world.pg_map
+    }
+    backends = {word.rpartition(":")[2] for group in groups.values() for word in group["backend"].split(",")}
+    calls, missing = [], []
+    for backend in sorted(backends):
+        try:
+            calls += recorded(module, backend)
+        except Exception as error:  # noqa: BLE001 - an older torch, or another backend
+            missing.append(f"{backend}: {type(error).__name__}: {error}")
+    return {
+        "rank": None if default is None else default.rank(),
+        "world_size": None if default is None else default.size(),
+        "time": time.time(),
+        "stack": stack,
+        "joins": joins,
+        "groups": groups,
+        "calls": calls,
+        "missing": missing,
+    }
+
+
+def recorded(module, backend):
+    """List the last collectives of a backend, as torch's flight recorder has them, oldest first."""
+    import pickle
+
+    from torch._C import _distributed_c10d as c10d
+
+    # Without stacks: for those torch would import its compiler, of 900 modules.
+    nccl = backend == "nccl"
+    dump = (
+        c10d._dump_nccl_trace(True, False, False)
+        if nccl
+        else c10d._dump_fr_trace(True, False, False, backend)
+    )
+    kept, count = [], {}
+    for entry in reversed(pickle.loads(dump).get("entries", ())):
+        group, description = entry["process_group"]
+        count[group] = count.get(group, 0) + 1
+        if count[group] <= MOST_CALLS:
+            kept.append(
+                {
+                    "group": group,
+                    "description": description,
+                    "number": entry["p2p_seq_id" if entry["is_p2p"] else "collective_seq_id"],
+                    "op": entry["profiling_name"].partition(":")[2],
+                    "p2p": entry["is_p2p"],
+                    "sizes": entry["input_sizes"],
+                    "pending": not entry["retired"] and entry["state"] != "completed",
+                    "time": entry["time_created_ns"] / 1e9,
+                }
+            )
+    return kept[::-1]
+
+
+def run_next():
+    """Run the module of this name that this one hides, as Debian has one."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    others = [place for place in sys.path if os.path.abspath(place) != here]
+    spec = PathFinder.find_spec(__name__, others)
+    if spec is not None and spec.loader is not None and __name__ == "sitecustomize":
+        from importlib.util import module_from_spec
+
+        module = module_from_spec(spec)
+        sys.modules[__name__] = module
+        spec.loader.exec_module(module)
+
+
+if MODULE in sys.modules:
+    watch(sys.modules[MODULE])
+else:
+    sys.meta_path.insert(0, ModuleFinder)
+run_next()

@@ -1,0 +1,118 @@
+"""Each cause of `causes/ranks.yaml`, made to happen in ranks of a real cluster and named by ``run.why()``."""
+
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import yaml
+
+import kitlib as kit
+from kitlib.errors import RunFailed
+
+from ..patience import until
+
+HERE = Path(__file__).parent
+ROWS = yaml.safe_load((HERE / "causes" / "ranks.yaml").read_text())
+PROGRAM = HERE / "failing_ranks.py"
+HANG_SECONDS = 4
+
+
+@pytest.fixture(scope="module")
+def cluster(state_home):
+    name = f"ranks-{secrets.token_hex(3)}"
+    try:
+        yield kit.create_cluster("local", name=name, nodes=2)
+    finally:
+        kit.clusters.LocalCluster(name).delete()
+
+
+def changed(job, row):
+    """Change what the row has: options of torchrun, the size of /dev/shm."""
+    container = {"name": "pytorch"}
+    volumes = []
+    if "shm" in row:
+        container["volumeMounts"] = [{"name": "shm", "mountPath": "/dev/shm"}]
+        volumes = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": row["shm"]}}]
+    if flags := row.get("flags"):
+        (main,) = (item for item in job.objects if item["kind"] == "Job")
+        (own,) = main["spec"]["template"]["spec"]["containers"]
+        names = [(word.partition("=")[0], word) for word in own["command"]]
+        container["command"] = [f"{name}={flags[name]}" if name in flags else word for name, word in names]
+    pod = {"containers": [container]} | ({"volumes": volumes} if volumes else {})
+    return job.patch({"spec": {"template": {"spec": pod}}})
+
+
+def launch(cluster, way, row=None, **more):
+    """Launch the program; in a pod of few cores a hog of memory takes long."""
+    args = ["kill", "extra"] if way == "arguments" else [way]
+    name = f"{way}-{secrets.token_hex(2)}"
+    job = kit.IndexedJob(PROGRAM, nodes=2, args=args, name=name, memory="700Mi", cpu="0.3", **more)
+    return kit.launch(changed(job, row or {}), cluster=cluster)
+
+
+def check(cause, row, rank=1):
+    assert cause is not None
+    assert cause.kind == row["kind"], cause
+    assert cause.who == row["who"].replace("rank 1", f"rank {rank}")
+    assert row["says"] in f"{cause.line} {cause.detail}"
+    assert row["do"].partition(",")[0].replace("=1", f"={rank}") in cause.fix
+
+
+@pytest.fixture(scope="module")
+def diagnoses(cluster):
+    """The diagnosis of each row, by its name; three runs at a time."""
+
+    def diagnose(row):
+        run = launch(cluster, row["name"], row)
+        if row.get("silent"):  # its ranks never come to a step
+            found = until(
+                lambda: (
+                    (why := run.why(hang_after=HANG_SECONDS)).first and why.first.kind == row["kind"] and why
+                )
+            )
+        elif row.get("succeeds"):
+            run.wait(timeout=300)
+            found = run.why()
+        elif row.get("hangs"):
+            for _ in run.logs(follow=True).head(8):  # until rank 1 has come to its end
+                pass
+            found = run.why(hang_after=HANG_SECONDS)
+            while not found and run.status.running == 2:
+                found = run.why(hang_after=HANG_SECONDS)
+        else:
+            with pytest.raises(RunFailed) as failed:
+                run.wait(timeout=300)
+            found = run.why()
+            assert found.first is None or failed.value.what == found.first.line
+        run.delete()
+        return row["name"], found
+
+    with ThreadPoolExecutor(3) as pool:
+        return dict(pool.map(diagnose, ROWS))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["name"])
+def test_the_cause_is_named(diagnoses, row):
+    check(diagnoses[row["name"]].first, row)
+
+
+@pytest.mark.parametrize("way", ["kill", "message"])
+def test_of_two_ranks_in_each_pod_the_one_that_ended_is_named(cluster, way):
+    row = next(row for row in ROWS if row["name"] == way)
+    run = launch(cluster, way, processes_per_node=2)
+    with pytest.raises(RunFailed) as failed:
+        run.wait(timeout=300)
+    assert failed.value.rank == 3
+    assert row["says"] in str(failed.value) or row["name"] == "kill"
+    run.delete()
+
+
+def test_a_run_that_is_well_has_no_cause(cluster):
+    run = launch(cluster, "well")
+    for _ in run.logs(follow=True).head(8):
+        pass
+    assert not run.why()
+    assert repr(run.why()) == "nothing is wrong: Running: 2 of 2 pods"
+    run.delete()

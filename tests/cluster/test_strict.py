@@ -1,0 +1,203 @@
+"""Strict namespaces, as of companies and labs: restrictions alone and in pairs, for a user with no other.
+
+On nodes with Kubernetes' own kubelet and containerd, whose pods see none of this machine's files (as root):
+
+    .venv/bin/python -m tests.kubelet --command ".venv/bin/python -m pytest tests/cluster/test_strict.py"
+"""
+
+import logging
+import os
+
+import pytest
+from click.testing import CliRunner
+
+import kitlib as kit
+from kitlib import config
+from kitlib.clusters.existing import ExistingCluster
+from kitlib.errors import BadInput, LaunchRejected
+from kitlib.k8s import manifests
+from trainyard_kit.cli.main import main
+
+from .strict import StrictNamespace
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def admin_cluster(request, state_home):
+    """The cluster of ``tests.kubelet`` within its command, or else the local one that is shared."""
+    if "TRAINYARD_REAL_KUBELET" in os.environ:
+        return ExistingCluster("real-kubelet")
+    return request.getfixturevalue("local_cluster")
+
+
+@pytest.fixture
+def strict(admin_cluster, tmp_path):
+    """Return a function that makes a namespace with the restrictions of some rows."""
+    namespaces = []
+
+    def make(*rows, **more):
+        folder = tmp_path / str(len(namespaces))
+        folder.mkdir()
+        namespaces.append(StrictNamespace(admin_cluster, folder, rows, **more))
+        return namespaces[-1]
+
+    yield make
+    for namespace in namespaces:
+        namespace.delete()
+
+
+def meet():
+    import getpass
+    import os
+    from pathlib import Path
+
+    import torch.distributed
+
+    torch.distributed.init_process_group("gloo")
+    ranks = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(ranks, os.getuid())
+    Path("beside.txt").write_text(getpass.getuser())
+    Path("~/cached").expanduser().touch()
+    print("users", ranks)
+
+
+PAIRS = [
+    ("restricted",),
+    ("quota",),
+    ("restricted", "quota"),
+    ("restricted", "most"),
+    ("baseline", "ratio"),
+]
+
+
+@pytest.mark.parametrize("rows", PAIRS, ids=" and ".join)
+def test_a_volume_and_a_job_with_limits_work_in_strict_namespaces(strict, rows, tmp_path):
+    cluster = strict(*rows).cluster
+    volume = cluster.create_volume("shared")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "note.txt").write_text("hello")
+    volume.upload(tmp_path / "data", to="data")
+    assert volume.ls()
+    job = kit.IndexedJob(meet, nodes=2, memory="1Gi", cpu=0.5, volumes={"/data": volume}, workspace=volume)
+    run = kit.launch(job, cluster=cluster)
+    run.wait()
+    assert "users [65532, 65532]" in str(run.logs())
+    assert volume.read(f"runs/{run.name}/beside.txt") == b"trainyard"
+
+
+def test_pods_of_a_user_whom_no_image_knows_train_in_a_strict_namespace(strict):
+    user = 1_000_650_000 if "TRAINYARD_REAL_KUBELET" in os.environ else 64_000  # local pods have 65,536 ids
+    job = kit.IndexedJob(meet, nodes=2, memory="1Gi", cpu=0.5, run_as_user=user)
+    run = kit.launch(job, cluster=strict("restricted", "quota").cluster)
+    run.wait()
+    assert f"users [{user}, {user}]" in str(run.logs())
+
+
+@pytest.mark.slow
+def test_workers_of_a_pytorchjob_wait_for_their_master_in_a_strict_namespace(strict, admin_cluster):
+    kit.install("training-operator", cluster=admin_cluster)
+    cluster = strict("restricted").cluster
+    run = kit.launch(kit.PyTorchJob(meet, nodes=2, cpu=0.5), cluster=cluster)
+    run.wait()
+    assert "users [65532, 65532]" in str(run.logs())
+
+
+CLAIM = {
+    "apiVersion": "v1",
+    "kind": "PersistentVolumeClaim",
+    "metadata": {"name": "of-one"},
+    "spec": {"resources": {"requests": {"storage": "1Gi"}}},
+}
+TOGETHER = {"nodeSelector": {"kubernetes.io/hostname": "node-1"}}
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"), [("ReadWriteOnce", "gp3"), ("ReadWriteOnce", "local-path"), ("ReadWriteOncePod", "efs")]
+)
+def test_a_volume_of_one_node_is_refused_for_pods_on_several(strict, mode, name):
+    namespace = strict()
+    namespace.kube.create(manifests.merge(CLAIM, {"spec": {"accessModes": [mode], "storageClassName": name}}))
+    job = kit.IndexedJob(meet, nodes=2, volumes={"/data": "of-one"})
+    with pytest.raises(BadInput, match=rf'"of-one" is for .* at a time: {mode}.*"{name}"'):
+        kit.launch(job, cluster=namespace.cluster)
+    alone = kit.launch(kit.IndexedJob(meet, nodes=1, volumes={"/data": "of-one"}), cluster=namespace.cluster)
+    alone.delete()
+    if mode == "ReadWriteOnce":
+        job = job.patch({"spec": {"template": {"spec": TOGETHER}}})
+        kit.launch(job, cluster=namespace.cluster).delete()
+
+
+def test_modules_that_pytorchs_own_image_lacks_are_named_at_the_launch(strict, tmp_path, caplog):
+    program = tmp_path / "train.py"
+    program.write_text("import grpc, numpy, json\ntry:\n    import boto3\nexcept ImportError:\n    pass\n")
+    caplog.set_level(logging.WARNING)
+    kit.launch(kit.IndexedJob(program, nodes=1), cluster=strict().cluster).delete()
+    (record,) = (record for record in caplog.records if "has no" in record.getMessage())
+    assert "has no grpc; kit.build_image(" in record.getMessage()
+
+
+def test_a_run_as_root_is_refused_at_once_where_root_is_forbidden(strict):
+    cluster = strict("restricted").cluster
+    with pytest.raises(LaunchRejected, match=r"(?s)violates PodSecurity.*run_as_user=0.*image "):
+        kit.launch(meet, cluster=cluster, nodes=1, run_as_user=0)
+    assert not len(cluster.runs())
+
+
+def test_what_a_quota_demands_is_named_by_its_argument_before_anything_is_created(strict):
+    cluster = strict("quota").cluster
+    with pytest.raises(LaunchRejected, match=r"(?s)limits.memory.*memory="):
+        kit.launch(meet, cluster=cluster, nodes=1)
+    assert not len(cluster.runs())
+
+
+def results(cluster):
+    return {check.name: check for check in kit.preflight(cluster).checks}
+
+
+def test_preflight_names_what_a_namespace_forbids_with_rights_in_it_alone(strict):
+    checks = results(strict("restricted", "quota", "most", "default-deny").cluster)
+    assert (checks["rights"].level, checks["pod security"].level) == ("ok", "ok")
+    assert "restricted: pods run as user 65532" in checks["pod security"].words
+    assert "cpu= and memory=" in checks["quota team"].fix
+    assert "max cpu 2, memory 2Gi" in checks["limit range"].words
+    policy = checks["network policy"]
+    assert (policy.level, "DNS" in policy.words) == ("failed", True)
+    assert "allow-training.yaml" in policy.fix
+    assert checks["nodes"].words.startswith("not checked"), "they are the cluster's, and not the namespace's"
+
+
+def test_preflight_says_who_builds_the_image_that_nobody_has_published(strict):
+    image = results(strict().cluster)["image"]
+    assert (image.level, "not published" in image.words, "build_image" in image.fix) == ("warn", True, True)
+
+
+def test_preflight_finds_nothing_wrong_with_a_namespace_that_forbids_nothing(strict):
+    namespace = strict()
+    namespace.apply(config.manifests("network-policy", "allow-training.yaml"))
+    report = kit.preflight(namespace.cluster)
+    assert report.ok, report
+
+
+def test_preflight_names_the_right_that_is_lacking(strict):
+    namespace = strict(cannot=("configmaps", "pods/exec"))
+    checks = results(namespace.cluster)
+    assert checks["rights"].level == "failed"
+    assert "create, get, delete configmaps" in checks["rights"].words
+    assert "ClusterRole edit" in checks["rights"].fix
+    assert "volumes does not work" in checks["right: pods/exec"].fix
+
+
+def test_the_command_shows_the_same_table(strict):
+    namespace = strict("default-deny")
+    namespace.cluster.remembered()
+    done = CliRunner().invoke(main, ["doctor", "--cluster", namespace.name])
+    assert (done.exit_code, "allow-training.yaml" in done.output) == (1, True), done.output
+
+
+def test_a_policy_that_denies_all_is_named_before_the_ranks_wait(strict, caplog):
+    cluster = strict("default-deny").cluster
+    run = kit.launch(meet, cluster=cluster, nodes=2)
+    run.delete()
+    (record,) = (record for record in caplog.records if "default-deny" in record.getMessage())
+    assert "allow-training.yaml" in record.getMessage()

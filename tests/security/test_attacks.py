@@ -1,0 +1,86 @@
+"""On a real cluster: a neighbour trains, asks DNS and starts pods during every attack, and loses nothing.
+
+How long they wait is recorded and not judged: that is a measure of the machine, and the soak's to judge.
+"""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from soak.attacks import ATTACKS
+from soak.neighbour import Neighbour
+
+from kitlib.errors import KitError
+from kitlib.k8s.client import Kube
+
+from ..patience import eventually
+from .users import USERS, cluster_of
+
+pytestmark = pytest.mark.namespaces
+NAMESPACES = ("ada", "bob")
+# These make the kubelet itself work; the others are more of the same kinds.
+OF_THE_KUBELET = (
+    "expansion_of_open_brackets",
+    "expansion_that_doubles",
+    "many_volumes",
+    "many_tokens",
+    "many_keys",
+    "many_ports",
+)
+
+
+@pytest.fixture(scope="module", params=USERS)
+def cluster(request):
+    shape = ("--pid-max", "6000", "--eviction-hard", "")
+    with cluster_of(request.param, *shape, cache=request.config.cache) as running:
+        for name in NAMESPACES:
+            running.kubectl("create", "namespace", name)
+            running.kubectl("wait", "-n", name, "--for=create", "serviceaccount/default", "--timeout=60s")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def kube(cluster):
+    return Kube(Path(cluster.status["kubeconfig"]), cluster="lab")
+
+
+@pytest.fixture(scope="module")
+def neighbour(kube):
+    with Neighbour(kube.within("bob")) as running:
+        yield running
+
+
+def attack(cluster, kube, neighbour, names, *, starts):
+    """Run attacks at once; return what the neighbour saw meanwhile."""
+    ada, kubelet = kube.within("ada"), cluster.process("localkube.kubelet")
+    before = kubelet.memory_info().rss
+    try:
+        with neighbour.watching(starts=starts) as record:
+            for item in [item for name in names for item in ATTACKS[name]()]:
+                with contextlib.suppress(KitError):  # the API server refuses it, which is as good
+                    ada.create(item)
+        assert cluster.process("localkube.kubelet") == kubelet
+        assert kubelet.memory_info().rss - before < 100 << 20
+    finally:
+        cluster.kubectl(
+            "-n", "ada", "delete", "job,pvc,configmap,secret,service", "-l", "soak=attack", "--wait=false"
+        )
+        pods = ("-n", "ada", "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
+        eventually(lambda: (cluster.kubectl(*pods), ada.get_all("Pod"))[1], wanted=[])
+    return record
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ATTACKS)
+def test_nothing_of_a_neighbour_ends_or_is_refused_during(name, cluster, kube, neighbour, record_property):
+    record = attack(cluster, kube, neighbour, [name], starts=3)
+    record_property("neighbour", record.figures())
+    assert record.problems == []
+
+
+def test_what_one_namespace_has_the_kubelet_compute_and_request_ends_nothing_of_another(
+    cluster, kube, neighbour, record_property
+):
+    record = attack(cluster, kube, neighbour, OF_THE_KUBELET, starts=1)
+    record_property("neighbour", record.figures())
+    assert record.problems == []

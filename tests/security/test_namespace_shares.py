@@ -1,0 +1,260 @@
+"""On a real cluster: an attendee takes processes, memory or disk without end; a neighbour notices nothing.
+
+The bounds of the cluster are low, so that no attack reaches those of the machine that runs this test.
+"""
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from ..node.clusters import Pods, pod, python
+from ..patience import eventually
+from .users import USERS, cluster_of
+
+pytestmark = pytest.mark.namespaces
+PIDS = 4000
+SHARE = PIDS // 4
+SUCCEEDED = "--for=jsonpath={.status.phase}=Succeeded"
+FORK = """
+import threading, time
+threading.stack_size(32768)
+count = 0
+try:
+    for count in range({most}):
+        threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+except RuntimeError:
+    pass
+print("threads", count, flush=True)
+time.sleep({seconds})
+"""
+
+
+@pytest.fixture(scope="module", params=USERS)
+def cluster(request):
+    with cluster_of(
+        request.param, "--pid-max", str(PIDS), "--eviction-hard", "", cache=request.config.cache
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def pods(cluster):
+    with Pods(cluster) as made:
+        yield made
+
+
+@pytest.fixture
+def ada(cluster):
+    """Yield what creates an object in the attendee's namespace, which is deleted."""
+    cluster.kubectl("create", "namespace", "ada")
+    cluster.kubectl("wait", "-n", "ada", "--for=create", "serviceaccount/default", "--timeout=60s")
+    yield lambda manifest: cluster.kubectl("-n", "ada", "create", "-f", "-", stdin=manifest)
+    cluster.kubectl("delete", "namespace", "ada", "--grace-period=0", "--force")
+
+
+def get(cluster, *arguments):
+    return json.loads(cluster.kubectl("-n", "ada", "get", "-o", "json", *arguments))
+
+
+@contextmanager
+def undisturbed(cluster, pods):
+    """A neighbour's pod runs meanwhile, and another one starts afterwards."""
+    name = pods.running(pod("while :; do sleep 1; done"))["metadata"]["name"]
+    uid = cluster.core.read_namespaced_pod(name, "default").metadata.uid
+    yield
+    neighbour = cluster.core.read_namespaced_pod(name, "default")
+    assert (neighbour.metadata.uid, neighbour.status.phase) == (uid, "Running")
+    assert not neighbour.status.container_statuses[0].restart_count
+    assert pods.output(pod("echo started")) == "started\n"
+
+
+def test_containers_give_way_to_the_clusters_own_processes(cluster, pods):
+    names = {}
+    for kind, resources in (
+        ("best-effort", {}),
+        ("burstable", {"requests": {"memory": "64Mi"}}),
+        ("guaranteed", {"limits": {"memory": "64Mi", "cpu": "100m"}}),
+    ):
+        made = pod("cat /proc/self/oom_score_adj; sleep 0.1; (cat /proc/self/oom_score_adj)")
+        made["spec"]["containers"][0]["resources"] = resources
+        names[kind] = [int(line) for line in pods.output(made).split()]
+    own = [int(Path(f"/proc/{process.pid}/oom_score_adj").read_text()) for process in cluster.processes()]
+    assert names["best-effort"] == [1000, 1000]
+    assert max(own) < names["guaranteed"][0] < names["burstable"][0] < 1000
+
+
+def test_many_pods_of_many_processes_leave_the_machine_and_neighbours_theirs(cluster, pods, ada):
+    with undisturbed(cluster, pods):
+        for number in range(6):
+            ada(pod(name=f"bomb-{number}", main=python(FORK.format(most=SHARE, seconds=600))))
+
+        def ended_or_bounded():
+            items = get(cluster, "pods")["items"]
+            evicted = [item for item in items if item["status"].get("reason") == "Evicted"]
+            if evicted:
+                assert f"share of {SHARE} processes" in evicted[0]["status"]["message"]
+                return True
+            logs = [
+                cluster.kubectl("-n", "ada", "logs", item["metadata"]["name"])
+                for item in items
+                if item["status"]["phase"] == "Running"
+            ]
+            counts = [int(log.split()[1]) for log in logs if log]
+            return len(counts) == 6 and sum(counts) < SHARE
+
+        eventually(ended_or_bounded, wanted=True)
+        script = FORK.format(most=100, seconds=0)
+        assert pods.output(pod(main=python(script))) == "threads 99\n"
+
+
+CONNECT = """
+import resource, socket, ssl, sys, time
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(32)
+kept = []
+for port, data in ((10250, b""), (10250, HELLO), (10255, b""), (4443, b""), (53, b""), (6443, HELLO)):
+    for _ in range(600):
+        client = socket.socket()
+        client.setblocking(False)
+        client.connect_ex(("10.244.254.1" if port > 10000 else "10.244.0.1", port))
+        kept.append((client, data))
+time.sleep(1)
+for client, data in kept:
+    try:
+        client.send(data)
+    except OSError:
+        pass
+print("connected", flush=True)
+time.sleep(600)
+"""
+
+
+def test_connections_of_a_pod_to_every_port_of_the_cluster_take_no_memory_of_the_kubelet(cluster, pods, ada):
+    kubelet = next(process for process in cluster.processes() if "localkube.kubelet" in process.cmdline())
+    with undisturbed(cluster, pods):
+        before = kubelet.memory_info().rss
+        for number in range(3):
+            ada(pod(name=f"connects-{number}", main=python(CONNECT)))
+        for number in range(3):
+            eventually(
+                lambda name=f"connects-{number}": cluster.kubectl(
+                    "-n", "ada", "logs", name, "--ignore-errors"
+                ),
+                wanted="connected\n",
+            )
+        pods.output(pod("nslookup kubernetes.default || true"))
+        inside = {
+            connection.laddr.port
+            for connection in kubelet.net_connections("tcp")
+            if connection.raddr and connection.raddr.ip.startswith("10.244.1.")
+        }
+        assert 10250 not in inside
+        assert kubelet.memory_info().rss - before < 16 << 20
+
+
+FILL = """
+import os
+for number in range(100):
+    with open(f"/data/{number}", "wb") as file:
+        file.write(os.urandom(4 << 20))
+        os.fsync(file.fileno())
+"""
+
+
+def claim(size):
+    resources = {"requests": {"storage": size}}
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": resources}
+    return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": spec}
+
+
+def with_volume(made, mounted, **source):
+    """Add a volume to a pod, which its container has at ``mounted``."""
+    made["spec"].setdefault("volumes", []).append({"name": "v", **source})
+    made["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": mounted}]
+    return made
+
+
+def events(cluster, reason, name):
+    listed = get(cluster, "events", f"--field-selector=reason={reason},involvedObject.name={name}")["items"]
+    return " ".join(event["message"] for event in listed)
+
+
+def test_a_claim_that_holds_more_than_its_size_is_named_and_its_own_pods_end(cluster, pods, ada):
+    source = {"persistentVolumeClaim": {"claimName": "data"}}
+    with undisturbed(cluster, pods):
+        ada(claim("1Mi"))
+        ada(
+            with_volume(
+                pod(name="fills", main=python(FILL + "import time; time.sleep(600)")), "/data", **source
+            )
+        )
+        cluster.kubectl("-n", "ada", "wait", "pod/fills", "--for=jsonpath={.status.reason}=Evicted")
+        message = get(cluster, "pod/fills")["status"]["message"]
+        assert 'Usage of PersistentVolumeClaim "data"' in message and 'exceeds its size "1Mi"' in message
+        assert 'exceeds its size "1Mi"' in events(cluster, "VolumeSizeExceeded", "data")
+    ada(with_volume(pod("ls /data | wc -l", name="later"), "/data", **source))
+    eventually(lambda: "its size is 1Mi" in events(cluster, "FailedMount", "later"), wanted=True)
+    ada(with_volume(pod("ls /data | wc -l", name="reads"), "/data",
+                    persistentVolumeClaim={"claimName": "data", "readOnly": True}))  # fmt: skip
+    cluster.kubectl("-n", "ada", "wait", "pod/reads", SUCCEEDED)
+    grown = json.dumps({"spec": {"resources": {"requests": {"storage": "1Gi"}}}})
+    cluster.kubectl("-n", "ada", "patch", "pvc", "data", "-p", grown)
+    cluster.kubectl(
+        "-n", "ada", "wait", "pod/later", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s"
+    )
+
+
+LARGE = {
+    "apiVersion": "v1",
+    "kind": "Secret",
+    "metadata": {"name": "large"},
+    "stringData": {"k": "x" * 10**6},
+}
+
+
+@pytest.mark.parametrize("projected", [False, True], ids=["volumes", "one projected volume"])
+def test_a_secret_in_a_hundred_volumes_leaves_room_for_the_secrets_of_others(cluster, pods, ada, projected):
+    large = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "large"},
+        "stringData": {"k": "x" * 10**6},
+    }
+    ada(large)
+    made = pod(name="takes-all")
+    if projected:
+        items = [{"key": "k", "path": f"k{number}"} for number in range(100)]
+        source = [{"secret": {"name": "large", "items": [item]}} for item in items]
+        made["spec"]["volumes"] = [{"name": "v", "projected": {"sources": source}}]
+    else:
+        made["spec"]["volumes"] = [
+            {"name": f"v{number}", "secret": {"secretName": "large"}} for number in range(100)
+        ]
+    with undisturbed(cluster, pods):
+        ada(made)
+        ada(pod("sleep 600", name="small"))  # the namespace's own others go on
+        cluster.kubectl("-n", "ada", "wait", "pod/small", "--for=condition=Ready")
+        eventually(
+            lambda: "no space left on device" in events(cluster, "FailedMount", "takes-all"), wanted=True
+        )
+        assert "MountVolume.SetUp failed for volume" in events(cluster, "FailedMount", "takes-all")
+
+
+def test_the_room_of_secrets_returns_when_a_pod_has_ended(cluster, pods, ada):
+    large = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "large"},
+        "stringData": {"k": "x" * 10**6},
+    }
+    ada(large)
+    volumes = [{"name": f"v{number}", "secret": {"secretName": "large"}} for number in range(40)]
+    for name in ("first", "second", "third"):
+        made = pod("true", name=name)
+        made["spec"]["volumes"] = volumes
+        ada(made)
+    cluster.kubectl(
+        "-n", "ada", "wait", "pod", "--all", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s"
+    )

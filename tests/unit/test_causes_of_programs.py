@@ -1,0 +1,163 @@
+"""Ranks that never meet, GPUs that idle, and modules that lie beside: from what programs print."""
+
+import logging
+
+import pytest
+
+import kitlib as kit
+from kitlib.causes import Facts, causes
+from kitlib.causes.rules.programs import RULES
+from kitlib.display.tracebacks import Line
+from kitlib.errors import BadInput
+from kitlib.jobs.launcher import _warn_of_ranks_alone
+from kitlib.k8s import names
+
+START = '{{"event": "start", "time": 1.0, "rank": 0, "world_size": {}, "backend": "gloo"}}'
+
+
+def kinds(*logs, gpus=0, command=(), notes=None, phase="Succeeded"):
+    limits = {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {}
+    items = [
+        {
+            "metadata": {
+                "name": f"mine-{rank}",
+                "labels": {"batch.kubernetes.io/job-completion-index": str(rank)},
+            },
+            "spec": {"containers": [{"name": "pytorch", "resources": limits, "command": command}]},
+            "status": {},
+        }
+        for rank in range(len(logs))
+    ]
+    lines = {rank: [Line("", text) for text in texts] for rank, texts in enumerate(logs)}
+    facts = Facts(pods=items, logs=lines, phase=phase, main={"metadata": {"annotations": notes}})
+    return [cause.kind for cause in causes(facts, among=RULES)]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "found"),
+    [
+        (START.format(1), START.format(1), ["NeverMet"]),
+        (
+            "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/1",
+            "GLOBAL_RANK: 0, MEMBER: 1/1",
+            ["NeverMet"],
+        ),
+        ("Distributed environment: NO\nNum processes: 1", "Num processes: 1", ["NeverMet"]),
+        (START.format(2), START.format(2), []),
+        ("GLOBAL_RANK: 0, MEMBER: 1/2", "GLOBAL_RANK: 1, MEMBER: 2/2", []),
+        (
+            "[Gloo] Rank 0 is connected to 0 peer ranks.",
+            "[Gloo] Rank 0 is connected to 0 peer ranks.",
+            ["NeverMet"],
+        ),
+        ("[Gloo] Rank 0 is connected to 1 peer ranks.", "world_size: 1", []),
+        ("world size: 1", "world size: 1", ["NeverMet"]),
+        (START.format(1), "loss 0.5", []),
+        ("loss 0.5", "loss 0.5", []),
+    ],
+)
+def test_ranks_that_train_alone_are_named(one, other, found):
+    assert kinds(one.split("\n"), other.split("\n")) == found
+    assert kinds(one.split("\n")) == []
+
+
+ALONE = {names.RANKS_ALONE: "train.py: nothing in it forms a process group"}
+
+
+@pytest.mark.parametrize("together", ["GLOBAL_RANK: 0, MEMBER: 1/2", "NCCL version 2.30", "world_size=2"])
+def test_what_the_launch_has_read_stands_unless_the_ranks_say_that_they_met(together):
+    assert kinds(["loss 0.5"], ["loss 0.5"], notes=ALONE) == ["NeverMet"]
+    assert kinds(["loss 0.5", together], ["loss 0.5"], notes=ALONE) == []
+
+
+def test_that_ranks_never_met_ends_no_run():
+    """A rank failed, and its pod and log have gone."""
+    assert kinds([], [], notes=ALONE, phase="Running") == ["NeverMet"]
+    assert kinds([], [], notes=ALONE, phase="Failed") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        (["accelerate", "launch", "train.py"], 1),
+        (["sh", "-c", "pip list\naccelerate launch --num_processes=2 train.py"], 1),
+        (["python", "-m", "accelerate.commands.launch", "train.py"], 1),
+        (["accelerate", "launch", "--num_machines=2", "--machine_rank=$(RANK)", "train.py"], 0),
+        (["accelerate", "launch", "--config_file=two.yaml", "train.py"], 0),
+        (["torchrun", "train.py"], 0),
+    ],
+)
+def test_accelerate_that_knows_no_other_machine_is_named(command, found):
+    assert kinds(["loss 0.5"], ["loss 0.5"], command=command) == ["NeverMet"] * found
+    assert kinds(["loss 0.5"], command=command) == []
+
+
+def test_gpus_that_may_idle_are_not_named():
+    line = "Using device: cpu"
+    assert kinds([line], gpus=1, notes={names.IDLE_GPUS: "fail"}) == ["GpusUnused"]
+    assert kinds([line], gpus=1, notes={names.IDLE_GPUS: "allow"}) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (
+            "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found 11040).",
+            1,
+        ),
+        ("RuntimeError: Found no NVIDIA driver on your system.", 1),
+        ("AssertionError: Torch not compiled with CUDA enabled", 1),
+        ("GPU available: False, used: False", 1),
+        ("Using device: cpu", 1),
+        ("this pod has GPUs, but torch finds no CUDA device: training on CPU, by gloo", 1),
+        ("Using device: cuda", 0),
+        ("loss 0.5 on the cpus", 0),
+    ],
+)
+def test_gpus_that_are_not_used_are_named_with_the_line_that_says_why(line, found):
+    assert kinds([line], gpus=2) == ["GpusUnused"] * found
+    assert kinds([line]) == []
+    assert kinds(["device: cuda:0", line], gpus=1) == []
+
+
+@pytest.mark.parametrize("place", [".", "..", "lib"])
+def test_a_missing_module_that_lies_beside_or_above_is_named_with_its_argument(place, tmp_path, monkeypatch):
+    here = tmp_path / "project" / "tools"
+    here.mkdir(parents=True)
+    (here / place).mkdir(exist_ok=True)
+    (here / place / "mylib.py").touch()
+    monkeypatch.chdir(here)
+    log = {0: [Line("", "ModuleNotFoundError: No module named 'mylib.model'")]}
+    (cause,) = causes(Facts(logs=log, phase="Failed"), among=RULES)
+    assert f'root="{(here / place).resolve()}"' in cause.fix
+    assert (
+        causes(Facts(logs={0: [Line("", "ModuleNotFoundError: No module named 'torhc'")]}), among=RULES) == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("print('alone')", "nothing in it forms a process group"),
+        ("import torch\nmodel = torch.nn.Linear(1, 1)", "nothing in it forms a process group"),
+        ("import lightning as L\nL.Trainer(devices=1).fit(m)", "Trainer(num_nodes=2)"),
+        ("import lightning as L\nL.Trainer(num_nodes=2).fit(m)", ""),
+        ("import torch.distributed as dist\ndist.init_process_group()", ""),
+        ("from accelerate import Accelerator\nAccelerator()", ""),
+    ],
+)
+def test_a_program_whose_ranks_will_not_meet_is_named_before_the_launch(source, words, tmp_path, caplog):
+    (tmp_path / "train.py").write_text(source)
+    with caplog.at_level(logging.WARNING):
+        _warn_of_ranks_alone(kit.IndexedJob(tmp_path / "train.py", nodes=2))
+        assert (words in caplog.text) and bool(caplog.text) == bool(words)
+        caplog.clear()
+        assert words in _warn_of_ranks_alone(kit.IndexedJob(tmp_path / "train.py", nodes=2))
+        caplog.clear()
+        assert not _warn_of_ranks_alone(kit.IndexedJob(tmp_path / "train.py", nodes=1))
+    assert not caplog.text
+
+
+def test_a_way_with_idle_gpus_that_there_is_not_is_refused():
+    with pytest.raises(BadInput, match="idle_gpus='ignore'"):
+        kit.launch("train.py", idle_gpus="ignore")

@@ -1,0 +1,479 @@
+"""The rank that failed first, from what it wrote, what torchrun reports and what the node saw."""
+
+import pytest
+
+from kitlib.causes import Facts, causes
+from kitlib.causes.known_errors import known
+from kitlib.display.tracebacks import Line
+
+from . import objects
+
+LOST = [
+    "[rank{0}]: Traceback (most recent call last):",
+    '[rank{0}]:   File "/trainyard/trainer/train.py", line 29, in <module>',
+    "[rank{0}]: RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed "
+    "by peer [10.244.1.{1}]:50074. This is typically caused by a remote worker crashing.",
+]
+SHAPES = [
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+    "  what():  [enforce fail at gloo/transport/tcp/pair.cc:464] op.preamble.length <= op.nbytes. 8 vs 4. "
+    "Received data size doesn't match expected size. Is there a distributed collective mismatch?",
+]
+SECOND = "2026-01-01T00:00:05Z"
+
+
+def torchrun(rank, code, local=0, *, closed=()):
+    """Return what torchrun writes when its processes have failed."""
+    table = [
+        f"E1128 05:24:51.597000 1 torch/distributed/elastic/multiprocessing/api.py:1002] failed "
+        f"(exitcode: {code}) local_rank: {local} (pid: 5) of binary: python",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "Failures:",
+    ]
+    rows = [*((other, -15) for other in closed), (rank, code)]
+    for number, (failed, exit_code) in enumerate(rows):
+        if failed == rank:
+            table.append("Root Cause (first observed failure):")
+        table += [
+            f"[{number}]:",
+            f"  rank      : {failed} (local_rank: {local})",
+            f"  exitcode  : {exit_code} (pid: 5)",
+            "  error_file: <N/A>",
+            "  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
+        ]
+    return [*table, "====="]
+
+
+def lines(texts, at="2026-01-01T00:00:05"):
+    return [Line(f"{at}.{number:03}Z", text) for number, text in enumerate(texts)]
+
+
+def pod(rank, *, code=1, reason="Error", at=SECOND, phase="Failed", processes=1, **more):
+    command = ["torchrun", f"--nproc-per-node={processes}"]
+    container = {"name": "pytorch", "command": command, "resources": {"limits": {"memory": "600Mi"}}}
+    labels = {"batch.kubernetes.io/job-completion-index": str(rank)}
+    state = objects.terminated(code, at, reason=reason)
+    more = {"uid": f"uid-{rank}", "containers": [container], "labels": labels} | more
+    ip = {"podIP": f"10.244.1.{rank}"}
+    return objects.pod(f"x-{rank}", phase=phase, state=state, node=f"node-{rank}", status=ip, **more)
+
+
+def lost(rank, to):
+    return [text.format(rank, to) for text in LOST]
+
+
+def first(pods, logs, **more):
+    return causes(Facts(pods=pods, logs={key: lines(texts) for key, texts in logs.items()}, **more))[0]
+
+
+WAYS = {  # how rank 1 ended: its exit code, the node's reason, what it wrote, what is said of it
+    "memory": (137, "OOMKilled", [], "rank 1 was OOMKilled: it needs more than its memory limit of 600Mi"),
+    "SIGKILL": (137, "Error", [], "rank 1 failed first: it was killed (SIGKILL)"),
+    "SIGSEGV": (139, "Error", [], "rank 1 failed first: it crashed (SIGSEGV)"),
+    "SIGABRT": (134, "Error", [], "rank 1 failed first: it aborted (SIGABRT)"),
+    "SIGBUS": (
+        135,
+        "Error",
+        [],
+        "rank 1 failed first: it crashed (SIGBUS): /dev/shm or a mapped file is full",
+    ),
+    "_exit": (3, "Error", ["step 3 done"], "rank 1 failed first: exit code 3; its last line: step 3 done"),
+    "_exit in silence": (3, "Error", [], "rank 1 failed first: exit code 3, without a word"),
+    "message": (1, "Error", ["no data"], "rank 1 failed first: exit code 1; its last line: no data"),
+    "colours": (
+        1,
+        "Error",
+        [
+            "\x1b[1;31mTraceback (most recent call last):\x1b[0m",
+            '  File \x1b[35m"/x.py"\x1b[0m, line \x1b[35m3\x1b[0m, in \x1b[35m<module>\x1b[0m',
+            "\x1b[1;35mValueError\x1b[0m: \x1b[35mbad label 12\x1b[0m",
+        ],
+        "rank 1 failed first: ValueError: bad label 12",
+    ),
+    "import": (
+        1,
+        "Error",
+        [
+            "Traceback (most recent call last):",
+            '  File "/x.py", line 3',
+            "ModuleNotFoundError: No module named 'x'",
+        ],
+        "rank 1 failed first: ModuleNotFoundError: No module named 'x'",
+    ),
+}
+
+
+CONNECTIONS_OF_ITS_OWN = {
+    "its data loader": [
+        '  File "/lib/torch/utils/data/dataloader.py", line 9, in __next__',
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "/lib/torch/utils/data/_utils/signal_handling.py", line 73, in handler',
+        "RuntimeError: DataLoader worker (pid 8) is killed by signal: Killed.",
+    ],
+    "a server of data": [
+        '  File "/lib/torch/utils/data/dataloader.py", line 9, in __next__',
+        '  File "/trainyard/trainer/train.py", line 9, in __getitem__',
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+    ],
+}
+
+
+@pytest.mark.parametrize("whose", CONNECTIONS_OF_ITS_OWN)
+def test_a_connection_to_something_else_than_a_rank_is_no_consequence(whose):
+    own = ["Traceback (most recent call last):", *CONNECTIONS_OF_ITS_OWN[whose]]
+    logs = {0: lost(0, 1), 1: [f"[rank1]: {text}" for text in own]}
+    cause = first([pod(0), pod(1)], logs)
+    assert cause.line == f"rank 1 failed first: {own[-1]}"
+
+
+@pytest.mark.parametrize("launcher", ["python", "torchrun"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_broken_connection_is_a_consequence_of_the_rank_that_ended_otherwise(way, launcher):
+    """The others report first, and torchrun and the pods end in the order of neither."""
+    code, reason, texts, line = WAYS[way]
+    failed = pod(1, code=code, reason=reason, at="2026-01-01T00:00:06Z")
+    logs = {0: lost(0, 1), 1: texts}
+    if launcher == "torchrun":
+        failed = pod(1, reason=reason)
+        logs = {0: lost(0, 1) + torchrun(0, 1), 1: texts + torchrun(1, 128 - code if code > 128 else code)}
+    cause = first([pod(0), failed], logs)
+    assert cause.line == line
+    assert cause.rank == 1
+    assert "rank 0 lost its connection to another rank: a consequence" in cause.ruled_out
+    assert any("pod x-1 on node-1" in text for text in cause.evidence)
+
+
+def test_of_several_ranks_in_a_pod_the_one_that_was_killed_is_named_by_its_own_number():
+    logs = {0: lost(0, 1) + lost(1, 1) + torchrun(0, 1, closed=[1]), 1: torchrun(3, -9, closed=[2])}
+    cause = first([pod(0, processes=2), pod(1, reason="OOMKilled", processes=2)], logs)
+    assert (cause.kind, cause.rank) == ("OOMKilled", 3)
+
+
+def test_a_rank_that_torchrun_told_to_end_while_it_ended_is_found_by_the_address_that_others_lost():
+    logs = {
+        0: lost(0, 1) + torchrun(0, 1, closed=[1]),
+        1: ["the data is not there", *lost(2, 1), *torchrun(2, 1, closed=[3])],
+    }
+    cause = first([pod(0, processes=2), pod(1, processes=2)], logs)
+    assert cause.line == "rank 3 ended first; its last line: the data is not there"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_rank_that_leaves_with_exit_code_0_while_others_train_is_the_cause(processes):
+    left = processes * 2 - 1
+    logs = {0: lost(0, 1) + torchrun(0, 1), 1: []}
+    pods = [pod(0, processes=processes), pod(1, code=0, phase="Succeeded", processes=processes)]
+    if processes == 2:
+        logs = {0: lost(0, 1) + lost(1, 1) + torchrun(0, 1), 1: lost(2, 1) + torchrun(2, 1)}
+        pods[1] = pod(1, processes=2)
+    assert first(pods, logs).line == f"rank {left} ended first, with exit code 0, while others still trained"
+
+
+def test_without_another_end_a_broken_connection_is_what_is_known():
+    (cause,) = causes(Facts(pods=[pod(0)], logs={0: lines(lost(0, 7))}))
+    assert cause.line.startswith("rank 0 failed first: RuntimeError: [/pytorch/third_party/gloo")
+    assert "other ranks" in cause.fix
+
+
+def test_different_shapes_on_two_ranks_are_named_and_not_the_connection_that_breaks():
+    cause = first([pod(0, code=134), pod(1)], {0: SHAPES + torchrun(0, -6), 1: lost(1, 0) + torchrun(1, 1)})
+    assert (cause.kind, cause.rank) == ("ShapeMismatch", 0)
+    assert "different shapes" in cause.evidence[0]
+
+
+def test_the_same_error_on_all_ranks_is_said_once():
+    trace = ["Traceback (most recent call last):", '  File "x.py", line 1', "FileNotFoundError: no /data"]
+    found = causes(Facts(pods=[pod(0), pod(1)], logs={0: lines(trace), 1: lines(trace)}))
+    assert [cause.line for cause in found] == ["rank 0 failed first: FileNotFoundError: no /data"]
+    assert "rank 1 failed with the same error" in found[0].evidence
+
+
+def test_of_a_timeout_a_rank_whose_pod_is_gone_may_be_the_one_that_did_not_come():
+    error, (kind, line) = TIMEOUTS["gloo"]
+    trace = ["[rank0]: Traceback (most recent call last):", '[rank0]:   File "/lib/torch/distributed/c.py"']
+    main = {"kind": "Job", "metadata": {"name": "x"}, "spec": {"completions": 2}}
+    cause = first([pod(0)], {0: [*trace, f"[rank0]: {error}", *torchrun(0, 1)]}, main=main)
+    assert (cause.kind, cause.line) == (kind, line.partition("; its last")[0])
+
+
+def test_where_all_ranks_fail_alike_the_lowest_is_named_whoever_was_first():
+    trace = ["Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: bad label 12"]
+    logs = {0: lines(trace, "2026-01-01T00:00:06"), 1: lines(trace)}
+    (cause,) = causes(Facts(pods=[pod(0), pod(1)], logs=logs))
+    assert cause.line == "rank 0 failed first: ValueError: bad label 12"
+    killed = [pod(0, code=137, at="2026-01-01T00:00:09Z"), pod(1, code=137)]
+    (cause,) = causes(Facts(pods=killed))
+    assert cause.line == "rank 0 failed first: it was killed (SIGKILL)"
+    assert "rank 1 failed with the same error" in cause.evidence
+
+
+def test_of_two_errors_of_their_own_the_later_one_failed_as_well():
+    ends = causes(Facts(pods=[pod(0, code=3), pod(1, code=4, at="2026-01-01T00:00:09Z")]))
+    assert [cause.line for cause in ends] == [
+        "rank 0 failed first: exit code 3, without a word",
+        "rank 1 failed as well: exit code 4, without a word",
+    ]
+
+
+THREAD = [
+    "Exception in thread Thread-1 (load):",
+    "Traceback (most recent call last):",
+    '  File "/x.py", line 3, in load',
+    "ValueError: bad label 12",
+]
+
+
+def test_an_exception_in_a_thread_is_the_error_of_a_rank_that_ends_for_it():
+    cause = first([pod(0), pod(1)], {0: lost(0, 1), 1: THREAD + torchrun(1, 1)})
+    assert cause.line == "rank 1 failed first: ValueError: bad label 12"
+
+
+def test_an_exception_that_a_running_rank_survived_is_no_failure():
+    running = [pod(rank, code=None, phase="Running") for rank in range(2)]
+    (cause,) = causes(Facts(pods=running, logs={1: lines(THREAD)}, phase="Running"))
+    assert cause.line.startswith("rank 1 went on after an exception in a thread, or one that it logged: ")
+
+
+def test_a_long_error_is_shortened_and_its_detail_has_all_of_it():
+    trace = ["Traceback (most recent call last):", '  File "x.py", line 1', f"ValueError: {'long ' * 200}"]
+    cause = first([pod(0)], {0: trace})
+    assert len(cause.line) < 450
+    assert trace[-1].strip() in cause.detail
+
+
+TOLD = [
+    "W1128 12:41:13.1 1 torch/distributed/elastic/agent/server/api.py:752] Received 15 death signal",
+    "Traceback (most recent call last):",
+    '  File "/usr/lib/torch/distributed/run.py", line 1138, in main',
+    "    time.sleep(monitor_interval)",
+]
+TIMEOUTS = {  # what rank 0 of two wrote, and what is said of the rank that did not come
+    "gloo": (
+        "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation",
+        ("Timeout", "rank 1 did not come to a collective: rank 0 waited 8 s for it; its last line: step 4"),
+    ),
+    "monitored barrier": (
+        "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 5000 ms",
+        ("Timeout", "rank 1 did not come to a collective: rank 0 waited 5 s for it; its last line: step 4"),
+    ),
+    "nccl": (
+        "RuntimeError: [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=118, "
+        "OpType=ALLREDUCE, NumelIn=10, NumelOut=10, Timeout(ms)=600000) ran for 600047 milliseconds",
+        ("Timeout", "rank 1 did not come to a collective: rank 0 waited 600 s for it; its last line: step 4"),
+    ),
+    "store": (
+        "torch.distributed.DistStoreError: wait timeout after 15000ms, keys: /default_pg/0//cpu//0/1",
+        ("NotJoined", "rank 1 did not come to init_process_group: rank 0 waited 15 s for it; its last line"),
+    ),
+    "world size": (
+        "torch.distributed.DistStoreError: wait timeout after 15000ms, keys: /default_pg/0//cpu//0/2",
+        ("WorldSize", "rank 2 did not come to init_process_group: rank 0 waited 15 s for it; the run has 2 "),
+    ),
+}
+
+
+@pytest.mark.parametrize("told", [TOLD, []], ids=["its launcher says so", "its log was cut"])
+@pytest.mark.parametrize("way", TIMEOUTS)
+def test_of_a_timeout_the_rank_that_did_not_come_is_the_cause(way, told):
+    error, (kind, line) = TIMEOUTS[way]
+    trace = ["[rank0]: Traceback (most recent call last):", '[rank0]:   File "/lib/torch/distributed/c.py"']
+    logs = {0: [*trace, f"[rank0]: {error}", *torchrun(0, 1)], 1: ["step 4", *told]}
+    cause = first([pod(0), pod(1, leaving=True)], logs)
+    assert cause.kind == kind
+    assert cause.line.startswith(line)
+
+
+def several(own, other):
+    """A pod of a rank that runs, or has ended, with a container beside it."""
+    states = [{"name": "pytorch", "state": own}, {"name": "logger", "state": other}]
+    return pod(0, code=None, phase="Running") | {"status": {"phase": "Running", "containerStatuses": states}}
+
+
+RUNS = {"running": {"startedAt": SECOND}}
+
+
+def test_a_container_beside_a_rank_that_fails_is_not_the_rank():
+    (cause,) = causes(Facts(pods=[several(RUNS, objects.terminated(3, SECOND))], phase="Running"))
+    assert (cause.kind, cause.who) == ("Sidecar", "rank 0")
+    assert cause.what.endswith(
+        "logger beside it that failed: Error, exit code 3; its own, pytorch, still runs"
+    )
+    assert cause.fix.startswith("kubectl logs x-0 -c logger")
+
+
+def test_a_container_that_keeps_a_pod_whose_rank_has_ended_is_named():
+    (cause,) = causes(Facts(pods=[several(objects.terminated(0, SECOND), RUNS)], phase="Running"))
+    assert cause.line == (
+        "rank 0 has ended with exit code 0, and its container logger still runs: so its pod does not end"
+    )
+    assert causes(Facts(pods=[several(RUNS, objects.terminated(0, SECOND))], phase="Running")) == []
+
+
+def test_a_rank_whose_init_container_failed_has_not_ended_early():
+    waits = [{"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}]
+    failed = pod(1, code=None) | {"status": {"phase": "Failed", "containerStatuses": waits}}
+    found = causes(Facts(pods=[pod(0, leaving=True), failed], logs={0: lines(TOLD)}))
+    assert "EndedEarly" not in [cause.kind for cause in found]
+
+
+def test_the_first_end_counts_and_not_the_first_report():
+    early, late = pod(0, code=3, at="2026-01-01T00:00:04Z"), pod(1, code=4, at="2026-01-01T00:00:09Z")
+    assert first([late, early], {}).rank == 0
+
+
+def test_clocks_of_nodes_are_compared_by_that_of_the_api_server():
+    """Node 0 is an hour behind: its rank ended later all the same."""
+    behind = pod(0, code=3, at="2025-12-31T23:00:09Z")
+    behind["metadata"]["managedFields"] = [{"subresource": "status", "time": "2026-01-01T00:00:09Z"}]
+    punctual = pod(1, code=4, at="2026-01-01T00:00:05Z")
+    punctual["metadata"]["managedFields"] = [{"subresource": "status", "time": "2026-01-01T00:00:06Z"}]
+    assert first([behind, punctual], {}).rank == 1
+
+
+def test_a_pod_that_was_deleted_for_the_failure_of_another_is_no_cause():
+    killed = pod(0, code=137, at="2026-01-01T00:00:04Z", leaving=True)
+    cause = first([killed, pod(1, code=3)], {})
+    assert cause.rank == 1
+    assert cause.ruled_out == ("rank 0 was told to end: a consequence",)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_traceback_that_an_elastic_run_survived_is_not_the_cause_of_a_later_failure(processes):
+    """torchrun has restarted the ranks since; only its last report is the table of its end."""
+    own = ["Traceback (most recent call last):", '  File "/x.py", line 3', "ValueError: bad label 12"]
+    survived = [*(f"[rank1]: {text}" for text in own), torchrun(1, 1)[0], "step 1", "step 2"]
+    pods_of_run = [pod(0, processes=processes), pod(1, code=1, processes=processes)]
+    logs = {0: [*lost(0, 1), torchrun(0, 1)[0], *lost(0, 1), *torchrun(0, 1)]}
+    cause = first(pods_of_run, logs | {1: [*survived, *torchrun(1, -9)]})
+    assert cause.line == "rank 1 failed first: it was killed (SIGKILL)"
+    killed = pod(1, code=137, reason="OOMKilled", processes=processes)
+    cause = first([pods_of_run[0], killed], logs | {1: survived})
+    assert (cause.kind, cause.who) == ("OOMKilled", "rank 1")
+    other = [f"[rank1]: {text}" for text in [*own[:2], "KeyError: 'label'"]]
+    cause = first(pods_of_run, logs | {1: [*survived, *other, *torchrun(1, 1)]})
+    assert cause.line == "rank 1 failed first: KeyError: 'label'"
+
+
+def test_who_killed_a_rank_is_evidence():
+    event = {"reason": "Killed", "message": "rank 1 was killed", "metadata": {"creationTimestamp": SECOND}}
+    event["involvedObject"] = {"kind": "Pod", "name": "x-1", "uid": "uid-1"}
+    cause = first([pod(1, code=137)], {}, events=[event])
+    assert "Event Killed: rank 1 was killed" in cause.evidence
+
+
+def test_a_run_that_has_succeeded_has_no_cause():
+    assert causes(Facts(pods=[pod(0, code=0, phase="Succeeded")], logs={}, phase="Succeeded")) == []
+
+
+RECORDED = {  # as torch, NCCL, CUDA, Python and the C library word them
+    "CudaOutOfMemory": [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
+    "DriverTooOld": [
+        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+        "RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version",
+        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was",
+    ],
+    "WrongArchitecture": [
+        "RuntimeError: CUDA error: no kernel image is available for execution on the device"
+    ],
+    "NoGPU": [
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+        "AssertionError: Torch not compiled with CUDA enabled",
+        "RuntimeError: nccl2 requires at least one CUDA device",
+        "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
+        "RuntimeError: CUDA error: invalid device ordinal",
+    ],
+    "DuplicateGPU": [
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, invalid usage\n"
+        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"
+    ],
+    "NcclNetwork": [
+        "torch.distributed.DistBackendError: NCCL error, unhandled system error, NCCL version 2.21.5\n"
+        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
+        "x-1:45:45 [0] NCCL WARN Bootstrap : no socket interface found",
+    ],
+    "Timeout": [
+        "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=118, OpType=ALLREDUCE",
+        "RuntimeError: [pair.cc] Timed out waiting 1800000ms for recv operation to complete",
+    ],
+    "SharedMemory": [
+        "RuntimeError: DataLoader worker (pid 45) is killed by signal: Bus error. It is possible that "
+        "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
+        "RuntimeError: unable to write to file </torch_45_12>: No space left on device (28) in shared memory",
+    ],
+    "Backend": ["RuntimeError: Distributed package doesn't have MPI built in. MPI is only included if"],
+    "OpenFiles": ["OSError: [Errno 24] Too many open files: '/dev/null'"],
+    "Threads": [
+        "RuntimeError: can't start new thread",
+        "OSError: [Errno 11] Resource temporarily unavailable",
+    ],
+    "DataLoader": ["RuntimeError: DataLoader worker (pid(s) 45) exited unexpectedly"],
+    "DiskFull": ["OSError: [Errno 28] No space left on device: '/data/checkpoint.pt'"],
+    "ReadOnly": ["OSError: [Errno 30] Read-only file system: '/trainyard/trainer/out.txt'"],
+    "PermissionDenied": ["PermissionError: [Errno 13] Permission denied: '/data/x'"],
+    "PortTaken": [
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+        "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+    ],
+    "NameNotFound": [
+        "socket.gaierror: [Errno -2] Name or service not known",
+        "torch.distributed.DistNetworkError: The IPv4 network addresses of (x-9.x, 29500) cannot be "
+        "retrieved (gai error: -2 - Name or service not known).",
+        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+    ],
+    "Rendezvous": [
+        "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients",
+        "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+    ],
+    "Etcd": ["etcd.EtcdConnectionFailed: Connection to etcd failed due to MaxRetryError"],
+    "WorldSize": [
+        "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
+        "expected, but not set",
+    ],
+    "UnusedParameters": ["RuntimeError: Expected to have finished reduction in the prior iteration before"],
+    "CudaAssert": ["RuntimeError: CUDA error: device-side assert triggered"],
+    "MissingModule": [
+        "ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
+        "ModuleNotFoundError: No module named 'timm'",
+    ],
+    "SyntaxError": ["SyntaxError: invalid syntax", "IndentationError: unexpected indent"],
+    "Arguments": ["train.py: error: unrecognized arguments: --epoch=3", "Error: No such option: --epoch"],
+    "NoSuchFile": ["FileNotFoundError: [Errno 2] No such file or directory: '/data/train.csv'"],
+    "NaN": [
+        "FloatingPointError: the loss is nan",
+        "AssertionError: loss nan",
+        "ValueError: loss=inf at step 3",
+        "RuntimeError: Function 'MulBackward0' returned nan values",
+    ],
+    "ShapeMismatch": [
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running",
+        "RuntimeError: ProcessGroupGloo::allgather: invalid tensor size at index 0 (expected (6), got (4))",
+    ],
+    "ModelMismatch": [
+        "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 2 params, while rank 1 has 4"
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"), [(kind, text) for kind, texts in RECORDED.items() for text in texts]
+)
+def test_recorded_errors_are_known(kind, text):
+    error = known(text)
+    assert error is not None
+    assert error.kind == kind
+
+
+@pytest.mark.parametrize(
+    "text", ["ValueError: no", "KeyError: 'rank'", "", "RuntimeError: loss of precision"]
+)
+def test_an_error_of_the_program_itself_is_none_of_them(text):
+    assert known(text) is None

@@ -1,0 +1,114 @@
+"""Waits of which nobody reports anything: policies, nodes, gates, time that passes. On objects alone."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from kitlib.causes import Facts, causes
+from kitlib.causes.rules import network, nodes, waiting
+from kitlib.display.tracebacks import Line
+
+from . import objects
+
+NOW = datetime(2026, 1, 1, 0, 5, tzinfo=UTC)
+LABELS = {"trainyard/run": "digits", "batch.kubernetes.io/job-completion-index": "0"}
+
+
+def main(kind="Job", *, age=300, **more):
+    since = (NOW - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    meta = {"name": "digits", "namespace": "ada", "uid": "main", "creationTimestamp": since}
+    return {"kind": kind, "metadata": meta, "spec": {"completions": 2}} | more
+
+
+def pod(phase="Running", **more):
+    since = {"startTime": objects.SINCE}
+    return objects.pod(
+        "digits-0", phase=phase, node="n", labels=LABELS, status=since, namespace="ada", **more
+    )
+
+
+def policy(name="deny", selector=None, types=("Ingress", "Egress"), **rules):
+    spec = {"podSelector": selector or {}, "policyTypes": list(types)} | rules
+    return {"metadata": {"name": name}, "spec": spec}
+
+
+def found(rules, *policies, pods=(), phase="Running", logs=None, events=(), item=None, **kinds):
+    known = {"NetworkPolicy": policies} | kinds
+    facts = Facts(
+        run="digits",
+        main=item or main(),
+        pods=pods,
+        objects=known,
+        events=events,
+        logs=logs or {},
+        now=NOW,
+        phase=phase,
+    )
+    return causes(facts, rules)
+
+
+SAME = {"podSelector": {"matchExpressions": [{"key": "trainyard/run", "operator": "Exists"}]}}
+OTHER = {"podSelector": {"matchLabels": {"app": "web"}}}
+DNS = {"ports": [{"port": 53, "protocol": "UDP"}]}
+
+
+@pytest.mark.parametrize(
+    ("policies", "words"),
+    [
+        ([policy()], ["reached by each other", "reaching each other", "DNS"]),
+        ([policy(types=["Ingress"])], ["reached by each other"]),
+        ([policy(types=["Ingress"], ingress=[{"from": [OTHER]}])], ["reached by each other"]),
+        ([policy(types=["Egress"], egress=[{"to": [SAME]}])], ["DNS"]),
+        ([policy(types=["Egress"], egress=[DNS])], ["reaching each other"]),
+        ([policy(), policy("allow", ingress=[{"from": [SAME]}], egress=[{"to": [SAME]}, DNS])], []),
+        ([policy(types=["Ingress"], ingress=[{}])], []),
+        ([policy(types=["Egress"], egress=[{"to": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]}])], []),
+        ([policy(selector={"matchLabels": {"app": "web"}})], []),
+        ([policy(selector={"matchExpressions": [{"key": "app", "operator": "In", "values": ["x"]}]})], []),
+    ],
+)
+def test_policies_are_evaluated_as_the_network_does(policies, words):
+    shown = found(network.RULES, *policies, pods=[pod()])
+    assert len(shown) == bool(words)
+    for word in words:
+        assert word in shown[0].what
+    assert not shown or shown[0].what.count(" and ") == len(words) - 1
+
+
+def test_a_run_that_has_done_a_step_is_not_kept_apart():
+    logs = {0: [Line("", '{"event": "step", "loss": 1}')]}
+    assert found(network.RULES, policy(), pods=[pod()], logs=logs) == []
+
+
+def test_a_node_in_trouble_is_named_with_its_ranks():
+    conditions = [
+        objects.condition("Ready", "Unknown", message="Kubelet stopped posting node status."),
+        objects.condition("DiskPressure", reason="KubeletHasDiskPressure"),
+        objects.condition("KubeletStalled", message="for 12 s"),
+        objects.condition("MemoryPressure", "False"),
+    ]
+    node = {"metadata": {"name": "n"}, "spec": {}, "status": {"conditions": conditions}}
+    shown = found(nodes.RULES, pods=[pod()], Node=[node])
+    assert [cause.kind for cause in shown] == ["NodeNotReady", "DiskPressure", "KubeletStalled"]
+    assert {cause.who for cause in shown} == {"node n (rank 0)"}
+    assert "is short of disk" in shown[1].what
+
+
+def test_who_may_not_read_nodes_learns_of_a_lost_one_from_the_pod():
+    ready = [objects.condition("Ready", "False"), objects.condition("ContainersReady")]
+    (cause,) = found(nodes.RULES, pods=[pod(conditions=ready)])
+    assert (cause.kind, cause.who) == ("NodeNotReady", "node n (rank 0)")
+
+
+@pytest.mark.parametrize("kind", ["PyTorchJob", "TrainJob", "ElasticJob"])
+def test_an_object_on_which_nobody_acts_names_its_operator(kind):
+    (cause,) = found(waiting.RULES, item=main(kind), phase="Pending")
+    assert (cause.kind, "kit.install" in cause.fix) == ("NoOperator", True)
+    assert found(waiting.RULES, item=main(kind, age=3), phase="Pending") == []
+
+
+def test_a_job_past_its_deadline_that_its_operator_forgot_is_named():
+    spec = {"runPolicy": {"activeDeadlineSeconds": 60}}
+    item = main("PyTorchJob", spec=spec, status={"startTime": objects.SINCE})
+    (cause,) = found(waiting.RULES, item=item, pods=[pod()])
+    assert "past its activeDeadlineSeconds of 60" in cause.what

@@ -1,0 +1,52 @@
+"""Exercise 16: how five runs failed, and on which rank; each wrong answer says where to look."""
+
+import pytest
+
+import kitlib as kit
+from trainyard_kit.exercises.checks import causes
+
+from .small_data import load_trainer
+
+
+def advice(answers, seed=1, nodes=4):
+    return {row.name[5]: row.advice for row in kit.check("16", answers=answers, seed=seed, nodes=nodes)}
+
+
+@pytest.mark.parametrize("seed", [1, 2, 77])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_answers_are_judged_by_what_the_program_does(seed, ranks):
+    done = load_trainer("failing").plan(seed, ranks)
+    assert causes.plan(seed, ranks) == done
+    assert sorted(failure for failure, _ in done.values()) == list(causes.FAILURES)
+    checked = kit.check("16", answers=done, seed=seed, nodes=ranks)
+    assert checked, checked
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_each_wrong_failure_gets_a_hint_that_does_not_say_the_right_one(seed):
+    for case, (failure, rank) in causes.plan(seed, 4).items():
+        for other in set(causes.FAILURES) - {failure}:
+            hint = advice({case: (other, rank)}, seed)[case]
+            assert hint == f"no {other}: {causes.AGAINST[other]}"
+            assert f"it is {failure}" not in hint
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_wrong_rank_of_the_right_failure_gets_a_hint(seed):
+    for case, (failure, rank) in causes.plan(seed, 4).items():
+        hint = advice({case: (failure, (rank + 1) % 4)}, seed)[case]
+        assert hint == f"{failure} it is, and not on rank {(rank + 1) % 4}: {causes.WHERE[failure]}"
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ({}, "no answer yet"),
+        ({"a": ("", None)}, "no answer yet"),
+        (5, "no answer yet"),
+        ({"a": "memory"}, "should be a failure and a rank"),
+        ({"a": ("out of memory", 1)}, "is none of deadlock, loader, memory, nan, straggler"),
+    ],
+)
+def test_what_is_no_answer_says_how_one_looks(answers, words):
+    assert words in advice(answers)["a"]

@@ -1,0 +1,141 @@
+"""Flags in the spelling of the program's own parser; the programs run, and say what they understood."""
+
+import subprocess
+import sys
+
+import pytest
+
+from kitlib.errors import BadInput
+from kitlib.jobs.flags import command_line
+
+ARGPARSE = """import argparse
+p = argparse.ArgumentParser()
+p.add_argument("data", nargs="?", default="here")
+p.add_argument("-b", "--batch_size", "--batch-size-per-gpu", type=int, default=1)
+p.add_argument("--dims", type=int, nargs="+", default=[])
+p.add_argument("--tag", action="append", default=[])
+p.add_argument("--log-every", dest="interval", type=int, default=1)
+p.add_argument("--amp", action=argparse.BooleanOptionalAction, default=True)
+p.add_argument("--no_cuda", action="store_true")
+p.add_argument("--fast", type=lambda text: text == "True", default=False)
+a = p.parse_args()
+print(a.data, a.batch_size, a.dims, a.tag, a.interval, a.amp, a.no_cuda, a.fast)
+"""
+SUBPARSERS = """import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--seed_value", type=int, default=0)
+commands = p.add_subparsers(dest="command")
+fit = commands.add_parser("fit")
+fit.add_argument("--max_epochs", type=int)
+a = p.parse_args()
+print(a.seed_value, a.command, a.max_epochs)
+"""
+CLICK = """import click
+@click.command()
+@click.option("--batch_size", "size", type=int)
+@click.option("--shout/--no-shout", default=True)
+@click.option("--name", multiple=True)
+@click.option("--crop", nargs=2, type=int)
+@click.argument("place")
+def main(size, shout, name, crop, place):
+    print(size, shout, name, crop, place)
+main()
+"""
+TYPER = """import typer
+def main(place: str, batch_size: int = 1, amp: bool = True, names: list[str] = [],
+         rate: float = typer.Option(0.1, "--lr")):
+    print(place, batch_size, amp, names, rate)
+typer.run(main)
+"""
+ABSL = """from absl import app, flags
+flags.DEFINE_integer("batch_size", 1, "")
+flags.DEFINE_bool("use_amp", True, "")
+flags.DEFINE_list("layers", [], "")
+flags.DEFINE_multi_integer("dims", [], "")
+def main(_):
+    f = flags.FLAGS
+    print(f.batch_size, f.use_amp, f.layers, f.dims)
+app.run(main)
+"""
+FIRE = """import fire
+def main(batch_size=1, dims=(), amp=False): print(batch_size, dims, amp)
+fire.Fire(main)
+"""
+PLAIN = "import sys\nprint(sys.argv[1:])\n"
+ROWS = [
+    (ARGPARSE, {"batch_size": 4, "dims": [1, 2]}, "here 4 [1, 2] [] 1 True False False"),
+    (ARGPARSE, {"b": 4, "tag": ["x", "y"], "data": "/data"}, "/data 4 [] ['x', 'y'] 1 True False False"),
+    (ARGPARSE, {"log_every": 5, "amp": False, "no_cuda": True}, "here 1 [] [] 5 False True False"),
+    (ARGPARSE, {"interval": 5, "fast": True, "no-cuda": False}, "here 1 [] [] 5 True False True"),
+    (ARGPARSE, {"--batch-size-per-gpu": 2, "dims": None}, "here 2 [] [] 1 True False False"),
+    (ARGPARSE, ["--batch_size", 3, "--dims", 1, "--batch_s=4"], "here 4 [1] [] 1 True False False"),
+    (SUBPARSERS, ["fit", "--max_epochs=3"], "0 fit 3"),
+    (CLICK, {"batch_size": 4, "shout": False, "place": "x"}, "4 False () None x"),
+    (CLICK, {"size": 4, "name": ["a", "b"], "crop": (1, 2), "place": "x"}, "4 True ('a', 'b') (1, 2) x"),
+    (TYPER, {"place": "x", "batch_size": 4, "amp": False}, "x 4 False [] 0.1"),
+    (TYPER, {"place": "x", "names": ["a", "b"], "lr": 2.0}, "x 1 True ['a', 'b'] 2.0"),
+    (ABSL, {"batch_size": 4, "use_amp": False, "layers": [1, 2]}, "4 False ['1', '2'] []"),
+    (ABSL, {"dims": [1, 2]}, "1 True [] [1, 2]"),
+    (FIRE, {"batch_size": 4, "dims": [1, 2], "amp": True}, "4 [1, 2] True"),
+    (PLAIN, {"batch_size": 4, "amp": True, "off": False, "none": None}, "['--batch_size=4', '--amp']"),
+    (PLAIN, {"dims": [1, 2], "-x": 3}, "['--dims=[1,2]', '-x', '3']"),
+    (PLAIN, ["--any", "$(HOME)"], "['--any', '$(HOME)']"),
+]
+
+
+@pytest.mark.parametrize(("program", "args", "output"), ROWS)
+def test_a_program_understands_its_flags(program, args, output, tmp_path):
+    module = next((name for name in ("click", "typer", "absl", "fire") if name in program), "sys")
+    pytest.importorskip(module)
+    words = command_line(args, [program])
+    command = [sys.executable, "-c", program, *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == (output, "")
+
+
+def test_hydra_has_keys_and_values():
+    program = "import hydra\n@hydra.main(config_path='conf')\ndef main(cfg): print(cfg)\nmain()\n"
+    args = {"model.lr": 0.1, "+dims": [1, 2], "amp": True, "resume": None, "opt": {"name": "adam"}}
+    words = ["model.lr=0.1", "+dims=[1,2]", "amp=true", "resume=null", "opt={name:adam}"]
+    assert command_line(args, [program]) == words
+
+
+@pytest.mark.parametrize(
+    ("args", "near"),
+    [
+        ({"batchsize": 4}, "--batch_size"),
+        ({"log_evry": 4}, "--log-every"),
+        (["--epoch=3"], "its flags are"),
+        (["--dim", "3", "--no-cudda"], "--no_cuda"),
+    ],
+)
+def test_a_flag_that_the_program_does_not_know_is_refused_with_the_near_one(args, near):
+    with pytest.raises(BadInput, match="the program has no flag") as refused:
+        command_line(args, [ARGPARSE])
+    assert near in refused.value.fix
+
+
+UNCERTAIN = [
+    ARGPARSE.replace("parse_args()", "parse_known_args()[0]"),
+    ARGPARSE + "add_more(p.parser)\n",
+    ARGPARSE + "for name in NAMES: p.add_argument(f'--{name}')\n",
+    ARGPARSE.replace("ArgumentParser()", "ArgumentParser(parents=[common])"),
+    CLICK,
+    ABSL,
+    "from transformers import HfArgumentParser\nHfArgumentParser(Arguments).parse_args_into_dataclasses()",
+]
+
+
+@pytest.mark.parametrize("program", UNCERTAIN)
+def test_where_a_parser_is_not_wholly_known_any_flag_is_passed_as_it_was_typed(program):
+    assert command_line({"per_device_batch_size": 4}, [program]) == ["--per_device_batch_size=4"]
+    assert command_line(["--anything"], [program]) == ["--anything"]
+
+
+def test_an_alias_of_add_argument_and_a_spelling_in_a_table_are_found():
+    alias = (
+        "add = parser.add_argument\nadd('--sync-always', action='store_true')\nadd('--log_every', type=int)"
+    )
+    assert command_line({"sync_always": True, "log-every": 5}, [alias]) == ["--sync-always", "--log_every=5"]
+    table = "OPTIONS = [('--batch-size', int), ('--no_warmup', bool)]"
+    assert command_line({"batch_size": 4, "no-warmup": True}, [table]) == ["--batch-size=4", "--no_warmup"]

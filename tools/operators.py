@@ -1,0 +1,252 @@
+#!/usr/bin/env python3
+"""Build operators from their sources, start them by their published manifests, and run their quick starts.
+
+    python tools/operators.py --sources DIR kube-state-metrics
+
+``operators.toml`` has them. Each runs on a local cluster of its own, on images that are made here of its
+programs and loaded into the image store; nothing stands in for them. The table: ``docs/operators.md``.
+It needs Go, git, helm for charts, and a network or folders with the repositories; a build takes minutes.
+"""
+
+import argparse
+import hashlib
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tarfile
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CATALOG, TABLE = Path(__file__).with_suffix(".toml"), ROOT / "docs" / "operators.md"
+CLUSTER, WAIT = "operators", "--timeout=300s"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+BEGIN, END = "<!-- table: tools/operators.py -->\n", "<!-- end -->\n"
+COLUMNS = ("Operator", "Version", "Images", "Started by", "Quick start", "Result")
+HEAD = f"| {' | '.join(COLUMNS)} |\n{'| --- ' * len(COLUMNS)}|\n"
+
+
+class StepError(Exception):
+    """A command failed; the text is the end of its output."""
+
+
+@dataclass(frozen=True)
+class Operator:
+    """An entry of ``operators.toml``, which says what each field means."""
+
+    name: str
+    repository: str
+    tag: str
+    build: Mapping[str, str]
+    images: Mapping[str, Sequence[str]]
+    ready: Sequence[str]
+    apply: Sequence[str] = ()
+    module: str = "."
+    modules: Sequence[str] = ()
+    joined: bool = False
+    user: str = ""
+    charts: Sequence[str] = ()
+    example: Sequence[str] = ()
+    ends: Sequence[str] = ()
+    prints: Mapping[str, str] = field(default_factory=dict)
+
+
+def catalog() -> list[Operator]:
+    """Read the operators."""
+    entries = tomllib.loads(CATALOG.read_text(encoding="utf-8"))
+    return [Operator(name, **entry) for name, entry in entries.items()]
+
+
+def run(*words: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None) -> str:
+    """Run a command and return its output; raise StepError with its end."""
+    done = subprocess.run(
+        words, cwd=cwd, env=env, capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode:
+        raise StepError(f"{shlex.join(map(str, words))}: {(done.stderr or done.stdout).strip()[-600:]}")
+    return done.stdout
+
+
+def kubectl(words: str, *, cwd: Path = ROOT) -> str:
+    """Run kubectl on the cluster of this run."""
+    command = (sys.executable, "-m", "trainyard_kit.cli", "kubectl", "-c", CLUSTER)
+    return run(*command, *shlex.split(words), cwd=cwd)
+
+
+def helm(words: str, *, cwd: Path) -> str:
+    """Run helm on the cluster of this run."""
+    path = run(sys.executable, "-m", "trainyard_kit.cli", "cluster", "kubeconfig", "--path", CLUSTER).strip()
+    return run("helm", *shlex.split(words), cwd=cwd, env=os.environ | {"KUBECONFIG": path})
+
+
+def join(operators: Sequence[Operator], cache: Path) -> None:
+    """Write a Go workspace of the sources: all have the newest libraries, each compiled once."""
+    (cache / "sources" / "go.work").unlink(missing_ok=True)
+    folders = [
+        str(Path(f"{operator.name}-{operator.tag}", module))
+        for operator in operators
+        for module in (operator.module, *operator.modules)
+        if operator.joined
+    ]
+    run("go", "work", "init", *folders, cwd=cache / "sources")
+
+
+def checkout(operator: Operator, sources: Path | None, cache: Path) -> Path:
+    """Clone an operator's release: from a folder ``OWNER+NAME/repo`` of ``sources``, or from GitHub."""
+    folder = cache / "sources" / f"{operator.name}-{operator.tag}"
+    if not folder.exists():
+        local = sources and sources / operator.repository.replace("/", "+") / "repo"
+        origin = str(local) if local and local.exists() else f"https://github.com/{operator.repository}"
+        run(
+            "git",
+            "clone",
+            "-q",
+            "--depth=1",
+            "--branch",
+            operator.tag,
+            f"file://{origin}" if local else origin,
+            folder,
+        )
+    return folder
+
+
+def build(operator: Operator, source: Path, cache: Path) -> dict[str, Path]:
+    """Build the static programs of an operator, or take them from the cache; by their paths in the image."""
+    programs = {}
+    for place, package in operator.build.items():
+        goal = cache / "programs" / f"{operator.name}-{operator.tag}" / Path(place).name
+        if not goal.exists():
+            flags = ("-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", str(goal))
+            work = cache / "sources" / "go.work" if operator.joined else "off"
+            env = os.environ | {"CGO_ENABLED": "0", "GOWORK": str(work)}
+            run("go", "build", *flags, package, cwd=source / operator.module, env=env)
+        programs[place] = goal
+    return programs
+
+
+def write_image(goal: Path, name: str, files: Mapping[str, Path], command: Sequence[str], user: str) -> None:
+    """Write an image as ``docker save`` does: one layer of programs, certificates and a directory /tmp."""
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        folder = tarfile.TarInfo("tmp")
+        folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
+        tar.addfile(folder)
+        for place, path in files.items():
+            member = tarfile.TarInfo(place)
+            member.size, member.mode = path.stat().st_size, 0o755
+            with path.open("rb") as program:
+                tar.addfile(member, program)
+    digest = hashlib.sha256(layer.getvalue()).hexdigest()
+    settings = {
+        "Entrypoint": list(command),
+        "WorkingDir": "/",
+        "User": user,
+        "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"],
+    }
+    config = json.dumps(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": settings,
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+        }
+    ).encode()
+    title = f"{hashlib.sha256(config).hexdigest()}.json"
+    manifest = json.dumps([{"Config": title, "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
+    with tarfile.open(goal, "w") as tar:
+        for entry, content in ((title, config), ("layer.tar", layer.getvalue()), ("manifest.json", manifest)):
+            member = tarfile.TarInfo(entry)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+
+
+def load_images(operator: Operator, programs: Mapping[str, Path], cache: Path) -> None:
+    """Make the images that the manifests name, and load them into the store."""
+    certificates = {str(CERTIFICATES).lstrip("/"): CERTIFICATES} if CERTIFICATES.exists() else {}
+    for name, command in operator.images.items():
+        archive = cache / "image.tar"
+        write_image(archive, name, {**programs, **certificates}, command, operator.user)
+        run(sys.executable, "-m", "trainyard_kit.cli", "image", "load", archive)
+        archive.unlink()
+
+
+def try_operator(operator: Operator, source: Path) -> None:
+    """Start an operator by its manifests, run its quick start, and compare what is printed."""
+    for words in operator.apply:
+        kubectl(f"apply {words}", cwd=source)
+    for words in operator.charts:
+        helm(f"install {words}", cwd=source)
+    for words in operator.ready:
+        kubectl(f"{words} {WAIT}")
+    for words in operator.example:
+        kubectl(words, cwd=source)
+    for words in operator.ends:
+        kubectl(f"{words} {WAIT}")
+    for words, text in operator.prints.items():
+        if text not in (printed := kubectl(words)):
+            raise StepError(f"kubectl {words}: no {text!r} in {printed[-300:]!r}")
+
+
+def row(operator: Operator, result: str) -> str:
+    """Write an operator's row of the table."""
+    link = f"[{operator.name}](https://github.com/{operator.repository})"
+    started = ", ".join(f"`{words.split()[-1]}`" for words in (*operator.apply, *operator.charts))
+    example = ", ".join(f"`{words.split()[-1]}`" for words in operator.example) or "what it serves"
+    return f"| {link} | {operator.tag} | {len(operator.images)} | {started} | {example} | {result} |\n"
+
+
+def write_table(results: Mapping[str, str]) -> None:
+    """Write the rows of this run into the document; those of others stay."""
+    before, _, rest = TABLE.read_text(encoding="utf-8").partition(BEGIN)
+    table, _, after = rest.partition(END)
+    rows = {line.partition("](")[0]: f"{line}\n" for line in table.splitlines() if line.startswith("| [")}
+    rows |= {f"| [{item.name}": row(item, results[item.name]) for item in catalog() if item.name in results}
+    content = "".join(rows[key] for key in sorted(rows))
+    TABLE.write_text(f"{before}{BEGIN}{HEAD}{content}{END}{after}", encoding="utf-8")
+
+
+def main() -> int:
+    """Try all operators, or some; the exit status is the number that failed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sources", type=Path, help="folders OWNER+NAME/repo with git repositories")
+    parser.add_argument("--cache", type=Path, default=Path.home() / ".cache" / "trainyard-operators")
+    parser.add_argument("names", nargs="*", help="of the catalog; by default all")
+    options = parser.parse_args()
+    operators = [item for item in catalog() if not options.names or item.name in options.names]
+    options.cache.mkdir(parents=True, exist_ok=True)
+    trainyard = (sys.executable, "-m", "trainyard_kit.cli")
+    results: dict[str, str] = {}
+    joined = [operator for operator in operators if operator.joined]
+    for operator in joined:
+        checkout(operator, options.sources, options.cache)
+    if joined:
+        join(joined, options.cache)
+    for operator in operators:
+        began = time.monotonic()
+        try:
+            source = checkout(operator, options.sources, options.cache)
+            programs = build(operator, source, options.cache)
+            load_images(operator, programs, options.cache)
+            run(*trainyard, "cluster", "create", CLUSTER, "--nodes", "2")
+            try_operator(operator, source)
+            results[operator.name] = "runs"
+        except StepError as error:
+            results[operator.name] = "fails: " + " ".join(str(error).split())[-200:].replace("|", "/")
+        finally:
+            run(*trainyard, "cluster", "delete", CLUSTER)
+        print(
+            f"{operator.name} {operator.tag}: {results[operator.name]} ({time.monotonic() - began:.0f} s)",
+            flush=True,
+        )
+    write_table(results)
+    return sum(result != "runs" for result in results.values())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""16: how five runs failed, and on which rank; `trainers/failing.py` chooses both by the seed."""
+
+import random
+
+from trainyard_kit.exercises.checklist import UNTOUCHED, Exercise, NotYet, describe
+
+FAILURES = ("deadlock", "loader", "memory", "nan", "straggler")
+CASES = "abcde"
+EXERCISE = Exercise("answers", "seed", "nodes")
+# Why it is not what was answered.
+AGAINST = {
+    "deadlock": "all ranks of a deadlock run, none computes, and one is in a collective of its own",
+    "loader": "where a loader dies, a rank ends with an error that names another process id",
+    "memory": "beyond its memory limit a rank ends by signal 9, and kubectl get pods has a word for it",
+    "nan": "a loss that is no number is in the error of the rank that computed it",
+    "straggler": "the stack of a straggler ends in no collective: it computes, and all others wait for it",
+}
+# Where to look for the rank.
+WHERE = {
+    "deadlock": "whose stack ends in another collective than those of the others?",
+    "loader": "the others have lost a connection; look for the one error that is about a process",
+    "memory": "the others have lost a connection; whose pod has another status than Error?",
+    "nan": "the others have lost a connection; look for the one error that is about a number",
+    "straggler": "the others are in a collective; whose stack ends in the program itself?",
+}
+
+
+def plan(seed: int, ranks: int) -> dict[str, tuple[str, int]]:
+    """Choose for each case how it fails, and on which rank, as the program does."""
+    chance = random.Random(seed)
+    failures = chance.sample(FAILURES, len(FAILURES))
+    return {case: (failure, chance.randrange(ranks)) for case, failure in zip(CASES, failures, strict=True)}
+
+
+def judge(case: str, answers: object, seed: int, ranks: int) -> None:
+    """Compare an answer with what the program did."""
+    answer = answers.get(case) if isinstance(answers, dict) else None
+    if answer in (None, ("", None)):
+        raise NotYet(f'no answer yet: answers["{case}"] = ("memory", 2)')
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        raise NotYet(f'it is {describe(answer)}, and should be a failure and a rank: ("memory", 2)')
+    (failure, rank), (expected, culprit) = answer, plan(seed, ranks)[case]
+    if failure not in FAILURES:
+        raise NotYet(f"{failure!r} is none of {', '.join(FAILURES)}")
+    if failure != expected:
+        raise NotYet(f"no {failure}: {AGAINST[failure]}")
+    if rank != culprit:
+        raise NotYet(f"{failure} it is, and not on rank {rank!r}: {WHERE[failure]}")
+
+
+@EXERCISE.check("an answer at least", essential=True)
+def _some(answers, seed, nodes):
+    del seed, nodes
+    if answers == dict.fromkeys(CASES, ("", None)):
+        raise NotYet(UNTOUCHED)
+
+
+for name in CASES:
+
+    @EXERCISE.check(f"case {name}: how it failed, and on which rank")
+    def _case(answers, seed, nodes, case=name):
+        judge(case, answers, seed, nodes)
