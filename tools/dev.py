@@ -141,14 +141,14 @@ def lint(commands: Commands) -> None:
     commands.run(commands.bin / "pre-commit", "run", "--all-files")
 
 
-@task("WORKERS TESTS")
+@task("WORKERS TESTS RECHECK")
 def test(commands: Commands) -> None:
     """Lint, then run the unit, node, cluster, notebook and browser tests, but for the slow ones."""
     browser(commands)
     run_each(commands, "lint", "test-quick")
 
 
-@task("WORKERS TESTS")
+@task("WORKERS TESTS RECHECK")
 def test_quick(commands: Commands) -> None:
     """Run the tests of `make test` in an environment that is set up; TESTS="tests/unit tests/node"."""
     commands.side_by_side("not slow", *commands.many("TESTS", "tests"))

@@ -5,6 +5,7 @@ there are, and what each runs, is in ``dev.py``.
 """
 
 import getpass
+import json
 import os
 import shlex
 import socket
@@ -14,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+LAST_FAILED = Path(".pytest_cache", "v", "cache", "lastfailed")  # pytest's
 
 
 class TaskError(Exception):
@@ -96,10 +98,21 @@ class Commands:
         """Run tests several files at a time, as most wait rather than compute; each worker has its clusters.
 
         Files begin in the order of tests/conftest.py: what takes longest first, and unit tests fill the gaps.
+        With ``RECHECK=3``, up to so many that fail are run once more, alone on the machine.
         """
         spread = ["-ra", "--dist", "loadfile", "--no-loadscope-reorder"]
         workers = workers or self.word("WORKERS", "4")
-        self.pytest(*spread, "-n", workers, "-m", marker, *paths, **environment)
+        try:
+            self.pytest(*spread, "-n", workers, "-m", marker, *paths, **environment)
+        except TaskError:
+            failed = json.loads((ROOT / LAST_FAILED).read_text()) if (ROOT / LAST_FAILED).is_file() else {}
+            if not 0 < len(failed) <= int(self.word("RECHECK", "0")):
+                raise
+            print("FAILED BESIDE OTHERS, run once more alone:", *failed, sep="\n  ", flush=True)
+            self.pytest(
+                "-ra", "--last-failed", "--last-failed-no-failures=none", "-m", marker, *paths, **environment
+            )
+            print("PASSED ALONE; what failed beside others needs a look all the same:", *failed, sep="\n  ")
 
     def install(self, *packages: str, to: str = "") -> None:
         """Install pinned packages into the environment, or into another one below build/."""

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from ..patience import eventually
 from .clusters import on_node, pod, python
 from .test_pods_host_network import NODES, SERVE, ask, ports_of, service
 
@@ -19,7 +20,7 @@ print("closed" if asked.connect_ex(("10.244.0.1", 53)) else "open")
 
 @contextmanager
 def policy(cluster, **spec):
-    """Make a NetworkPolicy in the namespace ``default``, in force when this begins, and delete it."""
+    """Make a NetworkPolicy in ``default``, and delete it; when it is in force the API does not say."""
     name = f"policy-{secrets.token_hex(3)}"
     body = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}}
     cluster.kubectl("create", "-f", "-", stdin=body | {"spec": spec})
@@ -57,10 +58,15 @@ def never(words):
     return [f"!{word}" for word in words]
 
 
+def in_force(pods, *words, wanted, **spec):
+    """Ask until a policy that was just made, or deleted, shows in the answers."""
+    eventually(lambda: ask(pods, *words, **spec), wanted=wanted)
+
+
 def test_what_a_policy_does_not_let_in_is_dropped_whatever_its_way(cluster, pods, web):
     friends = [{"podSelector": {"matchLabels": {"role": "friend"}}}]
     with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}, ingress=[{"from": friends}]):
-        assert ask(pods, *never(ways(web))) == ["nothing"] * 5
+        in_force(pods, *never(ways(web)), wanted=["nothing"] * 5)
         assert ask(pods, *ways(web), labels={"role": "friend"}) == ["web"] * 5
         # Its probes and the API server come from its node.
         found = pods.until(web[3], lambda seen: seen["status"]["containerStatuses"][0]["ready"])
@@ -78,7 +84,7 @@ def test_a_pod_that_calls_itself_another_ones_mirror_does_not_lift_its_policy(cl
         with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}):
             cluster.kubectl("create", "-f", "-", stdin=forged)
             cluster.kubectl("wait", "pod/forged", "--for=jsonpath={.metadata.deletionTimestamp}")
-            assert ask(pods, *never(ways(web))) == ["nothing"] * 5
+            in_force(pods, *never(ways(web)), wanted=["nothing"] * 5)
     finally:
         cluster.kubectl("patch", "pod/forged", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
@@ -87,7 +93,7 @@ def test_a_port_that_a_policy_leaves_out_is_closed(cluster, pods, web):
     ports = [{"port": 8080, "protocol": "UDP"}]
     with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}, ingress=[{"ports": ports}]):
         tcp, udp, by_name, udp_by_name, _ = ways(web)
-        assert ask(pods, udp, udp_by_name, *never([tcp, by_name])) == ["web", "web", "nothing", "nothing"]
+        in_force(pods, udp, udp_by_name, *never([tcp, by_name]), wanted=["web", "web", "nothing", "nothing"])
 
 
 def test_what_a_pod_may_not_open_is_dropped_names_included(cluster, pods, web):
@@ -97,14 +103,11 @@ def test_what_a_pod_may_not_open_is_dropped_names_included(cluster, pods, web):
     server = {"to": [{"podSelector": {"matchLabels": {"app": web[1]}}}], "ports": [{"port": 8080}]}
     tcp, udp, by_name, udp_by_name, _ = ways(web)
     with policy(cluster, podSelector=mine, policyTypes=["Egress"], egress=[server]):
-        assert ask(pods, tcp, *never([udp, by_name]), labels={"role": "confined"}) == [
-            "web",
-            "nothing",
-            "nothing",
-        ]
+        asked = [tcp, *never([udp, by_name])]
+        in_force(pods, *asked, wanted=["web", "nothing", "nothing"], labels={"role": "confined"})
     with policy(cluster, podSelector=mine, policyTypes=["Egress"], egress=[server, dns]):
-        seen = ask(pods, tcp, by_name, *never([udp, udp_by_name]), labels={"role": "confined"})
-        assert seen == ["web", "web", "nothing", "nothing"]
+        asked = [tcp, by_name, *never([udp, udp_by_name])]
+        in_force(pods, *asked, wanted=["web", "web", "nothing", "nothing"], labels={"role": "confined"})
 
 
 def test_a_pod_is_confined_before_it_starts_and_knows_those_that_come_later(cluster, pods):
@@ -121,7 +124,7 @@ def test_a_pod_is_confined_before_it_starts_and_knows_those_that_come_later(clus
 def test_the_next_kubelet_keeps_the_rules_and_removes_those_of_policies_that_are_gone(cluster, pods, web):
     kubelet = cluster.process("localkube.kubelet")
     with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}):
-        assert ask(pods, *never(ways(web)[:1])) == ["nothing"]
+        in_force(pods, *never(ways(web)[:1]), wanted=["nothing"])
         kubelet.kill()
         assert ask(pods, *never(ways(web)[:1])) == ["nothing"]
         cluster.process("localkube.kubelet").kill()
