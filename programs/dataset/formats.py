@@ -134,7 +134,7 @@ def write_cifar10(folder: Path, train: int, test: int, seed: int) -> None:
             {b"batch_label": title, b"labels": classes_of.tolist(), b"data": flat, b"filenames": files},
         )
         meter.add(count)
-    meta = {b"num_cases_per_batch": counts[0], b"num_vis": 3072}
+    meta: dict[bytes, object] = {b"num_cases_per_batch": counts[0], b"num_vis": 3072}
     _write_pickle(
         batches / "batches.meta", meta | {b"label_names": [name.encode() for name in CIFAR10_CLASSES]}
     )
@@ -142,17 +142,17 @@ def write_cifar10(folder: Path, train: int, test: int, seed: int) -> None:
 
 def read_cifar10(folder: Path) -> Contents:
     batches = folder / "cifar-10-batches-py"
-    counts, sample = [], None
-    for name in (*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"):
-        batch = read_cifar10_batch(batches / name)
-        counts.append(len(batch[b"labels"]))
-        if sample is None:
-            images = batch[b"data"][:SAMPLE].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-            sample = (images, [CIFAR10_CLASSES[label] for label in batch[b"labels"][:SAMPLE]])
+    first = read_cifar10_batch(batches / "data_batch_1")
+    images = first[b"data"][:SAMPLE].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    sample = (images, [CIFAR10_CLASSES[label] for label in first[b"labels"][:SAMPLE]])
+    names = [*(f"data_batch_{number}" for number in range(2, 6)), "test_batch"]
+    counts = [
+        len(batch[b"labels"]) for batch in (first, *(read_cifar10_batch(batches / name) for name in names))
+    ]
     return Contents(list(CIFAR10_CLASSES), sum(counts[:5]), counts[5], sample)
 
 
-def read_cifar10_batch(path: Path) -> dict[str, Any]:
+def read_cifar10_batch(path: Path) -> dict[bytes, Any]:
     """Read one batch: ``data`` (images x 3072) and ``labels``, with bytes as keys."""
     with path.open("rb") as file:
         return pickle.load(file, encoding="bytes")  # its checksum was verified, or it was generated here
@@ -161,14 +161,17 @@ def read_cifar10_batch(path: Path) -> dict[str, Any]:
 class _OfPython2(pickle._Pickler):
     """Pickle bytes as Python 2 pickled strings, as in the real files, so that they load as bytes or text."""
 
+    write: Callable[[bytes], object]
+    memoize: Callable[[object], None]
+
     def save_string(self, text: bytes) -> None:
         self.write(pickle.BINSTRING + struct.pack("<i", len(text)) + text)
         self.memoize(text)
 
-    dispatch = pickle._Pickler.dispatch | {bytes: save_string}
+    dispatch = pickle._Pickler.dispatch | {bytes: save_string}  # type: ignore[assignment] # its stub names Unpickler
 
 
-def _write_pickle(path: Path, content: dict[str, Any]) -> None:
+def _write_pickle(path: Path, content: dict[bytes, object]) -> None:
     with path.open("wb") as file:
         _OfPython2(file, protocol=2).dump(content)
 

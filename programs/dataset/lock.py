@@ -12,6 +12,7 @@ import fcntl
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TextIO
 
 from say import Trouble, say
 
@@ -37,7 +38,7 @@ def only_one(path: Path, *, patience: float) -> Iterator[None]:
         yield
 
 
-def _take(file) -> bool:
+def _take(file: TextIO) -> bool:
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -10,6 +10,7 @@ Handwritten digits are those of scikit-learn, distorted and shifted; test images
 than training images. This module does not write files.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -149,7 +150,13 @@ def _edge(depth: np.ndarray, side: int) -> np.ndarray:
     return np.clip(0.5 + depth * side / 5, 0, 1)
 
 
-def _waves(x, y, angle, number, uniform) -> np.ndarray:
+def _waves(
+    x: np.ndarray,
+    y: np.ndarray,
+    angle: np.ndarray,
+    number: np.ndarray,
+    uniform: Callable[[float, float], np.ndarray],
+) -> np.ndarray:
     return np.sin(number * (np.cos(angle) * x + np.sin(angle) * y) + uniform(0, 2 * np.pi))
 
 

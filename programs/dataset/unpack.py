@@ -13,7 +13,7 @@ from say import Meter, Trouble
 if sys.version_info >= (3, 11, 4):
     import tarfile
 else:  # without the filters of PEP 706
-    from backports import tarfile
+    from backports import tarfile  # type: ignore[no-redef]
 
 BLOCK = 2**20
 

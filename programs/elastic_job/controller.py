@@ -60,31 +60,32 @@ def configure(settings: kopf.OperatorSettings, **_: object) -> None:
 
 
 @kopf.on.login()
-def login(**kwargs: object) -> kopf.ConnectionInfo | None:
+def login(settings: kopf.OperatorSettings, **_: object) -> kopf.ConnectionInfo | None:
     """Use the pod's ServiceAccount."""
-    return kopf.login_with_service_account(**kwargs)
+    return kopf.login_with_service_account(settings=settings)
 
 
 @kopf.on.event(GROUP, VERSION, PLURAL)
-def job_changed(namespace: str, name: str, **_: object) -> None:
+def job_changed(namespace: str | None, name: str, **_: object) -> None:
     """Look at a job that was made or changed."""
     look(namespace, name)
 
 
 @kopf.on.event("v1", "pods", labels={JOB: kopf.PRESENT, "group-name": GROUP})
-def pod_changed(namespace: str, labels: kopf.Labels, **_: object) -> None:
+def pod_changed(namespace: str | None, labels: kopf.Labels, **_: object) -> None:
     """Look at the job of a pod that changed."""
     look(namespace, labels[JOB])
 
 
 @kopf.on.event("v1", "pods", labels={RENDEZVOUS: kopf.PRESENT})
-def etcd_changed(namespace: str, labels: kopf.Labels, **_: object) -> None:
+def etcd_changed(namespace: str | None, labels: kopf.Labels, **_: object) -> None:
     """Look at the job of an etcd that changed."""
     look(namespace, labels[RENDEZVOUS])
 
 
-def look(namespace: str, name: str) -> None:
+def look(namespace: str | None, name: str) -> None:
     """Reconcile, and once more a little later if the API server did not let us."""
+    assert namespace, "kopf passes none for objects of the cluster alone"
     try:
         reconcile(namespace, name)
     except urllib3.exceptions.HTTPError as error:
@@ -100,7 +101,9 @@ def reconcile(namespace: str, name: str) -> None:
         if job is None or job["metadata"].get("deletionTimestamp"):
             return  # Kubernetes deletes what it owns
         selector = {"labelSelector": f"{JOB}={name},group-name={GROUP}"}
-        pods = request("GET", api_path("v1", namespace, "pods"), params=selector)["items"]
+        answer = request("GET", api_path("v1", namespace, "pods"), params=selector)
+        assert answer, "a list may be empty, and is never missing"
+        pods = answer["items"]
         now = datetime.now(UTC)
         status = status_of(job, pods, now=now)
         if status != job.get("status"):  # before anything is deleted: what was counted is not seen again

@@ -11,6 +11,13 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
+TYPE_CHECKING = False  # as typing's, whose import every start of Python would wait for
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from socket import socket
+    from types import ModuleType
+
 # A process that has imported torch already may import this as well as one that has not, as forks do.
 AFTER_IMPORTS = True
 MODULE, MAKES_GROUPS = "torch.distributed.distributed_c10d", "_process_group_name"
@@ -25,33 +32,36 @@ class ModuleFinder:
     """Finds one module as Python does, and watches it once it is loaded."""
 
     @staticmethod
-    def find_spec(name, path=None, target=None):
+    def find_spec(
+        name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         spec = PathFinder.find_spec(name, path) if name == MODULE else None
         if spec is not None and spec.loader is not None:
             sys.meta_path.remove(ModuleFinder)
             load = spec.loader.exec_module
 
-            def exec_module(module):
+            def exec_module(module: "ModuleType") -> None:
                 load(module)
                 watch(module)
 
-            spec.loader.exec_module = exec_module
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def watch(module):
+def watch(module: "ModuleType") -> None:
     """Answer from the first process group on: torch names each by a function, before it connects."""
     name_group = getattr(module, MAKES_GROUPS, None)
+    if name_group is None:
+        return
 
-    def named(*args, **options):
+    def named(*args: object, **options: object) -> object:
         start(module)
         return name_group(*args, **options)
 
-    if name_group is not None:
-        setattr(module, MAKES_GROUPS, named)
+    setattr(module, MAKES_GROUPS, named)
 
 
-def start(module):
+def start(module: "ModuleType") -> None:
     """Start the thread that answers, once in each process."""
     global started_in
     if started_in == os.getpid():
@@ -77,14 +87,14 @@ def start(module):
             os.rmdir(folder)
 
 
-def leave(folder, process):
+def leave(folder: str, process: int) -> None:
     import shutil
 
     if process == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def serve(server, module):
+def serve(server: "socket", module: "ModuleType") -> None:
     import json
     from contextlib import suppress
 
@@ -95,16 +105,17 @@ def serve(server, module):
                 connection.sendall(json.dumps(report(module)).encode())
 
 
-def report(module):
+def report(module: "ModuleType") -> dict[str, object]:
     """Report where this rank is."""
     import threading
     import time
 
     world = module._world
-    main = sys._current_frames().get(threading.main_thread().ident)
-    stack, joins, frame = [], None, main
+    main = sys._current_frames().get(threading.main_thread().ident or 0)
+    joins, frame = None, main
+    stack: list[tuple[str, str, int]] = []
     while frame is not None and len(stack) < MOST_FRAMES:
-        stack.append([frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno])
+        stack.append((frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno))
         if (
             joins is None
             and frame.f_code.co_name in JOINING
@@ -143,25 +154,22 @@ def report(module):
     }
 
 
-def recorded(module, backend):
+def recorded(module: "ModuleType", backend: str) -> list[dict[str, object]]:
     """List the last collectives of a backend, as torch's flight recorder has them, oldest first."""
     import pickle
 
     from torch._C import _distributed_c10d as c10d
 
     # Without stacks: for those torch would import its compiler, of 900 modules.
-    nccl = backend == "nccl"
-    dump = (
-        c10d._dump_nccl_trace(True, False, False)
-        if nccl
-        else c10d._dump_fr_trace(True, False, False, backend)
-    )
-    kept, count = [], {}
+    name, backends = ("_dump_nccl_trace", ()) if backend == "nccl" else ("_dump_fr_trace", (backend,))
+    dump = getattr(c10d, name)(True, False, False, *backends)
+    calls: list[dict[str, object]] = []
+    count: dict[str, int] = {}
     for entry in reversed(pickle.loads(dump).get("entries", ())):
         group, description = entry["process_group"]
         count[group] = count.get(group, 0) + 1
         if count[group] <= MOST_CALLS:
-            kept.append(
+            calls.append(
                 {
                     "group": group,
                     "description": description,
@@ -173,10 +181,10 @@ def recorded(module, backend):
                     "time": entry["time_created_ns"] / 1e9,
                 }
             )
-    return kept[::-1]
+    return calls[::-1]
 
 
-def run_next():
+def run_next() -> None:
     """Run the module of this name that this one hides, as Debian has one."""
     here = os.path.dirname(os.path.abspath(__file__))
     others = [place for place in sys.path if os.path.abspath(place) != here]
