@@ -64,7 +64,8 @@ def plan(seed: int, *, events: int, seconds: float) -> list[Disturbance]:
         >>> plan(7, events=2, seconds=10) == plan(7, events=2, seconds=10)
         True
     """
-    dice, made, busy = random.Random(seed), [], {"pause": 0.0, "node": 0.0}
+    dice, busy = random.Random(seed), {"pause": 0.0, "node": 0.0}
+    made: list[Disturbance] = []
     times = iter(sorted(dice.uniform(0, seconds) for _ in range(events)))
     while len(made) < events:
         at = next(times)
@@ -82,6 +83,12 @@ def plan(seed: int, *, events: int, seconds: float) -> list[Disturbance]:
     last = max(disturbance.at for disturbance in made)
     made = [replace(disturbance, at=round(disturbance.at * seconds / last, 2)) for disturbance in made]
     return sorted(made, key=lambda each: each.at)
+
+
+class PatientJob(kit.TorchElastic):
+    """A job whose launchers outlast all that is killed."""
+
+    MAX_RESTARTS = 1000
 
 
 class Soak:
@@ -107,12 +114,11 @@ class Soak:
         """Launch the run, and wait for its first steps."""
         volume = self.cluster.create_volume("soak", size="1Gi")
         flags = [*self.flags, "--checkpoint-dir=/checkpoints/soak", "--checkpoint-every=10"]
-        job = kit.TorchElastic(
+        job = PatientJob(
             TRAINER,
             nodes=FIRST,
             min_nodes=LEAST,
             max_nodes=MOST,
-            max_restarts=1000,
             args=[*flags, f"--step-seconds={STEP_SECONDS}"],
             volumes={"/checkpoints": volume},
             name="soak",
