@@ -12,11 +12,11 @@ from datetime import timedelta
 from typing import Any
 
 import kitlib as kit
-from kitlib.clusters import Cluster, LocalCluster
+from kitlib.clusters import Cluster, LocalCluster, find
 from kitlib.clusters.cleanup import OWNED
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.display.progress import progress
-from kitlib.errors import BadInput, ClusterNotFound, KitError, Rejected
+from kitlib.errors import BadInput, KitError, Rejected
 from kitlib.k8s import names
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
@@ -49,7 +49,7 @@ class OwnCluster(AbstractContextManager[Any]):
 
     name: str
     nodes: int
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     provider = "local"
 
     def open(self) -> Cluster:
@@ -84,7 +84,7 @@ class RentedCluster(AbstractContextManager[Any]):
     provider: str
     name: str
     nodes: int
-    options: Mapping[str, object] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     image: str = ""
 
     def open(self) -> Cluster:
@@ -106,8 +106,8 @@ class RentedCluster(AbstractContextManager[Any]):
     def close(self) -> None:
         """Delete it, also one that is half made; a notebook may have done so before."""
         where = {key: str(value) for key, value in self.options.items() if key in PLACES}
-        with contextlib.suppress(ClusterNotFound):
-            kit.connect(self.name, provider=self.provider, **where).delete()
+        if cluster := find(self.name, provider=self.provider, **where):
+            cluster.delete()
         # What is half made is no cluster yet, and costs.
         places = {PLACES[key]: value for key, value in where.items() if PLACES[key]}
         kit.delete_resources(self.provider, clusters=self.name, dry_run=False, **places)
@@ -175,8 +175,9 @@ class BorrowedNamespace(AbstractContextManager[Any]):
 
     def offer(self) -> dict[str, object]:
         """Return the parameters by which a notebook finds it; 13_clean_up makes the kit forget it."""
+        assert self._cluster, "it was opened"
         self._cluster.remembered()
-        given = {"provider": self.provider, "cluster_name": self.run}
+        given: dict[str, object] = {"provider": self.provider, "cluster_name": self.run}
         return given if self.nodes is None else given | {"nodes": self.nodes}
 
     def close(self) -> None:
@@ -271,7 +272,7 @@ def _delete_labelled(kube: Kube, run: str) -> None:
     for name in sorted({item["metadata"]["labels"].get(names.RUN, "") for item in left} - {""}):
         Run(kube, name).delete()
     for claim in kube.get_all(pvc.CLAIM, labels=label):
-        pvc.remove(kube, claim["metadata"]["name"], report=print)
+        pvc.delete(kube, claim["metadata"]["name"], report=print)
 
 
 def _delete_by_kubectl(kube: Kube, before: set[str]) -> None:
