@@ -7,7 +7,7 @@ import argparse
 import importlib
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -61,7 +61,7 @@ def _inherited(kind: type, name: str) -> str:
     return next((words for owner in found if (words := _summary(owner))), "")
 
 
-def _arguments(each: object) -> str:
+def _arguments(each: Callable[..., object]) -> str:
     parameters = [
         one for one in inspect.signature(each).parameters.values() if one.name not in ("self", "cls")
     ]

@@ -34,7 +34,7 @@ def check(root: Path) -> bool:
     """Check the script and the workflows of a repository; return whether both passed."""
     passed = True
     if SHELLCHECK.exists():
-        command = [SHELLCHECK, "--severity=warning", root / ".ci" / "run"]
+        command: list[str | Path] = [SHELLCHECK, "--severity=warning", root / ".ci" / "run"]
         passed = subprocess.run(command, check=False).returncode == 0
     actionlint = obtain_actionlint(BIN)
     if actionlint is None:

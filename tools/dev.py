@@ -114,7 +114,7 @@ def run(commands: Commands) -> None:
     # A cluster at a cloud costs money: its price is shown and asked for, unless OPTIONS says confirm=true.
     options += [f"--option={option}" for option in commands.many("OPTIONS")]
     options += commands.flags(EXISTING) if provider == "existing" else []
-    program = [commands.python, "tools/run_notebooks.py", "--output=reports"]
+    program: list[str | Path] = [commands.python, "tools/run_notebooks.py", "--output=reports"]
     commands.setup(*program, *options, *commands.many("NOTEBOOKS"))
 
 
@@ -241,7 +241,7 @@ def fuzz(commands: Commands) -> None:
     """Fuzz what takes bytes from pods and users: TARGET= of tests/fuzz, or all; SECONDS= each, or 60."""
     commands.setup()
     commands.install("--target", "build/fuzz", "atheris")
-    program = [commands.python, "-m", "tests.fuzz", commands.word("SECONDS", "60")]
+    program: list[str | Path] = [commands.python, "-m", "tests.fuzz", commands.word("SECONDS", "60")]
     commands.run("nice", "-n", "19", *program, *commands.many("TARGET"), PYTHONPATH="build/fuzz")
 
 
@@ -329,8 +329,7 @@ def newest(commands: Commands) -> None:
     """Try the newest releases of all dependencies: unit tests, a cluster; leaves reports/newest.txt."""
     commands.setup()
     uv, python = commands.bin / "uv", "build/newest/bin/python"
-    environment = ["venv", "--quiet", "--clear", "--seed", "--python", commands.python, "build/newest"]
-    commands.run(uv, *environment)
+    commands.run(uv, "venv", "--quiet", "--clear", "--seed", "--python", commands.python, "build/newest")
     commands.run(uv, "pip", "install", "--quiet", "--python", python, "uv")
     commands.run(python, "tools/install_packages.py", "--newest")
     commands.module("tools/pin.py", "--compare", python)
@@ -345,7 +344,7 @@ def newest(commands: Commands) -> None:
 def types(commands: Commands) -> None:
     """Measure by pyright how much of kitlib's public API has types."""
     commands.install("pyright[nodejs]", to="build/types-environment")
-    pyright = ["build/types-environment/bin/pyright", "--pythonpath", commands.python]
+    pyright: list[str | Path] = ["build/types-environment/bin/pyright", "--pythonpath", commands.python]
     try:
         commands.run(*pyright, "--verifytypes", "kitlib", "--ignoreexternal", PYTHONPATH=".")
     except TaskError as error:  # it is a measurement: less than all is no failure

@@ -120,7 +120,7 @@ class Commands:
         if to:
             self.run(self.bin / "uv", "venv", "--quiet", "--allow-existing", "--python", self.python, to)
             python = Path(to, "bin", "python")
-        uv = [self.bin / "uv", "pip", "install", "--quiet", "--python", python]
+        uv: list[str | Path] = [self.bin / "uv", "pip", "install", "--quiet", "--python", python]
         self.run(*uv, "-c", "constraints.txt", *packages)
 
 

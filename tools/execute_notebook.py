@@ -16,7 +16,8 @@ import smoke  # noqa: F401 (what it keeps out of papermill is slow)
 
 # isort: split
 import papermill
-from papermill.engines import NBClientEngine, papermill_engines
+from nbformat import NotebookNode
+from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import LocalHandler, papermill_io
 from traitlets.config import Config
@@ -28,11 +29,13 @@ class TellingEngine(NBClientEngine):
     """papermill's own engine, which prints a line, behind a label, when a cell of code begins."""
 
     @classmethod
-    def execute_managed_notebook(cls, nb_man, kernel_name, *, label="", **options):
+    def execute_managed_notebook(
+        cls, nb_man: NotebookExecutionManager, kernel_name: str, *, label: str = "", **options: object
+    ) -> object:
         """Execute the notebook that ``nb_man`` holds."""
         began, cells, start = time.monotonic(), nb_man.nb.cells, nb_man.cell_start
 
-        def tell(cell, *args, **kwargs):
+        def tell(cell: NotebookNode, *args: object, **kwargs: object) -> object:
             if cell.cell_type == "code" and cell.source.strip():
                 minutes, seconds = divmod(int(time.monotonic() - began), 60)
                 first = cell.source.strip().splitlines()[0]

@@ -158,7 +158,7 @@ class Trial:
 
         program = self.scratch / "probe.py"
         program.write_text(PROBE.replace("VARIABLES", repr({} if gpus else SEEN)))
-        job = kit.IndexedJob(program, name=name, nodes=1, gpus=gpus)
+        job: kit.Job = kit.IndexedJob(program, name=name, nodes=1, gpus=gpus)
         if node:
             job = job.patch({"spec": {"template": {"spec": {"nodeName": node}}}})
         (row,) = self.finish(cluster, job)[0].metrics("end").to_dict("records")

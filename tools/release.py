@@ -84,7 +84,7 @@ def wheels(build: Build) -> None:
 
 def build_kit(build: Build) -> None:
     """Build the kit's source distribution, and its wheel from that."""
-    uv = [
+    uv: list[str | Path] = [
         Path(sys.executable).with_name("uv"),
         "build",
         "--quiet",

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbconvert import HTMLExporter
@@ -131,7 +132,7 @@ def _failure(cell: NotebookNode, number: int) -> Failure | None:
     return None
 
 
-def _values(code: list[NotebookNode]) -> Iterator[tuple[set[str], object]]:
+def _values(code: list[NotebookNode]) -> Iterator[tuple[set[str], Any]]:
     """Yield the values of cells that have figures, with the figures' names."""
     for cell in code:
         names = {FIGURE_TAGS[tag] for tag in FIGURE_TAGS.keys() & set(_tags(cell))}
@@ -146,7 +147,7 @@ def _figures(code: list[NotebookNode]) -> dict[str, float]:
     for names, value in _values(code):
         for name in names:
             with contextlib.suppress(ValueError, TypeError, KeyError):
-                figures[name] = float(value[name] if isinstance(value, dict) else value)
+                figures[name] = float(value[name]) if isinstance(value, dict) else float(value)
     return figures
 
 

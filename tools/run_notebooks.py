@@ -9,7 +9,7 @@ notebook failed. The exit status says what came of it; the parts are in ``smoke`
 """
 
 import signal
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # an interrupt of the imports below shows no traceback
@@ -35,6 +35,9 @@ from kitlib.errors import KitError
 from kitlib.k8s import names
 from trainyard_kit.cli.options import options_of
 
+if TYPE_CHECKING:
+    from report import Result
+
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
 CLUSTER, NODES = "trainyard-run", 4
@@ -55,7 +58,9 @@ def _environment(arguments: argparse.Namespace, run: str) -> dict[str, str]:
     return {name: value for name, value in given.items() if value}
 
 
-def attempt(notebooks: Sequence[Path], outcome: Outcome, *, folder: Path, arguments) -> None:
+def attempt(
+    notebooks: Sequence[Path], outcome: Outcome, *, folder: Path, arguments: argparse.Namespace
+) -> None:
     """Run the notebooks and clean up; note in ``outcome`` what came between."""
     stopping = Stopping(seconds=arguments.time_limit)
     planned = plan.chains([plan.read(path) for path in notebooks], lanes=arguments.lanes)
@@ -81,7 +86,9 @@ def attempt(notebooks: Sequence[Path], outcome: Outcome, *, folder: Path, argume
     outcome.stopped = stopping.reason
 
 
-def _site(number: int, run: str, arguments: argparse.Namespace, stopping: Stopping):
+def _site(
+    number: int, run: str, arguments: argparse.Namespace, stopping: Stopping
+) -> clusters.OwnCluster | clusters.RentedCluster | clusters.BorrowedNamespace:
     """Return where the notebooks of a lane work; nothing is made yet."""
     nodes = arguments.nodes or NODES
     if arguments.provider == "local":
@@ -254,7 +261,7 @@ def summary(outcome: Outcome) -> list[str]:
     return [*lines, count]
 
 
-def _data(result) -> str:
+def _data(result: "Result | None") -> str:
     """Return whether a notebook's data were real, for its line."""
     said = ", ".join(f"{name} {kind}" for name, kind in result.data.items()) if result else ""
     return f" ({said})" if said else ""

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def python_packages(source: Path, scratch: Path, environment: Mapping[str, str])
     resolve += ["--no-annotate", "--no-header", "--python-version=3.11", f"--python-platform={LINUX}"]
     _run([uv, *resolve, "--output-file", pins, "pyproject.toml"], source, environment)
     engine = ["tool", "run", "--constraints=constraints.txt", "--from=cyclonedx-bom", "cyclonedx-py"]
-    options = [
+    options: list[str | Path] = [
         "--pyproject=pyproject.toml",
         "--mc-type=library",
         "--output-reproducible",
@@ -92,7 +92,7 @@ def go_modules(wheel: Path, scratch: Path, environment: Mapping[str, str]) -> It
             archive.extract(f"{packed.stem}/{packed.stem}", packed.parent, filter="data")
     _run(["go", "install", GOMOD], folder, {**environment, "GOBIN": str(scratch)})
     engine, bill = scratch / "cyclonedx-gomod", scratch / "modules.json"
-    options = ["-json", "-std", "-noserial", "-notimestamp", "-output", bill]
+    options: list[str | Path] = ["-json", "-std", "-noserial", "-notimestamp", "-output", bill]
     for program in sorted(filter(_is_program, folder.rglob("*"))):
         program.chmod(0o755)
         _run([engine, "bin", *options, program], folder, environment)
@@ -132,5 +132,5 @@ def merge(root: dict[str, Any], bills: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _run(command: list[str | Path], folder: Path, environment: Mapping[str, str]) -> None:
+def _run(command: Sequence[str | Path], folder: Path, environment: Mapping[str, str]) -> None:
     subprocess.run(command, cwd=folder, env={**os.environ, **environment}, stdout=sys.stderr, check=True)

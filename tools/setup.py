@@ -84,6 +84,7 @@ async def run(job: Job, began: float) -> None:
             limit=2**22,
         )
         try:
+            assert process.stdout
             async for raw in process.stdout:
                 line = raw.decode(errors="replace").rstrip()
                 job.tail.append(line)
@@ -206,9 +207,10 @@ def start_in_background(job: Job) -> Path:
     It ends with that program.
     """
     log = private_dir(cache_dir() / "controlplane") / "obtain.log"
+    (command,) = job.commands
     with log.open("wb") as output:
         subprocess.Popen(
-            *job.commands,
+            command,
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -225,7 +227,7 @@ def become(command: Sequence[str], seconds: float, began: float) -> NoReturn:
     parts = [{"name": "packages", "seconds": round(seconds, 1)}]
     TIMES.write_text(json.dumps({"began": began, "parts": parts}) + "\n")
     sys.stdout.flush()
-    os.execvp(command[0], command)
+    os.execvp(command[0], [*command])
 
 
 def set_up(venv: Path, command: Sequence[str], more: Sequence[str], *, packages_alone: bool) -> None:

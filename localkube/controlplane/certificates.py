@@ -22,8 +22,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from localkube.paths import private_dir, write_private, writing
 
 AUTHORITY_DAYS = 3650
-LEAF_DAYS = 365
-RENEW_DAYS = 30
+LEAF_DAYS: float = 365
+RENEW_DAYS: float = 30
 API_NAMES = (
     "kubernetes",
     "kubernetes.default",
@@ -150,7 +150,7 @@ def _leaf(pki: Path, leaf: CertificateSpec, ca: x509.Certificate, ca_key: ec.Ell
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, public_key: CertificatePublicKeyTypes, days: int
+    subject: x509.Name, issuer: x509.Name, public_key: CertificatePublicKeyTypes, days: float
 ) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (

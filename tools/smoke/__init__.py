@@ -8,4 +8,4 @@ import sys
 
 # jsonschema, which nbformat imports, would compile the grammar of web addresses with it: three seconds of a
 # core for a format that no notebook has. It does without where the package is missing.
-sys.modules.setdefault("rfc3987_syntax", None)
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]  # import takes None for "is missing"

@@ -4,6 +4,7 @@ It is for a terminal of which perhaps only the end is kept. All of it, and more,
 """
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from kitlib.clusters import Cluster
 from kitlib.errors import KitError
@@ -32,13 +33,13 @@ def _lines(cluster: Cluster) -> Iterator[str]:
     except KitError:
         return
     for name in newest:
-        yield from _part(f"run {name}", lambda name=name: _run(cluster, name))
+        yield from _part(f"run {name}", partial(_run, cluster, name))
 
 
 def _run(cluster: Cluster, name: str) -> list[str]:
     run = cluster.run(name)
     timeline = run.timeline()
-    changes = repr(timeline).splitlines() if timeline.rendezvous else []
+    changes = repr(timeline).splitlines() if timeline.world_size else []
     return [str(run.status), *changes, *str(run.logs()).splitlines()[-LINES:]]
 
 

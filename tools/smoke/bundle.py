@@ -10,6 +10,7 @@ import re
 import tarfile
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -45,33 +46,29 @@ class Bundle:
         """Write down how the cluster is now, in the folder ``part``."""
         root = Path(self._folder.name, part)
         for name in ("nodes", "runs", "pods", "events"):
-            self._write(root / f"{name}.txt", lambda name=name: repr(getattr(cluster, name)()))
+            self._write(root / f"{name}.txt", partial(_table, cluster, name))
         for kind in KINDS_OF_THE_CLUSTER:
-            self._write(root / "cluster" / f"{kind}.yaml", lambda kind=kind: _yaml(cluster.kube, kind))
+            self._write(root / "cluster" / f"{kind}.yaml", partial(_yaml, cluster.kube, kind))
         for namespace in _namespaces(cluster.kube):
             kube, place = cluster.kube.within(namespace), root / namespace
             for kind in KINDS:
-                self._write(place / f"{kind}.yaml", lambda kind=kind, kube=kube: _yaml(kube, kind))
+                self._write(place / f"{kind}.yaml", partial(_yaml, kube, kind))
             with contextlib.suppress(KitError):
                 for pod in kube.get_all("Pod"):
                     self._collect_logs(kube, pod, place / "logs")
         if cluster.provider == "local":
             for path in sorted(cluster.kubeconfig.parent.rglob("*.log")):
-                self._write(root / "components" / path.name, lambda path=path: _end_of(path))
+                self._write(root / "components" / path.name, partial(_end_of, path))
 
     def _collect_logs(self, kube: Kube, pod: Object, folder: Path) -> None:
         status = pod.get("status", {})
         for container in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
             name = f"{pod['metadata']['name']}_{container['name']}"
             if set(container["state"]) & {"running", "terminated"}:
-                self._write(
-                    folder / f"{name}.log", lambda container=container: _log(kube, pod, container["name"])
-                )
+                self._write(folder / f"{name}.log", partial(_log, kube, pod, container["name"]))
             if container.get("restartCount"):
                 before = folder / f"{name}.previous.log"
-                self._write(
-                    before, lambda container=container: _log(kube, pod, container["name"], previous="true")
-                )
+                self._write(before, partial(_log, kube, pod, container["name"], previous="true"))
 
     def _write(self, path: Path, read: Callable[[], str]) -> None:
         """Write what ``read`` returns, or why it could not be had."""
@@ -111,28 +108,34 @@ def credentials(kubeconfig: Path) -> list[str]:
     return []
 
 
-def without_secrets(item: object) -> object:
+def without_secrets(item: Object) -> Object:
     """Return an object without the values of variables whose names sound like a secret's.
 
     Example:
         >>> without_secrets({"env": [{"name": "HF_TOKEN", "value": "hf_123"}]})
         {'env': [{'name': 'HF_TOKEN', 'value': '(left out)'}]}
     """
-    if isinstance(item, list):
-        return [without_secrets(part) for part in item]
-    if not isinstance(item, dict):
-        return item
     if "value" in item and SOUNDS_SECRET.search(str(item.get("name"))):
         return item | {"value": LEFT_OUT}
     return {
-        key: LEFT_OUT if isinstance(value, str) and _is_secret(key) else without_secrets(value)
+        key: LEFT_OUT if isinstance(value, str) and _is_secret(key) else _without_secrets(value)
         for key, value in item.items()
         if key not in ("managedFields", "kubectl.kubernetes.io/last-applied-configuration")
     }
 
 
+def _without_secrets(value: object) -> object:
+    if isinstance(value, list):
+        return [_without_secrets(part) for part in value]
+    return without_secrets(value) if isinstance(value, dict) else value
+
+
 def _is_secret(key: str) -> bool:
     return key != "secretName" and bool(SOUNDS_SECRET.search(key))
+
+
+def _table(cluster: Cluster, name: str) -> str:
+    return repr(getattr(cluster, name)())
 
 
 def _yaml(kube: Kube, kind: str) -> str:

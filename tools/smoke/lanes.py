@@ -143,7 +143,7 @@ class Lanes:
             if stopping.reason == TIME_LIMIT and lane.notebook:
                 self._collect(lane, lane.notebook)
         saved = self.bundle.save(self.folder / "bundle.tar.gz")
-        self.outcome.bundle = saved and saved.name
+        self.outcome.bundle = saved.name if saved else None
         failures = []
         for lane in self.lanes:
             try:

@@ -7,13 +7,16 @@ The shape of ``result.json`` is ``result.schema.json`` beside this; a change tha
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
 
 from smoke.stopping import INTERRUPTED, TIME_LIMIT
 from smoke.thresholds import Verdict
 from smoke.timeline import Timeline
+
+if TYPE_CHECKING:  # which imports this module
+    from report import Result
 
 SCHEMA = 1
 PASSED, FAILED, MISSED, NO_CLUSTER = "passed", "failed", "threshold missed", "cluster"
@@ -96,7 +99,7 @@ class Outcome:
             "timeline": [span.as_dict() for span in self.timeline.spans],
         }
 
-    def _executed(self, name: str):
+    def _executed(self, name: str) -> "Result | None":
         return next((notebook for notebook in self.notebooks if notebook.name == name), None)
 
     def junit(self) -> JUnitXml:
@@ -139,7 +142,7 @@ class Outcome:
         self.junit().write(str(folder / "junit.xml"), pretty=True)
 
 
-def _notebook(name: str, executed) -> dict[str, object]:
+def _notebook(name: str, executed: "Result | None") -> dict[str, object]:
     """Return what ``result.json`` says of one notebook, executed or not."""
     if executed is None:
         nothing = {"seconds": 0, "figures": {}, "synthetic": False, "data": {}, "failure": None}

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import kitlib as kit
@@ -151,13 +151,11 @@ class Attacker:
         return f"{len(_patiently(lambda: workshop.status(cluster=self.cluster)))} attendees in the table"
 
     def _attack(self) -> None:
-        spec = {"containers": [{"name": "main", "image": "busybox", "command": ["true"]}]}
         self.kube.apply(_deployment("attack", ATTACK))
         for number, image in enumerate(SILENT_IMAGES):
-            spec["containers"][0] |= {
-                "image": image,
-                "resources": {"requests": {"cpu": "1m", "memory": "4Mi"}},
-            }
+            requests = {"cpu": "1m", "memory": "4Mi"}
+            container = {"name": "main", "image": image, "command": ["true"]}
+            spec = {"containers": [container | {"resources": {"requests": requests}}]}
             labels = LABELS | {"trainyard/worker": "9" * 60, "trainyard/run": "spoiled"}
             pod = {"metadata": {"name": f"silent-{number}", "labels": labels}, "spec": spec}
             self.kube.apply({"apiVersion": "v1", "kind": "Pod"} | pod)
@@ -219,7 +217,7 @@ class Attacker:
         return [(int(second), int(steps)) for second, steps in map(str.split, lines)]
 
 
-def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[tuple[float, float]]) -> dict[str, Any]:
+def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[Sequence[float]]) -> dict[str, Any]:
     """Compare the steps of a second with and without an attack, by their medians. Pure.
 
     Seconds without a step are counted by themselves: nodes that are off stop the job on both sides.
@@ -229,7 +227,8 @@ def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[tuple[float, fl
         0.1
     """
     windows = list(attacks)
-    with_attack, without = [], []
+    with_attack: list[int] = []
+    without: list[int] = []
     for second, steps in counts:
         if any(abs(second - edge) < SETTLE_SECONDS for window in windows for edge in window):
             continue

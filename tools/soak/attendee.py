@@ -5,7 +5,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,7 @@ class Attendee:
         ledger: Of all attendees.
     """
 
-    def __init__(self, name: str, kubeconfig: Path, *, kubectl: list[str], ledger: Ledger) -> None:
+    def __init__(self, name: str, kubeconfig: Path, *, kubectl: Sequence[str], ledger: Ledger) -> None:
         self.name = name
         self.kube = Kube(kubeconfig, cluster="soak")
         self.namespace = self.kube.namespace
@@ -266,6 +266,7 @@ class Attendee:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             killer = threading.Timer(ANSWER_SECONDS + seconds, process.kill)
             killer.start()
+            assert process.stdout and process.stderr
             try:
                 line = process.stdout.readline()
                 if " -> " not in line:

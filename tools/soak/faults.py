@@ -56,6 +56,7 @@ class Faults:
             case "disk", "fill":
                 return self._fill()
             case "disk", _:
+                assert self._ballast, "the plan fills no disk that is not the soak's"
                 self._ballast.unlink(missing_ok=True)
                 return "free"
         raise ValueError(f"{lane}: {what}")
@@ -98,6 +99,7 @@ class Faults:
             raise KitError(str(error), about=str(self.root), fix="free it") from error
 
     def _fill(self) -> str:
+        assert self._ballast, "the plan fills no disk that is not the soak's"
         size = 0
         with self._ballast.open("wb", buffering=0) as file:
             chunk = CHUNK

@@ -79,7 +79,7 @@ def plan(seed: int, *, seconds: float, without: Collection[str] = ()) -> list[Di
         >>> plan(7, seconds=60) == plan(7, seconds=60)
         True
     """
-    made = []
+    made: list[Disturbance] = []
     for name, lane in LANES.items():
         if name not in without:
             made += _sequence(random.Random(f"{seed} {name}"), name, lane, seconds)
@@ -87,7 +87,8 @@ def plan(seed: int, *, seconds: float, without: Collection[str] = ()) -> list[Di
 
 
 def _sequence(dice: random.Random, name: str, lane: Lane, seconds: float) -> list[Disturbance]:
-    made, now = [], 0.0
+    made: list[Disturbance] = []
+    now = 0.0
     while True:
         now += dice.expovariate(1 / lane.every)
         what = dice.choices(list(lane.weights), list(lane.weights.values()))[0]

@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,17 @@ AT_ONCE = 32
 MEMORY_AFTER, LEAST_SHARE = 600.0, 1 / 4
 STEADY = 5.0
 STANDSTILL = 300.0  # a Job waits so long at most before it starts another pod
+
+
+def _call(act: Callable[[], object]) -> list[str]:
+    """Do it, and name no problem: what is wrong raises."""
+    act()
+    return []
+
+
+def _not_forwarded(attendee: Attendee) -> list[str]:
+    status = attendee.forward(seconds=0)
+    return [] if "200" in status else [status]
 
 
 class Soak:
@@ -121,16 +133,16 @@ class Soak:
         self._settle("everything's end")
         self.training = attacker.compare(self.attacker.leave(), self.attacker.attacks)
         self._found(attacker.problems(self.training))
-        found = {}
+        objects: dict[tuple[str, str, str], str] = {}
         for one in self.attendees:
-            found |= one.objects()
-        self._found(self.ledger.check(found))
+            objects |= one.objects()
+        self._found(self.ledger.check(objects))
         for one in self.attendees:
             self._still(one.missing_files)
-            self._still(lambda one=one: one.execute("still") and [])
-            self._still(lambda one=one: one.follow(seconds=2) and [])
+            self._still(partial(_call, partial(one.execute, "still")))
+            self._still(partial(_call, partial(one.follow, seconds=2)))
             self._still(one.unexplained_gaps)
-            self._still(lambda one=one: [] if "200" in (said := one.forward(seconds=0)) else [said])
+            self._still(partial(_not_forwarded, one))
         self._clear()
         left = wait_until_done(self._differences, seconds=STANDSTILL / 2, say=self.say)
         self._found([f"left behind: {name}" for name in left])
