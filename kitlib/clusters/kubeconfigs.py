@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import yaml
 from kitlib import config
 from kitlib.clusters.base import Cluster
 from kitlib.errors import BadInput
+from kitlib.k8s.kubeconfig import search_path
 
 EXTENSION = "trainyard"
 PARTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
@@ -24,10 +25,10 @@ LOCK_SECONDS = 5.0
 log: logging.Logger = logging.getLogger(__name__)
 
 
-def user_file(environment: Mapping[str, str] = os.environ, home: Path | None = None) -> Path:
-    """Locate the file that kubectl writes: the first of KUBECONFIG, or ``~/.kube/config``."""
-    named = next(filter(None, environment.get("KUBECONFIG", "").split(os.pathsep)), "")
-    return (Path(named).expanduser() if named else (home or Path.home()) / ".kube" / "config").absolute()
+def user_file() -> Path:
+    """Locate the file that kubectl writes: of those of KUBECONFIG the first that exists, or else the last."""
+    paths = [Path(path).expanduser().absolute() for path in search_path().split(os.pathsep) if path]
+    return next((path for path in paths if path.exists()), paths[-1])
 
 
 def merge(cluster: Cluster) -> Path:

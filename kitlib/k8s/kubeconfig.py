@@ -1,7 +1,8 @@
 """Kubeconfigs: several files merged as kubectl does, one connection taken out of them, a client made of one.
 
 A connection has a file of its own, with one server, user, context and namespace. Its name is a digest of its
-content, so that two connections share a file only if they are the same.
+content, so that two connections share a file only if they are the same. The Kubernetes client's own merger
+lets the last current context win, where kubectl takes the first, and refuses an empty file.
 https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/#merging-kubeconfig-files
 """
 

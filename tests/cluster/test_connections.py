@@ -169,7 +169,8 @@ def test_files_of_kubeconfig_are_merged_as_kubectl_does(namespaces, kubeconfig, 
     paths = [tmp_path / str(number) for number in range(4)]
     for path, part in zip(paths, contexts, strict=True):
         path.write_text(yaml.safe_dump(part))
-    value = os.pathsep.join(map(str, [*paths[:2], tmp_path / "missing", *paths[2:]]))
+    (tmp_path / "empty").touch()
+    value = os.pathsep.join(map(str, [tmp_path / "empty", *paths[:2], tmp_path / "missing", *paths[2:]]))
     monkeypatch.setenv("KUBECONFIG", value)
     cluster = kit.create_cluster("existing")
     assert (cluster.kube.namespace, cluster.kubectl("get configmap mine -o name")) == (

@@ -1,6 +1,7 @@
 """A cluster in the user's own kubeconfig, as kubectl reads it: merged, merged again, refused, removed."""
 
 import json
+import os
 import subprocess
 from types import SimpleNamespace
 
@@ -65,6 +66,22 @@ def test_a_cluster_is_merged_beside_what_is_there_and_removed_without_a_trace(fi
     assert view(file) == before
     kubeconfigs.remove("lab")
     assert sorted(path.name for path in file.parent.iterdir()) == ["config"]
+
+
+@pytest.mark.parametrize("existing", [(), ("second",), ("first", "third")])
+def test_of_several_files_the_one_that_kubectl_writes_is_merged_into(file, monkeypatch, existing):
+    file.parent.mkdir()
+    paths = [file.with_name(name) for name in ("first", "second", "third")]
+    monkeypatch.setenv("KUBECONFIG", f"{os.pathsep}{os.pathsep.join(map(str, paths))}")
+    for name in existing:
+        file.with_name(name).touch()
+    merged = kubeconfigs.merge(cluster("lab"))
+    kubeconfigs.remove("lab")
+    if not existing:
+        merged.unlink()
+    before = {path: path.exists() and path.read_text() for path in paths}
+    subprocess.run([*find_kubectl(), "config", "set-cluster", "other"], check=True, capture_output=True)
+    assert [path for path in paths if (path.exists() and path.read_text()) != before[path]] == [merged]
 
 
 def test_a_new_file_has_the_cluster_as_its_context(file):
