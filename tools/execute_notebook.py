@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import smoke  # noqa: F401 (what it keeps out of papermill is slow)
+from smoke.good_runs import GoodRuns
 
 # isort: split
 import papermill
@@ -23,19 +24,33 @@ from papermill.iorw import LocalHandler, papermill_io
 from traitlets.config import Config
 
 START_SECONDS, CELL_SECONDS = 300, 600
+FALSE_CAUSES = "trainyard_false_causes"  # in the metadata of an executed notebook
 
 
 class TellingEngine(NBClientEngine):
-    """papermill's own engine, which prints a line, behind a label, when a cell of code begins."""
+    """papermill's own engine, which prints a line, behind a label, when a cell of code begins.
+
+    Before a cell that deletes, runs that have succeeded are asked why: what is named is a false cause, and
+    is kept in the notebook's metadata.
+    """
 
     @classmethod
     def execute_managed_notebook(
-        cls, nb_man: NotebookExecutionManager, kernel_name: str, *, label: str = "", **options: object
+        cls,
+        nb_man: NotebookExecutionManager,
+        kernel_name: str,
+        *,
+        label: str = "",
+        good_runs: GoodRuns | None = None,
+        **options: object,
     ) -> object:
         """Execute the notebook that ``nb_man`` holds."""
         began, cells, start = time.monotonic(), nb_man.nb.cells, nb_man.cell_start
 
         def tell(cell: NotebookNode, *args: object, **kwargs: object) -> object:
+            if good_runs and cell.cell_type == "code" and "delete" in cell.source:
+                good_runs.ask()
+                nb_man.nb.metadata |= {FALSE_CAUSES: good_runs.false_causes} if good_runs.false_causes else {}
             if cell.cell_type == "code" and cell.source.strip():
                 minutes, seconds = divmod(int(time.monotonic() - began), 60)
                 first = cell.source.strip().splitlines()[0]
@@ -67,8 +82,9 @@ def execute(
     *,
     label: str = "",
     cell_seconds: int = CELL_SECONDS,
+    good_runs: GoodRuns | None = None,
 ) -> int:
-    """Write the executed notebook to ``output``; return 1 if a cell failed, and 0 otherwise.
+    """Write the executed notebook to ``output``; return 1 if a cell failed or a good run has a cause, else 0.
 
     The lines that it prints begin with ``label``: several notebooks may be executed at once.
     """
@@ -78,12 +94,13 @@ def execute(
         # No open ports: sockets in a private folder. By default they are in the notebook's, which may be
         # somebody else's.
         with tempfile.TemporaryDirectory(prefix="ty-kernel-") as sockets:
-            papermill.execute_notebook(
+            executed = papermill.execute_notebook(
                 notebook,
                 output,
                 parameters=parameters,
                 engine_name="telling",
                 label=label,
+                good_runs=good_runs,
                 kernel_name="python3",
                 cwd=notebook.parent,
                 progress_bar=False,
@@ -94,7 +111,12 @@ def execute(
     except PapermillExecutionError as error:
         print(f"{label}  {notebook.name}: {error.ename}: {error.evalue}", file=sys.stderr)
         return 1
-    return 0
+    false_causes = executed.metadata.get(FALSE_CAUSES, [])
+    if good_runs and good_runs.asked:
+        print(f"{label}  why was asked of {len(good_runs.asked)} runs that have succeeded", flush=True)
+    for cause in false_causes:
+        print(f"{label}  {notebook.name}: {cause}", file=sys.stderr)
+    return int(bool(false_causes))
 
 
 def main() -> int:
@@ -114,6 +136,7 @@ def main() -> int:
         parameters,
         label=arguments.label,
         cell_seconds=arguments.cell_seconds,
+        good_runs=GoodRuns(str(parameters["cluster_name"])) if "cluster_name" in parameters else None,
     )
 
 

@@ -24,6 +24,7 @@ HERE = Path(__file__).parent
 WIDTH, ROW, NARROW = 1000, 44, 22  # of the picture of the lanes; a bar that is narrower has no text
 TICKS, MOST_TICKS = (10, 30, 60, 120, 300, 600), 10  # seconds between two ticks
 PICTURE_TAG = "result-picture"
+FALSE_CAUSES = "trainyard_false_causes"  # in the metadata, by execute_notebook.py
 DATA = re.compile(r"^dataset ([\w-]+): (SYNTHETIC|real)", re.MULTILINE)  # of kit.prepare_dataset
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # A cell with one of these tags has a number as its value, or a dict of numbers by these names; the dict also
@@ -104,7 +105,8 @@ def read(executed: Path, *, original: Path) -> Result:
         seconds=notebook.metadata.get("papermill", {}).get("duration") or 0.0,
         figures=_figures(code),
         synthetic=_synthetic(code),
-        failure=next((found for cell in code if (found := _failure(cell, numbers[cell.id]))), None),
+        failure=next((found for cell in code if (found := _failure(cell, numbers[cell.id]))), None)
+        or _false_cause(notebook, len(numbers)),
         finished=all(_executed(cell) for cell in code),
         pictures=tuple(picture for cell in code for picture in _pictures(cell)),
         data=_data(code),
@@ -130,6 +132,12 @@ def _failure(cell: NotebookNode, number: int) -> Failure | None:
     if cell.metadata.get("papermill", {}).get("status") in {"running", "failed"}:
         return Failure(number, source, "did not come to an end")
     return None
+
+
+def _false_cause(notebook: NotebookNode, last: int) -> Failure | None:
+    """Return the cause that was named for a run that has succeeded: one too many."""
+    causes = notebook.metadata.get(FALSE_CAUSES, [])
+    return Failure(last, "run.why()", "; ".join(causes)) if causes else None
 
 
 def _values(code: list[NotebookNode]) -> Iterator[tuple[set[str], Any]]:

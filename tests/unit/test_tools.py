@@ -5,13 +5,17 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from kitlib.causes import Cause
+
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))  # as it is for a program that lies there
+from smoke.good_runs import GoodRuns  # noqa: E402
 from smoke.result import Outcome  # noqa: E402
 
 
@@ -171,3 +175,31 @@ def test_a_notebook_that_cannot_be_written_leaves_the_last_one_whole(tmp_path):
 
 def test_the_page_of_the_public_api_is_what_docstrings_say():
     assert (ROOT / "docs" / "api.md").read_text() == tool("api_docs").page(), "run tools/api_docs.py"
+
+
+def succeeded(*runs, causes=()):
+    """Return what finds a cluster whose runs have succeeded, of which why names causes."""
+    rows = [{"run": name, "status": "Succeeded"} for name in runs]
+    why = SimpleNamespace(why=lambda: SimpleNamespace(causes=causes))
+    return lambda name: SimpleNamespace(runs=lambda: rows, run=lambda run: why)
+
+
+def test_a_notebook_fails_whose_run_has_succeeded_and_has_a_cause_all_the_same(executed, tmp_path):
+    cause = Cause(kind="Straggler", who="rank 1", what="sleeps", fix="")
+    good_runs = GoodRuns("lab", find=succeeded("well", causes=[cause]))
+    path, out = tmp_path / "notebook.ipynb", tmp_path / "executed.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell("1"), new_code_cell("# run.delete()")]), path)
+    assert execute_notebook.execute(path, out, {}, good_runs=good_runs) == 1
+    good_runs.ask()  # a run is asked once
+    failure = report.read(out, original=path).failure
+    assert (
+        str(failure) == "cell 2 (`run.why()`): run well has succeeded, and why names Straggler: rank 1 sleeps"
+    )
+
+
+def test_good_runs_without_a_cause_and_clusters_that_are_not_there_are_silent():
+    good_runs = GoodRuns("lab", find=succeeded("well"))
+    good_runs.ask()
+    nowhere = GoodRuns("no-such-cluster")
+    nowhere.ask()
+    assert (good_runs.asked, good_runs.false_causes, nowhere.false_causes) == ({"well"}, [], [])

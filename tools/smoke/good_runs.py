@@ -1,0 +1,41 @@
+"""Ask why of runs that have succeeded: a cause that the engine names for one of them is a false cause.
+
+Asked in the middle of a notebook, before each cell that deletes: afterwards its runs are gone.
+"""
+
+from collections.abc import Callable
+
+from kitlib.clusters import Cluster, connect
+from kitlib.errors import ClusterBroken, ClusterNotFound
+from kitlib.runs.status import SUCCEEDED
+
+
+class GoodRuns:
+    """The runs of a cluster that have succeeded, each asked once.
+
+    Args:
+        name: Of the cluster, as the notebook's parameter ``cluster_name`` has it.
+        find: Finds the cluster by that name.
+
+    Attributes:
+        false_causes: The causes that were named for such runs.
+    """
+
+    def __init__(self, name: str, *, find: Callable[[str], Cluster] = connect) -> None:
+        self.name, self.find = name, find
+        self.asked, self.false_causes = set[str](), list[str]()
+
+    def ask(self) -> None:
+        """Ask those that have not been asked; a cluster that is not there, or does not run, has none."""
+        try:
+            cluster = self.find(self.name)
+        except (ClusterNotFound, ClusterBroken):
+            return
+        for row in cluster.runs():
+            name = str(row["run"])
+            if row["status"] == SUCCEEDED and name not in self.asked:
+                self.asked.add(name)
+                self.false_causes += [
+                    f"run {name} has succeeded, and why names {cause.kind}: {cause.line}"
+                    for cause in cluster.run(name).why().causes
+                ]
