@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from kitlib.causes.facts import Facts, RankState, in_order
+from kitlib.causes.room import ALL_PODS
 from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError
+from kitlib.k8s import pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.events import NODES_NAMESPACE
 from kitlib.k8s.manifests import Object
@@ -36,7 +38,7 @@ def collect(
     *,
     run: str,
     main: Object | None,
-    pods: Sequence[Object],
+    pods_of_run: Sequence[Object],
     logs: Mapping[int | str, Sequence[Line]],
     kinds: Iterable[str] = KINDS,
     phase: str = "",
@@ -49,7 +51,7 @@ def collect(
         kube: The cluster's API.
         run: The run's name.
         main: The object that makes its pods.
-        pods: Its pods; deleted ones as they were.
+        pods_of_run: Its pods; deleted ones as they were.
         logs: The lines of its ranks.
         kinds: The kinds to read beside them.
         phase: Of the run, as in `Facts`, and so are the next.
@@ -59,6 +61,8 @@ def collect(
     missing: dict[str, str] = {}
     objects = {kind: _read(kube, kind, missing) for kind in kinds}
     objects["Namespace"] = _one(kube, "Namespace", kube.namespace, missing)
+    if any(pods.condition(pod, "PodScheduled").get("status") == "False" for pod in pods_of_run):
+        objects[ALL_PODS] = _read(kube.within(""), "Pod", missing, as_kind=ALL_PODS)
     events = _read(kube, "Event", missing)
     if kube.namespace != NODES_NAMESPACE:
         nodes = kube.within(NODES_NAMESPACE)
@@ -66,7 +70,7 @@ def collect(
     return Facts(
         run=run,
         main=main,
-        pods=tuple(pods),
+        pods=tuple(pods_of_run),
         objects=objects,
         events=in_order(events),
         logs=logs,

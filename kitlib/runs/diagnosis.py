@@ -54,7 +54,7 @@ def diagnose(
         objects.kube,
         run=objects.name,
         main=find_main(objects.kube, objects.name),
-        pods=[pod for pod in newest if rank in (None, pods.replica_id(pod))],
+        pods_of_run=[pod for pod in newest if rank in (None, pods.replica_id(pod))],
         logs=logs,
         phase=status.phase,
         processes=processes,

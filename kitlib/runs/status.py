@@ -7,6 +7,7 @@ from kitlib.causes.cause import CONSEQUENCE
 from kitlib.causes.engine import causes
 from kitlib.causes.facts import Facts, in_order
 from kitlib.causes.rules.reported import reported
+from kitlib.causes.rules.scheduling import unschedulable
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, age
 from kitlib.errors import Rejected, RunNotFound
@@ -18,6 +19,7 @@ from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 
 PENDING, RUNNING, SUCCEEDED, FAILED, DELETED = "Pending", "Running", "Succeeded", "Failed", "Deleted"
 WARNINGS = "type=Warning"
+OF_THE_API = (reported, unschedulable)  # rules that need no more than pods and Events
 RIGHTS = ("RoleBinding", "Role", "ServiceAccount")
 KINDS = (*job_kinds.KINDS, "Service", "ConfigMap", *RIGHTS)  # of a run's objects, beside its pods
 
@@ -29,7 +31,7 @@ class RunStatus:
     Attributes:
         phase: Pending, Running, Succeeded, Failed or Deleted. A run is pending until all of its ranks run, an
             elastic one until the fewest that it may have run.
-        reason: In the words of the scheduler, the node or the Job; empty when all is well. A running run has
+        reason: Its first cause, as far as pods and Events tell; empty when all is well. A running run has
             one when the node of a rank does not answer.
         wanted: Pods of the complete run.
         running: Pods that run now.
@@ -82,8 +84,8 @@ def run_status(main: Object | None, every: Iterable[Object], warnings: Iterable[
     fewest = job_kinds.limits(main)[1]
     if running + succeeded + (failed if fewest == wanted else 0) >= fewest:
         reasons = [pods.why(pod) for pod in live if pods.phase(pod) == "Pending"]
-        reason = _unreachable(live) or "; ".join(filter(None, dict.fromkeys(reasons)))
-        return RunStatus(RUNNING, reason or _cause(main, live, warnings, RUNNING), **counts)
+        reason = _unreachable(live) or _cause(main, live, warnings, RUNNING)
+        return RunStatus(RUNNING, reason or "; ".join(filter(None, dict.fromkeys(reasons))), **counts)
     return RunStatus(PENDING, _pending_reason(main, live, counts, warnings), **counts)
 
 
@@ -99,8 +101,9 @@ def _pending_reason(
     main: Object, live: list[Object], counts: dict[str, int], warnings: Iterable[Object]
 ) -> str:
     pending = [pod for pod in live if pods.phase(pod) == "Pending"]
-    reasons = [reason for reason in dict.fromkeys(map(pods.why, pending)) if reason]
-    reasons = reasons or [_cause(main, live, warnings, PENDING)]
+    reasons = [_cause(main, live, warnings, PENDING)]
+    if not any(reasons):
+        reasons = [reason for reason in dict.fromkeys(map(pods.why, pending)) if reason]
     running, wanted = counts["running"], counts["wanted"]
     progress_so_far = f"{running} of {wanted} pods run" if running else ""
     if not any(reasons):
@@ -119,7 +122,7 @@ def _cause(main: Object, live: list[Object], events: Iterable[Object], phase: st
     facts = Facts(run=run, main=main, pods=live, events=in_order(events), phase=phase)
     if phase == FAILED:
         return next((cause.line for cause in causes(facts) if cause.certainty or cause.rank is not None), "")
-    return next((cause.line for cause in reported(facts) if cause.certainty > CONSEQUENCE), "")
+    return next((cause.line for cause in causes(facts, OF_THE_API) if cause.certainty > CONSEQUENCE), "")
 
 
 class RunObjects:
@@ -318,11 +321,10 @@ def runs_table(kube: Kube) -> Table:
         for kind in job_kinds.KINDS
         for item in list_known(kube, kind, labels=names.RUN)
     ]
-    events = in_order(kube.get_all("Event")) if every else []
     by_run: dict[str | None, list[Object]] = {}
     for pod in kube.get_all("Pod"):
         by_run.setdefault(job_kinds.run_of(pod), []).append(pod)
-    rows, events = [], warnings(kube)
+    rows, events = [], warnings(kube) if every else []
     for main in sorted(every, key=lambda main: main["metadata"]["creationTimestamp"]):
         meta, labels = main["metadata"], main["metadata"]["labels"]
         name = labels[names.RUN]

@@ -3,6 +3,7 @@
 import pytest
 
 from kitlib.causes import Facts, causes
+from kitlib.causes.room import ALL_PODS
 from kitlib.causes.rules import reported, scheduling
 
 from . import objects  # messages are as long as the programs write them
@@ -270,6 +271,22 @@ def unscheduled(message, **spec):
 def test_the_scheduler_s_message_is_taken_apart(kind, message, words):
     cause = first(pods=[unscheduled(message)])
     assert (cause.kind, words in cause.what) == (kind, True)
+
+
+@pytest.mark.parametrize(
+    ("held", "cpu", "words"),
+    [
+        ("3", "4", ": most is free on n: 1; pod digits-1 holds 3"),
+        ("0", "2", ": the largest, n, has 2 in all"),
+    ],
+)
+def test_a_shortage_says_how_much_is_free_and_who_holds_the_rest(held, cpu, words):
+    waiting = unscheduled("0/1 nodes are available: 1 Insufficient cpu.")
+    containers = [{"name": "main", "resources": {"requests": {"cpu": held}}}]
+    running = objects.pod("digits-1", node="n", labels=LABELS, containers=containers)
+    known = {"Node": [objects.node(cpu)], ALL_PODS: [waiting, running]}
+    facts = Facts(run="digits", main=MAIN, pods=[waiting], objects=known, phase="Pending")
+    assert causes(facts)[0].what.endswith(f"(it requests 4){words}")
 
 
 def test_ranks_that_wait_for_the_same_are_one_cause():

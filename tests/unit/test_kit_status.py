@@ -7,6 +7,9 @@ from kitlib.runs.status import run_status
 from . import objects
 
 WORDS = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+NO_ROOM = (
+    "cannot be scheduled: no node of 4 can take it: 4 have not enough nvidia.com/gpu free (it requests 0)"
+)
 
 
 def job(*conditions, completions=2, **status):
@@ -50,8 +53,14 @@ def ended(rank, code, at, **more):
         ((job(), [pod(0), ended(1, 0, "t")]), "Running: 1 of 2 pods, 1 done"),
         ((job("Complete"), [ended(0, 0, "t"), ended(1, 0, "t")]), "Succeeded: 2 of 2 pods"),
         ((job("Complete", succeeded=2), []), "Succeeded: 2 of 2 pods"),
-        ((job(), [unschedulable(0), unschedulable(1)]), f"Pending: {WORDS}"),
-        ((job(), [pod(0), unschedulable(1)]), f"Pending: 1 of 2 pods run; {WORDS}"),
+        (
+            (job(), [unschedulable(0), unschedulable(1)]),
+            f"Pending: rank 0 (pod digits-0-abcde), and 1 more, {NO_ROOM}",
+        ),
+        (
+            (job(), [pod(0), unschedulable(1)]),
+            f"Pending: 1 of 2 pods run; rank 1 (pod digits-1-abcde) {NO_ROOM}",
+        ),
         ((job("Suspended"), []), "Pending: it is suspended"),
         ((job("Failed"), []), "Failed: Failed!"),
         ((job(), [pod(0), silent(1)]), "Running: 2 of 2 pods; rank 1: its node node-0 does not answer"),
@@ -126,7 +135,7 @@ def test_warnings_explain_pods_that_could_not_even_be_made():
 def test_a_container_that_waits_says_what_for():
     waits = pod(0, "Pending", {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}})
     assert pods.status_word(waits) == "ImagePullBackOff"
-    assert run_status(job(completions=1), [waits]).reason == "ImagePullBackOff: no such image"
+    assert run_status(job(completions=1), [waits]).reason.endswith("its image is not found: no such image")
 
 
 @pytest.mark.parametrize(

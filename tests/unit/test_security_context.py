@@ -116,3 +116,18 @@ def test_capabilities_are_added_to_and_dropped_from_the_default(context, kept):
 def test_programs_of_the_image_may_give_privileges_unless_that_is_refused():
     assert not security_context.no_new_privileges({})
     assert security_context.no_new_privileges({"securityContext": {"allowPrivilegeEscalation": False}})
+
+
+@pytest.mark.parametrize(
+    ("of_pod", "own", "words"),
+    [
+        ({"seccompProfile": {"type": "Localhost", "localhostProfile": "x.json"}}, {}, "seccomp/x.json"),
+        ({}, {"appArmorProfile": {"type": "Localhost", "localhostProfile": "x"}}, "profile not found x"),
+    ],
+)
+def test_a_profile_that_a_node_would_have_is_refused_in_the_runtime_s_words(of_pod, own, words):
+    pod, own_default = {"spec": {"securityContext": of_pod}}, {"seccompProfile": {"type": "RuntimeDefault"}}
+    with pytest.raises(ConfigError, match=words) as caught:
+        security_context.refuse_profiles(pod, {"securityContext": own})
+    assert caught.value.reason == "CreateContainerError"
+    security_context.refuse_profiles(pod, {"securityContext": own_default})

@@ -10,15 +10,15 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, Cause
 from kitlib.causes.facts import Facts
+from kitlib.causes.room import BYTES, holders_of_port, requested, shortage
 from kitlib.causes.rules.reported import patterns
 from kitlib.causes.signals import LONGEST_MATCHED, Signal, claims_of, pod_name
 from kitlib.k8s import pods
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import parse_quantity
+from kitlib.k8s.quantities import format_bytes
 
 PREEMPTION = re.compile(r"\.?\s{0,4}(no new claims to deallocate, )?preemption: .*", re.DOTALL)
 NODE_TROUBLE = {  # taints that the node controller sets
@@ -67,7 +67,7 @@ def _cause(facts: Facts, message: str, waiting: list[Object]) -> Iterator[Cause]
         if entry and match:
             values = _values(facts, spec, match)
             words = f"{count} {entry['what'].format_map(values)}".strip()
-            reasons.append((entry["kind"], words, entry["fix"].format_map(values)))
+            reasons.append((entry["kind"], words, values["less"] or entry["fix"].format_map(values)))
         elif part:
             reasons.append(("Unschedulable", f"{count} {part}".strip(), "kubectl describe pod"))
     order = [entry["kind"] for entry in parts()]
@@ -149,7 +149,15 @@ def _values(facts: Facts, spec: Object, match: re.Match[str]) -> defaultdict[str
     values["selector"] = f": {', '.join(selector)}" if selector else ""
     values["ports"] = ", ".join(ports)
     values["claims"] = f" {', '.join(claims)}" if claims else ""
-    values["request"] = request(spec, values["resource"]) if values["resource"] else ""
+    if "Too many pods" in match[0]:
+        values["resource"] = "pods"
+    if resource := values["resource"]:
+        amount = requested(spec, resource)
+        values["request"] = format_bytes(amount) if resource in BYTES else f"{amount:g}"
+        room, values["less"] = shortage(facts, resource, amount)
+        values["room"] = f": {room}" if room else ""
+    if taken := holders_of_port(facts, map(int, ports)):
+        values["room"] = f" by {taken}"
     return values
 
 
@@ -172,19 +180,6 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
         and toleration.get("effect") in (None, "", taint["effect"])
         and (toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", ""))
     )
-
-
-def request(spec: Object, resource: str) -> str:
-    """Add up what a pod's containers request of a resource."""
-
-    def of(container: dict[str, Any]) -> str:
-        resources = container.get("resources") or {}
-        return str((resources.get("requests") or resources.get("limits") or {}).get(resource, "0"))
-
-    amounts = [of(container) for container in spec["containers"]]
-    if len(amounts) == 1:
-        return amounts[0]
-    return f"{sum(map(parse_quantity, amounts)):g}"
 
 
 RULES = (unschedulable,)

@@ -14,6 +14,7 @@ from localkube.runtime.syscalls import CAPABILITIES, DEFAULT_CAPABILITIES
 Read = Callable[[str], str | None]
 # Those of the API end there; the kernel's have 32 bits, of which the last is no id.
 ID_DIGITS, END_OF_IDS = 10, 1 << 31
+SECCOMP_PROFILES = "/var/lib/kubelet/seccomp"  # where a node has those of the type Localhost
 
 
 def effective(pod: Mapping[str, Any], container: Mapping[str, Any], field: str) -> Any:
@@ -65,6 +66,24 @@ def refuse_root(pod: Mapping[str, Any], container: Mapping[str, Any], *, image_u
         )
     if wanted is None and int(name or 0) == 0:
         raise ConfigError(f"container has runAsNonRoot and image will run as root {where}")
+
+
+def refuse_profiles(pod: Mapping[str, Any], container: Mapping[str, Any]) -> None:
+    """Refuse profiles of the type Localhost, of seccomp and AppArmor: a local node has none.
+
+    Raises:
+        ConfigError: In containerd's words.
+    """
+    seccomp = effective(pod, container, "seccompProfile") or {}
+    armor = effective(pod, container, "appArmorProfile") or {}
+    privileged = (container.get("securityContext") or {}).get("privileged")
+    if armor.get("type") == "Localhost":
+        why = f"failed to generate apparmor spec opts: apparmor profile not found {armor['localhostProfile']}"
+        raise ConfigError(f"failed to get container spec opts: {why}", reason="CreateContainerError")
+    if seccomp.get("type") == "Localhost" and not privileged:
+        path = f"{SECCOMP_PROFILES}/{seccomp['localhostProfile']}"
+        why = f'cannot load seccomp profile "{path}": open {path}: no such file or directory'
+        raise ConfigError(f"failed to create containerd container: {why}", reason="CreateContainerError")
 
 
 def refuse_foreign_ids(ids: Iterable[int | None], *, size: int) -> None:

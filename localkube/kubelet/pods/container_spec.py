@@ -105,6 +105,7 @@ class ContainerStart:
         """
         runtime, container = self.runtime, self.container
         hostname, _ = network_files.hostname(self.pod, node=self.node.settings.name)
+        security_context.refuse_profiles(self.pod, container)
         image = await runtime.images.get(self.pod, container, used_by=self.layer)
         image, applets = self._with_applets(image)
         grant = await self._devices()

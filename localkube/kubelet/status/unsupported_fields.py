@@ -22,12 +22,9 @@ class FieldRule:
     asks: Callable[[Any], bool] = bool
 
 
-def _profile(value: Object | None) -> bool:
-    return bool(value and value.get("type") != "Unconfined")
-
-
-def _other_filter(value: Object | None) -> bool:
-    return bool(value and value.get("type") != "RuntimeDefault")
+def _is_of(kind: str) -> Callable[[Object | None], bool]:
+    """Ask for a profile of a type; one of the type Localhost is refused, as no node has it."""
+    return lambda value: bool(value and value.get("type") == kind)
 
 
 def _is_set(value: Any) -> bool:
@@ -40,8 +37,8 @@ NO_PROFILE = "no profile confines containers"
 
 PROFILE_RULES = (
     FieldRule("securityContext.seLinuxOptions", NO_PROFILE),
-    FieldRule("securityContext.seccompProfile", ONE_FILTER, _other_filter),
-    FieldRule("securityContext.appArmorProfile", NO_PROFILE, _profile),
+    FieldRule("securityContext.seccompProfile", ONE_FILTER, _is_of("Unconfined")),
+    FieldRule("securityContext.appArmorProfile", NO_PROFILE, _is_of("RuntimeDefault")),
 )
 POD_RULES = (
     FieldRule("hostUsers", "the pod has a user namespace of its own"),
@@ -65,9 +62,7 @@ CONTAINER_RULES = (
         ),
     ),
 )
-UNCONFINED = FieldRule(
-    "securityContext.seccompProfile", NO_PROFILE, lambda value: bool(value) and not _other_filter(value)
-)
+UNCONFINED = FieldRule("securityContext.seccompProfile", NO_PROFILE, _is_of("RuntimeDefault"))
 PRIVILEGES = "in plain mode a process has the rights of the cluster's user"
 PLAIN_USER_RULES = (
     FieldRule("securityContext.runAsUser", ONE_USER, _is_set),

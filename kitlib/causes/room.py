@@ -1,0 +1,80 @@
+"""How much room nodes have, and who holds the rest: for pods for which the scheduler finds none. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from kitlib.causes.facts import Facts
+from kitlib.k8s import job_kinds, pods
+from kitlib.k8s.manifests import Object
+from kitlib.k8s.quantities import allocatable, format_bytes, parse_quantity
+
+ALL_PODS = "Pod of all namespaces"  # read only where a pod of the run has no node
+MOST_HOLDERS = 3
+BYTES = ("memory", "ephemeral-storage")
+
+
+def requested(spec: Object, resource: str) -> float:
+    """Add up what the containers of a pod request of a resource; each pod is one of ``pods``."""
+    if resource == "pods":
+        return 1.0
+    amounts = [item.get("resources") or {} for item in spec.get("containers") or []]
+    values = [{**(item.get("limits") or {}), **(item.get("requests") or {})} for item in amounts]
+    return sum(parse_quantity(value.get(resource, 0)) for value in values)
+
+
+def shortage(facts: Facts, resource: str, amount: float) -> tuple[str, str]:
+    """Say how much of a resource is free, and which runs hold the rest; and what to do.
+
+    Args:
+        facts: With the nodes and all pods where this user may read them.
+        resource: ``cpu``, ``memory``, ``nvidia.com/gpu`` … or ``pods``.
+        amount: That a pod requests.
+
+    Returns:
+        Empty words for what is not known.
+    """
+    held: dict[str, Counter[str]] = {}
+    for pod in facts.of(ALL_PODS) or facts.of("Pod"):
+        node = pod["spec"].get("nodeName")
+        if node and not pods.finished(pod):
+            held.setdefault(node, Counter())[holder(facts, pod)] += requested(pod["spec"], resource)
+    total = {node["metadata"]["name"]: allocatable(node, resource) for node in facts.of("Node")}
+    largest = max(total, key=lambda name: total[name], default="")
+    if largest and total[largest] < amount:
+        if not total[largest]:
+            return "none has any", f"request no {resource}, or add nodes that have it"
+        has = f"the largest, {largest}, has {_words(total[largest], resource)} in all"
+        return has, f"request less {resource}, or add larger nodes"
+    sums = sum(held.values(), Counter())
+    holders = [f"{name} holds {_words(count, resource)}" for name, count in sums.most_common() if count]
+    if facts.of(ALL_PODS) and largest:
+        free = {name: total[name] - sum(held.get(name, Counter()).values()) for name in total}
+        best = max(free, key=lambda name: free[name])
+        holders = [f"most is free on {best}: {_words(max(0.0, free[best]), resource)}", *holders]
+    left = len(holders) - MOST_HOLDERS - 1
+    return "; ".join(holders[: MOST_HOLDERS + 1] + ([f"{left} more hold some"] if left > 0 else [])), ""
+
+
+def holder(facts: Facts, pod: Object) -> str:
+    """Name who holds what a pod has: its run, or the pod; with its namespace where that is another."""
+    run, place = job_kinds.run_of(pod), pod["metadata"].get("namespace", "")
+    own = next((item["metadata"].get("namespace", "") for item in facts.pods), "")
+    name = f"run {run}" if run else f"pod {pod['metadata']['name']}"
+    return name if place == own else f"{name} in namespace {place}"
+
+
+def holders_of_port(facts: Facts, ports: Iterable[int]) -> str:
+    """Name who has one of some host ports."""
+    every, wanted = facts.of(ALL_PODS) or facts.of("Pod"), set(ports)
+    names = dict.fromkeys(
+        f"{holder(facts, pod)} on {pod['spec']['nodeName']}"
+        for pod in every
+        for container in pod["spec"].get("containers") or []
+        for port in container.get("ports") or []
+        if pod["spec"].get("nodeName") and not pods.finished(pod) and port.get("hostPort") in wanted
+    )
+    return ", ".join(list(names)[:MOST_HOLDERS])
+
+
+def _words(amount: float, resource: str) -> str:
+    return format_bytes(amount) if resource in BYTES else f"{amount:g}"
