@@ -1,6 +1,6 @@
 """How much room nodes have, and who holds the rest: for pods for which the scheduler finds none. Pure."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
 
 from kitlib.causes.facts import Facts
@@ -33,11 +33,12 @@ def shortage(facts: Facts, resource: str, amount: float) -> tuple[str, str]:
     Returns:
         Empty words for what is not known.
     """
-    held: dict[str, Counter[str]] = {}
+    by_node, by_holder = defaultdict[str, float](float), defaultdict[str, float](float)
     for pod in facts.of(ALL_PODS) or facts.of("Pod"):
         node = pod["spec"].get("nodeName")
-        if node and not pods.finished(pod):
-            held.setdefault(node, Counter())[holder(facts, pod)] += requested(pod["spec"], resource)
+        if node and not pods.finished(pod) and (count := requested(pod["spec"], resource)):
+            by_node[node] += count
+            by_holder[holder(facts, pod)] += count
     total = {node["metadata"]["name"]: allocatable(node, resource) for node in facts.of("Node")}
     largest = max(total, key=lambda name: total[name], default="")
     if largest and total[largest] < amount:
@@ -45,14 +46,14 @@ def shortage(facts: Facts, resource: str, amount: float) -> tuple[str, str]:
             return "none has any", f"request no {resource}, or add nodes that have it"
         has = f"the largest, {largest}, has {_words(total[largest], resource)} in all"
         return has, f"request less {resource}, or add larger nodes"
-    sums = sum(held.values(), Counter())
-    holders = [f"{name} holds {_words(count, resource)}" for name, count in sums.most_common() if count]
+    most = sorted(by_holder.items(), key=lambda item: -item[1])
+    words = [f"{name} holds {_words(count, resource)}" for name, count in most[:MOST_HOLDERS]]
+    words += [f"{len(most) - MOST_HOLDERS} more hold some"] if most[MOST_HOLDERS:] else []
     if facts.of(ALL_PODS) and largest:
-        free = {name: total[name] - sum(held.get(name, Counter()).values()) for name in total}
+        free = {name: max(0.0, total[name] - by_node[name]) for name in total}
         best = max(free, key=lambda name: free[name])
-        holders = [f"most is free on {best}: {_words(max(0.0, free[best]), resource)}", *holders]
-    left = len(holders) - MOST_HOLDERS - 1
-    return "; ".join(holders[: MOST_HOLDERS + 1] + ([f"{left} more hold some"] if left > 0 else [])), ""
+        words = [f"most is free on {best}: {_words(free[best], resource)}", *words]
+    return "; ".join(words), ""
 
 
 def holder(facts: Facts, pod: Object) -> str:
