@@ -240,6 +240,7 @@ class Informer:
     Args:
         field_selector: Which objects, for the API server.
         label_selector: The same by their labels.
+        trim: Takes from each object what nobody here reads, before it is stored.
         skip_simulated: Skip the pods of simulated nodes before their JSON is parsed; there can be
             thousands, and no selector matches a prefix. Only for bound pods.
     """
@@ -251,6 +252,7 @@ class Informer:
         *,
         field_selector: str | None = None,
         label_selector: str | None = None,
+        trim: Callable[[Object], None] = lambda item: None,
         skip_simulated: bool = False,
     ) -> None:
         self.store: dict[tuple[str, str], Object] = {}
@@ -262,7 +264,7 @@ class Informer:
             for key, value in (("fieldSelector", field_selector), ("labelSelector", label_selector))
             if value
         }
-        self._skip_simulated = skip_simulated
+        self._trim, self._skip_simulated = trim, skip_simulated
         self._callbacks: list[Callback] = []
         self._version = ""
 
@@ -332,6 +334,7 @@ class Informer:
 
     def _apply(self, change: str, item: Object) -> None:
         item["metadata"].pop("managedFields", None)  # more than the rest of a Service of many ports
+        self._trim(item)
         key = object_key(item)
         before = self.store.get(key)
         if change == "DELETED":

@@ -45,6 +45,7 @@ from localkube.kubelet.resources.cgroups import ControlGroups
 from localkube.kubelet.resources.eviction import EvictionManager
 from localkube.kubelet.resources.gpus import GpuMeter
 from localkube.kubelet.resources.limits import Limits
+from localkube.kubelet.resources.memory_release import release_memory
 from localkube.kubelet.resources.pressure import Pressure, observe, parse_thresholds
 from localkube.kubelet.resources.process_guard import ProcessGuard
 from localkube.kubelet.resources.shortages import ShortageReporter
@@ -57,6 +58,7 @@ from localkube.kubelet.volumes.volume_shares import VolumeShares
 from localkube.network.addresses import NETWORK, LoopbackAddresses, NamespaceAddresses
 from localkube.network.fair_shares import POD_NAMESPACES, PodNamespaces
 from localkube.network.policy_enforcer import PolicyEnforcer
+from localkube.network.service_records import limit_ports
 from localkube.paths import write_private
 from localkube.runtime import syscalls
 from localkube.runtime.client import RuntimeClient, short_name
@@ -88,7 +90,7 @@ class Kubelet:
         self._config, self._clients, self._client = config, clients, client
         api, access = clients.informers, clients.nodes.__getitem__
         self._seen = Informer(api, api_path("v1/nodes"), label_selector=f"!{MARK}")
-        self._services = Informer(api, api_path("v1/services"))
+        self._services = Informer(api, api_path("v1/services"), trim=limit_ports)
         self._bound = Informer(
             api, api_path("v1/pods"), field_selector="spec.nodeName!=", skip_simulated=True
         )
@@ -180,6 +182,7 @@ class Kubelet:
                 ("eviction", eviction.run()),
                 ("shortages", self._shortages(eviction).run()),
                 ("volumes", pods.refresh_volumes()),
+                ("memory", release_memory()),
                 ("image garbage", self._runtime.images.collect_garbage()),
             ):
                 start_task(work, name=name, critical=True)

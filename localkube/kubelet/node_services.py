@@ -27,6 +27,7 @@ from localkube.network.host_ports import HostPorts
 from localkube.network.node_listeners import NodePlace, NodeSockets
 from localkube.network.rate_limits import close_to_pods, limit_rates
 from localkube.network.service_proxy import ServiceProxy
+from localkube.network.service_records import limit_ports
 from localkube.tasks import start_task
 
 API_PORT, METRICS_PORT = 6443, 4443
@@ -56,7 +57,8 @@ class NodeServices:
         config, clients, services = self._config, self._clients, self._services
         addresses, namespaces = self._sandboxes.addresses, self._sandboxes.namespaces
         policies, reach = self._sandboxes.policies, addresses.reach
-        slices = Informer(clients.informers, api_path("discovery.k8s.io/v1/endpointslices"))
+        path = api_path("discovery.k8s.io/v1/endpointslices")
+        slices = Informer(clients.informers, path, trim=limit_ports)
         zone = Zone(services=services, slices=slices, pods=self._bound)
         upstreams = [(NETWORK.gateway, 53)] if config.egress else []
         dns = await self._stack.enter_async_context(

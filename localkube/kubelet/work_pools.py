@@ -97,7 +97,7 @@ def _advance(steps: Iterator[object]) -> bool:
 
 WALKS = WorkPool("walk", threads=2)
 # What pods name is in memory while they are prepared, and one object can be named by all of them.
-OBJECTS = Turns(4)
+OBJECTS = Turns(2)
 # What is computed from the text of pods, ConfigMaps and Services.
 TEXTS = WorkPool("text", threads=2)
 # Sizes of volumes, which a machine short of disk waits for, do not wait for walks.

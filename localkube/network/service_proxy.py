@@ -36,8 +36,6 @@ log = logging.getLogger(__name__)
 AFFINITY_SECONDS = 10800
 RETRY_SECONDS = 1.0
 LOCAL = "Local"
-# Of one Service: who has more makes everybody wait for the table of their endpoints.
-MOST_PORTS = 256
 # Backends, the seconds of affinity, and which of the backends are for a client.
 Target = tuple[list[Backend], float | None, Callable[[str], Collection[Backend]] | None]
 
@@ -162,6 +160,7 @@ class ServiceProxy:
         self._changed: set[Key] = set()
         self._scheduled: asyncio.Handle | None = None
         self._failed: set[Front] = set()
+        self._retried: set[Key] = set()
         self._open = False
 
     async def __aenter__(self) -> "ServiceProxy":
@@ -244,7 +243,14 @@ class ServiceProxy:
                 )
                 log.log(level, "Service %s/%s: cannot listen on %s:%d: %s", *key, *at, error.strerror)
                 self._failed.add(front)
-                self._loop.call_later(RETRY_SECONDS, self._mark, key)
+                if not self._retried:  # one timer, not one for each port
+                    self._loop.call_later(RETRY_SECONDS, self._retry)
+                self._retried.add(key)
+
+    def _retry(self) -> None:
+        keys, self._retried = self._retried, set()
+        for key in keys:
+            self._mark(key)
 
     def _listen(self, front: Front, choose: Choose, namespace: str) -> Listener:
         limits = self._limits
@@ -277,9 +283,7 @@ class ServiceProxy:
         spec = service["spec"]
         slices = [(item, _numbers(item)) for item in slices_of(key, self._slices)]
         wanted: dict[Front, Target] = {}
-        if len(spec.get("ports") or ()) > MOST_PORTS:
-            log.warning("Service %s/%s: only the first %d of its ports are served", *key, MOST_PORTS)
-        for port in (spec.get("ports") or ())[:MOST_PORTS]:
+        for port in spec.get("ports") or ():
             protocol = port.get("protocol", "TCP")
             if protocol in LISTENERS:
                 own = {(ip, port["port"]) for ip in ips}

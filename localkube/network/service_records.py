@@ -4,6 +4,7 @@ From EndpointSlices, whose controller is up to a second late, with two correctio
 other up as they start: a ready selected pod counts at once, and one that has ended no longer counts. Pure.
 """
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,10 @@ from localkube.api_client import SIMULATED_PREFIX, Informer
 Object = Mapping[str, Any]
 Key = tuple[str, str]
 OWNER = "kubernetes.io/service-name"
+# Of one Service: with more, all wait for the table of their endpoints, and each takes half a kilobyte, twice.
+MOST_PORTS = 256
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -73,6 +78,16 @@ def slices_of(key: Key, slices: Informer) -> list[Object]:
 def owner(item: Object) -> Key:
     """The Service that an EndpointSlice belongs to."""
     return item["metadata"].get("namespace", ""), (item["metadata"].get("labels") or {}).get(OWNER, "")
+
+
+def limit_ports(item: dict[str, Any]) -> None:
+    """Take from a Service or EndpointSlice the ports that are not served: all but the first ones by name."""
+    holder = item.get("spec") or item
+    ports = holder.get("ports") or ()
+    if len(ports) > MOST_PORTS:
+        place = f"{item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
+        log.warning("%s: only the first %d of its ports, by name, are served", place, MOST_PORTS)
+        holder["ports"] = sorted(ports, key=lambda port: port.get("name") or "")[:MOST_PORTS]
 
 
 def has_ended(pod: Object) -> bool:

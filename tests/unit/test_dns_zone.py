@@ -3,6 +3,7 @@
 import pytest
 
 from localkube.network.dns_zone import ResourceRecord, Zone
+from localkube.network.service_records import limit_ports
 
 from ..node.fake_informer import FakeInformer, endpoint, pod, service, slice_of
 
@@ -191,3 +192,13 @@ def test_a_change_that_no_record_depends_on_does_not_forget_the_answers(zone, po
     version = zone.version
     pods.put({**item, "status": {**item["status"], "startTime": "2026-01-01T00:00:00Z"}})
     assert zone.version == version
+
+
+@pytest.mark.parametrize("kind", ["Service", "EndpointSlice"])
+def test_of_thousands_of_ports_the_same_are_kept_of_a_service_and_of_its_slices(kind):
+    ports = [{"name": f"p{number:04}", "port": number} for number in range(5999, 0, -1)]
+    item = {"metadata": {"name": "web"}} | (
+        {"spec": {"ports": ports}} if kind == "Service" else {"ports": ports}
+    )
+    limit_ports(item)
+    assert [port["port"] for port in item.get("spec", item)["ports"]] == list(range(1, 257))

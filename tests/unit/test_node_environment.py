@@ -133,5 +133,9 @@ def test_services_are_found_by_variables():
     ]
     with pytest.raises(ConfigError, match="argument list too long"):
         service_environment(pod({"name": "main"}), many)
+    keys = {"data": {f"k{number:05}": "" for number in range(40_000)}}
+    sources = [{"prefix": f"P{number}_", "configMapRef": {"name": "keys"}} for number in range(40)]
+    with pytest.raises(ConfigError, match="at most 65536"):
+        environment({"name": "main", "envFrom": sources}, configmaps={"keys": keys})
     alone = service_environment(pod({"name": "main"}, enableServiceLinks=False), services)
     assert {name.partition("_")[0] for name in alone} == {"KUBERNETES"}

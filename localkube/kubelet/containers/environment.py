@@ -8,7 +8,7 @@ no manifest can refer.
 
 import base64
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,10 +91,9 @@ def container_environment(
     sources = _Sources(container, pod, node, configmaps, secrets, read, pod_ips, host_ips)
     work = ArgumentSpace(times=REPLACED)
     for source in container.get("envFrom") or []:
-        values = _all_of(source, pod, configmaps, secrets)
-        for name, value in values.items():
+        for name, value in _all_of(source, configmaps, secrets):
             work.add(f"environment variable {name}", name, value)
-        declared |= values
+            declared[name] = value
     scope = dict(service_env) | declared
     for variable in container.get("env") or []:
         what = f"environment variable {variable['name']}"
@@ -183,17 +182,18 @@ class _Sources:
 
 
 def _all_of(
-    source: Object, pod: Object, configmaps: Mapping[str, Object], secrets: Mapping[str, Object]
-) -> dict[str, str]:
+    source: Object, configmaps: Mapping[str, Object], secrets: Mapping[str, Object]
+) -> Iterator[tuple[str, str]]:
+    """Yield names and values, of which the caller may take no more."""
     prefix = source.get("prefix") or ""
-    values: dict[str, str] = {}
     if "configMapRef" in source:
         item = _find(source["configMapRef"], configmaps, "configmap")
-        values = dict((item or {}).get("data") or {})
+        for key, value in ((item or {}).get("data") or {}).items():
+            yield prefix + key, value
     elif "secretRef" in source:
         item = _find(source["secretRef"], secrets, "secret")
-        values = {key: _decoded(value) for key, value in ((item or {}).get("data") or {}).items()}
-    return {prefix + key: value for key, value in values.items()}
+        for key, value in ((item or {}).get("data") or {}).items():
+            yield prefix + key, _decoded(value)
 
 
 def _find(reference: Object, objects: Mapping[str, Object], word: str) -> Object | None:

@@ -16,6 +16,8 @@ _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 STRING_BYTES = 128 * 1024
 _LEAST_BYTES, _MOST_BYTES = 128 * 1024, 6 * 1024 * 1024
 _POINTER_BYTES = 8
+# In this process a short string takes a hundred bytes, ten times what the kernel counts.
+MOST_STRINGS = 1 << 16
 PATH_BYTES = 4096
 MESSAGE_CHARACTERS = 1024  # of an Event; names in it are as long as a pod
 
@@ -46,7 +48,7 @@ class ArgumentSpace:
     def __init__(self, *, times: int = 1) -> None:
         self._size = times * argument_bytes()
         self._string = STRING_BYTES if times == 1 else self._size
-        self._used = 0
+        self._used, self._count = 0, 0
 
     def add(self, what: str, *strings: str) -> None:
         """Take room for one string, which consists of several; ``what`` names it in the error."""
@@ -54,6 +56,9 @@ class ArgumentSpace:
         if size > self._string:
             raise too_long(what, f"a string of {size} bytes, and the kernel takes {self._string}")
         self._used += size + _POINTER_BYTES
+        self._count += 1
+        if self._count > MOST_STRINGS:
+            raise too_long(what, f"a process gets at most {MOST_STRINGS} arguments and variables")
         if self._used > self._size:
             raise too_long(what, f"the kernel takes {self._size} bytes of arguments and environment in all")
 

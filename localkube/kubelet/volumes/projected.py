@@ -24,7 +24,7 @@ DEFAULT_MODE = 0o644
 MOST_FILES = 1 << 16
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class VolumeFile:
     """A file's content, permission bits, and owner as containers see it."""
 
