@@ -22,7 +22,6 @@ from .google.api_errors import ApiError, stockout
 from .google.fake import PROJECT
 
 PLACE = f"projects/{PROJECT}/locations/{ZONE}"
-CLUSTERS = "projects.locations.clusters"
 # Nothing before these costs; accounts, roles and schedules are free.
 COSTS = ("networks", "subnetworks", "routers", "buckets", "repositories", "CreateCluster", "CreateNodePool")
 
@@ -34,11 +33,11 @@ def user(google, clock, state_home, monkeypatch):
 
 
 def described(name=NAME):
-    return GcpSession(PROJECT).rest("container", f"{CLUSTERS}.get", name=f"{PLACE}/clusters/{name}")
+    return GcpSession(PROJECT).container("get_cluster", name=f"{PLACE}/clusters/{name}")
 
 
 def training(name=NAME):
-    return next(pool for pool in described(name)["nodePools"] if pool["name"] == "training")
+    return next(pool for pool in described(name).node_pools if pool.name == "training")
 
 
 def end_of(lab):
@@ -58,15 +57,15 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(google, 
     assert lab.status["state"] == "running" and lab.status["zone"] == ZONE
     assert timedelta(hours=3.9) < end_of(lab) - datetime.now(UTC) < timedelta(hours=4.1)
     made, pool = described(), training()
-    assert made["releaseChannel"] == {"channel": "REGULAR"}
-    assert made["workloadIdentityConfig"] == {"workloadPool": f"{PROJECT}.svc.id.goog"}
-    assert made["networkConfig"]["datapathProvider"] == "ADVANCED_DATAPATH"  # it enforces NetworkPolicies
-    addons = made["addonsConfig"]
-    assert addons["gcpFilestoreCsiDriverConfig"]["enabled"] and addons["gcsFuseCsiDriverConfig"]["enabled"]
-    (gpu,) = pool["config"]["accelerators"]
-    assert (gpu["acceleratorType"], gpu["acceleratorCount"]) == ("nvidia-tesla-t4", "1")
-    assert pool["autoscaling"] == {"enabled": True, "maxNodeCount": 2}
-    assert all("nodes" in pool["config"]["serviceAccount"] for pool in made["nodePools"])
+    assert made.release_channel.channel.name == "REGULAR"
+    assert made.workload_identity_config.workload_pool == f"{PROJECT}.svc.id.goog"
+    assert made.network_config.datapath_provider.name == "ADVANCED_DATAPATH"  # it enforces NetworkPolicies
+    addons = made.addons_config
+    assert addons.gcp_filestore_csi_driver_config.enabled and addons.gcs_fuse_csi_driver_config.enabled
+    (gpu,) = pool.config.accelerators
+    assert (gpu.accelerator_type, gpu.accelerator_count) == ("nvidia-tesla-t4", 1)
+    assert (pool.autoscaling.min_node_count, pool.autoscaling.max_node_count) == (0, 2)
+    assert all("nodes" in pool.config.service_account for pool in made.node_pools)
     assert {"cluster", "network", "bucket", "repository"} <= {row["what"] for row in lab.resources()}
     asked = len(google.calls)
     lab.delete()
@@ -143,8 +142,8 @@ def test_a_schedule_that_repeats_next_year_does_not_delete_next_years_cluster(go
     jobs = [item for item in google.rest.store.every("cloudscheduler") if "/jobs/" in item.path]
     assert len(jobs) == 3
     pass_until(google, end.replace(year=end.year + 1) - timedelta(days=1))
-    body = {"cluster": {"name": NAME, "initialNodeCount": 1}}
-    GcpSession(PROJECT).rest("container", f"{CLUSTERS}.create", parent=PLACE, body=body)
+    body = {"name": NAME, "initial_node_count": 1}
+    GcpSession(PROJECT).container("create_cluster", parent=PLACE, cluster=body)
     pass_until(google, end.replace(year=end.year + 1) + timedelta(days=1))
     assert clusters_left(google), [call for call in google.scheduler.fired if call.at.year > end.year]
 
@@ -158,8 +157,8 @@ def test_the_training_nodes_get_another_number_down_to_none(google, user, monkey
     for nodes in (4, 0, 1):
         lab.scale(nodes, confirm=True)
         pool = training()
-        assert google.container.sizes[pool["selfLink"]] == nodes
-        assert pool["autoscaling"].get("maxNodeCount", 0) == nodes and lab._describe().machines.count == nodes
+        assert google.container.sizes[pool.self_link] == nodes
+        assert pool.autoscaling.max_node_count == nodes and lab._describe().machines.count == nodes
     user.delete()
     assert google.left() == []
 
@@ -168,14 +167,14 @@ def test_the_training_pool_is_a_step_of_its_own_whose_price_is_agreed_to(google,
     monkeypatch.setattr(GkeCluster, "nodes", lambda self: None)
     monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: 99)
     lab = user.create(pool=False, accelerator=None)
-    assert len(described()["nodePools"]) == 1
+    assert len(described().node_pools) == 1
     with pytest.raises(BadInput, match="agreed to"):
         user.create(confirm=False)
     assert user.create(min_nodes=1)._describe().machines.accelerator == "nvidia-tesla-t4"
     for nodes, least in ((2, 1), (4, 1), (0, 0)):
         lab.scale(nodes, confirm=True)
-        limits = training().get("autoscaling", {})
-        assert (limits.get("minNodeCount", 0), limits.get("maxNodeCount", 0)) == (least, nodes)
+        limits = training().autoscaling
+        assert (limits.min_node_count, limits.max_node_count) == (least, nodes)
     user.delete()
     assert google.left() == []
 
@@ -243,14 +242,14 @@ def test_what_no_waiting_brings_ends_the_call_and_the_same_call_goes_on(
 def test_private_nodes_get_a_router_and_a_network_that_is_given_stays(google, user):
     user.create(private=True, allowed_cidrs=["203.0.113.0/24"])
     made = described()
-    assert made["networkConfig"]["defaultEnablePrivateNodes"]
-    ways = made["controlPlaneEndpointsConfig"]["ipEndpointsConfig"]
-    assert ways["authorizedNetworksConfig"]["cidrBlocks"] == [{"cidrBlock": "203.0.113.0/24"}]
+    assert made.network_config.default_enable_private_nodes
+    ranges = made.control_plane_endpoints_config.ip_endpoints_config.authorized_networks_config.cidr_blocks
+    assert [range_.cidr_block for range_ in ranges] == ["203.0.113.0/24"]
     assert any("/routers/trainyard-lab" in resource for resource in google.left())
     user.delete()
     assert google.left() == []
     user.create(network="default", subnetwork="default")
-    assert described()["network"].endswith("default")
+    assert described().network.endswith("default")
     assert not any("/networks/" in resource for resource in google.left())
     user.delete()
     assert google.left() == [] and google.rest.store.has(
@@ -261,7 +260,7 @@ def test_private_nodes_get_a_router_and_a_network_that_is_given_stays(google, us
 def test_a_stockout_is_told_with_the_next_zone_which_is_taken_if_agreed(google, user):
     google.fail("container.CreateNodePool", 1, stockout(ZONE))
     user.create()
-    assert training()["locations"] == ["us-central1-a"]
+    assert training().locations == ["us-central1-a"]
     user.delete()
     google.fail("container.CreateNodePool", 1, stockout(ZONE), times=9)
     with pytest.raises(GcpError, match="not have enough resources|none of these") as caught:
@@ -281,8 +280,8 @@ def test_what_the_cloud_gave_up_on_is_replaced_by_the_same_call(google, user, me
         user.create()
     google.clear_faults()
     user.create()
-    assert described()["status"] == "RUNNING"
-    assert {pool["status"] for pool in described()["nodePools"]} == {"RUNNING"}
+    assert described().status.name == "RUNNING"
+    assert {pool.status.name for pool in described().node_pools} == {"RUNNING"}
 
 
 def test_nodes_that_google_did_not_give_are_named_by_the_next_call(google, user, caplog):
@@ -296,8 +295,7 @@ def test_nodes_that_google_did_not_give_are_named_by_the_next_call(google, user,
 
 def test_what_is_somebody_elses_is_refused_and_left_alone(google, user):
     session = GcpSession(PROJECT, ZONE)
-    body = {"cluster": {"name": NAME, "initialNodeCount": 1}}
-    session.rest("container", f"{CLUSTERS}.create", parent=PLACE, body=body)
+    session.container("create_cluster", parent=PLACE, cluster={"name": NAME, "initial_node_count": 1})
     network = {"name": "trainyard-lab", "autoCreateSubnetworks": False}
     session.rest("compute", "networks.insert", project=PROJECT, body=network)
     google.clock.sleep(300)
@@ -337,8 +335,7 @@ def test_all_is_listed_and_deleted_from_another_machine(google, user, monkeypatc
     user.create()
     google.clock.sleep(60)
     described()
-    path = f"{PLACE}/clusters/{NAME}"
-    GcpSession(PROJECT).rest("container", f"{CLUSTERS}.delete", name=path)  # by hand
+    GcpSession(PROJECT).container("delete_cluster", name=f"{PLACE}/clusters/{NAME}")  # by hand
     google.clock.sleep(300)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # where nobody knows the zone
     table = resources.list_resources("gke", project=PROJECT)
@@ -404,7 +401,7 @@ def test_two_people_at_once_create_one_cluster(google, user):
         person.join(120)
     assert not errors
     assert len([resource for resource in clusters_left(google) if resource.endswith(f"clusters/{NAME}")]) == 1
-    assert {pool["status"] for pool in described()["nodePools"]} == {"RUNNING"}
+    assert {pool.status.name for pool in described().node_pools} == {"RUNNING"}
     user.delete()
     assert google.left() == []
 
@@ -420,16 +417,17 @@ def test_a_network_that_is_lost_in_the_middle_is_named_and_the_same_call_continu
 
 def test_flex_start_asks_for_machines_that_pods_wait_for_until_the_end_and_seven_days_at_most(user):
     lab = user.create(accelerator="nvidia-l4", flex_start=True, hours=10, confirm=True)
-    pool = training()
-    config, limits = pool["config"], pool["autoscaling"]
-    assert config["flexStart"] and not config.get("spot") and not pool.get("initialNodeCount")
-    assert 9 * 3600 < float(config["maxRunDuration"].removesuffix("s")) <= 10 * 3600
-    assert config["reservationAffinity"] == {"consumeReservationType": "NO_RESERVATION"}
-    assert not pool["management"].get("autoRepair")
-    assert not limits.get("minNodeCount") and limits["locationPolicy"] == "ANY"
+    path = f"{lab.session.place}/clusters/{lab.name}/nodePools/training"
+    pool = lab.session.container("get_node_pool", name=path)
+    assert pool.config.flex_start and not pool.config.spot and pool.initial_node_count == 0
+    assert 9 * 3600 < pool.config.max_run_duration.seconds <= 10 * 3600
+    assert pool.config.reservation_affinity.consume_reservation_type.name == "NO_RESERVATION"
+    assert not pool.management.auto_repair
+    assert pool.autoscaling.min_node_count == 0 and pool.autoscaling.location_policy.name == "ANY"
     assert lab.pod_additions(gpus=1) == {"nodeSelector": {"cloud.google.com/gke-flex-start": "true"}}
     assert "nodeSelector" not in lab.pod_additions()
     with pytest.raises(BadInput, match="with other machines.*flex_start=True"):
         user.create(accelerator="nvidia-l4", flex_start=False)
     lab = user.create(accelerator="nvidia-l4", flex_start=True, hours=300, name="long", confirm=True)
-    assert training("long")["config"]["maxRunDuration"] == f"{7 * 24 * 3600}s"
+    path = f"{lab.session.place}/clusters/{lab.name}/nodePools/training"
+    assert lab.session.container("get_node_pool", name=path).config.max_run_duration.days == 7

@@ -1,5 +1,5 @@
 """What Google Cloud refuses is told in the kit's words: what, on what, and what to do; from real client
-libraries.
+libraries, over gRPC and HTTP.
 """
 
 import contextlib
@@ -24,7 +24,6 @@ from .google import servers, storage
 from .google.api_errors import permission_denied, service_disabled, stockout
 from .google.fake import NUMBER, PROJECT
 
-CLUSTERS = "projects.locations.clusters"
 LAB = f"projects/{PROJECT}/locations/us-central1-c/clusters/lab"
 
 
@@ -40,7 +39,7 @@ def refusal(call, *arguments, **parameters) -> GcpError:
 
 
 def test_what_is_not_there_is_none(session):
-    assert session.find("container", f"{CLUSTERS}.get", name=LAB) is None
+    assert session.find("container", "get_cluster", name=LAB) is None
     assert session.find("compute", "networks.get", project=PROJECT, network="lab") is None
 
 
@@ -74,7 +73,7 @@ def test_a_network_that_fails_once_is_not_noticed_and_one_that_is_gone_passes_ma
 
 def test_a_project_that_is_not_there_is_said_to_be_so(session):
     other, path = GcpSession("no-such-project", "us-central1-c"), LAB.replace(PROJECT, "no-such-project")
-    error = refusal(other.rest, "container", f"{CLUSTERS}.get", name=path)
+    error = refusal(other.container, "get_cluster", name=path)
     assert error.why is ErrorReason.PROJECT
     assert "gcloud projects list" in error.fix
 
@@ -123,13 +122,13 @@ def test_nothing_is_believed_to_be_gone_because_another_projects_api_is_disabled
 
 def look_for(session, api):
     if api == "container":
-        return session.find("container", f"{CLUSTERS}.get", name=LAB)
+        return session.find("container", "get_cluster", name=LAB)
     return session.find("compute", "networks.get", project=PROJECT, network="default")
 
 
 def look_for_all(session, api):
     if api == "container":
-        return session.find("container", f"{CLUSTERS}.list", parent=f"projects/{PROJECT}/locations/-")
+        return session.find("container", "list_clusters", parent=f"projects/{PROJECT}/locations/-")
     return list(session.every("compute", "networks.list", "items", project=PROJECT))
 
 
@@ -168,7 +167,7 @@ def test_a_token_for_the_cluster_is_printed_as_kubectl_wants_it(google, tmp_path
 
 def ask(session, api):
     if api == "container":
-        return session.rest("container", f"{CLUSTERS}.list", parent=f"projects/{PROJECT}/locations/-")
+        return session.container("list_clusters", parent=f"projects/{PROJECT}/locations/-")
     return session.rest("compute", "zones.get", project=PROJECT, zone="us-central1-c")
 
 

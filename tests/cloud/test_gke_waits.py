@@ -28,7 +28,7 @@ def operations(google):
 
 
 def described():
-    return GcpSession(PROJECT).rest("container", "projects.locations.clusters.get", name=PATH)
+    return GcpSession(PROJECT).container("get_cluster", name=PATH)
 
 
 @pytest.mark.parametrize("seconds", [20, NEW_ACCOUNT_SECONDS - 20])
@@ -71,7 +71,7 @@ def test_a_cluster_that_stays_busy_is_told_after_half_an_hour(google, operations
     busy = ApiError("FAILED_PRECONDITION", "Operation x is currently upgrading cluster lab.")
     google.fail("container.GetCluster", 1, busy, times=10**6)
     with pytest.raises(GcpError, match="currently upgrading") as caught:
-        operations.send("cluster", described)
+        operations.send("cluster", lambda: operations.session.container("get_cluster", name=PATH))
     assert caught.value.why is ErrorReason.BUSY
     waited = (google.clock.date() - began).total_seconds()
     assert BUSY_SECONDS <= waited < BUSY_SECONDS + 60
@@ -79,8 +79,7 @@ def test_a_cluster_that_stays_busy_is_told_after_half_an_hour(google, operations
 
 def test_no_upgrade_is_begun_until_the_end(google, user):
     lab = user.create(hours=4)
-    (cluster,) = google.world.clusters.values()
-    (window,) = cluster.maintenance_policy.window.maintenance_exclusions.values()
+    (window,) = described().maintenance_policy.window.maintenance_exclusions.values()
     assert window.maintenance_exclusion_options.scope.name == "NO_UPGRADES"
     assert window.end_time.timestamp() >= lab._describe().tags.expires.timestamp()
     assert window.start_time.timestamp() <= datetime.now(UTC).timestamp()
@@ -97,8 +96,8 @@ def test_a_region_without_cloud_scheduler_takes_the_neighbours(google, user):
 def test_of_several_stockouts_the_next_zone_with_such_machines_is_taken(google, user):
     google.fail("container.CreateNodePool", 1, stockout(ZONE), times=2)
     user.create()
-    pools = {pool["name"]: pool["locations"] for pool in described()["nodePools"]}
-    assert pools["training"] == ["us-central1-b"]  # f has no T4
+    pools = described().node_pools
+    assert [pool.locations for pool in pools if pool.name == "training"] == [["us-central1-b"]]  # f has no T4
 
 
 def test_denied_rights_are_told_with_the_role_before_anything_is_created(google, user):

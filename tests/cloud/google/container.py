@@ -1,11 +1,10 @@
 """The container API: clusters, node pools and operations, with google-cloud-container's own messages.
 
-A method takes and returns a message; `Rest` has them over HTTP.
-A cluster does one operation at a time. What the API does not tell is the size of a pool: `sizes`.
+A method takes and returns a message; `servers` has them over gRPC, and over HTTP what schedules call. A
+cluster does one operation at a time. What the API does not tell is the size of a pool: `sizes`.
 """
 
 import itertools
-import json
 import re
 import uuid
 from collections.abc import Callable
@@ -26,21 +25,6 @@ OperationStatus = types.Operation.Status
 Key = tuple[str, str, str]  # project, zone, cluster
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
 _DOING = {Kind.CREATE_CLUSTER: "creating", Kind.DELETE_CLUSTER: "deleting"}
-METHODS = {
-    "ListClusters": "clusters.list",
-    "GetCluster": "clusters.get",
-    "CreateCluster": "clusters.create",
-    "DeleteCluster": "clusters.delete",
-    "SetLabels": "clusters.setResourceLabels",
-    "SetMaintenancePolicy": "clusters.setMaintenancePolicy",
-    "GetNodePool": "clusters.nodePools.get",
-    "CreateNodePool": "clusters.nodePools.create",
-    "DeleteNodePool": "clusters.nodePools.delete",
-    "SetNodePoolSize": "clusters.nodePools.setSize",
-    "SetNodePoolAutoscaling": "clusters.nodePools.setAutoscaling",
-    "ListOperations": "operations.list",
-    "GetOperation": "operations.get",
-}
 HYPERDISK_ONLY = ("c4", "n4")  # https://cloud.google.com/compute/docs/disks#machine-type-support
 
 
@@ -59,8 +43,8 @@ class Container:
         self.on_pool: Callable[[types.NodePool, int], None] = lambda pool, count: None
         self._operations: dict[str, tuple[Key, types.Operation]] = {}
         self._numbers = itertools.count(1)
-        for rpc, path in METHODS.items():
-            method = f"container.projects.locations.{path}"
+        for rpc, path in (("DeleteCluster", "delete"), ("DeleteNodePool", "nodePools.delete")):
+            method = f"container.projects.locations.clusters.{path}"
             rest.specials[method], rest.names[method] = self._over_http(rpc), f"container.{rpc}"
 
     # Clusters
@@ -256,12 +240,7 @@ class Container:
 
     def _over_http(self, rpc: str):
         def call(rest: Rest, request: Request) -> dict:
-            form = getattr(types, f"{rpc}Request")
-            path = re.sub(r":\w+$", "", request.path)  # …/nodePools/training:setSize
-            target = (
-                {"parent": path.rpartition("/")[0]} if request.verb in ("create", "list") else {"name": path}
-            )
-            answer = getattr(self, rpc)(form.from_json(json.dumps(request.body | target)))
+            answer = getattr(self, rpc)(getattr(types, f"{rpc}Request")(name=request.path))
             return json_format.MessageToDict(type(answer).pb(answer))
 
         return call

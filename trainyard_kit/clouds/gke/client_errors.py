@@ -1,7 +1,7 @@
 """Errors of Google Cloud and its client libraries as the kit's: what failed, on what, and what to do. Pure.
 
-The same error comes as an answer and as the end of an operation: with a code of google.rpc.Code, words, and
-mostly an ErrorInfo with a reason (https://google.aip.dev/193).
+The same error comes over gRPC, over HTTP and as the end of an operation: with a code of google.rpc.Code,
+words, and mostly an ErrorInfo with a reason (https://google.aip.dev/193).
 """
 
 import http.client
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import google.api_core.exceptions as api
 import google.auth.exceptions as auth
 import httplib2
 from googleapiclient.errors import Error as ClientError
@@ -39,6 +40,8 @@ ROLES = {  # https://cloud.google.com/iam/docs/understanding-roles; the longest 
     "storage.": "roles/storage.admin",
 }
 RAISED = (  # by the client libraries
+    api.GoogleAPICallError,
+    api.RetryError,
     auth.GoogleAuthError,
     ClientError,
     httplib2.HttpLib2Error,
@@ -69,7 +72,7 @@ class ErrorReply:
 
 def translate(error: Exception, about: str, project: str) -> KitError:
     """Convert a client library's exception to the kit's; ``about`` names the request."""
-    if isinstance(error, HttpError) and not CERTIFICATE.search(str(error)):
+    if isinstance(error, api.GoogleAPICallError | HttpError) and not CERTIFICATE.search(str(error)):
         return to_error(_reply(error), about, project)
     words = str(error.args[0]) if error.args else str(error)
     if isinstance(error, TypeError | ClientError):
@@ -83,8 +86,8 @@ def translate(error: Exception, about: str, project: str) -> KitError:
         what, fix = f"this machine's clock is wrong: {words}", CLOCK
     elif CERTIFICATE.search(str(error)):
         what = f"a certificate between here and Google Cloud is not trusted: {words}"
-        names = ("REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS")
-        fix = f"for a proxy that opens TLS, set {' and '.join(names)} to its .pem; then restart the kernel"
+        names = ("REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
+        fix = f"for a proxy that opens TLS, set {', '.join(names)} to its .pem; then restart the kernel"
     elif isinstance(error, auth.RefreshError | auth.OAuthError | auth.UserAccessTokenError):
         what = f"the credentials have expired or were withdrawn: {words}"
     else:
@@ -134,7 +137,12 @@ def _first(pattern: str | re.Pattern[str], words: str) -> str:
     return next(filter(None, match.groups()), "") if match else ""
 
 
-def _reply(error: HttpError) -> ErrorReply:
+def _reply(error: api.GoogleAPICallError | HttpError) -> ErrorReply:
+    if not isinstance(error, HttpError):
+        code = error.grpc_status_code.name if error.grpc_status_code else ""
+        return ErrorReply(
+            int(error.code or 500), code, error.message, error.reason or "", error.metadata or {}
+        )
     status = int(error.resp.status)
     try:
         body = json.loads(error.content)["error"]

@@ -4,13 +4,15 @@ Each ``ensure_`` finds a resource, creates it if it does not exist, and refuses 
 a second call continues after the first, wherever that died.
 """
 
+import json
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
+from google.cloud.container_v1 import types
 
 from kitlib.errors import ProviderFailed
 from trainyard_kit.clouds.cloud_errors import ErrorReason
@@ -26,9 +28,8 @@ from trainyard_kit.clouds.gke.machines import (
     launch_watch,
     next_zones,
 )
-from trainyard_kit.clouds.gke.operations import LONGEST, POLL, Begun, Operations, trouble_of
+from trainyard_kit.clouds.gke.operations import LONGEST, POLL, Operations, failure_of
 from trainyard_kit.clouds.gke.parts import (
-    CLUSTERS,
     ENDS,
     ROLES,
     Part,
@@ -59,7 +60,7 @@ USUAL = {  # seconds
     "cluster": 360,
     TRAINING_STEP: 180,
 }
-POOLS = f"{CLUSTERS}.nodePools"
+Message = TypeVar("Message", types.Cluster, types.NodePool, types.MaintenancePolicy)
 UP, BROKEN = ("RUNNING", "DEGRADED", "RECONCILING", "RUNNING_WITH_ERROR"), ("ERROR", "STOPPING")
 
 
@@ -102,14 +103,13 @@ def scale(session: GcpSession, cluster: str, nodes: int, steps: Steps) -> None:
     """Set the size of the training pool, and the limit to which it grows; 0 keeps it from growing."""
     path, operations = f"{session.place}/clusters/{cluster}/nodePools/{TRAINING}", Operations(session, steps)
     with steps.step(TRAINING_STEP):
-        pool = session.rest("container", f"{POOLS}.get", name=path)
-        least = min(pool.get("autoscaling", {}).get("minNodeCount", 0), nodes)
-        limit = {"autoscaling": autoscaling(nodes, least)}
-        operations.change(TRAINING_STEP, f"{POOLS}.setAutoscaling", name=path, body=limit)
-        if pool["config"].get("flexStart") and nodes:
+        pool = session.container("get_node_pool", name=path)
+        limit = autoscaling(nodes, min(pool.autoscaling.min_node_count, nodes))
+        operations.change(TRAINING_STEP, "set_node_pool_autoscaling", name=path, autoscaling=limit)
+        if pool.config.flex_start and nodes:
             return  # the autoscaler asks for machines when pods do
-        watch, size = launch_watch(session, cluster, steps.clock), {"nodeCount": nodes}
-        operations.change(TRAINING_STEP, f"{POOLS}.setSize", watch=watch, name=path, body=size)
+        watch = launch_watch(session, cluster, steps.clock)
+        operations.change(TRAINING_STEP, "set_node_pool_size", watch=watch, name=path, node_count=nodes)
 
 
 class Creation:
@@ -204,21 +204,20 @@ class Creation:
             allowed = {"authorizedNetworksConfig": {"enabled": True, "cidrBlocks": blocks}}
             ways = {"enabled": True, "enablePublicEndpoint": True, **allowed}
             body["controlPlaneEndpointsConfig"] = {"ipEndpointsConfig": ways}
-        self._ensure_container("cluster", self.parts["cluster"].id, body)
+        self._ensure_container("cluster", "cluster", self.parts["cluster"].id, message(types.Cluster, body))
 
     def ensure_end(self) -> None:
         """Have the cluster's labels and its exclusion from upgrades be those of its end."""
         cluster, path, step = self._own(self.parts["cluster"]), self.parts["cluster"].id, "end on the cluster"
-        before = cluster.get("resourceLabels", {})
-        resource_labels = {**before, **labels(self.tags, self.session)}
-        if before == resource_labels:
+        resource_labels = {**cluster.resource_labels, **labels(self.tags, self.session)}
+        if dict(cluster.resource_labels) == resource_labels:
             return
-        version = {"resourceVersion": cluster.get("maintenancePolicy", {}).get("resourceVersion", "")}
-        policy = {"maintenancePolicy": maintenance(self.tags) | version}
-        body = {"resourceLabels": resource_labels, "labelFingerprint": cluster["labelFingerprint"]}
+        policy = message(types.MaintenancePolicy, maintenance(self.tags))
+        policy.resource_version = cluster.maintenance_policy.resource_version
+        body = {"resource_labels": resource_labels, "label_fingerprint": cluster.label_fingerprint}
         with self.steps.step(step):
-            self.operations.change(step, f"{CLUSTERS}.setMaintenancePolicy", name=path, body=policy)
-            self.operations.change(step, f"{CLUSTERS}.setResourceLabels", name=path, body=body)
+            self.operations.change(step, "set_maintenance_policy", name=path, maintenance_policy=policy)
+            self.operations.change(step, "set_labels", name=path, **body)
 
     def ensure_bucket_access(self) -> None:
         """Let the cluster's pods use its bucket, by workload identity.
@@ -236,7 +235,8 @@ class Creation:
         zones: list[str] | None = None
         while True:
             try:
-                return self._ensure_container(TRAINING_STEP, path, self._pool(plan, zone))
+                pool = message(types.NodePool, self._pool(plan, zone))
+                return self._ensure_container(TRAINING_STEP, "node_pool", path, pool)
             except GcpError as error:
                 if error.why is not ErrorReason.STOCKOUT:
                     raise
@@ -313,34 +313,33 @@ class Creation:
         body = {**self.bodies[name], "name": title, "description": words, **inside}
         self._ensure(self.parts[name], "insert", body=body, **where)
 
-    def _ensure_container(self, step: str, path: str, body: dict[str, Any]) -> None:
+    def _ensure_container(
+        self, step: str, kind: str, path: str, body: types.Cluster | types.NodePool
+    ) -> None:
         """Create a cluster or node pool, in place of one that failed, and wait until it runs."""
         session, operations, clock = self.session, self.operations, self.steps.clock
-        cluster, _, pool = path.partition("/nodePools/")
-        collection, parent = (POOLS, cluster) if pool else (CLUSTERS, session.place)
-        arguments = {"parent": parent, "body": {"nodePool" if pool else "cluster": body}}
-        look = lambda: session.find("container", f"{collection}.get", name=path)  # noqa: E731
+        parent, arguments = path.rpartition("/nodePools/")[0] or session.place, {kind: body}
         with self.steps.step(step):
-            item = look()
-            if item is not None and item["status"] in BROKEN:
-                operations.change(step, f"{collection}.delete", name=path)
-                item = look()
-            operation: Begun | None = None
+            item = session.find("container", f"get_{kind}", name=path)
+            if item is not None and item.status.name in BROKEN:
+                operations.change(step, f"delete_{kind}", name=path)
+                item = session.find("container", f"get_{kind}", name=path)
+            operation = None
             if item is None:
-                call = lambda: session.rest("container", f"{collection}.create", **arguments)  # noqa: E731
+                call = lambda: session.container(f"create_{kind}", parent=parent, **arguments)  # noqa: E731
                 operation = operations.create(step, call)
             end = clock.now() + LONGEST
-            watch = launch_watch(session, self.name, clock, pool or SYSTEM)
+            watch = launch_watch(session, self.name, clock, TRAINING if kind == "node_pool" else SYSTEM)
             while True:
                 operations.wait_operation(step, "container", operation, watch=watch)
-                item = look()
-                state = "GONE" if item is None else item["status"]
+                item = session.find("container", f"get_{kind}", name=path)
+                state = "GONE" if item is None else item.status.name
                 if state in UP:
                     if state == "RUNNING_WITH_ERROR":
-                        log.warning("%s: not all of it runs: %s", path, trouble_of(item))
+                        log.warning("%s: not all of it runs: %s", path, failure_of(item))
                     return
                 if state != "PROVISIONING":
-                    words = trouble_of(item) if item is not None else "it was deleted meanwhile"
+                    words = failure_of(item) if item is not None else "it was deleted meanwhile"
                     raise to_error(ErrorReply(400, "", words), path, session.project)
                 if clock.now() >= end:
                     raise ProviderFailed(
@@ -352,9 +351,14 @@ class Creation:
                 )  # that of who was faster
 
 
-def autoscaling(most: int, least: int) -> dict[str, Any]:
+def message(kind: type[Message], body: Mapping[str, Any]) -> Message:
+    """Convert a body in REST's words to a message of google-cloud-container, which refuses unknown fields."""
+    return kind.from_json(json.dumps(body))
+
+
+def autoscaling(most: int, least: int) -> types.NodePoolAutoscaling:
     """The autoscaling of the training pool; for no nodes, none."""
-    return {"enabled": most > 0, "minNodeCount": least, "maxNodeCount": most}
+    return types.NodePoolAutoscaling(enabled=most > 0, min_node_count=least, max_node_count=most)
 
 
 def maintenance(tags: Tags) -> dict[str, Any]:

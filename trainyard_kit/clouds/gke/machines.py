@@ -196,8 +196,8 @@ def launch_failures(session: GcpSession, cluster: str, pool: str = TRAINING) -> 
     path = f"{session.place}/clusters/{cluster}/nodePools/{pool}"
     messages: dict[str, str] = {}
     with contextlib.suppress(GcpError):  # it tells more, and nothing depends on it
-        pool_found = session.find("container", "projects.locations.clusters.nodePools.get", name=path)
-        for url in (pool_found or {}).get("instanceGroupUrls", ()):
+        group = session.find("container", "get_node_pool", name=path)
+        for url in group.instance_group_urls if group else ():
             zone, name = url.split("/")[-3::2]  # …/zones/ZONE/instanceGroupManagers/NAME
             where = {"project": session.project, "zone": zone, "instanceGroupManager": name}
             for item in session.every("compute", "instanceGroupManagers.listErrors", "items", **where):

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from google.cloud.container_v1 import types
+
 from kitlib.errors import ProviderFailed
 from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error
@@ -13,12 +15,11 @@ POLL = 10.0  # seconds
 BUSY_SECONDS = 30 * 60  # an upgrade of the control plane, for one, keeps a cluster busy for so long
 NEW_ACCOUNT_SECONDS = 120  # until all of Google Cloud knows a service account
 LONGEST = 90 * 60  # of an operation; GKE itself gives up on nodes after 35 minutes
-OPERATIONS = "projects.locations.operations"
 NOT_YET = {ErrorReason.DENIED, ErrorReason.ABSENT, ErrorReason.UNKNOWN_ACCOUNT}
 
 
 Answer = TypeVar("Answer")
-Begun = Mapping[str, Any]  # an operation, as the request returned it
+Begun = Mapping[str, Any] | types.Operation  # an operation, as the request returned it
 
 
 class Operations:
@@ -69,7 +70,8 @@ class Operations:
         """Wait for the end of an operation; ``watch`` tells what holds it up, or raises."""
         if not operation or service not in ("container", "compute", "artifactregistry", "file"):
             return
-        name, end = operation["name"], self.steps.clock.now() + LONGEST
+        name = operation.name if isinstance(operation, types.Operation) else operation["name"]
+        end = self.steps.clock.now() + LONGEST
         while True:
             state, failure = self._look(service, name, operation)
             if state == "done":
@@ -86,15 +88,19 @@ class Operations:
             self.steps.update(step, Phase.RUNS, f"{state}; {words}" if words else state)
             self.steps.sleep(POLL)
 
-    def running(self, target: str) -> Begun | None:
+    def running(self, target: str) -> types.Operation | None:
         """Find an operation that somebody else began on ``clusters/lab/nodePools/training``."""
-        listed = self.session.rest("container", f"{OPERATIONS}.list", parent=self.session.place)
-        going = [row for row in listed.get("operations", ()) if row["status"] != "DONE"]
-        return next((row for row in going if row["targetLink"].endswith(f"/{target}")), None)
+        listed = self.session.container("list_operations", parent=self.session.place).operations
+        going = [operation for operation in listed if operation.status != types.Operation.Status.DONE]
+        return next((operation for operation in going if operation.target_link.endswith(f"/{target}")), None)
 
     def _look(self, service: str, name: str, operation: Begun) -> tuple[str, str]:
         """Get an operation's state and its error, in words; one that is forgotten is done."""
         session = self.session
+        if isinstance(operation, types.Operation):
+            path = f"{session.place}/operations/{name}"
+            now = session.find("container", "get_operation", name=path)
+            return (now.status.name.lower(), failure_of(now)) if now is not None else ("done", "")
         if service == "compute":
             place = {
                 key: operation[key].rpartition("/")[2] for key in ("zone", "region") if operation.get(key)
@@ -102,24 +108,24 @@ class Operations:
             method = f"{next(iter(place), 'global')}Operations.get"
             now = session.find("compute", method, project=session.project, operation=name, **place)
         else:
-            path = f"{session.place}/operations/{name}" if service == "container" else name
-            now = session.find(service, f"{OPERATIONS}.get", name=path)
+            now = session.find(service, "projects.locations.operations.get", name=name)
         now = now or {"done": True}
-        state = "done" if now.get("done") else str(now.get("status", "running")).lower()
-        return state, _failure_of(now)
+        error = now.get("error") or {}
+        first = error["errors"][0] if error.get("errors") else error
+        words = f"{first.get('code', '')}: {first.get('message', '')}" if first else ""
+        return "done" if now.get("done") else str(now.get("status", "running")).lower(), words
 
 
-def trouble_of(resource: Mapping[str, Any]) -> str:
-    """What is wrong with a cluster or a node pool, in its own words."""
-    messages = [condition.get("message", "") for condition in resource.get("conditions", ())]
-    messages = messages or [resource.get("statusMessage", "")]
-    return "; ".join(dict.fromkeys(filter(None, messages))) or "it gave no reason"
-
-
-def _failure_of(operation: Mapping[str, Any]) -> str:
-    """The error of an operation, in words; empty if it has none."""
-    error = operation.get("error") or {}
-    errors = error.get("errors") or ([error] if error.get("code") else [])
-    errors = [*errors, *operation.get("nodepoolConditions", ()), *operation.get("clusterConditions", ())]
-    codes = (f"{row['code']}: " if isinstance(row.get("code"), str) else "" for row in errors)
-    return "; ".join(f"{code}{row.get('message', '')}" for code, row in zip(codes, errors, strict=True))
+def failure_of(resource: types.Operation | types.Cluster | types.NodePool) -> str:
+    """The error of an operation, or what is wrong with a cluster or node pool; empty if nothing is."""
+    if isinstance(resource, types.Operation):
+        conditions = [*resource.nodepool_conditions, *resource.cluster_conditions]
+        messages = [
+            resource.error.message,
+            *(f"{condition.code.name}: {condition.message}" for condition in conditions),
+        ]
+        failed = resource.error.code or conditions
+    else:
+        messages = [condition.message for condition in resource.conditions] or [resource.status_message]
+        failed = True
+    return ("; ".join(dict.fromkeys(filter(None, messages))) or "it gave no reason") if failed else ""

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+from google.cloud.container_v1 import types
+
 from kitlib.k8s import names
 from trainyard_kit.clouds import tags as tags_
 from trainyard_kit.clouds.gke.session import GcpSession
@@ -41,8 +43,8 @@ ORPHANS = {  # collections of Compute Engine in which Kubernetes leaves things, 
     "firewalls": "firewall",
 }
 PRICES = {"forwardingRules": "load balancer", "addresses": "public IPv4 address"}
-Item = Mapping[str, Any]  # a resource, as its API shows it
-CLUSTERS, _INSTANCES = "projects.locations.clusters", "projects.locations.instances"
+Item = Mapping[str, Any] | types.Cluster  # a resource, as its API shows it
+_INSTANCES = "projects.locations.instances"
 _OF_SERVICE = re.compile(r"k8s-fw-(a[0-9a-f]{31})")  # the firewall rule of a Service's load balancer
 
 
@@ -77,19 +79,24 @@ class Part:
 
     def get(self, session: GcpSession) -> Any:
         """Get it; None if it does not exist."""
-        return session.find(self.service, f"{self.collection}.get", **self.where)
+        method = "get_cluster" if self.service == "container" else f"{self.collection}.get"
+        return session.find(self.service, method, **self.where)
 
     def delete(self, session: GcpSession) -> Any:
         """Begin to delete it; returns the operation; None if it does not exist."""
         if self.service == "storage":  # a bucket has to be empty
             session.empty_bucket(self.where["bucket"])
-        return session.find(self.service, f"{self.collection}.delete", **self.where)
+        method = "delete_cluster" if self.service == "container" else f"{self.collection}.delete"
+        return session.find(self.service, method, **self.where)
 
     def resource(self, session: GcpSession, cluster: str) -> CloudResource:
         """Describe it for lists."""
-        word = re.sub("ies$", "y", self.collection.rpartition(".")[2])
+        word, state = (
+            re.sub("ies$", "y", self.collection.rpartition(".")[2]),
+            getattr(self.item, "status", None),
+        )
         kind = f"{self.service}.googleapis.com/{re.sub('(?<=ss)es$|s$', '', word[0].upper() + word[1:])}"
-        shown = (self.item or {})["status"].lower() if self.service == "container" else "there"
+        shown = state.name.lower() if state else "there"
         where, tags = session.zone or session.project, tags_of(self.item)
         return CloudResource(cluster, self.name, kind, self.id, where, shown, self.costs, tags)
 
@@ -117,7 +124,7 @@ def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
             Part("subnet", "compute", "subnetworks", here | {"subnetwork": name}),
             Part("router", "compute", "routers", here | {"router": name}),
             Part("repository", "artifactregistry", collection, {"name": images}, rates[1]),
-            Part("cluster", "container", CLUSTERS, {"name": lab}, price),
+            Part("cluster", "container", "clusters", {"name": lab}, price),
         ]
     return {part.name: part for part in all_parts}
 
@@ -133,19 +140,13 @@ def find_parts(session: GcpSession, cluster: str) -> list[Part]:
     return [*existing, *_orphans(session, cluster, own_network=owns_network)]
 
 
-def list_clusters(session: GcpSession) -> list[dict[str, Any]]:
-    """List all clusters of the project, the kit's and others'."""
-    parent = f"projects/{session.project}/locations/-"
-    answer = session.find("container", f"{CLUSTERS}.list", parent=parent) or {}
-    return answer.get("clusters", [])
-
-
 def traces(session: GcpSession) -> dict[str, str]:
     """The kit's clusters of which something exists in the project, each with its zone; empty if unknown."""
     root = f"projects/{session.project}"
     zones: dict[str, str] = {}
+    clusters = session.find("container", "list_clusters", parent=f"{root}/locations/-")
     items = [
-        *list_clusters(session),
+        *(clusters.clusters if clusters else ()),
         *session.every("iam", "projects.serviceAccounts.list", "accounts", name=root, pageSize=100),
         *session.every("compute", "networks.list", "items", project=session.project),
         *session.every("storage", "buckets.list", "items", project=session.project),
@@ -190,8 +191,10 @@ def description(tags: Tags, session: GcpSession) -> str:
 
 def labels_of(item: Item) -> dict[str, str]:
     """The labels of what an API shows."""
+    if not isinstance(item, Mapping):
+        return dict(item.resource_labels)
     words = (word.split("=", 1) for word in item.get("description", "").split() if "=" in word)
-    return item.get("resourceLabels") or item.get("labels") or dict(words)
+    return item.get("labels") or dict(words)
 
 
 def tags_of(item: Item | None) -> Tags | None:
