@@ -132,7 +132,7 @@ def test_what_cannot_be_deleted_keeps_its_end_and_nothing_that_is_independent(go
 
 @pytest.mark.parametrize(
     "kind", [httplib2.ServerNotFoundError, OSError, auth.TransportError, ServiceUnavailable]
-)  # the last over gRPC
+)  # the last is google-cloud-container's
 def test_a_companys_certificate_is_named_with_the_variables_that_help(kind):
     told = translate(kind("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"), "container", "p")
     assert "REQUESTS_CA_BUNDLE" in told.fix and "HTTPLIB2_CA_CERTS" in told.fix

@@ -1,5 +1,5 @@
 """What Google Cloud refuses is told in the kit's words: what, on what, and what to do; from real client
-libraries, over gRPC and HTTP.
+libraries.
 """
 
 import contextlib

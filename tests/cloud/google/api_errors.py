@@ -1,6 +1,6 @@
-"""The errors of Google's APIs, over gRPC and over HTTP.
+"""The errors of Google's APIs.
 
-Both have a code of google.rpc.Code, words, and details: ErrorInfo with a reason, and Help with a link
+They have a code of google.rpc.Code, words, and details: ErrorInfo with a reason, and Help with a link
 (https://google.aip.dev/193). Compute Engine and Cloud Storage have their own, older form.
 """
 
@@ -38,11 +38,6 @@ class ApiError(Exception):
             link = error_details_pb2.Help.Link(description="Google developers console", url=self.link)
             found.details.add().Pack(error_details_pb2.Help(links=[link]))
         return found
-
-    def abort(self, context: grpc.ServicerContext) -> None:
-        """End a gRPC call with it, details in the trailer ``grpc-status-details-bin``."""
-        context.set_trailing_metadata((("grpc-status-details-bin", self.status().SerializeToString()),))
-        context.abort(grpc.StatusCode[self.code], self.message)
 
     def http(self, service: str) -> tuple[int, dict]:
         """Convert it to the status and body of an HTTP answer."""

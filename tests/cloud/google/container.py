@@ -1,13 +1,15 @@
 """The container API: clusters, node pools and operations, with google-cloud-container's own messages.
 
-A method takes and returns a message; `servers` has them over gRPC, and over HTTP what schedules call. A
-cluster does one operation at a time. What the API does not tell is the size of a pool: `sizes`.
+A method takes and returns a message; `Rest` has them over HTTP, as the client's own REST transport asks.
+A cluster does one operation at a time. What the API does not tell is the size of a pool: `sizes`.
 """
 
 import itertools
+import json
 import re
 import uuid
 from collections.abc import Callable
+from functools import partial
 
 from google.cloud.container_v1 import types
 from google.protobuf import json_format
@@ -25,7 +27,30 @@ OperationStatus = types.Operation.Status
 Key = tuple[str, str, str]  # project, zone, cluster
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
 _DOING = {Kind.CREATE_CLUSTER: "creating", Kind.DELETE_CLUSTER: "deleting"}
+METHODS = {
+    "ListClusters": "clusters.list",
+    "GetCluster": "clusters.get",
+    "CreateCluster": "clusters.create",
+    "DeleteCluster": "clusters.delete",
+    "SetLabels": "clusters.setResourceLabels",
+    "SetMaintenancePolicy": "clusters.setMaintenancePolicy",
+    "GetNodePool": "clusters.nodePools.get",
+    "CreateNodePool": "clusters.nodePools.create",
+    "DeleteNodePool": "clusters.nodePools.delete",
+    "SetNodePoolSize": "clusters.nodePools.setSize",
+    "SetNodePoolAutoscaling": "clusters.nodePools.setAutoscaling",
+    "ListOperations": "operations.list",
+    "GetOperation": "operations.get",
+}
 HYPERDISK_ONLY = ("c4", "n4")  # https://cloud.google.com/compute/docs/disks#machine-type-support
+
+
+def _spelled(form: type, body: dict) -> dict:
+    """Write a body with the names of enums and fields; one that is no such message stays as it came."""
+    try:
+        return json_format.MessageToDict(form.pb(form.from_json(json.dumps(body))))
+    except json_format.ParseError:
+        return body
 
 
 class Container:
@@ -43,9 +68,10 @@ class Container:
         self.on_pool: Callable[[types.NodePool, int], None] = lambda pool, count: None
         self._operations: dict[str, tuple[Key, types.Operation]] = {}
         self._numbers = itertools.count(1)
-        for rpc, path in (("DeleteCluster", "delete"), ("DeleteNodePool", "nodePools.delete")):
-            method = f"container.projects.locations.clusters.{path}"
+        for rpc, path in METHODS.items():
+            method = f"container.projects.locations.{path}"
             rest.specials[method], rest.names[method] = self._over_http(rpc), f"container.{rpc}"
+            rest.spelled[method] = partial(_spelled, getattr(types, f"{rpc}Request"))
 
     # Clusters
 
@@ -240,7 +266,12 @@ class Container:
 
     def _over_http(self, rpc: str):
         def call(rest: Rest, request: Request) -> dict:
-            answer = getattr(self, rpc)(getattr(types, f"{rpc}Request")(name=request.path))
+            form = getattr(types, f"{rpc}Request")
+            path = re.sub(r":\w+$", "", request.path)  # …/nodePools/training:setSize
+            target = (
+                {"parent": path.rpartition("/")[0]} if request.verb in ("create", "list") else {"name": path}
+            )
+            answer = getattr(self, rpc)(form.from_json(json.dumps(request.body | target)))
             return json_format.MessageToDict(type(answer).pb(answer))
 
         return call

@@ -11,7 +11,7 @@ from .container import Container
 from .nodes import Identities
 from .rest import Rest
 from .scheduler import Scheduler
-from .servers import GrpcServer, HttpServer
+from .servers import HttpServer
 from .store import Store
 from .world import Project, World
 
@@ -41,7 +41,6 @@ class FakeGoogle:
         self.scheduler = Scheduler(self.rest)
         self.world.may = partial(iam.may, self.rest)
         self.identities = Identities()
-        self._grpc = GrpcServer(self.container)
         self._https = [HttpServer(self.rest, self.identities.answer)]
         self.url = self._https[0].url
         self.token_webhook = f"{self.url}/_tokens"
@@ -52,7 +51,6 @@ class FakeGoogle:
         found = {service: f"{self.url}/{service}/" for service in SERVICES}
         # As gcloud has them: those of Compute Engine and Cloud Storage end with the version
         found |= {name: f"{self.url}/{name}/v1/" for name in ("compute", "storage")}
-        found["container"] = f"http://127.0.0.1:{self._grpc.port}"
         return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{key.upper()}": value for key, value in found.items()}
 
     def also_at(self, host: str) -> str:
@@ -87,7 +85,7 @@ class FakeGoogle:
 
     def close(self) -> None:
         """Stop the servers."""
-        for server in (*self._https, self._grpc):
+        for server in self._https:
             server.close()
 
     def __enter__(self) -> "FakeGoogle":

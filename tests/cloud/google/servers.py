@@ -1,62 +1,15 @@
-"""The fake's two doors: the container API over gRPC, the other services over HTTP.
-
-Messages of the former are read and written by google-cloud-container's own serializers. HTTP has one port; a
-service is under its name: ``/file/v1/projects/…``.
-"""
+"""The fake's door: HTTP on one port, on which a service is under its name: ``/file/v1/projects/…``."""
 
 import email
 import json
 import threading
 from collections.abc import Callable, Mapping
-from concurrent import futures
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
-import grpc
-from google.cloud.container_v1 import types
-
 from . import storage
 from .api_errors import ApiError, LineCut
-from .container import TITLE, Container
 from .rest import Rest
-
-SERVICE = "google.container.v1.ClusterManager"
-
-
-class GrpcServer:
-    """A gRPC server on a port of 127.0.0.1; a method that `Container` lacks answers UNIMPLEMENTED."""
-
-    def __init__(self, container: Container) -> None:
-        self._server = grpc.server(futures.ThreadPoolExecutor(8, thread_name_prefix="fake-gke"))
-        methods = {
-            name: grpc.unary_unary_rpc_method_handler(
-                _behaviour(container, name),
-                request_deserializer=getattr(types, f"{name}Request").deserialize,
-                response_serializer=lambda message: type(message).serialize(message),
-            )
-            for name in dir(Container)
-            if name[0].isupper()
-        }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods),))
-        self.port = self._server.add_insecure_port("127.0.0.1:0")
-        self._server.start()
-
-    def close(self) -> None:
-        self._server.stop(grace=None).wait()
-
-
-def _behaviour(container: Container, name: str):
-    def behave(request, context: grpc.ServicerContext):
-        target = getattr(request, "name", "") or request.parent
-        act = getattr(container, name)
-        try:
-            return container.world.serve(f"container.{name}", target, lambda: act(request), title=TITLE)
-        except ApiError as error:
-            error.abort(context)
-        except LineCut:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "Socket closed")
-
-    return behave
 
 
 class HttpServer:

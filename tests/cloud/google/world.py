@@ -1,6 +1,6 @@
 """What all services of the fake cloud share: clock, calls, faults, and the project with its rights.
 
-Each request, over gRPC or HTTP, goes through `World.serve`.
+Each request goes through `World.serve`.
 """
 
 import fnmatch

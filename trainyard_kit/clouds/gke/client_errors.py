@@ -1,7 +1,7 @@
 """Errors of Google Cloud and its client libraries as the kit's: what failed, on what, and what to do. Pure.
 
-The same error comes over gRPC, over HTTP and as the end of an operation: with a code of google.rpc.Code,
-words, and mostly an ErrorInfo with a reason (https://google.aip.dev/193).
+The same error comes as an answer and as the end of an operation: with a code of google.rpc.Code, words, and
+mostly an ErrorInfo with a reason (https://google.aip.dev/193).
 """
 
 import http.client
@@ -86,8 +86,8 @@ def translate(error: Exception, about: str, project: str) -> KitError:
         what, fix = f"this machine's clock is wrong: {words}", CLOCK
     elif CERTIFICATE.search(str(error)):
         what = f"a certificate between here and Google Cloud is not trusted: {words}"
-        names = ("REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH")
-        fix = f"for a proxy that opens TLS, set {', '.join(names)} to its .pem; then restart the kernel"
+        names = ("REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS")
+        fix = f"for a proxy that opens TLS, set {' and '.join(names)} to its .pem; then restart the kernel"
     elif isinstance(error, auth.RefreshError | auth.OAuthError | auth.UserAccessTokenError):
         what = f"the credentials have expired or were withdrawn: {words}"
     else:

@@ -1,8 +1,8 @@
 """Requests to Google Cloud: as one user, in one project; what fails is a `GcpError`.
 
-All services but one are reached over REST by the discovery client: one package has the documents of all
-eight, checks a request by them, and a new service needs no new dependency. Clusters and node pools are
-messages of google-cloud-container: they are deep, and its classes refuse a field that does not exist.
+All services but one are reached by the discovery client: one package has the documents of all eight, checks
+a request by them, and a new service needs no new dependency. Clusters and node pools are messages of
+google-cloud-container, over its REST transport: they are deep, and it refuses a field that does not exist.
 
 google-auth finds the credentials. The variables ``CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER`` and its like
 lead elsewhere, as with gcloud; at an address with ``http://`` nobody signs in.
@@ -22,6 +22,7 @@ from urllib.parse import urljoin, urlsplit
 import google.auth
 import google.auth.exceptions as auth
 import httplib2
+from google.auth.credentials import AnonymousCredentials
 from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
 from googleapiclient.http import BatchHttpRequest
@@ -190,15 +191,12 @@ class GcpSession:
     def _clusters(self) -> "ClusterManagerClient":
         from google.cloud import container_v1  # takes a quarter of a second
 
-        override = urlsplit(endpoint("container"))
-        if override.scheme == "http":
-            import grpc
-
-            transport = container_v1.ClusterManagerClient.get_transport_class("grpc")
-            channel = grpc.insecure_channel(override.netloc)
-            return container_v1.ClusterManagerClient(transport=transport(channel=channel))
-        options = {"api_endpoint": override.netloc} if override.netloc else None
-        return container_v1.ClusterManagerClient(credentials=self.credentials, client_options=options)
+        transport = container_v1.ClusterManagerClient.get_transport_class("rest")
+        address = endpoint("container").rstrip("/")
+        signed = AnonymousCredentials() if address.startswith("http:") else self.credentials
+        return container_v1.ClusterManagerClient(
+            transport=transport(host=address or transport.DEFAULT_HOST, credentials=signed)
+        )
 
     def _collection(self, service: str, path: str) -> Any:
         with self._lock:
