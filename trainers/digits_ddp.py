@@ -270,8 +270,7 @@ def main(argv: list[str] | None = None) -> None:
     if settings.simulated_ms_per_image:
         import simulated_accelerator  # lies beside this file
 
-        simulated_accelerator.simulate(model, settings.simulated_ms_per_image)
-        emit("simulated_accelerator", ms_per_image=settings.simulated_ms_per_image)
+        simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))

@@ -317,8 +317,7 @@ def main(argv: list[str] | None = None) -> None:
     if settings.simulated_ms_per_image:
         import simulated_accelerator  # lies beside this file
 
-        simulated_accelerator.simulate(model, settings.simulated_ms_per_image)
-        emit("simulated_accelerator", ms_per_image=settings.simulated_ms_per_image)
+        simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
     compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
     model = torch.compile(model) if compiled else model
     low = settings.bf16 and has_bf16(device)

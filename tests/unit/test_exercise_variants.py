@@ -1,10 +1,13 @@
 """Answers that are right, or wrong, in an unusual way."""
 
 import os
+import sys
 
 import pytest
 
 import kitlib as kit
+from kitlib.display.progress import Progress
+from trainyard_kit.exercises import apart
 from trainyard_kit.exercises.checks.dataset import Entries
 
 from .exercise_answers import EXPOSED, OPTIMIZER, RESUME
@@ -22,7 +25,20 @@ RIGHT = [
 WRONG = [
     ("08", ELASTIC, 'state["step"] = step', 'state["step"] = rank or step', "rank 0 may be the one"),
     ("15", EXPOSED, "return total", "return int(total)", "should be"),
-    ("14", RESUME, " set_state_dict(", " (lambda *_, **__: 0)(", "learning rate"),
+    ("14", RESUME, " set_state_dict(", " (lambda *_, **__: 0)(", "the learning rate is 0.05, and was 0.02"),
+    ("14", RESUME, '{"model": weights', '{"weights": weights', "the checkpoint has no weights.0.weight"),
+    ("14", RESUME, 'return state["step"]', "return", "returns None where step 3 comes next: return it"),
+    ("04", DATASET, " / 255", " / 256", "no byte divided by 255"),
+    ("04", DATASET, " / 255", " / 127.5 - 1", "the smallest value is"),
+    ("04", DATASET, ".float() / 255", ".float() // 255", "every value is 0"),
+    ("04", DATASET, "enumerate(folders)", "enumerate(folders, 1)", "count the folders from 0"),
+    ("04", DATASET, "/ 255, label", "/ 255, int(label > 2)", "several classes have one label"),
+    ("04", DATASET, "/ 255, label", "/ 255, torch.tensor([label])", "should be an int"),
+    ("10", OPTIMIZER, "lr=0.05", "lr=0.5", "steps are too large: lr is 0.5, and 0.0"),
+    ("10", OPTIMIZER, "lr=0.05", "lr=50.0", "steps are too large: lr is 50"),
+    ("10", OPTIMIZER, "lr=0.05", "lr=0.05, maximize=True", "maximize=True climbs"),
+    ("10", OPTIMIZER, "lr=0.05", "lr=0.05, weight_decay=1", "weight_decay pulls"),
+    ("10", OPTIMIZER, "SGD(parameters, lr=0.05)", "LBFGS(parameters)", "it raises TypeError: LBFGS.step()"),
     ("06", FINISH, "return correct", "return torch.tensor([7.0])", "should return"),
     ("06", FINISH, "return correct", "return correct * 0 + 7.0", "should return"),
     ("06", FINISH, "model.module.state_dict()", "torch.nn.Linear(2, 1).state_dict()", "other values"),
@@ -39,6 +55,60 @@ def test_an_answer_may_be_right_in_an_unusual_way(notebook, solution, old, new):
 def test_an_answer_that_is_wrong_in_an_unusual_way_is_told_why(notebook, solution, old, new, advice):
     found = rows(notebook, solution.replace(old, new))
     assert any(advice in row.advice for row in found if row.right is False), found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "advice"),
+    [
+        ("self.items[index]", "self.items[max(0, index - 1)]", "use its index"),
+        (" / 255", " / 255 * 0.5", "no byte divided by 255"),
+    ],
+)
+def test_what_follows_from_a_mistake_is_not_called_one_of_its_own(old, new, advice):
+    wrong_rows = [row for row in rows("04", DATASET.replace(old, new)) if row.right is False]
+    assert [advice in row.advice for row in wrong_rows] == [True], wrong_rows
+
+
+def interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("place", "notebook", "answer"),
+    [
+        ("trainyard_kit.exercises.apart.run", "12", CONFUSION),
+        ("trainyard_kit.exercises.checks.ddp.train", "05", None),
+    ],
+)
+def test_an_interrupt_is_one_line_and_not_the_kits_own_frames(place, notebook, answer, monkeypatch, tmp_path):
+    monkeypatch.setattr(place, interrupt)
+    program = tmp_path / "program.py"
+    program.write_text("print()")
+    written = {"confusion": cell(answer, monkeypatch)["confusion"]} if answer else {"program": program}
+    with pytest.raises(KeyboardInterrupt) as caught:
+        kit.check(notebook, **written)
+    (line,) = caught.value._render_traceback_()
+    assert line.splitlines()[0] == "Interrupted: the check was interrupted, and nothing is judged"
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_line_moves_while_an_answer_is_judged_where_it_can_be_replaced(in_place, monkeypatch, tmp_path):
+    shown = []
+    line = type("Line", (Progress,), {"in_place": in_place, "show": lambda _, text: shown.append(text)})
+    monkeypatch.setattr(apart, "progress", line)
+    monkeypatch.setattr(apart, "TICK", 0.1)
+    done = tmp_path / "done"
+    program = f"import pathlib, time; pathlib.Path({str(done)!r}).touch(); time.sleep(1)"
+    with apart.checking("training") as show:
+        ended, _ = apart.run(
+            [sys.executable, "-c", program],
+            seconds=20,
+            folder=str(tmp_path),
+            on_tick=show(lambda: f"{int(done.exists())} of 1 files"),
+        )
+    assert ended == 0
+    assert (shown[0], shown[-1]) == ("training", "training")
+    assert any(text.startswith("1 of 1 files, ") for text in shown) == in_place
 
 
 def test_modules_of_other_cells_and_what_a_definition_uses_of_its_own_are_there(monkeypatch):

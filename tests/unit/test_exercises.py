@@ -137,7 +137,7 @@ WRONG = [
     ),
     ("10", "torch.optim.SGD(parameters, lr=0.05)", "None", "an optimizer of PyTorch", "returns None"),
     ("10", "lr=0.05", "lr=0.5, momentum=0.9", "8 updates old", "momentum"),
-    ("10", "lr=0.05", "lr=0.0001", "fresh gradients", "too low"),
+    ("10", "lr=0.05", "lr=0.0001", "fresh gradients", "steps are too small"),
     ("10", "SGD(parameters", "SGD(list(parameters)[:1]", "all of them", "exactly these"),
     ("12", "matrix[label][prediction]", "matrix[prediction][label]", "rows are the truth", "transposed"),
     (

@@ -49,7 +49,7 @@ def test_a_batch_that_is_divided_follows_amdahls_law_less_the_network():
     speed = StepTimes(STRONG)
     assert speed.simulated
     assert speed.not_divided == pytest.approx(0.02)
-    assert [speed.network(answer) for answer in STRONG] == pytest.approx([0, 0.01, 0.03])
+    assert [speed.rest(answer) for answer in STRONG] == pytest.approx([0, 0.01, 0.03])
     assert [speed.speed_up(answer) for answer in STRONG] == pytest.approx([1, 0.42 / 0.23, 0.42 / 0.15])
     # Amdahl: 1 / (s + (1 - s) / n) with s = 20 / 420.
     amdahl = [1 / (20 / 420 + 400 / 420 / n) / n for n in (1, 2, 4)]
@@ -60,15 +60,52 @@ def test_batches_that_grow_with_the_workers_lose_to_the_network_alone():
     speed = StepTimes(WEAK)
     assert speed.amdahl(WEAK[1]) == pytest.approx(1)
     assert speed.efficiency(WEAK[1]) == pytest.approx(0.42 / 0.45)
-    assert speed.network(WEAK[1]) == pytest.approx(0.03)
+    assert speed.rest(WEAK[1]) == pytest.approx(0.03)
 
 
 def test_it_shows_a_row_for_each_run_and_without_a_simulation_nothing_that_is_not_measured():
-    assert "4        16               150.0      426.7     2.8       70            100.0" in repr(
-        StepTimes(STRONG)
-    )
+    row = "4        16               150.0      426.7     2.8       70            100.0"
+    assert row in repr(StepTimes(STRONG))
     assert StepTimes(STRONG).table()[0]["efficiency %"] == 100
     raw = StepTimes((StepTime(1, 64, 0.01), StepTime(4, 16, 0.02)))
-    assert "network ms" not in raw.table().columns
+    assert "rest ms" not in raw.table().columns
     assert plot_speed_up(raw).words == "Speed-up, cpu: 1.00 with 1, 0.50 with 4"
     assert plot_speed_up(StepTimes(STRONG)).words.startswith("Speed-up, simulated accelerator: 1.00 with 1")
+
+
+def computing(rank, *, cpu_ms, cores, machine, workers=4):
+    fields = {"ms_per_image": 1, "cpu_ms": cpu_ms, "cores": cores, "machine": machine}
+    return Event("simulated_accelerator", 1.0, rank, workers, fields)
+
+
+def test_ranks_of_one_machine_share_its_cores_and_those_of_another_do_not():
+    logged = events(4, 1.0, 1.2, ms=1)
+    shared = [computing(rank, cpu_ms=60, cores=2, machine="a") for rank in range(4)]
+    assert step_time(logged + shared, run="x").real == pytest.approx(4 * 0.060 / 2)
+    apart = [computing(rank, cpu_ms=60, cores=2, machine=f"{rank}") for rank in range(4)]
+    assert step_time(logged + apart, run="x").real == pytest.approx(0.060 / 2)
+    later = [*shared, computing(0, cpu_ms=20, cores=2, machine="a")]
+    assert step_time(logged + later, run="x").real == pytest.approx((20 + 3 * 60) / 2000)
+    assert step_time(logged, run="x").real is None
+
+
+def test_real_computing_beyond_the_simulated_time_is_called_cores_and_no_network():
+    # 25 ms are simulated; four ranks really compute 120 ms of a step on the two cores that they share.
+    first = StepTime(1, 256, 0.12, 0.1, real=0.03, cores=2)
+    four = StepTime(4, 64, 0.2, 0.025, real=0.12, cores=2)
+    speed = StepTimes((first, four))
+    assert speed.waiting_for_cores(first) == 0
+    assert speed.waiting_for_cores(four) == pytest.approx(0.12 - 0.025 - 0.02)
+    assert speed.rest(four) == pytest.approx(0.2 - 0.12)
+    assert "really computes for 120 ms on all 2 cores" in repr(speed)
+    assert "25 ms simulated" in speed._repr_html_()
+
+
+def test_enough_cores_are_not_mentioned():
+    first, four = (
+        StepTime(1, 256, 0.12, 0.1, real=0.03, cores=2),
+        StepTime(4, 64, 0.05, 0.025, real=0.02, cores=64),
+    )
+    speed = StepTimes((first, four))
+    assert speed.waiting_for_cores(four) == 0
+    assert "cores of" not in repr(speed)

@@ -205,7 +205,8 @@ def test_a_simulated_accelerator_takes_time_for_each_image_of_the_local_batch_an
         for published in (r"Train Epoch: 1 \[0/1437 \(0%\)\]\tLoss: \d\.\d{6}", tested):
             assert sum(re.fullmatch(published, line) is not None for line in lines) == ranks
     said = of_kind(runs[2, 2], "simulated_accelerator")
-    assert [event["ms_per_image"] for event in said] == [2, 2]
+    assert {event["ms_per_image"] for event in said} == {2}
+    assert {event["rank"] for event in said if event.get("cpu_ms", 0) > 0 and event["cores"]} == {0, 1}
     assert not of_kind(runs[1, 0], "simulated_accelerator")
     for ranks in (1, 2):  # 23 steps of 64 images in all, less those that the last one lacks
         assert min(event["seconds"] for event in of_kind(runs[ranks, 2], "epoch")) >= 1437 / ranks * 0.002

@@ -2,11 +2,14 @@
 
 A step's time is the median, which a few slow steps do not move. With a simulated accelerator, the computing
 time of a rank's batch is known. What the smallest run takes beyond it is not divided among workers (Amdahl,
-1967); what a larger run takes beyond both is the network's share.
+1967). The ranks of a machine share its cores: what they really compute, divided by the cores, is the least
+that a step takes there, and where that exceeds the simulated time, the difference is waiting for cores. What
+is then left of a step is a residual, not a measurement: exchanging gradients, and waiting for each other.
 """
 
 import statistics
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -25,6 +28,9 @@ class StepTime:
         seconds: From one step to the next.
         computing: Seconds that a simulated accelerator takes for ``batch_size`` images; None without one.
         device: Of rank 0: ``cpu``, ``cuda:0``.
+        real: Seconds that the ranks of one machine really compute in a step, divided by its cores; None if
+            they logged no ``cpu_ms``.
+        cores: Of that machine; 0 if unknown.
     """
 
     workers: int
@@ -32,6 +38,8 @@ class StepTime:
     seconds: float
     computing: float | None = None
     device: str = "cpu"
+    real: float | None = None
+    cores: int = 0
 
     @property
     def images_per_s(self) -> float:
@@ -41,6 +49,7 @@ class StepTime:
 
 def step_time(events: Iterable[Event], *, run: str) -> StepTime:
     """Measure a run's steps by the ``step`` events of rank 0; pauses between epochs do not count."""
+    events = list(events)
     of_rank_0 = [event for event in events if event.rank == 0]
     rows = ((event, whole_number(event.fields.get("step"))) for event in of_rank_0 if event.event == "step")
     steps = sorted(((row, step) for row, step in rows if step is not None), key=lambda row: row[0].time)
@@ -65,7 +74,26 @@ def step_time(events: Iterable[Event], *, run: str) -> StepTime:
     rates = [rate for rate in reported if rate is not None]
     computing = rates[0] * batch_size / 1000 if rates else None
     device = str(start.fields.get("device", "cpu"))
-    return StepTime(start.world_size, batch_size, statistics.median(gaps), computing, device)
+    seconds = statistics.median(gaps)
+    return StepTime(start.world_size, batch_size, seconds, computing, device, *_real_computing(events))
+
+
+def _real_computing(events: Sequence[Event]) -> tuple[float | None, int]:
+    """Return the seconds of a step that the busiest machine's cores need for its ranks, and its cores."""
+    newest = {
+        event.rank: (cpu_ms, cores, str(event.fields.get("machine") or event.rank))
+        for event in events
+        if event.event == "simulated_accelerator"
+        if (cpu_ms := finite_figure(event.fields.get("cpu_ms"))) is not None
+        and (cores := whole_number(event.fields.get("cores")))
+    }
+    needed: Counter[str] = Counter()
+    for cpu_ms, cores, machine in newest.values():
+        needed[machine] += cpu_ms / 1000 / cores
+    if not needed:
+        return None, 0
+    busiest = max(needed, key=needed.__getitem__)
+    return needed[busiest], next(cores for _, cores, machine in newest.values() if machine == busiest)
 
 
 @dataclass(frozen=True)
@@ -102,9 +130,30 @@ class StepTimes:
         step = (time.computing or 0.0) + self.not_divided
         return time.batch_size / step / (self.first.batch_size / self.first.seconds)
 
-    def network(self, time: StepTime) -> float:
-        """Return the seconds of a step that are left: exchanging gradients, and waiting for each other."""
-        return max(0.0, time.seconds - (time.computing or 0.0) - self.not_divided)
+    def waiting_for_cores(self, time: StepTime) -> float:
+        """Return the seconds of a step by which real computing on shared cores exceeds the simulated one."""
+        if time.real is None or time is self.first:
+            return 0.0
+        known = (time.computing or 0.0) + self.not_divided
+        return max(0.0, min(time.real, time.seconds) - known)
+
+    def rest(self, time: StepTime) -> float:
+        """Return the seconds of a step that are left, a residual: exchanging gradients, and waiting."""
+        known = (time.computing or 0.0) + self.not_divided + self.waiting_for_cores(time)
+        return max(0.0, time.seconds - known)
+
+    def too_few_cores(self) -> str:
+        """Explain in a sentence which runs measure cores in place of the accelerator; empty if none does."""
+        short = [time for time in self.times if (time.real or 0.0) > (time.computing or 0.0) > 0]
+        if not short:
+            return ""
+        time = max(short, key=lambda time: time.real or 0.0)
+        real, simulated = 1000 * (time.real or 0.0), 1000 * (time.computing or 0.0)
+        return (
+            f"With {time.workers} workers a step really computes for {real:.0f} ms on all {time.cores} cores "
+            f"of a machine, longer than the {simulated:.0f} ms simulated: the ranks wait for cores, which "
+            "accelerators of their own would not."
+        )
 
     def table(self) -> Table:
         """Tabulate it, a row for each run."""
@@ -117,11 +166,18 @@ class StepTimes:
             "efficiency %",
         )
         if self.simulated:
-            columns += ("computing ms", "not divided ms", "network ms", "efficiency % by Amdahl")
+            columns += (
+                "computing ms",
+                "really ms",
+                "not divided ms",
+                "cores ms",
+                "rest ms",
+                "efficiency % by Amdahl",
+            )
         return Table(columns, [self._row(time) for time in self.times])
 
-    def _row(self, time: StepTime) -> tuple[float, ...]:
-        row: tuple[float, ...] = (
+    def _row(self, time: StepTime) -> tuple[float | str, ...]:
+        row: tuple[float | str, ...] = (
             time.workers,
             time.batch_size,
             round(time.seconds * 1e3, 1),
@@ -129,12 +185,19 @@ class StepTimes:
         )
         row += (round(self.speed_up(time), 2), round(100 * self.efficiency(time)))
         if self.simulated:
-            parts = (time.computing or 0.0, self.not_divided, self.network(time))
-            row += (*(round(part * 1e3, 1) for part in parts), round(100 * self.amdahl(time)))
+            real = "-" if time.real is None else round(time.real * 1e3, 1)
+            parts = (self.not_divided, self.waiting_for_cores(time), self.rest(time))
+            row += (
+                round((time.computing or 0.0) * 1e3, 1),
+                real,
+                *(round(part * 1e3, 1) for part in parts),
+                round(100 * self.amdahl(time)),
+            )
         return row
 
     def __repr__(self) -> str:
-        return repr(self.table())
+        return "\n".join(filter(None, (repr(self.table()), self.too_few_cores())))
 
     def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
+        note = self.too_few_cores()
+        return self.table()._repr_html_() + (f"<p>{note}</p>" if note else "")

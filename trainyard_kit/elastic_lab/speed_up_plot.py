@@ -12,7 +12,8 @@ from trainyard_kit.elastic_lab.speed_up import StepTimes
 LOOKS = (  # label, colour, hatching: told apart without colours as well
     ("computing (simulated)", THEME.lines[0], None),
     ("not divided", THEME.lines[7], "...."),
-    ("network and waiting", THEME.lines[1], "////"),
+    ("waiting for cores", THEME.lines[2], "xxxx"),
+    ("the rest: exchange, waiting", THEME.lines[1], "////"),
 )
 
 
@@ -40,7 +41,8 @@ def _draw_parts(axes: Axes, speed_up: StepTimes, names: Sequence[str]) -> None:
         parts = (
             [time.computing or 0.0 for time in times],
             [speed_up.not_divided] * len(times),
-            [speed_up.network(time) for time in times],
+            [speed_up.waiting_for_cores(time) for time in times],
+            [speed_up.rest(time) for time in times],
         )
         below = [0.0] * len(times)
         for (label, colour, hatch), seconds in zip(LOOKS, parts, strict=True):
@@ -48,7 +50,7 @@ def _draw_parts(axes: Axes, speed_up: StepTimes, names: Sequence[str]) -> None:
             look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": THEME.ground, "width": 0.6}
             axes.bar(names, heights, bottom=below, label=label, **look)
             below = [base + height for base, height in zip(below, heights, strict=True)]
-        axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=3)
+        axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), ncols=2)
     axes.set_ylabel("ms")
 
 
@@ -58,9 +60,7 @@ def _draw_efficiency(axes: Axes, speed_up: StepTimes, names: Sequence[str]) -> N
     if speed_up.simulated:
         predicted = [100 * speed_up.amdahl(time) for time in speed_up.times]
         axes.plot(names, predicted, color=THEME.lines[1], linestyle="--", marker="s", label="by Amdahl's law")
-        axes.fill_between(
-            names, measured, predicted, color=THEME.lines[1], alpha=0.2, label="network's share"
-        )
+        axes.fill_between(names, measured, predicted, color=THEME.lines[1], alpha=0.2, label="lost beyond it")
     axes.plot(names, measured, color=THEME.lines[0], marker="o", label="measured")
     for name, percent, time in zip(names, measured, speed_up.times, strict=True):
         speed = f"×{speed_up.speed_up(time):.2f}"

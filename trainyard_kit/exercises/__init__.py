@@ -9,7 +9,7 @@ Nothing is compared with the text of a solution. Task, hints and solution are in
 
 import importlib
 
-from kitlib.errors import BadInput
+from kitlib.errors import BadInput, Interrupted
 from trainyard_kit.exercises import apart
 from trainyard_kit.exercises.checklist import UNTOUCHED, Checklist, Exercise
 
@@ -47,6 +47,7 @@ def check(notebook: str, **written: object) -> Checklist:
 
     Raises:
         BadInput: The notebook has no exercise of this kind, or the exercise takes something else.
+        Interrupted: The check was interrupted; what it had started has ended.
 
     Example:
         >>> check("12", confusion=confusion)
@@ -67,9 +68,16 @@ def check(notebook: str, **written: object) -> Checklist:
         )
     if exercise.stub is not None and exercise.stub in written.values():
         return exercise.none_right(UNTOUCHED)
-    if exercise.seconds:
-        return apart.judge(exercise, written)
-    return Checklist(tuple(exercise.rows(written)))
+    try:
+        if exercise.seconds:
+            return apart.judge(exercise, written)
+        return Checklist(tuple(exercise.rows(written)))
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            "the check was interrupted, and nothing is judged",
+            about=f'kit.check("{notebook}")',
+            fix="run the cell again",
+        ) from error
 
 
 def load(notebook: str) -> Exercise:

@@ -22,8 +22,9 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -43,6 +44,7 @@ from trainyard_kit.exercises.checklist import (
 HERE = Path(__file__).resolve().parent
 LEARNER = "learner"
 WAITING = 6
+TICK = 0.5  # seconds between two states of the line
 
 
 def judge(exercise: Exercise, written: Mapping[str, object]) -> Checklist:
@@ -61,9 +63,12 @@ def judge(exercise: Exercise, written: Mapping[str, object]) -> Checklist:
         results.touch()
         words = [module, str(source), str(results), json.dumps(by_name)]
         command = [sys.executable, "-m", "trainyard_kit.exercises.apart", *words]
-        with progress("kit.check") as line:
-            line.update(f"making {len(names)} checks in a process of their own")
-            ended, output = run(command, seconds=exercise.seconds, folder=folder)
+        with checking(f"making {len(names)} checks in a process of their own") as show:
+
+            def count() -> str:
+                return f"{len(results.read_bytes().splitlines())} of {len(names)} checks are made"
+
+            ended, output = run(command, seconds=exercise.seconds, folder=folder, on_tick=show(count))
         rows = [Finding(**json.loads(line)) for line in results.read_text(encoding="utf-8").splitlines()]
     if len(rows) < len(names):
         lost = Finding(names[len(rows)], False, _why(ended, output, exercise))
@@ -71,7 +76,36 @@ def judge(exercise: Exercise, written: Mapping[str, object]) -> Checklist:
     return Checklist(tuple(rows))
 
 
-def run(command: Sequence[str], *, seconds: float, folder: str, **environment: str) -> tuple[int | None, str]:
+@contextlib.contextmanager
+def checking(title: str) -> Iterator[Callable[[Callable[[], str]], Callable[[], None] | None]]:
+    """Show a line that moves while an answer is judged: what is done, and for how long it has been going on.
+
+    Yields:
+        A function that takes one which describes what is done, and returns what to call each `TICK`; None
+        where a line cannot be replaced, as in a log. At the end the line is the title again.
+    """
+    began = time.monotonic()
+    with progress("kit.check") as line:
+        line.update(title)
+
+        def show(describe_done: Callable[[], str]) -> Callable[[], None] | None:
+            def tick() -> None:
+                line.update(f"{describe_done()}, {time.monotonic() - began:.0f} s")
+
+            return tick if line.in_place else None
+
+        yield show
+        line.update(title)
+
+
+def run(
+    command: Sequence[str],
+    *,
+    seconds: float,
+    folder: str,
+    on_tick: Callable[[], None] | None = None,
+    **environment: str,
+) -> tuple[int | None, str]:
     """Run a command that may compute for some seconds; kill it and all its children at the end.
 
     What it computes is counted in CPU seconds, so that a busy machine makes nobody's answer wrong; a process
@@ -92,15 +126,25 @@ def run(command: Sequence[str], *, seconds: float, folder: str, **environment: s
             with contextlib.suppress(ProcessLookupError):  # it has ended
                 limits = math.ceil(seconds), math.ceil(seconds) + 1
                 resource.prlimit(process.pid, resource.RLIMIT_CPU, limits)
-            ended = process.wait(WAITING * seconds)
-        except subprocess.TimeoutExpired:
-            ended = None
+            ended = _wait(process, WAITING * seconds, on_tick)
         finally:
             with contextlib.suppress(ProcessLookupError):  # all of them have ended
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     ended = None if ended == -signal.SIGXCPU else ended
     return ended, log.read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float, on_tick: Callable[[], None] | None) -> int | None:
+    """Wait for a process and call ``on_tick`` meanwhile; None if it has not ended by then."""
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        try:
+            return process.wait(min(TICK, left) if on_tick else left)
+        except subprocess.TimeoutExpired:
+            if on_tick:
+                on_tick()
+    return None
 
 
 def _cell_of(written: Mapping[str, object]) -> tuple[str, dict[str, str]]:

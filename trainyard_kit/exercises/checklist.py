@@ -165,6 +165,8 @@ def _make(check: ExerciseCheck, written: Mapping[str, object]) -> Finding:
 def explain(error: BaseException) -> str:
     """Describe an exception in a line: its type, its words, and the line of the cell that raised it."""
     words = traceback.format_exception_only(error)[-1].strip()
+    if "Traceback (most recent call last)" in words:  # of another process: what it says last
+        words = words.splitlines()[-1].strip()
     if isinstance(error, SyntaxError) and error.lineno:
         return f"{words} (line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == CELL]

@@ -12,6 +12,8 @@ from typing import Any
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 
 CLASSES, IN_EACH, SIDE = ("ant", "bee", "cat", "dog", "elk"), (3, 2, 4, 1, 2), 8
+GREY = 20  # of the first picture; the second has twice as much, and so on
+ONCE = "each picture comes once"
 STUB = """
 class Pictures(Dataset):
     def __init__(self, root):
@@ -37,7 +39,9 @@ def folder() -> Path:
         (root / name).mkdir()
         for index in range(count):
             number += 1
-            Image.fromarray(numpy.full((SIDE, SIDE), 20 * number, "uint8")).save(root / name / f"{index}.png")
+            Image.fromarray(numpy.full((SIDE, SIDE), GREY * number, "uint8")).save(
+                root / name / f"{index}.png"
+            )
     return root
 
 
@@ -79,38 +83,71 @@ def item(dataset):
 def picture(dataset):
     import torch
 
-    pixels = made(dataset)[sum(IN_EACH) - 1][0]
+    first_item = made(dataset)[sum(IN_EACH) - 1]
+    pixels = first_item[0]
+    if not isinstance(pixels, torch.Tensor) and isinstance(first_item[1], torch.Tensor):
+        raise NotYet("the label comes first: return the picture, then the label")
     if not isinstance(pixels, torch.Tensor):
         raise NotYet(f"the picture is a {type(pixels).__name__}, and should be a torch.Tensor")
     if pixels.dtype != torch.float32:
         raise NotYet(f"the picture's type is {pixels.dtype}, and should be torch.float32")
     if tuple(pixels.shape) != (1, SIDE, SIDE):
         raise NotYet(f"the picture's shape is {tuple(pixels.shape)}, and should be channels × rows × columns")
-    if not 0 <= float(pixels.min()) <= float(pixels.max()) <= 1:
-        raise NotYet(f"the largest value is {float(pixels.max()):g}: divide bytes by 255")
+    for index in range(sum(IN_EACH)):
+        _in_range(made(dataset)[index][0])
 
 
-@EXERCISE.check("each picture comes once")
+def _in_range(pixels) -> None:
+    """Check that a picture of one grey has a byte's value divided by 255."""
+    low, high = float(pixels.min()), float(pixels.max())
+    if high > 1:
+        raise NotYet(f"the largest value is {high:g}: divide bytes by 255")
+    if low < 0:
+        raise NotYet(f"the smallest value is {low:g}: black is 0 and white is 1, so only divide bytes by 255")
+    if high == 0:
+        raise NotYet("every value is 0: divide by / and not by //, after the bytes have become floats")
+    if abs(high * 255 / GREY - round(high * 255 / GREY)) > 0.01 or high * 255 > GREY * sum(IN_EACH) + 1:
+        raise NotYet(f"a value is {high:.4g}, which is no byte divided by 255, and by nothing else")
+
+
+@EXERCISE.check(ONCE)
 def each_once(dataset):
     if len(set(greys(made(dataset)))) != sum(IN_EACH):
         raise NotYet("some pictures come twice and others never: __getitem__ has to use its index")
 
 
-@EXERCISE.check("labels count the classes from 0, in the alphabet's order")
+@EXERCISE.check("labels count the classes from 0, in the alphabet's order", after=ONCE)
 def labels(dataset):
     by_index = {}
     for index in range(sum(IN_EACH)):
         grey, label = round(float(made(dataset)[index][0].max()) * 255), made(dataset)[index][1]
         try:
-            if isinstance(label, bool):
+            if isinstance(label, bool) or getattr(label, "ndim", 0):
                 raise TypeError
-            by_index[grey // 20] = operator.index(label)  # of NumPy and of torch, too
+            by_index[grey // GREY] = operator.index(label)  # of NumPy and of torch, too
         except TypeError:
             words = f"a label is {describe(label)}, and should be an int: the number of its class"
             raise NotYet(words) from None
     expected = [label for label, count in enumerate(IN_EACH) for _ in range(count)]
-    if [by_index.get(number) for number in range(1, sum(IN_EACH) + 1)] != expected:
-        raise NotYet(f"the labels of {', '.join(CLASSES)} should be 0, 1, 2 …: sort the folders")
+    by_picture = [by_index.get(number) for number in range(1, sum(IN_EACH) + 1)]
+    if by_picture != expected:
+        raise NotYet(_advise_labels(by_picture))
+
+
+def _advise_labels(by_picture: list[int | None]) -> str:
+    """Advise on labels that are not 0, 1, 2 … for the classes in the alphabet's order."""
+    names = [name for name, count in zip(CLASSES, IN_EACH, strict=True) for _ in range(count)]
+    by_class = {name: sorted({label for of, label in zip(names, by_picture, strict=True) if of == name})
+                for name in CLASSES}  # fmt: skip
+    shown = ", ".join(f"{name} {'/'.join(map(str, labels))}" for name, labels in by_class.items())
+    if any(len(labels) > 1 for labels in by_class.values()):
+        return f"pictures of one class have several labels ({shown}): the label is the number of the folder"
+    numbers = [labels[0] for labels in by_class.values()]
+    if len(set(numbers)) < len(numbers):
+        return f"several classes have one label ({shown}): give each folder a number of its own"
+    if sorted(numbers) != list(range(len(numbers))):
+        return f"the labels are {shown}: count the folders from 0, without a gap, as enumerate does"
+    return f"the labels are {shown}, and should be 0, 1, 2 …: sort the folders"
 
 
 class Entries(list[Any]):

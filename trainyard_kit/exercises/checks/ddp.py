@@ -12,11 +12,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from kitlib import config
-from kitlib.display.progress import progress
 from trainyard_kit.exercises import apart
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 
 RANKS, EPOCHS, BATCH, SECONDS = 2, 2, 64, 40
+STEPS = EPOCHS * 23  # of 64 of the 1,437 images
 STUB = config.DATA / "notebooks" / "scripts" / "digits_todo.py"
 EXERCISE = Exercise("program")
 
@@ -54,9 +54,10 @@ def train(source: str) -> tuple[RankRecord, ...]:
         torchrun = [sys.executable, "-m", "torch.distributed.run", *flags]
         recorder = str(apart.HERE / "ddp_recorder.py")
         words = [recorder, folder, str(program), f"--epochs={EPOCHS}", f"--global-batch-size={BATCH}"]
-        with progress("kit.check") as line:
-            line.update(f"training {EPOCHS} epochs on {RANKS} ranks of torchrun")
-            ended, _ = apart.run([*torchrun, *words], seconds=SECONDS, folder=folder, OMP_NUM_THREADS="1")
+        with apart.checking(f"training {EPOCHS} epochs on {RANKS} ranks of torchrun") as show:
+            ended, _ = apart.run(
+                [*torchrun, *words], seconds=SECONDS, folder=folder, on_tick=show(lambda: _describe(folder))
+            )
         if errors := sorted(Path(folder).glob("error-*")):
             raise NotYet(errors[0].read_text())
         if ended is None:
@@ -68,6 +69,13 @@ def train(source: str) -> tuple[RankRecord, ...]:
         RankRecord(record["world_size"], tuple(record["images"]), record["steps"], tuple(record["weights"]))
         for record in records
     )
+
+
+def _describe(folder: str) -> str:
+    """Describe how far the training is, by the number of steps that rank 0 has taken."""
+    steps = Path(folder, "steps-0")
+    taken = steps.stat().st_size if steps.exists() else 0
+    return f"{taken} of about {STEPS} steps are trained" if taken else "torchrun starts two ranks"
 
 
 def ranks(program: object) -> tuple[RankRecord, ...]:

@@ -15,6 +15,10 @@ from kitlib import config
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 
 UPDATES, MINIBATCH, ACCURACY, STALE = 400, 50, 0.85, 8
+NOTABLE = 0.2  # of right answers: what another rate gains then is no chance
+FACTORS = (0.01, 0.1, 10, 100)  # of the learning rate, tried for advice
+MOMENTUM, DECAY = 0.5, 0.01  # from here on they are the cause to name
+FRESH = "it learns from fresh gradients"
 STUB = """
 def optimizer(parameters):
     return torch.optim.SGD(parameters, lr=0.5, momentum=0.9)
@@ -44,8 +48,18 @@ def network():
 
 
 @cache
-def accuracy(optimizer, staleness: int) -> float:
-    """Train on two servers with gradients of this staleness; return the share of right answers."""
+def accuracy(optimizer, staleness: int, factor: float = 1) -> float:
+    """Train on two servers with gradients of this staleness; return the share of right answers.
+
+    The learning rate is multiplied by ``factor``.
+    """
+
+    def scaled(parameters):
+        built = optimizer(parameters)
+        for group in built.param_groups:
+            group["lr"] = group["lr"] * factor
+        return built
+
     sys.path.append(str(config.DATA / "trainers"))
     import torch
     from parameter_server import shards
@@ -53,8 +67,7 @@ def accuracy(optimizer, staleness: int) -> float:
 
     model, (images, labels) = network(), digits()
     servers = [
-        Shard(groups, optimizer, grads_to_wait=1, staleness_bound=staleness)
-        for groups in shards.plan(model, 2)
+        Shard(groups, scaled, grads_to_wait=1, staleness_bound=staleness) for groups in shards.plan(model, 2)
     ]
     names = [name for name, _ in model.named_parameters()]
     older, generator = deque(maxlen=staleness + 1), torch.Generator().manual_seed(0)
@@ -104,20 +117,43 @@ def state(optimizer):
     built.load_state_dict(built.state_dict())
 
 
-@EXERCISE.check("it learns from fresh gradients")
+@EXERCISE.check(FRESH)
 def fresh(optimizer):
     measured = accuracy(optimizer, 0)
-    if measured < ACCURACY:
+    if not measured >= ACCURACY:
         raise NotYet(
-            f"{measured:.0%} are right after {UPDATES} updates, not {ACCURACY:.0%}: is the rate too low?"
+            f"{measured:.0%} are right after {UPDATES} updates, not {ACCURACY:.0%}: {_advise(optimizer, 0)}"
         )
 
 
-@EXERCISE.check(f"it learns from gradients that are {STALE} updates old")
+@EXERCISE.check(f"it learns from gradients that are {STALE} updates old", after=FRESH)
 def stale(optimizer):
     measured = accuracy(optimizer, STALE)
-    if measured < ACCURACY:
+    if not measured >= ACCURACY:
         raise NotYet(
             f"{measured:.0%} are right, and should be {ACCURACY:.0%}: workers repeat a step until they see "
-            "its effect, and momentum repeats it once more; make steps smaller, and leave momentum out"
+            f"its effect; {_advise(optimizer, STALE)}"
         )
+
+
+def _advise(optimizer, staleness: int) -> str:
+    """Advise on the optimizer's settings, by training with a smaller and with a larger rate."""
+    groups = optimizer(list(network().parameters())).param_groups
+    if any(group.get("maximize") for group in groups):
+        return "maximize=True climbs: leave it out"
+    if not all(group["lr"] > 0 for group in groups):
+        return "with this learning rate nothing is learnt: it should be above 0"
+    momentum = max(group.get("momentum") or 0 for group in groups)
+    if staleness and momentum >= MOMENTUM:
+        return f"momentum={momentum:g} repeats it once more: leave momentum out, and make steps smaller"
+    measured, factor = max((accuracy(optimizer, staleness, factor), factor) for factor in FACTORS)
+    if measured >= ACCURACY or measured > accuracy(optimizer, staleness) + NOTABLE:
+        rate, better = groups[0]["lr"], groups[0]["lr"] * factor
+        size = "large" if factor < 1 else "small"
+        return f"steps are too {size}: lr is {rate:g}, and {better:g} gives {measured:.0%}"
+    if any((group.get("weight_decay") or 0) >= DECAY for group in groups):
+        return "weight_decay pulls the weights to 0 faster than they learn: leave it out"
+    return (
+        f"no rate helps from {FACTORS[0]:g} to {FACTORS[-1]:g} times this one: "
+        "take another optimizer, such as torch.optim.SGD(parameters, lr=…)"
+    )

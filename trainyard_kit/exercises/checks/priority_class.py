@@ -1,5 +1,6 @@
 """11: a PriorityClass between two others. The API server judges it in a dry run; nothing is created."""
 
+from kitlib.errors import KitError
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 from trainyard_kit.exercises.manifests import check_kind, dry_run
 
@@ -24,8 +25,14 @@ def accepted(priority_class, cluster):
 
 @EXERCISE.check("its pods come before those of low, and after those of high")
 def between(priority_class, cluster):
-    low, high = (cluster.kube.get("PriorityClass", name)["value"] for name in ("low", "high"))
+    try:
+        low, high = (cluster.kube.get("PriorityClass", name)["value"] for name in ("low", "high"))
+    except KitError as error:
+        raise NotYet("the cluster has no classes low and high: run the cell that applies them") from error
     value = priority_class.get("value", 0)
+    if value in (low, high):
+        name = "low" if value == low else "high"
+        raise NotYet(f"value is {value}, as that of {name}, and should be between {low} and {high}")
     if not low < value < high:
         raise NotYet(f"value is {describe(value)}, and should be between {low} and {high}")
 

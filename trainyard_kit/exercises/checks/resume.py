@@ -23,6 +23,7 @@ from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, explai
 BEFORE, NOW, STEPS, SECONDS = 4, 2, 3, 30
 FIRST_RATE, LAST_RATE = 0.05, 0.02  # a schedule has changed it: no tensor, so loading alone leaves it out
 LEFT_ALONE = re.compile("[Tt]imed out|(?:closed|reset) by peer|gloo/transport")  # gloo, of one that left
+MISSING = re.compile(r"Missing key in checkpoint state_dict: (\S+?)\.?$")
 STUB = '''
 def resume(model, optimizer, folder):
     """Load the checkpoint of any number of ranks; return the step to go on with."""
@@ -83,6 +84,7 @@ def resumed(resume: Callable[..., Any], folder: Path) -> dict[str, Any]:
     kind = "step" if type(returned) is int else "other"
     state = {kind: returned if kind == "step" else describe(returned)}
     state |= {"weights": weights(model), "moments": moments(optimizer)}
+    state["rates"] = [float(group["lr"]) for group in optimizer.param_groups]
     step(model, optimizer, STEPS)
     return state | {"next": weights(model)}
 
@@ -116,6 +118,11 @@ def on_ranks(ranks: int, function: Callable[..., Any], folder: Path) -> list[dic
         process.join()
     errors = [result["error"] for result in outcomes if "error" in result]
     reasons = [error for error in errors if not LEFT_ALONE.search(error)]  # of the rank that left, if one did
+    if reasons and (missing := MISSING.search(reasons[0])):
+        raise NotYet(
+            f"the checkpoint has no {missing[1]}: its keys are model, optimizer and step, and below them the "
+            "names that get_state_dict(model, optimizer) returns"
+        )
     if reasons:
         raise NotYet(reasons[0])
     if errors or len(outcomes) < ranks:
@@ -166,6 +173,11 @@ def loads_weights(resume):
 def loads_moments(resume):
     before, now = run(resume)
     if not all(same(rank["moments"], before["moments"]) for rank in now):
+        if not any(rank["moments"] for rank in now):
+            raise NotYet(
+                "the optimizer has no moments: a new one has none to fill in, but get_state_dict makes them; "
+                "then load the key optimizer, and set it by set_state_dict"
+            )
         raise NotYet("Adam starts from zero: load the key optimizer as well, and set it by set_state_dict")
 
 
@@ -174,13 +186,25 @@ def returns_step(resume):
     for rank in run(resume)[1]:
         if rank.get("step") != STEPS:
             step = rank.get("step", rank.get("other"))
-            raise NotYet(f"it returns {step} where step {STEPS} comes next: load the key step, an int")
+            advice = (
+                "return it" if step == "None" else
+                "it is the number of the next step already" if step == STEPS + 1 else
+                "checkpoint.load puts it into the dict that it is given, under the key step"
+            )  # fmt: skip
+            raise NotYet(f"it returns {step} where step {STEPS} comes next: {advice}")
 
 
 @EXERCISE.check("the next step is that of a run without an interruption", last=True)
 def goes_on(resume):
     before, now = run(resume)
     if not all(same(rank["next"], before["next"]) for rank in now):
+        rates = sorted({rate for rank in now for rate in rank["rates"]})
+        if rates != [LAST_RATE]:
+            shown = ", ".join(f"{rate:g}" for rate in rates)
+            raise NotYet(
+                f"the learning rate is {shown}, and was {LAST_RATE:g}: it is no tensor, so loading alone "
+                "leaves it out; set_state_dict puts it back"
+            )
         raise NotYet(
-            "after the next step the weights differ: set_state_dict puts the learning rate back, too"
+            "after the next step the weights differ: put back what get_state_dict returned by set_state_dict"
         )
