@@ -19,7 +19,7 @@ from kitlib.errors import BadInput, KitError, LaunchRejected, Rejected, RunExist
 from kitlib.jobs.base import Job
 from kitlib.jobs.sources import required
 from kitlib.k8s import names, pods
-from kitlib.k8s.api_errors import launch_rejected
+from kitlib.k8s.api_errors import admission_hint, exceeds_quota, launch_rejected
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.job_kinds import KINDS
 from kitlib.k8s.manifests import Object, merge, title
@@ -45,8 +45,6 @@ _FIXES = {
     "must specify limits.cpu": "cpu=1 is the limit that this namespace's quota demands",
     "must specify requests.memory": 'memory="2Gi" is the request that this namespace\'s quota demands',
     "must specify requests.cpu": "cpu=1 is the request that this namespace's quota demands",
-    "maximum memory usage": 'memory="1Gi", or what the LimitRange allows: kubectl get limitrange -o yaml',
-    "maximum cpu usage": "cpu=1, or what the LimitRange allows: kubectl get limitrange -o yaml",
     "violates PodSecurity": "change what is named with job.patch(…), or use a namespace that allows it",
     "PriorityClass": "leave priority= out, or have the cluster's administrator create the class",
     "runtimeclass": "kubectl get runtimeclass lists what there is",
@@ -140,7 +138,9 @@ def references(part: object) -> Iterator[tuple[str, str, str]]:
             part = {name: json.loads(data[name]) for name in _TEMPLATES if name in data}
         for field, value in part.items():
             kind, key = _REFERENCES.get(field, ("", ""))
-            if kind and isinstance(value, Mapping) and not value.get("optional"):
+            if field == "imagePullSecrets":
+                yield from (("Secret", secret["name"], "") for secret in value or ())
+            elif kind and isinstance(value, Mapping) and not value.get("optional"):
                 if name := value.get(key) or value.get("name"):
                     yield kind, name, value.get("key", "")
             else:
@@ -161,6 +161,7 @@ def check_admission(
         BadInput: A quota has no room for all.
     """
     admitted: list[PodSample] = []
+    never: KitError | None = None
     for index, item in enumerate(objects):
         if index and _are_alike(objects[index - 1], item):
             admitted[-1] = PodSample(admitted[-1].pod, admitted[-1].count + 1, admitted[-1].plain)
@@ -182,9 +183,13 @@ def check_admission(
                     continue
                 if OVER_QUOTA not in error.what:
                     raise launch_error(error, job, objects, index, cluster=kube.cluster) from error
+                if exceeds_quota(error.what):
+                    never = launch_error(error, job, objects, index, cluster=kube.cluster)
                 answer = None
             admitted.append(PodSample(answer or sample.pod, sample.count))
     _check_quotas(kube, admitted, replaced, about=about)
+    if never is not None:  # a quota with scopes, or one that this user may not read
+        raise never
 
 
 def warn_of_policies(kube: Kube, job: Job, objects: Sequence[Object], *, about: str) -> None:
@@ -281,6 +286,7 @@ def launch_error(
         return LaunchRejected(what, about=f'{title(main)} in cluster "{cluster}"', fix=f"{install} brings it")
     fix = "fix what is named, in job.patch(…) or in the arguments; job.manifest() shows it all"
     fix = next((words for sign, words in _FIXES.items() if sign in error.what), fix)
+    fix = admission_hint(error.what) or fix
     if "cannot create resource" in error.what:
         fix = error.fix
     if "violates PodSecurity" in error.what and not job.security.restricted:

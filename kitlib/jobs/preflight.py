@@ -13,6 +13,7 @@ from kitlib.clusters.trainer_image import BUILDER
 from kitlib.errors import KitError, Rejected
 from kitlib.jobs.checks import quota_room
 from kitlib.k8s import manifests, names
+from kitlib.k8s.api_errors import admission_hint
 from kitlib.k8s.api_path import group_path
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.image_index import architectures
@@ -47,7 +48,10 @@ OPERATORS = {
 }
 AMD64 = "amd64"  # the one for which PyTorch publishes its image
 PACKAGES = ("grpc", "boto3", "etcd", "tensorboard")  # of trainers, which PyTorch's own image lacks
+# What each run has: its object, pods, and mostly a Service and a ConfigMap.
+OBJECTS = ("pods", "services", "configmaps", "jobs.batch")
 ARGUMENTS = {"limits.cpu": "cpu=", "limits.memory": "memory="}  # of jobs
+OF = {"Container": "", "Pod": " of a pod", "PersistentVolumeClaim": " of a volume"}  # of LimitRanges
 PRESSURE_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 
 
@@ -70,8 +74,9 @@ def _rows(check: Callable[[Cluster], Iterator[Row]], cluster: Cluster) -> list[R
     try:
         return list(check(cluster))
     except Rejected as error:
-        words = "not checked: this user may not read it" if error.status == 403 else error.what
-        return [(title, WARNING, words, "")]
+        hint = admission_hint(error.what)
+        unread = error.status == 403 and not hint
+        return [(title, WARNING, "not checked: this user may not read it" if unread else error.what, hint)]
 
 
 def _rights(cluster: Cluster) -> Iterator[Row]:
@@ -108,7 +113,9 @@ def _security(cluster: Cluster) -> Iterator[Row]:
     user = "the namespace's" if security.user is None else str(security.user)
     refusal = _refusal(cluster.kube, security)
     if refusal:
-        fix = "have the administrator allow what is named, or use another namespace"
+        fix = (
+            admission_hint(refusal) or "have the administrator allow what is named, or use another namespace"
+        )
         yield "pod security", FAILED, f"pods as user {user} are refused: {refusal}", fix
     elif root := _refusal(cluster.kube, PodSecurity.of(0)):
         level = "restricted" if "restricted" in root else "baseline" if "baseline" in root else "strict"
@@ -137,7 +144,11 @@ def _quotas(cluster: Cluster) -> Iterator[Row]:
         room, title = quota_room(quota, []), f"quota {quota['metadata']['name']}"
         hard = quota["spec"]["hard"]
         # What a quota forbids altogether, jobs may do without.
-        full = [name for name, (_, free) in room.items() if free <= 0 and str(hard[name]) != "0"]
+        full = [
+            name
+            for name, (_, free) in room.items()
+            if free <= 0 and (str(hard[name]) != "0" or name.removeprefix("count/") in OBJECTS)
+        ]
         demanded = [name for name in ARGUMENTS if name in hard]
         parts = {name: values for name, values in room.items() if not name.startswith("count/")}
         free = ", ".join(
@@ -163,9 +174,9 @@ def _limits(cluster: Cluster) -> Iterator[Row]:
     """limit range: the least, the most and the defaults of a container."""
     items = [limit for item in cluster.kube.get_all("LimitRange") for limit in item["spec"]["limits"]]
     words = [
-        f"{field} {', '.join(f'{name} {value}' for name, value in limit[field].items())}"
+        f"{field} {', '.join(f'{name} {value}' for name, value in limit[field].items())}{OF[limit['type']]}"
         for limit in items
-        if limit["type"] in ("Container", "Pod")
+        if limit["type"] in OF
         for field in ("min", "max", "default", "defaultRequest", "maxLimitRequestRatio")
         if limit.get(field)
     ]
@@ -173,7 +184,7 @@ def _limits(cluster: Cluster) -> Iterator[Row]:
         "limit range",
         OK,
         "; ".join(words) or "none",
-        "cpu= and memory= of jobs within that" if words else "",
+        "cpu= and memory= of jobs, size= of volumes within that" if words else "",
     )
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from kitlib.errors import LaunchRejected, Rejected
 from kitlib.k8s.manifests import line_of
+from kitlib.k8s.quantities import parse_quantity
 
 _FIELD = re.compile(r"\b(?:spec|metadata|data)(?:\.[\w-]+|\[[^\]]+\])+")
 _FIXES = {
@@ -23,6 +24,10 @@ _FORBIDDEN = re.compile(
     r'in API group "(?P<group>[^"]*)"'
     r'(?: in the namespace "(?P<namespace>[^"]+)")?'
 )
+_BOUND = re.compile(r"(maximum|minimum) (cpu|memory|storage) usage per \w+ is ([\w.]*\w)")
+_ARGUMENTS = {"cpu": "cpu", "memory": "memory", "storage": "size"}
+_QUOTA = re.compile(r"exceeded quota: .+?, requested: (?P<requested>.+), used: .+, limited: (?P<limit>.+)")
+_USERS = re.compile(r"run_?as_?user\b.*?(?:range|between|least|>=).*?\b(\d{4,10})\b", re.I | re.S)
 # By a part of the connection's message: what it means, and a fix.
 _CONNECTIONS = {
     "CERTIFICATE_VERIFY_FAILED": (
@@ -60,7 +65,7 @@ def rejected(status: int, body: bytes, *, about: str) -> Rejected:
     reason = answer.get("reason") or ""
     words = answer.get("message") or text or f"HTTP status {status}"
     fix = _FIXES.get(status, "try again; if it persists, look at the logs of the control plane")
-    if status == 403:
+    if status == 403 or admission_hint(words):
         fix = rbac_hint(words)
     elif "failed calling webhook" in words:
         fix = "the operator that serves this webhook does not run: kubectl get pods -A; kit.install(…) again"
@@ -82,10 +87,8 @@ def unserved(error: Rejected) -> bool:
 
 def rbac_hint(words: str) -> str:
     """Suggest what allows a request that the API server or kubectl calls forbidden: a permission, or room."""
-    if "exceeded quota" in words:
-        return (
-            "delete runs and pods that have ended, request less, or ask the administrator for a larger quota"
-        )
+    if hint := admission_hint(words):
+        return hint
     if "violates PodSecurity" in words:
         return (
             "set in the pod's securityContext what is named, and leave out root and the node's files: this "
@@ -98,6 +101,35 @@ def rbac_hint(words: str) -> str:
         return _FIXES[403]
     how = grant(**{key: match[key] for key in ("verb", "resource", "group", "namespace", "user")})
     return f"what you may do: kubectl auth can-i --list; an administrator allows this by\n{how}"
+
+
+def admission_hint(words: str) -> str:
+    """Name the argument that a quota, a LimitRange or a range of users asks for; empty for other refusals."""
+    if exceeds_quota(words):
+        return "request less, or ask the administrator for a larger quota: this one never has the room"
+    if "exceeded quota" in words:
+        return (
+            "delete runs and pods that have ended, request less, or ask the administrator for a larger quota"
+        )
+    if bounds := [_bound_hint(*bound.groups()) for bound in _BOUND.finditer(words)]:
+        return f"{', '.join(bounds)} that the namespace's LimitRange allows"
+    if user := _USERS.search(words):
+        return f"run_as_user={user[1]} of a job, or for all pods TRAINYARD_RUN_AS_USER={user[1]}"
+    return ""
+
+
+def _bound_hint(side: str, resource: str, value: str) -> str:
+    value = f"{parse_quantity(value):g}" if resource == "cpu" else f'"{value}"'
+    return f"{_ARGUMENTS[resource]}={value} is the {'most' if side == 'maximum' else 'least'}"
+
+
+def exceeds_quota(words: str) -> bool:
+    """Tell whether a quota would refuse a request even if nothing else was there."""
+    match = _QUOTA.search(words)
+    if match is None:
+        return False
+    requested, limit = (dict(pair.split("=") for pair in part.split(",")) for part in match.groups())
+    return any(parse_quantity(value) > parse_quantity(limit[name]) for name, value in requested.items())
 
 
 def grant(verb: str, resource: str, *, group: str, namespace: str | None, user: str = "USER") -> str:

@@ -67,13 +67,18 @@ def write_event(kube: Kube, event: Object) -> None:
         log.warning("the Event %s of %s is not created: %s", event["reason"], about, error.what)
 
 
+def list_events(kube: Kube, *, labels: str = "", fields: str = "") -> list[Object]:
+    """List Events of a namespace; none where this user may not, as they only explain."""
+    return allowed(lambda: kube.get_all("Event", labels=labels, fields=fields)) or []
+
+
 def namespace_events(kube: Kube) -> list[Object]:
     """List the Events of a namespace, and those about nodes as far as this user may list them."""
-    events = kube.get_all("Event")
+    events = list_events(kube)
     if kube.namespace == NODES_NAMESPACE:
         return events
     nodes = kube.within(NODES_NAMESPACE)
-    return events + (allowed(lambda: nodes.get_all("Event", fields="involvedObject.kind=Node")) or [])
+    return events + list_events(nodes, fields="involvedObject.kind=Node")
 
 
 def events_table(events: Iterable[Object]) -> Table:

@@ -9,9 +9,10 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from kitlib.errors import KitError
-from kitlib.k8s.client import Kube, Stream
+from kitlib.k8s.client import Kube, Stream, allowed
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import ErrorGrace
 
@@ -32,12 +33,14 @@ class WatchSpec:
         fields: A field selector.
         on_object: Called by the watch's thread with each state of each object, also with states that no
             snapshot has because a later one has come, and with the last one of a deleted object.
+        optional: Whether snapshots go without this kind where the user may not list it.
     """
 
     kind: str
     labels: str = ""
     fields: str = ""
     on_object: Callable[[Object], None] | None = None
+    optional: bool = False
 
 
 class _Watcher:
@@ -114,7 +117,9 @@ def watch_objects(kube: Kube, *specs: WatchSpec) -> Iterator[Snapshot]:
     grace = ErrorGrace()
     try:
         for spec in specs:
-            watchers.append(_Watcher(kube, spec, changes))
+            start = partial(_Watcher, kube, spec, changes)
+            if (watcher := allowed(start) if spec.optional else start()) is not None:
+                watchers.append(watcher)
         state = {watcher.spec.kind: dict(watcher.objects) for watcher in watchers}
         while True:
             yield dict(state)

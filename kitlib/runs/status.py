@@ -13,6 +13,7 @@ from kitlib.display.tables import Table, age
 from kitlib.errors import Rejected, RunNotFound
 from kitlib.k8s import job_kinds, names, pods
 from kitlib.k8s.client import Kube
+from kitlib.k8s.events import list_events
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
@@ -170,7 +171,7 @@ class RunObjects:
 
     def events(self) -> list[Object]:
         """List the Events that the kit has issued for this run; Kubernetes keeps them for an hour."""
-        return self.kube.get_all("Event", labels=self.label)
+        return list_events(self.kube, labels=self.label)
 
     def status(self) -> RunStatus:
         """Judge the run as it is now."""
@@ -189,12 +190,12 @@ class RunObjects:
         specs = (
             WatchSpec(self.kind, fields=f"metadata.name={self._main_name()}"),
             WatchSpec("Pod", labels=job_kinds.selector(self.kind, self.name), on_object=self.observe),
-            WatchSpec("Event", fields=WARNINGS),
+            WatchSpec("Event", fields=WARNINGS, optional=True),
         )
         for seen in watch_objects(self.kube, *specs):
             found = next(iter(seen[self.kind].values()), None)
             main = found and {"kind": self.kind, **found}  # the members of a list do not have their kind
-            yield seen, run_status(main, seen["Pod"].values(), seen["Event"].values())
+            yield seen, run_status(main, seen["Pod"].values(), seen.get("Event", {}).values())
 
     def _main_name(self) -> str:
         """The main object's name: the run's, but for the master of parameter servers."""
@@ -231,8 +232,9 @@ class RunObjects:
             for kind in KINDS
             for item in list_known(self.kube, kind, labels=self.label)
         ]
-        for kind, labels in (("Pod", self.label), ("Pod", pods_of_run), ("Event", self.label)):
-            listed += [{"kind": kind, **item} for item in self.kube.get_all(kind, labels=labels)]
+        for labels in (self.label, pods_of_run):
+            listed += [{"kind": "Pod", **item} for item in self.kube.get_all("Pod", labels=labels)]
+        listed += [{"kind": "Event", **event} for event in self.events()]
         return list({item["metadata"]["uid"]: item for item in listed}.values())
 
     def delete(self, *, only: Collection[Object] | None = None) -> None:
@@ -311,7 +313,7 @@ def list_known(kube: Kube, kind: str, **selectors: str) -> list[Object]:
 
 def warnings(kube: Kube) -> list[Object]:
     """List the Warnings of the namespace."""
-    return kube.get_all("Event", fields=WARNINGS)
+    return list_events(kube, fields=WARNINGS)
 
 
 def runs_table(kube: Kube) -> Table:

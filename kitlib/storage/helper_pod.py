@@ -5,16 +5,21 @@ speaks to every server's version, which the client library's streams do not. The
 """
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import IO, Protocol
 
 from kitlib import config
+from kitlib.causes.cause import Cause
+from kitlib.causes.collect import collect
+from kitlib.causes.engine import causes
 from kitlib.errors import (
     BadInput,
     ClusterUnreachable,
@@ -23,8 +28,10 @@ from kitlib.errors import (
     KitError,
     TransferFailed,
     VolumeFull,
+    WaitTimeout,
 )
 from kitlib.k8s import images, limit_ranges, manifests, names, pods
+from kitlib.k8s.api_errors import rbac_hint
 from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.pod_security import PodSecurity
@@ -36,6 +43,8 @@ if sys.version_info >= (3, 11, 4):
 else:  # without the filters of PEP 706
     from backports import tarfile  # type: ignore[no-redef]
 
+log: logging.Logger = logging.getLogger(__name__)
+LOOK_SECONDS = 10.0  # until a pod that does not start is asked why, and again
 OWN = ".trainyard"  # the prefix of unfinished files, which are not listed
 MISSING, TAKEN = 44, 45  # exit statuses of a script that found nothing, or something in its way
 # The last is what GNU tar says of a write that was cut short by a full disk.
@@ -68,6 +77,8 @@ class HelperPod(AbstractContextManager["HelperPod"]):
         self.cluster, self.claim = cluster, claim
         self.about: str = f'volume "{claim}" in cluster "{cluster.name}"'
         self.pod: str = names.unique(f"volume-{claim}")
+        self._cause: Cause | None = None
+        self._look = time.monotonic() + LOOK_SECONDS
 
     def manifest(self) -> Object:
         """Build the pod."""
@@ -104,17 +115,28 @@ class HelperPod(AbstractContextManager["HelperPod"]):
                 what="the pod that mounts the volume to start",
                 about=f"{self.about}, pod {self.pod}",
                 resume="check why it waits, fix that, and try again",
-                describe=lambda state: "; ".join(
-                    pods.why(pod) or pods.status_word(pod) for pod in state["Pod"].values()
-                ),
+                describe=lambda state: "; ".join(map(self._waiting, state["Pod"].values())),
             )
-        except BaseException:
+        except BaseException as error:
             self.__exit__()
+            if isinstance(error, WaitTimeout) and (cause := self._cause):
+                raise WaitTimeout(f"{error.what}: {cause.line}", about=error.about, fix=cause.fix) from error
             raise
         if pods.finished(snapshot["Pod"][self.pod]):
             self.__exit__()
             raise self.failed(pods.why(snapshot["Pod"][self.pod]) or "the pod that mounts the volume ended")
         return self
+
+    def _waiting(self, pod: Object) -> str:
+        """Describe a pod that does not start; a while later, log why, from its events and its volume."""
+        if time.monotonic() > self._look:
+            self._look = time.monotonic() + LOOK_SECONDS
+            facts = collect(self.cluster.kube, run=self.pod, main=None, pods=[pod], logs={}, phase="Pending")
+            cause = next(iter(causes(facts)), None)
+            if cause and (self._cause is None or cause.kind != self._cause.kind):
+                log.warning("%s waits for its pod: %s; %s", self.about, cause.line, cause.fix)
+            self._cause = cause
+        return pods.why(pod) or pods.status_word(pod)
 
     def __exit__(self, *exception: object) -> None:
         with contextlib.suppress(ClusterUnreachable):  # its deadline ends it
@@ -196,7 +218,7 @@ class HelperPod(AbstractContextManager["HelperPod"]):
         return TransferFailed(
             f"the files could not be copied: {words or 'the connection was lost'}",
             about=self.about,
-            fix="try again: no partial copy was left behind",
+            fix=rbac_hint(words) if "Forbidden" in words else "try again: no partial copy was left behind",
         )
 
 

@@ -54,7 +54,7 @@ def create(
     else:
         class_name = class_name or config.read().storage_class
         spec |= {"storageClassName": class_name} if class_name else {}
-        access_mode = _choose_mode(kube, name, class_name, access_mode)
+        access_mode = _choose_mode(kube, name, class_name, access_mode, size)
     spec |= {"accessModes": [access_mode]} if access_mode else {}
     (asked,) = manifests.read(config.manifests("volume", "claim.yaml"))
     overrides = {"metadata": {"name": name, "labels": names.labels(volume=name)}, "spec": spec}
@@ -162,11 +162,11 @@ def _check_size(kube: Kube, claim: Object, size: str) -> None:
         )
 
 
-def _choose_mode(kube: Kube, claim: str, name: str | None, mode: str | None) -> str:
+def _choose_mode(kube: Kube, claim: str, name: str | None, mode: str | None, size: str) -> str:
     """Check that there is a StorageClass, without which a claim waits forever, and that it has the mode."""
     classes = storage_class.read_classes(kube)
     if classes is None:  # with rights in a namespace alone; a dry run says which class is the default
-        name = name or default_class(kube, claim)
+        name = name or default_class(kube, claim, size=size)
     else:
         known = sorted(item["metadata"]["name"] for item in classes)
         default = storage_class.default_of(classes)
@@ -182,10 +182,11 @@ def _choose_mode(kube: Kube, claim: str, name: str | None, mode: str | None) -> 
     return storage_class.choose_access_mode(mode, name, classes, nodes=count, about=about(kube, claim))
 
 
-def default_class(kube: Kube, claim: str) -> str | None:
+def default_class(kube: Kube, claim: str, *, size: str = "5Gi") -> str | None:
     """Find the name of the default class for who may not read it: a dry run fills it in."""
     (item,) = manifests.read(config.manifests("volume", "claim.yaml"))
-    answer = kube.create(merge(item, {"metadata": {"name": claim}}), dry_run=True)
+    spec = {"resources": {"requests": {"storage": size}}}  # the namespace may allow no other
+    answer = kube.create(merge(item, {"metadata": {"name": claim}, "spec": spec}), dry_run=True)
     name: str | None = answer["spec"].get("storageClassName")
     return name
 
@@ -193,22 +194,31 @@ def default_class(kube: Kube, claim: str) -> str | None:
 def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
     """Wait until the claim is bound, or waits for its first pod to be."""
 
+    about_claim = f"involvedObject.kind={CLAIM},involvedObject.name={name}"
+    specs = (
+        WatchSpec(CLAIM, fields=f"metadata.name={name}"),
+        WatchSpec("Event", fields=about_claim, optional=True),
+    )
+
     def bound(snapshot: Snapshot) -> bool:
-        reasons = {event.get("reason") for event in snapshot["Event"].values()}
+        reasons = {event.get("reason") for event in snapshot.get("Event", {}).values()}
         phases = {(claim.get("status") or {}).get("phase") for claim in snapshot[CLAIM].values()}
-        return "Bound" in phases or "WaitForFirstConsumer" in reasons
+        # Without Events nobody says whether it waits for a provisioner or for its first pod.
+        return (
+            "Bound" in phases
+            or "WaitForFirstConsumer" in reasons
+            or (bool(phases) and "Event" not in snapshot)
+        )
 
     def last_words(snapshot: Snapshot) -> str:
-        events = sorted(snapshot["Event"].values(), key=lambda event: event.get("lastTimestamp") or "")
+        events = sorted(
+            snapshot.get("Event", {}).values(), key=lambda event: event.get("lastTimestamp") or ""
+        )
         return events[-1].get("message", "") if events else "it is being created"
 
     with progress(f"volume {name}") as line:
         last = wait(
-            watch_objects(
-                kube,
-                WatchSpec(CLAIM, fields=f"metadata.name={name}"),
-                WatchSpec("Event", fields=f"involvedObject.kind={CLAIM},involvedObject.name={name}"),
-            ),
+            watch_objects(kube, *specs),
             until=bound,
             timeout=timeout,
             what="the claim to get its volume",
@@ -219,4 +229,5 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
         )
         claim = last[CLAIM].get(name) or {}
         is_bound = (claim.get("status") or {}).get("phase") == "Bound"
-        line.done("there" if is_bound else "bound when a pod uses it (WaitForFirstConsumer)")
+        late = "bound when a pod uses it" + (" (WaitForFirstConsumer)" if "Event" in last else ", or later")
+        line.done("there" if is_bound else late)

@@ -15,9 +15,15 @@ def quota(**hard):
     return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": spec}
 
 
-def limit_range(**limits):
-    spec = {"limits": [{"type": "Container", **limits}]}
+def limit_range(kind="Container", **limits):
+    spec = {"limits": [{"type": kind, **limits}]}
     return {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "team"}, "spec": spec}
+
+
+def quota_of_services_that_run_on():
+    """No pod without a deadline, by a quota whose scope the kit does not compute."""
+    spec = {"hard": {"pods": "0"}, "scopes": ["NotTerminating"]}
+    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "scoped"}, "spec": spec}
 
 
 def default_deny():
@@ -34,6 +40,10 @@ ROWS = {
     "least": ({}, [limit_range(min={"cpu": "200m", "memory": "100Mi"})]),
     "ratio": ({}, [limit_range(maxLimitRequestRatio={"cpu": "4", "memory": "4"})]),
     "most": ({}, [limit_range(max={"cpu": "2", "memory": "2Gi"})]),
+    "small pods": ({}, [limit_range("Pod", max={"cpu": "500m", "memory": "512Mi"})]),
+    "small volumes": ({}, [limit_range("PersistentVolumeClaim", max={"storage": "2Gi"})]),
+    "no services": ({}, [quota(**{"count/services": "0"})]),
+    "scoped": ({}, [quota_of_services_that_run_on()]),
     "default-deny": ({}, [default_deny()]),
 }
 READS = {

@@ -14,8 +14,9 @@ from click.testing import CliRunner
 import kitlib as kit
 from kitlib import config
 from kitlib.clusters.existing import ExistingCluster
-from kitlib.errors import BadInput, LaunchRejected
+from kitlib.errors import BadInput, LaunchRejected, Rejected, WaitTimeout
 from kitlib.k8s import manifests
+from kitlib.k8s.api_errors import admission_hint
 from trainyard_kit.cli.main import main
 
 from .strict import StrictNamespace
@@ -149,6 +150,78 @@ def test_what_a_quota_demands_is_named_by_its_argument_before_anything_is_create
     with pytest.raises(LaunchRejected, match=r"(?s)limits.memory.*memory="):
         kit.launch(meet, cluster=cluster, nodes=1)
     assert not len(cluster.runs())
+
+
+@pytest.mark.parametrize(
+    ("rows", "fix"),
+    [
+        (("restricted", "no services"), "a larger quota: this one never has the room"),
+        (("scoped",), "a larger quota: this one never has the room"),
+        (("quota", "small pods"), 'cpu=0.5 is the most, memory="512Mi" is the most that'),
+    ],
+)
+def test_what_a_namespace_never_has_room_for_is_refused_with_the_argument(strict, rows, fix):
+    cluster = strict(*rows).cluster
+    with pytest.raises(LaunchRejected) as refused:
+        kit.launch(kit.IndexedJob(meet, nodes=2, cpu=1, memory="1Gi"), cluster=cluster)
+    assert fix in refused.value.fix
+    assert not len(cluster.runs())
+
+
+def test_a_volume_that_is_too_large_for_the_namespace_is_refused_with_its_size(strict):
+    cluster = strict("restricted", "small volumes").cluster
+    with pytest.raises(Rejected, match='size="2Gi" is the most'):
+        cluster.create_volume("shared")
+    checks = results(cluster)
+    assert "max storage 2Gi of a volume" in checks["limit range"].words
+    assert 'size="2Gi"' in checks["storage"].fix
+    assert cluster.create_volume("shared", size="2Gi")
+
+
+def test_a_secret_for_images_that_does_not_exist_is_refused(strict):
+    secret = {"spec": {"template": {"spec": {"imagePullSecrets": [{"name": "registry"}]}}}}
+    with pytest.raises(BadInput, match='no Secret "registry"'):
+        kit.launch(kit.IndexedJob(meet, nodes=1).patch(secret), cluster=strict("default-deny").cluster)
+
+
+def test_who_may_not_list_events_trains_and_uses_volumes(strict):
+    cluster = strict("restricted", cannot=("events",)).cluster
+    volume = cluster.create_volume("shared")
+    run = kit.launch(kit.IndexedJob(meet, nodes=2, cpu=0.5, volumes={"/data": volume}), cluster=cluster)
+    run.wait()
+    assert run.status.phase == "Succeeded" and "nothing is wrong" in str(run.why())
+    assert str(volume.ls()) and len(cluster.runs()) == 1
+    run.delete()
+
+
+def test_a_volume_whose_pod_does_not_start_says_why_and_what_to_do(
+    strict, admin_cluster, monkeypatch, caplog
+):
+    monkeypatch.setattr("kitlib.storage.helper_pod.LOOK_SECONDS", 2.0)
+    monkeypatch.setattr("kitlib.k8s.wait.PROGRESS_SECONDS", 8.0)
+    late = {"provisioner": "rancher.io/local-path", "volumeBindingMode": "WaitForFirstConsumer"}
+    meta = {"metadata": {"name": "nobodys"}}
+    admin_cluster.kube.create({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass"} | meta | late)
+    try:
+        cluster = strict("restricted").cluster
+        volume = cluster.create_volume("one", storage_class="nobodys", access_mode="ReadWriteOnce")
+        with pytest.raises(WaitTimeout, match="provisioner rancher.io/local-path has made no volume") as late:
+            volume.ls()
+    finally:
+        admin_cluster.kube.delete("StorageClass", "nobodys")
+    assert "driver rancher.io/local-path" in late.value.fix
+    assert "has made no volume" in caplog.text
+
+
+def test_preflight_fails_where_a_quota_has_no_room_for_what_each_run_has(strict):
+    row = results(strict("no services").cluster)["quota team"]
+    assert (row.level, "count/services" in row.words) == ("failed", True)
+
+
+def test_a_range_of_users_is_answered_by_the_argument():
+    words = "denied request: runAsUser: Invalid value: 65532: must be in the ranges: [1000680000, 1000689999]"
+    assert admission_hint(words).startswith("run_as_user=1000680000 ")
+    assert admission_hint('violates PodSecurity "restricted:latest": runAsUser=0 (must not be root)') == ""
 
 
 def results(cluster):
