@@ -18,6 +18,7 @@ import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from pathlib import Path
 from dev_commands import ROOT, Commands, TaskError, jupyter_options
 
 COMMON = ("VENV", "BUNDLE", "WHEEL", "DRY_RUN")
+PUBLISHED = ROOT / "images" / "trainer" / "published.toml"
+PUBLISHED_HEADER = "# The trainers' image of the last release, as `tools/dev.py image-index` writes it.\n"
 MARP = "@marp-team/marp-cli@4.5.1"
 D2 = "@terrastruct/d2@0.1.33"
 # Of run_notebooks.py, each an option of that name.
@@ -431,14 +434,18 @@ def image_push(commands: Commands) -> None:
 
 @task("IMAGE")
 def image_index(commands: Commands) -> None:
-    """Put the pushed images of both architectures together as one, IMAGE=registry/owner/name.
-
-    It prints what images/trainer/published.toml is to have.
-    """
+    """Put the pushed images of both architectures together as one, and write it to published.toml: IMAGE=…"""
     images, name = [_tag(commands, architecture) for architecture in ("amd64", "arm64")], _tag(commands)
     tools = ("docker", "buildx", "imagetools")
     commands.run(*tools, "create", "--tag", name, *images)
-    commands.run(*tools, "inspect", "--format", 'digest = "{{.Manifest.Digest}}"', name)
+    look = (*tools, "inspect", "--format", "{{.Manifest.Digest}}", name)
+    if commands.word("DRY_RUN"):
+        commands.run(*look)
+        return
+    digest = subprocess.run(look, capture_output=True, text=True, check=True).stdout.strip()
+    text = f'{PUBLISHED_HEADER}name = "{name.rpartition(":")[0]}"\ndigest = "{digest}"\n'
+    PUBLISHED.write_text(text, encoding="utf-8")
+    print(text, end="")
 
 
 @task()

@@ -2,14 +2,17 @@
 
 import itertools
 import json
+import os
 import stat
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
+import dev
 import pytest
 import yaml
+from dev_commands import Commands
 
 from kitlib import clusters
 from kitlib.clusters.shape import Shape
@@ -89,6 +92,19 @@ def test_what_many_write_at_once_is_one_whole_file(account):
     file = MoonCluster.store.kubeconfig("lab", where)
     assert yaml.safe_load(file.read_text()) in texts
     assert [path.name for path in file.parent.iterdir()] == [file.name]
+
+
+def test_the_image_of_a_release_is_written_to_where_the_preflight_reads_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("TRAINYARD_IMAGE", raising=False)
+    program, digest = tmp_path / "docker", f"sha256:{'b' * 64}"
+    program.write_text(f"#!/bin/sh\ncase $3 in inspect) echo {digest};; esac\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(dev, "PUBLISHED", tmp_path / "published.toml")
+    dev.image_index(Commands({"IMAGE": "Registry.example/Lab/trainer"}))
+    name = f"registry.example/lab/trainer@{digest}"
+    assert f"TRAINYARD_IMAGE={name}" in checks.trainer_image(dev.PUBLISHED).words
+    assert capsys.readouterr().out == dev.PUBLISHED.read_text()
 
 
 def test_the_preflight_names_the_published_image_or_who_builds_it(account, tmp_path, monkeypatch):
