@@ -30,7 +30,11 @@ BRIEF = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,applicatio
 CONNECTIONS, REQUEST_SECONDS, REPLACEMENT_SECONDS = 12, 30, 60.0
 # Names of simulated nodes begin so.
 SIMULATED_PREFIX = "simulated-"
-WATCH_LINE = 16 * 1024 * 1024
+# Half of the longest line of a watch, and of what may wait to be parsed: an object of 1.5 MB, etcd's limit,
+# is at most six times as long in JSON.
+WATCH_LINE = 6 * 1024 * 1024
+# Of each connection, for as long as it lives; asyncio has 256 KiB, and a node can have a thousand streams.
+TLS_BUFFER_BYTES = 64 * 1024
 RETRY_SECONDS, STEADY_SECONDS, WARN_AFTER = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0), 5.0, 3
 RELATED_SECONDS = (0.01, 0.03, 0.1, 0.3)
 

@@ -53,6 +53,16 @@ def work_of(pod: Mapping[str, Any]) -> Iterator[None]:
         _namespace.reset(tokens[1])
 
 
+@contextlib.contextmanager
+def work_for(namespace: str) -> Iterator[None]:
+    """Attribute the present task, and those that it starts, to a namespace."""
+    token = _namespace.set(namespace)
+    try:
+        yield
+    finally:
+        _namespace.reset(token)
+
+
 def namespace_of_work() -> str:
     """Name the namespace of the pod whose work the present task is; empty for nobody's."""
     return _namespace.get()

@@ -18,12 +18,14 @@ from typing import Any
 from aiohttp import web
 
 from localkube.api_client import replacements
+from localkube.kubelet.heartbeat import work_for
 from localkube.kubelet.logs.container_log import parse_timestamp, timestamp
 from localkube.kubelet.logs.log_reader import LogFiles, LogOptions, read_log
 from localkube.kubelet.pods.component_pods import read_component_log
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.resources.stats import may_read
 from localkube.kubelet.status.container_state import containers
+from localkube.kubelet.work_pools import STREAMS
 from localkube.network.accepting import accept
 from localkube.network.fair_shares import Allowances, PodNamespaces, Shares
 from localkube.tasks import start_task
@@ -35,7 +37,7 @@ NOT_YET = ("run", "checkpoint")
 # Handshakes at a time, each with a deadline; connections in all; those that wait in the kernel.
 HANDSHAKES, HANDSHAKE_SECONDS, MOST_CONNECTIONS, BACKLOG = 64, 10.0, 4096, 128
 IDLE_SECONDS = 120.0
-MOST_STREAMS, LEAST_STREAMS, NEW_STREAMS = 2048, 128, 20
+MOST_STREAMS, LEAST_STREAMS, NEW_STREAMS, NEW_AT_ONCE = 2048, 128, 20, 200
 NUMBERS = {"tail_lines": "tailLines", "limit_bytes": "limitBytes"}
 
 
@@ -69,7 +71,7 @@ class KubeletServer:
         self._tls.load_cert_chain(*self._certificate)
         self._clients, self._listening = clients, list[asyncio.Task[None]]()
         self._streams = stream_shares()
-        self._starts = Allowances(PodNamespaces(), refill=NEW_STREAMS, burst=MOST_STREAMS / 2)
+        self._starts = Allowances(PodNamespaces(), refill=NEW_STREAMS, burst=NEW_AT_ONCE)
         app = web.Application(middlewares=[self._only_the_api_server, self._fair])
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
@@ -152,13 +154,14 @@ class KubeletServer:
         namespace = request.match_info.get("namespace")
         if namespace is None:
             return await handler(request)
-        holding = self._streams.take(namespace) if self._starts.spend(namespace, 1) else None
+        holding = self._streams.take(namespace) if self._starts.take(namespace, 1) else None
         if holding is None:
             most = f"at most {self._streams.of_client} at a time, and {NEW_STREAMS} new ones a second"
             message = f"too many streams in namespace {namespace}: {most}"
             return web.Response(status=429, text=message, headers={"Retry-After": "1"})
         try:
-            return await handler(request)
+            with work_for(namespace):
+                return await handler(request)
         finally:
             self._streams.give(holding)
 
@@ -199,6 +202,7 @@ class KubeletServer:
         with contextlib.suppress(ConnectionError):  # the reader has gone: kubectl logs was interrupted
             async with contextlib.aclosing(log) as blocks:
                 async for block in blocks:
+                    await STREAMS.pass_on(len(block))
                     await answer.write(block)
             await answer.write_eof()
         return answer

@@ -8,11 +8,12 @@ import asyncio
 import functools
 import json
 import logging
+from asyncio import sslproto
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, Informer
+from localkube.api_client import TLS_BUFFER_BYTES, Api, Informer
 from localkube.api_path import api_path
 from localkube.errors import LocalClusterError
 from localkube.kubelet.api_clients import ApiClients
@@ -77,6 +78,7 @@ async def run_kubelet(config: KubeletConfig) -> None:
         if kubelet:
             kubelet.exited(entry)
 
+    sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
     client = await RuntimeClient.connect(config.socket, on_exit=exited)
     async with ApiClients(config) as clients:
         kubelet = Kubelet(config, clients=clients, client=client)

@@ -15,6 +15,9 @@ from typing import TypeVar
 from localkube.kubelet.heartbeat import namespace_of_work
 
 SLICE_SECONDS = 0.05
+# A message takes as long as so many bytes.
+MESSAGE_BYTES = 2048
+REMEMBERED_NAMESPACES = 4096
 Result = TypeVar("Result")
 
 
@@ -46,6 +49,33 @@ class Turns:
     def of_pods(self) -> contextlib.AbstractAsyncContextManager[None]:
         """Wait for a turn where this is the work of a pod; what is nobody's begins at once."""
         return self.turn() if namespace_of_work() else contextlib.nullcontext()
+
+
+class Pace:
+    """Lets each namespace send and receive so much a second; what is beyond it waits in turn.
+
+    A flood of streams would take the API server's processors, and the kubelet's one loop, from all others.
+
+    Args:
+        rate: Bytes a second.
+        burst: Bytes that an idle namespace has saved.
+    """
+
+    def __init__(self, *, rate: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate, self._saved, self._clock = rate, burst / rate, clock
+        self._due: dict[str, float] = {}
+
+    async def pass_on(self, size: int) -> None:
+        """Wait until a message of the present task's namespace, of so many bytes, may be passed on.
+
+        The loop has a turn in any case: a connection that is lost takes all without making anybody wait.
+        """
+        namespace, now = namespace_of_work(), self._clock()
+        if len(self._due) > REMEMBERED_NAMESPACES:
+            self._due = {name: due for name, due in self._due.items() if due > now - self._saved}
+        due = max(self._due.get(namespace, 0.0), now - self._saved) + (size + MESSAGE_BYTES) / self._rate
+        self._due[namespace] = due
+        await asyncio.sleep(max(0.0, due - now))
 
 
 class WorkPool:
@@ -102,3 +132,5 @@ OBJECTS = Turns(2)
 TEXTS = WorkPool("text", threads=2)
 # Sizes of volumes, which a machine short of disk waits for, do not wait for walks.
 MEASURES = WorkPool("measure", threads=2)
+# Streams of exec, attach, port-forward and logs; alone, one of them sends 120 MB a second.
+STREAMS = Pace(rate=32e6, burst=256e6)

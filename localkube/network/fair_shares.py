@@ -150,6 +150,13 @@ class Allowances:
         self._left[namespace] = left, now
         return left > 0
 
+    def take(self, client: str, units: float) -> bool:
+        """Take from the allowance if there is as much left; what is refused costs nothing."""
+        if self.spend(client, units):
+            return True
+        self.spend(client, -units)
+        return False
+
 
 @dataclass
 class RelayLimits:

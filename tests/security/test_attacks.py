@@ -3,15 +3,20 @@
 How long they wait is recorded and not judged: that is a measure of the machine, and the soak's to judge.
 """
 
+import asyncio
 import contextlib
+import ssl
+import time
 from pathlib import Path
 
 import pytest
-from soak.attacks import ATTACKS
+from soak.attacks import ATTACKS, pod, shell
 from soak.neighbour import Neighbour
+from soak.streams import FLOODS, flood
 
 from kitlib.errors import KitError
 from kitlib.k8s.client import Kube
+from localkube.kubelet.http_server import NEW_AT_ONCE, NEW_STREAMS
 
 from ..patience import eventually
 from .users import USERS, cluster_of
@@ -88,3 +93,35 @@ def test_what_one_namespace_has_the_kubelet_compute_and_request_ends_nothing_of_
     record = attack(cluster, kube, neighbour, OF_THE_KUBELET, starts=1)
     record_property("neighbour", record.figures())
     assert record.problems == []
+
+
+@pytest.fixture(scope="module")
+def target(cluster, kube):
+    kube.within("ada").create(pod("target", shell("while :; do echo hello; sleep 0.001; done")))
+    cluster.kubectl("-n", "ada", "wait", "pod/target", "--for=condition=Ready", "--timeout=120s")
+    server = cluster.core.api_client.configuration
+    tls = ssl.create_default_context(cafile=server.ssl_ca_cert)
+    tls.load_cert_chain(server.cert_file, server.key_file)
+    yield f"{server.host}/api/v1/namespaces/ada/pods/target", tls
+    kube.within("ada").delete("Pod", "target", grace=0)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name != "exec that writes")) for name in FLOODS]
+)
+def test_a_flood_of_streams_has_its_namespaces_share_and_ends_nothing_of_a_neighbour(
+    name, cluster, neighbour, target, record_property
+):
+    kubelet, begun = cluster.process("localkube.kubelet"), time.monotonic()
+    before, url, tls = kubelet.memory_info().rss, *target
+    with neighbour.watching() as record:
+        counts = asyncio.run(flood(url, name, tls=tls, streams=NEW_AT_ONCE + 100, seconds=8))
+        seconds = time.monotonic() - begun
+        most = kubelet.memory_info().rss
+    record_property("neighbour", record.figures())
+    record_property("streams", dict(counts))
+    assert record.problems == []
+    assert cluster.process("localkube.kubelet") == kubelet
+    assert counts["429"] and counts["opened"] > 0
+    assert counts["opened"] <= NEW_AT_ONCE + NEW_STREAMS * seconds
+    assert most - before < MOST_BYTES

@@ -9,7 +9,7 @@ import pytest
 
 from localkube.kubelet.heartbeat import work_of
 from localkube.kubelet.volumes.persistent_volume import give_group
-from localkube.kubelet.work_pools import SLICE_SECONDS, Turns, WorkPool
+from localkube.kubelet.work_pools import MESSAGE_BYTES, SLICE_SECONDS, Pace, Turns, WorkPool
 from localkube.runtime.trees import disk_blocks, disk_usage, removal
 
 
@@ -103,3 +103,24 @@ async def test_requests_of_one_namespace_leave_connections_to_others_and_to_the_
         task.cancel()
     await asyncio.gather(*hostile, *neighbours, return_exceptions=True)
     assert turns._users == {}
+
+
+async def test_streams_of_one_namespace_share_its_rate_and_a_neighbours_does_not_wait():
+    pace = Pace(rate=10**9, burst=10 * 10**6)
+    begun = asyncio.get_running_loop().time()
+    hostile = [task_of("hostile", pace.pass_on(10**6 - MESSAGE_BYTES)) for _ in range(310)]
+    neighbour = task_of("neighbour", pace.pass_on(10**6))
+    await asyncio.wait_for(neighbour, 0.1)
+    assert sum(task.done() for task in hostile) < 200
+    await asyncio.gather(*hostile)
+    assert asyncio.get_running_loop().time() - begun > 0.29
+
+
+async def test_who_sends_without_end_to_a_lost_connection_learns_of_its_loss():
+    pace, lost = Pace(rate=10**12, burst=10**12), []
+    asyncio.get_running_loop().call_soon(lost.append, True)
+    for _ in range(100):
+        await pace.pass_on(65536)
+        if lost:
+            return
+    raise AssertionError("the loop had no turn")

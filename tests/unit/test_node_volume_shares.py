@@ -3,6 +3,7 @@
 import pytest
 
 from localkube.kubelet.volumes.projected import VolumeFile
+from localkube.kubelet.volumes.volume_manager import VolumeManager
 from localkube.kubelet.volumes.volume_shares import DISK, MEMORY, ShareError, VolumeShares, size_of
 
 MIB = 1 << 20
@@ -51,3 +52,21 @@ def test_all_namespaces_together_leave_room_to_rewrite_a_volume(shares):
         shares.take("p", {f"v{number}": (MEMORY, 8 * MIB)}, namespace=f"n{number}")
     with pytest.raises(ShareError, match="those of all namespaces have 56Mi of 64Mi"):
         shares.take("q", {"v": (MEMORY, MIB)}, namespace="late")
+
+
+async def test_an_object_is_read_once_for_all_volumes_of_a_pod_however_long_that_takes(tmp_path):
+    reads = []
+
+    class Objects:
+        async def secret(self, pod, name):
+            reads.append(name)
+            return {"data": {"k": "eA=="}}
+
+    volumes = [{"name": f"v{number}", "secret": {"secretName": "large"}} for number in range(9)]
+    pod = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u"},
+        "spec": {"volumes": volumes, "containers": []},
+    }
+    manager = VolumeManager(lambda node: None, pods=tmp_path, objects=Objects())
+    assert len(await manager.prepare(pod)) == 9
+    assert len(reads) <= 4  # those that begin together

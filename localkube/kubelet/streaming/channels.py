@@ -15,6 +15,7 @@ from typing import Any
 
 from aiohttp import WSMsgType, hdrs, web
 
+from localkube.kubelet.work_pools import STREAMS
 from localkube.tasks import wait_for_first
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ async def messages(sock: web.WebSocketResponse) -> AsyncIterator[bytes]:
     """Yield the bytes of each message, binary or text, until the client disconnects."""
     async for message in sock:
         if message.type in (WSMsgType.BINARY, WSMsgType.TEXT) and message.data:
+            await STREAMS.pass_on(len(message.data))
             yield message.data
 
 
@@ -67,6 +69,7 @@ class Channels:
 
     async def send(self, channel: int, data: bytes) -> None:
         """Send a message."""
+        await STREAMS.pass_on(len(data))
         if self._base64:
             await self.socket.send_str(f"{channel}{base64.b64encode(data).decode()}")
         else:

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from localkube.kubelet.streaming import spdy
 from localkube.kubelet.streaming.channels import Channels, messages, unless_gone
+from localkube.kubelet.work_pools import STREAMS
 from localkube.network.addresses import Addresses
 from localkube.runtime.client import RuntimeCallError, RuntimeClient
 from localkube.tasks import wait_for_first
@@ -151,6 +152,7 @@ class SpdyTunnel:
                 await self._send(stream, b"")
 
     async def _send(self, stream: int, data: bytes) -> None:
+        await STREAMS.pass_on(len(data))
         await self._socket.send_bytes(spdy.data(stream, data, fin=not data))
 
 

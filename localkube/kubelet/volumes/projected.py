@@ -62,11 +62,13 @@ class Contents:
     """Contents for the volumes of one pod, which may have the same Secret or annotations in all of them.
 
     Attributes:
+        items: ConfigMaps and Secrets as they were read, by kind and name: once, however slowly this goes.
         objects: Decoded, by their identity in this process; the objects are kept, so that it stays theirs.
         fields: Texts of the downward API, by their references.
         files: How many files the volumes have.
     """
 
+    items: dict[tuple[str, str], Object | None] = field(default_factory=dict)
     objects: dict[int, tuple[Object, dict[str, bytes]]] = field(default_factory=dict)
     fields: dict[str, bytes] = field(default_factory=dict)
     files: int = 0
