@@ -445,7 +445,7 @@ def image_index(commands: Commands) -> None:
     digest = subprocess.run(look, capture_output=True, text=True, check=True).stdout.strip()
     text = f'{PUBLISHED_HEADER}name = "{name.rpartition(":")[0]}"\ndigest = "{digest}"\n'
     PUBLISHED.write_text(text, encoding="utf-8")
-    print(text, end="")
+    print("".join(f"    {line}\n" for line in text.splitlines()), end="")
 
 
 @task()
