@@ -198,6 +198,11 @@ def _storage(cluster: Cluster) -> Iterator[Row]:
         fix = "TRAINYARD_STORAGE_CLASS or storage_class= names one"
         yield "storage", FAILED if classes is not None else WARNING, "there is no default StorageClass", fix
         return
+    if classes is not None and all(item["metadata"]["name"] != name for item in classes):
+        known = ", ".join(sorted(item["metadata"]["name"] for item in classes))
+        fix = f"TRAINYARD_STORAGE_CLASS, of {known or 'none: install a CSI driver'}"
+        yield "storage", FAILED, f"there is no StorageClass {name}", fix
+        return
     nodes = storage_class.nodes_of(name, classes)
     item = next((item for item in classes or () if item["metadata"]["name"] == name), {})
     late = item.get("volumeBindingMode") == "WaitForFirstConsumer"

@@ -252,6 +252,13 @@ def test_preflight_finds_nothing_wrong_with_a_namespace_that_forbids_nothing(str
     assert report.ok, report
 
 
+def test_preflight_fails_for_a_class_of_storage_that_there_is_not(admin_cluster, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_STORAGE_CLASS", "nfs")
+    row = results(admin_cluster)["storage"]
+    assert (row.level, row.words) == ("failed", "there is no StorageClass nfs")
+    assert "standard" in row.fix
+
+
 def test_preflight_names_the_right_that_is_lacking(strict):
     namespace = strict(cannot=("configmaps", "pods/exec"))
     checks = results(namespace.cluster)
