@@ -19,11 +19,12 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from bench import objects, plain_follower
 from bench.errors import MeasureFailed
-from bench.lab import Lab
+from bench.lab import KUBELET, KWOK, Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
 from bench.watching import Watch, has_started, wait_gone
@@ -35,11 +36,12 @@ BLOCK = 1 << 20
 SILENCE_SECONDS = 60.0
 BREATH_SECONDS = 0.001
 POD = "writer"
+Follower = Callable[[Cluster, str], list[str]]  # the command that follows the log of the pod with this uid
 
 
 def measure(lab: Lab) -> list[Result]:
     """Follow new containers, by each program in turns."""
-    lab.clear("theirs")
+    lab.clear(KUBELET, KWOK)
     passes = QUICK_PASSES if lab.quick else PASSES
     lab.report("following logs")
     sides = {
@@ -65,18 +67,19 @@ def measure(lab: Lab) -> list[Result]:
     ]
 
 
-def _series(cluster: Cluster, follower, passes: int) -> float:
+def _series(cluster: Cluster, follower: Follower, passes: int) -> float:
     """Return the microseconds for a line, over several containers."""
     seconds = sum(_one(cluster, follower) for _ in range(passes))
     return seconds / (passes * LINES) * 1e6
 
 
-def _one(cluster: Cluster, follower) -> float:
+def _one(cluster: Cluster, follower: Follower) -> float:
     with Watch(cluster.kube, "Pod") as watch:
         uid = cluster.kube.create(objects.read(POD))["metadata"]["uid"]
         watch.until(lambda kind, pod: has_started(pod), what=f"{POD} started")
     try:
         with subprocess.Popen(follower(cluster, uid), stdout=subprocess.PIPE) as process:
+            assert process.stdout
             try:
                 fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, BLOCK)
                 return _follow(cluster, process.stdout.fileno())
