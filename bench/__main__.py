@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -106,7 +106,7 @@ def _take(name: str, lab: Lab, report: Report, console: Console) -> None:
     report.write(complete=False)
 
 
-def _progress(console: Console):
+def _progress(console: Console) -> Callable[[str], None]:
     began = time.monotonic()
 
     def report(text: str) -> None:

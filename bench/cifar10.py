@@ -6,7 +6,7 @@ not depend on what they show.
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,25 +43,30 @@ def make(folder: Path, *, images: int = IMAGES) -> Path:
 
 
 def ours(
-    lab: Lab, *, ranks: int = 1, threads: int = 1, folder: Path | None = None, **flags: object
+    lab: Lab,
+    flags: Mapping[str, object],
+    *,
+    ranks: int = 1,
+    threads: int = 1,
+    folder: Path | None = None,
 ) -> Callable[[], float]:
     """Return what trains by our trainer once and answers with images a second.
 
     Args:
         lab: Whose data set it is.
+        flags: The trainer's, with underscores; a flag without a value has the value None.
         ranks: How many processes.
         threads: Of each.
         folder: Where it runs; two at the same time need two.
-        flags: The trainer's, with underscores; a flag without a value has the value None.
     """
-    own = {"log-every": 1000}
-    return _side(lab, config.find(TRAINER), own | flags, ranks=ranks, threads=threads, folder=folder)
+    own: dict[str, object] = {"log-every": 1000}
+    return _side(lab, config.find(TRAINER), own | dict(flags), ranks=ranks, threads=threads, folder=folder)
 
 
-def plain(lab: Lab, *, threads: int, **flags: object) -> Callable[[], float]:
+def plain(lab: Lab, flags: Mapping[str, object], *, threads: int) -> Callable[[], float]:
     """Return what trains by the usual loader and loop once and answers with images a second."""
-    own = {"trainer": config.find(TRAINER)}
-    return _side(lab, Path(cifar10_plain.__file__), own | flags, ranks=1, threads=threads)
+    own: dict[str, object] = {"trainer": config.find(TRAINER)}
+    return _side(lab, Path(cifar10_plain.__file__), own | dict(flags), ranks=1, threads=threads)
 
 
 def _side(

@@ -5,13 +5,14 @@ For the measure alone: so that both sides compute the same. Each image is croppe
 """
 
 import random
+from collections.abc import Iterable
 
 import numpy as np
 import torch
 from cifar10_ddp import MEAN, RECIPES, SPREAD, make_model  # beside it in trainers/
 from torch import nn
 
-PAD = RECIPES["small"]["pad"]
+PAD = int(RECIPES["small"]["pad"])
 SIDE = 32
 MOVES = 2 * PAD + 1
 scale = np.array([1 / deviation for deviation in SPREAD], np.float32).reshape(3, 1)
@@ -27,19 +28,19 @@ crops = [
 ]
 
 
-def model():
+def model() -> nn.Module:
     return make_model("small", 10).to(memory_format=torch.channels_last)
 
 
-def loss(outputs, labels):
+def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(outputs, labels)
 
 
-def optimizer(parameters):
+def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=5e-4, nesterov=True)
 
 
-def dataset(record):
+def dataset(record: bytes) -> tuple[torch.Tensor, int]:
     pixels = np.frombuffer(record, np.uint8, offset=1).reshape(3, SIDE * SIDE)
     moved = pixels.take(random.choice(crops), axis=1) * scale + shift
     return torch.from_numpy(moved.reshape(3, SIDE, SIDE)), record[0]

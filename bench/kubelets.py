@@ -121,6 +121,7 @@ class KubeletCluster(AbstractContextManager[Any]):
 
     def start(self) -> "KubeletCluster":
         """Start control plane, containerds and kubelets; return when the API server answers."""
+        assert self._process.stdin
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         self._expect("started")
@@ -159,7 +160,7 @@ class KubeletCluster(AbstractContextManager[Any]):
         self._stack.close()
 
     @contextmanager
-    def _isolate(self, servers: Path) -> Iterator[subprocess.Popen[bytes]]:
+    def _isolate(self, servers: Path) -> Iterator[subprocess.Popen[str]]:
         command = [*namespaces.NEW, sys.executable, "-m", kubelet_nodes.__name__]
         command += [str(self.folder), str(NODES), str(servers)]
         process = subprocess.Popen(
@@ -181,6 +182,7 @@ class KubeletCluster(AbstractContextManager[Any]):
                 process.wait()
 
     def _expect(self, word: str) -> None:
+        assert self._process.stdout
         line = self._process.stdout.readline().strip()
         if line != word:
             last = (self.folder / "process.log").read_text(errors="replace")[-600:]
@@ -197,7 +199,7 @@ class KubeletCluster(AbstractContextManager[Any]):
         ):
             subprocess.run(["ip", *words], check=True, capture_output=True)
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.delete()
 
 

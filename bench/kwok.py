@@ -205,7 +205,7 @@ class KwokCluster(AbstractContextManager[Any]):
         _call(command, environment=self._kwok.environment(self.folder), seconds=DELETE_SECONDS)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.delete()
 
 

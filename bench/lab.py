@@ -58,7 +58,7 @@ class Lab(AbstractContextManager[Any]):
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         try:
             self.sweep()
         finally:
@@ -95,7 +95,8 @@ class Lab(AbstractContextManager[Any]):
         what: str,
         unit: str,
         limits: Mapping[str, Limit | None],
-        **fields: object,
+        notes: str = "",
+        details: Mapping[str, Any] | None = None,
     ) -> list[Result]:
         """Return a line for each peer that has a limit: ours beside its.
 
@@ -104,7 +105,8 @@ class Lab(AbstractContextManager[Any]):
             what: For people.
             unit: Of all samples.
             limits: By peer; None for no goal.
-            fields: More of the lines.
+            notes: What a reader must know to judge the lines.
+            details: More raw figures, kept in the JSON alone.
         """
         return [
             Result(
@@ -115,7 +117,8 @@ class Lab(AbstractContextManager[Any]):
                 theirs=tuple(samples.get(peer, ())),
                 absent=self.absent.get(peer, ""),
                 limit=limit,
-                **fields,
+                notes=notes,
+                details=dict(details or {}),
             )
             for peer, limit in limits.items()
         ]
@@ -123,11 +126,13 @@ class Lab(AbstractContextManager[Any]):
     # Clusters
 
     @contextmanager
-    def cluster(self, **options: object) -> Iterator[Cluster]:
-        """Make one of our clusters, for one sample."""
+    def cluster(self, *, warm: bool = True) -> Iterator[LocalCluster]:
+        """Make one of our clusters, for one sample; with a forkserver in each node, or without."""
         name = self._name()
         try:
-            yield kit.create_cluster("local", name=name, nodes=NODES, **options)
+            cluster = kit.create_cluster("local", name=name, nodes=NODES, warm=warm)
+            assert isinstance(cluster, LocalCluster)
+            yield cluster
         finally:  # also what an interruption left half made
             LocalCluster(name).delete()
 
@@ -149,27 +154,31 @@ class Lab(AbstractContextManager[Any]):
         if "ours" not in self._shared:
             self.report("creating our cluster")
             self._shared["ours"] = kit.create_cluster("local", name=self._name(), nodes=NODES)
-        return self._shared["ours"]
+        cluster = self._shared["ours"]
+        assert isinstance(cluster, Cluster)
+        return cluster
 
     @property
     def real(self) -> Cluster | None:
         """The cluster of real kubelets that several measures use; None where they are absent."""
         if self.has(KUBELET) and KUBELET not in self._shared:
             self.report("creating the kubelets' cluster")
-            self._shared[KUBELET] = self.kubelet_cluster()
-            self._shared[KUBELET].start().wait_ready()
-            wait_account(self._shared[KUBELET].kube)
-        return self._shared[KUBELET].cluster if KUBELET in self._shared else None
+            self._shared[KUBELET] = peer = self.kubelet_cluster()
+            peer.start().wait_ready()
+            wait_account(peer.kube)
+        shared = self._shared.get(KUBELET)
+        return shared.cluster if isinstance(shared, kubelets.KubeletCluster) else None
 
     @property
     def fake(self) -> kwok.KwokCluster | None:
         """The cluster of kwok's that several measures use, its limits lifted; None where kwok is absent."""
         if self.has(KWOK) and KWOK not in self._shared:
             self.report("creating kwok's cluster")
-            self._shared[KWOK] = self.kwok_cluster(*UNLIMITED)
-            self._shared[KWOK].add_nodes()
-            wait_account(self._shared[KWOK].kube)
-        return self._shared.get(KWOK)
+            self._shared[KWOK] = peer = self.kwok_cluster(*UNLIMITED)
+            peer.add_nodes()
+            wait_account(peer.kube)
+        shared = self._shared.get(KWOK)
+        return shared if isinstance(shared, kwok.KwokCluster) else None
 
     def kubes(self) -> dict[str, Kube]:
         """Return the APIs of the shared clusters of all sides, by side."""

@@ -17,7 +17,7 @@ def main() -> None:
     where = urlsplit(url)
     tls = ssl.create_default_context(cafile=authority)
     tls.load_cert_chain(certificate, key)
-    connection = http.client.HTTPSConnection(where.hostname, where.port, context=tls)
+    connection = http.client.HTTPSConnection(where.hostname or "", where.port, context=tls)
     connection.request("GET", f"{where.path}?{where.query}")
     answer = connection.getresponse()
     if answer.status != http.client.OK:

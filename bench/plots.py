@@ -10,12 +10,18 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.typing import RcKeyType
 
 from bench.results import MISSED, Result, number
 from kitlib.widgets.plots import DARK, LIGHT, Theme
 
 WIDTH, ROW, MARGIN = 8.0, 0.62, 0.55  # inches: of a plot, of each bar, of what is above and below them
-SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "trainyard", "font.family": "sans-serif", "font.size": 10}
+SETTINGS: dict[RcKeyType, object] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "trainyard",
+    "font.family": "sans-serif",
+    "font.size": 10,
+}
 THEMES = {"": LIGHT, "-dark": DARK}
 
 
@@ -42,15 +48,13 @@ def save_overview(results: Iterable[Result], folder: Path) -> None:
         results: Those without a goal, or without a peer that it asks for, are left out.
         folder: Where ``overview.svg`` goes.
     """
-    judged = sorted(
-        (result for result in results if result.share_of_goal is not None),
-        key=lambda each: each.share_of_goal,
-    )
+    shares_of = [(result, share) for result in results if (share := result.share_of_goal) is not None]
+    shares_of.sort(key=lambda pair: pair[1])
+    judged, shares = [result for result, _ in shares_of], [share for _, share in shares_of]
 
     def draw(figure: Figure, theme: Theme) -> None:
         axes = figure.subplots()
         colours = [theme.bad if result.verdict == MISSED else theme.good for result in judged]
-        shares = [result.share_of_goal for result in judged]
         axes.hlines(range(len(judged)), 1, shares, colors=colours, linewidth=3)
         axes.scatter(shares, range(len(judged)), color=colours, s=36, zorder=3)
         axes.axvline(1, color=theme.text, linewidth=1)

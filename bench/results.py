@@ -87,14 +87,16 @@ class Result:
     @property
     def goal(self) -> float | None:
         """Our value if it just kept the limit; None without a limit, or the peer that it asks for."""
-        if self.limit is None or self.limit.of == "value":
-            return self.limit and self.limit.bound
+        if self.limit is None:
+            return None
+        if self.limit.of == "value":
+            return self.limit.bound
         return self.limit.bound * self.peer_value if self.peer_value else None
 
     @property
     def share_of_goal(self) -> float | None:
         """How much of what the goal allows is used: at most 1 where it is met, whichever side is better."""
-        if not self.goal or not self.value:
+        if not self.limit or not self.goal or not self.value:
             return None
         return self.value / self.goal if self.limit.at == "most" else self.goal / self.value
 

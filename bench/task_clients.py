@@ -20,7 +20,7 @@ from parameter_server.protocol_pb2 import TRAIN, Progress, Registration  # noqa:
 INCARNATION = 7
 
 
-async def work(master, number: int, until: float) -> int:
+async def work(master: protocol_pb2_grpc.MasterStub, number: int, until: float) -> int:
     """Be one worker until then; return how many tasks it has done."""
     progress, done, tasks = Progress(worker=number), 0, master.Tasks()
     while time.perf_counter() < until:

@@ -110,7 +110,7 @@ def in_cluster(
         patch: Changes of the Job, such as `COLD` or `as_python`.
         keep: Leave the run, where the cluster is deleted anyway.
     """
-    job = kit.IndexedJob(TRAINER, nodes=ranks, args=flags)
+    job: kit.Job = kit.IndexedJob(TRAINER, nodes=ranks, args=flags)
     job = job.patch(patch) if patch else job
     submitted = time.time()
     run = kit.launch(job, cluster=cluster)

@@ -84,7 +84,7 @@ class Watch(AbstractContextManager[Any]):
         self.refresh()
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
 

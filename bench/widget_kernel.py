@@ -11,7 +11,7 @@ import sys
 import time
 
 import comm
-from comm.base_comm import BaseComm
+from comm.base_comm import BaseComm, BuffersType, MaybeDict
 from jupyter_client.session import Session
 
 import kitlib as kit
@@ -25,7 +25,7 @@ class Counter:
         self.bytes = 0
         self.messages = 0
 
-    def count(self, kind, data, buffers) -> None:
+    def count(self, kind: str, data: MaybeDict, buffers: BuffersType) -> None:
         message = self.session.msg(kind, content=data or {})
         parts = [*self.session.serialize(message), *(buffers or [])]
         self.bytes += sum(len(memoryview(part).cast("B")) for part in parts)
@@ -38,7 +38,14 @@ def main() -> None:
     counter = Counter()
 
     class Counted(BaseComm):
-        def publish_msg(self, msg_type, data=None, metadata=None, buffers=None, **keys):
+        def publish_msg(
+            self,
+            msg_type: str,
+            data: MaybeDict = None,
+            metadata: MaybeDict = None,
+            buffers: BuffersType = None,
+            **keys: object,
+        ) -> None:
             counter.count(msg_type, {"comm_id": self.comm_id, "data": data or {}}, buffers)
 
     comm.create_comm = Counted

@@ -59,8 +59,10 @@ def _ideal(lab: Lab, count: int) -> float:
 
 def _if_it_answers(lab: Lab, count: int) -> float:
     """Return the seconds that the kubelets' side takes; not a number where an attendee saw an error."""
+    cluster = lab.real
+    assert cluster, "its absence was asked before"
     try:
-        return _all_train(lab, lab.real, count)
+        return _all_train(lab, cluster, count)
     except KitError as error:
         lab.report(f"an attendee saw: {error.what}")
         lab.clear(KUBELET)

@@ -3,6 +3,7 @@
 The others sleep: looked at is what their number costs, in interfaces, mounts and watched objects.
 """
 
+from functools import partial
 from typing import Any
 
 from bench import objects
@@ -28,9 +29,7 @@ def measure(lab: Lab) -> list[Result]:
             lab.report(f"starting pods beside {OTHERS} others, {side}")
             _company(kube)
             series(kube, 5)  # connections, caches
-        samples = alternate(
-            {side: lambda kube=kube: series(kube, count) for side, kube in kubes.items()}, lab.rounds
-        )
+        samples = alternate({side: partial(series, kube, count) for side, kube in kubes.items()}, lab.rounds)
     finally:
         for kube in kubes.values():
             for number in range(OTHERS):

@@ -23,13 +23,13 @@ def measure(lab: Lab) -> list[Result]:
     lab.clear()
     threads = len(os.sched_getaffinity(0))
     images = QUICK_IMAGES if lab.quick else IMAGES
-    same = {"model": "workshop", "epochs": EPOCHS, "batch_size": BATCH, "limit": images}
+    same: dict[str, object] = {"model": "workshop", "epochs": EPOCHS, "batch_size": BATCH, "limit": images}
     lab.report(f"training on {images} images with {threads} threads")
     samples = alternate(
         {
-            "ours": cifar10.ours(lab, threads=threads, **same),
-            "fp32": cifar10.ours(lab, threads=threads, no_bf16=None, **same),
-            "theirs": cifar10.plain(lab, threads=threads, workers=threads, **same),
+            "ours": cifar10.ours(lab, same, threads=threads),
+            "fp32": cifar10.ours(lab, same | {"no_bf16": None}, threads=threads),
+            "theirs": cifar10.plain(lab, same | {"workers": threads}, threads=threads),
         },
         lab.rounds,
     )

@@ -28,12 +28,12 @@ def measure(lab: Lab) -> list[Result]:
         raise NotHere("there is no GPU")
     lab.clear()
     threads = len(os.sched_getaffinity(0))
-    same = {"model": "resnet9", "epochs": EPOCHS, "batch_size": BATCH}
+    same: dict[str, object] = {"model": "resnet9", "epochs": EPOCHS, "batch_size": BATCH}
     workers = min(threads, MOST_WORKERS)
     samples = alternate(
         {
-            "ours": cifar10.ours(lab, threads=threads, **same),
-            "theirs": cifar10.plain(lab, threads=1, workers=workers, transforms="imagenet", **same),
+            "ours": cifar10.ours(lab, same, threads=threads),
+            "theirs": cifar10.plain(lab, same | {"workers": workers, "transforms": "imagenet"}, threads=1),
         },
         lab.rounds,
     )

@@ -7,6 +7,7 @@ Bounded by the pods' start: two cores, and the kubelet's requests.
 """
 
 import time
+from functools import partial
 from typing import Any
 
 import kitlib as kit
@@ -31,8 +32,8 @@ def measure(lab: Lab) -> list[Result]:
         "elastic": elastic.patch({"template": _sleeping("worker")}),
         "job": fixed.patch({"spec": {"template": _sleeping("pytorch")}}),
     }
-    _launch(lab, jobs["job"])  # a start waits for a forkserver that still imports
-    samples = alternate({side: lambda job=job: _launch(lab, job) for side, job in jobs.items()}, lab.rounds)
+    _launch(lab, jobs["job"], count)  # a start waits for a forkserver that still imports
+    samples = alternate({side: partial(_launch, lab, job, count) for side, job in jobs.items()}, lab.rounds)
     return [
         Result(
             what=f"{count} elastic workers launched → all started",
@@ -51,9 +52,10 @@ def _sleeping(container: str) -> dict[str, Any]:
     return {"spec": {"terminationGracePeriodSeconds": 0, "containers": [sleeper]}}
 
 
-def _launch(lab: Lab, job: Job) -> float:
-    lab.report(f"launching {job.nodes} workers, {type(job).__name__}")
-    kube, started = lab.ours.kube, set()
+def _launch(lab: Lab, job: Job, count: int) -> float:
+    lab.report(f"launching {count} workers, {type(job).__name__}")
+    kube = lab.ours.kube
+    started: set[str] = set()
     with Watch(kube, "Pod") as watch:
         began = time.monotonic()
         run = kit.launch(job, cluster=lab.ours)
@@ -61,9 +63,9 @@ def _launch(lab: Lab, job: Job) -> float:
         def all_started(kind: str, pod: dict[str, Any]) -> bool:
             if pod["spec"]["containers"][0]["name"] != "store" and has_started(pod):
                 started.add(pod["metadata"]["uid"])
-            return len(started) == job.nodes
+            return len(started) == count
 
-        seen, _ = watch.until(all_started, what=f"{job.nodes} workers started")
+        seen, _ = watch.until(all_started, what=f"{count} workers started")
     run.delete()
     wait_gone(kube, labels=f"{names.RUN}={run.name}")
     return seen - began

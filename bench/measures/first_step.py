@@ -10,6 +10,7 @@ rendezvous.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from bench import training
@@ -43,12 +44,12 @@ def measure(lab: Lab) -> list[Result]:
         "warm-torchrun": None,
     }
     sides: dict[str, Callable[[], training.Times]] = {
-        name: lambda patch=patch: training.in_cluster(lab.ours, RANKS, flags=FLAGS, patch=patch)
+        name: partial(training.in_cluster, lab.ours, RANKS, flags=FLAGS, patch=patch)
         for name, patch in patches.items()
     }
     sides[BARE] = lambda: training.bare(RANKS, flags=FLAGS, folder=lab.folder)
-    if lab.real is not None:
-        sides[KUBELET] = lambda: training.in_cluster(lab.real, RANKS, flags=FLAGS, patch=None)
+    if (real := lab.real) is not None:
+        sides[KUBELET] = partial(training.in_cluster, real, RANKS, flags=FLAGS, patch=None)
         sides[KUBELET]()
     _warm_up(lab, python)
     sides[BARE]()

@@ -18,7 +18,7 @@ import psutil
 
 from bench.lab import KUBELET, KWOK, Lab
 from bench.results import Limit, Result
-from kitlib.clusters import Cluster
+from kitlib.clusters import LocalCluster
 
 SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 25, 10
 WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 15, 10
@@ -71,7 +71,7 @@ def measure(lab: Lab) -> list[Result]:
     ]
 
 
-def processes_of(cluster: Cluster) -> list[psutil.Process]:
+def processes_of(cluster: LocalCluster) -> list[psutil.Process]:
     """Return all processes of one of our clusters."""
     pids = {process["pid"] for process in cluster.status["processes"].values()}
     found = [psutil.Process(pid) for pid in pids]

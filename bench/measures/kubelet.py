@@ -14,7 +14,7 @@ from bench.lab import NODES, Lab
 from bench.measures.idle import processes_of, usage
 from bench.results import Limit, Result
 from bench.watching import Watch, has_started
-from kitlib.clusters import Cluster
+from kitlib.clusters import Cluster, LocalCluster
 
 PODS = 20
 MEGABYTES, PERCENT = 80, 0.1
@@ -65,7 +65,7 @@ def _start(cluster: Cluster) -> None:
         watch.until(all_started, what=f"{PODS} pods started")
 
 
-def _programs(cluster: Cluster) -> list[psutil.Process]:
+def _programs(cluster: LocalCluster) -> list[psutil.Process]:
     """Return the kubelet, and the runtime with the process that waits for it outside its namespaces."""
     every = [(process, " ".join(process.cmdline()[:6])) for process in processes_of(cluster)]
     return [process for process, command in every if any(program in command for program in PROGRAMS)]

@@ -45,7 +45,7 @@ def measure(lab: Lab) -> list[Result]:
     lab.report(f"training on {images} images")
     flags = {"model": "small", "epochs": EPOCHS, "batch_size": BATCH, "limit": images, "no_bf16": None}
     samples = alternate(
-        {"servers": lambda: _train(lab.folder, records), "ddp": cifar10.ours(lab, ranks=2, **flags)},
+        {"servers": lambda: _train(lab.folder, records), "ddp": cifar10.ours(lab, flags, ranks=2)},
         lab.rounds,
     )
     return [

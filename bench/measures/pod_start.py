@@ -9,6 +9,7 @@ the container (5 ms of CPU), and the patch of the status.
 """
 
 import time
+from functools import partial
 
 from bench import objects
 from bench.lab import KUBELET, KWOK, Lab
@@ -31,7 +32,7 @@ def measure(lab: Lab) -> list[Result]:
         series(kube, 5)  # connections, caches
     samples = alternate(
         {
-            side: lambda side=side, kube=kube: series(kube, QUICK_PODS if side == KUBELET else count)
+            side: partial(series, kube, QUICK_PODS if side == KUBELET else count)
             for side, kube in kubes.items()
         },
         lab.rounds,

@@ -34,9 +34,16 @@ def measure(lab: Lab) -> list[Result]:
         cluster.apply(MANIFEST)
         asked = f"cpu={0.9 * half:.3f}"
         cluster.kubectl(f"set resources deployment {SERVICE} --requests={asked} --limits={asked}")
-        limits = {"nodes": WORKERS, "min_nodes": 1, "max_nodes": WORKERS, "priority": "low"}
         run = kit.launch(
-            kit.ElasticJob("trainers/digits_elastic.py", cpu=f"{half:.3f}", args=ENDLESS, **limits),
+            kit.ElasticJob(
+                "trainers/digits_elastic.py",
+                nodes=WORKERS,
+                min_nodes=1,
+                max_nodes=WORKERS,
+                priority="low",
+                cpu=f"{half:.3f}",
+                args=ENDLESS,
+            ),
             cluster=cluster,
         )
         for done in range(lab.rounds):
@@ -64,7 +71,8 @@ def _round(cluster: Cluster, run: kit.Run) -> list[float]:
     wait_gone(cluster.kube, labels=f"app={LABEL}")
     run.wait(until=lambda now: now.world_size == WORKERS and now.training, timeout=PATIENCE_SECONDS)
     with Watch(cluster.kube, "Pod") as watch:
-        created, started = {}, {}
+        created: dict[str, float] = {}
+        started: dict[str, float] = {}
 
         def all_started(kind: str, pod: Object) -> bool:
             now, uid = time.monotonic(), pod["metadata"]["uid"]

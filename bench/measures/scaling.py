@@ -5,6 +5,7 @@ it: two ranks that each train alone at the same time, and share nothing but its 
 """
 
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,14 +31,14 @@ def measure(lab: Lab) -> list[Result]:
         raise NotHere("there is one core")
     lab.clear()
     images = QUICK_IMAGES if lab.quick else IMAGES
-    same = {"model": "small", "epochs": EPOCHS, "batch_size": BATCH}
+    same = {"model": "small", "epochs": EPOCHS, "batch_size": BATCH, "limit": images}
     lab.report(f"training on {images} images a rank")
-    alone = cifar10.ours(lab, limit=images, **same)
-    neighbour = cifar10.ours(lab, folder=_folder(lab), limit=images, **same)
+    alone = cifar10.ours(lab, same)
+    neighbour = cifar10.ours(lab, same, folder=_folder(lab))
     samples = alternate(
         {
             "one": alone,
-            "two": cifar10.ours(lab, ranks=2, limit=2 * images, **same),
+            "two": cifar10.ours(lab, same | {"limit": 2 * images}, ranks=2),
             "apart": lambda: _at_once(alone, neighbour),
         },
         lab.rounds,
@@ -58,7 +59,7 @@ def measure(lab: Lab) -> list[Result]:
     ]
 
 
-def _at_once(*sides) -> float:
+def _at_once(*sides: Callable[[], float]) -> float:
     with ThreadPoolExecutor(len(sides), thread_name_prefix="rank") as pool:
         return sum(pool.map(lambda side: side(), sides))
 

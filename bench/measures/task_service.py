@@ -79,20 +79,22 @@ def _ask(address: str, seconds: float) -> float:
     each = WORKERS // PROCESSES
     program = str(Path(__file__).parents[1] / "task_clients.py")
     with ExitStack() as stack:
-        clients = []
+        clients, pipes = [], []
         for number in range(PROCESSES):
             command = [sys.executable, program, address, str(number * each), str(each), str(seconds)]
             client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             clients.append(stack.enter_context(client))
             stack.callback(client.kill)
+            assert client.stdin and client.stdout
+            pipes.append((client.stdin, client.stdout))
         deadline = time.monotonic() + START_SECONDS
-        for client in clients:
-            if client.stdout.readline().strip() != "ready" or time.monotonic() > deadline:
+        for _, output in pipes:
+            if output.readline().strip() != "ready" or time.monotonic() > deadline:
                 raise MeasureFailed("the simulated workers cannot reach the master")
-        for client in clients:
-            client.stdin.write("\n")
-            client.stdin.flush()
-        said = [client.stdout.readline().split() for client in clients]
+        for orders, _ in pipes:
+            orders.write("\n")
+            orders.flush()
+        said = [output.readline().split() for _, output in pipes]
         for client in clients:
             client.wait()
     if not all(len(words) == 2 for words in said):

@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     options = parser.parse_args()
     spec = importlib.util.spec_from_file_location("checkpoints", options.checkpoints)
+    assert spec and spec.loader, "it is a file of Python"
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 
@@ -45,7 +46,8 @@ def main() -> None:
     with module.Checkpoints(options.folder, {"model": "resnet18"}) as checkpoints:
         for turn in range(options.turns + 1):
             state = {"model": network.state_dict(), "optimizer": optimizer.state_dict()}
-            began, steps, written = time.perf_counter(), 0, []
+            began, steps = time.perf_counter(), 0
+            written: list[dict[str, object]] = []
             checkpoints.save(state, epoch=0, step=turn)
             while not written:
                 step()

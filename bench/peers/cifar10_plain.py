@@ -57,6 +57,7 @@ def parse_settings() -> argparse.Namespace:
 def make_model(trainer: Path, name: str) -> nn.Module:
     """Return the net that the trainer calls so."""
     spec = importlib.util.spec_from_file_location("trainer", trainer)
+    assert spec and spec.loader, "it is a file of Python"
     module = importlib.util.module_from_spec(spec)
     sys.modules["trainer"] = module
     spec.loader.exec_module(module)

@@ -92,7 +92,8 @@ class Layer:
                 if path in ("", *MERGED) or path.startswith("usr/share/doc/"):
                     continue
                 link = _merged(member.linkname) if member.islnk() else member.linkname
-                data = files.extractfile(member).read() if member.isreg() else b""
+                content = files.extractfile(member) if member.isreg() else None
+                data = content.read() if content else b""
                 self.add(path, data=data, mode=member.mode, link=link, kind=member.type)
         if unpacked.returncode:
             raise LocalClusterError("cannot unpack", about=str(package), fix="delete it, and try again")

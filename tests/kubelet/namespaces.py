@@ -14,8 +14,10 @@ from . import node
 
 NEW = ("unshare", "--mount", "--net", "--pid", "--ipc", "--fork", "--kill-child", "--mount-proc")
 # What the kubelet sets for the whole machine.
-SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops")
-SYSCTLS += ("kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes")
+SYSCTLS = ("vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops") + (
+    "kernel/keys/root_maxkeys",
+    "kernel/keys/root_maxbytes",
+)
 CGROUPS = Path("/sys/fs/cgroup")
 OWN_MOUNTS = ("/run", "/var/lib", "/var/log")
 

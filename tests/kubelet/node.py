@@ -53,7 +53,7 @@ class Node:
     Args:
         folder: For all of its files; what is in its ``containerd`` are images that need not be pulled.
         program: The kubelet and kube-proxy.
-        plane: The control plane.
+        plane: The control plane; None where only containerd runs.
         mirror: Address of the registry from which all images are pulled.
         cgroup: In which the pods are, a path from the root of each hierarchy.
         mounted: Folders of this machine that all containers can read, by their paths there.
@@ -62,7 +62,7 @@ class Node:
 
     folder: Path
     program: Path
-    plane: BareControlPlane
+    plane: BareControlPlane | None
     mirror: str
     cgroup: str
     mounted: Mapping[str, Path]
@@ -111,6 +111,7 @@ class Node:
     def _ready(self) -> bool:
         jsonpath = '{.items[*].status.conditions[?(@.type=="Ready")].status}'
         selected = f"--field-selector=metadata.name={self.name}"
+        assert self.plane
         return self.plane.run("get", "nodes", selected, "-o", f"jsonpath={jsonpath}") == "True"
 
     def _wait(self, done: Any, what: str) -> None:
@@ -148,13 +149,16 @@ class Node:
         (mirrors / "hosts.toml").write_text(
             f'[host."http://{self.mirror}"]\n  capabilities = ["pull", "resolve"]\n'
         )
-        network = {
+        network: dict[str, object] = {
             "type": "ptp",
             "mtu": 1500,
-            "ipam": {"type": "host-local", "dataDir": str(self.folder / "ipam")},
+            "ipam": {
+                "type": "host-local",
+                "dataDir": str(self.folder / "ipam"),
+                "ranges": [[{"subnet": f"10.244.{self.number + 1}.0/24"}]],
+                "routes": [{"dst": "0.0.0.0/0"}],
+            },
         }
-        subnet = {"subnet": f"10.244.{self.number + 1}.0/24"}
-        network["ipam"] |= {"ranges": [[subnet]], "routes": [{"dst": "0.0.0.0/0"}]}
         portmap = {"type": "portmap", "capabilities": {"portMappings": True}}
         plugins = {"cniVersion": "0.4.0", "name": "pods", "plugins": [network, portmap]}
         self._write("cni/10-pods.conflist", plugins)
@@ -182,6 +186,7 @@ SystemdCgroup = false
         return ["containerd", "--config", self.folder / "containerd.toml"]
 
     def _kubelet(self) -> list[str | Path]:
+        assert self.plane
         pki = self.plane.paths.pki
         settings = {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -241,6 +246,7 @@ SystemdCgroup = false
         return [self.program, "kube-proxy", f"--config={self._write('kube-proxy.json', settings)}"]
 
     def _kubeconfig(self) -> Path:
+        assert self.plane
         path = self.folder / "node.kubeconfig"
         if not path.exists():
             certificates.write_kubeconfig(
