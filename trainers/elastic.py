@@ -74,7 +74,8 @@ class Worker:
     def __init__(self) -> None:
         described = os.environ.get("ELASTIC_RENDEZVOUS")
         self.settings = RendezvousSettings.from_json(described) if described else None
-        self.rank, self.world_size, self.group = 0, 1, None
+        self.rank, self.world_size = 0, 1
+        self.group: dist.ProcessGroup | None = None
         self.restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         self._replaces = int(os.environ.get("ELASTIC_REPLACES", "0"))
         self.device = choose_device()
@@ -114,16 +115,16 @@ class Worker:
                     self._rendezvous = self._rendezvous or ElasticRendezvous(
                         self.settings, replaces=self._replaces
                     )
-                    self._round = self._rendezvous.next()
+                    self._round = now = self._rendezvous.next()
                     break
                 except RendezvousError as error:  # too few workers joined in time, or the store was lost
                     print(f"elastic: no rendezvous ({error}); trying anew", file=sys.stderr, flush=True)
                     self.withdraw()
                     self._rendezvous = None
                     time.sleep(1)
-        self.rank, self.world_size = self._round.rank, self._round.world_size
+        self.rank, self.world_size = now.rank, now.world_size
         try:
-            self._form()
+            self._form(self._rendezvous, now, self.settings)
         except (
             Exception
         ) as error:  # gloo's, the store's, or those of etcd's client, which have no common name
@@ -133,8 +134,7 @@ class Worker:
             raise Regroup("peer lost") from error
         self._failed_groups = 0
 
-    def _form(self) -> None:
-        now, settings = self._round, self.settings
+    def _form(self, rendezvous: ElasticRendezvous, now: Round, settings: RendezvousSettings) -> None:
         known = set(open_sockets().values())
         hook = sys.excepthook  # torch wraps the store in one in every round
         # Longer each time: on a loaded machine the same timeout would only fail again.
@@ -149,7 +149,7 @@ class Worker:
             raise
         finally:
             sys.excepthook = hook
-        self._watch = PeerWatch(self._rendezvous, now, set(open_sockets().values()) - known)
+        self._watch = PeerWatch(rendezvous, now, set(open_sockets().values()) - known)
         self._watch.start()
         self.group = _nccl(self.device)
         dist.set_timeout(timedelta(seconds=settings.timeout("collective_timeout")))
@@ -232,24 +232,24 @@ class Worker:
             Regroup: A peer was lost; the step has no effect.
         """
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        by_type: dict[torch.dtype, list[torch.Tensor]] = {}
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
+            by_type.setdefault(parameter.dtype, []).append(parameter.grad)
         wish = self._wish()
         votes = [float(loss), samples, *(float(wish == reason) for reason in REASONS)]
         totals = torch.tensor(votes, dtype=torch.float64)
         with self.collective():
-            by_type: dict[torch.dtype, list[torch.Tensor]] = {}
-            for parameter in parameters:
-                by_type.setdefault(parameter.dtype, []).append(parameter.grad)
             if self.world_size > 1:
                 for number, gradients in enumerate(by_type.values()):
-                    totals = self._sum(gradients, totals if number == 0 else None)
+                    self._sum(gradients, totals if number == 0 else None)
             summed = totals.tolist()
         self._leavers = int(summed[2 + REASONS.index("leave")])
         self._agreed = next((REASONS[i] for i in reversed(range(len(REASONS))) if summed[2 + i]), None)
-        for parameter in parameters:
-            parameter.grad.div_(max(summed[1], 1))
+        for gradients in by_type.values():
+            for gradient in gradients:
+                gradient.div_(max(summed[1], 1))
         return Totals(summed[0] / max(summed[1], 1), int(summed[1]))
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -259,11 +259,11 @@ class Worker:
                 dist.all_reduce(tensor)
         return tensor
 
-    def _sum(self, gradients: list[torch.Tensor], totals: torch.Tensor | None) -> torch.Tensor | None:
-        """Sum gradients of one type as one flat tensor; other values to be summed are appended to it."""
+    def _sum(self, gradients: list[torch.Tensor], totals: torch.Tensor | None) -> None:
+        """Sum gradients of one type as one flat tensor, in place; ``totals`` are summed with them."""
         flat = [gradient.flatten() for gradient in gradients]
-        rides = totals is not None and flat[0].dtype in (torch.float32, torch.float64)
-        if rides:
+        alone = flat[0].dtype not in (torch.float32, torch.float64)  # half precision has no batch's size
+        if totals is not None and not alone:
             flat.append(totals.to(flat[0]))
         bucket = torch.cat(flat)
         if self.group is None:
@@ -273,9 +273,10 @@ class Worker:
         parts = bucket.split([len(part) for part in flat])
         for mine, summed in zip(gradients, parts[: len(gradients)], strict=True):
             mine.copy_(summed.view_as(mine))
-        if totals is not None and not rides:  # half precision cannot represent a batch's size
+        if totals is not None and alone:
             dist.all_reduce(totals)
-        return parts[-1] if rides else totals
+        elif totals is not None:
+            totals.copy_(parts[-1])
 
     def _wait(self, work: dist.Work) -> None:
         """Wait for a collective on a GPU; dead peers are detected by gloo's connections."""
@@ -455,4 +456,5 @@ def _nccl(device: torch.device) -> dist.ProcessGroup | None:
     own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
     # Otherwise nccl's own watchdog ends the process when a peer is lost.
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
-    return dist.new_group(backend="nccl") if own_gpu_each else None
+    group = dist.new_group(backend="nccl") if own_gpu_each else None
+    return group if isinstance(group, dist.ProcessGroup) else None

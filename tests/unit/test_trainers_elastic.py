@@ -104,6 +104,22 @@ def test_how_an_image_is_cropped_does_not_depend_on_the_rank_that_does_it(tiny, 
 # Trainers alone ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("first", [torch.float32, torch.bfloat16])
+def test_gradients_of_two_types_are_averaged_in_one_step(digits, first):
+    worker, kinds = digits.elastic.Worker(), (first, torch.float64)
+    worker.world_size = 2  # in a group of one process, where a sum is what that one has
+    model = torch.nn.ModuleList(torch.nn.Linear(1, 1, dtype=kind) for kind in kinds)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 6)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        totals = worker.average_gradients(model, loss=torch.tensor(9.0), samples=3)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert (totals.loss, totals.samples) == (3.0, 3)
+    assert {parameter.grad.item() for parameter in model.parameters()} == {2.0}
+
+
 def test_the_trainer_learns_alone_and_goes_on_from_where_it_was_killed(
     digits, run_trainer, tmp_path, monkeypatch
 ):
