@@ -111,12 +111,14 @@ def one_way(size: int, peer: int, *, repeats: int, group: dist.ProcessGroup, dev
     return median_seconds(ping_pong, repeats=repeats, device=device) / 2
 
 
-def measure_pair(a: int, b: int, settings: argparse.Namespace, **how: object) -> None:
+def measure_pair(
+    a: int, b: int, settings: argparse.Namespace, *, group: dist.ProcessGroup, device: torch.device
+) -> None:
     """Measure two ranks while the others wait; the first of the two reports."""
     if dist.get_rank() in (a, b):
         peer = b if dist.get_rank() == a else a
-        latency = one_way(FLOAT, peer, repeats=10 * settings.repeats, **how)
-        duration = one_way(settings.bytes, peer, repeats=settings.repeats, **how)
+        latency = one_way(FLOAT, peer, repeats=10 * settings.repeats, group=group, device=device)
+        duration = one_way(settings.bytes, peer, repeats=settings.repeats, group=group, device=device)
         if dist.get_rank() == a:
             bandwidth = round(settings.bytes / duration)
             emit("pair", a=a, b=b, latency_us=round(latency * 1e6, 1), bandwidth_bytes_per_s=bandwidth)
@@ -147,6 +149,7 @@ def main(argv: list[str] | None = None) -> None:
     device, backend = choose_device()
     emit("start", device=str(device), backend=backend, host=socket.gethostname(), bytes=settings.bytes)
     group = dist.new_group(backend=backend)
+    assert isinstance(group, dist.ProcessGroup), "all ranks are in it"
     for a, b in combinations(range(dist.get_world_size()), 2):
         measure_pair(a, b, settings, group=group, device=device)
     measure_all(settings, group=group, device=device)

@@ -17,11 +17,11 @@ import sys
 import threading
 import time
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -29,6 +29,25 @@ FORMAT = 1  # format version; a reader rejects a higher one
 KEEP = 2  # files, in case the newest cannot be read
 PATTERN = "epoch-*-step-*.pt"
 DO_NOT_RESTART = 78  # EX_CONFIG: for elastic_launch.py
+
+
+class Worker(Protocol):
+    """What is needed of ``elastic.Worker``."""
+
+    rank: int
+
+    def emit(self, event: str, **fields: object) -> None: ...
+
+
+class State(Protocol):
+    """What is needed of ``elastic.State``."""
+
+    step: int
+
+    @property
+    def epoch(self) -> int: ...
+    def state_dict(self) -> dict[str, Any]: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -75,7 +94,7 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     # Saving
@@ -150,7 +169,7 @@ class Checkpoints:
         Raises:
             Refused: It belongs to another run, or has a newer format.
         """
-        broken = []
+        broken: list[str] = []
         for path in sorted(self.folder.glob(PATTERN), reverse=True):
             content = self._read(path)
             if content is not None:
@@ -214,14 +233,14 @@ class CheckpointManager:
         self._files = Checkpoints(folder, run, failures=failures) if folder else None
         self._every = every
 
-    def after_step(self, worker, state, *, last: bool) -> None:
+    def after_step(self, worker: Worker, state: State, *, last: bool) -> None:
         """Start a save on rank 0 when it is due; log the completed ones."""
         if self._files is not None:
             if worker.rank == 0 and (last or state.step % self._every == 0):
-                self._save(state)
-            self._report(worker)
+                _save(self._files, state)
+            _report(self._files, worker)
 
-    def resume(self, worker, state) -> bool:
+    def resume(self, worker: Worker, state: State) -> bool:
         """Fill the state from the newest complete checkpoint; return False if there is none."""
         if self._files is None:
             return False
@@ -234,26 +253,28 @@ class CheckpointManager:
             worker.emit("resume", epoch=state.epoch, next_step=state.step, broken=checkpoint.broken)
         return checkpoint.state is not None
 
-    def leave(self, worker, state) -> None:
+    def leave(self, worker: Worker, state: State) -> None:
         """Save before this worker leaves: it may be the last."""
         if self._files is not None:
-            self._save(state)
+            _save(self._files, state)
             self.close(worker)
 
-    def close(self, worker) -> None:
+    def close(self, worker: Worker) -> None:
         """Wait until everything is on the disk, and log it."""
         if self._files is not None:
             self._files.close()
-            self._report(worker)
+            _report(self._files, worker)
 
-    def _save(self, state) -> None:
-        with _hopeless():
-            content = state.state_dict() | {"rng": torch.get_rng_state()}
-            self._files.save(content, epoch=state.epoch, step=state.step)
 
-    def _report(self, worker) -> None:
-        for done in self._files.finished():
-            worker.emit("checkpoint", **done)
+def _save(files: Checkpoints, state: State) -> None:
+    with _hopeless():
+        content = state.state_dict() | {"rng": torch.get_rng_state()}
+        files.save(content, epoch=state.epoch, step=state.step)
+
+
+def _report(files: Checkpoints, worker: Worker) -> None:
+    for done in files.finished():
+        worker.emit("checkpoint", **done)
 
 
 @contextmanager
@@ -309,13 +330,15 @@ def _sweep(folder: Path) -> None:
 def _copied(value: object, memory: object) -> object:
     """Copy a state to the host's memory, into the tensors of the previous copy."""
     if isinstance(value, torch.Tensor):
-        fits = isinstance(memory, torch.Tensor) and (memory.shape, memory.dtype) == (value.shape, value.dtype)
-        return memory.copy_(value.detach()) if fits else value.detach().to("cpu", copy=True)
+        if isinstance(memory, torch.Tensor) and (memory.shape, memory.dtype) == (value.shape, value.dtype):
+            return memory.copy_(value.detach())
+        return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):
         places = memory if isinstance(memory, Mapping) else {}
         return {name: _copied(part, places.get(name)) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        fits = isinstance(memory, list | tuple) and len(memory) == len(value)
-        pairs = zip(value, memory if fits else [None] * len(value), strict=True)
-        return type(value)(_copied(part, place) for part, place in pairs)
+        copies: Sequence[object] = [None] * len(value)
+        if isinstance(memory, list | tuple) and len(memory) == len(value):
+            copies = memory
+        return type(value)(_copied(part, place) for part, place in zip(value, copies, strict=True))
     return value

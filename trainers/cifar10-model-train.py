@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, TensorDataset
 
 EVERY = 5  # steps between two lines
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
@@ -45,7 +45,7 @@ def main() -> None:
     dice = torch.Generator().manual_seed(rank)
     print(f"reading {settings.data}/", flush=True)
     images, labels = (part.to(device) for part in ddp.read_images(folder_of(settings.data), train=True))
-    sampler = DistributedSampler(range(len(labels)))
+    sampler = DistributedSampler[int](TensorDataset(labels))
     network = ddp.make_model("workshop", len(CLASSES)).to(device)
     model = DistributedDataParallel(network, process_group=group)
     rate = 0.1 * settings.batch_size * ranks / 128

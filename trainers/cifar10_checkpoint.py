@@ -18,7 +18,6 @@ Stop it at any time and start it again with the same flags. The JSON lines on st
 """
 
 import argparse
-import importlib.util
 import io
 import json
 import os
@@ -28,7 +27,8 @@ import socket
 import sys
 import time
 import zipfile
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -37,9 +37,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, TensorDataset
 
 # Settings ---------------------------------------------------------------------------------------------------
 
@@ -70,8 +70,8 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
     parser.add_argument("--simulated-ms-per-image", type=float, default=0, help="an accelerator's; 0: none")
     for name in ("bf16", "channels-last", "compile"):
-        extra = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
-        parser.add_argument(f"--{name}", **extra)
+        switch = argparse.BooleanOptionalAction
+        parser.add_argument(f"--{name}", action=switch, default=True, help="where the device has it")
     settings = parser.parse_args(argv)
     if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
         parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
@@ -104,7 +104,8 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
     dist.all_gather_object(everyone, mine)
     device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
     own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
-    return device, dist.new_group(backend="nccl") if own_gpu_each else None
+    group = dist.new_group(backend="nccl") if own_gpu_each else None
+    return device, group if isinstance(group, dist.ProcessGroup) else None
 
 
 def has_bf16(device: torch.device) -> bool:
@@ -131,12 +132,11 @@ def describe(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        raise SystemExit(
-            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        ) from error
+        words = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        raise SystemExit(words) from error
 
 
-def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
     """Return CIFAR-10's images as bytes (n x 32 x 32 x 3) and their labels; the first ``limit``, or all."""
     names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
     pixels, labels = [], []
@@ -154,13 +154,13 @@ def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Ten
     return torch.from_numpy(np.ascontiguousarray(images)), torch.tensor(labels[: limit or None])
 
 
-def normalise(pixels: torch.Tensor) -> torch.Tensor:
+def normalise(pixels: Tensor) -> Tensor:
     """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
     mean, spread = (torch.tensor(rgb, device=pixels.device).view(1, 3, 1, 1) for rgb in (MEAN, SPREAD))
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
-def augment(images: torch.Tensor, chosen: torch.Tensor, dice: torch.Generator, *, pad: int, hole: int):
+def augment(images: Tensor, chosen: Tensor, dice: torch.Generator, *, pad: int, hole: int) -> Tensor:
     """Gather a batch: shift each image by up to ``pad`` pixels, flip half of them, blank one square.
 
     One index operation handles the whole batch: it has the source row and column of each target pixel.
@@ -196,7 +196,7 @@ class Residual(nn.Module):
         super().__init__()
         self.inside = nn.Sequential(block(width, width), block(width, width))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x + self.inside(x)
 
 
@@ -207,11 +207,11 @@ class Scale(nn.Module):
         super().__init__()
         self.by = by
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x * self.by
 
 
-def make_model(name: str, classes: int) -> nn.Module:
+def make_model(name: str, classes: int) -> nn.Sequential:
     """Return a network for colour images of 32 x 32 pixels."""
     if name == "small":
         layers = [block(3, 32, pool=True), block(32, 64, pool=True), block(64, 128, pool=True), nn.Flatten()]
@@ -244,17 +244,26 @@ def gpu_usage(device: torch.device) -> dict[str, float]:
     if device.type != "cuda":
         return {}
     free, total = torch.cuda.mem_get_info(device)
-    used = {"gpu_memory_bytes": total - free}
-    if importlib.util.find_spec("pynvml") is None:  # torch needs it to query NVML
-        return used
+    used: dict[str, float] = {"gpu_memory_bytes": total - free}
     try:
         return used | {"gpu_percent": torch.cuda.utilization(device)}
-    except RuntimeError:  # not every driver reports it
+    except (ModuleNotFoundError, RuntimeError):  # torch queries NVML by pynvml; not every driver reports it
         return used
 
 
 def train_epoch(
-    model, batches, data, optimizer, schedule, *, settings, epoch: int, first: int, keep, dice, cast
+    model: nn.Module,
+    batches: Sequence[Tensor],
+    data: Sequence[Tensor],
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    settings: argparse.Namespace,
+    epoch: int,
+    first: int,
+    *,
+    keep: Callable[[int, int], None],
+    dice: torch.Generator,
+    cast: AbstractContextManager[object],
 ) -> None:
     """Take one step for each batch of this rank's share, starting at ``first``; save checkpoints."""
     (images, labels), recipe = data, RECIPES[settings.model]
@@ -262,7 +271,7 @@ def train_epoch(
     model.train()
     began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
     for index, chosen in enumerate(batches[first:], first):
-        batch = augment(images, chosen, dice, pad=recipe["pad"], hole=recipe["hole"])
+        batch = augment(images, chosen, dice, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
         with cast:
             answers = model(batch if settings.channels_last else batch.contiguous())
         truth = labels[chosen.to(device)]
@@ -277,18 +286,11 @@ def train_epoch(
         if step % settings.log_every == 0:
             metrics = {"loss": round(loss.item(), 5)}
             metrics["images_per_s"] = round(samples / (time.perf_counter() - began), 1)
-            emit(
-                "step",
-                step=step,
-                epoch=epoch,
-                lr=round(schedule.get_last_lr()[0], 6),
-                **metrics,
-                **gpu_usage(device),
-            )
+            lr = round(float(schedule.get_last_lr()[0]), 6)
+            emit("step", step=step, epoch=epoch, lr=lr, **metrics, **gpu_usage(device))
         if (index + 1) % settings.checkpoint_every == 0 and index + 1 < len(batches):
             keep(epoch, index + 1)
-    mean = round(total.item() / samples, 5)
-    seconds = time.perf_counter() - began
+    mean, seconds = round(total.item() / samples, 5), time.perf_counter() - began
     rate = round(samples / seconds, 1)
     emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
 
@@ -296,17 +298,14 @@ def train_epoch(
 def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """Count the bytes that this rank holds of parameters, gradients and optimizer state."""
 
-    def count(tensors) -> int:
+    def count(tensors: Iterable[Tensor]) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     parameters = list(network.parameters())
     state = [part for parts in optimizer.state.values() for part in parts.values() if torch.is_tensor(part)]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return {
-        "parameters_bytes": count(parameters),
-        "gradients_bytes": count(gradients),
-        "optimizer_bytes": count(state),
-    }
+    sets: dict[str, Sequence[Tensor]] = {"parameters": parameters, "gradients": gradients, "optimizer": state}
+    return {f"{kind}_bytes": count(tensors) for kind, tensors in sets.items()}
 
 
 def share_statistics(network: nn.Module) -> None:
@@ -319,7 +318,7 @@ def share_statistics(network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def evaluate(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+def evaluate(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
     """Return accuracy and loss over all test images, each counted once: a rank evaluates every n-th image."""
     network.eval()
     images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in (images, labels))
@@ -355,36 +354,34 @@ def run_of(settings: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in same} | {"ranks": dist.get_world_size()}
 
 
-def keep_checkpoint(settings, network, optimizer, schedule, dice, epoch: int, step: int) -> None:
-    """Save the complete training state; ``epoch`` and ``step`` are the next ones to run.
-
-    The two newest are kept, in case the newest cannot be read.
-    """
+def keep_checkpoint(
+    settings: argparse.Namespace,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    dice: torch.Generator,
+    epoch: int,
+    step: int,
+) -> None:
+    """Save the whole state; ``epoch`` and ``step`` are the next. Two are kept: the newest may be damaged."""
     began = time.perf_counter()
     share_statistics(network)
-    everyone: list[torch.Tensor | None] = [None] * dist.get_world_size()
+    everyone: list[Tensor | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, dice.get_state())  # each rank has its own random generator
     if dist.get_rank() == 0:
-        parts = {"network": network, "optimizer": optimizer, "schedule": schedule}
-        state = {name: part.state_dict() for name, part in parts.items()}
+        state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
+        state["schedule"] = schedule.state_dict()
         path = settings.checkpoint_dir / f"epoch-{epoch:04}-step-{step:06}.pt"
         save(path, state | {"run": run_of(settings), "epoch": epoch, "step": step, "dice": everyone})
         for old in sorted(settings.checkpoint_dir.glob("epoch-*.pt"))[:-2]:
             old.unlink(missing_ok=True)
-        seconds = round(time.perf_counter() - began, 4)
-        emit(
-            "checkpoint",
-            epoch=epoch,
-            next_step=step,
-            file=path.name,
-            bytes=path.stat().st_size,
-            seconds=seconds,
-        )
+        seconds, size = round(time.perf_counter() - began, 4), path.stat().st_size
+        emit("checkpoint", epoch=epoch, next_step=step, file=path.name, bytes=size, seconds=seconds)
 
 
 def find_checkpoint(folder: Path) -> tuple[bytes, list[str]]:
     """Return the newest complete checkpoint, or nothing, and the names of the incomplete ones."""
-    broken = []
+    broken: list[str] = []
     for path in sorted(folder.glob("epoch-*.pt"), reverse=True):
         try:
             content = path.read_bytes()
@@ -398,7 +395,13 @@ def find_checkpoint(folder: Path) -> tuple[bytes, list[str]]:
     return b"", broken
 
 
-def resume(settings, network, optimizer, schedule, dice) -> tuple[int, int]:
+def resume(
+    settings: argparse.Namespace,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    dice: torch.Generator,
+) -> tuple[int, int]:
     """Load the newest checkpoint; return the epoch and step to continue with."""
     found: list[Any] = [find_checkpoint(settings.checkpoint_dir) if dist.get_rank() == 0 else None]
     dist.broadcast_object_list(found)  # rank 0 selects the file: concurrent readers may see different files
@@ -408,16 +411,13 @@ def resume(settings, network, optimizer, schedule, dice) -> tuple[int, int]:
             emit("resume", epoch=0, next_step=0, broken=broken)
         return 0, 0
     state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    if state["run"] != run_of(settings):
-        differ = ", ".join(
-            f"{name}: {old}" for name, old in state["run"].items() if run_of(settings)[name] != old
-        )
-        raise SystemExit(
-            f"{settings.checkpoint_dir} has a checkpoint of another run ({differ}); "
-            "start with the same values, or with another --checkpoint-dir"
-        )
-    for name, part in {"network": network, "optimizer": optimizer, "schedule": schedule}.items():
-        part.load_state_dict(state[name])
+    if state["run"] != (ours := run_of(settings)):
+        differ = ", ".join(f"{name}: {old}" for name, old in state["run"].items() if ours[name] != old)
+        words = f"{settings.checkpoint_dir} has a checkpoint of another run ({differ}); "
+        raise SystemExit(words + "start with the same values, or with another --checkpoint-dir")
+    network.load_state_dict(state["network"])
+    optimizer.load_state_dict(state["optimizer"])
+    schedule.load_state_dict(state["schedule"])
     dice.set_state(state["dice"][dist.get_rank()])
     emit("resume", epoch=state["epoch"], next_step=state["step"], broken=broken)
     return state["epoch"], state["step"]
@@ -425,19 +425,17 @@ def resume(settings, network, optimizer, schedule, dice) -> tuple[int, int]:
 
 def main(argv: list[str] | None = None) -> None:
     """Join, read, resume, train, evaluate, save."""
-    began = time.perf_counter()
-    settings = parse_settings(argv)
+    settings, began = parse_settings(argv), time.perf_counter()
     join_the_others()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
     dice = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
 
     about = describe(settings.data_dir)
-    train = [part.to(device) for part in read_images(settings.data_dir, train=True, limit=settings.limit)]
-    test = [
-        part.to(device) for part in read_images(settings.data_dir, train=False, limit=settings.limit // 5)
-    ]
-    sampler = DistributedSampler(range(len(train[1])), seed=settings.seed)  # a different share for each rank
+    folder, limit = settings.data_dir, settings.limit
+    train = [part.to(device) for part in read_images(folder, train=True, limit=limit)]
+    test = [part.to(device) for part in read_images(folder, train=False, limit=limit // 5)]
+    sampler = DistributedSampler[int](TensorDataset(*train), seed=settings.seed)  # each rank's own share
 
     network = make_model(settings.model, len(about["classes"])).to(device)
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
@@ -447,7 +445,8 @@ def main(argv: list[str] | None = None) -> None:
 
         simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
     compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
-    model = torch.compile(model) if compiled else model
+    if compiled:
+        model.compile()
     low = settings.bf16 and has_bf16(device)
     cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
 
@@ -469,15 +468,19 @@ def main(argv: list[str] | None = None) -> None:
     for epoch in range(begin, settings.epochs):
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
-        with_it = {
-            "settings": settings,
-            "epoch": epoch,
-            "first": first,
-            "keep": keep,
-            "dice": dice,
-            "cast": cast,
-        }
-        train_epoch(model, batches, train, optimizer, schedule, **with_it)
+        train_epoch(
+            model,
+            batches,
+            train,
+            optimizer,
+            schedule,
+            settings,
+            epoch,
+            first,
+            keep=keep,
+            dice=dice,
+            cast=cast,
+        )
         first = 0
         keep(epoch + 1, first)
     emit("memory", **memory_of(network, optimizer))

@@ -18,7 +18,6 @@ for people, in the words of the walk-throughs.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import pickle
@@ -26,7 +25,8 @@ import shutil
 import socket
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, TensorDataset
 
 # Settings ---------------------------------------------------------------------------------------------------
 
@@ -65,8 +65,8 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
     parser.add_argument("--simulated-ms-per-image", type=float, default=0, help="an accelerator's; 0: none")
     for name in ("bf16", "channels-last", "compile"):
-        extra = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
-        parser.add_argument(f"--{name}", **extra)
+        switch = argparse.BooleanOptionalAction
+        parser.add_argument(f"--{name}", action=switch, default=True, help="where the device has it")
     settings = parser.parse_args(argv)
     if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
         parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
@@ -97,7 +97,8 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
     dist.all_gather_object(everyone, mine)
     device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
     own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
-    return device, dist.new_group(backend="nccl") if own_gpu_each else None
+    group = dist.new_group(backend="nccl") if own_gpu_each else None
+    return device, group if isinstance(group, dist.ProcessGroup) else None
 
 
 def has_bf16(device: torch.device) -> bool:
@@ -124,12 +125,11 @@ def describe(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        raise SystemExit(
-            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        ) from error
+        words = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        raise SystemExit(words) from error
 
 
-def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
     """Return CIFAR-10's images as bytes (n x 32 x 32 x 3) and their labels; the first ``limit``, or all."""
     names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
     pixels, labels = [], []
@@ -147,13 +147,13 @@ def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Ten
     return torch.from_numpy(np.ascontiguousarray(images)), torch.tensor(labels[: limit or None])
 
 
-def normalise(pixels: torch.Tensor) -> torch.Tensor:
+def normalise(pixels: Tensor) -> Tensor:
     """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
     mean, spread = (torch.tensor(rgb, device=pixels.device).view(1, 3, 1, 1) for rgb in (MEAN, SPREAD))
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
-def augment(images: torch.Tensor, chosen: torch.Tensor, dice: torch.Generator, *, pad: int, hole: int):
+def augment(images: Tensor, chosen: Tensor, dice: torch.Generator, *, pad: int, hole: int) -> Tensor:
     """Gather a batch: shift each image by up to ``pad`` pixels, flip half of them, blank one square.
 
     One index operation handles the whole batch: it has the source row and column of each target pixel.
@@ -189,7 +189,7 @@ class Residual(nn.Module):
         super().__init__()
         self.inside = nn.Sequential(block(width, width), block(width, width))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x + self.inside(x)
 
 
@@ -200,11 +200,11 @@ class Scale(nn.Module):
         super().__init__()
         self.by = by
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x * self.by
 
 
-def make_model(name: str, classes: int) -> nn.Module:
+def make_model(name: str, classes: int) -> nn.Sequential:
     """Return a network for colour images of 32 x 32 pixels."""
     if name == "small":
         layers = [block(3, 32, pool=True), block(32, 64, pool=True), block(64, 128, pool=True), nn.Flatten()]
@@ -237,23 +237,32 @@ def gpu_usage(device: torch.device) -> dict[str, float]:
     if device.type != "cuda":
         return {}
     free, total = torch.cuda.mem_get_info(device)
-    used = {"gpu_memory_bytes": total - free}
-    if importlib.util.find_spec("pynvml") is None:  # torch needs it to query NVML
-        return used
+    used: dict[str, float] = {"gpu_memory_bytes": total - free}
     try:
         return used | {"gpu_percent": torch.cuda.utilization(device)}
-    except RuntimeError:  # not every driver reports it
+    except (ModuleNotFoundError, RuntimeError):  # torch queries NVML by pynvml; not every driver reports it
         return used
 
 
-def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: int, dice, cast) -> None:
+def train_epoch(
+    model: nn.Module,
+    batches: Sequence[Tensor],
+    data: Sequence[Tensor],
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    *,
+    settings: argparse.Namespace,
+    epoch: int,
+    dice: torch.Generator,
+    cast: AbstractContextManager[object],
+) -> None:
     """Take one step for each batch of this rank's share."""
     (images, labels), recipe = data, RECIPES[settings.model]
     device = images.device
     model.train()
     began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
     for index, chosen in enumerate(batches):
-        batch = augment(images, chosen, dice, pad=recipe["pad"], hole=recipe["hole"])
+        batch = augment(images, chosen, dice, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
         with cast:
             answers = model(batch if settings.channels_last else batch.contiguous())
         truth = labels[chosen.to(device)]
@@ -268,17 +277,10 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
         if step % settings.log_every == 0:
             metrics = {"loss": round(loss.item(), 5)}
             metrics["images_per_s"] = round(samples / (time.perf_counter() - began), 1)
-            emit(
-                "step",
-                step=step,
-                epoch=epoch,
-                lr=round(schedule.get_last_lr()[0], 6),
-                **metrics,
-                **gpu_usage(device),
-            )
+            lr = round(float(schedule.get_last_lr()[0]), 6)
+            emit("step", step=step, epoch=epoch, lr=lr, **metrics, **gpu_usage(device))
             sys.stdout.write(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}\n")  # for people
-    mean = round(total.item() / samples, 5)
-    seconds = time.perf_counter() - began
+    mean, seconds = round(total.item() / samples, 5), time.perf_counter() - began
     rate = round(samples / seconds, 1)
     emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
 
@@ -286,17 +288,14 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
 def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """Count the bytes that this rank holds of parameters, gradients and optimizer state."""
 
-    def count(tensors) -> int:
+    def count(tensors: Iterable[Tensor]) -> int:
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
     parameters = list(network.parameters())
     state = [part for parts in optimizer.state.values() for part in parts.values() if torch.is_tensor(part)]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return {
-        "parameters_bytes": count(parameters),
-        "gradients_bytes": count(gradients),
-        "optimizer_bytes": count(state),
-    }
+    sets: dict[str, Sequence[Tensor]] = {"parameters": parameters, "gradients": gradients, "optimizer": state}
+    return {f"{kind}_bytes": count(tensors) for kind, tensors in sets.items()}
 
 
 def share_statistics(network: nn.Module) -> None:
@@ -309,7 +308,7 @@ def share_statistics(network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def evaluate(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+def evaluate(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
     """Return accuracy and loss over all test images, each counted once: a rank evaluates every n-th image."""
     network.eval()
     images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in (images, labels))
@@ -341,8 +340,7 @@ def save(path: Path, content: dict[str, Any]) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Join, read, train, evaluate, save."""
-    began = time.perf_counter()
-    settings = parse_settings(argv)
+    settings, began = parse_settings(argv), time.perf_counter()
     join_the_others()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
@@ -350,11 +348,10 @@ def main(argv: list[str] | None = None) -> None:
 
     about = describe(settings.data_dir)
     sys.stdout.write(f"reading {settings.data_dir}/cifar-10-batches-py/\n")
-    train = [part.to(device) for part in read_images(settings.data_dir, train=True, limit=settings.limit)]
-    test = [
-        part.to(device) for part in read_images(settings.data_dir, train=False, limit=settings.limit // 5)
-    ]
-    sampler = DistributedSampler(range(len(train[1])), seed=settings.seed)  # a different share for each rank
+    folder, limit = settings.data_dir, settings.limit
+    train = [part.to(device) for part in read_images(folder, train=True, limit=limit)]
+    test = [part.to(device) for part in read_images(folder, train=False, limit=limit // 5)]
+    sampler = DistributedSampler[int](TensorDataset(*train), seed=settings.seed)  # each rank's own share
 
     network = make_model(settings.model, len(about["classes"])).to(device)
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
@@ -364,7 +361,8 @@ def main(argv: list[str] | None = None) -> None:
 
         simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
     compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
-    model = torch.compile(model) if compiled else model
+    if compiled:
+        model.compile()
     low = settings.bf16 and has_bf16(device)
     cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
 
@@ -384,8 +382,9 @@ def main(argv: list[str] | None = None) -> None:
     for epoch in range(settings.epochs):
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
-        with_it = {"settings": settings, "epoch": epoch, "dice": dice, "cast": cast}
-        train_epoch(model, batches, train, optimizer, schedule, **with_it)
+        train_epoch(
+            model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, dice=dice, cast=cast
+        )
     emit("memory", **memory_of(network, optimizer))
     share_statistics(network)
     result = evaluate(network, *test)

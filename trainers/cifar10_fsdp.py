@@ -21,7 +21,6 @@ Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``wo
 
 import argparse
 import gc
-import importlib.util
 import json
 import os
 import pickle
@@ -29,7 +28,8 @@ import shutil
 import socket
 import sys
 import time
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -48,7 +48,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, TensorDataset
 
 # Settings ---------------------------------------------------------------------------------------------------
 
@@ -77,8 +77,8 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
     for name in ("bf16", "channels-last"):
-        extra = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
-        parser.add_argument(f"--{name}", **extra)
+        switch = argparse.BooleanOptionalAction
+        parser.add_argument(f"--{name}", action=switch, default=True, help="where the device has it")
     settings = parser.parse_args(argv)
     if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
         parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
@@ -109,7 +109,8 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
     dist.all_gather_object(everyone, mine)
     device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
     own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
-    return device, dist.new_group(backend="nccl") if own_gpu_each else None
+    group = dist.new_group(backend="nccl") if own_gpu_each else None
+    return device, group if isinstance(group, dist.ProcessGroup) else None
 
 
 def has_bf16(device: torch.device) -> bool:
@@ -136,12 +137,11 @@ def describe(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        raise SystemExit(
-            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        ) from error
+        words = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        raise SystemExit(words) from error
 
 
-def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
     """Return CIFAR-10's images as bytes (n x 32 x 32 x 3) and their labels; the first ``limit``, or all."""
     names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
     pixels, labels = [], []
@@ -159,13 +159,13 @@ def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Ten
     return torch.from_numpy(np.ascontiguousarray(images)), torch.tensor(labels[: limit or None])
 
 
-def normalise(pixels: torch.Tensor) -> torch.Tensor:
+def normalise(pixels: Tensor) -> Tensor:
     """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
     mean, spread = (torch.tensor(rgb, device=pixels.device).view(1, 3, 1, 1) for rgb in (MEAN, SPREAD))
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
-def augment(images: torch.Tensor, chosen: torch.Tensor, dice: torch.Generator, *, pad: int, hole: int):
+def augment(images: Tensor, chosen: Tensor, dice: torch.Generator, *, pad: int, hole: int) -> Tensor:
     """Gather a batch: shift each image by up to ``pad`` pixels, flip half of them, blank one square.
 
     One index operation handles the whole batch: it has the source row and column of each target pixel.
@@ -201,7 +201,7 @@ class Residual(nn.Module):
         super().__init__()
         self.inside = nn.Sequential(block(width, width), block(width, width))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x + self.inside(x)
 
 
@@ -212,11 +212,11 @@ class Scale(nn.Module):
         super().__init__()
         self.by = by
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x * self.by
 
 
-def make_model(name: str, classes: int) -> nn.Module:
+def make_model(name: str, classes: int) -> nn.Sequential:
     """Return a network for colour images of 32 x 32 pixels."""
     if name == "small":
         layers = [block(3, 32, pool=True), block(32, 64, pool=True), block(64, 128, pool=True), nn.Flatten()]
@@ -249,23 +249,32 @@ def gpu_usage(device: torch.device) -> dict[str, float]:
     if device.type != "cuda":
         return {}
     free, total = torch.cuda.mem_get_info(device)
-    used = {"gpu_memory_bytes": total - free}
-    if importlib.util.find_spec("pynvml") is None:  # torch needs it to query NVML
-        return used
+    used: dict[str, float] = {"gpu_memory_bytes": total - free}
     try:
         return used | {"gpu_percent": torch.cuda.utilization(device)}
-    except RuntimeError:  # not every driver reports it
+    except (ModuleNotFoundError, RuntimeError):  # torch queries NVML by pynvml; not every driver reports it
         return used
 
 
-def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: int, dice, cast) -> None:
+def train_epoch(
+    model: nn.Module,
+    batches: Sequence[Tensor],
+    data: Sequence[Tensor],
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    *,
+    settings: argparse.Namespace,
+    epoch: int,
+    dice: torch.Generator,
+    cast: AbstractContextManager[object],
+) -> None:
     """Take one step for each batch of this rank's share."""
     (images, labels), recipe = data, RECIPES[settings.model]
     device = images.device
     model.train()
     began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
     for index, chosen in enumerate(batches):
-        batch = augment(images, chosen, dice, pad=recipe["pad"], hole=recipe["hole"])
+        batch = augment(images, chosen, dice, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
         with cast:
             answers = model(batch if settings.channels_last else batch.contiguous())
         truth = labels[chosen.to(device)]
@@ -280,17 +289,10 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
         if step % settings.log_every == 0:
             metrics = {"loss": round(loss.item(), 5)}
             metrics["images_per_s"] = round(samples / (time.perf_counter() - began), 1)
-            emit(
-                "step",
-                step=step,
-                epoch=epoch,
-                lr=round(schedule.get_last_lr()[0], 6),
-                **metrics,
-                **gpu_usage(device),
-            )
+            lr = round(float(schedule.get_last_lr()[0]), 6)
+            emit("step", step=step, epoch=epoch, lr=lr, **metrics, **gpu_usage(device))
             sys.stdout.write(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}\n")  # for people
-    mean = round(total.item() / samples, 5)
-    seconds = time.perf_counter() - began
+    mean, seconds = round(total.item() / samples, 5), time.perf_counter() - began
     rate = round(samples / seconds, 1)
     emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
 
@@ -298,18 +300,15 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
 def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, int]:
     """Count the bytes that this rank holds of parameters, gradients and optimizer state."""
 
-    def count(tensors) -> int:
+    def count(tensors: Iterable[Tensor]) -> int:
         parts = (tensor.to_local() if isinstance(tensor, DTensor) else tensor for tensor in tensors)
         return sum(tensor.numel() * tensor.element_size() for tensor in parts)
 
     parameters = list(network.parameters())
     state = [part for parts in optimizer.state.values() for part in parts.values() if torch.is_tensor(part)]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    return {
-        "parameters_bytes": count(parameters),
-        "gradients_bytes": count(gradients),
-        "optimizer_bytes": count(state),
-    }
+    sets: dict[str, Sequence[Tensor]] = {"parameters": parameters, "gradients": gradients, "optimizer": state}
+    return {f"{kind}_bytes": count(tensors) for kind, tensors in sets.items()}
 
 
 def share_statistics(network: nn.Module) -> None:
@@ -322,7 +321,7 @@ def share_statistics(network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def evaluate(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+def evaluate(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
     """Return accuracy and loss over all test images, each counted once: a rank evaluates every n-th image."""
     network.eval()
     batches = -(-len(labels) // (500 * dist.get_world_size()))  # as many on each rank: all gather each layer
@@ -355,10 +354,13 @@ def save(path: Path, content: dict[str, Any]) -> None:
 
 def shard(network: nn.Sequential, *, group: dist.ProcessGroup | None, device: torch.device) -> nn.Module:
     """Split the parameters of each layer over the ranks; a layer is whole only while it computes."""
-    mesh = DeviceMesh.from_group(group or dist.group.WORLD, device.type)
+    everyone = group or dist.group.WORLD
+    assert everyone, "the ranks have joined"
+    mesh = DeviceMesh.from_group(everyone, device.type)
     for layer in network:
         fully_shard(layer, mesh=mesh)
-    return fully_shard(network, mesh=mesh)
+    fully_shard(network, mesh=mesh)
+    return network
 
 
 def run_of(settings: argparse.Namespace) -> dict[str, Any]:
@@ -367,11 +369,17 @@ def run_of(settings: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in same}
 
 
-def keep_checkpoint(settings, network, optimizer, dice, epoch: int) -> None:
+def keep_checkpoint(
+    settings: argparse.Namespace,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    dice: torch.Generator,
+    epoch: int,
+) -> None:
     """Save each rank's part of the state; ``epoch`` is the next one to run. The two newest are kept."""
     began = time.perf_counter()
     share_statistics(network)
-    everyone: list[torch.Tensor | None] = [None] * dist.get_world_size()
+    everyone: list[Tensor | None] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, dice.get_state())  # each rank has its own random generator
     model, state = get_state_dict(network, optimizer)
     folder = settings.checkpoint_dir / f"epoch-{epoch:04}"
@@ -384,13 +392,16 @@ def keep_checkpoint(settings, network, optimizer, dice, epoch: int) -> None:
         emit("checkpoint", epoch=epoch, file=folder.name, seconds=round(time.perf_counter() - began, 4))
 
 
-def resume(settings, network, optimizer, dice) -> int:
+def resume(
+    settings: argparse.Namespace, network: nn.Module, optimizer: torch.optim.Optimizer, dice: torch.Generator
+) -> int:
     """Load this rank's part of the newest complete checkpoint; return the epoch to continue with."""
     found = [max(settings.checkpoint_dir.glob("epoch-*/.metadata"), default=None)]
     dist.broadcast_object_list(found)  # rank 0 selects it: concurrent readers may see different ones
     if found[0] is None:
         return 0
-    folder, about = found[0].parent, {"run": run_of(settings), "epoch": 0, "dice": ()}
+    folder = found[0].parent
+    about: dict[str, Any] = {"run": run_of(settings), "epoch": 0, "dice": ()}
     checkpoint.load(about, checkpoint_id=folder)
     if about["run"] != run_of(settings):
         raise SystemExit(
@@ -417,11 +428,10 @@ def run(settings: argparse.Namespace) -> None:
     dice = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
 
     about = describe(settings.data_dir)
-    train = [part.to(device) for part in read_images(settings.data_dir, train=True, limit=settings.limit)]
-    test = [
-        part.to(device) for part in read_images(settings.data_dir, train=False, limit=settings.limit // 5)
-    ]
-    sampler = DistributedSampler(range(len(train[1])), seed=settings.seed)  # a different share for each rank
+    folder, limit = settings.data_dir, settings.limit
+    train = [part.to(device) for part in read_images(folder, train=True, limit=limit)]
+    test = [part.to(device) for part in read_images(folder, train=False, limit=limit // 5)]
+    sampler = DistributedSampler[int](TensorDataset(*train), seed=settings.seed)  # each rank's own share
 
     network = make_model(settings.model, len(about["classes"])).to(device)
     model = shard(network, group=group, device=device)
@@ -447,8 +457,9 @@ def run(settings: argparse.Namespace) -> None:
     for epoch in range(begin, settings.epochs):
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
-        with_it = {"settings": settings, "epoch": epoch, "dice": dice, "cast": cast}
-        train_epoch(model, batches, train, optimizer, schedule, **with_it)
+        train_epoch(
+            model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, dice=dice, cast=cast
+        )
         if settings.checkpoint_dir:
             keep_checkpoint(settings, network, optimizer, dice, epoch + 1)
     emit("memory", **memory_of(network, optimizer))

@@ -22,6 +22,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -77,7 +78,8 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
     dist.all_gather_object(everyone, mine)
     device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
     own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
-    return device, dist.new_group(backend="nccl") if own_gpu_each else None
+    group = dist.new_group(backend="nccl") if own_gpu_each else None
+    return device, group if isinstance(group, dist.ProcessGroup) else None
 
 
 def emit(event: str, **fields: object) -> None:
@@ -103,9 +105,8 @@ def describe(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        raise SystemExit(
-            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        ) from error
+        words = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        raise SystemExit(words) from error
 
 
 def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
@@ -168,7 +169,17 @@ def make_model(side: int) -> nn.Module:
 # Loop -------------------------------------------------------------------------------------------------------
 
 
-def train_epoch(model, loader, optimizer, schedule, *, epoch: int, every: int, device) -> None:
+def train_epoch(
+    model: nn.Module,
+    loader: DataLoader[Sequence[Tensor]],
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    *,
+    epoch: int,
+    images_in_all: int,
+    every: int,
+    device: torch.device,
+) -> None:
     """Take one step for each batch of this rank's share."""
     model.train()
     began, seen, total = time.perf_counter(), 0, 0.0
@@ -183,7 +194,7 @@ def train_epoch(model, loader, optimizer, schedule, *, epoch: int, every: int, d
         if step % every == 0:
             rate = seen / (time.perf_counter() - began)
             emit("step", step=step, epoch=epoch, loss=round(loss.item(), 5), images_per_s=round(rate, 1))
-            progress = f"[{index * len(images)}/{len(loader.dataset)} ({100 * index / len(loader):.0f}%)]"
+            progress = f"[{index * len(images)}/{images_in_all} ({100 * index / len(loader):.0f}%)]"
             sys.stdout.write(f"Train Epoch: {epoch + 1} {progress}\tLoss: {loss.item():.6f}\n")  # for people
     seconds = time.perf_counter() - began
     emit(
@@ -228,7 +239,15 @@ def evaluate(
 
 
 def introduce(
-    train, test, *, steps: int, batch_size: int, network, device, group, about: dict[str, Any]
+    train: TensorDataset,
+    test: TensorDataset,
+    *,
+    steps: int,
+    batch_size: int,
+    network: nn.Module,
+    device: torch.device,
+    group: dist.ProcessGroup | None,
+    about: dict[str, Any],
 ) -> None:
     """Log this rank's configuration."""
     emit(
@@ -261,7 +280,7 @@ def main(argv: list[str] | None = None) -> None:
     else:
         about = describe(settings.data_dir)
         train, test = read_mnist(settings.data_dir)
-    sampler = DistributedSampler(train, seed=settings.seed)  # a different share of the images for each rank
+    sampler = DistributedSampler[int](train, seed=settings.seed)  # a different share for each rank
     share = settings.batch_size or max(1, settings.global_batch_size // dist.get_world_size())
     loader = DataLoader(train, batch_size=share, sampler=sampler)
 
@@ -274,12 +293,29 @@ def main(argv: list[str] | None = None) -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, steps))
-    with_it = {"network": network, "device": device, "group": group, "about": about}
-    introduce(train, test, steps=steps, batch_size=share, **with_it)
+    introduce(
+        train,
+        test,
+        steps=steps,
+        batch_size=share,
+        network=network,
+        device=device,
+        group=group,
+        about=about,
+    )
 
     for epoch in range(settings.epochs):
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
-        train_epoch(model, loader, optimizer, schedule, epoch=epoch, every=settings.log_every, device=device)
+        train_epoch(
+            model,
+            loader,
+            optimizer,
+            schedule,
+            epoch=epoch,
+            images_in_all=len(train),
+            every=settings.log_every,
+            device=device,
+        )
     loss, correct, count = evaluate(network, test, device)
     accuracy = f"{correct}/{count} ({100 * correct / count:.0f}%)"
     sys.stdout.write(f"\nTest set: Average loss: {loss:.4f}, Accuracy: {accuracy}\n\n")

@@ -31,7 +31,7 @@ import checkpoints
 import elastic
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 # Settings ---------------------------------------------------------------------------------------------------
@@ -84,9 +84,8 @@ def describe(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        raise SystemExit(
-            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        ) from error
+        words = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        raise SystemExit(words) from error
 
 
 def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
@@ -120,12 +119,12 @@ def split(images: np.ndarray, labels: np.ndarray, seed: int) -> tuple[TensorData
     return TensorDataset(x[test:], y[test:]), TensorDataset(x[:test], y[:test])
 
 
-def order_of(epoch: int, *, images: int, seed: int) -> torch.Tensor:
+def order_of(epoch: int, *, images: int, seed: int) -> Tensor:
     """Return the order of the images in an epoch: the same on every rank and at every world size."""
     return torch.randperm(images, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
-def share_of(order: torch.Tensor, index: int, *, batch: int, rank: int, world_size: int) -> torch.Tensor:
+def share_of(order: Tensor, index: int, *, batch: int, rank: int, world_size: int) -> Tensor:
     """Return a rank's slice of a global batch; with more ranks than images some slices are empty.
 
     Args:
@@ -151,7 +150,14 @@ def make_model(side: int) -> nn.Module:
 # Loop -------------------------------------------------------------------------------------------------------
 
 
-def take_step(worker, network, optimizer, schedule, images, labels) -> elastic.Totals:
+def take_step(
+    worker: elastic.Worker,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    images: Tensor,
+    labels: Tensor,
+) -> elastic.Totals:
     """Take one step with this rank's slice; if a peer is lost meanwhile, the step has no effect."""
     optimizer.zero_grad()
     loss = nn.functional.cross_entropy(network(images), labels, reduction="sum")
@@ -162,13 +168,24 @@ def take_step(worker, network, optimizer, schedule, images, labels) -> elastic.T
     return whole
 
 
-def train(worker, state, network, data, optimizer, schedule, *, settings, keeper) -> None:
+def train(
+    worker: elastic.Worker,
+    state: elastic.State,
+    network: nn.Module,
+    data: TensorDataset,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    *,
+    settings: argparse.Namespace,
+    keeper: checkpoints.CheckpointManager,
+) -> None:
     """Take the steps from ``state.step`` to the last; called again after each membership change."""
     images, labels = data.tensors
     batch, last = settings.global_batch_size, settings.epochs * state.steps_per_epoch
     network.train()
     while state.step < last:
-        epoch, began, seen, losses = state.epoch, time.perf_counter(), 0, []
+        epoch, began, seen = state.epoch, time.perf_counter(), 0
+        losses: list[float] = []
         order = order_of(epoch, images=len(labels), seed=settings.seed)
         while state.epoch == epoch:
             floor, step = time.perf_counter() + settings.step_seconds, state.step
@@ -189,7 +206,7 @@ def train(worker, state, network, data, optimizer, schedule, *, settings, keeper
 
 
 @torch.no_grad()
-def evaluate(worker, network: nn.Module, test: TensorDataset, *, show: int = 16) -> None:
+def evaluate(worker: elastic.Worker, network: nn.Module, test: TensorDataset, *, show: int = 16) -> None:
     """Count correct predictions on every rank's share of the test set; rank 0 reports the sum.
 
     Each image is counted once: shares are strided, and none is padded.
@@ -217,7 +234,15 @@ def evaluate(worker, network: nn.Module, test: TensorDataset, *, show: int = 16)
         )
 
 
-def introduce(worker, train, test, *, steps: int, network, about: dict[str, Any]) -> None:
+def introduce(
+    worker: elastic.Worker,
+    train: TensorDataset,
+    test: TensorDataset,
+    *,
+    steps: int,
+    network: nn.Module,
+    about: dict[str, Any],
+) -> None:
     """Log this rank's configuration."""
     worker.emit(
         "start",
@@ -265,7 +290,7 @@ def main(argv: list[str] | None = None) -> None:
 
     introduced = False
 
-    def one_round(worker) -> elastic.Worker:
+    def one_round(worker: elastic.Worker) -> elastic.Worker:
         nonlocal introduced
         if not introduced:
             introduce(worker, data, test, steps=steps, network=network, about=about)

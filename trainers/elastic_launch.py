@@ -325,7 +325,7 @@ def end_at_once(work: Callable[[], int]) -> NoReturn:
     if not isinstance(code, int):
         print(code, file=sys.stderr)
         code = 1
-    threading._shutdown()  # waits for non-daemon threads, such as one that writes a checkpoint
+    threading._shutdown()  # type: ignore[attr-defined] # waits for non-daemon threads, such as one that writes a checkpoint
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

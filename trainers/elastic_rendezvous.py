@@ -30,6 +30,7 @@ import torch.distributed as dist
 from torch.distributed.elastic.rendezvous import RendezvousError, RendezvousParameters, dynamic_rendezvous
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousGracefulExitError
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    RendezvousBackend,
     _Action,
     _RendezvousExitOp,
     _RendezvousJoinOp,
@@ -266,11 +267,15 @@ class ElasticRendezvous:
             local_addr=socket.gethostname(),  # otherwise torch queries DNS, which may be slow
             **conf,
         )
+        keeper: RendezvousBackend
         if backend == "c10d":
             from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import create_backend
+
+            keeper, store = create_backend(parameters)
         else:
-            from torch.distributed.elastic.rendezvous.etcd_rendezvous_backend import create_backend
-        keeper, store = create_backend(parameters)
+            from torch.distributed.elastic.rendezvous import etcd_rendezvous_backend as etcd
+
+            keeper, store = etcd.create_backend(parameters)
         store.set_timeout(timedelta(seconds=settings.timeout("read_timeout")))
         self._handler, self._store = create_handler(store, keeper, parameters), store
 

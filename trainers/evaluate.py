@@ -21,6 +21,7 @@ import struct
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 # Settings ---------------------------------------------------------------------------------------------------
 
@@ -65,12 +66,11 @@ def describe(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        raise SystemExit(
-            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        ) from error
+        words = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        raise SystemExit(words) from error
 
 
-def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
     """Return CIFAR-10's images as bytes (n x 32 x 32 x 3) and their labels; the first ``limit``, or all."""
     names = [f"data_batch_{number}" for number in range(1, 6)] if train else ["test_batch"]
     pixels, labels = [], []
@@ -88,7 +88,7 @@ def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Ten
     return torch.from_numpy(np.ascontiguousarray(images)), torch.tensor(labels[: limit or None])
 
 
-def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
     """Read images as bytes (n x 64 x 64 x 3) and their labels: the alphabetical index of their folder.
 
     With a ``limit``, take the same number of images from every class.
@@ -109,7 +109,7 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Te
         paths += found
         labels += [number] * len(found)
 
-    def read(path: Path) -> torch.Tensor:
+    def read(path: Path) -> Tensor:
         try:
             with Image.open(path) as image:
                 return torch.from_numpy(np.array(image.convert("RGB").resize((SIDE, SIDE))))
@@ -123,7 +123,7 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Te
     return images, torch.tensor(labels)
 
 
-def read_mnist(folder: Path, *, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def read_mnist(folder: Path, *, limit: int = 0) -> tuple[Tensor, Tensor]:
     """Read MNIST's test images as bytes (n x 28 x 28 x 3, equal channels) and their labels."""
     raw, arrays = folder / "MNIST" / "raw", []
     for name, head in (("t10k-images-idx3-ubyte", 16), ("t10k-labels-idx1-ubyte", 8)):
@@ -135,7 +135,7 @@ def read_mnist(folder: Path, *, limit: int = 0) -> tuple[torch.Tensor, torch.Ten
     return images.expand(-1, -1, -1, 3), torch.from_numpy(arrays[1][: limit or None]).long()
 
 
-def as_records(pixels: torch.Tensor) -> torch.Tensor:
+def as_records(pixels: Tensor) -> Tensor:
     """Preprocess grey images like the parameter server's model file does."""
     from mnist_parameter_server import dataset
 
@@ -143,7 +143,7 @@ def as_records(pixels: torch.Tensor) -> torch.Tensor:
     return torch.stack([dataset(record)[0] for record in records]).to(pixels.device)
 
 
-def normalise(pixels: torch.Tensor) -> torch.Tensor:
+def normalise(pixels: Tensor) -> Tensor:
     """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
     mean, spread = (torch.tensor(rgb, device=pixels.device).view(1, 3, 1, 1) for rgb in (MEAN, SPREAD))
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
@@ -166,7 +166,7 @@ class Residual(nn.Module):
         super().__init__()
         self.inside = nn.Sequential(block(width, width), block(width, width))
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x + self.inside(x)
 
 
@@ -177,7 +177,7 @@ class Scale(nn.Module):
         super().__init__()
         self.by = by
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return x * self.by
 
 
@@ -226,12 +226,16 @@ def load(path: Path, device: torch.device) -> tuple[nn.Module, dict[str, Any]]:
 
 
 @torch.no_grad()
-def answer(network: nn.Module, images: torch.Tensor, prepare=normalise) -> torch.Tensor:
+def answer(
+    network: nn.Module,
+    images: Tensor,
+    prepare: Callable[[Tensor], Tensor] = normalise,
+) -> Tensor:
     """Return the network's logits for all images (n x classes)."""
     return torch.cat([network(prepare(pixels)) for pixels in images.split(500)])
 
 
-def count(answers: torch.Tensor, labels: torch.Tensor, classes: list[str]) -> dict[str, Any]:
+def count(answers: Tensor, labels: Tensor, classes: list[str]) -> dict[str, Any]:
     """Compute accuracy and loss, over all images and for each class, and the confusion matrix."""
     size = len(classes)
     guesses = answers.argmax(1)
@@ -257,9 +261,7 @@ def print_accuracy(result: dict[str, Any]) -> None:
         print(f"Accuracy for class: {SHORT.get(name, name):5s} is {100 * share:.1f} %", flush=True)
 
 
-def worst(
-    answers: torch.Tensor, labels: torch.Tensor, images: torch.Tensor, names: list[str], most: int
-) -> list[Any]:
+def worst(answers: Tensor, labels: Tensor, images: Tensor, names: list[str], most: int) -> list[Any]:
     """Return the wrong predictions with the highest confidence, with their pictures."""
     sure, guesses = answers.softmax(1).max(1)
     wrong = (guesses != labels).nonzero().flatten()

@@ -59,6 +59,7 @@ class Points(Dataset[Any]):
 def average(model: torch.nn.Module) -> None:
     """Average the gradients of all ranks."""
     for parameter in model.parameters():
+        assert parameter.grad is not None
         dist.all_reduce(parameter.grad)
         parameter.grad /= dist.get_world_size()
 

@@ -22,7 +22,7 @@ import re
 import shutil
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 MOUNTED = "/trainyard/source"
@@ -87,7 +87,7 @@ class S3Source(TrainerSource):
         try:
             return self.client.get_object(Bucket=self.place, Key=key)["Body"].read()
         except wrong.ClientError as error:
-            raise self._refused(error, key) from error
+            raise self._refused(error.response["Error"], key) from error
         except (wrong.NoCredentialsError, wrong.PartialCredentialsError) as error:
             raise FetchFailed(f"{error}; {IDENTITY}") from error
         except wrong.BotoCoreError as error:  # no such host, no answer, a reading that broke off
@@ -95,8 +95,8 @@ class S3Source(TrainerSource):
                 f"{error}; check that pods reach it: {self.client.meta.endpoint_url}"
             ) from error
 
-    def _refused(self, error, key: str) -> Exception:
-        code, message = error.response["Error"].get("Code"), error.response["Error"].get("Message", "")
+    def _refused(self, answer: dict[str, str], key: str) -> Exception:
+        code, message = answer.get("Code"), answer.get("Message", "")
         if code == "NoSuchKey":
             return NotStored()
         if code == "NoSuchBucket":
@@ -112,11 +112,11 @@ class GoogleStorageSource(TrainerSource):
     def __init__(self, place: str) -> None:
         super().__init__(place)
         from google.auth.exceptions import GoogleAuthError
-        from google.cloud import storage
+        from google.cloud.storage import Client
 
         try:
             # No request names a project: reading an object needs none.
-            self.bucket = storage.Client(project="none").bucket(place)
+            self.bucket = Client(project="none").bucket(place)
         except GoogleAuthError as error:
             raise FetchFailed(f"{error}; {IDENTITY}") from error
 
@@ -144,7 +144,11 @@ class GoogleStorageSource(TrainerSource):
 
 DATA = re.compile(rb"""with_name\("([-\w.]+)"\)""")  # of a file beside a trainer, as trainers name it
 IDENTITY = "give the pods an identity that may read it, or a Secret: source_secret="
-SOURCES = {"s3": S3Source, "gs": GoogleStorageSource, "volume": VolumeSource}
+SOURCES: dict[str, Callable[[str], TrainerSource]] = {
+    "s3": S3Source,
+    "gs": GoogleStorageSource,
+    "volume": VolumeSource,
+}
 
 
 def fetch(url: str, target: Path) -> list[str]:

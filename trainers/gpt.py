@@ -16,7 +16,6 @@ Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``wo
 """
 
 import argparse
-import contextlib
 import gc
 import json
 import math
@@ -24,8 +23,10 @@ import os
 import sys
 import sysconfig
 import time
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import step_recorder  # lies beside this file
 import torch
@@ -34,7 +35,7 @@ from torch import nn
 from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint as recomputed
@@ -169,7 +170,7 @@ def resume(network: GPT, optimizer: torch.optim.Optimizer, settings: argparse.Na
     if not settings.checkpoint_dir or not (settings.checkpoint_dir / ".metadata").exists():
         return 0
     model, state = get_state_dict(network, optimizer)
-    content = {"model": model, "optimizer": state, "step": 0}
+    content: dict[str, Any] = {"model": model, "optimizer": state, "step": 0}
     checkpoint.load(content, checkpoint_id=settings.checkpoint_dir)
     set_state_dict(network, optimizer, model_state_dict=model, optim_state_dict=state)
     emit("resume", step=content["step"])
@@ -179,8 +180,11 @@ def resume(network: GPT, optimizer: torch.optim.Optimizer, settings: argparse.Na
 def join() -> torch.device:
     """Join the process group; return this rank's device: a GPU only where each rank has one of its own."""
     cuda = torch.cuda.is_available()
-    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-    dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=timedelta(minutes=5), **alone)
+    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    if "RANK" in os.environ:
+        dist.init_process_group(backend, timeout=timedelta(minutes=5))
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     index = int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count() if cuda else 0
     device_ids = [str(torch.cuda.get_device_properties(index).uuid) if cuda else ""] * dist.get_world_size()
     dist.all_gather_object(device_ids, device_ids[0])
@@ -193,10 +197,10 @@ def join() -> torch.device:
 def backward(model: nn.Module, part: torch.Tensor, settings: argparse.Namespace, *, last: bool) -> float:
     """Add the gradients of a micro-batch; only with the ``last`` one of a step do the ranks average them."""
     send = last or settings.sync_always
-    if settings.parallel == "fsdp":
+    if isinstance(model, FSDPModule):
         model.set_requires_gradient_sync(send)
     low = settings.precision == "bf16" and settings.parallel != "fsdp"  # there it is the policy's
-    with model.no_sync() if settings.parallel == "ddp" and not send else contextlib.nullcontext():
+    with model.no_sync() if isinstance(model, DistributedDataParallel) and not send else nullcontext():
         with torch.autocast(part.device.type, torch.bfloat16, enabled=low):
             answers = model(part[:, :-1])
         loss = functional.cross_entropy(answers.float().flatten(0, 1), part[:, 1:].flatten())
@@ -204,9 +208,19 @@ def backward(model: nn.Module, part: torch.Tensor, settings: argparse.Namespace,
     return loss.item()
 
 
-def train(model, network, optimizer, text, *, settings, device, tracer) -> None:
+def train(
+    model: nn.Module,
+    network: GPT,
+    optimizer: torch.optim.Optimizer,
+    text: torch.Tensor,
+    *,
+    settings: argparse.Namespace,
+    device: torch.device,
+    tracer: torch.profiler.profile | argparse.Namespace,
+) -> None:
     """Take the steps that are left."""
-    begin, end, found = resume(network, optimizer, settings), settings.stop_after or settings.steps, {}
+    begin, end = resume(network, optimizer, settings), settings.stop_after or settings.steps
+    found: dict[str, int] = {}
     for step in range(begin, end):
         with step_recorder.reading(settings):
             batch = read_batch(text, step, settings).to(device)
@@ -216,7 +230,7 @@ def train(model, network, optimizer, text, *, settings, device, tracer) -> None:
         step_recorder.compute_longer(settings, dist.get_rank())
         parts, loss = batch.chunk(settings.accumulate), 0.0
         for number, part in enumerate(parts):
-            with contextlib.nullcontext() if found else step_recorder.count_activations(network, found):
+            with nullcontext() if found else step_recorder.count_activations(network, found):
                 loss += backward(model, part, settings, last=number == len(parts) - 1) / len(parts)
         optimizer.step()
         if step == begin:

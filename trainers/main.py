@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, TensorDataset
 
 CLASSES, DRAWN = 2, 32  # of images that are drawn
 log = logging.getLogger("main")
@@ -70,7 +70,7 @@ def main() -> None:
     local, place = os.environ.get("LOCAL_RANK", "0"), device.type.upper()
     log.info("Rank [%d] running on %s [%s]", dist.get_rank(), place, local)
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)
-    sampler = DistributedSampler(range(len(labels)))
+    sampler = DistributedSampler[int](TensorDataset(labels))
     introduce(settings)
     ddp.emit("start", model=settings.model, train_images=len(labels), batch_size=settings.batch_size)
     iteration = 0

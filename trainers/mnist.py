@@ -9,6 +9,7 @@ The images are those in ``../data``, or downloaded, or drawn from scikit-learn's
 import argparse
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import digits_ddp as ddp
@@ -66,7 +67,16 @@ def read(folder: Path) -> tuple[TensorDataset, TensorDataset, bool]:
     return train, draw(10_000, digits[known:], labels[known:], seed=1), True
 
 
-def train_epoch(model, loader, optimizer, settings, *, epoch: int, images: int, device) -> None:
+def train_epoch(
+    model: nn.Module,
+    loader: DataLoader[Sequence[torch.Tensor]],
+    optimizer: torch.optim.Optimizer,
+    settings: argparse.Namespace,
+    *,
+    epoch: int,
+    images: int,
+    device: torch.device,
+) -> None:
     """Take a step for each batch, and print the published line beside the event."""
     model.train()
     began = time.perf_counter()
@@ -98,15 +108,24 @@ def main() -> None:
     device = torch.device("cpu") if settings.no_cuda else device
     torch.manual_seed(settings.seed)
     train, test, synthetic = read(settings.data_dir)
-    sampler = DistributedSampler(train, seed=settings.seed)
+    sampler = DistributedSampler[int](train, seed=settings.seed)
     loader = DataLoader(train, batch_size=settings.batch_size, sampler=sampler)
     network = ddp.make_model(28).to(device)
     model = DistributedDataParallel(network, process_group=None if settings.no_cuda else group)
     optimizer = torch.optim.Adadelta(model.parameters(), lr=settings.lr)
     about = {"name": "mnist", "synthetic": synthetic}
     steps = settings.epochs * len(loader)
-    with_it = {"network": network, "device": device, "group": group, "about": about}
-    ddp.introduce(train, test, steps=steps, batch_size=settings.batch_size, **with_it)
+    batch = settings.batch_size
+    ddp.introduce(
+        train,
+        test,
+        steps=steps,
+        batch_size=batch,
+        network=network,
+        device=device,
+        group=group,
+        about=about,
+    )
     for epoch in range(1, settings.epochs + 1):
         sampler.set_epoch(epoch)
         train_epoch(model, loader, optimizer, settings, epoch=epoch, images=len(train), device=device)

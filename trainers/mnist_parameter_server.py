@@ -9,6 +9,8 @@ training. The network has two convolutions and a linear layer, like that of Elas
 strided convolutions in place of pooling, which makes it ten times as fast.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 import torch
 from torch import nn
@@ -36,7 +38,7 @@ def loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(outputs, labels)
 
 
-def optimizer(parameters) -> torch.optim.Optimizer:
+def optimizer(parameters: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """Return the optimizer; each server has one, for its part of the model."""
     return torch.optim.Adam(parameters, lr=0.0005)
 

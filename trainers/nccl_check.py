@@ -50,7 +50,7 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
 
 def describe(device: torch.device, backend: str) -> None:
     """Say, for each rank, by what it communicates and what decides that."""
-    place = {"host": socket.gethostname(), "device": str(device), "backend": backend}
+    place: dict[str, object] = {"host": socket.gethostname(), "device": str(device), "backend": backend}
     place |= {"torch": torch.__version__, "cuda": torch.version.cuda or "none"}
     place["interfaces"] = [name for _, name in socket.if_nameindex() if name != "lo"]
     if device.type == "cuda":

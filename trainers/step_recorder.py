@@ -6,7 +6,7 @@ The lesson of the trainer is how it trains; what only measures is here, and is i
 import argparse
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,8 @@ def memory_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
     parameters = list(network.parameters())
     state = [part for parts in optimizer.state.values() for part in parts.values() if torch.is_tensor(part)]
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-    kinds = {"parameters": parameters, "gradients": gradients, "optimizer": state}
+    kinds: dict[str, Sequence[torch.Tensor]] = {"parameters": parameters, "gradients": gradients}
+    kinds["optimizer"] = state
     return {
         f"{kind}_bytes": sum(local(tensor).nbytes for tensor in tensors) for kind, tensors in kinds.items()
     }

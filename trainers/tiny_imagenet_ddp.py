@@ -17,15 +17,15 @@ for people, in the words of the walk-throughs.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import shutil
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -34,9 +34,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, TensorDataset
 from torchvision import models
 
 # Settings ---------------------------------------------------------------------------------------------------
@@ -63,8 +63,8 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
     parser.add_argument("--simulated-ms-per-image", type=float, default=0, help="an accelerator's; 0: none")
     for name in ("bf16", "channels-last", "compile"):
-        extra = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
-        parser.add_argument(f"--{name}", **extra)
+        switch = argparse.BooleanOptionalAction
+        parser.add_argument(f"--{name}", action=switch, default=True, help="where the device has it")
     settings = parser.parse_args(argv)
     if min(settings.epochs, settings.batch_size, settings.log_every) < 1 or settings.limit < 0:
         parser.error("--epochs, --batch-size and --log-every are 1 or more, --limit is 0 or more")
@@ -95,7 +95,8 @@ def choose_device() -> tuple[torch.device, dist.ProcessGroup | None]:
     dist.all_gather_object(everyone, mine)
     device = torch.device("cuda", torch.cuda.current_device()) if mine else torch.device("cpu")
     own_gpu_each = None not in everyone and len(set(everyone)) == len(everyone)
-    return device, dist.new_group(backend="nccl") if own_gpu_each else None
+    group = dist.new_group(backend="nccl") if own_gpu_each else None
+    return device, group if isinstance(group, dist.ProcessGroup) else None
 
 
 def has_bf16(device: torch.device) -> bool:
@@ -122,12 +123,11 @@ def describe(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        raise SystemExit(
-            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        ) from error
+        words = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        raise SystemExit(words) from error
 
 
-def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
     """Read images as bytes (n x 64 x 64 x 3) and their labels: the alphabetical index of their folder.
 
     With a ``limit``, take the same number of images from every class.
@@ -148,7 +148,7 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Te
         paths += found
         labels += [number] * len(found)
 
-    def read(path: Path) -> torch.Tensor:
+    def read(path: Path) -> Tensor:
         try:
             with Image.open(path) as image:
                 return torch.from_numpy(np.array(image.convert("RGB").resize((SIDE, SIDE))))
@@ -162,13 +162,13 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Te
     return images, torch.tensor(labels)
 
 
-def normalise(pixels: torch.Tensor) -> torch.Tensor:
+def normalise(pixels: Tensor) -> Tensor:
     """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
     mean, spread = (torch.tensor(rgb, device=pixels.device).view(1, 3, 1, 1) for rgb in (MEAN, SPREAD))
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
-def augment(images: torch.Tensor, chosen: torch.Tensor, dice: torch.Generator, *, pad: int, hole: int):
+def augment(images: Tensor, chosen: Tensor, dice: torch.Generator, *, pad: int, hole: int) -> Tensor:
     """Gather a batch: shift each image by up to ``pad`` pixels, flip half of them, blank one square.
 
     One index operation handles the whole batch: it has the source row and column of each target pixel.
@@ -209,23 +209,32 @@ def gpu_usage(device: torch.device) -> dict[str, float]:
     if device.type != "cuda":
         return {}
     free, total = torch.cuda.mem_get_info(device)
-    used = {"gpu_memory_bytes": total - free}
-    if importlib.util.find_spec("pynvml") is None:  # torch needs it to query NVML
-        return used
+    used: dict[str, float] = {"gpu_memory_bytes": total - free}
     try:
         return used | {"gpu_percent": torch.cuda.utilization(device)}
-    except RuntimeError:  # not every driver reports it
+    except (ModuleNotFoundError, RuntimeError):  # torch queries NVML by pynvml; not every driver reports it
         return used
 
 
-def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: int, dice, cast) -> None:
+def train_epoch(
+    model: nn.Module,
+    batches: Sequence[Tensor],
+    data: Sequence[Tensor],
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    *,
+    settings: argparse.Namespace,
+    epoch: int,
+    dice: torch.Generator,
+    cast: AbstractContextManager[object],
+) -> None:
     """Take one step for each batch of this rank's share."""
     (images, labels), recipe = data, RECIPES[settings.model]
     device = images.device
     model.train()
     began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
     for index, chosen in enumerate(batches):
-        batch = augment(images, chosen, dice, pad=recipe["pad"], hole=recipe["hole"])
+        batch = augment(images, chosen, dice, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
         with cast:
             answers = model(batch if settings.channels_last else batch.contiguous())
         truth = labels[chosen.to(device)]
@@ -240,17 +249,10 @@ def train_epoch(model, batches, data, optimizer, schedule, *, settings, epoch: i
         if step % settings.log_every == 0:
             metrics = {"loss": round(loss.item(), 5)}
             metrics["images_per_s"] = round(samples / (time.perf_counter() - began), 1)
-            emit(
-                "step",
-                step=step,
-                epoch=epoch,
-                lr=round(schedule.get_last_lr()[0], 6),
-                **metrics,
-                **gpu_usage(device),
-            )
+            lr = round(float(schedule.get_last_lr()[0]), 6)
+            emit("step", step=step, epoch=epoch, lr=lr, **metrics, **gpu_usage(device))
             sys.stdout.write(f"[{epoch + 1}, {index + 1:5d}] loss: {loss.item():.3f}\n")  # for people
-    mean = round(total.item() / samples, 5)
-    seconds = time.perf_counter() - began
+    mean, seconds = round(total.item() / samples, 5), time.perf_counter() - began
     rate = round(samples / seconds, 1)
     emit("epoch", epoch=epoch, steps=len(batches), loss=mean, seconds=round(seconds, 4), images_per_s=rate)
 
@@ -265,7 +267,7 @@ def share_statistics(network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def evaluate(network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+def evaluate(network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
     """Return accuracy and loss over all test images, each counted once: a rank evaluates every n-th image."""
     network.eval()
     images, labels = (part[dist.get_rank() :: dist.get_world_size()] for part in (images, labels))
@@ -297,19 +299,17 @@ def save(path: Path, content: dict[str, Any]) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Join, read, train, evaluate, save."""
-    began = time.perf_counter()
-    settings = parse_settings(argv)
+    settings, began = parse_settings(argv), time.perf_counter()
     join_the_others()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
     dice = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
 
     about = describe(settings.data_dir)
-    train = [part.to(device) for part in read_folders(settings.data_dir, train=True, limit=settings.limit)]
-    test = [
-        part.to(device) for part in read_folders(settings.data_dir, train=False, limit=settings.limit // 5)
-    ]
-    sampler = DistributedSampler(range(len(train[1])), seed=settings.seed)  # a different share for each rank
+    folder, limit = settings.data_dir, settings.limit
+    train = [part.to(device) for part in read_folders(folder, train=True, limit=limit)]
+    test = [part.to(device) for part in read_folders(folder, train=False, limit=limit // 5)]
+    sampler = DistributedSampler[int](TensorDataset(*train), seed=settings.seed)  # each rank's own share
 
     network = make_model(settings.model, len(about["classes"])).to(device)
     network = network.to(memory_format=torch.channels_last) if settings.channels_last else network
@@ -319,7 +319,8 @@ def main(argv: list[str] | None = None) -> None:
 
         simulated_accelerator.simulate(model, settings.simulated_ms_per_image, emit)
     compiled = settings.compile and device.type == "cuda" and shutil.which("cc") is not None
-    model = torch.compile(model) if compiled else model
+    if compiled:
+        model.compile()
     low = settings.bf16 and has_bf16(device)
     cast = torch.autocast(device.type, torch.bfloat16) if low else nullcontext()
 
@@ -339,8 +340,9 @@ def main(argv: list[str] | None = None) -> None:
     for epoch in range(settings.epochs):
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
-        with_it = {"settings": settings, "epoch": epoch, "dice": dice, "cast": cast}
-        train_epoch(model, batches, train, optimizer, schedule, **with_it)
+        train_epoch(
+            model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, dice=dice, cast=cast
+        )
     share_statistics(network)
     result = evaluate(network, *test)
     if dist.get_rank() == 0:  # one writer: two would corrupt the file

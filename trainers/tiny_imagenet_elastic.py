@@ -23,13 +23,13 @@ Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``wo
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import socket
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ import elastic
 import numpy as np
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 from torchvision import models
 
 # Settings ---------------------------------------------------------------------------------------------------
@@ -70,8 +70,8 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--log-every", type=int, default=1, help="steps between two `step` events")
     parser.add_argument("--step-seconds", type=float, default=0, help="least duration, for people who watch")
     for name in ("bf16", "channels-last"):
-        extra = {"action": argparse.BooleanOptionalAction, "default": True, "help": "where the device has it"}
-        parser.add_argument(f"--{name}", **extra)
+        switch = argparse.BooleanOptionalAction
+        parser.add_argument(f"--{name}", action=switch, default=True, help="where the device has it")
     settings = parser.parse_args(argv)
     counts = ("epochs", "global_batch_size", "checkpoint_every", "checkpoint_failures", "log_every")
     if min(getattr(settings, name) for name in counts) < 1 or settings.limit < 0:
@@ -96,12 +96,11 @@ def describe(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        raise SystemExit(
-            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        ) from error
+        words = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        raise SystemExit(words) from error
 
 
-def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
     """Read images as bytes (n x 64 x 64 x 3) and their labels: the alphabetical index of their folder.
 
     With a ``limit``, take the same number of images from every class.
@@ -122,7 +121,7 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Te
         paths += found
         labels += [number] * len(found)
 
-    def read(path: Path) -> torch.Tensor:
+    def read(path: Path) -> Tensor:
         try:
             with Image.open(path) as image:
                 return torch.from_numpy(np.array(image.convert("RGB").resize((SIDE, SIDE))))
@@ -136,12 +135,12 @@ def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[torch.Te
     return images, torch.tensor(labels)
 
 
-def order_of(epoch: int, *, images: int, seed: int) -> torch.Tensor:
+def order_of(epoch: int, *, images: int, seed: int) -> Tensor:
     """Return the order of the images in an epoch: the same on every rank and at every world size."""
     return torch.randperm(images, generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
 
 
-def share_of(order: torch.Tensor, index: int, *, batch: int, rank: int, world_size: int) -> torch.Tensor:
+def share_of(order: Tensor, index: int, *, batch: int, rank: int, world_size: int) -> Tensor:
     """Return a rank's slice of a global batch; with more ranks than images some slices are empty.
 
     Args:
@@ -153,20 +152,20 @@ def share_of(order: torch.Tensor, index: int, *, batch: int, rank: int, world_si
     return order[index * batch : (index + 1) * batch].tensor_split(world_size)[rank]
 
 
-def normalise(pixels: torch.Tensor) -> torch.Tensor:
+def normalise(pixels: Tensor) -> Tensor:
     """Normalise bytes (n x side x side x 3) to floats around 0 (n x 3 x side x side), channels last."""
     mean, spread = (torch.tensor(rgb, device=pixels.device).view(1, 3, 1, 1) for rgb in (MEAN, SPREAD))
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
-def throw_dice(epoch: int, *, images: int, seed: int) -> torch.Tensor:
+def throw_dice(epoch: int, *, images: int, seed: int) -> Tensor:
     """Draw for each image of an epoch its shift down and right, and whether it is flipped."""
     dice = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
     move = torch.randint(-PAD, PAD + 1, (images, 2), generator=dice)
     return torch.cat([move, torch.randint(0, 2, (images, 1), generator=dice)], dim=1)
 
 
-def augment(images: torch.Tensor, chosen: torch.Tensor, thrown: torch.Tensor) -> torch.Tensor:
+def augment(images: Tensor, chosen: Tensor, thrown: Tensor) -> Tensor:
     """Gather a batch, each image shifted and flipped as drawn in ``thrown``.
 
     One index operation handles the whole batch: it has the source row and column of each target pixel.
@@ -201,16 +200,23 @@ def gpu_usage(device: torch.device) -> dict[str, float]:
     if device.type != "cuda":
         return {}
     free, total = torch.cuda.mem_get_info(device)
-    used = {"gpu_memory_bytes": total - free}
-    if importlib.util.find_spec("pynvml") is None:  # torch needs it to query NVML
-        return used
+    used: dict[str, float] = {"gpu_memory_bytes": total - free}
     try:
         return used | {"gpu_percent": torch.cuda.utilization(device)}
-    except RuntimeError:  # not every driver reports it
+    except (ModuleNotFoundError, RuntimeError):  # torch queries NVML by pynvml; not every driver reports it
         return used
 
 
-def take_step(worker, network, optimizer, schedule, images, labels, *, cast) -> elastic.Totals:
+def take_step(
+    worker: elastic.Worker,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    cast: AbstractContextManager[object],
+) -> elastic.Totals:
     """Take one step with this rank's slice; if a peer is lost meanwhile, the step has no effect."""
     optimizer.zero_grad()
     loss = torch.zeros(())
@@ -225,20 +231,32 @@ def take_step(worker, network, optimizer, schedule, images, labels, *, cast) -> 
     return whole
 
 
-def train(worker, state, network, data, optimizer, schedule, *, settings, keeper, cast) -> None:
+def train(
+    worker: elastic.Worker,
+    state: elastic.State,
+    network: nn.Module,
+    data: Sequence[Tensor],
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    *,
+    settings: argparse.Namespace,
+    keeper: checkpoints.CheckpointManager,
+    cast: AbstractContextManager[object],
+) -> None:
     """Take the steps from ``state.step`` to the last; called again after each membership change."""
     images, labels = data
     batch, last = settings.global_batch_size, settings.epochs * state.steps_per_epoch
     network.train()
     while state.step < last:
-        epoch, began, samples, losses = state.epoch, time.perf_counter(), 0, []
+        epoch, began, samples = state.epoch, time.perf_counter(), 0
+        losses: list[float] = []
         order = order_of(epoch, images=len(labels), seed=settings.seed)
         thrown = throw_dice(epoch, images=len(labels), seed=settings.seed)
         while state.epoch == epoch:
             floor, step = time.perf_counter() + settings.step_seconds, state.step
             mine = share_of(order, state.index, batch=batch, rank=worker.rank, world_size=worker.world_size)
             pixels, truth = augment(images, mine, thrown), labels[mine.to(labels.device)]
-            lr = schedule.get_last_lr()[0]
+            lr = float(schedule.get_last_lr()[0])
             whole = take_step(worker, network, optimizer, schedule, pixels, truth, cast=cast)
             state.step += 1
             samples, losses = samples + len(mine), [*losses, whole.loss]
@@ -259,7 +277,7 @@ def train(worker, state, network, data, optimizer, schedule, *, settings, keeper
             worker.step_boundary()  # ranks join and leave here
 
 
-def share_statistics(worker, network: nn.Module) -> None:
+def share_statistics(worker: elastic.Worker, network: nn.Module) -> None:
     """Average the batch normalisation statistics over the ranks, so that all have the same model."""
     for buffer in network.buffers():
         if buffer.is_floating_point():
@@ -267,7 +285,7 @@ def share_statistics(worker, network: nn.Module) -> None:
 
 
 @torch.no_grad()
-def evaluate(worker, network: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+def evaluate(worker: elastic.Worker, network: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]:
     """Return accuracy and loss over all test images, each counted once: a rank evaluates every n-th image."""
     network.eval()
     images, labels = (part[worker.rank :: worker.world_size] for part in (images, labels))
@@ -316,7 +334,7 @@ def main(argv: list[str] | None = None) -> None:
     start |= {"pid": os.getpid(), "precision": "bf16" if low else "fp32"}
     introduced = False
 
-    def one_round(worker) -> elastic.Worker:
+    def one_round(worker: elastic.Worker) -> elastic.Worker:
         nonlocal introduced
         if not introduced:
             worker.emit("start", **start, backend="gloo" if worker.group is None else "nccl")

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tools import trainer_image
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+import trainer_image  # noqa: E402
 
 PLACE = "/opt/{}"  # in containers
 REQUIREMENTS = {

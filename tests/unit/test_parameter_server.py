@@ -307,7 +307,8 @@ def test_settings_travel_as_text():
 @pytest.mark.skipif(importlib.util.find_spec("grpc_tools") is None, reason="grpcio-tools makes them")
 def test_the_generated_code_is_that_of_the_protocol(tmp_path):
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PACKAGE.parent}"]
-    command += [f"--python_out={tmp_path}", f"--grpc_python_out={tmp_path}", str(PACKAGE / "protocol.proto")]
+    command += [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+    command.append(str(PACKAGE / "protocol.proto"))
     subprocess.run(command, check=True)
     for path in (tmp_path / "parameter_server").iterdir():
         assert path.read_text() == (PACKAGE / path.name).read_text(), "make it anew, as protocol.proto says"

@@ -4,7 +4,7 @@ import random
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -30,6 +30,9 @@ class Gone(Exception):
     """The peer did not answer within the time limit."""
 
 
+T = TypeVar("T")
+
+
 class Ended(grpc.RpcError):
     """The peer has ended a stream in good order, as it does when it ends itself."""
 
@@ -48,9 +51,11 @@ class StreamedCalls:
     """
 
     def __init__(self, method: Callable[..., Any]) -> None:
-        self._method, self._call, self._requests = method, None, SimpleQueue()
+        self._method: Callable[..., Any] = method
+        self._call: Any = None  # grpc's
+        self._requests: SimpleQueue[object] = SimpleQueue()
 
-    def __call__(self, request, *, timeout: float | None = None):
+    def __call__(self, request: object, *, timeout: float | None = None) -> Any:
         """Send a request and return its response; a time limit is `close`, by another thread.
 
         Raises:
@@ -84,12 +89,12 @@ def connect(address: str) -> grpc.Channel:
 
 
 def insist(
-    method: Callable[..., Any],
-    request,
+    method: Callable[..., T],
+    request: object,
     *,
     seconds: float = GIVE_UP_SECONDS,
     stop: Callable[[], bool] | None = None,
-):
+) -> T:
     """Retry a call until it is answered.
 
     Args:

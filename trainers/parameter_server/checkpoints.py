@@ -42,7 +42,7 @@ def save(folder: Path, version: int, state: dict[str, Any]) -> int:
     beside = folder / f".new.{os.getpid()}"
     try:
         with beside.open("wb") as file:
-            np.savez(file, about=np.frombuffer(text.encode(), np.uint8), **_named(arrays))
+            np.savez(file, allow_pickle=False, about=np.frombuffer(text.encode(), np.uint8), **_named(arrays))
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
@@ -57,14 +57,16 @@ def save(folder: Path, version: int, state: dict[str, Any]) -> int:
 
 def load(folder: Path) -> tuple[dict[str, Any] | None, list[str]]:
     """Return the newest readable state (or None), and the names of broken files."""
-    broken = []
+    broken: list[str] = []
     for version in _versions(folder):
         path = path_of(folder, version)
         try:
             # Read as a whole, so that each member's checksum is verified here.
             with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
-            return _rich(json.loads(arrays["about"].tobytes()), arrays), broken
+            state = _rich(json.loads(arrays["about"].tobytes()), arrays)
+            assert isinstance(state, dict), "as it was written"
+            return state, broken
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
             broken.append(path.name)
     return None, broken

@@ -192,7 +192,9 @@ class JobState:
             return True
         return False
 
-    def _tell_task(self, task: int, state: str, worker: int, minibatches: Iterable[int], **more) -> None:
+    def _tell_task(
+        self, task: int, state: str, worker: int, minibatches: Iterable[int], **more: object
+    ) -> None:
         spans = (self.ledger.records_of(number) for number in minibatches)
         records = sum(end - start for start, end in spans)
         self.tell("task", id=task, state=state, worker=worker, records=records, **more)
@@ -257,7 +259,7 @@ class JobState:
         with self.lock:
             before = self.servers[registration.index]
             another = before is not None and before.incarnation != registration.incarnation
-            if another:
+            if before is not None and another:
                 self.replaced.add(before.incarnation)
             self.servers[registration.index] = ServerProcess(
                 registration.address, registration.incarnation, registration.version, self.clock()
@@ -299,7 +301,8 @@ class JobState:
                 self.replaced.add(known.incarnation)
 
     def _same_servers(self, incarnations: Iterable[int]) -> bool:
-        return self.ready and [server.incarnation for server in self.servers] == list(incarnations)
+        known = [server.incarnation for server in self.servers if server is not None]
+        return self.ready and known == list(incarnations)
 
     # Progress
 

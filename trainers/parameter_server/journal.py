@@ -14,6 +14,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class Journal:
         self._lines: list[str] = []
         self._length, self._torn = 0, False
         self._number = max(_numbers(folder), default=0)
-        self._file = None
+        self._file: FileIO
         self._begin(beginning)
 
     @property

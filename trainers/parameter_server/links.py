@@ -31,7 +31,9 @@ class Links:
         stop: Set to stop waiting.
     """
 
-    def __init__(self, master, layouts: Sequence[int], *, stop: threading.Event) -> None:
+    def __init__(
+        self, master: protocol_pb2_grpc.MasterStub, layouts: Sequence[int], *, stop: threading.Event
+    ) -> None:
         self._master, self._layouts, self._stop = master, layouts, stop
         count = len(layouts)
         self._addresses = [""] * count
@@ -101,7 +103,7 @@ class Links:
         self._note(answers)
         return answers
 
-    def _insist(self, index: int, name: str, request) -> Shard:
+    def _insist(self, index: int, name: str, request: PullRequest | Gradients) -> Shard:
         deadline = time.monotonic() + channels.GIVE_UP_SECONDS
         while True:
             try:
@@ -124,10 +126,11 @@ class Links:
                 raise channels.Gone("the servers have not registered")
         for index, address in enumerate(answer.addresses):
             if address != self._addresses[index]:
-                if self._channels[index] is not None:
-                    self._channels[index].close()
-                self._channels[index] = channels.connect(address)
-                self._stubs[index] = protocol_pb2_grpc.ServerStub(self._channels[index])
+                previous, channel = self._channels[index], channels.connect(address)
+                if previous is not None:
+                    previous.close()
+                self._channels[index] = channel
+                self._stubs[index] = protocol_pb2_grpc.ServerStub(channel)
                 self._addresses[index] = address
 
     def _note(self, answers: Sequence[Shard]) -> None:

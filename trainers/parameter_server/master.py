@@ -16,11 +16,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -29,8 +29,22 @@ from .crew import Crew
 from .evaluation import Evaluation
 from .events import Teller, set_up_log
 from .job import JobState
-from .protocol_pb2 import Left, Nothing, Orders, PinRequest, SaveRequest
+from .protocol_pb2 import (
+    Failure,
+    JoinRequest,
+    Left,
+    Nothing,
+    Orders,
+    PinRequest,
+    Progress,
+    Pulse,
+    Registration,
+    SaveRequest,
+)
 from .records import Records
+
+if TYPE_CHECKING:  # it loads the Kubernetes client
+    from .pods import Pods
 
 TICK_SECONDS = 0.1
 HOLD_SECONDS = 0.2  # for so long a worker that waits for a task has no answer: it may want to leave
@@ -52,25 +66,25 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
         self._looked = asyncio.Event()
         self.told: set[int] = set()  # workers that know that the job is complete
 
-    async def Join(self, request, context):
+    async def Join(self, request: JoinRequest, context: grpc.aio.ServicerContext) -> protocol_pb2.Job:
         if request.role == "worker":
             self._job.heard(request.index)
         return protocol_pb2.Job(settings=self._job.settings.to_json())
 
-    async def RegisterServer(self, request, context):
+    async def RegisterServer(self, request: Registration, context: grpc.aio.ServicerContext) -> Nothing:
         if not 0 <= request.index < len(self._job.servers):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"the job has no server {request.index}")
         self._job.register(request)
         return Nothing()
 
-    async def Heartbeat(self, request, context):
+    async def Heartbeat(self, request: Pulse, context: grpc.aio.ServicerContext) -> Orders:
         if request.role == "ps":
             known = self._job.pulse(request.index, request.incarnation, request.version)
             replaced = request.incarnation in self._job.replaced
             return Orders(unknown=not known and not replaced, over=replaced)
         return Orders(over=self._job.heard(request.index).gone)
 
-    async def Servers(self, request, context):
+    async def Servers(self, request: Nothing, context: grpc.aio.ServicerContext) -> protocol_pb2.ServerList:
         with self._job.lock:
             known = self._job.servers
             return protocol_pb2.ServerList(
@@ -78,7 +92,9 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
                 incarnations=[server.incarnation if server else 0 for server in known],
             )
 
-    async def Tasks(self, requests, context):
+    async def Tasks(
+        self, requests: AsyncIterator[Progress], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[protocol_pb2.Task]:
         async for request in requests:
             await self._wait_for_servers(request, context)
             task = self._job.next_task(request)
@@ -89,11 +105,11 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
                 self._job.news.set()
             yield task
 
-    async def Report(self, request, context):
+    async def Report(self, request: Progress, context: grpc.aio.ServicerContext) -> Left:
         await self._wait_for_servers(request, context)
         return Left(minibatches=self._job.report(request))
 
-    async def Fail(self, request, context):
+    async def Fail(self, request: Failure, context: grpc.aio.ServicerContext) -> Nothing:
         if request.role == "worker":
             self._job.lost(request.index, "it has failed")
         if self._crew is not None:
@@ -108,7 +124,7 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
             async with asyncio.timeout(HOLD_SECONDS):
                 while True:
                     await self._looked.wait()
-                    task = self._job.next_task(protocol_pb2.Progress(worker=worker))
+                    task = self._job.next_task(Progress(worker=worker))
                     if task.kind != protocol_pb2.WAIT:
                         return task
         return protocol_pb2.Task(kind=protocol_pb2.WAIT)
@@ -118,7 +134,7 @@ class MasterService(protocol_pb2_grpc.MasterServicer):
         looked, self._looked = self._looked, asyncio.Event()
         looked.set()
 
-    async def _wait_for_servers(self, request, context) -> None:
+    async def _wait_for_servers(self, request: Progress, context: grpc.aio.ServicerContext) -> None:
         """Have the worker repeat its report later: a new master does not know the servers' state yet."""
         if request.minibatches and not self._job.ready and not self._job.over:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "not every server has registered yet")
@@ -136,7 +152,7 @@ class Conductor:
 
     def __init__(self, job: JobState, book: journal.Journal, crew: Crew | None, tell: Teller) -> None:
         self._job, self._book, self._crew, self._tell = job, book, crew, tell
-        self._stubs: dict[str, tuple[grpc.Channel, object]] = {}
+        self._stubs: dict[str, tuple[grpc.Channel, protocol_pb2_grpc.ServerStub]] = {}
         self._flushed = self._told = time.monotonic()
         self._began = time.monotonic()
 
@@ -264,7 +280,7 @@ class Conductor:
             raise LookupError("a server has not registered")
         return servers
 
-    def _stub(self, address: str):
+    def _stub(self, address: str) -> protocol_pb2_grpc.ServerStub:
         if address not in self._stubs:
             channel = channels.connect(address)
             self._stubs[address] = (channel, protocol_pb2_grpc.ServerStub(channel))
@@ -296,7 +312,7 @@ def recover(job: JobState, folder: Path, tell: Teller) -> journal.Journal:
     return journal.Journal(folder, {"begin": 1} | job.snapshot())
 
 
-def open_pods(templates: Path | None, job: str, stack: ExitStack):
+def open_pods(templates: Path | None, job: str, stack: ExitStack) -> "Pods | None":
     """Return the job's pods; None if it has none."""
     if templates is None:
         return None

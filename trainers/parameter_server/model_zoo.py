@@ -11,7 +11,7 @@ worker_id)``. In ElasticDL, ``optimizer()`` has no parameters, because TensorFlo
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .settings import JobSettings
@@ -52,7 +52,7 @@ def load_model(settings: JobSettings) -> UserModel:
         raise UserError(explain(error, path)) from error
 
 
-def _feed(feed, records: list[bytes], mode: str, path: str) -> Iterable[Any]:
+def _feed(feed: Callable[..., Iterable[Any]], records: list[bytes], mode: str, path: str) -> Iterable[Any]:
     examples = list(feed(records, mode, None))
     if len(examples) != len(records):
         raise UserError(

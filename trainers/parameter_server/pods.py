@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ class Pods(AbstractContextManager[Any]):
             raise SystemExit(f"the pods in {self._namespace} cannot be listed; may the service account?")
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._closed.set()  # the threads end with their watch, or with the process
 
     @property
@@ -84,7 +85,7 @@ class Pods(AbstractContextManager[Any]):
         """The uid of the Job, which differs in each launch."""
         return self._owner["metadata"]["uid"]
 
-    def _find_owner(self):
+    def _find_owner(self) -> client.V1Job:
         """Read the Job; it may be created a little later than its first pod, which it adopts."""
         deadline = time.monotonic() + OWNER_SECONDS
         while True:
@@ -162,7 +163,7 @@ class Pods(AbstractContextManager[Any]):
 
     # Watches
 
-    def _follow(self, once) -> None:
+    def _follow(self, once: Callable[[], None]) -> None:
         """Watch until closed; when a watch ends, for any reason, list and watch again."""
         while not self._closed.is_set():
             try:
@@ -198,7 +199,9 @@ class Pods(AbstractContextManager[Any]):
             if event["type"] != "DELETED":
                 self._owner = event["raw_object"]
 
-    def _stream(self, what, where: dict[str, Any], version: str):
+    def _stream(
+        self, what: Callable[..., object], where: dict[str, Any], version: str
+    ) -> Iterator[dict[str, Any]]:
         limits = {"timeout_seconds": WATCH_SECONDS, "_request_timeout": WATCH_SECONDS + REQUEST_SECONDS}
         for event in watch.Watch().stream(what, **where, resource_version=version, **limits):
             if self._closed.is_set():
@@ -206,7 +209,7 @@ class Pods(AbstractContextManager[Any]):
             if event["type"] != "BOOKMARK":
                 yield event
 
-    def _plain(self, item) -> dict[str, Any]:
+    def _plain(self, item: object) -> dict[str, Any]:
         return self._core.api_client.sanitize_for_serialization(item)
 
 

@@ -1,6 +1,7 @@
 """A worker's copy of the user's model: loads parameters and computes gradients, both as flat tensors."""
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -68,8 +69,8 @@ class Replica:
 
     def gradients(self) -> list[list[Tensor]]:
         """Return for each server the gradients that `compute` found, and the changes of the buffers."""
-        found = [g if g is not None else move for g, move in zip(self._gradients, self._moves, strict=True)]
-        return self._cut(shards.pack(found))
+        pairs = zip(self._gradients, self._moves, strict=True)  # of each pair one is None
+        return self._cut(shards.pack(part for pair in pairs for part in pair if part is not None))
 
     def load(self, tensors: list[Any]) -> None:
         """Load every server's parameters.
@@ -119,18 +120,18 @@ class Replica:
         """Return the weights, each with its own memory."""
         return {name: tensor.detach().cpu().clone() for name, tensor in self._model.state_dict().items()}
 
-    def _batch(self, records: list[bytes], mode: str):
+    def _batch(self, records: list[bytes], mode: str) -> Any:
         """Return inputs and labels, for predictions inputs alone, on the device."""
         return self._to_device(default_collate(list(self._user.feed(records, mode))))
 
-    def _to_device(self, batch):
+    def _to_device(self, batch: Any) -> Any:
         if isinstance(batch, torch.Tensor):
             return batch.to(self._device)
         if isinstance(batch, dict):
             return {name: self._to_device(tensor) for name, tensor in batch.items()}
         return [self._to_device(tensor) for tensor in batch]
 
-    def _pairs(self):
+    def _pairs(self) -> Iterator[tuple[shards.Group, torch.Tensor]]:
         return zip(self._groups, self._flats, strict=True)
 
     def _cut(self, messages: list[Tensor]) -> list[list[Tensor]]:

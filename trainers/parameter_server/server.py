@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -22,7 +23,19 @@ import torch
 from . import channels, checkpoints, initial, memory, protocol_pb2, protocol_pb2_grpc, shards, user_model
 from .events import Teller
 from .model_zoo import load_model
-from .protocol_pb2 import Applied, Failure, JoinRequest, Nothing, Pulse, Registration, Saved
+from .protocol_pb2 import (
+    Applied,
+    Failure,
+    Gradients,
+    JoinRequest,
+    Nothing,
+    PinRequest,
+    PullRequest,
+    Pulse,
+    Registration,
+    Saved,
+    SaveRequest,
+)
 from .settings import JobSettings
 from .shard import Shard
 
@@ -37,7 +50,7 @@ class ShardService(protocol_pb2_grpc.ServerServicer):
         self.failure: user_model.UserError | None = None
         self.ready = threading.Event()  # the master knows which minibatches are in the shard
 
-    def Pull(self, request, context):
+    def Pull(self, request: PullRequest, context: grpc.ServicerContext) -> protocol_pb2.Shard:
         self._check(context)
         if request.layout != self._shard.layout:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the worker has cut the model otherwise")
@@ -48,7 +61,7 @@ class ShardService(protocol_pb2_grpc.ServerServicer):
                 context.abort(grpc.StatusCode.NOT_FOUND, f"no parameters are kept under {request.pin}")
         return protocol_pb2.Shard(version=version, incarnation=self._shard.incarnation, tensors=tensors)
 
-    def Push(self, request, context):
+    def Push(self, request: Gradients, context: grpc.ServicerContext) -> protocol_pb2.Shard:
         self._check(context)
         shard = self._shard
         with shard.lock:
@@ -77,16 +90,16 @@ class ShardService(protocol_pb2_grpc.ServerServicer):
             tensors=tensors,
         )
 
-    def Pin(self, request, context):
+    def Pin(self, request: PinRequest, context: grpc.ServicerContext) -> Nothing:
         self._check(context)
         self._shard.pin(request.pin)
         return Nothing()
 
-    def Unpin(self, request, context):
+    def Unpin(self, request: PinRequest, context: grpc.ServicerContext) -> Nothing:
         self._shard.unpin(request.pin)
         return Nothing()
 
-    def Save(self, request, context):
+    def Save(self, request: SaveRequest, context: grpc.ServicerContext) -> Saved:
         self._check(context)
         try:
             with self._shard.lock:
@@ -97,11 +110,11 @@ class ShardService(protocol_pb2_grpc.ServerServicer):
             context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"the checkpoint cannot be written: {error}")
         return Saved(version=version, incarnation=self._shard.incarnation)
 
-    def End(self, request, context):
+    def End(self, request: Nothing, context: grpc.ServicerContext) -> Nothing:
         self._stop.set()
         return Nothing()
 
-    def _check(self, context) -> None:
+    def _check(self, context: grpc.ServicerContext) -> None:
         if not self.ready.is_set():
             context.abort(grpc.StatusCode.UNAVAILABLE, "this server is not ready yet")
 
@@ -210,7 +223,7 @@ def restore(shard: Shard, folder: Path) -> list[str]:
     return broken
 
 
-def serve(master, settings: JobSettings, *, index: int, port: int) -> None:
+def serve(master: protocol_pb2_grpc.MasterStub, settings: JobSettings, *, index: int, port: int) -> None:
     """Serve a shard until the job is complete."""
     tell = Teller("ps", index, settings.workers)
     stop = threading.Event()
@@ -261,7 +274,14 @@ def serve(master, settings: JobSettings, *, index: int, port: int) -> None:
     tell("end", version=shard.version)
 
 
-def watch(master, shard: Shard, *, index: int, stop: threading.Event, register) -> None:
+def watch(
+    master: protocol_pb2_grpc.MasterStub,
+    shard: Shard,
+    *,
+    index: int,
+    stop: threading.Event,
+    register: Callable[[], None],
+) -> None:
     """Send a heartbeat to the master twice a second, until the server stops."""
     while not stop.wait(PULSE_SECONDS):
         pulse = Pulse(role="ps", index=index, incarnation=shard.incarnation, version=shard.version)

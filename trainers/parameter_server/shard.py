@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from . import shards
-from .protocol_pb2 import APPLIED, DUPLICATE, STALE, Tensor
+from .protocol_pb2 import APPLIED, DUPLICATE, STALE, Tensor, Verdict
 from .user_model import UserError, explain
 
 
@@ -62,7 +62,7 @@ class Shard:
 
     def push(
         self, epoch: int, minibatch: int, *, version: int, incarnation: int, tensors: Sequence[Tensor]
-    ) -> tuple[int, int]:
+    ) -> tuple[Verdict, int]:
         """Apply a minibatch's gradient, or keep it until there are enough; the caller holds the lock.
 
         Returns:

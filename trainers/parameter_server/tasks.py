@@ -11,7 +11,7 @@ no I/O: the time is an argument, and disk and network are in other modules.
 import random
 from array import array
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 PATIENCE = 3.0  # times the mean: a task that has taken this long is assigned a second time
@@ -140,7 +140,7 @@ class Ledger:
         start = minibatch * self.minibatch
         return start, min(start + self.minibatch, self.records)
 
-    def _waiting(self):
+    def _waiting(self) -> Iterator[tuple[int, int]]:
         """Yield unassigned tasks: returned ones, then new ones; a yielded task counts as taken."""
         for epoch in range(self.first_open, min(self.first_open + AHEAD, self.epochs)):
             epoch_open = self._epoch(epoch)
@@ -279,7 +279,9 @@ class Ledger:
 
     def _drop(self, worker: int) -> tuple[int, int] | None:
         key = self._of_worker.pop(worker, None)
-        doing = self._doing.get(key) if key is not None else None
+        if key is None:
+            return None
+        doing = self._doing.get(key)
         if doing is not None and worker in doing.workers:
             doing.workers.remove(worker)
             if not doing.workers:

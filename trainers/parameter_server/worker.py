@@ -15,14 +15,16 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import torch
 
 from . import channels, memory, protocol_pb2, protocol_pb2_grpc, user_model
 from .events import Teller, set_up_log
-from .links import Links
+from .links import Links, Sent
 from .model_zoo import load_model
 from .protocol_pb2 import DUPLICATE, STALE, Failure, JoinRequest, Progress, Pulse, Score
 from .records import Records
@@ -34,6 +36,7 @@ REPORT_SECONDS = 1.0
 CURRENT = 0  # the current training parameters; other numbers are those of evaluations
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class ParameterServerWorker:
@@ -49,7 +52,7 @@ class ParameterServerWorker:
 
     def __init__(
         self,
-        master,
+        master: protocol_pb2_grpc.MasterStub,
         tasks: channels.StreamedCalls,
         settings: JobSettings,
         *,
@@ -66,7 +69,7 @@ class ParameterServerWorker:
         self._train = Records(Path(settings.records))
         self._test = Records(Path(settings.test_records)) if settings.test_records else None
         self._holds: int | None = None  # the number of the parameters in the replica
-        self._sent: tuple[int, object] | None = None  # a minibatch with pending responses
+        self._sent: tuple[int, Sent] | None = None  # a minibatch with pending responses
         self._refused = False
         self._acknowledged: list[tuple[int, tuple[int, ...]]] = []
         self._staleness: list[int] = []
@@ -94,7 +97,7 @@ class ParameterServerWorker:
 
     # Training
 
-    def _train_task(self, task) -> Progress:
+    def _train_task(self, task: protocol_pb2.Task) -> Progress:
         """Process a task; return its report."""
         if self._holds != CURRENT:
             self._replica.load(self._links.pull(CURRENT))
@@ -177,7 +180,7 @@ class ParameterServerWorker:
 
     # Evaluation, and the model at the end
 
-    def _pinned(self, task) -> Progress:
+    def _pinned(self, task: protocol_pb2.Task) -> Progress:
         """Process a task that needs pinned parameters; return its report."""
         progress = Progress(worker=self._index)
         try:
@@ -194,6 +197,7 @@ class ParameterServerWorker:
             self._save()
             progress.saved = True
             return progress
+        assert self._test, "the master evaluates where there are test records"
         score = Score(evaluation=task.pin, task=task.id)
         for start in range(task.start, task.end, self._settings.minibatch):
             records = self._test.read(start, min(start + self._settings.minibatch, task.end))
@@ -210,7 +214,11 @@ class ParameterServerWorker:
         settings = self._settings
         path = Path(settings.model_file)
         classes = settings.classes.split(",") if settings.classes else []
-        content = {"model": Path(settings.trainer).stem, "dataset": settings.dataset, "classes": classes}
+        content: dict[str, object] = {
+            "model": Path(settings.trainer).stem,
+            "dataset": settings.dataset,
+            "classes": classes,
+        }
         content |= {"epochs": settings.epochs, "weights": self._replica.state_dict()}
         beside = path.with_name(f".{path.name}.{self._index}")
         try:
@@ -224,11 +232,13 @@ class ParameterServerWorker:
             beside.unlink(missing_ok=True)
             raise user_model.UserError(f"{path} cannot be written ({error}); is the volume full?") from error
 
-    def _call(self, method, request):
+    def _call(self, method: Callable[..., T], request: object) -> T:
         return channels.insist(method, request, stop=self._stop.is_set)
 
 
-def pulse(master, tasks: channels.StreamedCalls, *, index: int, stop: threading.Event) -> None:
+def pulse(
+    master: protocol_pb2_grpc.MasterStub, tasks: channels.StreamedCalls, *, index: int, stop: threading.Event
+) -> None:
     """Send a heartbeat to the master each second, even during a long minibatch.
 
     A master that does not answer is asked for a task again, by another stream: a stream has no time limit.
@@ -255,8 +265,8 @@ def main(argv: list[str] | None = None) -> None:
         signal.signal(number, lambda *_: stop.set())
     with channels.connect(options.master) as channel:
         master = protocol_pb2_grpc.MasterStub(channel)
-        place = {"host": socket.gethostname(), "pid": os.getpid()}
-        request = JoinRequest(role="worker", index=options.index, **place)
+        host, pid = socket.gethostname(), os.getpid()
+        request = JoinRequest(role="worker", index=options.index, host=host, pid=pid)
         settings = None
         try:
             settings = JobSettings.from_json(channels.insist(master.Join, request, stop=stop.is_set).settings)
@@ -265,7 +275,7 @@ def main(argv: list[str] | None = None) -> None:
             tasks, mine = channels.StreamedCalls(master.Tasks), {"index": options.index, "stop": stop}
             threading.Thread(target=pulse, args=(master, tasks), kwargs=mine, daemon=True).start()
             worker = ParameterServerWorker(master, tasks, settings, **mine)
-            tell("start", **place, threads=torch.get_num_threads())
+            tell("start", host=host, pid=pid, threads=torch.get_num_threads())
             worker.run()
             tell("end")
         except user_model.UserError as error:

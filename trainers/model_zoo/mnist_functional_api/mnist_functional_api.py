@@ -7,6 +7,7 @@ The network is that of ElasticDL's own example: two convolutions, batch normalis
 linear layer.
 """
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def loss(labels: torch.Tensor, predictions: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(predictions, labels)
 
 
-def optimizer(parameters, lr: float = 0.001) -> torch.optim.Optimizer:
+def optimizer(parameters: Iterable[torch.Tensor], lr: float = 0.001) -> torch.optim.Optimizer:
     """Return the optimizer of some parameters; each server has one, for its part of the model.
 
     With ten times this learning rate, gradients of several workers, which are stale, diverge.
@@ -44,7 +45,9 @@ def optimizer(parameters, lr: float = 0.001) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=lr)
 
 
-def feed(dataset, mode: str, metadata):
+def feed(
+    dataset: Iterable[bytes], mode: str, metadata: object
+) -> Iterator[torch.Tensor | tuple[torch.Tensor, int]]:
     """Yield an example for each record: (image, label); to predict, the image alone."""
     for record in dataset:
         pixels = np.frombuffer(record, np.uint8, offset=1).reshape(1, SIDE, SIDE)
