@@ -168,6 +168,7 @@ def _cell_of(written: Mapping[str, object]) -> tuple[str, dict[str, str]]:
         added += _imports(answer, cell)
         if named[name] == "<lambda>":
             named[name] = name
+            assert inspect.isfunction(answer), "no class has this name"
             added.append(f"{name} = {_lambda(answer, cell)}")
     if len(cells) > 1:
         raise NotYet(f"write {' and '.join(written)} in one cell")
@@ -255,7 +256,7 @@ def main(module: str, source: str, results: str, names: str) -> None:
             exec(compile(definitions(cell), CELL, "exec"), vars(learner))
             written = {name: getattr(learner, load) for name, load in json.loads(names).items()}
         except Exception as error:  # noqa: BLE001 whatever the learner's code raises
-            rows = exercise.none_right(f"outside of the notebook {explain(error)}")
+            rows = iter(exercise.none_right(f"outside of the notebook {explain(error)}"))
         else:
             rows = exercise.rows(written)
         for row in rows:

@@ -15,6 +15,7 @@ from kitlib.display.tables import Table
 from kitlib.errors import KitError
 
 CELL = "<your cell>"
+Answer = Callable[..., Any]  # a function or class that a learner wrote
 RIGHT, NOT_YET, NOT_CHECKED = "✓", "not yet", "–"
 UNTOUCHED = "it is as it was: replace the TODO"
 
@@ -172,7 +173,7 @@ def explain(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == CELL]
     if not frames:
         return f"it raises {words}"
-    line = linecache.getline(CELL, frames[-1].lineno).strip()
+    line = linecache.getline(CELL, frames[-1].lineno or 0).strip()
     return f"line {frames[-1].lineno}, {line}, raises {words}"
 
 
@@ -186,6 +187,11 @@ def field(written: object, path: str) -> object:
         except (KeyError, IndexError, ValueError):
             raise NotYet(f"{at} has no {part}") from None
     return value
+
+
+def mapping(written: object, path: str) -> Mapping[str, Any]:
+    """Look up a field of a manifest that is a dict."""
+    return _mapping(field(written, path), path)
 
 
 def _mapping(value: object, at: str) -> Mapping[str, Any]:

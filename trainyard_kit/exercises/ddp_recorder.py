@@ -10,6 +10,7 @@ import runpy
 import sys
 import traceback
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,10 +24,14 @@ FIRST_STEPS = 4
 
 def main(folder: str, program: str) -> None:
     """Run the program with its flags; write ``rank-N``, or ``error-N`` if it fails."""
-    rank, images, optimizers, world_sizes, weights = os.environ["RANK"], [], [], [], []
+    rank = os.environ["RANK"]
+    images: list[int] = []
+    optimizers: list[torch.optim.Optimizer] = []
+    world_sizes: list[int] = []
+    weights: list[str] = []
     next_index, leave = _BaseDataLoaderIter._next_index, dist.destroy_process_group
 
-    def note_images(self):
+    def note_images(self: _BaseDataLoaderIter) -> object:
         """Note what a loader asks for: its workers, who read it, are other processes."""
         index = next_index(self)
         chosen, dataset = index if isinstance(index, list) else [index], self._dataset
@@ -35,7 +40,7 @@ def main(folder: str, program: str) -> None:
         images.extend(int(number) for number in chosen)
         return index
 
-    def note_step(optimizer, *_):
+    def note_step(optimizer: torch.optim.Optimizer, *_: object) -> None:
         optimizers.append(optimizer)
         with Path(folder, f"steps-{rank}").open("a") as file:
             file.write(".")  # a byte for each step: the learner's line counts them
@@ -43,13 +48,13 @@ def main(folder: str, program: str) -> None:
         if len(optimizers) <= FIRST_STEPS:
             weights.append(_digest(optimizer))
 
-    def note_end(*arguments, **options):
+    def note_end(*arguments: Any, **options: Any) -> None:
         """Note the last weights while shards of them can still be gathered."""
         if optimizers:
             weights.append(_digest(optimizers[-1]))
         leave(*arguments, **options)
 
-    _BaseDataLoaderIter._next_index = note_images
+    _BaseDataLoaderIter._next_index = note_images  # type: ignore[method-assign]
     dist.destroy_process_group = note_end
     register_optimizer_step_post_hook(note_step)
     try:

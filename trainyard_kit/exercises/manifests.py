@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+from kitlib.clusters import Cluster
 from kitlib.errors import KitError
 from trainyard_kit.exercises.checklist import NotYet, describe, field
 
@@ -16,7 +17,7 @@ def check_kind(written: object, *, kind: str, version: str) -> None:
             raise NotYet(f"{name} is {describe(value_found)}, and should be {value!r}")
 
 
-def dry_run(cluster, written: dict[str, Any]) -> dict[str, Any]:
+def dry_run(cluster: Cluster, written: dict[str, Any]) -> dict[str, Any]:
     """Send a manifest to the API server without storing it; return it as it would be stored.
 
     The name is replaced, so that an object that exists is not in the way.

@@ -1,5 +1,6 @@
 """13: give an object to a run by its label. The API server is asked what it has, and selects by the label."""
 
+from kitlib.clusters import Cluster
 from kitlib.k8s import names
 from trainyard_kit.exercises.checklist import Exercise, NotYet
 
@@ -7,7 +8,7 @@ NAME, RUN = "adopted", "forgotten"
 EXERCISE = Exercise("cluster")
 
 
-def labels(cluster) -> dict[str, str]:
+def labels(cluster: Cluster) -> dict[str, str]:
     """Return the labels of the ConfigMap."""
     config_map = cluster.kube.find("ConfigMap", NAME)
     if config_map is None:
@@ -16,26 +17,26 @@ def labels(cluster) -> dict[str, str]:
 
 
 @EXERCISE.check(f"the ConfigMap {NAME} is there, and has labels", essential=True)
-def exists(cluster):
+def exists(cluster: Cluster) -> None:
     if not labels(cluster):
         raise NotYet(f"{NAME} has no label yet: kubectl label configmap {NAME} KEY=VALUE sets one")
 
 
 @EXERCISE.check("the notebook's own label is on it")
-def notebook(cluster):
+def notebook(cluster: Cluster) -> None:
     if labels(cluster).get("trainyard/notebook") != "13":
         raise NotYet(f"kubectl label configmap {NAME} trainyard/notebook=13 lets trainyard reset 13 find it")
 
 
 @EXERCISE.check(f"it belongs to the run {RUN}")
-def owned(cluster):
+def owned(cluster: Cluster) -> None:
     if (run_label := labels(cluster).get(names.RUN)) != RUN:
         words = f"its label {names.RUN} is {run_label!r}" if run_label else f"it has no label {names.RUN}"
         raise NotYet(f"{words}, and should be {RUN!r}")
 
 
 @EXERCISE.check("a selector of the run finds it, and leaves the ConfigMap mine alone")
-def selected(cluster):
+def selected(cluster: Cluster) -> None:
     selection = {
         config_map["metadata"]["name"]
         for config_map in cluster.kube.get_all("ConfigMap", labels=f"{names.RUN}={RUN}")

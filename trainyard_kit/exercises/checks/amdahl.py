@@ -5,8 +5,9 @@ capabilities", 1967.
 """
 
 import random
+from typing import SupportsFloat
 
-from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
 
 STUB = """
 def amdahl(share, workers):
@@ -19,7 +20,7 @@ CALLS = 20
 def close(result: object, expected: float, call: str) -> None:
     """Compare a number that a call returned."""
     try:
-        if isinstance(result, bool | str | bytes):
+        if isinstance(result, bool | str | bytes) or not isinstance(result, SupportsFloat):
             raise TypeError
         number = float(result)  # of NumPy, of a tensor, a fraction
     except (TypeError, ValueError):
@@ -29,32 +30,32 @@ def close(result: object, expected: float, call: str) -> None:
 
 
 @EXERCISE.check("one worker is as fast as one", essential=True)
-def one_worker(amdahl):
+def one_worker(amdahl: Answer) -> None:
     close(amdahl(0.5, 1), 1, "amdahl(0.5, 1)")
 
 
 @EXERCISE.check("what is fully parallel is n times as fast with n workers")
-def all_parallel(amdahl):
+def all_parallel(amdahl: Answer) -> None:
     close(amdahl(1.0, 4), 4, "amdahl(1.0, 4)")
 
 
 @EXERCISE.check("what is not parallel at all stays as it is")
-def none_parallel(amdahl):
+def none_parallel(amdahl: Answer) -> None:
     close(amdahl(0.0, 8), 1, "amdahl(0.0, 8)")
 
 
 @EXERCISE.check("only the parallel share is divided by the workers")
-def some_parallel(amdahl):
+def some_parallel(amdahl: Answer) -> None:
     close(amdahl(0.9, 10), 1 / 0.19, "amdahl(0.9, 10)")
 
 
 @EXERCISE.check("so it is for any share and any number of workers")
-def anywhere(amdahl):
+def anywhere(amdahl: Answer) -> None:
     for _ in range(CALLS):
         share, workers = round(random.uniform(0.05, 0.95), 3), random.randint(2, 99)
         close(amdahl(share, workers), 1 / (1 - share + share / workers), f"amdahl({share}, {workers})")
 
 
 @EXERCISE.check("a million workers do not pass the limit")
-def many_workers(amdahl):
+def many_workers(amdahl: Answer) -> None:
     close(amdahl(0.9, 1_000_000), 10, "amdahl(0.9, 1_000_000)")

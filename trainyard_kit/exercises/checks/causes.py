@@ -49,7 +49,7 @@ def judge(case: str, answers: object, seed: int, ranks: int) -> None:
 
 
 @EXERCISE.check("an answer at least", essential=True)
-def _some(answers, seed, nodes):
+def _some(answers: object, seed: int, nodes: int) -> None:
     del seed, nodes
     if answers == dict.fromkeys(CASES, ("", None)):
         raise NotYet(UNTOUCHED)
@@ -58,5 +58,5 @@ def _some(answers, seed, nodes):
 for name in CASES:
 
     @EXERCISE.check(f"case {name}: how it failed, and on which rank")
-    def _case(answers, seed, nodes, case=name):
+    def _case(answers: object, seed: int, nodes: int, case: str = name) -> None:
         judge(case, answers, seed, nodes)

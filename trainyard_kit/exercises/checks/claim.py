@@ -1,6 +1,8 @@
 """02: a PersistentVolumeClaim that pods on many nodes may write. A dry run: it creates no volume."""
 
+from kitlib.clusters import Cluster
 from kitlib.k8s.client import allowed
+from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import parse_quantity
 from trainyard_kit.exercises.checklist import Exercise, NotYet, field
 from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run
@@ -18,26 +20,26 @@ EXERCISE = Exercise("claim", "cluster", stub=STUB)
 
 
 @EXERCISE.check("it is a claim", essential=True)
-def kind(claim, cluster):
+def kind(claim: Object, cluster: Cluster) -> None:
     check_kind(claim, kind="PersistentVolumeClaim", version="v1")
 
 
 @EXERCISE.check("the API server accepts it (a dry run)", essential=True)
-def accepted(claim, cluster):
+def accepted(claim: Object, cluster: Cluster) -> None:
     dry_run(cluster, claim)
 
 
 @EXERCISE.check("pods on many nodes may write")
-def modes(claim, cluster):
+def modes(claim: Object, cluster: Cluster) -> None:
     access_modes = field(claim, "spec.accessModes")
-    if "ReadWriteMany" not in access_modes:
+    if not isinstance(access_modes, list) or "ReadWriteMany" not in access_modes:
         raise NotYet(f"spec.accessModes is {access_modes}: which mode lets pods on several nodes write?")
 
 
 @EXERCISE.check("it requests two gibibytes")
-def size(claim, cluster):
+def size(claim: Object, cluster: Cluster) -> None:
     storage = field(claim, "spec.resources.requests.storage")
-    if parse_quantity(storage) != 2 * GIB:
+    if not isinstance(storage, str | int | float) or parse_quantity(storage) != 2 * GIB:
         unit = (
             " (M and G are powers of 1000, Mi and Gi of 1024)"
             if str(storage).endswith(("M", "G", "B"))
@@ -47,7 +49,7 @@ def size(claim, cluster):
 
 
 @EXERCISE.check("its class exists, so that it will not stay pending")
-def storage_class(claim, cluster):
+def storage_class(claim: Object, cluster: Cluster) -> None:
     name = claim["spec"].get("storageClassName")
     claims = {item["metadata"]["name"]: item for item in cluster.kube.get_all("PersistentVolumeClaim")}
     if SHARED in claims and name is not None:
@@ -68,5 +70,5 @@ def storage_class(claim, cluster):
 
 
 @EXERCISE.check("the notebook's last cell finds it")
-def labelled(claim, cluster):
+def labelled(claim: Object, cluster: Cluster) -> None:
     check_label(claim, "02")

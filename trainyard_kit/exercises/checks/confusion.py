@@ -1,6 +1,8 @@
 """12: a confusion matrix, from labels and predictions."""
 
-from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+from collections.abc import Callable
+
+from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
 
 LABELS, PREDICTIONS = [0, 0, 0, 1, 1, 2, 2, 2, 2], [0, 1, 1, 1, 0, 2, 2, 0, 2]
 WANTED = [[1, 2, 0, 0], [1, 1, 0, 0], [1, 0, 3, 0], [0, 0, 0, 0]]
@@ -11,7 +13,7 @@ def confusion(labels, predictions, classes):
 EXERCISE = Exercise("confusion", seconds=10, stub=STUB)
 
 
-def rows(confusion, kind=list) -> list[list[int]]:
+def rows(confusion: Answer, kind: Callable[[list[int]], object] = list) -> list[list[int]]:
     """Compute the matrix of four classes, of which the last has no images; an array is right, too."""
     import numpy
 
@@ -23,7 +25,7 @@ def rows(confusion, kind=list) -> list[list[int]]:
 
 
 @EXERCISE.check("it has a row and a column for each class", essential=True)
-def square(confusion):
+def square(confusion: Answer) -> None:
     lengths = [len(row) for row in rows(confusion)]
     if not lengths:
         raise NotYet("it has no rows yet: make one of zeros for each class")
@@ -34,7 +36,7 @@ def square(confusion):
 
 
 @EXERCISE.check("each image is counted once")
-def total(confusion):
+def total(confusion: Answer) -> None:
     total_count = sum(map(sum, rows(confusion)))
     if total_count == len(LABELS) * 4:
         raise NotYet("each count appears in all rows: they are one list; make a new list for each")
@@ -43,7 +45,7 @@ def total(confusion):
 
 
 @EXERCISE.check("what is right is on the diagonal")
-def diagonal(confusion):
+def diagonal(confusion: Answer) -> None:
     on_diagonal = [rows(confusion)[index][index] for index in range(4)]
     if on_diagonal != [WANTED[index][index] for index in range(4)]:
         raise NotYet(
@@ -52,7 +54,7 @@ def diagonal(confusion):
 
 
 @EXERCISE.check("rows are the truth, columns the predictions")
-def orientation(confusion):
+def orientation(confusion: Answer) -> None:
     matrix = rows(confusion)
     if matrix == [list(column) for column in zip(*WANTED, strict=True)]:
         raise NotYet("it is transposed: the label chooses the row")
@@ -63,7 +65,7 @@ def orientation(confusion):
 
 
 @EXERCISE.check("it takes arrays of numpy as well")
-def arrays(confusion):
+def arrays(confusion: Answer) -> None:
     import numpy
 
     if rows(confusion, numpy.array) != WANTED:
@@ -71,7 +73,7 @@ def arrays(confusion):
 
 
 @EXERCISE.check("ten thousand images take less than a second", last=True)
-def fast(confusion):
+def fast(confusion: Answer) -> None:
     import time
 
     labels = [number % 10 for number in range(10_000)]

@@ -3,13 +3,17 @@
 import operator
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
-from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
+
+if TYPE_CHECKING:
+    import torch
 
 CLASSES, IN_EACH, SIDE = ("ant", "bee", "cat", "dog", "elk"), (3, 2, 4, 1, 2), 8
 GREY = 20  # of the first picture; the second has twice as much, and so on
@@ -46,26 +50,26 @@ def folder() -> Path:
 
 
 @cache
-def made(dataset):
+def made(dataset: Answer) -> Sequence[tuple[Any, Any]]:
     """Create the learner's dataset."""
     return dataset(folder())
 
 
-def greys(dataset) -> list[int]:
+def greys(dataset: Sequence[tuple[Any, Any]]) -> list[int]:
     return [round(float(dataset[index][0].max()) * 255) for index in range(sum(IN_EACH))]
 
 
 @EXERCISE.check("it is a Dataset that takes a folder", essential=True)
-def is_dataset(dataset):
+def is_dataset(dataset: Answer) -> None:
     from torch.utils.data import Dataset
 
-    if not isinstance(dataset, type) or not issubclass(dataset, Dataset):
+    if Dataset not in getattr(dataset, "__mro__", ()):
         raise NotYet("derive the class from torch.utils.data.Dataset")
     made(dataset)
 
 
 @EXERCISE.check("its length is the number of pictures", essential=True)
-def length(dataset):
+def length(dataset: Answer) -> None:
     count = len(made(dataset))
     if count != sum(IN_EACH):
         words = ": the number of folders" if count == len(CLASSES) else ""
@@ -73,14 +77,14 @@ def length(dataset):
 
 
 @EXERCISE.check("an item is a picture and a label", essential=True)
-def item(dataset):
+def item(dataset: Answer) -> None:
     first_item = made(dataset)[0]
     if not isinstance(first_item, tuple | list) or len(first_item) != 2:
         raise NotYet(f"dataset[0] is {describe(first_item)}, and should be a tuple: picture, label")
 
 
 @EXERCISE.check("the picture is a float tensor, 1 × 8 × 8, from 0 to 1", essential=True)
-def picture(dataset):
+def picture(dataset: Answer) -> None:
     import torch
 
     first_item = made(dataset)[sum(IN_EACH) - 1]
@@ -97,7 +101,7 @@ def picture(dataset):
         _in_range(made(dataset)[index][0])
 
 
-def _in_range(pixels) -> None:
+def _in_range(pixels: "torch.Tensor") -> None:
     """Check that a picture of one grey has a byte's value divided by 255."""
     low, high = float(pixels.min()), float(pixels.max())
     if high > 1:
@@ -111,30 +115,30 @@ def _in_range(pixels) -> None:
 
 
 @EXERCISE.check(ONCE)
-def each_once(dataset):
+def each_once(dataset: Answer) -> None:
     if len(set(greys(made(dataset)))) != sum(IN_EACH):
         raise NotYet("some pictures come twice and others never: __getitem__ has to use its index")
 
 
 @EXERCISE.check("labels count the classes from 0, in the alphabet's order", after=ONCE)
-def labels(dataset):
+def labels(dataset: Answer) -> None:
     by_index = {}
     for index in range(sum(IN_EACH)):
         grey, label = round(float(made(dataset)[index][0].max()) * 255), made(dataset)[index][1]
         try:
-            if isinstance(label, bool) or getattr(label, "ndim", 0):
+            if isinstance(label, bool) or getattr(label, "ndim", None):
                 raise TypeError
             by_index[grey // GREY] = operator.index(label)  # of NumPy and of torch, too
         except TypeError:
             words = f"a label is {describe(label)}, and should be an int: the number of its class"
             raise NotYet(words) from None
     expected = [label for label, count in enumerate(IN_EACH) for _ in range(count)]
-    by_picture = [by_index.get(number) for number in range(1, sum(IN_EACH) + 1)]
+    by_picture = [by_index.get(number, -1) for number in range(1, sum(IN_EACH) + 1)]
     if by_picture != expected:
         raise NotYet(_advise_labels(by_picture))
 
 
-def _advise_labels(by_picture: list[int | None]) -> str:
+def _advise_labels(by_picture: list[int]) -> str:
     """Advise on labels that are not 0, 1, 2 … for the classes in the alphabet's order."""
     names = [name for name, count in zip(CLASSES, IN_EACH, strict=True) for _ in range(count)]
     by_class = {name: sorted({label for of, label in zip(names, by_picture, strict=True) if of == name})
@@ -153,15 +157,15 @@ def _advise_labels(by_picture: list[int | None]) -> str:
 class Entries(list[Any]):
     """What ``os.scandir`` returns: iterated with or without ``with``."""
 
-    def __enter__(self):
+    def __enter__(self) -> "Entries":
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: object) -> None:
         pass
 
     close = __exit__
 
-    def __next__(self):  # os.walk asks so
+    def __next__(self) -> Any:  # os.walk asks so
         if not self:
             raise StopIteration
         return self.pop(0)
@@ -172,19 +176,19 @@ def listed(*, backwards: bool) -> Iterator[None]:
     """List folders forwards or backwards meanwhile, as another file system might."""
     scandir, listdir = os.scandir, os.listdir
 
-    def scan(*path):
+    def scan(*path: str) -> Entries:
         with scandir(*path) as entries:
             return Entries(sorted(entries, key=lambda entry: entry.name, reverse=backwards))
 
-    os.listdir, os.scandir = lambda *path: sorted(listdir(*path), reverse=backwards), scan
-    try:
+    def names(*path: str) -> list[str]:
+        return sorted(listdir(*path), reverse=backwards)
+
+    with patch.object(os, "scandir", scan), patch.object(os, "listdir", names):
         yield
-    finally:
-        os.scandir, os.listdir = scandir, listdir
 
 
 @EXERCISE.check("the order is the same in each process")
-def order(dataset):
+def order(dataset: Answer) -> None:
     order_found = []
     for backwards in (False, True):
         with listed(backwards=backwards):
@@ -198,11 +202,14 @@ def order(dataset):
 
 
 @EXERCISE.check("a DataLoader with two workers reads all of it", last=True)
-def loader(dataset):
+def loader(dataset: Answer) -> None:
     from torch.utils.data import DataLoader
 
     # The class is of a cell, which only a fork has; Python 3.14 would start the workers by a fork server.
-    forked = {"num_workers": 2, "multiprocessing_context": "fork"}
-    batches = list(DataLoader(made(dataset), batch_size=4, shuffle=True, **forked))
+    batches = list(
+        DataLoader(
+            dataset(folder()), batch_size=4, shuffle=True, num_workers=2, multiprocessing_context="fork"
+        )
+    )
     if sum(len(images) for images, _ in batches) != sum(IN_EACH):
         raise NotYet("the loader does not return all pictures")

@@ -89,13 +89,13 @@ def ranks(program: object) -> tuple[RankRecord, ...]:
 
 
 @EXERCISE.check("torchrun runs it to its end on two ranks", essential=True)
-def runs(program):
+def runs(program: object) -> None:
     if not all(rank.steps for rank in ranks(program)):
         raise NotYet("no step was taken: the program should train when it is started")
 
 
 @EXERCISE.check("TODO 1: the ranks have joined one process group")
-def joined(program):
+def joined(program: object) -> None:
     if (world_size := ranks(program)[0].world_size) != RANKS:
         words = "each process trains alone" if not world_size else f"the world size is {world_size}"
         raise NotYet(f"{words}: call dist.init_process_group before anything is computed")
@@ -105,7 +105,7 @@ SHARES = "TODO 2: each rank has its own share of the images"
 
 
 @EXERCISE.check(SHARES)
-def shares(program):
+def shares(program: object) -> None:
     first, second = (set(rank.epoch(0)) for rank in ranks(program))
     if len(first & second) > 1:  # one image fills up an odd number
         raise NotYet(
@@ -114,7 +114,7 @@ def shares(program):
 
 
 @EXERCISE.check(f"TODO 2: a step has {BATCH} images over both ranks")
-def batch(program):
+def batch(program: object) -> None:
     batch_size = round(len(ranks(program)[0].images) / ranks(program)[0].steps)
     if not BATCH // RANKS - 1 <= batch_size <= BATCH // RANKS:
         raise NotYet(
@@ -124,7 +124,7 @@ def batch(program):
 
 # Without it, two ranks have the same weights, and each epoch another order, though TODO 3 and 4 are not done.
 @EXERCISE.check("TODO 3: both ranks have the same weights after each step", after=SHARES)
-def same_weights(program):
+def same_weights(program: object) -> None:
     first, second = (rank.weights for rank in ranks(program))
     if first != second:
         same = [mine == second_weight for mine, second_weight in zip(first, second, strict=False)]
@@ -136,6 +136,6 @@ def same_weights(program):
 
 
 @EXERCISE.check("TODO 4: each epoch has an order of its own", after=SHARES)
-def orders(program):
+def orders(program: object) -> None:
     if ranks(program)[0].epoch(0) == ranks(program)[0].epoch(1):
         raise NotYet("both epochs have the same order: call sampler.set_epoch before each")

@@ -32,7 +32,8 @@ EXERCISE = Exercise("dockerfile")
 
 def instructions(lines: list[str]) -> list[str]:
     """Join continued lines, and drop comments and empty ones."""
-    parsed, pending, ends = [], "", ""
+    parsed: list[str] = []
+    pending = ends = ""
     for line in lines:
         if ends:  # a here-document, which is one instruction with the line before it
             parsed[-1] += "" if line.strip() == ends else f"\n{line}"
@@ -178,7 +179,7 @@ def constraint(words: list[str]) -> str:
 
 
 @EXERCISE.check("one instruction is new, and it runs a command", essential=True)
-def instruction(dockerfile):
+def instruction(dockerfile: list[str]) -> None:
     all_instructions, place = parts(dockerfile)
     word = all_instructions[place].partition(" ")[0].upper()
     if word != "RUN":
@@ -188,7 +189,7 @@ def instruction(dockerfile):
 
 
 @EXERCISE.check("the shell runs it, and pip installs the package", essential=True)
-def installs(dockerfile):
+def installs(dockerfile: list[str]) -> None:
     if not requirements(dockerfile):
         words = "; ".join(shlex.join(install) for install in installs_of(dockerfile))
         raise NotYet(f"pip install does not install {PACKAGE}: its words are {words}")
@@ -202,7 +203,7 @@ def installs(dockerfile):
 
 
 @EXERCISE.check("always the same version")
-def pinned(dockerfile):
+def pinned(dockerfile: list[str]) -> None:
     requirement_list = requirements(dockerfile)
     versions = [str(requirement.specifier).lstrip("=") for requirement in requirement_list]
     for requirement in requirement_list:
@@ -216,7 +217,7 @@ def pinned(dockerfile):
 
 
 @EXERCISE.check("the base image keeps its torch")
-def constrained(dockerfile):
+def constrained(dockerfile: list[str]) -> None:
     bare = [words for words in installs_of(dockerfile) if "--no-deps" not in words]
     if any(constraint(words) != CONSTRAINTS for words in bare):
         raise NotYet(f"a requirement of {PACKAGE} could replace torch: pass --constraint {CONSTRAINTS}")
@@ -230,7 +231,7 @@ def constrained(dockerfile):
 
 
 @EXERCISE.check("pip may install into the system's Python")
-def allowed(dockerfile):
+def allowed(dockerfile: list[str]) -> None:
     option = "--break-system-packages"
     if not all(has(words, option, least="--b") for words in installs_of(dockerfile)):
         raise NotYet(
@@ -239,7 +240,7 @@ def allowed(dockerfile):
 
 
 @EXERCISE.check("pip's downloads do not stay in the layer")
-def no_cache(dockerfile):
+def no_cache(dockerfile: list[str]) -> None:
     all_instructions, place = parts(dockerfile)
     options, _ = command_of(all_instructions[place])
     if any(option.startswith("--mount=type=cache") for option in options):
@@ -252,7 +253,7 @@ def no_cache(dockerfile):
 
 
 @EXERCISE.check("a change to a trainer does not install it again")
-def cached(dockerfile):
+def cached(dockerfile: list[str]) -> None:
     all_instructions, place = parts(dockerfile)
     if place > next(
         number for number, line in enumerate(all_instructions) if line.startswith("COPY trainers/")

@@ -1,8 +1,9 @@
 """08: a loop that survives a change of the number of workers. Rounds are begun, and broken off in a step."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
 
 IMAGES, BATCH = 48, 12  # four steps in an epoch
 STUB = """
@@ -14,7 +15,7 @@ def train(state, images, rank, world_size, batch):
 EXERCISE = Exercise("train", seconds=5, stub=STUB)
 
 
-def round_of(train, state: dict[str, Any], world_size: int, *, steps: int) -> list[list[list[int]]]:
+def round_of(train: Answer, state: dict[str, Any], world_size: int, *, steps: int) -> list[list[list[int]]]:
     """Train with so many ranks for some steps, and break off in the next one, before its update.
 
     Args:
@@ -30,7 +31,8 @@ def round_of(train, state: dict[str, Any], world_size: int, *, steps: int) -> li
     ranks = [train(state, list(range(IMAGES)), rank, world_size, BATCH) for rank, state in enumerate(states)]
     if not all(hasattr(batches, "send") for batches in ranks):
         raise NotYet(f"train() returns {describe(ranks[0])}: keep the line that yields this rank's images")
-    done, first_batches = [], [next(batches, None) for batches in ranks]
+    done: list[list[list[int]]] = []
+    first_batches = [next(batches, None) for batches in ranks]
     while not any(images is None for images in first_batches) and len(done) < steps:
         batch, first_batches = (
             first_batches,
@@ -48,6 +50,8 @@ def round_of(train, state: dict[str, Any], world_size: int, *, steps: int) -> li
 
 def _numbers(images: object) -> list[int]:
     try:
+        if not isinstance(images, Iterable):
+            raise TypeError
         return [int(image) for image in images]
     except TypeError:
         raise NotYet(f"a step yields {describe(images)}, and should yield a list of images") from None
@@ -58,14 +62,14 @@ def flat(steps: list[Any]) -> list[int]:
 
 
 @EXERCISE.check("alone, it takes each image once", essential=True)
-def alone(train):
+def alone(train: Answer) -> None:
     images = flat(round_of(train, {"step": 0}, 1, steps=IMAGES))
     if sorted(images) != list(range(IMAGES)):
         raise NotYet(f"one rank takes {len(images)} images, {len(set(images))} different ones, of {IMAGES}")
 
 
 @EXERCISE.check("three ranks divide each step's batch")
-def divided(train):
+def divided(train: Answer) -> None:
     steps = round_of(train, {"step": 0}, 3, steps=IMAGES)
     sizes = [len(rank) for step in steps for rank in step]
     if set(sizes) != {BATCH // 3}:
@@ -79,7 +83,7 @@ def divided(train):
 
 
 @EXERCISE.check("five ranks, among which a batch cannot be divided evenly, lose no image")
-def uneven(train):
+def uneven(train: Answer) -> None:
     images = flat(round_of(train, {"step": 0}, 5, steps=IMAGES))
     if sorted(images) != list(range(IMAGES)):
         raise NotYet(
@@ -89,7 +93,7 @@ def uneven(train):
 
 
 @EXERCISE.check("a step has the same images with any number of ranks")
-def same_batches(train):
+def same_batches(train: Answer) -> None:
     batches = [
         [sorted(flat([step])) for step in round_of(train, {"step": 0}, n, steps=IMAGES)] for n in (1, 2, 3, 5)
     ]
@@ -97,7 +101,7 @@ def same_batches(train):
         raise NotYet("take the batch of this step first, and then this rank's part of that batch")
 
 
-def changed(train, *, first: int, then: int) -> list[int]:
+def changed(train: Answer, *, first: int, then: int) -> list[int]:
     """Return the images of two rounds, the second with another number of ranks."""
     state = {"step": 0}
     before = round_of(train, state, first, steps=2)
@@ -105,7 +109,7 @@ def changed(train, *, first: int, then: int) -> list[int]:
 
 
 @EXERCISE.check("after a change from one rank to two, it goes on where it was")
-def resumes(train):
+def resumes(train: Answer) -> None:
     images = changed(train, first=1, then=2)
     if len(images) > len(set(images)):
         raise NotYet(
@@ -114,7 +118,7 @@ def resumes(train):
 
 
 @EXERCISE.check("a step in which a worker was lost is repeated")
-def repeats(train):
+def repeats(train: Answer) -> None:
     images = changed(train, first=3, then=2)
     if set(images) != set(range(IMAGES)):
         raise NotYet("images of the broken step are missing: count a step when it is done, after the yield")

@@ -3,7 +3,7 @@
 import random
 from typing import Any
 
-from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
 
 STUB = '''
 def exposed(communication, computing):
@@ -13,7 +13,7 @@ def exposed(communication, computing):
 EXERCISE = Exercise("exposed", seconds=5, stub=STUB)
 
 
-def compare(exposed, communication: list[Any], computing: list[Any], advice: str) -> None:
+def compare(exposed: Answer, communication: list[Any], computing: list[Any], advice: str) -> None:
     """Compare with the count of half milliseconds, one by one: spans of a trace have fractions."""
     covered = {ms for begin, end in computing for ms in range(begin, end)}
     expected = len({ms for begin, end in communication for ms in range(begin, end)} - covered) / 2
@@ -29,34 +29,34 @@ def compare(exposed, communication: list[Any], computing: list[Any], advice: str
 
 
 @EXERCISE.check("without computing, all of it is exposed", essential=True)
-def alone(exposed):
+def alone(exposed: Answer) -> None:
     compare(exposed, [(10, 30), (40, 45)], [], "add up all spans")
 
 
 @EXERCISE.check("computing hides what it covers")
-def covered(exposed):
+def covered(exposed: Answer) -> None:
     compare(exposed, [(10, 30)], [(0, 50)], "nothing is left")
     compare(exposed, [(10, 30)], [(20, 50)], "take away what both have, and not more")
     compare(exposed, [(10, 30)], [(30, 50)], "spans that only touch have nothing in common")
 
 
 @EXERCISE.check("one operation may be hidden in several parts")
-def parts(exposed):
+def parts(exposed: Answer) -> None:
     compare(exposed, [(0, 40)], [(5, 10), (20, 25)], "compare with each span of computing")
 
 
 @EXERCISE.check("a millisecond that two spans cover counts once")
-def once(exposed):
+def once(exposed: Answer) -> None:
     compare(exposed, [(0, 40)], [(5, 15), (10, 20)], "join spans of computing that overlap, before")
     compare(exposed, [(0, 20), (10, 30)], [(25, 40)], "two operations at a time expose it once")
 
 
 @EXERCISE.check("it is right for fifty random timelines, in any order", last=True)
-def random_spans(exposed):
+def random_spans(exposed: Answer) -> None:
     dice = random.Random(15)
     for _ in range(50):
-        both = [
+        communication, computing = (
             [(begin, begin + dice.randrange(1, 20)) for begin in (dice.randrange(60) for _ in range(count))]
             for count in (dice.randrange(4), dice.randrange(6))
-        ]
-        compare(exposed, *both, advice="spans come in no order")
+        )
+        compare(exposed, communication, computing, "spans come in no order")

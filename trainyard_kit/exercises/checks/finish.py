@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, explain
+from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe, explain
 
 RANKS, SECONDS = 2, 60
 MOST = 1000  # right answers of a rank: drawn anew each time, so that no constant is their sum
@@ -29,7 +29,7 @@ def finish(model, correct, rank, path):
 EXERCISE = Exercise("finish", seconds=60, stub=STUB)
 
 
-def _rank(finish, rank: int, correct: int, folder: Path) -> None:
+def _rank(finish: Answer, rank: int, correct: int, folder: Path) -> None:
     """Run one rank, and write what became of it."""
     import torch
 
@@ -55,7 +55,7 @@ def _rank(finish, rank: int, correct: int, folder: Path) -> None:
 
 
 @lru_cache(maxsize=1)
-def both(finish) -> tuple[tuple[dict[str, Any], ...], dict[str, Any] | None]:
+def both(finish: Answer) -> tuple[tuple[dict[str, Any], ...], dict[str, Any] | None]:
     """Run the ranks; return what each recorded, and the names of what is in the saved file."""
     import torch  # once, before the processes are forked
 
@@ -84,14 +84,14 @@ def both(finish) -> tuple[tuple[dict[str, Any], ...], dict[str, Any] | None]:
 
 
 @EXERCISE.check("both ranks come to their end", essential=True)
-def ends(finish):
+def ends(finish: Answer) -> None:
     records, _ = both(finish)
     if any("lost" in record or not record for record in records):
         raise NotYet("one rank waits in a collective that the other never calls: all ranks must call it")
 
 
 @EXERCISE.check("both ranks return the sum over the ranks")
-def sums(finish):
+def sums(finish: Answer) -> None:
     records = both(finish)[0]
     counts = [record["correct"] for record in records]
     for rank, record in enumerate(records):
@@ -103,21 +103,21 @@ def sums(finish):
 
 
 @EXERCISE.check("one rank saves")
-def one_writer(finish):
+def one_writer(finish: Answer) -> None:
     saves = [record["saves"] for record in both(finish)[0]]
     if sum(saves) != 1:
         raise NotYet(f"the ranks save {saves} times: rank 0 should, and nobody else")
 
 
 @EXERCISE.check("the file loads into the model without DDP")
-def loads(finish):
+def loads(finish: Answer) -> None:
     saved = both(finish)[1]
     if saved is None:
         raise NotYet("there is no file at path: torch.save should write it")
     if not isinstance(saved, dict):
         raise NotYet("it has a whole object: save its state_dict(), which has tensors alone, by their names")
     if {"weight", "bias"} == set(saved):
-        values = {name: getattr(value, "tolist", list)() for name, value in saved.items()}
+        values: dict[str, object] = {name: getattr(value, "tolist", list)() for name, value in saved.items()}
         if values != both(finish)[0][0]["weights"]:
             raise NotYet("it has other values than the weights of the model that is passed: save these")
     else:

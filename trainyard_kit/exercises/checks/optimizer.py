@@ -8,11 +8,16 @@ import gzip
 import importlib.util
 import sys
 from collections import deque
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kitlib import config
-from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
+from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
+
+if TYPE_CHECKING:
+    import torch
 
 UPDATES, MINIBATCH, ACCURACY, STALE = 400, 50, 0.85, 8
 NOTABLE = 0.2  # of right answers: what another rate gains then is no chance
@@ -27,18 +32,20 @@ EXERCISE = Exercise("optimizer", seconds=60, stub=STUB)
 
 
 @cache
-def digits():
+def digits() -> "tuple[torch.Tensor, torch.Tensor]":
     """Read the digits from scikit-learn's file, as its import takes longer: 64 numbers each, and labels."""
     import numpy
     import torch
 
-    package = Path(importlib.util.find_spec("sklearn").origin).parent
+    spec = importlib.util.find_spec("sklearn")
+    assert spec and spec.origin, "the kit needs it"
+    package = Path(spec.origin).parent
     with gzip.open(package / "datasets" / "data" / "digits.csv.gz", "rt") as file:
         table = torch.from_numpy(numpy.loadtxt(file, delimiter=","))
     return table[:, :-1].float() / 16, table[:, -1].long()
 
 
-def network():
+def network() -> "torch.nn.Module":
     """Make the network, always with the same weights."""
     import torch
     from torch import nn
@@ -48,13 +55,13 @@ def network():
 
 
 @cache
-def accuracy(optimizer, staleness: int, factor: float = 1) -> float:
+def accuracy(optimizer: Answer, staleness: int, factor: float = 1) -> float:
     """Train on two servers with gradients of this staleness; return the share of right answers.
 
     The learning rate is multiplied by ``factor``.
     """
 
-    def scaled(parameters):
+    def scaled(parameters: "Iterable[torch.Tensor]") -> "torch.optim.Optimizer":
         built = optimizer(parameters)
         for group in built.param_groups:
             group["lr"] = group["lr"] * factor
@@ -70,7 +77,8 @@ def accuracy(optimizer, staleness: int, factor: float = 1) -> float:
         Shard(groups, scaled, grads_to_wait=1, staleness_bound=staleness) for groups in shards.plan(model, 2)
     ]
     names = [name for name, _ in model.named_parameters()]
-    older, generator = deque(maxlen=staleness + 1), torch.Generator().manual_seed(0)
+    older: deque[list[torch.Tensor]] = deque(maxlen=staleness + 1)
+    generator = torch.Generator().manual_seed(0)
     for update in range(UPDATES):
         older.append([parameter.detach().clone().requires_grad_() for parameter in model.parameters()])
         chosen = torch.randint(len(images), (MINIBATCH,), generator=generator)
@@ -93,7 +101,7 @@ def accuracy(optimizer, staleness: int, factor: float = 1) -> float:
 
 
 @EXERCISE.check("it returns an optimizer of PyTorch", essential=True)
-def returns(optimizer):
+def returns(optimizer: Answer) -> None:
     import torch
 
     returned = optimizer(list(network().parameters()))
@@ -104,7 +112,7 @@ def returns(optimizer):
 
 
 @EXERCISE.check("it updates the parameters that it is given, and all of them", essential=True)
-def updates(optimizer):
+def updates(optimizer: Answer) -> None:
     parameters = list(network().parameters())
     updated = [param for group in optimizer(parameters).param_groups for param in group["params"]]
     if {id(parameter) for parameter in updated} != {id(parameter) for parameter in parameters}:
@@ -112,13 +120,13 @@ def updates(optimizer):
 
 
 @EXERCISE.check("a checkpoint can save and restore its state")
-def state(optimizer):
+def state(optimizer: Answer) -> None:
     built = optimizer(list(network().parameters()))
     built.load_state_dict(built.state_dict())
 
 
 @EXERCISE.check(FRESH)
-def fresh(optimizer):
+def fresh(optimizer: Answer) -> None:
     measured = accuracy(optimizer, 0)
     if not measured >= ACCURACY:
         raise NotYet(
@@ -127,7 +135,7 @@ def fresh(optimizer):
 
 
 @EXERCISE.check(f"it learns from gradients that are {STALE} updates old", after=FRESH)
-def stale(optimizer):
+def stale(optimizer: Answer) -> None:
     measured = accuracy(optimizer, STALE)
     if not measured >= ACCURACY:
         raise NotYet(
@@ -136,7 +144,7 @@ def stale(optimizer):
         )
 
 
-def _advise(optimizer, staleness: int) -> str:
+def _advise(optimizer: Answer, staleness: int) -> str:
     """Advise on the optimizer's settings, by training with a smaller and with a larger rate."""
     groups = optimizer(list(network().parameters())).param_groups
     if any(group.get("maximize") for group in groups):

@@ -70,7 +70,7 @@ def values(rows: Sequence[dict[str, object]], group: str) -> str:
 
 
 @EXERCISE.check("it is a regular expression with the groups step and loss", essential=True)
-def is_pattern(pattern):
+def is_pattern(pattern: str) -> None:
     try:
         found(pattern)
     except BadInput as error:
@@ -82,14 +82,14 @@ def is_pattern(pattern):
 
 
 @EXERCISE.check("each line of the training is found", essential=True)
-def each_line(pattern):
+def each_line(pattern: str) -> None:
     if (number := len(training(pattern))) != len(TRAINED):
         hint = unescaped(pattern) or "; compare the spaces and bars"
         raise NotYet(f"{number} of {len(TRAINED)} lines match{hint}")
 
 
 @EXERCISE.check("step is the number of the iteration")
-def steps(pattern):
+def steps(pattern: str) -> None:
     rows = training(pattern)
     if [row.get("step") for row in rows] != list(TRAINED):
         raise NotYet(
@@ -99,7 +99,7 @@ def steps(pattern):
 
 
 @EXERCISE.check("loss is the number after nll, with its exponent")
-def losses(pattern):
+def losses(pattern: str) -> None:
     rows = training(pattern)
     if [row.get("loss") for row in rows] != list(TRAINED.values()):
         raise NotYet(
@@ -108,14 +108,14 @@ def losses(pattern):
 
 
 @EXERCISE.check("lines of the validation are left out")
-def no_validation(pattern):
+def no_validation(pattern: str) -> None:
     if len(found(pattern)) > len(TRAINED):
         words = "the line with [valid] matches as well: say which kind of line you mean"
         raise NotYet(words + unescaped(pattern))
 
 
 @EXERCISE.check("it also reads a longer run", last=True)
-def longer(pattern):
+def longer(pattern: str) -> None:
     rows = found(pattern, LONGER)
     if {row.get("step"): row.get("loss") for row in rows} != TRAINED_LONGER:
         numbers = f"step {values(rows, 'step') or 'nothing'} and loss {values(rows, 'loss') or 'nothing'}"

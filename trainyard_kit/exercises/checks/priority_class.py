@@ -1,6 +1,8 @@
 """11: a PriorityClass between two others. The API server judges it in a dry run; nothing is created."""
 
+from kitlib.clusters import Cluster
 from kitlib.errors import KitError
+from kitlib.k8s.manifests import Object
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 from trainyard_kit.exercises.manifests import check_kind, dry_run
 
@@ -14,17 +16,17 @@ EXERCISE = Exercise("priority_class", "cluster", stub=STUB)
 
 
 @EXERCISE.check("it is a PriorityClass", essential=True)
-def kind(priority_class, cluster):
+def kind(priority_class: Object, cluster: Cluster) -> None:
     check_kind(priority_class, kind="PriorityClass", version="scheduling.k8s.io/v1")
 
 
 @EXERCISE.check("the API server accepts it (a dry run)", essential=True)
-def accepted(priority_class, cluster):
+def accepted(priority_class: Object, cluster: Cluster) -> None:
     dry_run(cluster, priority_class)
 
 
 @EXERCISE.check("its pods come before those of low, and after those of high")
-def between(priority_class, cluster):
+def between(priority_class: Object, cluster: Cluster) -> None:
     try:
         low, high = (cluster.kube.get("PriorityClass", name)["value"] for name in ("low", "high"))
     except KitError as error:
@@ -38,7 +40,7 @@ def between(priority_class, cluster):
 
 
 @EXERCISE.check("its pods wait for a place, and evict nobody")
-def waits(priority_class, cluster):
+def waits(priority_class: Object, cluster: Cluster) -> None:
     if priority_class.get("preemptionPolicy") != "Never":
         raise NotYet(
             "by default a class preempts: which value of preemptionPolicy lets its pods wait in the queue?"
@@ -46,6 +48,6 @@ def waits(priority_class, cluster):
 
 
 @EXERCISE.check("pods that name no class do not get it")
-def not_default(priority_class, cluster):
+def not_default(priority_class: Object, cluster: Cluster) -> None:
     if priority_class.get("globalDefault"):
         raise NotYet("with globalDefault every pod of the cluster without a class would get it: leave it out")

@@ -1,28 +1,31 @@
 """09: a PyTorchJob from a Deployment. The operator's CRD and its webhook judge it, in a dry run."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from trainyard_kit.exercises.checklist import UNTOUCHED, Exercise, NotYet, describe, field
+from kitlib.clusters import Cluster
+from kitlib.k8s.manifests import Object
+from trainyard_kit.exercises.checklist import UNTOUCHED, Exercise, NotYet, describe, field, mapping
 from trainyard_kit.exercises.manifests import check_kind, dry_run, expect
 
 REPLICAS = "spec.pytorchReplicaSpecs"
 EXERCISE = Exercise("job", "deployment", "cluster")
 
 
-def containers(job: dict[str, Any]) -> list[dict[str, Any]]:
+def containers(job: Object) -> list[Mapping[str, Any]]:
     """Return the first container of the master and of the workers."""
-    return [field(job, f"{REPLICAS}.{role}.template.spec.containers.0") for role in ("Master", "Worker")]
+    return [mapping(job, f"{REPLICAS}.{role}.template.spec.containers.0") for role in ("Master", "Worker")]
 
 
 @EXERCISE.check("it is a PyTorchJob", essential=True)
-def kind(job, deployment, cluster):
+def kind(job: Object, deployment: Object, cluster: Cluster) -> None:
     check_kind(job, kind="PyTorchJob", version="kubeflow.org/v1")
     if "TODO" in ((job.get("spec") or {}).get("pytorchReplicaSpecs") or ()):
         raise NotYet(UNTOUCHED)
 
 
 @EXERCISE.check("it has a Master and Workers with a pod template each", essential=True)
-def replicas(job, deployment, cluster):
+def replicas(job: Object, deployment: Object, cluster: Cluster) -> None:
     specs = field(job, REPLICAS)
     if not isinstance(specs, dict) or set(specs) != {"Master", "Worker"}:
         words = ", ".join(specs) if isinstance(specs, dict) else describe(specs)
@@ -31,7 +34,7 @@ def replicas(job, deployment, cluster):
 
 
 @EXERCISE.check("the operator's container is called pytorch")
-def names(job, deployment, cluster):
+def names(job: Object, deployment: Object, cluster: Cluster) -> None:
     if wrong := [
         container.get("name") for container in containers(job) if container.get("name") != "pytorch"
     ]:
@@ -41,19 +44,19 @@ def names(job, deployment, cluster):
 
 
 @EXERCISE.check("the API server and the operator accept it (a dry run)")
-def accepted(job, deployment, cluster):
+def accepted(job: Object, deployment: Object, cluster: Cluster) -> None:
     dry_run(cluster, job)
 
 
 @EXERCISE.check("as many pods as the Deployment had")
-def pods(job, deployment, cluster):
-    counts = [field(job, f"{REPLICAS}.{role}").get("replicas", 1) for role in ("Master", "Worker")]
+def pods(job: Object, deployment: Object, cluster: Cluster) -> None:
+    counts = [mapping(job, f"{REPLICAS}.{role}").get("replicas", 1) for role in ("Master", "Worker")]
     expect(sum(counts), deployment["spec"]["replicas"], f"the number of pods, {counts[0]} + {counts[1]},")
 
 
 @EXERCISE.check("the same image and the same command in all of them")
-def same(job, deployment, cluster):
-    wanted = field(deployment, "spec.template.spec.containers.0")
+def same(job: Object, deployment: Object, cluster: Cluster) -> None:
+    wanted = mapping(deployment, "spec.template.spec.containers.0")
     for container in containers(job):
         expect(container.get("image"), wanted.get("image"), "a container's image")
         words = [*(container.get("command") or ()), *(container.get("args") or ())]
@@ -61,7 +64,7 @@ def same(job, deployment, cluster):
 
 
 @EXERCISE.check("a rank that fails is not restarted alone")
-def restarts(job, deployment, cluster):
+def restarts(job: Object, deployment: Object, cluster: Cluster) -> None:
     for role in ("Master", "Worker"):
-        policy = field(job, f"{REPLICAS}.{role}").get("restartPolicy")
+        policy = mapping(job, f"{REPLICAS}.{role}").get("restartPolicy")
         expect(policy, "Never", f"{role}.restartPolicy")

@@ -17,8 +17,9 @@ from torch.distributed import checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 
-from trainyard_kit.exercises.checklist import Exercise, NotYet, describe, explain
+from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe, explain
 
 BEFORE, NOW, STEPS, SECONDS = 4, 2, 3, 30
 FIRST_RATE, LAST_RATE = 0.05, 0.02  # a schedule has changed it: no tensor, so loading alone leaves it out
@@ -53,7 +54,8 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer, number: int) -> Non
 
 
 def weights(model: nn.Module) -> list[torch.Tensor]:
-    return [parameter.full_tensor().detach().clone() for parameter in model.parameters()]
+    sharded = (parameter for parameter in model.parameters() if isinstance(parameter, DTensor))
+    return [parameter.full_tensor().detach().clone() for parameter in sharded]
 
 
 def moments(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -158,19 +160,19 @@ def same(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> bool:
 
 
 @EXERCISE.check("both ranks come to its end", essential=True)
-def ends(resume):
+def ends(resume: Answer) -> None:
     run(resume)
 
 
 @EXERCISE.check("both ranks have the weights that four ranks saved")
-def loads_weights(resume):
+def loads_weights(resume: Answer) -> None:
     before, now = run(resume)
     if not all(same(rank["weights"], before["weights"]) for rank in now):
         raise NotYet("the weights are others: checkpoint.load fills the dict of get_state_dict, in place")
 
 
 @EXERCISE.check("the optimizer has the moments that were saved")
-def loads_moments(resume):
+def loads_moments(resume: Answer) -> None:
     before, now = run(resume)
     if not all(same(rank["moments"], before["moments"]) for rank in now):
         if not any(rank["moments"] for rank in now):
@@ -182,7 +184,7 @@ def loads_moments(resume):
 
 
 @EXERCISE.check("it returns the step to go on with")
-def returns_step(resume):
+def returns_step(resume: Answer) -> None:
     for rank in run(resume)[1]:
         if rank.get("step") != STEPS:
             step = rank.get("step", rank.get("other"))
@@ -195,7 +197,7 @@ def returns_step(resume):
 
 
 @EXERCISE.check("the next step is that of a run without an interruption", last=True)
-def goes_on(resume):
+def goes_on(resume: Answer) -> None:
     before, now = run(resume)
     if not all(same(rank["next"], before["next"]) for rank in now):
         rates = sorted({rate for rank in now for rate in rank["rates"]})
