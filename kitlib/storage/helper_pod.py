@@ -131,7 +131,9 @@ class HelperPod(AbstractContextManager["HelperPod"]):
         """Describe a pod that does not start; a while later, log why, from its events and its volume."""
         if time.monotonic() > self._look:
             self._look = time.monotonic() + LOOK_SECONDS
-            facts = collect(self.cluster.kube, run=self.pod, main=None, pods=[pod], logs={}, phase="Pending")
+            facts = collect(
+                self.cluster.kube, run=self.pod, main=None, pods_of_run=[pod], logs={}, phase="Pending"
+            )
             cause = next(iter(causes(facts)), None)
             if cause and (self._cause is None or cause.kind != self._cause.kind):
                 log.warning("%s waits for its pod: %s; %s", self.about, cause.line, cause.fix)
