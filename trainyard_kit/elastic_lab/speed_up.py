@@ -8,7 +8,7 @@ is then left of a step is a residual, not a measurement: exchanging gradients, a
 """
 
 import statistics
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -87,7 +87,7 @@ def _real_computing(events: Sequence[Event]) -> tuple[float | None, int]:
         if (cpu_ms := finite_figure(event.fields.get("cpu_ms"))) is not None
         and (cores := whole_number(event.fields.get("cores")))
     }
-    needed: Counter[str] = Counter()
+    needed: defaultdict[str, float] = defaultdict(float)
     for cpu_ms, cores, machine in newest.values():
         needed[machine] += cpu_ms / 1000 / cores
     if not needed:
