@@ -17,6 +17,7 @@ from localkube.network.addresses import Addresses, NamespaceAddresses
 
 METRICS_PORT = 4443
 NOT_READY = (0, 403, 404, 429, 500, 503, 504)
+STRANGERS = (409, 422)  # a field is another manager's; the object as it is excludes it
 RETRY_SECONDS, LISTENING_SECONDS = 0.2, 0.25
 COLLECTIONS = {
     "APIService": "apiservices",
@@ -51,16 +52,19 @@ async def publish_api_server(api: Api, *, address: str, port: int) -> None:
 async def publish_metrics_server(
     api: Api, *, address: str, ca_file: Path, addresses: Addresses | None = None
 ) -> None:
-    """Register metrics-server, and its APIService once it listens. Safe to repeat."""
+    """Register metrics-server, and its APIService once it listens. Safe to repeat.
+
+    What an administrator has put in the place of these objects, such as another metrics-server, stays.
+    """
     *objects, slice_of_service, api_service = manifest("metrics-server")
     slice_of_service["endpoints"][0]["addresses"] = [address]
     api_service["spec"]["caBundle"] = base64.b64encode(ca_file.read_bytes()).decode()
     for item in (*objects, slice_of_service):
-        await _apply(api, item)
+        await _apply(api, item, force=False)
     place = (addresses or NamespaceAddresses()).reach(address, METRICS_PORT)
     while not await _listens(*place):  # noqa: ASYNC110 - a listener's birth cannot be watched
         await asyncio.sleep(LISTENING_SECONDS)
-    await _apply(api, api_service)
+    await _apply(api, api_service, force=False)
 
 
 def manifest(name: str) -> list[dict[str, Any]]:
@@ -71,16 +75,26 @@ def manifest(name: str) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(text))
 
 
-async def _apply(api: Api, item: dict[str, Any]) -> None:
-    """Apply an object as the kubelet's own, once the API server, and a namespace of its, are ready."""
+async def _apply(api: Api, item: dict[str, Any], *, force: bool = True) -> None:
+    """Apply an object as the kubelet's own, once the API server, and a namespace of its, are ready.
+
+    One that cannot be what this cluster needs stays as it is: a kubelet that ends serves no node.
+
+    Args:
+        force: Also what somebody else has changed.
+    """
     version, metadata = item["apiVersion"], item["metadata"]
     resource = f"{version}/{COLLECTIONS[item['kind']]}"
     path = api_path(resource, namespace=metadata.get("namespace"), name=metadata["name"])
     while True:
         try:
-            await api.patch(f"{path}?fieldManager=trainyard&force=true", item, kind="apply")
+            forced = "&force=true" if force else ""
+            await api.patch(f"{path}?fieldManager=trainyard{forced}", item, kind="apply")
             return
         except ApiError as error:
+            if error.status in STRANGERS:
+                log.warning("%s is somebody else's, and stays as it is: %s", path, error)
+                return
             if error.status not in NOT_READY:
                 raise
             log.debug("%s is not written yet: %s", path, error)

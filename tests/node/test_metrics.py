@@ -1,5 +1,6 @@
 """What kubectl top shows, from the real metrics-server, and what the nodes say of themselves."""
 
+import contextlib
 import subprocess
 
 import pytest
@@ -102,3 +103,42 @@ def test_nobody_but_metrics_server_and_the_api_server_may_ask(cluster):
     assert ask("metrics-server", "/metrics/resource") == 200
     assert ask("metrics-server", "/stats/summary") == 403
     assert ask("metrics-server", "/containerLogs/default/a/b") == 403
+
+
+def answer_of(cluster, node):
+    """Return the samples of a node; none while it does not answer."""
+    with contextlib.suppress(subprocess.CalledProcessError):
+        return series(cluster, node)
+    return {}
+
+
+def test_who_installs_another_metrics_server_keeps_it_and_the_kubelet(cluster):
+    """As in its published manifest: an APIService without a certificate, which excludes ours."""
+    published = {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {"name": "v1beta1.metrics.k8s.io"},
+        "spec": {
+            "group": "metrics.k8s.io",
+            "version": "v1beta1",
+            "groupPriorityMinimum": 100,
+            "versionPriority": 100,
+            "insecureSkipTLSVerify": True,
+            "service": {"name": "metrics-server", "namespace": "kube-system"},
+        },
+    }
+    log, kept = cluster.root / "logs" / "kubelet.log", "apiservices/v1beta1.metrics.k8s.io is somebody else's"
+    created = ("wait", "apiservice/v1beta1.metrics.k8s.io", "--for=create", "--timeout=120s")
+    cluster.kubectl(*created)
+    try:
+        cluster.kubectl("delete", "apiservice", "v1beta1.metrics.k8s.io")
+        cluster.kubectl("create", "-f", "-", stdin=published)
+        cluster.process("localkube.kubelet").kill()
+        eventually(lambda: kept in log.read_text())
+        kubelet = cluster.process("localkube.kubelet")
+        eventually(lambda: "scrape_error" in answer_of(cluster, "node-0"))
+        assert cluster.process("localkube.kubelet") == kubelet
+    finally:
+        cluster.kubectl("delete", "apiservice", "v1beta1.metrics.k8s.io")
+        cluster.process("localkube.kubelet").kill()
+        cluster.kubectl(*created)
