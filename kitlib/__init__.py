@@ -35,6 +35,7 @@ from kitlib.jobs import (
     single_process,
     torchrun,
 )
+from kitlib.metrics.estimate import estimate
 from kitlib.operators import install, uninstall
 from kitlib.runs.run import Run
 from kitlib.storage import Volume
@@ -62,6 +63,7 @@ __all__ = [
     "credentials",
     "delete_resources",
     "doctor",
+    "estimate",
     "install",
     "launch",
     "list_clusters",

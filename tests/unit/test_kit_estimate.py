@@ -1,0 +1,95 @@
+"""``kit.estimate`` against figures that papers have published."""
+
+import pytest
+
+import kitlib as kit
+from kitlib.errors import BadInput
+from kitlib.metrics.estimate import DEVICES, activation_bytes, mfu
+
+GPT3 = {"layers": 96, "width": 12288, "heads": 96, "context": 2048, "vocabulary": 51200}
+MT_NLG = {"layers": 105, "width": 20480, "heads": 128, "context": 2048, "vocabulary": 51200}
+PALM = {"layers": 118, "width": 48 * 256, "context": 2048, "parameters": 540.35e9}  # 48 heads of 256 query
+
+
+@pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
+def test_zero_divides_memory_as_its_paper_says(stage, gigabytes):
+    """Rajbhandari et al., ZeRO, 2020, figure 1: 7.5 billion parameters, 64 ranks, mixed precision, Adam."""
+    memory = kit.estimate(7.5e9, ranks=64, sharded=stage).memory
+    assert sum(memory.values()) / 1e9 == pytest.approx(gigabytes, abs=0.05)
+
+
+def test_palm_reached_46_percent():
+    """Chowdhery et al., PaLM, 2022, section 4.1, appendix B: 6144 TPU v4, 238,300 tokens a second, 46.2 %."""
+    flops = 6 * PALM["parameters"] + 12 * PALM["layers"] * PALM["width"] * PALM["context"]
+    measured = mfu(238_300, flops=flops, devices=6144, tflops=DEVICES["TPU v4"].tflops)
+    assert measured == pytest.approx(0.462, abs=0.001)
+
+
+def test_megatron_would_train_gpt_3_in_34_days():
+    """Narayanan et al., Megatron-LM, 2021, section 5.1: 300 billion tokens, 1024 A100 of 140 TFLOP/s."""
+    days = kit.estimate(
+        GPT3 | {"recompute": 1}, ranks=1024, device="A100", utilisation=140 / 312, link=1e6
+    ).days(300e9)
+    assert days == pytest.approx(34, rel=0.05)
+
+
+def test_megatron_reached_52_percent_of_an_a100():
+    """The same, table 1: a trillion parameters, 163 TFLOP/s of each of 3072 GPUs, 52 % of the peak."""
+    assert 163 / DEVICES["A100"].tflops == pytest.approx(0.52, abs=0.005)
+
+
+def test_llama_3_reached_41_percent_of_an_h100():
+    """Grattafiori et al., The Llama 3 herd of models, 2024, table 4: 400 TFLOP/s, 16,384 GPUs, 41 %."""
+    assert 400 / DEVICES["H100"].tflops == pytest.approx(0.41, abs=0.01)
+
+
+@pytest.mark.parametrize(("shape", "saved"), [(GPT3, 0.70), (MT_NLG, 0.65)])
+def test_attention_is_the_part_of_the_activations_that_is_published(shape, saved):
+    """Korthikanti et al., 2022, section 5: recomputing attention saves 70 % of GPT-3's, 65 % of MT-NLG's."""
+    tokens = shape["context"]
+    whole = activation_bytes(shape, tokens=tokens, precision=2)
+    attention = shape["layers"] * tokens * 5 * shape["heads"] * shape["context"]
+    assert attention / whole == pytest.approx(saved, abs=0.006)
+
+
+def test_parameters_are_those_that_gpt_3_is_named_by():
+    """Brown et al., 2020, table 2.1: 175 billion."""
+    assert kit.estimate(GPT3).parameters == pytest.approx(175e9, rel=0.01)
+
+
+def test_a_ring_sends_less_than_twice_the_gradients_and_fsdp_one_and_a_half_times_as_much():
+    """Patarasuk and Yuan, 2009; ZeRO's section 7.2.2: a communication volume of 1.5 times that of DDP."""
+    exchange = {
+        stage: kit.estimate(1e9, ranks=4, link=16, sharded=stage).seconds["exchange"] for stage in (0, 3)
+    }
+    assert exchange[0] == pytest.approx(2 * 3 / 4 * 2e9 / 2e9)
+    assert exchange[3] == pytest.approx(1.5 * exchange[0])
+    assert kit.estimate(1e9).seconds["exchange"] == 0
+
+
+def test_a_slow_link_lowers_the_mfu_and_raises_the_price():
+    fast, slow = (kit.estimate(7e9, ranks=8, link=gigabit) for gigabit in (3600, 10))
+    assert fast.mfu == pytest.approx(0.5)  # all of the exchange is hidden behind the backward pass
+    assert slow.mfu < 0.1
+    assert slow.cost(1e9, dollars_an_hour=2) / fast.cost(1e9, dollars_an_hour=2) == pytest.approx(
+        fast.mfu / slow.mfu
+    )
+
+
+def test_what_does_not_fit_is_said():
+    assert "It does not fit in 80 GB" in repr(kit.estimate(70e9, ranks=8))
+    assert "does not fit" not in kit.estimate(7e9, ranks=8, sharded=3)._repr_html_()
+
+
+@pytest.mark.parametrize(
+    ("model", "arguments", "words"),
+    [
+        (7e9, {"device": "H900"}, "T4, L4, V100"),
+        (7e9, {"sharded": 4}, "sharded from 0 to 3"),
+        (0, {}, "above 0"),
+        ({"layers": 2}, {}, "width, heads"),
+    ],
+)
+def test_a_figure_that_cannot_be_is_named(model, arguments, words):
+    with pytest.raises(BadInput, match=words):
+        kit.estimate(model, **arguments)
