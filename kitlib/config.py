@@ -38,6 +38,7 @@ class Settings:
         storage_class: Of volumes that name none (``TRAINYARD_STORAGE_CLASS``); None leaves it to the cluster.
         tolerations: Of every pod that the kit creates (``TRAINYARD_TOLERATIONS``, taints as kubectl writes
             them: ``dedicated=training:NoSchedule nvidia.com/gpu``).
+        provider: Of clusters that name none (``TRAINYARD_PROVIDER``); a handout sets ``existing``.
         budget: Limit in US dollars for clusters at a cloud (``TRAINYARD_BUDGET``); None is no limit.
     """
 
@@ -50,6 +51,7 @@ class Settings:
     pull_secret: str | None = None
     run_as_user: int | None = None
     registry: str = ""
+    provider: str = "local"
 
     @property
     def pull_secrets(self) -> list[dict[str, str]] | None:
@@ -77,6 +79,7 @@ def read(environment: dict[str, str] | None = None) -> Settings:
         tolerations=tuple(map(_toleration, env.get("TRAINYARD_TOLERATIONS", "").replace(",", " ").split())),
         pull_secret=env.get("TRAINYARD_PULL_SECRET") or None,
         registry=env.get("TRAINYARD_REGISTRY") or "",
+        provider=env.get("TRAINYARD_PROVIDER") or "local",
         run_as_user=_user(env.get("TRAINYARD_RUN_AS_USER") or None),
         budget=dollars(budget_text, "TRAINYARD_BUDGET")
         if (budget_text := env.get("TRAINYARD_BUDGET"))

@@ -235,6 +235,7 @@ def train(
         optimizer.step()
         if step == begin:
             emit("memory", **step_recorder.memory_of(network, optimizer), **found)
+            emit("step", step=step, loss=round(loss, 4))  # it also allocates, so its time says nothing
             began = time.perf_counter()
         elif step % settings.log_every == 0 or step == end - 1:
             rate = (step - begin) * batch[:, 1:].numel() / (time.perf_counter() - began)

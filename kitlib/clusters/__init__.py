@@ -22,7 +22,7 @@ BUILT_IN: dict[str, type[Cluster]] = {"local": LocalCluster, "existing": Existin
 
 @checked(options=local.OPTIONS | existing.OPTIONS)
 def create_cluster(
-    provider: str = "local",
+    provider: str | None = None,
     *,
     name: str = DEFAULT_CLUSTER,
     nodes: int = 4,
@@ -36,7 +36,8 @@ def create_cluster(
 
     Args:
         provider: ``local``: on this machine; ``existing``: reached by a kubeconfig; ``eks``: at AWS,
-            ``gke``: at Google Cloud; both cost money, and ask first.
+            ``gke``: at Google Cloud; both cost money, and ask first. None is what ``TRAINYARD_PROVIDER``
+            says, or else ``local``.
         name: Of the cluster.
         nodes: How many nodes.
         cpus: Cores of each node; by default an equal share of the machine.
@@ -57,7 +58,7 @@ def create_cluster(
         >>> cluster.nodes()
     """
     shape = Shape(nodes=nodes, cpus=cpus, memory=memory, gpus=gpus, options=options)
-    return provider_class(provider).create(name, shape, recreate=recreate)
+    return provider_class(provider or config.read().provider).create(name, shape, recreate=recreate)
 
 
 @checked

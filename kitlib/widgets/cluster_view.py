@@ -210,10 +210,13 @@ class ClusterWatch(ObjectWatch):
 
 
 def _pod_rows(cluster_pods: Iterable[Object]) -> list[list[object]]:
-    """List the pods, in the columns of :data:`PODS`."""
+    """List the pods, in the columns of :data:`PODS`: those that have ended come last."""
+    cluster_pods = list(cluster_pods)
+    ended = {pod["metadata"]["name"] for pod in cluster_pods if pods.finished(pod)}
     runs = {
         pod["metadata"]["name"]: (pod["metadata"].get("labels") or {}).get(names.RUN) for pod in cluster_pods
     }
     rows = [row | {"run": runs[row["pod"]]} for row in pods.table(cluster_pods)]
+    rows.sort(key=lambda row: row["pod"] in ended)
     columns = {"pod": "", "status": "", "node": "", "run": None, "restarts": 0, "why": ""}
     return [[row.get(name) or empty for name, empty in columns.items()] for row in rows]

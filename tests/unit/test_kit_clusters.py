@@ -1,5 +1,6 @@
 """Clusters, as far as they can be judged before anything is started."""
 
+import os
 import re
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib import clusters
+from kitlib import clusters, config
 from kitlib.clusters import ExistingCluster, LocalCluster, cleanup, existing, local, machine
 from kitlib.clusters.kubectl import forward_port
 from kitlib.errors import BadInput, ClusterUnreachable, CommandFailed, ProviderFailed
@@ -257,3 +258,17 @@ def test_a_program_may_write_any_number_of_warnings_before_it_answers(tmp_path, 
     (tmp_path / "localkube" / "__main__.py").write_text(program)
     monkeypatch.setattr(machine, "ROOT", tmp_path)
     assert machine.ask("list") == 7
+
+
+@pytest.mark.parametrize(
+    ("variables", "provider", "words"),
+    [
+        ({"TRAINYARD_PROVIDER": "aks"}, None, "provider='aks'"),
+        ({"TRAINYARD_PROVIDER": "existing"}, "gcp", "provider='gcp'"),
+    ],
+)
+def test_the_provider_is_that_of_the_handout_unless_a_call_names_one(variables, provider, words, monkeypatch):
+    monkeypatch.setattr("os.environ", os.environ | variables)
+    with pytest.raises(BadInput, match=words):
+        kit.create_cluster(provider)
+    assert config.read({}).provider == "local"

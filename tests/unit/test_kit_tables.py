@@ -4,6 +4,9 @@ import pytest
 
 from kitlib.display.tables import Table, age
 from kitlib.k8s import quantities
+from kitlib.widgets import cluster_view
+
+from .objects import pod
 
 NOW = datetime(2026, 1, 10, 12, 0, 0, tzinfo=UTC)
 
@@ -59,3 +62,9 @@ def test_amounts_are_readable():
         "-",
         "0.5",
     )
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_pods_that_have_ended_come_below_those_that_run(phase):
+    cluster_pods = [pod("a-ended", phase=phase), pod("b-waits", phase="Pending"), pod("c-runs")]
+    assert [row[0] for row in cluster_view._pod_rows(cluster_pods)] == ["b-waits", "c-runs", "a-ended"]

@@ -45,9 +45,10 @@ namespace {namespace}, and to nothing else, until {expires}.
 On a machine of your own, with kubectl and a clone of the kit:
 
     make setup
-    KUBECONFIG=/where/you/put/it/kubeconfig make lab
+    export KUBECONFIG=/where/you/put/it/kubeconfig TRAINYARD_PROVIDER=existing
+    make lab
 
-In the second cell of each notebook write: provider = "existing"
+The third cell of each notebook shows on which cluster you are.
 
 While you work, your notebooks tell the instructor which cell runs, and the first line of an error; neither
 your code nor its output. If you would rather not: kubectl delete configmap notebook-progress

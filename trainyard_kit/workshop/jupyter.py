@@ -75,7 +75,7 @@ class Jupyter:
             "token": token_of(kube) or secrets.token_urlsafe(24),
             "kubeconfig": json.dumps(_inside(kube, attendee), indent=2),
         }
-        env = {} if self.image else _local()
+        env = {"TRAINYARD_PROVIDER": "existing"} | ({} if self.image else _local())
         container = {
             "name": NAME,
             "image": self.image or settings.read().image or settings.DEFAULT_IMAGE,
