@@ -130,7 +130,7 @@ def read_states(output: str, rank: int | str) -> Iterator[RankState]:
         report = row.get("report") or {}
         if row["parent"] in pids and not row.get("answers"):
             continue
-        helpers = {other["pid"]: other["state"] for other in rows if other["parent"] == row["pid"]}
+        helpers = {helper["pid"]: helper["state"] for helper in rows if helper["parent"] == row["pid"]}
         own = int(row["rank"]) if row["rank"].isdigit() else rank
         stack = report.get("stack") or [
             (name, path, int(line)) for name, path, line in _FRAME.findall(_main_thread(row["stack"]))

@@ -44,16 +44,16 @@ def obstacles(states: Sequence[RankState]) -> Iterator[Obstacle]:
 def _sizes(states: Sequence[RankState], joining: dict[int | str, Joining]) -> Iterator[Obstacle]:
     """Find ranks that wait for another number of ranks than there are."""
     started = max((state.world_size for state in states), default=0)
-    other = {rank: own.world_size for rank, own in joining.items() if started not in (0, own.world_size)}
-    for size in sorted(set(other.values())):
-        ranks = [rank for rank in other if other[rank] == size]
+    sizes = {rank: call.world_size for rank, call in joining.items() if started not in (0, call.world_size)}
+    for size in sorted(set(sizes.values())):
+        ranks = [rank for rank in sizes if sizes[rank] == size]
         what = f"is in init_process_group for a world size of {size}, and the run has {started} ranks"
         yield Obstacle(ranks, "WorldSize", what, f"world_size={started}; {ENVIRONMENT}")
 
 
 def _addresses(states: Sequence[RankState], joining: dict[int | str, Joining]) -> Iterator[Obstacle]:
     """Find ranks that wait at another address than rank 0: at one where no store is, or at themselves."""
-    places = {rank: own.address for rank, own in joining.items() if own.address}
+    places = {rank: call.address for rank, call in joining.items() if call.address}
     local = [rank for rank, place in places.items() if rank != 0 and place.startswith(("localhost:", "127."))]
     odd = local or [rank for rank in places if rank != 0]
     if not odd:
@@ -73,15 +73,15 @@ def _addresses(states: Sequence[RankState], joining: dict[int | str, Joining]) -
 
 def _duplicates(states: Sequence[RankState], joining: dict[int | str, Joining]) -> Iterator[Obstacle]:
     """Find ranks that say that they are another."""
-    for rank, own in joining.items():
-        if isinstance(rank, int) and own.rank != rank and any(other.rank == own.rank for other in states):
-            what = f"is in init_process_group as rank {own.rank}, which is another's"
+    for rank, call in joining.items():
+        if isinstance(rank, int) and call.rank != rank and any(state.rank == call.rank for state in states):
+            what = f"is in init_process_group as rank {call.rank}, which is another's"
             yield Obstacle([rank], "WorldSize", what, f"rank={rank}; {ENVIRONMENT}")
 
 
 def _absent(states: Sequence[RankState], joining: dict[int | str, Joining]) -> Iterator[Obstacle]:
     """Find the ranks for which the others wait: those that have not called it, or have no process."""
-    size = max(own.world_size for own in joining.values())
+    size = max(call.world_size for call in joining.values())
     waits = f"{len(joining)} of {size} ranks wait for it in init_process_group"
     late = [state for state in states if not state.joining and not state.groups]
     for state in late:
@@ -94,8 +94,8 @@ def _absent(states: Sequence[RankState], joining: dict[int | str, Joining]) -> I
         yield Obstacle(
             [state.rank], "NotJoined", what, "look at what it does before: imports, data, a download"
         )
-    known = {state.rank for state in states} | {own.rank for own in joining.values()}
-    gone = [rank for rank in range(size) if rank not in known]
-    if gone and not late:
+    known = {state.rank for state in states} | {call.rank for call in joining.values()}
+    missing = [rank for rank in range(size) if rank not in known]
+    if missing and not late:
         what = f"has no process: it ended with exit code 0, or never started; {waits}"
-        yield Obstacle([*gone], "NotJoined", what, RUNS)
+        yield Obstacle([*missing], "NotJoined", what, RUNS)

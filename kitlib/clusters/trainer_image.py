@@ -50,8 +50,8 @@ def remember(kube: Kube, image: str) -> None:
     del labels[names.EXPIRES]  # it stays as long as the cluster
     for kind in ("role", "rolebinding", "configmap"):
         (item,) = manifests.read(config.manifests(FOLDER, f"{kind}.yaml"))
-        own = {"data": {"image": image}} if kind == "configmap" else {}
-        kube.apply(merge(item, {"metadata": {"labels": labels}} | own))
+        data = {"data": {"image": image}} if kind == "configmap" else {}
+        kube.apply(merge(item, {"metadata": {"labels": labels}} | data))
 
 
 def recall(kube: Kube) -> str | None:
@@ -59,5 +59,5 @@ def recall(kube: Kube) -> str | None:
     (item,) = manifests.read(config.manifests(FOLDER, "configmap.yaml"))
     meta = item["metadata"]
     public = kube.within(meta["namespace"])  # without an image there is no role that allows to read it
-    found = allowed(lambda: public.find("ConfigMap", meta["name"]))
-    return found["data"]["image"] if found else None
+    config_map = allowed(lambda: public.find("ConfigMap", meta["name"]))
+    return config_map["data"]["image"] if config_map else None

@@ -235,13 +235,13 @@ def prepare_dataset(
     """
     job = DatasetJob(name, volume=volume, synthetic=synthetic, limit=limit, records=records)
     with progress(f"dataset {name}") as line:
-        found = _existing(job, volume)
-        if found is None:
+        description = _existing(job, volume)
+        if description is None:
             line.update("starting the Job that prepares it")
             run = launch(job, cluster=volume.cluster)
-            found = _dataset(volume, _follow(run, line, timeout))
-        line.done(STAND_IN.upper() if found.synthetic else f"real images, from {found.source}")
-    return found
+            description = _dataset(volume, _follow(run, line, timeout))
+        line.done(STAND_IN.upper() if description.synthetic else f"real images, from {description.source}")
+    return description
 
 
 def _existing(job: DatasetJob, volume: Volume) -> Dataset | None:
@@ -294,8 +294,8 @@ def _places(volume: Volume, name: str, *, records: bool) -> Iterator[tuple[Volum
 
     Jobs that read records write a model beside them, so they use a volume of their own.
     """
-    own = volume.name == SHARED or records
-    if not own and (claim := persistent_volume.find_shared(volume.cluster.kube, SHARED)):
+    private = volume.name == SHARED or records
+    if not private and (claim := persistent_volume.find_shared(volume.cluster.kube, SHARED)):
         note = (claim["metadata"].get("annotations") or {}).get(SHARED_NOTE, "{}")
         yield Volume(volume.cluster, SHARED), json.loads(note).get(name)
     yield volume, description_of(volume, name)
@@ -309,10 +309,10 @@ def description_of(volume: Volume, name: str) -> dict[str, Any] | None:
         return None
 
 
-def _suits(there: Mapping[str, Any], synthetic: bool | None, limit: int | None) -> bool:
-    if not there["synthetic"]:
-        return not synthetic or there["name"] == "digits"
-    enough = there.get("limit") is None or (limit is not None and there["limit"] >= limit)
+def _suits(description: Mapping[str, Any], synthetic: bool | None, limit: int | None) -> bool:
+    if not description["synthetic"]:
+        return not synthetic or description["name"] == "digits"
+    enough = description.get("limit") is None or (limit is not None and description["limit"] >= limit)
     return synthetic is not False and enough
 
 

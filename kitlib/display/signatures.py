@@ -95,22 +95,22 @@ def _expanded(
     signature: inspect.Signature, options: Callable[..., object] | Mapping[str, object]
 ) -> inspect.Signature:
     """Put what a ``**`` argument takes in its place."""
-    own = list(signature.parameters.values())
-    if not options or not own or own[-1].kind is not inspect.Parameter.VAR_KEYWORD:
+    parameters = list(signature.parameters.values())
+    if not options or not parameters or parameters[-1].kind is not inspect.Parameter.VAR_KEYWORD:
         return signature
     if callable(options):
-        others = [
+        keywords = [
             parameter
             for parameter in inspect.signature(options).parameters.values()
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
         ]
         rest = []
     else:
-        others = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in options]
-        rest = own[-1:]
+        keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in options]
+        rest = parameters[-1:]
     named = set(signature.parameters)
-    more = [parameter for parameter in others if parameter.name not in named]
-    return signature.replace(parameters=[*own[:-1], *more, *rest])
+    more = [parameter for parameter in keywords if parameter.name not in named]
+    return signature.replace(parameters=[*parameters[:-1], *more, *rest])
 
 
 def _explain(signature: inspect.Signature, name: str, keywords: Mapping[str, Any], words: str) -> BadInput:

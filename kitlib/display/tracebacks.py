@@ -81,8 +81,8 @@ def find(lines: Iterable[Line]) -> list[Traceback]:
         text = text[prefix.end() :] if prefix else text
         if not text.startswith('{"'):  # an event that came in between
             by_prefix.setdefault(prefix[0].strip() if prefix else "", []).append(Line(line.time, text))
-    found = [traceback for prefix, own in by_prefix.items() for traceback in _find_in(own, prefix)]
-    return [failure for failure in found if not _is_launchers(failure)]
+    tracebacks = [traceback for prefix, stream in by_prefix.items() for traceback in _find_in(stream, prefix)]
+    return [failure for failure in tracebacks if not _is_launchers(failure)]
 
 
 def _is_launchers(failure: Traceback) -> bool:
@@ -124,21 +124,21 @@ def time_key(time: str) -> str:
 def _find_in(lines: Sequence[Line], prefix: str) -> list[Traceback]:
     named = re.search(r"\[rank(\d+)\]", prefix)
     rank = int(named[1]) if named else None
-    lines, found, index = _joined(lines), list[Traceback](), 0
+    lines, tracebacks, index = _joined(lines), list[Traceback](), 0
     texts = [line.text.rstrip() for line in lines]
     asserted: tuple[int, str] | None = None  # searched for once, where an error says that there was one
     while index < len(texts):
-        start, index, kept, error = index, *_block(texts, index)
+        start, index, block, error = index, *_block(texts, index)
         # Two processes write through each other: these frames are of neither, and the messages follow.
         mixed = _FRAME.match(error) and index < len(texts) and _is_head(texts[index])
-        if kept and not mixed:
+        if block and not mixed:
             survived = bool(start and _SURVIVED.match(texts[start - 1]))
             error = error if rank is not None else _own_lines(error)
             if "device-side assert" in error:
                 asserted = asserted or _device_assertion(texts)
                 error = f"{asserted[1]}: {error}" if asserted[0] < start else error
-            found.append(Traceback(lines[start].time, "\n".join(kept), error, rank, survived))
-    return found
+            tracebacks.append(Traceback(lines[start].time, "\n".join(block), error, rank, survived))
+    return tracebacks
 
 
 def _device_assertion(texts: Sequence[str]) -> tuple[int, str]:
@@ -149,23 +149,23 @@ def _device_assertion(texts: Sequence[str]) -> tuple[int, str]:
 
 def _own_lines(message: str) -> str:
     """Shorten a message to the lines that are surely its own, where the log is that of several processes."""
-    first, *others = message.split("\n")
-    kept = [first]
-    for line in others:
-        whole = "\n".join(kept).rstrip()
+    first, *following = message.split("\n")
+    message_lines = [first]
+    for line in following:
+        whole = "\n".join(message_lines).rstrip()
         is_open = whole.endswith((":", ",", "!")) or any(
             whole.count(one) > whole.count(two) for one, two in _PAIRS
         )
         if line and not line.startswith((" ", "\t")) and not is_open:
             break
-        kept.append(line)
-    return "\n".join(kept).rstrip()
+        message_lines.append(line)
+    return "\n".join(message_lines).rstrip()
 
 
 def _block(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
     """Read what begins at an index: the index after it, its lines and its error; no lines if nothing does."""
-    index, kept, error = _part(texts, start)
-    while kept:
+    index, lines, error = _part(texts, start)
+    while lines:
         near = next((end for end in range(index, min(index + 6, len(texts))) if _is_head(texts[end])), None)
         between = texts[index:near]
         if near is None or not all(not line or _JOINT.match(line) for line in between):
@@ -173,10 +173,10 @@ def _block(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
         if not any(between) and texts[near] != _ORIGINAL:
             break
         index, more, last = _part(texts, near)
-        kept += [*between, *more]
+        lines += [*between, *more]
         named = any(line.startswith(_CAUSE) for line in between) and error not in last
         error = f"{last} (from {error})"[:LONGEST] if named else last
-    return index, kept, error
+    return index, lines, error
 
 
 def _part(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
@@ -185,13 +185,13 @@ def _part(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
     if text.startswith("  + Exception Group"):
         return _group(texts, start)
     if text in (_HEAD, _ORIGINAL):
-        index, kept, error = _plain(texts, start + 1)
-        return index, [text, *kept], error
+        index, lines, error = _plain(texts, start + 1)
+        return index, [text, *lines], error
     if _SYNTAX.match(text) and any(re.match(r"\w+Error: ", line) for line in texts[start + 1 : start + 4]):
         return _plain(texts, start)
     if _CRASH.match(text):
-        index, kept = _message(texts, start)
-        return index, kept, "\n".join(kept[:2])  # of C++, the second says what()
+        index, lines = _message(texts, start)
+        return index, lines, "\n".join(lines[:2])  # of C++, the second says what()
     return start + 1, [], ""
 
 
@@ -233,17 +233,17 @@ def _group(texts: Sequence[str], start: int) -> tuple[int, list[str], str]:
     for _ in range(MOST_MARGINS):
         lines = [re.sub(r"^\s+[|+]-? ?", "", line) for line in lines]
     errors = [line for line in lines if _EXCEPTION.match(line) and not _is_head(line) and line != _HEAD]
-    own, *others = errors or [""]
-    leaves = [line for line in others if not re.search(r"\(\d{1,9} sub-exceptions?\)$", line)]
-    return index, list(texts[start:index]), "; ".join([own, *leaves])
+    title, *exceptions = errors or [""]
+    leaves = [line for line in exceptions if not re.search(r"\(\d{1,9} sub-exceptions?\)$", line)]
+    return index, list(texts[start:index]), "; ".join([title, *leaves])
 
 
 def _joined(lines: Sequence[Line]) -> list[Line]:
     """Have each head directly before its first frame: torchrun mixes a process's two streams."""
-    made = list(lines)
-    for index, line in enumerate(made):
+    sequence = list(lines)
+    for index, line in enumerate(sequence):
         if line.text.rstrip() == _HEAD:
-            near = range(index + 1, min(index + 6, len(made)))
-            frame = next((index for index in near if made[index].text.startswith("  ")), index + 1)
-            made[index:frame] = [*made[index + 1 : frame], line]
-    return made
+            near = range(index + 1, min(index + 6, len(sequence)))
+            frame = next((index for index in near if sequence[index].text.startswith("  ")), index + 1)
+            sequence[index:frame] = [*sequence[index + 1 : frame], line]
+    return sequence

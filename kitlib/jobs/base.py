@@ -116,9 +116,9 @@ class Job(ABC):
         """
         if not isinstance(overrides, Mapping):
             raise BadInput("a patch is a dict", about=repr(overrides), fix='job.patch({"spec": {…}})')
-        other = copy.copy(self)
-        other.patches = (*self.patches, copy.deepcopy(dict(overrides)))
-        return other
+        job = copy.copy(self)
+        job.patches = (*self.patches, copy.deepcopy(dict(overrides)))
+        return job
 
     def on(self, cluster: Cluster) -> Self:
         """Copy the job as `launch` sends it to a cluster: with its image and what its nodes have and require.
@@ -129,14 +129,14 @@ class Job(ABC):
         Example:
             >>> job.on(cluster).manifest("Job")
         """
-        other = copy.copy(self)
-        other.additions = cluster.pod_additions()
-        other.annotations = cluster.pod_annotations(self.claims)
-        other.security = cluster.pod_security(self.run_as_user)
-        other.limit_ranges = allowed(lambda: cluster.kube.get_all("LimitRange")) or []
+        job = copy.copy(self)
+        job.additions = cluster.pod_additions()
+        job.annotations = cluster.pod_annotations(self.claims)
+        job.security = cluster.pod_security(self.run_as_user)
+        job.limit_ranges = allowed(lambda: cluster.kube.get_all("LimitRange")) or []
         if not self.settings.image:
-            other.settings = dataclasses.replace(self.settings, image=cluster.trainer_image())
-        return other
+            job.settings = dataclasses.replace(self.settings, image=cluster.trainer_image())
+        return job
 
     def __repr__(self) -> str:
         return f'{type(self).__name__} "{self.name}": {", ".join(title(item) for item in self.objects)}'
@@ -284,15 +284,15 @@ class TrainingJob(Job):
         return self._workers
 
     def on(self, cluster: Cluster) -> Self:
-        other = super().on(cluster)
+        job = super().on(cluster)
         if not fits(self._carried):
-            other.shared = cluster.share_files(self._carried, self.modes)
-        other.node_resources = NodeResources.read(cluster, self.settings.tolerations)
+            job.shared = cluster.share_files(self._carried, self.modes)
+        job.node_resources = NodeResources.read(cluster, self.settings.tolerations)
         gpus = self.gpus
         if gpus is None:
-            gpus = other.node_resources.gpus_of_each(self._workers, processes=self.processes_per_node)
-        other.gpus, other.additions = gpus, cluster.pod_additions(gpus=gpus)
-        return other
+            gpus = job.node_resources.gpus_of_each(self._workers, processes=self.processes_per_node)
+        job.gpus, job.additions = gpus, cluster.pod_additions(gpus=gpus)
+        return job
 
     @abstractmethod
     def _main(self) -> Object:
@@ -305,11 +305,11 @@ class TrainingJob(Job):
     def _read(self, kind: str, *, folder: str = "", file: Path | None = None) -> Object:
         """Read an object of ``manifests/``, or of a file, and give it the name and the labels of this run."""
         path = file or config.manifests(folder or self.folder, f"{kind}.yaml")
-        found = manifests.read(path)
-        if file and [document["kind"].lower() for document in found] != [kind]:
-            kinds, fix = ", ".join(document["kind"] for document in found), f"name a file with one {kind}"
+        documents = manifests.read(path)
+        if file and [document["kind"].lower() for document in documents] != [kind]:
+            kinds, fix = ", ".join(document["kind"] for document in documents), f"name a file with one {kind}"
             raise BadInput(f"this manifest has {kinds or 'nothing'}", about=str(path), fix=fix)
-        return merge(found[0], {"metadata": {"name": self.name, "labels": self.labels}})
+        return merge(documents[0], {"metadata": {"name": self.name, "labels": self.labels}})
 
     @property
     def _carried(self) -> Sources:
@@ -330,8 +330,8 @@ class TrainingJob(Job):
         """
         (base,) = template["spec"]["containers"]
         self._drop_replaced(template["spec"])
-        own = [mount for mount in base["volumeMounts"] if mount["mountPath"] not in self.volumes]
-        base["volumeMounts"] = own
+        mounts = [mount for mount in base["volumeMounts"] if mount["mountPath"] not in self.volumes]
+        base["volumeMounts"] = mounts
         spread = copy.deepcopy(template["spec"].get("topologySpreadConstraints", []))
         for constraint in spread:  # whatever the label, its value is the run
             labels = constraint["labelSelector"]["matchLabels"]
@@ -342,7 +342,7 @@ class TrainingJob(Job):
             "args": literal(self.args),
             "env": self._with_environment(base.get("env", [])),
             "resources": self._resources,
-            "volumeMounts": [*own, *self._mounts],
+            "volumeMounts": [*mounts, *self._mounts],
         }
         spec = {
             "topologySpreadConstraints": spread,
@@ -416,15 +416,15 @@ class TrainingJob(Job):
     @property
     def _resources_beside(self) -> Object:
         """Requests and limits of an init container; where a limit stands alone, it is the request as well."""
-        own = {
+        resources = {
             kind: {k: v for k, v in values.items() if k != GPU} for kind, values in self._resources.items()
         }
-        return own | {"requests": {"cpu": "10m", "memory": "16Mi"} | own["requests"]}
+        return resources | {"requests": {"cpu": "10m", "memory": "16Mi"} | resources["requests"]}
 
     def _resources_of(self, cpu: str | None, memory: str | None, *, gpus: int = 0) -> Object:
         """Requests and limits of a pod; with GPUs its CPU is not limited."""
-        given = {"cpu": cpu, "memory": memory, GPU: str(gpus) if gpus else None}
-        requests = {key: value for key, value in given.items() if value is not None}
+        amounts = {"cpu": cpu, "memory": memory, GPU: str(gpus) if gpus else None}
+        requests = {key: value for key, value in amounts.items() if value is not None}
         limit = self.node_resources.cpu_limit(self._pods, processes=self.processes_per_node)
         limits = {"cpu": limit} | requests
         if gpus:
@@ -434,22 +434,22 @@ class TrainingJob(Job):
     def _with_environment(self, base: Sequence[Object]) -> list[Object]:
         """Add to a manifest's variables those of each pod that trains; the folders of PYTHONPATH add up."""
         place = "/trainyard/carried" if self.remote else FOLDER
-        own = {item["name"] for item in self.env} - {"PYTHONPATH"}
-        preset = [item for item in (*base, *self._environment) if item["name"] not in own]
+        preset_names = {item["name"] for item in self.env} - {"PYTHONPATH"}
+        preset = [item for item in (*base, *self._environment) if item["name"] not in preset_names]
         return with_path([*preset, *self.env], f"{place}/{RANKS_FOLDER}" if self.ranks else "")
 
     @property
     def _environment(self) -> list[Object]:
         """Variables of each pod that trains: modules, GPUs, the threads of processes that share its cores."""
         path = self.layout.python_path if self.layout else ""
-        own = [{"name": "PYTHONPATH", "value": path}] if path else []
+        variables = [{"name": "PYTHONPATH", "value": path}] if path else []
         if self.gpus:
-            return [*own, {"name": GPU_COUNT, "value": str(self.gpus)}, NCCL_WARNINGS]
+            return [*variables, {"name": GPU_COUNT, "value": str(self.gpus)}, NCCL_WARNINGS]
         if self.processes_per_node == 1:
-            return [*own, NO_GPUS]
+            return [*variables, NO_GPUS]
         cores = parse_quantity(self._resources["limits"]["cpu"])
         threads = str(max(1, int(cores / self.processes_per_node)))
-        return [*own, NO_GPUS, *({"name": name, "value": threads} for name in THREADS)]
+        return [*variables, NO_GPUS, *({"name": name, "value": threads} for name in THREADS)]
 
     @property
     def _tolerations(self) -> list[Object]:
@@ -470,12 +470,12 @@ class TrainingJob(Job):
         ]
         carried = volume_of(self._carried, name=self.name, modes=self.modes)
         source = {"name": "trainer", **self.shared} if self.shared else carried
-        kept = {"name": "workspace", "persistentVolumeClaim": {"claimName": self.workspace}}
-        return [source, *claimed, *([kept] if self.workspace else [])]
+        workspace = {"name": "workspace", "persistentVolumeClaim": {"claimName": self.workspace}}
+        return [source, *claimed, *([workspace] if self.workspace else [])]
 
     @property
     def _mounts(self) -> list[Object]:
         """The containers' mounts of the requested volumes."""
         claimed = [{"name": f"volume-{index}", "mountPath": path} for index, path in enumerate(self.volumes)]
-        kept = {"name": "workspace", "mountPath": WORKSPACE, "subPath": f"runs/{self.name}"}
-        return [*claimed, *([kept] if self.workspace else [])]
+        workspace = {"name": "workspace", "mountPath": WORKSPACE, "subPath": f"runs/{self.name}"}
+        return [*claimed, *([workspace] if self.workspace else [])]

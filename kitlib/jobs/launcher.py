@@ -141,16 +141,16 @@ def _warn_of_ranks_alone(job: Job) -> str:
 
 def _earlier(kube: Kube, name: str, main: Object, *, replace: bool, about: str) -> list[Object]:
     """List the objects of an earlier run of this name, which `launch` is to delete."""
-    found = find_main(kube, name)
-    if found is not None and not replace:
+    main_object = find_main(kube, name)
+    if main_object is not None and not replace:
         raise _exists(about)
-    if found is not None and (found["metadata"].get("labels") or {}).get(names.RUN) != name:
+    if main_object is not None and (main_object["metadata"].get("labels") or {}).get(names.RUN) != name:
         raise RunExists("something else has the name of this run", about=about, fix="give it another name=")
     if not replace:
         return []
     objects = RunObjects(kube, name)
     owned = objects.owned()
-    if owned and found is None and _await_launch(kube, owned[0], main, about=about):
+    if owned and main_object is None and _await_launch(kube, owned[0], main, about=about):
         owned = objects.owned()
     return owned
 
@@ -246,9 +246,9 @@ def _await_launch(kube: Kube, item: Object, main: Object, *, about: str) -> bool
     if abs(age.total_seconds()) > LAUNCH_SECONDS:
         return False
 
-    def settled(seen: Snapshot) -> bool:
-        there = {item["metadata"]["uid"] for item in seen[kind].values()}
-        return bool(seen[main["kind"]]) or uid not in there
+    def settled(snapshot: Snapshot) -> bool:
+        uids = {item["metadata"]["uid"] for item in snapshot[kind].values()}
+        return bool(snapshot[main["kind"]]) or uid not in uids
 
     main_name = f"metadata.name={main['metadata']['name']}"
     try:
@@ -276,11 +276,11 @@ def _wait_until_noticed(kube: Kube, pod: Object, *, about: str) -> None:
     """
     name = pod["metadata"]["name"]
 
-    def noticed(seen: Snapshot) -> bool:
+    def noticed(snapshot: Snapshot) -> bool:
         return any(
             pod["status"].get("containerStatuses")
             or pods.condition(pod, "PodScheduled").get("status") == "False"
-            for pod in seen["Pod"].values()
+            for pod in snapshot["Pod"].values()
         )
 
     with contextlib.suppress(WaitTimeout):  # its controllers have had their time

@@ -78,8 +78,8 @@ def remote(trainer: object, secret: str | None) -> Remote | None:
                 fix=f"leave it out, or name a trainer such as {_EXAMPLE}",
             )
         return None
-    found = _URL.fullmatch(str(trainer))
-    scheme, place, key = found.groups() if found else ("", "", "")
+    address = _URL.fullmatch(str(trainer))
+    scheme, place, key = address.groups() if address else ("", "", "")
     if scheme not in (*_BUCKETS, VOLUME) or not place or not key.endswith(".py") or ".." in key.split("/"):
         fix = f"write it as {_EXAMPLE}"
         raise BadInput("this is not the address of a trainer", about=f"trainer {trainer}", fix=fix)
@@ -103,10 +103,10 @@ def sources(
         offered: Modules that may be imported from anywhere.
         given: Sources of programs that are no files.
     """
-    found: Sources = {}
+    contents: Sources = {}
     for program in programs:
-        found |= project(Layout(program, program.parent), offered=offered, given=given)[0]
-    return check_size(found, about=f"trainer {programs[0]}")
+        contents |= project(Layout(program, program.parent), offered=offered, given=given)[0]
+    return check_size(contents, about=f"trainer {programs[0]}")
 
 
 def project(
@@ -126,30 +126,30 @@ def project(
         files: Files and folders that the trainer reads, as `listed` returns them.
         given: Sources of programs that are no files.
     """
-    found: dict[Path, str | bytes] = {}
+    contents: dict[Path, str | bytes] = {}
     bases: dict[Path, Path] = {}
     imported: set[Path] = set()
-    own = layout.root if layout.module else layout.program.parent
-    waiting = [(layout.program, own, True)]
+    folder = layout.root if layout.module else layout.program.parent
+    waiting = [(layout.program, folder, True)]
     while waiting:
         path, base, needed = waiting.pop(0)
-        if path in imported or (path in found and not needed):
+        if path in imported or (path in contents and not needed):
             continue
-        content = found[path] = given.get(path) or content_of(path)
+        content = contents[path] = given.get(path) or content_of(path)
         bases[path] = base
         imported |= {path} if needed else set()
         if path.suffix != ".py" and path not in given:
             continue
         name = PurePosixPath(path.relative_to(base))
         for module in _modules(content, name, about=str(path), needed=needed):
-            places = dict.fromkeys([base, own, *layout.searched])
+            places = dict.fromkeys([base, folder, *layout.searched])
             waiting += _located(module, list(places), offered, needed=needed, guessed=layout.guessed)
         if needed:
             waiting += _read_beside(content, path, base)
     layout = layout.with_used({*bases.values()})
     sent = {
         path.relative_to(layout.root if path.is_relative_to(layout.root) else bases[path]).as_posix(): content
-        for path, content in found.items()
+        for path, content in contents.items()
     }
     for file, path in _files_below(layout.program.parent, files, skipped=[]):
         content, key = content_of(path), (PurePosixPath(layout.folder) / file).as_posix()
@@ -160,21 +160,21 @@ def project(
     return sent, layout
 
 
-def check_size(found: Sources, *, about: str) -> Sources:
+def check_size(carried: Sources, *, about: str) -> Sources:
     """Return the sources if a ConfigMap can carry them; raise BadInput if not."""
-    _check_sizes(_sizes(found), about=about, most=(MAX_FILES, CONFIG_MAP_BYTES))
-    return found
+    _check_sizes(_sizes(carried), about=about, most=(MAX_FILES, CONFIG_MAP_BYTES))
+    return carried
 
 
-def fits(found: Sources) -> bool:
+def fits(carried: Sources) -> bool:
     """Tell whether a ConfigMap can carry the sources."""
-    return len(found) <= MAX_FILES and sum(_sizes(found).values()) <= CONFIG_MAP_BYTES
+    return len(carried) <= MAX_FILES and sum(_sizes(carried).values()) <= CONFIG_MAP_BYTES
 
 
-def _sizes(found: Sources) -> dict[str, int]:
+def _sizes(carried: Sources) -> dict[str, int]:
     return {
         name: len(content.encode() if isinstance(content, str) else content)
-        for name, content in found.items()
+        for name, content in carried.items()
     }
 
 
@@ -199,30 +199,30 @@ def _check_sizes(sizes: Mapping[str, int], *, about: str, most: tuple[int, int])
             raise BadInput(what, about=f"{about}: {path!r}", fix=f"rename it, or {fix}")
 
 
-def data_of(found: Sources) -> Object:
+def data_of(carried: Sources) -> Object:
     """Build the ``data`` and ``binaryData`` of the ConfigMap that carries them."""
-    keys = _keys(found)
-    text = {keys[path]: content for path, content in found.items() if isinstance(content, str)}
+    keys = _keys(carried)
+    text = {keys[path]: content for path, content in carried.items() if isinstance(content, str)}
     binary = {
         keys[path]: base64.b64encode(content).decode()
-        for path, content in found.items()
+        for path, content in carried.items()
         if isinstance(content, bytes)
     }
     return {"data": text} | ({"binaryData": binary} if binary else {})
 
 
-def volume_of(found: Sources, *, name: str, modes: Mapping[str, int], below: str = "") -> Object:
+def volume_of(carried: Sources, *, name: str, modes: Mapping[str, int], below: str = "") -> Object:
     """Build the pods' volume with the files, or those below a path, from the ConfigMap of that name."""
     items = [
         {"key": key, "path": path} | ({"mode": modes[path]} if path in modes else {})
-        for path, key in _keys(found).items()
+        for path, key in _keys(carried).items()
         if not below or PurePosixPath(path).is_relative_to(below)
     ]
-    whole = len(items) == len(found) and not modes and all(item["key"] == item["path"] for item in items)
+    whole = len(items) == len(carried) and not modes and all(item["key"] == item["path"] for item in items)
     return {"name": "trainer", "configMap": {"name": name} | ({} if whole else {"items": items})}
 
 
-def _keys(found: Sources) -> dict[str, str]:
+def _keys(carried: Sources) -> dict[str, str]:
     """Give each path a key of the ConfigMap: dots for its slashes, or else a number and what looks like it.
 
     Keys have few characters and no slashes. None is given twice: only those with a number have three dots.
@@ -231,7 +231,7 @@ def _keys(found: Sources) -> dict[str, str]:
         path: path.replace("/", "..")
         if len(path) < 120 and all(_PLAIN.fullmatch(part) and ".." not in part for part in path.split("/"))
         else f"{number}...{re.sub(r'[^-_a-zA-Z0-9]+', '.', path)[-100:].strip('.')}"
-        for number, path in enumerate(found)
+        for number, path in enumerate(carried)
     }
 
 

@@ -146,13 +146,13 @@ class LossReader:
             names = [(_scope(name) or LOSS, name, value) for name, value in self._row(text)]
         if any(pair["key"].startswith("train_runtime") for pair in pairs):  # Hugging Face's summary of it all
             return {}
-        found = dict[str, float]()
+        values_by_kind = dict[str, float]()
         for kind in (LOSS, VALIDATION):
             values = [(name, value) for scope, name, value in names if scope == kind]
             if values:  # the loss itself, or else the first of its parts
                 value = next((value for name, value in values if _parts(name) <= _WHOLE), values[0][1])
-                found[kind] = _float(value)
-        return found
+                values_by_kind[kind] = _float(value)
+        return values_by_kind
 
     def _row(self, text: str) -> Iterator[tuple[str, str]]:
         """Yield the losses of a table's row; a line of words with a loss among them is its head."""

@@ -148,8 +148,8 @@ def _gather(cluster: Cluster, part: OperatorPart, folder: Path, report: Report) 
     """Copy the kit's kustomization into a folder, and the manifests it changes beside it, as ``upstream``."""
     shutil.copytree(config.manifests("operators", part.name), folder)
     brought = cluster.operator_manifests(part.program) if part.program else None
-    if part.url and (found := brought or find_local(part)):
-        shutil.copytree(found, folder / "upstream")
+    if part.url and (local := brought or find_local(part)):
+        shutil.copytree(local, folder / "upstream")
     elif part.url:
         fetch(part, folder / "upstream", report=report)
     if part.code:

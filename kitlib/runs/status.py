@@ -63,12 +63,12 @@ class RunStatus:
     __repr__ = __str__
 
 
-def run_status(main: Object | None, every: Iterable[Object], warnings: Iterable[Object] = ()) -> RunStatus:
+def run_status(main: Object | None, run_pods: Iterable[Object], warnings: Iterable[Object] = ()) -> RunStatus:
     """Judge a run by its main object, if there is one, its pods, and the Warnings of the namespace."""
     if main is None:
         return RunStatus(DELETED, "it was deleted, or never launched")
-    every = list(every)
-    live = [pod for pod in every if not pods.deleted(pod) or pods.finished(pod)]
+    run_pods = list(run_pods)
+    live = [pod for pod in run_pods if not pods.deleted(pod) or pods.finished(pod)]
     phases = [pods.phase(pod) for pod in live]
     wanted = job_kinds.wanted(main)
     running, succeeded, failed = (phases.count(phase) for phase in ("Running", "Succeeded", "Failed"))
@@ -77,8 +77,8 @@ def run_status(main: Object | None, every: Iterable[Object], warnings: Iterable[
         counted = (main.get("status") or {}).get("succeeded") or 0
         return RunStatus(SUCCEEDED, **counts | {"succeeded": max(succeeded, counted)})
     if (message := job_kinds.failure(main, live)) is not None:
-        own = message if job_kinds.kind_of(main).explains else ""
-        reasons = [_cause(main, every, warnings, FAILED), own]
+        explanation = message if job_kinds.kind_of(main).explains else ""
+        reasons = [_cause(main, run_pods, warnings, FAILED), explanation]
         return RunStatus(FAILED, "; ".join(filter(None, reasons)) or message, **counts)
     if "Suspended" in job_kinds.conditions(main):
         return RunStatus(PENDING, "it is suspended", **counts)
@@ -90,12 +90,12 @@ def run_status(main: Object | None, every: Iterable[Object], warnings: Iterable[
     return RunStatus(PENDING, _pending_reason(main, live, counts, warnings), **counts)
 
 
-def _unreachable(every: Iterable[Object]) -> str:
-    reasons = {pods.replica_id(pod): pods.node_unreachable(pod) for pod in every}
-    found = (
+def _unreachable(run_pods: Iterable[Object]) -> str:
+    reasons = {pods.replica_id(pod): pods.node_unreachable(pod) for pod in run_pods}
+    messages = (
         f"{pods.display_name(replica)}: {reasons[replica]}" for replica in sorted(reasons) if reasons[replica]
     )
-    return next(found, "")
+    return next(messages, "")
 
 
 def _pending_reason(
@@ -152,18 +152,18 @@ class RunObjects:
     def kind(self) -> str:
         """The kind of the main object: ``Job``, ``PyTorchJob`` …"""
         if not self._kind:
-            found = find_main(self.kube, self.name)
-            if found is None:  # not there yet, or gone: asked again the next time
+            main = find_main(self.kube, self.name)
+            if main is None:  # not there yet, or gone: asked again the next time
                 return "Job"
-            self._kind = found["kind"]
+            self._kind = main["kind"]
         return self._kind
 
     def main(self) -> Object:
         """Get the main object; raise RunNotFound if there is none."""
-        found = find_main(self.kube, self.name)
-        if found is None:
+        item = find_main(self.kube, self.name)
+        if item is None:
             raise RunNotFound("it was deleted, or never launched", about=self.about, fix="launch it again")
-        return found
+        return item
 
     def pods(self) -> list[Object]:
         """List the pods that train."""
@@ -179,11 +179,11 @@ class RunObjects:
 
     def table(self) -> Table:
         """Make a table of its pods, with what Events say of those that wait."""
-        every = self.pods()
-        facts = Facts(run=self.name, pods=every, events=in_order(warnings(self.kube)), phase=PENDING)
+        run_pods = self.pods()
+        facts = Facts(run=self.name, pods=run_pods, events=in_order(warnings(self.kube)), phase=PENDING)
         by_rank = {cause.rank: cause.what for cause in reported(facts) if cause.certainty > CONSEQUENCE}
-        reasons = {pod["metadata"]["name"]: by_rank.get(pods.replica_id(pod), "") for pod in every}
-        return pods.table(every, reasons=reasons)
+        reasons = {pod["metadata"]["name"]: by_rank.get(pods.replica_id(pod), "") for pod in run_pods}
+        return pods.table(run_pods, reasons=reasons)
 
     def watch(self) -> Iterator[tuple[Snapshot, RunStatus]]:
         """Yield its objects and their status now, and again after each change."""
@@ -192,15 +192,15 @@ class RunObjects:
             WatchSpec("Pod", labels=job_kinds.selector(self.kind, self.name), on_object=self.observe),
             WatchSpec("Event", fields=WARNINGS, optional=True),
         )
-        for seen in watch_objects(self.kube, *specs):
-            found = next(iter(seen[self.kind].values()), None)
-            main = found and {"kind": self.kind, **found}  # the members of a list do not have their kind
-            yield seen, run_status(main, seen["Pod"].values(), seen.get("Event", {}).values())
+        for snapshot in watch_objects(self.kube, *specs):
+            item = next(iter(snapshot[self.kind].values()), None)
+            main = item and {"kind": self.kind, **item}  # the members of a list do not have their kind
+            yield snapshot, run_status(main, snapshot["Pod"].values(), snapshot.get("Event", {}).values())
 
     def _main_name(self) -> str:
         """The main object's name: the run's, but for the master of parameter servers."""
-        found = list_known(self.kube, self.kind, labels=self.label) if self.kind == "Job" else []
-        return found[0]["metadata"]["name"] if found else self.name
+        jobs = list_known(self.kube, self.kind, labels=self.label) if self.kind == "Job" else []
+        return jobs[0]["metadata"]["name"] if jobs else self.name
 
     def observe(self, pod: Object) -> None:
         """Keep the state of a pod; of one that has ended, the first such state."""
@@ -292,11 +292,11 @@ def _deleting(left: Collection[Object]) -> str:
 def find_main(kube: Kube, run: str) -> Object | None:
     """Find the object that makes the pods of a run."""
     for kind in job_kinds.KINDS:
-        found = list_known(kube, kind, fields=f"metadata.name={run}")
-        if not found and kind == "Job":
-            found = list_known(kube, kind, fields=f"metadata.name={job_kinds.master_name(run)}")
-        if found:
-            return {"kind": kind, **found[0]}  # the members of a list do not have their kind
+        items = list_known(kube, kind, fields=f"metadata.name={run}")
+        if not items and kind == "Job":
+            items = list_known(kube, kind, fields=f"metadata.name={job_kinds.master_name(run)}")
+        if items:
+            return {"kind": kind, **items[0]}  # the members of a list do not have their kind
     return None
 
 
@@ -318,7 +318,7 @@ def warnings(kube: Kube) -> list[Object]:
 
 def runs_table(kube: Kube) -> Table:
     """List the kit's runs in a cluster, newest last."""
-    every = [
+    mains = [
         {"kind": kind, **item}
         for kind in job_kinds.KINDS
         for item in list_known(kube, kind, labels=names.RUN)
@@ -326,8 +326,8 @@ def runs_table(kube: Kube) -> Table:
     by_run: dict[str | None, list[Object]] = {}
     for pod in kube.get_all("Pod"):
         by_run.setdefault(job_kinds.run_of(pod), []).append(pod)
-    rows, events = [], warnings(kube) if every else []
-    for main in sorted(every, key=lambda main: main["metadata"]["creationTimestamp"]):
+    rows, events = [], warnings(kube) if mains else []
+    for main in sorted(mains, key=lambda main: main["metadata"]["creationTimestamp"]):
         meta, labels = main["metadata"], main["metadata"]["labels"]
         name = labels[names.RUN]
         status = run_status(main, by_run.get(name, []), events)

@@ -56,9 +56,9 @@ def create(
         spec |= {"storageClassName": class_name} if class_name else {}
         access_mode = _choose_mode(kube, name, class_name, access_mode, size)
     spec |= {"accessModes": [access_mode]} if access_mode else {}
-    (asked,) = manifests.read(config.manifests("volume", "claim.yaml"))
+    (manifest,) = manifests.read(config.manifests("volume", "claim.yaml"))
     overrides = {"metadata": {"name": name, "labels": names.labels(volume=name)}, "spec": spec}
-    kube.create(merge(asked, overrides))
+    kube.create(merge(manifest, overrides))
     _wait_bound(kube, name, timeout)
 
 

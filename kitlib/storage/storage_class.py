@@ -64,10 +64,10 @@ def default_of(classes: Sequence[Object]) -> Object | None:
 
 def nodes_of(name: str | None, classes: Sequence[Object] | None) -> str:
     """Tell on how many nodes at once a volume of a class can be mounted: ``one``, ``many``, or empty."""
-    found = next((item for item in classes or () if item["metadata"]["name"] == name), None)
-    if found is None:
+    storage_class = next((item for item in classes or () if item["metadata"]["name"] == name), None)
+    if storage_class is None:
         return "one" if classes is None and name in ONE_NODE_NAMES else ""
-    provisioner = found["provisioner"]
+    provisioner = storage_class["provisioner"]
     if provisioner.startswith("cluster.local/") or "nfs" in provisioner:  # of a chart, named by its release
         return "many"
     return "one" if provisioner in ONE_NODE else "many" if provisioner in MANY_NODES else ""

@@ -57,26 +57,30 @@ def prepare(settings: argparse.Namespace) -> dict[str, Any]:
     place, work = settings.root / settings.name, settings.root / ".trainyard" / settings.name
     work.mkdir(parents=True, exist_ok=True)
     with only_one(work / "lock", patience=PATIENCE_SECONDS):
-        there = read(place)
-        if there is not None and suits(there, settings):
+        existing = read(place)
+        if existing is not None and suits(existing, settings):
             say("progress", doing="it is there already", percent=100.0)
-            return with_records(place, there, settings)
+            return with_records(place, existing, settings)
         for left in work.glob("made-*"):  # left by a killed process
             shutil.rmtree(left, ignore_errors=True)
-        made = Path(tempfile.mkdtemp(prefix="made-", dir=work))
+        folder = Path(tempfile.mkdtemp(prefix="made-", dir=work))
         try:
-            said = fill(made, work, settings)
-            made.chmod(0o755)
-            said = with_records(made, said, settings)
-            replace(place, made)
+            description = fill(folder, work, settings)
+            folder.chmod(0o755)
+            description = with_records(folder, description, settings)
+            replace(place, folder)
         finally:
-            shutil.rmtree(made, ignore_errors=True)
-    return said
+            shutil.rmtree(folder, ignore_errors=True)
+    return description
 
 
-def with_records(place: Path, said: dict[str, Any], settings: argparse.Namespace) -> dict[str, Any]:
+def with_records(place: Path, description: dict[str, Any], settings: argparse.Namespace) -> dict[str, Any]:
     """Return a dataset's description; write its records first if they are requested but missing."""
-    return write_records(place, said) if settings.records and "records" not in said else said
+    return (
+        write_records(place, description)
+        if settings.records and "records" not in description
+        else description
+    )
 
 
 def read(place: Path) -> dict[str, Any] | None:
@@ -87,22 +91,22 @@ def read(place: Path) -> dict[str, Any] | None:
         return None
 
 
-def suits(there: dict[str, Any], settings: argparse.Namespace) -> bool:
+def suits(existing: dict[str, Any], settings: argparse.Namespace) -> bool:
     """Return True if the existing dataset meets the request."""
-    if not there["synthetic"]:
+    if not existing["synthetic"]:
         return settings.source != "synthetic" or settings.name not in SOURCES
-    limit = there["limit"]
+    limit = existing["limit"]
     enough = limit is None or (settings.limit is not None and limit >= settings.limit)
-    return settings.source != "real" and enough and there["seed"] == settings.seed
+    return settings.source != "real" and enough and existing["seed"] == settings.seed
 
 
-def fill(made: Path, work: Path, settings: argparse.Namespace) -> dict[str, Any]:
+def fill(folder: Path, work: Path, settings: argparse.Namespace) -> dict[str, Any]:
     """Write the dataset and its description to a folder."""
     synthetic = settings.source == "synthetic" and settings.name in SOURCES
     source = "scikit-learn" if settings.name not in SOURCES else "drawn here"
     if settings.name in SOURCES and not synthetic:
         try:
-            source = fetch_all(made, work, settings)
+            source = fetch_all(folder, work, settings)
         except Trouble as trouble:
             if not trouble.unreachable or settings.source == "real":
                 raise
@@ -112,12 +116,12 @@ def fill(made: Path, work: Path, settings: argparse.Namespace) -> dict[str, Any]
     if synthetic or settings.name not in SOURCES:
         train = min(settings.limit or layout.train, layout.train)
         test = max(1, train * layout.test // layout.train)
-        layout.write(made, train, test, settings.seed)
+        layout.write(folder, train, test, settings.seed)
     else:
-        layout.tidy(made)
+        layout.tidy(folder)
     return describe(
-        made,
-        layout.read(made),
+        folder,
+        layout.read(folder),
         name=settings.name,
         synthetic=synthetic,
         source=source,
@@ -126,7 +130,7 @@ def fill(made: Path, work: Path, settings: argparse.Namespace) -> dict[str, Any]
     )
 
 
-def fetch_all(made: Path, work: Path, settings: argparse.Namespace) -> str:
+def fetch_all(folder: Path, work: Path, settings: argparse.Namespace) -> str:
     """Download and unpack the files; return the address that they came from."""
     source = SOURCES[settings.name]
     free = shutil.disk_usage(work).free
@@ -139,18 +143,18 @@ def fetch_all(made: Path, work: Path, settings: argparse.Namespace) -> str:
     for download in source.downloads:
         archive, url = fetch(download, mirrors, work)
         mirrors.sort(key=lambda mirror: not url.startswith(mirror))  # the other mirrors did not answer
-        into = made / "MNIST" / "raw" if settings.name == "mnist" else made
+        into = folder / "MNIST" / "raw" if settings.name == "mnist" else folder
         say("progress", doing=f"unpacking {download.name}", percent=None)
         unpack(archive, into)
         archive.unlink()
     return url.rsplit("/", 1)[0]
 
 
-def replace(place: Path, made: Path) -> None:
+def replace(place: Path, folder: Path) -> None:
     """Move a complete folder into place; delete an existing one."""
     if place.exists():
-        place.rename(made / ".before")
-    made.rename(place)
+        place.rename(folder / ".before")
+    folder.rename(place)
     shutil.rmtree(place / ".before", ignore_errors=True)
 
 
@@ -159,7 +163,7 @@ def main(argv: list[str] | None = None) -> None:
     began, settings = time.monotonic(), parse_settings(argv)
     say("start", dataset=settings.name, folder=str(settings.root / settings.name))
     try:
-        said = prepare(settings)
+        description = prepare(settings)
     except Trouble as trouble:
         message = str(trouble)
     except OSError as error:
@@ -167,7 +171,7 @@ def main(argv: list[str] | None = None) -> None:
             f"the volume is full: {error.strerror}" if full(error) else f"the volume cannot be used: {error}"
         )
     else:
-        say("end", seconds=round(time.monotonic() - began, 2), **said)
+        say("end", seconds=round(time.monotonic() - began, 2), **description)
         return
     if message.startswith("the volume is full"):
         for part in (settings.root / ".trainyard" / settings.name).glob("*.part"):

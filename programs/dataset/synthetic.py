@@ -47,8 +47,8 @@ def digits(which: np.ndarray, rng: np.random.Generator, *, test: bool) -> np.nda
     for digit in range(10):
         wanted = which == digit
         chosen[wanted] = rng.choice(np.flatnonzero(truth == digit), wanted.sum())
-    made = [_bent(images[chosen[start : start + CHUNK]], rng) for start in range(0, len(which), CHUNK)]
-    return np.concatenate(made)
+    parts = [_bent(images[chosen[start : start + CHUNK]], rng) for start in range(0, len(which), CHUNK)]
+    return np.concatenate(parts)
 
 
 def _bent(images: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -107,8 +107,8 @@ def _spread(low: float, high: float, count: int, rng: np.random.Generator) -> np
 
 def pictures(which: np.ndarray, looks: Looks, side: int, rng: np.random.Generator) -> np.ndarray:
     """Generate an image for each label: (images, side, side, 3) of uint8."""
-    made = [_drawn(which[start : start + CHUNK], looks, side, rng) for start in range(0, len(which), CHUNK)]
-    return np.concatenate(made)
+    parts = [_drawn(which[start : start + CHUNK], looks, side, rng) for start in range(0, len(which), CHUNK)]
+    return np.concatenate(parts)
 
 
 def _drawn(which: np.ndarray, looks: Looks, side: int, rng: np.random.Generator) -> np.ndarray:

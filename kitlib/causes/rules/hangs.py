@@ -36,13 +36,15 @@ def hanging_ranks(facts: Facts) -> Iterator[Cause]:
     ranks = sorted(facts.processes, key=lambda state: (isinstance(state.rank, str), state.rank))
     if facts.phase != "Running" or not ranks:
         return
-    held = [*_stopped(ranks, facts), *_helpers(ranks, facts)]
+    causes = [*_stopped(ranks, facts), *_helpers(ranks, facts)]
     if not facts.hang_seconds:
-        yield from held or _late(ranks, facts)
+        yield from causes or _late(ranks, facts)
         return
-    held = held or [*_not_met(ranks, facts)]
-    held = held or [*_different(ranks, facts)] or [*_elsewhere(ranks, facts)] or [*_computing(ranks, facts)]
-    yield from held or [*_behind(ranks, facts)] or _all_wait(ranks, facts)
+    causes = causes or [*_not_met(ranks, facts)]
+    causes = (
+        causes or [*_different(ranks, facts)] or [*_elsewhere(ranks, facts)] or [*_computing(ranks, facts)]
+    )
+    yield from causes or [*_behind(ranks, facts)] or _all_wait(ranks, facts)
 
 
 RULES = (hanging_ranks,)
@@ -276,14 +278,15 @@ def _all_wait(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
 def _late(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
     """Find the rank that comes last to the collectives of a run that steps, by when each called them."""
     for group in dict.fromkeys(call.group for state in ranks for call in state.collectives):
-        calls = {state.rank: own for state in ranks if (own := last_calls(state, group))}
-        common = sorted(set.intersection(*(set(own) for own in calls.values())))
+        calls = {state.rank: numbered for state in ranks if (numbered := last_calls(state, group))}
+        common = sorted(set.intersection(*(set(numbered) for numbered in calls.values())))
         if len(calls) < 2 or len(common) < LATE_CALLS:
             continue
-        first = {number: min(own[number].time for own in calls.values()) for number in common}
+        first = {number: min(numbered[number].time for numbered in calls.values()) for number in common}
         seconds = first[common[-1]] - first[common[0]]
         waits = {
-            rank: sum(own[number].time - first[number] for number in common) for rank, own in calls.items()
+            rank: sum(numbered[number].time - first[number] for number in common)
+            for rank, numbered in calls.items()
         }
         (last, most), (_, second) = Counter(waits).most_common(2)
         if seconds > 1 and most >= LATE_SHARE * seconds and most >= 3 * second:
