@@ -1,6 +1,6 @@
 """What holds a namespace that is being deleted: the objects that are left in it, and their finalizers.
 
-Kubernetes' conditions name kinds and counts alone.
+Kubernetes' conditions name kinds and counts alone, and say nothing while pods end, which go first.
 """
 
 import re
@@ -33,7 +33,7 @@ def holders(kube: Kube, namespace: Object) -> str:
         'configmaps/notes (finalizers example.com/hold)'
     """
     text = remaining_conditions(namespace)[:MOST_TEXT]
-    left = dict.fromkeys(_LEFT.findall(text))
+    left = dict.fromkeys(_LEFT.findall(text) or [("pods", "")])
     named = [line for plural, group in left for line in _objects(kube, namespace, plural, group)]
     more = f", and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
     return ", ".join(named[:MOST_NAMED]) + more
@@ -43,9 +43,10 @@ def held_namespaces(kube: Kube) -> list[str]:
     """Name the namespaces that are being deleted and hold something; none for who may not list them."""
     namespaces = allowed(lambda: kube.within("").get_all("Namespace")) or []
     return [
-        f"namespace {item['metadata']['name']} waits until these are gone: {holders(kube, item) or text}"
+        f"namespace {item['metadata']['name']} waits until these are gone: {left}"
         for item in namespaces
-        if item["metadata"].get("deletionTimestamp") and (text := remaining_conditions(item))
+        if item["metadata"].get("deletionTimestamp")
+        and (left := holders(kube, item) or remaining_conditions(item))
     ]
 
 

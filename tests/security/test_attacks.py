@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from soak.attacks import ATTACKS, pod, shell
+from soak.attacks import ATTACKS, FINALIZER, pod, shell
 from soak.neighbour import Neighbour
 from soak.streams import FLOODS, flood
 
@@ -70,6 +70,10 @@ def attack(cluster, kube, neighbour, names, *, starts):
         assert cluster.process("localkube.kubelet") == kubelet
         assert kubelet.memory_info().rss - before < MOST_BYTES
     finally:
+        for kind in ("Pod", "PersistentVolumeClaim", "Job"):
+            for item in ada.get_all(kind):
+                if FINALIZER in item["metadata"].get("finalizers", ()):
+                    ada.patch(kind, item["metadata"]["name"], {"metadata": {"finalizers": None}})
         cluster.kubectl(
             "-n", "ada", "delete", "job,pvc,configmap,secret,service", "-l", "soak=attack", "--wait=false"
         )

@@ -39,8 +39,9 @@ def test_objects_that_hold_a_namespace_are_named_with_their_finalizers():
     )
 
 
-def test_a_namespace_that_holds_nothing_names_nothing():
-    assert holders(FakeKube(), {"metadata": {"name": "attendee-ada"}, "status": {}}) == ""
+def test_a_namespace_whose_conditions_say_nothing_yet_names_its_pods():
+    assert holders(FakeKube(), {"metadata": {"name": "attendee-ada"}}) == "pods/slow (946080000 s to end)"
+    assert holders(FakeKube(), {"metadata": {"name": "attendee-bob"}, "status": {}}) == ""
 
 
 class FakeCluster(FakeKube):

@@ -11,6 +11,7 @@ from kitlib.k8s.manifests import Object
 
 MEGABYTE = 10**6
 LABELS = {"soak": "attack"}
+FINALIZER = "example.com/hold"
 SLEEP = "; sleep 600"
 THREADS = """
 import threading, time
@@ -426,6 +427,18 @@ def years_of_grace() -> list[Object]:
     ]
 
 
+def finalizers() -> list[Object]:
+    """What nobody finalizes: it stays when it is deleted, and its namespace with it."""
+    body = {"containers": [shell("sleep 600")], "restartPolicy": "Never"}
+    job = {"template": {"metadata": {"labels": LABELS}, "spec": body}, "completions": 5, "parallelism": 5}
+    held = [
+        *(pod(f"held-{number}", shell("true"), restartPolicy="Never") for number in range(20)),
+        *(_claim(f"held-{number}") for number in range(20)),
+        _object("batch/v1", "Job", "held", {"spec": job}),
+    ]
+    return [item | {"metadata": item["metadata"] | {"finalizers": [FINALIZER]}} for item in held]
+
+
 ATTACKS: dict[str, Callable[[], list[Object]]] = {
     attack.__name__: attack
     for attack in (
@@ -451,5 +464,6 @@ ATTACKS: dict[str, Callable[[], list[Object]]] = {
         probe_output,
         long_texts,
         years_of_grace,
+        finalizers,
     )
 }

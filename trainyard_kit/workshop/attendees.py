@@ -202,10 +202,12 @@ def _wait_gone(kube: Kube, name: str) -> None:
         """Describe what is left; its objects are listed once for each text."""
         (item,) = snapshot_now["Namespace"].values()
         text = remaining_conditions(item)
-        if text and text not in known:
+        if not text:  # pods go first
+            left = holders(kube, item)
+            return f"Kubernetes deletes what is in it{': ' * bool(left)}{left}"
+        if text not in known:
             known[text] = holders(kube, item)
-        left = known.get(text)
-        return f"{text}: {left}" if left else text or "Kubernetes deletes what is in it"
+        return f"{text}: {known[text]}" if known[text] else text
 
     wait(
         watch_objects(kube, WatchSpec("Namespace", fields=f"metadata.name={namespace}")),

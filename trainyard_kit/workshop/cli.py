@@ -9,6 +9,7 @@ import click
 
 from kitlib.clusters import connect
 from kitlib.errors import BadInput
+from kitlib.k8s.terminating import held_namespaces
 from trainyard_kit import workshop as verbs
 from trainyard_kit.cli.current import default_cluster
 from trainyard_kit.cli.options import (
@@ -81,8 +82,11 @@ def add(name: str, **options: object) -> None:
 def status(cluster: str, output: str | None) -> None:
     """Show the notebook and cell of each attendee, and pods that fail and why."""
     show(output, verbs.status(cluster=cluster))
-    for line in connect(cluster).overload():
+    on = connect(cluster)
+    for line in on.overload():
         click.echo(f"short of {line}", err=True)
+    for line in held_namespaces(on.kube):
+        click.echo(line, err=True)
 
 
 @workshop.command()
