@@ -155,7 +155,9 @@ def _quotas(cluster: Cluster) -> Iterator[Row]:
             f"{name} {_shown(name, left)} of {_shown(name, most)}" for name, (most, left) in parts.items()
         )
         if full:
-            fix = "delete what has ended: trainyard run list; or ask for a larger quota"
+            fix = "ask the administrator for a larger quota"
+            if any(str(hard[name]) != "0" for name in full):
+                fix = f"delete what has ended: trainyard run list; or {fix}"
             yield title, FAILED, f"no room for {', '.join(full)}", fix
         elif demanded:
             arguments = " and ".join(ARGUMENTS[name] for name in demanded)

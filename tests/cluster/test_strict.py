@@ -275,6 +275,17 @@ def test_the_command_shows_the_same_table(strict):
     assert (done.exit_code, "allow-training.yaml" in done.output) == (1, True), done.output
 
 
+def test_the_command_line_needs_rights_in_one_namespace_alone(strict, monkeypatch):
+    namespace = strict("restricted", "quota")
+    monkeypatch.setenv("KUBECONFIG", str(namespace.cluster._source))
+    name = f"team-{namespace.name}"
+    for words in ("create --provider existing", "status", "delete"):
+        command, *options = words.split()
+        done = CliRunner().invoke(main, ["cluster", command, name, *options])
+        assert done.exit_code == 0, done.output
+        assert command == "delete" or namespace.name in done.output
+
+
 def test_a_policy_that_denies_all_is_named_before_the_ranks_wait(strict, caplog):
     cluster = strict("default-deny").cluster
     run = kit.launch(meet, cluster=cluster, nodes=2)

@@ -20,6 +20,7 @@ from kitlib.clusters.local import not_found
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound
 from kitlib.k8s import terminating
+from kitlib.k8s.client import allowed
 from trainyard_kit.cli.advice import PROGRAM, for_terminal
 from trainyard_kit.cli.course import course
 from trainyard_kit.cli.current import read_current, write_current
@@ -119,8 +120,10 @@ def create(
     created = clusters.create_cluster(
         provider, name=name, nodes=nodes, cpus=cpus, memory=memory, gpus=gpus, recreate=recreate, **options
     )
-    click.echo(created.nodes())
-    next_step(f"trainyard launch trainers/digits_ddp.py --nodes {nodes} -c {name}")
+    table = allowed(created.nodes)  # with rights in one namespace alone nobody lists them
+    click.echo(created if table is None else table)
+    count = min(nodes, len(table)) if table else nodes
+    next_step(f"trainyard launch trainers/digits_ddp.py --nodes {count} -c {name}")
     click.echo("For kubectl, k9s and Lens:", err=True)
     click.echo(f"export KUBECONFIG=$(trainyard cluster kubeconfig --path {name})", err=True)
 
@@ -154,7 +157,8 @@ def status(name: str) -> None:
         click.echo(f"the machine is overloaded: {line}")
     for line in terminating.held_namespaces(existing.kube):
         click.echo(line)
-    click.echo(existing.nodes())
+    if (table := allowed(existing.nodes)) is not None:
+        click.echo(table)
     click.echo(existing.runs())
 
 
