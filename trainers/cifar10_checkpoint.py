@@ -18,6 +18,7 @@ Stop it at any time and start it again with the same flags. The JSON lines on st
 """
 
 import argparse
+import importlib.util
 import io
 import json
 import os
@@ -28,7 +29,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -245,10 +246,10 @@ def gpu_usage(device: torch.device) -> dict[str, float]:
         return {}
     free, total = torch.cuda.mem_get_info(device)
     used: dict[str, float] = {"gpu_memory_bytes": total - free}
-    try:
-        return used | {"gpu_percent": torch.cuda.utilization(device)}
-    except (ModuleNotFoundError, RuntimeError):  # torch queries NVML by pynvml; not every driver reports it
-        return used
+    with suppress(RuntimeError):  # not every driver reports it
+        if importlib.util.find_spec("pynvml") is not None:  # torch needs it to query NVML
+            used["gpu_percent"] = torch.cuda.utilization(device)
+    return used
 
 
 def train_epoch(
@@ -383,13 +384,11 @@ def find_checkpoint(folder: Path) -> tuple[bytes, list[str]]:
     """Return the newest complete checkpoint, or nothing, and the names of the incomplete ones."""
     broken: list[str] = []
     for path in sorted(folder.glob("epoch-*.pt"), reverse=True):
-        try:
+        with suppress(OSError, zipfile.BadZipFile):
             content = path.read_bytes()
             with zipfile.ZipFile(io.BytesIO(content)) as archive:  # the format of torch.save, with checksums
                 if archive.testzip() is None:
                     return content, broken
-        except (OSError, zipfile.BadZipFile):
-            pass
         broken.append(path.name)
         path.rename(path.with_name(f"broken-{path.name}"))  # it must not count as one of the newest
     return b"", broken

@@ -21,6 +21,7 @@ Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``wo
 
 import argparse
 import gc
+import importlib.util
 import json
 import os
 import pickle
@@ -29,7 +30,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -250,10 +251,10 @@ def gpu_usage(device: torch.device) -> dict[str, float]:
         return {}
     free, total = torch.cuda.mem_get_info(device)
     used: dict[str, float] = {"gpu_memory_bytes": total - free}
-    try:
-        return used | {"gpu_percent": torch.cuda.utilization(device)}
-    except (ModuleNotFoundError, RuntimeError):  # torch queries NVML by pynvml; not every driver reports it
-        return used
+    with suppress(RuntimeError):  # not every driver reports it
+        if importlib.util.find_spec("pynvml") is not None:  # torch needs it to query NVML
+            used["gpu_percent"] = torch.cuda.utilization(device)
+    return used
 
 
 def train_epoch(

@@ -273,9 +273,11 @@ class ElasticRendezvous:
 
             keeper, store = create_backend(parameters)
         else:
-            from torch.distributed.elastic.rendezvous import etcd_rendezvous_backend as etcd
+            from torch.distributed.elastic.rendezvous.etcd_rendezvous_backend import (
+                create_backend as create_etcd,
+            )
 
-            keeper, store = etcd.create_backend(parameters)
+            keeper, store = create_etcd(parameters)
         store.set_timeout(timedelta(seconds=settings.timeout("read_timeout")))
         self._handler, self._store = create_handler(store, keeper, parameters), store
 

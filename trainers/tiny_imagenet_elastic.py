@@ -23,13 +23,14 @@ Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``wo
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import socket
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -201,10 +202,10 @@ def gpu_usage(device: torch.device) -> dict[str, float]:
         return {}
     free, total = torch.cuda.mem_get_info(device)
     used: dict[str, float] = {"gpu_memory_bytes": total - free}
-    try:
-        return used | {"gpu_percent": torch.cuda.utilization(device)}
-    except (ModuleNotFoundError, RuntimeError):  # torch queries NVML by pynvml; not every driver reports it
-        return used
+    with suppress(RuntimeError):  # not every driver reports it
+        if importlib.util.find_spec("pynvml") is not None:  # torch needs it to query NVML
+            used["gpu_percent"] = torch.cuda.utilization(device)
+    return used
 
 
 def take_step(
