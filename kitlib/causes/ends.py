@@ -61,7 +61,7 @@ class RankEnd:
         rank: Its rank, or the replica of a parameter server.
         pod: Its pod, as it was last; None of a run on this machine.
         time: When it ended, RFC 3339, by the API server's clock.
-        code: Its exit code; None where nobody saw it.
+        code: Its exit code; None where it was not observed.
         signal: The signal that ended it, such as ``SIGKILL``.
         error: The exception, or the last line; of several lines.
         text: Its traceback, or its last lines.

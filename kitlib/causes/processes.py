@@ -63,7 +63,7 @@ class RankState:
         cpu: Cores that it uses.
         helpers: The states of its own processes, as of a data loader, by their ids.
         waits: The function of the kernel in which its main thread sleeps.
-        stack: Of its main thread; empty where nobody could read it.
+        stack: Of its main thread; empty where it was not readable.
         groups: Its process groups, by their names in torch.
         collectives: Its last ones, the oldest first, as torch's flight recorder has them.
         time: When it answered, in seconds by its node's clock; 0 where it did not.

@@ -441,7 +441,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         return self._switched("start", node)
 
     def isolate(self, node: str) -> Table:
-        """Isolate a node from the network: its processes run on, and nobody reaches it. Return the nodes."""
+        """Isolate a node from the network: its processes run on, and it is unreachable. Return the nodes."""
         return self._switched("isolate", node)
 
     def reconnect(self, node: str) -> Table:

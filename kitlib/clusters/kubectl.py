@@ -75,7 +75,7 @@ def forward_port(kubectl: Sequence[str], target: str, port: int, *, kubeconfig: 
                 what = (line + process.stdout.read()).strip() or "it ended at once"
                 fix = f"kubectl get {target} shows whether it is there and ready"
                 raise CommandFailed(what, about=f"kubectl {' '.join(words)}", fix=fix)
-            # It writes a line for each connection, and stops where nobody reads them.
+            # It writes a line for each connection, and stops where they are not read.
             reader = threading.Thread(target=deque, args=(process.stdout, 0), name="port-forward")
             reader.start()
             try:

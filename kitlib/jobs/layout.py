@@ -76,7 +76,7 @@ class Layout:
 
     @property
     def guessed(self) -> tuple[Path, ...]:
-        """The folders above the trainer that nobody named: Python does not look there for it at home."""
+        """The folders above the trainer that were not named: Python does not search them on this machine."""
         if self.is_root_named or self.module:
             return ()
         named = {Path(entry).resolve() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}

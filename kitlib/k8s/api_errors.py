@@ -49,7 +49,7 @@ _CONNECTIONS = {
     ),
     "timed out": (
         "its API server does not answer",
-        "join its network: a private one lets nobody in from outside",
+        "join its network: a private one accepts no connection from outside",
     ),
 }
 

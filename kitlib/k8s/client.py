@@ -403,7 +403,7 @@ class Kube:
                 )
             if response.status in (401, 403) and (words := self._plugin_failure(response.status)):
                 raise Rejected(
-                    f"nobody is signed in: {words}",
+                    f"no user is signed in: {words}",
                     about=f'{self._source}, for cluster "{self.cluster}"',
                     fix="do what it says, or sign in again; kit.credentials() says which are used",
                     status=401,

@@ -71,7 +71,7 @@ def split(image: str) -> tuple[str, str, str]:
 
 
 def _token(challenge: str) -> str:
-    """Get the token of nobody, for which a registry's answer names a server."""
+    """Get an anonymous token, from the server that a registry's answer names."""
     fields = parse_keqv_list(parse_http_list(challenge.partition(" ")[2]))
     realm = fields.pop("realm")
     if not realm.startswith("https://"):

@@ -147,8 +147,7 @@ def failure(item: Object, workers: Iterable[Object] = ()) -> str | None:
     """Read its message of failure; None while it has not failed.
 
     Plain pods: a lost worker does not fail the run while others train. One on an unreachable node may still
-    be
-    training: while nobody else has failed, the run goes on.
+    be training: while no other pod has failed, the run continues.
     """
     if item.get("kind") == POD_TEMPLATE:
         workers = list(workers)

@@ -1,4 +1,4 @@
-"""Requests and limits that nobody has chosen, made to fit the LimitRanges of a namespace. Pure."""
+"""Requests and limits that no user has chosen, made to fit the LimitRanges of a namespace. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any

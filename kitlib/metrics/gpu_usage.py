@@ -34,7 +34,7 @@ class GpuUse:
 
 @dataclass(frozen=True)
 class GpuSample:
-    """One GPU as a container's or, with an empty ``pod``, as nobody's."""
+    """One GPU as a container has it; with an empty ``pod``, no container has it."""
 
     uuid: str
     namespace: str

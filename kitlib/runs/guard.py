@@ -1,6 +1,6 @@
 """Run a command while another process lives, and end with it: ``python guard.py PID FOLDER COMMAND …``.
 
-A notebook's kernel may be killed, and torchrun's ranks have sessions of their own, so nobody else would
+A notebook's kernel may be killed, and torchrun's ranks have sessions of their own, so nothing else would
 end them. All processes that the command leaves behind are killed; then its folder is removed. It imports the
 standard library alone.
 """

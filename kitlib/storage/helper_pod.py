@@ -171,7 +171,7 @@ class HelperPod(AbstractContextManager["HelperPod"]):
                 yield process.stdin, process.stdout
             except BrokenPipeError as error:  # it hung up; its own words say why
                 broken = error
-            except tarfile.TarError as error:  # nobody reads on: it would wait for that
+            except tarfile.TarError as error:  # its output is read no further: it would wait for that
                 broken = error
                 process.kill()
             except KeyboardInterrupt as error:

@@ -203,7 +203,7 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
     def bound(snapshot: Snapshot) -> bool:
         reasons = {event.get("reason") for event in snapshot.get("Event", {}).values()}
         phases = {(claim.get("status") or {}).get("phase") for claim in snapshot[CLAIM].values()}
-        # Without Events nobody says whether it waits for a provisioner or for its first pod.
+        # Without Events it is unknown whether it waits for a provisioner or for its first pod.
         return (
             "Bound" in phases
             or "WaitForFirstConsumer" in reasons

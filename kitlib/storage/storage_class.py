@@ -1,7 +1,7 @@
 """StorageClasses: on how many nodes at once their volumes can be mounted, by provisioner or by name.
 
 Who has rights in one namespace alone may not read classes: then the name decides, which clouds and
-distributions give. A class that nobody knows is taken to do what is asked of it.
+distributions give. An unknown class is assumed to support what is requested.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """A cluster as it is used: CPU, memory and GPUs of every node over time, and its pods.
 
 One thread watches nodes and pods and reads the kubelets' counters; another draws. How busy GPUs are, it asks
-(`gpu_reader`); where nobody knows, trainers may report it. The figures are in `kitlib.metrics.node_usage`,
+(`gpu_reader`); where neither has it, trainers may report it. The figures are in `kitlib.metrics.node_usage`,
 the static plot in `plots`.
 """
 
@@ -109,7 +109,7 @@ class ClusterWatch(ObjectWatch):
         try:
             return figures(self.kube.get_all("NodeMetrics"))
         except Rejected:
-            self.source = "nobody: there is no metrics-server"
+            self.source = "none: metrics-server is not installed"
             return {}
 
     def _read_kubelet(self, name: str, now: float) -> tuple[float | None, float] | None:

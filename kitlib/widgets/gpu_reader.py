@@ -13,7 +13,7 @@ from kitlib.k8s.client import Kube
 from kitlib.metrics.gpu_usage import GpuSample, read_gpus
 
 MOST_NODES = 16  # a request each
-REST_SECONDS = 10.0  # after nobody knew
+REST_SECONDS = 10.0  # after no source had figures
 READ_SECONDS = 5.0
 PORT = 9400
 # The chart's, GKE's, and the GPU operator's.
@@ -28,7 +28,7 @@ class GpuReader:
     """Reads the GPUs of a cluster's nodes.
 
     Attributes:
-        source: Who answered last; empty if nobody did.
+        source: Who answered last; empty if none did.
     """
 
     def __init__(self, kube: Kube) -> None:

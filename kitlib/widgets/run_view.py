@@ -34,7 +34,7 @@ from kitlib.widgets.watch import Watch
 if TYPE_CHECKING:
     from kitlib.widgets.widget import LiveView
 
-LINES_SECONDS = 1.0  # the log is most of what is sent, and nobody reads it faster
+LINES_SECONDS = 1.0  # the log is most of what is sent, and no reader is faster
 EVENTS_SECONDS = 3.0
 GPU_SECONDS = 1.0
 MOST_EVENTS = 6

@@ -251,7 +251,7 @@ def of_worker(job: dict[str, Any], index: int) -> dict[str, Any]:
 
 
 def has_own_etcd(job: dict[str, Any]) -> bool:
-    """Return whether the job's etcd is made for it: it names none, or a Service that nobody has made."""
+    """Return whether the job's etcd is made for it: it names none, or a Service that does not exist."""
     endpoint = job["spec"].get("rdzvEndpoint") or ""
     if not endpoint or "." in endpoint:
         return not endpoint

@@ -211,7 +211,7 @@ def _shape(sizes: Sequence[Sequence[int]]) -> str:
 
 
 def _elsewhere(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
-    """Find ranks that are at another place than most, by their stacks; or a send that nobody receives."""
+    """Find ranks that are at another place than most, by their stacks; or a send without a receiver."""
     by_place: dict[str, list[RankState]] = {}
     for state in ranks:
         by_place.setdefault(state.place, []).append(state)

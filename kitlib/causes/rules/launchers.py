@@ -1,6 +1,6 @@
-"""Causes that lie in how torchrun was called: more nodes than pods, one node rank twice, nobody's address.
+"""Causes that lie in how torchrun was called: more nodes than pods, one node rank twice, no pod's address.
 
-Its ranks do not exist yet, so nobody writes anything. All of it is in the pods' commands and environment.
+Its ranks do not exist yet, so nothing is logged. All of it is in the pods' commands and environment.
 """
 
 import ipaddress

@@ -1,4 +1,4 @@
-"""Causes in the network between pods: a NetworkPolicy that lets nothing through, a name that nobody resolves.
+"""Causes in the network between pods: a NetworkPolicy that blocks all, a name that does not resolve.
 
 A connection that is dropped is silent, so policies are evaluated as the network plugin does. Ports and
 address ranges are not: a rule with either is taken as one that lets the run's connections through.

@@ -1,4 +1,4 @@
-"""Causes for which nothing happens and nobody reports it: suspended, gated, no scheduler, an init container
+"""Causes for which nothing happens and nothing is reported: suspended, gated, no scheduler, an init container
 that does not end, a pull, a node or an operator that does not act, a finalizer.
 
 They are judged by the time that has passed; what the API reports in words is in ``reported``.
