@@ -55,8 +55,11 @@ class Resolution:
         """Open a path from an open directory, as a handle (O_PATH).
 
         Raises:
-            OSError: EXDEV, it leads out; ELOOP, a link where none may be; EACCES, it is hidden.
+            OSError: EXDEV, it leads out; ELOOP, a link where none may be; EACCES, it is hidden; EINVAL, it
+                has a NUL.
         """
+        if "\0" in path:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
         if not self.hidden and not self.make:
             try:
                 return syscalls.openat2(root, path.strip("/") or ".", O_PATH | os.O_CLOEXEC, self._flags())

@@ -3,7 +3,7 @@
 import pytest
 
 from localkube.kubelet.volumes.projected import VolumeFile
-from localkube.kubelet.volumes.volume_manager import VolumeManager
+from localkube.kubelet.volumes.volume_manager import VolumeError, VolumeManager
 from localkube.kubelet.volumes.volume_shares import DISK, MEMORY, ShareError, VolumeShares, size_of
 
 MIB = 1 << 20
@@ -70,3 +70,10 @@ async def test_an_object_is_read_once_for_all_volumes_of_a_pod_however_long_that
     manager = VolumeManager(lambda node: None, pods=tmp_path, objects=Objects())
     assert len(await manager.prepare(pod)) == 9
     assert len(reads) <= 4  # those that begin together
+
+
+async def test_a_projection_whose_kind_the_api_server_has_dropped_is_refused_in_words(tmp_path):
+    volumes = [{"name": "v", "projected": {"sources": [{}]}}]
+    pod = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"volumes": volumes}}
+    with pytest.raises(VolumeError, match="kind unknown are not available"):
+        await VolumeManager(lambda node: None, pods=tmp_path).prepare(pod)

@@ -147,3 +147,10 @@ def test_a_hidden_directory_is_known_by_what_it_is_and_not_by_its_name(volume, t
         with pytest.raises(PermissionError, match="belongs to the local cluster itself"):
             resolve(tmp_path, path, Resolution(hidden=hidden, make=maker()))
     assert not (tmp_path / "renamed/data/made").exists()
+
+
+@pytest.mark.parametrize("rules", [BENEATH, Resolution(hidden=frozenset({(0, 0)}))])
+def test_a_path_is_refused_for_its_nul_and_not_cut_there(volume, rules):
+    with pytest.raises(OSError, match="Invalid argument") as caught:
+        resolve(volume, "data\0/../..", rules)
+    assert caught.value.errno == errno.EINVAL
