@@ -25,11 +25,22 @@ NAMES = {
     "NUL": "own\0",
     "long": "x" * 300,
 }
-REFUSALS = ("invalid resource name", "Unable to retrieve some image pull secrets")
+# Of paths of the API; of a claim that names a volume, or a source, of no namespace; of what needs a driver.
+REFUSALS = (
+    "invalid resource name",
+    "Unable to retrieve some image pull secrets",
+    "is not bound yet",
+    "not available in a local cluster",
+)
 
 
 def volume(**source):
     return {"volumes": [{"name": "v", **source}]}
+
+
+def ephemeral(**fields):
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}} | fields
+    return volume(ephemeral={"volumeClaimTemplate": {"spec": spec}})
 
 
 def projected(**source):
@@ -66,6 +77,24 @@ PLACES = {
     "device claim": (
         "resourceclaims",
         lambda name: {"resourceClaims": [{"name": "c", "resourceClaimName": name}]},
+    ),
+    "device claim template": (
+        "resourceclaimtemplates",
+        lambda name: {"resourceClaims": [{"name": "c", "resourceClaimTemplateName": name}]},
+    ),
+    "ephemeral class": ("storageclasses", lambda name: ephemeral(storageClassName=name)),
+    "ephemeral volume": ("persistentvolumes", lambda name: ephemeral(volumeName=name)),
+    "ephemeral source": (
+        "persistentvolumeclaims",
+        lambda name: ephemeral(dataSource={"kind": "PersistentVolumeClaim", "name": name}),
+    ),
+    "driver's secret": (
+        "secrets",
+        lambda name: volume(csi={"driver": "a.example.com", "nodePublishSecretRef": {"name": name}}),
+    ),
+    "trust bundle": (
+        "clustertrustbundles",
+        lambda name: projected(clusterTrustBundle={"name": name, "path": "bundle"}),
     ),
     "token's path": ("secrets", lambda name: projected(serviceAccountToken={"path": name})),
     "secret's path": (
