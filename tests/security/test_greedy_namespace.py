@@ -1,18 +1,14 @@
 """On a real cluster: one namespace floods whatever all share, and another one's pod waits for nothing."""
 
-import asyncio
-import contextlib
 import json
-import ssl
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from ..node.clusters import pod, python
 
 pytestmark = pytest.mark.namespaces
-PATIENCE, STREAMS = 1.0, 600
+PATIENCE = 1.0
 # Thousands of datagrams through eight ports of a Service, connections through it and to nobody, questions to
 # both name servers, each from a process of its own.
 GREEDY = """
@@ -170,34 +166,3 @@ def test_a_pod_cannot_open_connections_without_end(cluster, pods, address, attem
     container = python(OPEN)
     container["command"] += arguments
     assert 0 < int(pods.output(pod(main=container))) < most
-
-
-async def follow_logs(cluster, *, times, meanwhile):
-    """Follow a pod's log many times at once; return the statuses, and what ``meanwhile`` returned."""
-    of = cluster.core.api_client.configuration
-    tls = ssl.create_default_context(cafile=of.ssl_ca_cert)
-    tls.load_cert_chain(of.cert_file, of.key_file)
-    url = f"{of.host}/api/v1/namespaces/ada/pods/busy/log?follow=true"
-    async with (
-        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=tls)) as session,
-        contextlib.AsyncExitStack() as followed,
-    ):
-        requests = (followed.enter_async_context(session.get(url)) for _ in range(times))
-        statuses = [response.status for response in await asyncio.gather(*requests)]
-        return statuses, await asyncio.to_thread(meanwhile)
-
-
-@pytest.mark.slow
-def test_a_namespace_that_follows_logs_without_end_leaves_streams_to_others(cluster, pods, ada):
-    ada(pod("echo busy; while :; do sleep 1; done", name="busy"))
-    cluster.kubectl("-n", "ada", "wait", "pod/busy", "--for=condition=Ready", "--timeout=60s")
-    name = pods.running(pod("while :; do sleep 1; done"))["metadata"]["name"]
-    statuses, said = asyncio.run(
-        follow_logs(
-            cluster,
-            times=STREAMS,
-            meanwhile=lambda: cluster.kubectl("exec", name, "--", "echo", "hello"),
-        )
-    )
-    assert 200 in statuses and 429 in statuses
-    assert said == "hello\n"
