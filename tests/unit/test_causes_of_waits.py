@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from kitlib.causes import Facts, causes
-from kitlib.causes.rules import network, nodes, waiting
+from kitlib.causes.rules import network, nodes, reported, waiting
 from kitlib.display.tracebacks import Line
 
 from . import objects
@@ -112,3 +112,15 @@ def test_a_job_past_its_deadline_that_its_operator_forgot_is_named():
     item = main("PyTorchJob", spec=spec, status={"startTime": objects.SINCE})
     (cause,) = found(waiting.RULES, item=item, pods=[pod()])
     assert "past its activeDeadlineSeconds of 60" in cause.what
+
+
+def test_a_job_that_its_operator_has_given_up_names_the_limit_and_not_the_pods_that_it_deleted():
+    failed = objects.condition("Failed", message="it has reached the specified backoff limit")
+    failed |= {"lastTransitionTime": objects.SINCE}
+    item = main("PyTorchJob", status={"conditions": [failed]})
+    item["spec"] = {"runPolicy": {"backoffLimit": 2}, "pytorchReplicaSpecs": {"Master": {}}}
+    killing = {"reason": "Killing", "message": "Stopping container x", "type": "Normal", "metadata": {}}
+    killing |= {"involvedObject": {"kind": "Pod", "name": "digits-worker-0"}, "lastTimestamp": objects.SINCE}
+    (cause,) = found([waiting.gave_up, reported.reported], item=item, events=[killing], phase="Failed")
+    assert (cause.kind, "backoffLimit of 2" in cause.what) == ("BackoffLimit", True)
+    assert "was deleted while it ran" in cause.ruled_out[0]

@@ -16,9 +16,11 @@ from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause
 from kitlib.causes.facts import Facts
 from kitlib.causes.rules.claims import has_volumes
 from kitlib.causes.signals import LONGEST_MATCHED, Signal, signals
-from kitlib.k8s import pods
+from kitlib.display.tables import parse_time
+from kitlib.k8s import job_kinds, pods
 from kitlib.k8s.manifests import Object
 
+FAILED = ("FailureTarget", "Failed")  # conditions of a job that its controller has given up
 LONGEST = 400  # characters of a message; the evidence has all of it
 # Warnings that say no more than that something failed, or nothing about a failure.
 VAGUE = (
@@ -101,10 +103,22 @@ def _cause(facts: Facts, *group: tuple[Signal, Pattern, re.Match[str]]) -> Cause
         what=" ".join(pattern.what.format_map(filled).split()).rstrip(" :"),
         fix=" ".join(pattern.fix.format_map(filled).split()),
         evidence=tuple({entry[0].reason: entry[0].evidence for entry in group}.values()),
-        certainty=LIKELY if pattern.likely else CERTAIN,
+        certainty=CONSEQUENCE
+        if _by_controller(facts, signal, pattern)
+        else LIKELY
+        if pattern.likely
+        else CERTAIN,
         time=signal.at,
         rank=pods.replica_id(signal.pod) if signal.pod else None,
     )
+
+
+def _by_controller(facts: Facts, signal: Signal, pattern: Pattern) -> bool:
+    """Tell whether a pod was deleted by its job's controller, which had given the job up."""
+    failed = [job_kinds.conditions(item).get(kind) for item in facts.creators for kind in FAILED]
+    times = [condition.get("lastTransitionTime") for condition in failed if condition]
+    gave_up, when = parse_time(min(filter(None, times), default=None)), parse_time(signal.at or None)
+    return pattern.kind == "PodDeleted" and gave_up is not None and when is not None and when >= gave_up
 
 
 def _merged(causes: Iterable[Cause]) -> Iterator[Cause]:

@@ -215,18 +215,29 @@ def gave_up(facts: Facts) -> Iterator[Cause]:
     message = None if main is None else job_kinds.failure(main, facts.pods)
     if main is None or message is None or main["kind"] == job_kinds.POD_TEMPLATE:
         return
-    deadline = "deadline" in message.lower() or "active longer" in message
+    text, limits = message.lower(), main["spec"].get("runPolicy") or main["spec"]
+    kind, certainty = "JobFailed", CONSEQUENCE
+    what, fix = f"has failed: {message}", "run.logs(); kubectl describe"
+    if "deadline" in text or "active longer" in text:
+        kind, certainty = "JobDeadline", CERTAIN
+        what = "was ended: it ran longer than its activeDeadlineSeconds"
+        fix = "raise activeDeadlineSeconds of the job, or train for fewer epochs"
+    elif "backoff limit" in text:
+        count = limits.get("backoffLimit", 6)
+        kind, what = (
+            "BackoffLimit",
+            f"was ended: its pods failed more often than its backoffLimit of {count} allows",
+        )
+        fix = "run.logs() of the rank that failed; or raise backoffLimit, which restarts it more often"
+        if main["kind"] != "Job" and not any(pods.phase(pod) == "Failed" for pod in facts.pods):
+            certainty = CERTAIN  # the operator has deleted the pods that would say more
     yield Cause(
-        kind="JobDeadline" if deadline else "JobFailed",
+        kind=kind,
         who=f"{main['kind']} {main['metadata']['name']}",
-        what="was ended: it ran longer than its activeDeadlineSeconds"
-        if deadline
-        else f"has failed: {message}",
-        fix="raise activeDeadlineSeconds of the job, or train for fewer epochs"
-        if deadline
-        else "run.logs(); kubectl describe",
+        what=what,
+        fix=fix,
         evidence=(message,),
-        certainty=CERTAIN if deadline else CONSEQUENCE,
+        certainty=certainty,
     )
 
 
