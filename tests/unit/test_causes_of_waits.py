@@ -115,8 +115,8 @@ def test_a_job_past_its_deadline_that_its_operator_forgot_is_named():
 
 
 def test_a_job_that_its_operator_has_given_up_names_the_limit_and_not_the_pods_that_it_deleted():
-    failed = objects.condition("Failed", message="it has reached the specified backoff limit")
-    failed |= {"lastTransitionTime": objects.SINCE}
+    limit = "it has reached the specified backoff limit"
+    failed = objects.condition("Failed", message=limit, lastTransitionTime=objects.SINCE)
     item = main("PyTorchJob", status={"conditions": [failed]})
     item["spec"] = {"runPolicy": {"backoffLimit": 2}, "pytorchReplicaSpecs": {"Master": {}}}
     killing = {"reason": "Killing", "message": "Stopping container x", "type": "Normal", "metadata": {}}
