@@ -50,12 +50,6 @@ def test_a_suspended_pytorch_job_says_how_it_is_resumed(operator, write_trainer)
     run.delete()
 
 
-def test_what_no_node_can_take_is_named_for_a_pytorch_job(operator, write_trainer):
-    run = kit.launch(sleeping(write_trainer, cpu=40), cluster=operator)
-    assert "not enough cpu free" in cause_of(run, "NoRoom").what
-    run.delete()
-
-
 def test_an_operator_that_does_not_run_is_named(operator, write_trainer):
     deployment = "-n kubeflow deployment/training-operator"
     operator.kubectl(f"scale --replicas=0 {deployment}")

