@@ -148,7 +148,8 @@ def estimate(
 
     Args:
         model: How many parameters it has; or its shape, which adds attention and activations: ``layers``,
-            ``width``, ``heads``, ``context``, ``vocabulary``; ``recompute=1`` is activation checkpointing.
+            ``width``, ``heads``, ``context``, ``vocabulary``; ``recompute=1`` is activation checkpointing,
+            and ``dropout=0`` a model without dropout.
         ranks: Devices.
         link: Gbit/s of a rank to its peers, in one direction; by default its device's own.
         device: One of `DEVICES`, or a `Device`.
@@ -205,8 +206,9 @@ def state_bytes(parameters: float, *, ranks: int, sharded: int, precision: int) 
 
 def activation_bytes(shape: Mapping[str, float], *, tokens: float, precision: int) -> float:
     """Count a rank's bytes of activations; of fp32 as twice those of 16 bits."""
-    width = shape["width"]
-    layer = 2 * width if shape.get("recompute") else 34 * width + 5 * shape["heads"] * shape["context"]
+    width, scores = shape["width"], shape["heads"] * shape["context"]
+    linear, square = (34, 5) if shape.get("dropout", 1) else (32, 2)  # without masks, and what they leave
+    layer = 2 * width if shape.get("recompute") else linear * width + square * scores
     return shape["layers"] * tokens * layer * precision / 2
 
 

@@ -63,6 +63,11 @@ CONFUSION = """
             matrix[label][prediction] += 1
         return matrix
 """
+MEMORY = """
+    def predict(parameters, ranks, split):
+        share = parameters / (ranks if split else 1)
+        return 4 * share, 4 * share, 8 * share
+"""
 PATTERN = r"\[train\].* it (?P<step>\d+)/.* nll (?P<loss>\S+)"
 FLAGS = "--break-system-packages --no-cache-dir --constraint /opt/trainyard/constraints.txt"
 INSTRUCTION = f"RUN python -m pip install {FLAGS} einops==0.8.2"
@@ -74,6 +79,7 @@ SOLUTIONS = {
     "10": OPTIMIZER,
     "12": CONFUSION,
     "14": RESUME,
+    "14-memory": MEMORY,
     "15": EXPOSED,
 }
 # Notebook, what is replaced in the solution, by what, a check that fails then, and words of its advice.
@@ -153,6 +159,10 @@ WRONG = [
     ("14", '"optimizer": moments, ', "", "the moments", "Adam starts from zero"),
     ("14", '"model": weights, ', "", "the weights that four ranks saved", "the weights are others"),
     ("14", "checkpoint.load(", "__import__('torch').load(", "come to its end", "raises AttributeError"),
+    ("14-memory", "8 * share", "4 * share", "one rank", "two moments of 4"),
+    ("14-memory", "(ranks if split else 1)", "ranks", "a copy of all", "nothing of the state"),
+    ("14-memory", "(ranks if split else 1)", "1", "divide all three", "its part alone"),
+    ("14-memory", "return 4 * share, ", "return ", "one rank", "three numbers"),
     ("15", "sends and not computes", "sends", "hides what it covers", "nothing is left"),
     ("15", "communication + computing", "communication", "hides what it covers", "take away"),
     ("15", "return total", "return sum(b - a for a, b in communication) - total", "all of it", "add up"),
@@ -459,4 +469,4 @@ def test_the_arguments_of_a_check_are_named():
 
 def test_each_notebook_has_an_exercise_to_write():
     lessons = sorted((ROOT / "notebooks").glob("[01][0-9]_*.ipynb"))  # the others are appendices
-    assert sorted(exercises.EXERCISES) == [path.name[:2] for path in lessons]
+    assert sorted({key[:2] for key in exercises.EXERCISES}) == [path.name[:2] for path in lessons]

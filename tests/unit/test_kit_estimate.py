@@ -52,6 +52,14 @@ def test_attention_is_the_part_of_the_activations_that_is_published(shape, saved
     assert attention / whole == pytest.approx(saved, abs=0.006)
 
 
+def test_it_predicts_what_notebook_14_measures_within_15_percent():
+    """One process of notebook 14: MB that `trainers/gpt.py` counted, whose layers have no dropout."""
+    shape = {"layers": 4, "width": 128, "heads": 4, "context": 64, "vocabulary": 128, "dropout": 0}
+    predicted = kit.estimate(shape, device="cpu", tokens=32 * 64).memory
+    measured = {"parameters": 3.30, "gradients": 3.30, "optimizer": 6.61, "activations": 78.82}
+    assert {part: size / 1e6 for part, size in predicted.items()} == pytest.approx(measured, rel=0.15)
+
+
 def test_parameters_are_those_that_gpt_3_is_named_by():
     """Brown et al., 2020, table 2.1: 175 billion."""
     assert kit.estimate(GPT3).parameters == pytest.approx(175e9, rel=0.01)

@@ -29,6 +29,7 @@ EXERCISES = {
     "12": "confusion",
     "13": "adoption",
     "14": "resume",
+    "14-memory": "rank_memory",
     "15": "exposed",
     "16": "causes",
 }
