@@ -26,7 +26,10 @@ _FORBIDDEN = re.compile(
 )
 _BOUND = re.compile(r"(maximum|minimum) (cpu|memory|storage) usage per \w+ is ([\w.]*\w)")
 _ARGUMENTS = {"cpu": "cpu", "memory": "memory", "storage": "size"}
-_QUOTA = re.compile(r"exceeded quota: .+?, requested: (?P<requested>.+), used: .+, limited: (?P<limit>.+)")
+_QUOTA = re.compile(
+    r"exceeded quota: [^,]{1,253}, requested: (?P<requested>[^:]{1,2000}), "
+    r"used: [^:]{1,2000}, limited: (?P<limit>.+)"
+)
 _USERS = re.compile(r"run_?as_?user\b.*?(?:range|between|least|>=).*?\b(\d{4,10})\b", re.I | re.S)
 # By a part of the connection's message: what it means, and a fix.
 _CONNECTIONS = {

@@ -18,13 +18,14 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel  # noqa: F401 the TODOs need it, and the next one
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset  # noqa: F401
 
@@ -74,9 +75,8 @@ def describe(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        raise SystemExit(
-            f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        ) from error
+        words = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        raise SystemExit(words) from error
 
 
 def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:
@@ -139,7 +139,16 @@ def make_model(side: int) -> nn.Module:
 # Loop -------------------------------------------------------------------------------------------------------
 
 
-def train_epoch(model, loader, optimizer, schedule, *, epoch: int, every: int, device) -> None:
+def train_epoch(
+    model: nn.Module,
+    loader: DataLoader[Sequence[Tensor]],
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    *,
+    epoch: int,
+    every: int,
+    device: torch.device,
+) -> None:
     """Take one step for each batch."""
     model.train()
     began, seen, total = time.perf_counter(), 0, 0.0
@@ -188,7 +197,15 @@ def evaluate(model: nn.Module, test: TensorDataset, device: torch.device, *, sho
     )
 
 
-def introduce(train, test, *, steps: int, network, device, about: dict[str, Any]) -> None:
+def introduce(
+    train: TensorDataset,
+    test: TensorDataset,
+    *,
+    steps: int,
+    network: nn.Module,
+    device: torch.device,
+    about: dict[str, Any],
+) -> None:
     """Log the configuration."""
     emit(
         "start",

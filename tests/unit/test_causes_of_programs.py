@@ -61,6 +61,11 @@ def test_ranks_that_train_alone_are_named(one, other, found):
     assert kinds(one.split("\n")) == []
 
 
+def test_workers_of_parameter_servers_form_no_group():
+    lines = [Line("", START.format(1))]
+    assert not causes(Facts(logs={"master": lines, "worker-0": lines}), among=RULES)
+
+
 ALONE = {names.RANKS_ALONE: "train.py: nothing in it forms a process group"}
 
 

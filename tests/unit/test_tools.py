@@ -180,7 +180,10 @@ def test_the_page_of_the_public_api_is_what_docstrings_say():
 def succeeded(*runs, causes=()):
     """Return what finds a cluster whose runs have succeeded, of which why names causes."""
     rows, why = [{"run": name, "status": "Succeeded"} for name in runs], SimpleNamespace(causes=causes)
-    return lambda name: SimpleNamespace(runs=lambda: rows, run=lambda run: SimpleNamespace(why=lambda: why))
+    cluster = SimpleNamespace(
+        provider="local", runs=lambda: rows, run=lambda run: SimpleNamespace(why=lambda: why)
+    )
+    return lambda name: cluster
 
 
 def test_a_notebook_fails_whose_run_has_succeeded_and_has_a_cause_all_the_same(executed, tmp_path):

@@ -48,9 +48,9 @@ def never_met(facts: Facts) -> Iterator[Cause]:
 
     Their starts say a world of one; or nothing speaks of a larger one, and the launch has read that the
     program forms no process group, or its command is an `accelerate launch` without a count of machines.
-    That does not end a run: one that has failed has another cause.
+    That does not end a run: one that has failed has another cause. Workers of parameter servers form none.
     """
-    if facts.phase == "Failed":
+    if facts.phase == "Failed" or any(pods.is_replica_id(rank) for rank in facts.logs):
         return
     alone: dict[int | str, Line] = {}
     for rank, lines in facts.logs.items():
