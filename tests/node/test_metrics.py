@@ -114,19 +114,15 @@ def answer_of(cluster, node):
 
 def test_who_installs_another_metrics_server_keeps_it_and_the_kubelet(cluster):
     """As in its published manifest: an APIService without a certificate, which excludes ours."""
-    published = {
-        "apiVersion": "apiregistration.k8s.io/v1",
-        "kind": "APIService",
-        "metadata": {"name": "v1beta1.metrics.k8s.io"},
-        "spec": {
-            "group": "metrics.k8s.io",
-            "version": "v1beta1",
-            "groupPriorityMinimum": 100,
-            "versionPriority": 100,
-            "insecureSkipTLSVerify": True,
-            "service": {"name": "metrics-server", "namespace": "kube-system"},
-        },
+    spec = {
+        "group": "metrics.k8s.io",
+        "version": "v1beta1",
+        "groupPriorityMinimum": 100,
+        "versionPriority": 9,
     }
+    spec |= {"insecureSkipTLSVerify": True, "service": {"name": "metrics-server", "namespace": "kube-system"}}
+    published = {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "spec": spec}
+    published["metadata"] = {"name": "v1beta1.metrics.k8s.io"}
     log, kept = cluster.root / "logs" / "kubelet.log", "apiservices/v1beta1.metrics.k8s.io is somebody else's"
     created = ("wait", "apiservice/v1beta1.metrics.k8s.io", "--for=create", "--timeout=120s")
     cluster.kubectl(*created)
