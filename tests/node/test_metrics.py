@@ -114,12 +114,8 @@ def answer_of(cluster, node):
 
 def test_who_installs_another_metrics_server_keeps_it_and_the_kubelet(cluster):
     """As in its published manifest: an APIService without a certificate, which excludes ours."""
-    spec = {
-        "group": "metrics.k8s.io",
-        "version": "v1beta1",
-        "groupPriorityMinimum": 100,
-        "versionPriority": 9,
-    }
+    spec = {"group": "metrics.k8s.io", "version": "v1beta1"}
+    spec |= {"groupPriorityMinimum": 100, "versionPriority": 100}
     spec |= {"insecureSkipTLSVerify": True, "service": {"name": "metrics-server", "namespace": "kube-system"}}
     published = {"apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService", "spec": spec}
     published["metadata"] = {"name": "v1beta1.metrics.k8s.io"}

@@ -325,7 +325,8 @@ class VolumeManager:
                 source = source | {"name": source["secretName"]}
             return await self._source(pod, kind, source, mode, known)
         # The API server drops sources of kinds that it does not know: none is left of them.
-        projections = [next(iter(entry.items()), ("unknown", {})) for entry in source.get("sources") or []]
+        sources: list[Object] = source.get("sources") or []
+        projections = [next(iter(entry.items()), ("unknown", {})) for entry in sources]
         parts = await _few_at_once(self._source(pod, name, part, mode, known) for name, part in projections)
         return {path: file for part in parts for path, file in part.items()}
 
