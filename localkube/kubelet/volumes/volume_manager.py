@@ -325,8 +325,9 @@ class VolumeManager:
                 source = source | {"name": source["secretName"]}
             return await self._source(pod, kind, source, mode, known)
         # The API server drops sources of kinds that it does not know: none is left of them.
-        sources: list[Object] = source.get("sources") or []
-        projections = [next(iter(entry.items()), ("unknown", {})) for entry in sources]
+        projections: list[tuple[str, Object]] = [
+            next(iter(entry.items()), ("unknown", {})) for entry in source.get("sources") or []
+        ]
         parts = await _few_at_once(self._source(pod, name, part, mode, known) for name, part in projections)
         return {path: file for part in parts for path, file in part.items()}
 
