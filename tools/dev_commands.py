@@ -16,10 +16,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LAST_FAILED = Path(".pytest_cache", "v", "cache", "lastfailed")  # pytest's
+TESTS_FAILED = 1  # pytest's exit status where all tests have run
 
 
 class TaskError(Exception):
-    """Say which command or task failed."""
+    """Say which command or task failed.
+
+    Attributes:
+        status: The command's exit status; 0 where none has run.
+    """
+
+    def __init__(self, what: str, status: int = 0) -> None:
+        super().__init__(what)
+        self.status = status
 
 
 class Commands:
@@ -73,7 +82,8 @@ class Commands:
         if interrupted:
             raise KeyboardInterrupt
         if process.returncode:
-            raise TaskError(f"{shlex.join(words[:4])} ended with {process.returncode}")
+            what = f"{shlex.join(words[:4])} ended with {process.returncode}"
+            raise TaskError(what, process.returncode)
 
     def setup(self, *command: str | Path, packages: bool = False) -> None:
         """Set up what is missing; then run the command, while Kubernetes may still be built beside it."""
@@ -104,7 +114,9 @@ class Commands:
         workers = workers or self.word("WORKERS", "4")
         try:
             self.pytest(*spread, "-n", workers, "-m", marker, *paths, **environment)
-        except TaskError:
+        except TaskError as error:
+            if error.status != TESTS_FAILED:  # it was interrupted, or has not collected all: more has not run
+                raise
             failed = json.loads((ROOT / LAST_FAILED).read_text()) if (ROOT / LAST_FAILED).is_file() else {}
             if not 0 < len(failed) <= int(self.word("RECHECK", "0")):
                 raise
