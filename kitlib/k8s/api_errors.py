@@ -114,7 +114,7 @@ def admission_hint(words: str) -> str:
         return (
             "delete runs and pods that have ended, request less, or ask the administrator for a larger quota"
         )
-    if bounds := [_bound_hint(*bound.groups()) for bound in _BOUND.finditer(words)]:
+    if bounds := sorted({_bound_hint(*bound.groups()) for bound in _BOUND.finditer(words)}):
         return f"{', '.join(bounds)} that the namespace's LimitRange allows"
     if user := _USERS.search(words):
         return f"run_as_user={user[1]} of a job, or for all pods TRAINYARD_RUN_AS_USER={user[1]}"

@@ -24,7 +24,8 @@ def test_a_script_below_its_root_and_a_module_run_with_their_packages_and_data(l
     script = tmp_path / "tools" / "train.py"
     small = kit.launch(script, cluster=local_cluster, nodes=1, args={"batch_size": 4})
     small.wait(timeout=300)
-    assert small.logs(rank=0).splitlines() == ["built 1000 batch 4"]
+    # torch warns where the pod's own name is not in DNS yet; an agent of torchrun whose peer ends first says so.
+    assert "built 1000 batch 4" in small.logs(rank=0).splitlines()
     (tmp_path / "mylib" / "weights.bin").write_bytes(bytes(3_000_000))
     large = [
         kit.launch(script, cluster=local_cluster, nodes=2, args={"batch_size": 8}),
@@ -32,8 +33,7 @@ def test_a_script_below_its_root_and_a_module_run_with_their_packages_and_data(l
     ]
     for run in large:
         run.wait(timeout=300)
-    # An agent of torchrun whose peer ends first says so.
     assert "built 3000000 batch 8" in large[0].logs(rank=1).splitlines()
-    assert large[1].logs(rank=0).splitlines() == ["built 3000000 mylib"]
+    assert "built 3000000 mylib" in large[1].logs(rank=0).splitlines()
     for run in (small, *large):
         run.delete()
