@@ -24,7 +24,7 @@ def test_a_script_below_its_root_and_a_module_run_with_their_packages_and_data(l
     script = tmp_path / "tools" / "train.py"
     small = kit.launch(script, cluster=local_cluster, nodes=1, args={"batch_size": 4})
     small.wait(timeout=300)
-    # torch warns where the pod's own name is not in DNS yet; an agent of torchrun whose peer ends first says so.
+    # torch warns of names that are not in DNS yet, and an agent of torchrun of peers that end first.
     assert "built 1000 batch 4" in small.logs(rank=0).splitlines()
     (tmp_path / "mylib" / "weights.bin").write_bytes(bytes(3_000_000))
     large = [
