@@ -14,14 +14,7 @@ These are all the names that notebooks need. Those that are not imported here be
 from typing import Any
 
 from kitlib import plugins
-from kitlib.clusters import (
-    Cluster,
-    clean_up,
-    connect,
-    create_cluster,
-    credentials,
-    list_clusters,
-)
+from kitlib.clusters import Cluster, clean_up, connect, create_cluster, credentials, list_clusters
 from kitlib.clusters.machine import doctor
 from kitlib.datasets import DatasetJob, prepare_dataset, upload_image_folder
 from kitlib.errors import ClusterNotFound, KitError, RunFailed

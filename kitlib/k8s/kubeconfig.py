@@ -141,14 +141,7 @@ def load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str 
     chosen = choose(kubeconfig, context=context, namespace=None, cluster=cluster)
     try:
         client = kubernetes_config.new_client_from_config_dict(chosen, persist_config=False)
-    except (
-        ConfigException,
-        OSError,
-        TypeError,
-        AttributeError,
-        LookupError,
-        ValueError,
-    ) as error:
+    except (ConfigException, OSError, TypeError, AttributeError, LookupError, ValueError) as error:
         raise BadInput(
             f"the kubeconfig cannot be used: {error}",
             about=f'{kubeconfig}, for cluster "{cluster}"',

@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TypeVar
 
-_FIELDS = {
-    "DCGM_FI_DEV_GPU_UTIL": "percent",
-    "DCGM_FI_DEV_FB_USED": "used",
-    "DCGM_FI_DEV_FB_FREE": "free",
-}
+_FIELDS = {"DCGM_FI_DEV_GPU_UTIL": "percent", "DCGM_FI_DEV_FB_USED": "used", "DCGM_FI_DEV_FB_FREE": "free"}
 _LINE = re.compile(r"(DCGM_FI_DEV_\w{1,40})\{([^{}]{0,4000})\}\s{1,8}(\S{1,40})")
 _LABEL = re.compile(r'(\w{1,80})="([^"]{0,400})"')
 MEBIBYTE = 2**20

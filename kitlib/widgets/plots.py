@@ -284,12 +284,7 @@ def _draw_stays(
     legend = [Patch(color=colour, label=group) for group, colour in colours.items()]
     legend += [Patch(facecolor=THEME.grid, hatch=LOOKS[LEAVING]["hatch"], label="terminating")]
     axes.legend(
-        handles=legend,
-        frameon=False,
-        fontsize="small",
-        ncols=4,
-        loc="lower right",
-        bbox_to_anchor=(1, 1),
+        handles=legend, frameon=False, fontsize="small", ncols=4, loc="lower right", bbox_to_anchor=(1, 1)
     )
 
 

@@ -63,13 +63,7 @@ def meet():
     print("users", ranks)
 
 
-PAIRS = [
-    ("restricted",),
-    ("quota",),
-    ("restricted", "quota"),
-    ("restricted", "most"),
-    ("baseline", "ratio"),
-]
+PAIRS = [("restricted",), ("quota",), ("restricted", "quota"), ("restricted", "most"), ("baseline", "ratio")]
 
 
 @pytest.mark.parametrize("rows", PAIRS, ids=" and ".join)

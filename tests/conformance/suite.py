@@ -158,14 +158,7 @@ def list_images(tools: Path) -> list[str]:
 
 
 def run(
-    account: Account,
-    kubeconfig: Path,
-    *,
-    labels: str,
-    focus: str,
-    processes: int,
-    keep: Path,
-    report: Report,
+    account: Account, kubeconfig: Path, *, labels: str, focus: str, processes: int, keep: Path, report: Report
 ) -> None:
     """Run the tests with these labels, and keep their JUnit file and their output.
 

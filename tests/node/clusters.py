@@ -32,10 +32,7 @@ class Refused(AssertionError):
 
 
 def localkube(
-    *arguments: str,
-    home: Path,
-    env: dict[str, str] | None = None,
-    **options: Any,
+    *arguments: str, home: Path, env: dict[str, str] | None = None, **options: Any
 ) -> dict[str, Any]:
     """Run ``python -m localkube`` and return its result.
 
@@ -148,12 +145,7 @@ class RunningCluster:
 
 @contextmanager
 def running_cluster(
-    *shape: str,
-    name: str = "lab",
-    home: Path,
-    enter: Enter | None = None,
-    warm: bool = False,
-    **options: Any,
+    *shape: str, name: str = "lab", home: Path, enter: Enter | None = None, warm: bool = False, **options: Any
 ) -> Iterator[RunningCluster]:
     """Yield a new cluster; it is deleted whatever happens.
 

@@ -143,13 +143,7 @@ class Pair:
         flags = [word for name in self._modules for word in ("--module", name)]
         program = str(Path(__file__).with_name("forkserver_process.py"))
         self.process = subprocess.Popen(
-            [
-                PYTHON,
-                program,
-                "--fd",
-                str(theirs.fileno()),
-                *flags,
-            ],
+            [PYTHON, program, "--fd", str(theirs.fileno()), *flags],
             pass_fds=[theirs.fileno()],
             env={
                 "PATH": os.environ["PATH"],

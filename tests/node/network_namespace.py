@@ -18,11 +18,7 @@ import pytest
 from localkube.runtime.syscalls import set_dumpable
 
 CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
-SETUP = (
-    "link set lo up",
-    "address add 10.244.0.1/16 dev lo",
-    "route add local 10.96.0.0/16 dev lo",
-)
+SETUP = ("link set lo up", "address add 10.244.0.1/16 dev lo", "route add local 10.96.0.0/16 dev lo")
 
 
 def in_network_namespace(test):

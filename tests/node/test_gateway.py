@@ -33,10 +33,7 @@ LINKS = (
     "link set pod0 up",
     f"route add default via {GATEWAY}",
 )
-LOOPBACK_OUT = (
-    "address del 127.0.0.1/8 dev lo",
-    f"route add 127.0.0.0/8 via {GATEWAY}",
-)
+LOOPBACK_OUT = ("address del 127.0.0.1/8 dev lo", f"route add 127.0.0.0/8 via {GATEWAY}")
 
 
 class Large(socketserver.BaseRequestHandler):

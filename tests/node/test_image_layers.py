@@ -326,10 +326,7 @@ def test_hard_links_reach_only_the_layers_own_files(refused, tmp_path, target):
 
 
 def test_a_hard_link_through_a_link_stays_inside(refused, tmp_path):
-    refused(
-        layer(link("way", str(tmp_path / "outside")), link("a", "way/file", hard=True)),
-        reason="store",
-    )
+    refused(layer(link("way", str(tmp_path / "outside")), link("a", "way/file", hard=True)), reason="store")
 
 
 @pytest.mark.parametrize("name", [".wh...", ".wh.", "a/.wh..", "../.wh...", "a/.wh...", ".wh./"])

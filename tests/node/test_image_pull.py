@@ -16,18 +16,7 @@ from localkube.kubelet.images import store as reader
 from localkube.paths import target
 
 from ..patience import PATIENCE
-from ..unit.oci_images import (
-    Image,
-    command,
-    entry,
-    folder,
-    image,
-    images,
-    index,
-    layer,
-    link,
-    program,
-)
+from ..unit.oci_images import Image, command, entry, folder, image, images, index, layer, link, program
 
 LARGE = os.urandom(1 << 20) * 12
 pytestmark = pytest.mark.usefixtures("no_configuration")

@@ -10,15 +10,7 @@ import pytest
 
 from ..unit.container_registry import PASSWORD, serve_registry
 from ..unit.image_registry import serve
-from ..unit.oci_images import (
-    Image,
-    digest,
-    entry,
-    folder,
-    image,
-    images,
-    layer,
-)
+from ..unit.oci_images import Image, digest, entry, folder, image, images, layer
 
 LARGE = os.urandom(1 << 20) * 12
 pytestmark = pytest.mark.usefixtures("no_configuration")
@@ -182,9 +174,7 @@ def test_mirrors_are_asked_in_the_order_of_the_file_and_the_default_last(registr
 def test_a_path_of_the_mirror_comes_before_the_images(registry, store, tmp_path):
     registry.add("cache/team/a:1", small())
     hosts(
-        tmp_path,
-        "registry.invalid",
-        f'[host."http://{registry.address}/v2/cache"]\noverride_path = true\n',
+        tmp_path, "registry.invalid", f'[host."http://{registry.address}/v2/cache"]\noverride_path = true\n'
     )
     done = images(store, "pull", "registry.invalid/team/a:1")
     assert done.status == 0, (done, registry.requests)

@@ -57,10 +57,7 @@ def test_two_pods_listen_on_the_same_port_and_a_service_finds_both(cluster, pods
     """
     for name in ("left", "right"):
         pods.create(pod(main=python(source), hostname=name, labels={"app": "pair"}))
-    service = {
-        "metadata": {"name": "pair"},
-        "spec": {"selector": {"app": "pair"}, "ports": [{"port": 80}]},
-    }
+    service = {"metadata": {"name": "pair"}, "spec": {"selector": {"app": "pair"}, "ports": [{"port": 80}]}}
     cluster.core.create_namespaced_service("default", service)
     try:
         ask = """if True:

@@ -48,10 +48,7 @@ def at(path, **more):
 
 @pytest.mark.parametrize(
     ("source", "kind"),
-    [
-        ({}, ""),
-        pytest.param({"medium": "Memory", "sizeLimit": "8Mi"}, "tmpfs", marks=pytest.mark.namespaces),
-    ],
+    [({}, ""), pytest.param({"medium": "Memory", "sizeLimit": "8Mi"}, "tmpfs", marks=pytest.mark.namespaces)],
 )
 def test_the_containers_of_a_pod_share_an_empty_directory(pods, source, kind):
     write = "echo 42 > /out/.new && mv /out/.new /out/answer"

@@ -87,10 +87,7 @@ def test_a_termination_message_is_written_in_its_container_alone(path, pods, req
 @pytest.mark.parametrize(
     "env",
     [
-        {
-            "name": "LD_PRELOAD",
-            "value": "/tmp/other.so",
-        },  # CVE-2025-23266
+        {"name": "LD_PRELOAD", "value": "/tmp/other.so"},  # CVE-2025-23266
         {"name": "LINES", "value": "one\nPATH=/tmp\nLD_PRELOAD=/tmp/x"},
         {"name": "PYTHONPATH", "value": "/tmp"},
         {"name": "PYTHONSTARTUP", "value": "/tmp/x.py"},

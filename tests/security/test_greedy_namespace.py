@@ -158,8 +158,7 @@ print(answered)
 
 
 @pytest.mark.parametrize(
-    ("address", "attempts", "most"),
-    [("10.244.0.1:6443", 1500, 600), ("10.244.255.254:9", 3000, 1300)],
+    ("address", "attempts", "most"), [("10.244.0.1:6443", 1500, 600), ("10.244.255.254:9", 3000, 1300)]
 )
 def test_a_pod_cannot_open_connections_without_end(cluster, pods, address, attempts, most):
     arguments = [*address.split(":"), str(attempts)]

@@ -16,12 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
 from localkube.errors import ApiError
-from localkube.kubelet.containers.environment import (
-    ConfigError,
-    container_environment,
-    env_files,
-    references,
-)
+from localkube.kubelet.containers.environment import ConfigError, container_environment, env_files, references
 from localkube.kubelet.pods.admission import refusal
 from localkube.kubelet.pods.network_files import HostnameError, hostname
 from localkube.kubelet.pods.pod_files import check_file_names

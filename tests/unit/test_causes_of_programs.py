@@ -106,10 +106,7 @@ def test_gpus_that_may_idle_are_not_named():
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        (
-            "UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found 11040).",
-            1,
-        ),
+        ("UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found 11040).", 1),
         ("RuntimeError: Found no NVIDIA driver on your system.", 1),
         ("AssertionError: Torch not compiled with CUDA enabled", 1),
         ("GPU available: False, used: False", 1),

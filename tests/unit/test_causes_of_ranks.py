@@ -421,7 +421,7 @@ RECORDED = {  # as torch, NCCL, CUDA, Python and the C library word them
     "PermissionDenied": ["PermissionError: [Errno 13] Permission denied: '/data/x'"],
     "PortTaken": [
         "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
-        "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
     ],
     "NameNotFound": [
         "socket.gaierror: [Errno -2] Name or service not known",
@@ -436,7 +436,7 @@ RECORDED = {  # as torch, NCCL, CUDA, Python and the C library word them
     "Etcd": ["etcd.EtcdConnectionFailed: Connection to etcd failed due to MaxRetryError"],
     "WorldSize": [
         "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
-        "expected, but not set",
+        "expected, but not set"
     ],
     "UnusedParameters": ["RuntimeError: Expected to have finished reduction in the prior iteration before"],
     "CudaAssert": ["RuntimeError: CUDA error: device-side assert triggered"],

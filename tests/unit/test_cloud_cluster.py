@@ -16,13 +16,7 @@ from dev_commands import Commands
 
 from kitlib import clusters
 from kitlib.clusters.shape import Shape
-from kitlib.errors import (
-    BadInput,
-    ClusterNotFound,
-    ClusterUnreachable,
-    PreflightFailed,
-    ProviderFailed,
-)
+from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, PreflightFailed, ProviderFailed
 from kitlib.runs.run import Run
 from trainyard_kit.clouds import checks, ending
 

@@ -38,10 +38,7 @@ def test_in_a_log_each_step_is_a_line_when_it_ends(caplog):
     with shown_elsewhere(), pytest.raises(ProviderFailed), expecting("lab", SimulatedClock()) as steps:
         work(steps)
     said = [record.getMessage() for record in caplog.records]
-    assert said[:2] == [
-        "lab: ✓ network: done after 4 s",
-        "lab: ✗ cluster: failed after 3 min 20 s: no room",
-    ]
+    assert said[:2] == ["lab: ✓ network: done after 4 s", "lab: ✗ cluster: failed after 3 min 20 s: no room"]
     assert "1 of 3 steps done after 3 min 24 s; failed: cluster" in said[2] and len(said) == 3
 
 

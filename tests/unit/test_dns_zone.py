@@ -110,9 +110,7 @@ def test_a_pod_that_the_service_does_not_select_has_no_name_in_it(zone, pods):
 
 
 def test_an_unready_pod_is_found_only_where_that_is_asked_for(zone, pods, services):
-    pods.put(
-        pod("x", address="10.244.1.2", hostname="ddp-0", subdomain="ddp", labels=JOB, ready=False),
-    )
+    pods.put(pod("x", address="10.244.1.2", hostname="ddp-0", subdomain="ddp", labels=JOB, ready=False))
     assert values(zone, "ddp-0.ddp.default.svc.cluster.local") is None
     services.put(service("ddp", selector=JOB, publishNotReadyAddresses=True))
     assert values(zone, "ddp-0.ddp.default.svc.cluster.local") == ["10.244.1.2"]

@@ -13,14 +13,7 @@ from kitlib.config import DEFAULT_IMAGE
 from localkube.controlplane.recipes import RECIPES
 from localkube.kubelet.images import image_programs, listing
 from localkube.kubelet.images.container_image import ResolvedImage
-from localkube.kubelet.images.image_table import (
-    UNKNOWN,
-    ignored_mounts,
-    missing_tag,
-    split,
-    stand_in,
-    table,
-)
+from localkube.kubelet.images.image_table import UNKNOWN, ignored_mounts, missing_tag, split, stand_in, table
 
 BUSYBOX = shutil.which("busybox", path=image_programs.HOST_PATH)
 DOCUMENT = Path(__file__).parents[2] / "docs" / "images.md"

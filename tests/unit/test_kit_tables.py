@@ -57,11 +57,7 @@ def test_amounts_are_readable():
         quantities.format_bytes("5536Mi"),
         quantities.format_bytes(None),
         quantities.format_cores("500m"),
-    ) == (
-        "5.41 GiB",
-        "-",
-        "0.5",
-    )
+    ) == ("5.41 GiB", "-", "0.5")
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

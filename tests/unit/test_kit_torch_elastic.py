@@ -184,11 +184,7 @@ def test_scaling_makes_the_workers_that_are_missing_and_lets_the_last_ones_go(
         (
             {
                 "kind": "ElasticJob",
-                "spec": {
-                    "minReplicas": 1,
-                    "maxReplicas": 4,
-                    "replicaSpecs": {"Worker": {"replicas": 2}},
-                },
+                "spec": {"minReplicas": 1, "maxReplicas": 4, "replicaSpecs": {"Worker": {"replicas": 2}}},
             },
             (2, 1, 4),
         ),

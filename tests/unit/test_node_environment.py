@@ -4,11 +4,7 @@ import base64
 
 import pytest
 
-from localkube.kubelet.containers.environment import (
-    ConfigError,
-    container_environment,
-    service_environment,
-)
+from localkube.kubelet.containers.environment import ConfigError, container_environment, service_environment
 
 NODE = {"status": {"allocatable": {"cpu": "4", "memory": "8Gi"}}}
 

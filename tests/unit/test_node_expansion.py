@@ -175,10 +175,7 @@ def test_the_longest_string_that_the_kernel_takes_is_passed():
 
 def test_a_value_that_a_later_one_replaces_needs_no_room():
     configmaps = {"app": {"data": {"A": "x" * MEGABYTE}}}
-    container = {
-        "envFrom": [{"configMapRef": {"name": "app"}}],
-        "env": [{"name": "A", "value": "short"}],
-    }
+    container = {"envFrom": [{"configMapRef": {"name": "app"}}], "env": [{"name": "A", "value": "short"}]}
     assert environment(container, configmaps)[1] == {"A": "short"}
 
 

@@ -101,11 +101,7 @@ def test_all_pods_and_those_of_a_namespace_have_bounds_of_their_own(bounded):
     groups, root = bounded
     groups.make("a.main.0", Resources(), namespace="ada")
     groups.make("b.main.0", Resources(memory_limit=1 << 40), namespace="bob")
-    for group, processes, memory in (
-        (root, 900, 900),
-        (root / "ada", 300, 600),
-        (root / "bob", 300, 600),
-    ):
+    for group, processes, memory in ((root, 900, 900), (root / "ada", 300, 600), (root / "bob", 300, 600)):
         assert (group / "pids.max").read_text() == str(processes)
         assert (group / "memory.max").read_text() == str(memory << 20)
         assert (group / "memory.oom.group").read_text() == "0"  # one process ends, and not all pods

@@ -4,12 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from localkube.kubelet.volumes.provisioner import (
-    PROVISIONER,
-    ProvisioningError,
-    is_ours,
-    volume_for,
-)
+from localkube.kubelet.volumes.provisioner import PROVISIONER, ProvisioningError, is_ours, volume_for
 
 ASKED = {"volume.kubernetes.io/storage-provisioner": PROVISIONER}
 CLASS = {"metadata": {"name": "standard"}, "reclaimPolicy": "Retain"}

@@ -2,12 +2,7 @@
 
 import pytest
 
-from localkube.kubelet.status.restart_policy import (
-    backoff,
-    container_should_restart,
-    crashes,
-    duration,
-)
+from localkube.kubelet.status.restart_policy import backoff, container_should_restart, crashes, duration
 
 
 @pytest.mark.parametrize(

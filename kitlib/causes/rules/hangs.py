@@ -163,10 +163,7 @@ def _place(call: Collective, state: RankState) -> str:
 
 
 def _absent(
-    states: Sequence[RankState],
-    difference: Difference,
-    facts: Facts,
-    by_rank: Mapping[int | str, RankState],
+    states: Sequence[RankState], difference: Difference, facts: Facts, by_rank: Mapping[int | str, RankState]
 ) -> Cause:
     """Say what a rank does that has not called the collective in which others wait."""
     waiting = [rank for rank, call in difference.calls.items() if call.is_pending]
