@@ -108,7 +108,7 @@ class Commands:
         """Run tests several files at a time, as most wait rather than compute; each worker has its clusters.
 
         Files begin in the order of tests/conftest.py: what takes longest first, and unit tests fill the gaps.
-        With ``RECHECK=3``, up to so many that fail are run once more, alone on the machine.
+        With ``RECHECK=10``, up to so many that fail are run once more, alone on the machine.
         """
         spread = ["-ra", "--dist", "loadfile", "--no-loadscope-reorder"]
         workers = workers or self.word("WORKERS", "4")
