@@ -290,7 +290,9 @@ def _launcher_left(pod: Object | None, code: int) -> bool:
 def _judged(end: RankEnd, *, closing: bool = False) -> RankEnd:
     """Tell whether an end is a consequence: a broken connection, or a process that its launcher ended."""
     deleted = end.pod is not None and pods.deleted(end.pod)
-    leaving = deleted and (end.signal in ("SIGTERM", "SIGKILL") or not (end.error or end.launcher))
+    # torchrun, which reports, is killed together with its ranks, and ends those by SIGTERM.
+    killed = end.signal == "SIGTERM" or (end.signal == "SIGKILL" and not end.launcher)
+    leaving = deleted and (killed or not (end.error or end.launcher))
     follows = (
         closing or (leaving and not end.oom) or (not end.oom and broken_connection(end.error + end.text))
     )

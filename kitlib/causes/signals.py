@@ -24,6 +24,8 @@ EXPLAINING = (
 )
 SCHEDULING = ("FailedScheduling", "NotTriggerScaleUp")  # the pod's condition says the same, and is up to date
 PROBES = ("Unhealthy", "ProbeWarning", "Killing")
+# A controller's cache was behind: it tries again at once, and reports no success.
+RETRIED = re.compile(r"already exists|the object has been modified|stale", re.I)
 STOPPING = "Stopping container"  # of any pod that ends; of one that is gone, it may be all that is left
 OWN_PODS = r"(-(master|worker|node|store|ps|launcher))?(-\d+)*(-[a-z0-9]{5})?"  # after the run's name
 LONGEST_MATCHED = 4096  # characters of a message that are matched: a pod and whoever creates Events writes it
@@ -132,6 +134,8 @@ def _of_event(event: Object, facts: Facts) -> Signal | None:
     reason, about = event.get("reason") or "", event.get("involvedObject") or {}
     kind, name = about.get("kind", ""), about.get("name", "")
     part = "".join(re.findall(r"\{([^{}]{1,253})\}", about.get("fieldPath") or ""))
+    if reason.startswith("FailedTo") and "Endpoint" in reason and RETRIED.search(event.get("message") or ""):
+        return None
     pod = next((pod for pod in facts.pods if kind == "Pod" and pod["metadata"].get("name") == name), None)
     warning = event.get("type") == "Warning"
     if not warning and reason not in EXPLAINING:

@@ -151,6 +151,9 @@ def test_of_several_ranks_in_a_pod_the_one_that_was_killed_is_named_by_its_own_n
     logs = {0: lost(0, 1) + lost(1, 1) + torchrun(0, 1, closed=[1]), 1: torchrun(3, -9, closed=[2])}
     cause = first([pod(0, processes=2), pod(1, reason="OOMKilled", processes=2)], logs)
     assert (cause.kind, cause.rank) == ("OOMKilled", 3)
+    told_to_end = pod(1, processes=2, leaving=True)
+    cause = first([pod(0, processes=2), told_to_end], logs)
+    assert cause.line == "rank 3 failed first: it was killed (SIGKILL)"
 
 
 def test_a_rank_that_torchrun_told_to_end_while_it_ended_is_found_by_the_address_that_others_lost():

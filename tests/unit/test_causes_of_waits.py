@@ -124,3 +124,14 @@ def test_a_job_that_its_operator_has_given_up_names_the_limit_and_not_the_pods_t
     (cause,) = found([waiting.gave_up, reported.reported], item=item, events=[killing], phase="Failed")
     assert (cause.kind, "backoffLimit of 2" in cause.what) == ("BackoffLimit", True)
     assert "was deleted while it ran" in cause.ruled_out[0]
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_what_a_controller_tried_again_is_no_cause(phase):
+    about = {"involvedObject": {"kind": "Endpoints", "name": "digits"}, "lastTimestamp": objects.SINCE}
+    event = {"reason": "FailedToCreateEndpoint", "type": "Warning", "metadata": {}} | about
+    event["message"] = 'Failed to create endpoint for service ada/digits: endpoints "digits" already exists'
+    assert not found([reported.reported], item=main(age=600), events=[event], phase=phase)
+    refused = event | {"message": "Failed to create endpoint for service ada/digits: forbidden: no quota"}
+    named = found([reported.reported], item=main(age=600), events=[refused], phase=phase)
+    assert [cause.kind for cause in named] == ["FailedToCreateEndpoint"] * (phase == "Running")

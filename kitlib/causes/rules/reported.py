@@ -55,6 +55,8 @@ def patterns() -> tuple[Pattern, ...]:
 
 def reported(facts: Facts) -> Iterator[Cause]:
     """Find the causes that conditions, containers' states and Events report."""
+    if facts.phase == "Succeeded":
+        return  # whatever hindered it has passed
     grouped: dict[tuple[str, str, str], list[tuple[Signal, Pattern, re.Match[str]]]] = defaultdict(list)
     unknown = []
     for signal in signals(facts):
@@ -76,7 +78,7 @@ def reported(facts: Facts) -> Iterator[Cause]:
             what=f"reports {signal.reason}: {_short(signal.message)}",
             fix=f"kubectl describe {signal.kind.lower()} {signal.name}",
             evidence=(signal.evidence,),
-            certainty=CONSEQUENCE if facts.phase in ("Failed", "Succeeded") else POSSIBLE,
+            certainty=CONSEQUENCE if facts.phase == "Failed" else POSSIBLE,
             time=signal.at,
         )
 
