@@ -1,7 +1,7 @@
 """A trainer's arguments as command-line words, in the spelling of the program's own parser.
 
 The source is read and not run: argparse, click, typer, fire, hydra and absl. What another parser declares,
-or what is computed, is passed as it was typed. Pure.
+or what is computed, is passed as it was typed, or as Python where the program evaluates it. Pure.
 """
 
 import ast
@@ -9,14 +9,21 @@ import difflib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kitlib.errors import BadInput
 from kitlib.jobs.syntax import parse
 
 SWITCHES = {"store_true", "store_false", "store_const", "append_const", "count", "help", "version"}
-OPTION, TYPED, HYDRA = "option", "typed", "hydra"
+OPTION, TYPED, HYDRA, PYTHON, DATACLASS = "option", "typed", "hydra", "python", "dataclass"
+_LIBRARIES = ("absl", "argparse", "click", "fire", "hydra", "omegaconf", "rich_click", "typer")
+# What declares options that are not read: in another file, or by their names.
+_DOUBTFUL = re.compile(
+    r"parse_known\w{0,20}|set_defaults_from|add_(?!argument$|argument_group$)\w{0,30}(arg|option|flag)\w{0,30}"
+)
+# How argparse takes false and true for a type: `bool("")` is false, and `bool("False")` is true.
+_OF_BOOLEAN = {"bool": ("=", "=True"), "int": ("=0", "=1"), "bare": ("=False", "")}
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,9 @@ class Flag:
         names: Its spellings; of one without a name, that of its value.
         no: What switches it off; empty if nothing does.
         switch: It takes no value.
-        many: How it takes a list: ``words`` after one another, the option ``repeated``, ``commas``; or not.
+        many: How it takes a list: ``words`` one by one, the option ``repeated``, ``commas``, ``spaces``.
+        off: It makes its ``dest`` false.
+        kind: The type of its value, as far as it matters for true and false.
     """
 
     names: tuple[str, ...]
@@ -35,6 +44,8 @@ class Flag:
     no: str = ""
     switch: bool = False
     many: str = ""
+    off: bool = False
+    kind: str = ""
 
     def words(self, value: object) -> list[str]:
         """Write the option with a value."""
@@ -42,12 +53,19 @@ class Flag:
         positional = not name.startswith("-")
         if isinstance(value, bool) and (self.switch or self.no):
             return [name] if value else [self.no] if self.no else []
+        if isinstance(value, int) and self.switch:
+            return [name] * value  # -vv
+        if isinstance(value, bool) and self.kind in _OF_BOOLEAN:
+            return [name + _OF_BOOLEAN[self.kind][value]]
         if isinstance(value, list | tuple) and self.many:
-            if self.many == "commas":
-                return [f"{name}={','.join(map(str, value))}"]
+            if value and all(isinstance(item, list | tuple) for item in value):
+                return [word for item in value for word in self.words(item)]
+            if self.many in ("commas", "spaces"):
+                return [f"{name}={(',' if self.many == 'commas' else ' ').join(map(str, value))}"]
             if self.many == "repeated":
                 return [f"{name}={item}" for item in value]
             return [*([] if positional else [name]), *map(str, value)]
+        value = _json(value)
         if positional:
             return [str(value)]
         return [f"{name}={value}"] if name.startswith("--") else [name, str(value)]
@@ -70,21 +88,30 @@ class Parser:
 
     def find(self, key: str) -> Flag | None:
         """Find an option by one of its spellings, with dashes or underscores, or by its ``dest``."""
-        exact = (flag for flag in self.flags if {key, f"-{key}", f"--{key}"} & {*flag.names, flag.dest})
-        alike = (
-            flag for flag in self.flags if _plain(key) in (*map(_plain, flag.names), _plain(flag.dest or "-"))
-        )
-        return next(exact, None) or next(alike, None)
+        exact = [flag for flag in self.flags if {key, f"-{key}", f"--{key}"} & {*flag.names}]
+        alike = [flag for flag in self.flags if _plain(key) in map(_plain, flag.names)]
+        stored = [flag for flag in self.flags if _plain(key) == _plain(flag.dest or "-")]
+        return next(iter([*exact, *alike, *stored]), None)
 
     def words(self, args: Mapping[str, Any]) -> list[str]:
         """Write a dict of arguments, those without a name first."""
         first: list[str] = []
         rest: list[str] = []
         for key, value in args.items():
-            if self.style == HYDRA:
+            flag = self.find(key)
+            if flag is None and self.style == HYDRA and not key.startswith("-"):
                 rest.append(f"{key}={_hydra(value)}")
                 continue
-            flag = self.find(key)
+            if flag is None and self.style in (PYTHON, DATACLASS) and value is not None:
+                many = "words" if self.style == DATACLASS else ""
+                value = value if many else str(value)  # a list as Python writes it
+                flag = Flag((key if key.startswith("-") else f"--{key}",), many=many)
+            if flag and flag.switch and not flag.no and isinstance(value, bool):
+                by_dest = flag.off and _plain(key) not in map(_plain, flag.names)
+                dest, value = _plain(flag.dest or key), value != by_dest
+                opposite = [] if value else [item for item in self.flags if item.off and item is not flag]
+                no = [item.names[0] for item in opposite if not by_dest and _plain(item.dest) == dest]
+                flag = replace(flag, no=no[0] if no else "")
             if value is None or (value is False and (flag is None or flag.switch) and not (flag and flag.no)):
                 continue
             if flag is None:
@@ -104,11 +131,8 @@ class Parser:
             near = difflib.get_close_matches(_plain(key), map(_plain, known), n=1)
             name = next((name for name in known if near and _plain(name) == near[0]), "")
             options = ", ".join(name for name in known if name.startswith("--"))
-            raise BadInput(
-                f"the program has no flag {key}",
-                about=f"args: {key!r}",
-                fix=f"did you mean {name}?" if name else f"its flags are {options or 'none'}",
-            )
+            fix = f"did you mean {name}?" if name else f"its flags are {options or 'none'}"
+            raise BadInput(f"the program has no flag {key}", about=f"args: {key!r}", fix=fix)
 
 
 def command_line(
@@ -127,18 +151,20 @@ def command_line(
         parser.check(key for key, value in keys.items() if value is not None)
         return parser.words(keys)
     words = [str(word) for word in args]
-    parser.check(word.partition("=")[0] for word in words if word.startswith("--") and len(word) > 2)
+    own = words[: words.index("--")] if "--" in words else words
+    parser.check(word.partition("=")[0] for word in own if word.startswith("--"))
     return words
 
 
 def read(programs: Iterable[str | bytes]) -> Parser:
     """Read what the command line of a program is; its first source is the program itself."""
-    trees = []
+    trees, evaluates = [], False
     for source in programs:
         try:
             trees.append(parse(source))
         except (SyntaxError, ValueError):
             continue
+        evaluates |= all(word in str(source) for word in ("literal_eval", "sys.argv"))
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     aliases = {name: method for tree in trees for name, method in _aliases(tree)}
     for call in calls:
@@ -147,30 +173,38 @@ def read(programs: Iterable[str | bytes]) -> Parser:
     names = {_name(call.func) for call in calls}
     if any(name.endswith("hydra.main") for name in names):
         return Parser(HYDRA)
-    if any(name.endswith(("fire.Fire", "Fire")) for name in names):
-        return Parser()
+    if any(name.endswith("Fire") for name in names):
+        return Parser(PYTHON)
     flags = [flag for call in calls for flag in _declared(call)]
     flags += [flag for tree in trees for flag in _typer(tree, names)]
     texts = (_text(node) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant))
     spelled = {_plain(text): text for text in texts if re.fullmatch(r"--[\w-]{1,100}", text)}
+    if any(name.endswith("OmegaConf.from_cli") for name in names):
+        return Parser(HYDRA, flags)
+    if any(name.endswith(("HfArgumentParser", "TrlParser")) for name in names):
+        return Parser(DATACLASS, flags)
     if not flags:
-        return Parser(spelled=spelled)
-    return Parser(OPTION, flags, _is_certain(calls, names), spelled)
+        return Parser(PYTHON if evaluates else TYPED, spelled=spelled)
+    nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Assign)]
+    parsers = {_name(node.targets[0]) for node in nodes if "ArgumentParser(" in ast.unparse(node.value)}
+    return Parser(OPTION, flags, _is_certain(calls, names, parsers), spelled)
 
 
 def _aliases(tree: ast.AST) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the names of ``add = parser.add_argument``, with the method."""
+    """Yield the names of ``add = parser.add_argument``, of ``from click import option``."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] in _LIBRARIES:
+            module = ast.Name(str(node.module))
+            yield from ((item.asname or item.name, ast.Attribute(module, item.name)) for item in node.names)
         if isinstance(node, ast.Assign) and _name(node.value).endswith(".add_argument"):
             yield from ((target.id, node.value) for target in node.targets if isinstance(target, ast.Name))
 
 
-def _is_certain(calls: Sequence[ast.Call], names: set[str]) -> bool:
+def _is_certain(calls: Sequence[ast.Call], names: set[str], parsers: set[str]) -> bool:
     """Tell whether an argparse parser is all there is, and each of its options a literal."""
     if not any(name.endswith("ArgumentParser") for name in names):
         return False
-    doubtful = ("parse_known_args", "parse_known_intermixed_args", "set_defaults_from", "HfArgumentParser")
-    if any(name.rpartition(".")[2] in doubtful for name in names):
+    if any(_DOUBTFUL.fullmatch(name.rpartition(".")[2]) for name in names):
         return False
     for call in calls:
         name, words = _name(call.func), {keyword.arg for keyword in call.keywords}
@@ -179,11 +213,14 @@ def _is_certain(calls: Sequence[ast.Call], names: set[str]) -> bool:
         ):
             return False
         if name.endswith("add_argument") and (
-            None in words or not call.args or not all(map(_text, call.args))
+            None in words
+            or not call.args
+            or not all(map(_text, call.args))
+            or any(_name(item.value).endswith(("REMAINDER", "PARSER")) for item in call.keywords)
         ):
             return False
-        takes_parser = [_name(argument) for argument in call.args if _name(argument).endswith("parser")]
-        if takes_parser and not name.endswith("print"):
+        taken = [_name(argument) for argument in call.args]
+        if any(item.endswith("parser") or item in parsers for item in taken) and not name.endswith("print"):
             return False  # another function may add its own
     return True
 
@@ -200,12 +237,14 @@ def _declared(call: ast.Call) -> Iterator[Flag]:
         no = f"--no-{long[2:]}" if action.endswith("BooleanOptionalAction") else ""
         many = "words" if "nargs" in words and _text(words["nargs"]) != "?" else ""
         many = "repeated" if action in ("append", "extend") and not many else many
-        yield Flag(tuple(literal), _text(words.get("dest")), no, action in SWITCHES, many)
+        dest, kind = _text(words.get("dest")), "bare" if "const" in words else _name(words.get("type"))
+        yield Flag(tuple(literal), dest, no, action in SWITCHES, many, action == "store_false", kind)
     elif last in ("option", "argument") and name != last and literal:
         yield _click(literal, words)
     elif last.startswith("DEFINE_") and literal:
         no = f"--no{literal[0]}" if last in ("DEFINE_bool", "DEFINE_boolean") else ""
-        many = "repeated" if "multi" in last else "commas" if last == "DEFINE_list" else ""
+        lists = {"DEFINE_list": "commas", "DEFINE_spaceseplist": "spaces"}
+        many = "repeated" if "multi" in last else lists.get(last, "")
         yield Flag((f"--{literal[0]}",), literal[0], no, bool(no), many)
 
 
@@ -215,7 +254,8 @@ def _click(literal: Sequence[str], words: Mapping[str | None, ast.expr]) -> Flag
     on, off = [name.partition("/")[0].strip() for name in options], ""
     off = next((name.partition("/")[2].strip() for name in options if "/" in name), "")
     switch = bool(off) or _is_true(words.get("is_flag")) or _is_true(words.get("count"))
-    many = "repeated" if _is_true(words.get("multiple")) else "words" if "nargs" in words else ""
+    takes_many = "nargs" in words or isinstance(words.get("type"), ast.Tuple)
+    many = "repeated" if _is_true(words.get("multiple")) else "words" if takes_many else ""
     return Flag(tuple(on) or (dest,), dest, off, switch, many)
 
 
@@ -266,13 +306,19 @@ def _as_typed(key: str, value: object) -> list[str]:
     name = key if key.startswith("-") else f"--{key}"
     if value is True:
         return [name]
-    if isinstance(value, list | tuple | dict):
-        return [f"{name}={json.dumps(value, separators=(',', ':'), default=str)}"]
-    return [f"{name}={value}"] if name.startswith("--") else [name, str(value)]
+    return [f"{name}={_json(value)}"] if name.startswith("--") else [name, str(_json(value))]
+
+
+def _json(value: object) -> object:
+    is_made_of_parts = isinstance(value, list | tuple | dict)
+    return json.dumps(value, separators=(",", ":"), default=str) if is_made_of_parts else value
 
 
 def _hydra(value: object) -> str:
     """Write a value as hydra's grammar has it: https://hydra.cc/docs/advanced/override_grammar/basic/."""
+    if isinstance(value, str) and re.search(r"['\"=()\[\]{}#&]", value):
+        is_written = re.fullmatch(r"\[.*\]|\{.*\}|\w+\(.*\)|'.*'|\".*\"|.*\$\{.*\}.*", value, re.DOTALL)
+        return value if is_written else "'" + value.replace("'", "\\'") + "'"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_hydra, value))}]"
     if isinstance(value, Mapping):

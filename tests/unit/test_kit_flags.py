@@ -21,6 +21,29 @@ p.add_argument("--fast", type=lambda text: text == "True", default=False)
 a = p.parse_args()
 print(a.data, a.batch_size, a.dims, a.tag, a.interval, a.amp, a.no_cuda, a.fast)
 """
+KINDS = """from argparse import ArgumentParser as Parser
+import json
+p = Parser()
+p.add_argument("--no-amp", dest="amp", action="store_false")
+p.add_argument("--cache", action="store_true", default=True)
+p.add_argument("--no-cache", dest="cache", action="store_false")
+p.add_argument("-v", "--verbose", action="count", default=0)
+p.add_argument("--pretrained", type=bool, default=True)
+p.add_argument("--rank", type=int, default=5)
+p.add_argument("--seed", type=int, nargs="?", const=3)
+p.add_argument("--size", type=int, nargs=2, action="append")
+p.add_argument("--config", type=json.loads)
+print(*vars(p.parse_args()).values())
+"""
+IMPORTED = """from click import argument, command, option
+@command()
+@option("-l", "--layer", "layers", multiple=True, type=int)
+@option("--amp", type=bool, default=True)
+@option("--pair", type=(int, int))
+@argument("files", nargs=-1)
+def main(**options): print(*options.values())
+main()
+"""
 SUBPARSERS = """import argparse
 p = argparse.ArgumentParser()
 p.add_argument("--seed_value", type=int, default=0)
@@ -51,14 +74,15 @@ ABSL = """from absl import app, flags
 flags.DEFINE_integer("batch_size", 1, "")
 flags.DEFINE_bool("use_amp", True, "")
 flags.DEFINE_list("layers", [], "")
+flags.DEFINE_spaceseplist("words", [], "")
 flags.DEFINE_multi_integer("dims", [], "")
 def main(_):
     f = flags.FLAGS
-    print(f.batch_size, f.use_amp, f.layers, f.dims)
+    print(f.batch_size, f.use_amp, f.layers or f.words, f.dims)
 app.run(main)
 """
 FIRE = """import fire
-def main(batch_size=1, dims=(), amp=False): print(batch_size, dims, amp)
+def main(batch_size=1, dims=(), amp=True): print(batch_size, dims, amp)
 fire.Fire(main)
 """
 PLAIN = "import sys\nprint(sys.argv[1:])\n"
@@ -76,7 +100,16 @@ ROWS = [
     (TYPER, {"place": "x", "names": ["a", "b"], "lr": 2.0}, "x 1 True ['a', 'b'] 2.0"),
     (ABSL, {"batch_size": 4, "use_amp": False, "layers": [1, 2]}, "4 False ['1', '2'] []"),
     (ABSL, {"dims": [1, 2]}, "1 True [] [1, 2]"),
-    (FIRE, {"batch_size": 4, "dims": [1, 2], "amp": True}, "4 [1, 2] True"),
+    (FIRE, {"batch_size": 4, "dims": [1, None], "amp": False}, "4 [1, None] False"),
+    (ABSL, {"words": ["a", "b"]}, "1 True ['a', 'b'] []"),
+    (KINDS, {"amp": False, "cache": False, "verbose": 2}, "False False 2 True 5 None None None"),
+    (KINDS, {"no_amp": True, "cache": True, "v": True}, "False True 1 True 5 None None None"),
+    (KINDS, {"amp": True, "pretrained": False, "rank": False}, "True True 0 False 0 None None None"),
+    (KINDS, {"seed": True, "size": [[1, 2], [3, 4]]}, "True True 0 True 5 3 [[1, 2], [3, 4]] None"),
+    (KINDS, {"config": {"a": [1]}}, "True True 0 True 5 None None {'a': [1]}"),
+    (KINDS, ["--config", "{}", "--seed"], "True True 0 True 5 3 None {}"),
+    (IMPORTED, {"layers": [1, 2], "amp": False, "pair": (3, 4)}, "(1, 2) False (3, 4) ()"),
+    (IMPORTED, {"files": ["a", "b"]}, "('a', 'b') () True None"),
     (PLAIN, {"batch_size": 4, "amp": True, "off": False, "none": None}, "['--batch_size=4', '--amp']"),
     (PLAIN, {"dims": [1, 2], "-x": 3}, "['--dims=[1,2]', '-x', '3']"),
     (PLAIN, ["--any", "$(HOME)"], "['--any', '$(HOME)']"),
@@ -95,9 +128,23 @@ def test_a_program_understands_its_flags(program, args, output, tmp_path):
 
 def test_hydra_has_keys_and_values():
     program = "import hydra\n@hydra.main(config_path='conf')\ndef main(cfg): print(cfg)\nmain()\n"
-    args = {"model.lr": 0.1, "+dims": [1, 2], "amp": True, "resume": None, "opt": {"name": "adam"}}
-    words = ["model.lr=0.1", "+dims=[1,2]", "amp=true", "resume=null", "opt={name:adam}"]
-    assert command_line(args, [program]) == words
+    args = {"model.lr": 0.1, "+dims": [1, 2], "amp": True, "resume": None, "opt": {"name": "it's"}}
+    words = ["model.lr=0.1", "+dims=[1,2]", "amp=true", "resume=null", r"opt={name:'it\'s'}"]
+    imported = program.replace("import hydra", "from hydra import main").replace("@hydra.main", "@main")
+    assert command_line(args, [program]) == command_line(args, [imported]) == words
+    assert command_line(args, ["OmegaConf.from_cli()"]) == words
+    assert command_line({"a": "${b}", "c": "[1,2]", "-m": True}, [program]) == ["a=${b}", "c=[1,2]", "-m"]
+
+
+def test_a_program_that_evaluates_its_arguments_gets_python():
+    """As nanoGPT's configurator, and Hugging Face's parser of dataclasses."""
+    args = {"compile": False, "amp": True, "betas": [0.9, None], "out": "x"}
+    configurator = "import sys\nfrom ast import literal_eval\nfor arg in sys.argv: literal_eval(arg)"
+    words = ["--compile=False", "--amp=True", "--betas=[0.9, None]", "--out=x"]
+    assert command_line(args, ["exec(open('configurator.py').read())", configurator]) == words
+    trainer = "from transformers import HfArgumentParser\nHfArgumentParser(Arguments)"
+    words = ["--bf16=False", "--dims", "1", "2"]
+    assert command_line({"bf16": False, "dims": [1, 2], "none": None}, [trainer]) == words
 
 
 @pytest.mark.parametrize(
@@ -120,6 +167,9 @@ UNCERTAIN = [
     ARGPARSE + "add_more(p.parser)\n",
     ARGPARSE + "for name in NAMES: p.add_argument(f'--{name}')\n",
     ARGPARSE.replace("ArgumentParser()", "ArgumentParser(parents=[common])"),
+    ARGPARSE.replace("a = p", "q = common(p)\na = q"),
+    ARGPARSE.replace("a = p", "p.add_arguments(Options, 'options')\na = p"),
+    ARGPARSE + "p.add_argument('rest', nargs=argparse.REMAINDER)\n",
     CLICK,
     ABSL,
     "from transformers import HfArgumentParser\nHfArgumentParser(Arguments).parse_args_into_dataclasses()",
