@@ -16,8 +16,8 @@ from kitlib.errors import BadInput
 from kitlib.metrics.events import MAX_DIGITS, Event, parse_line
 
 _NUMBER = (
-    r"(?:[-+]?(?:\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?))"
-    r"(?!\.?\w)"
+    r"(?:[-+]?(?:[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?|[-+]?(?:nan|inf(?:inity)?))"
+    r"(?!\.?\w|,\d{3}\b)"
 )
 # "loss: 0.31", "Loss/val (mean) = 3.1e-1", "'loss': '0.31'", "loss tensor(0.31, device='cuda:0')"
 _PAIR = re.compile(
@@ -29,57 +29,46 @@ _PAIR = re.compile(
 # "loss (for one batch) at step 200: 0.9", "lm loss value: 8.5", "loss for epoch 7 is 0.5", "Loss avg: 0.5"
 _AT = re.compile(
     r"(?<![\w./@-])(?P<key>[a-z_]{0,20}loss)(?: \([a-z0-9 ]{1,30}\))?"
-    r" (?:at|per|for|after|value|avg|mean|G|D)\b[\w ]{0,40}"
+    r" (?:at|per|for|after|value|avg|mean|G|D)\b[\w -]{0,40}"
     rf"(?:\s{{0,2}}[:=]|(?<=\w) is)\s{{0,4}}(?P<value>{_NUMBER})",
     re.IGNORECASE,
 )
 # "Validation loss 40: 0.5", "Train loss 40 0.512500 Grad Norm 1.5": the first number counts
 _COUNTED = re.compile(rf"\d+:?\s{{1,4}}(?P<value>(?=\d*\.){_NUMBER})", re.IGNORECASE)
 _POSITION = re.compile(r"\s*/\s*\d+")  # "[3/200]" behind its first number
+# No loss: a share, "3 of 10"; a module of a summary, "CrossEntropyLoss: 1-5", "MSELoss | 0", "BCELoss(1)".
+_NO_VALUE = re.compile(r"-\d|\s+of\s+\d")
+_MODULE = re.compile(r"[A-Z]\w*[a-zA-Z1]Loss\s*[|(]")
 # "LOSS train 1.25 valid 1.5", "loss train: 1.5, val: n/a"
 _OF_BOTH = re.compile(
     rf"(?<![\w./@-])loss (?P<first>[a-z]{{3,12}}):? (?P<training>{_NUMBER})"
     rf"(?:,? (?P<second>[a-z]{{3,12}}):? (?P<validation>{_NUMBER}))?",
     re.IGNORECASE,
 )
+_SUMMARY = re.compile(r"\*\*\* train metrics \*\*\*|\bNamespace\(")  # of the whole, or of the settings
 _HEADING = re.compile(r"[a-z][a-z ]{2,40}:\s*", re.IGNORECASE)  # of the next line: "Test Error: "
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")  # of valLoss, val_loss, CrossEntropyLoss
-_TRAIN = {"train", "training", "trn"}
+_TRAIN = {"train", "training", "trn", "tr"}
 _VALIDATION = {
-    "val",
-    "valid",
-    "validation",
-    "validate",
-    "validating",
-    "test",
-    "testing",
-    "eval",
-    "evaluation",
-    "dev",
+    *("val", "valid", "validation", "validate", "validating", "test", "testing", "dev", "va", "vld", "cv"),
+    *("eval", "evaluation", "evaluate", "evaluating", "holdout"),
 }
 _SCOPE = re.compile(rf"(?<![\w/.-])(?:{'|'.join(_TRAIN | _VALIDATION)})(?![\w/-]|\.\w)", re.IGNORECASE)
 _COUNTS = {"epoch", "ep", "step", "iter", "iteration", "it", "batch"}
 # Of a name: the loss itself and not a part of it, such as loss_cls.
 _WHOLE = {
-    "loss",
-    "total",
-    "avg",
-    "average",
-    "mean",
-    "running",
-    "batch",
-    "epoch",
-    "step",
-    "current",
-    *_TRAIN,
-    *_VALIDATION,
+    *("loss", "total", "avg", "average", "mean", "running", "batch", "epoch", "step", "current"),
+    *(_TRAIN | _VALIDATION),
 }
 _NO_LOSS = {
-    *("q", "scale", "scaler", "weight", "weights", "coef", "fn", "function", "type", "beta", "k"),
-    *("target", "threshold", "reduction"),
+    *("q", "scale", "scaler", "weight", "weights", "coef", "fn", "function", "type", "beta", "k", "time"),
+    *("target", "threshold", "reduction", "best", "min", "lowest", "stop", "delta"),
 }
 # Before the word: what is no loss of this step.
-_BEST = re.compile(r"\b(?:best|lowest|minimum|target|scaled)\s+(?:[a-z]+\s+){0,3}$", re.IGNORECASE)
+_BEST = re.compile(
+    r"\b(?:(?:best|lowest|min|minimum|target|scaled|packet|delta)\s+(?:[a-z]+\s+){0,3}|[a-z_]+loss\s*/\s*)$",
+    re.IGNORECASE,
+)
 _SPLITS = {"|": r"\|", "\t": r"\t", ",": ",", "  ": r"\s{2,}", " ": r"\s+"}  # columns of a table
 MOST_PAIRS, LONGEST_HEAD = 64, 1000  # in a line that a pod may make as long as it likes
 LONGEST_LINE, LONGEST_NAME = 65_536, 200  # characters that are read of it, and of a name in it
@@ -131,12 +120,18 @@ class LossReader:
     _split: str = ""
     _columns: list[str] = field(default_factory=list)
     _heading: str = ""
+    _is_summary: bool = False
+    _followed: dict[str, str] = field(default_factory=dict)
+    _passed: dict[str, set[str]] = field(default_factory=dict)
 
     def read(self, text: str) -> dict[str, float]:
         """Read the losses of training and validation from what `shown` lists."""
         text = re.sub(" {3,}", "  ", re.sub("[│┃¦]", "|", text))
+        self._is_summary = bool(_SUMMARY.search(text)) or (self._is_summary and text.startswith("  "))
+        if self._is_summary:
+            return {}
         pairs = list(islice(_PAIR.finditer(text), MOST_PAIRS))
-        losses = (pair for pair in pairs if _is_loss(pair["key"]) and not _BEST.search(text, 0, pair.start()))
+        losses = (pair for pair in pairs if _is_loss(pair["key"]) and _is_value(text, pair))
         names = [(_kind(text, pair, pairs), pair["key"], _number(text, pair)) for pair in losses]
         if self._heading and not _SCOPE.search(text):
             names = [(self._heading, name, value) for _, name, value in names]
@@ -150,9 +145,22 @@ class LossReader:
         for kind in (LOSS, VALIDATION):
             values = [(name, value) for scope, name, value in names if scope == kind]
             if values:  # the loss itself, or else the first of its parts
-                value = next((value for name, value in values if _parts(name) <= _WHOLE), values[0][1])
-                values_by_kind[kind] = _float(value)
+                name, value = next((item for item in values if _parts(item[0]) <= _WHOLE), values[0])
+                part = "" if _parts(name) <= _WHOLE else name
+                if self._is_followed(kind, part):
+                    values_by_kind[kind] = _float(value)
         return values_by_kind
+
+    def _is_followed(self, kind: str, part: str) -> bool:
+        """Choose of parts with lines of their own the first, unless the whole comes with them each time."""
+        passed = self._passed.setdefault(kind, set())
+        if not part:
+            passed.clear()
+        elif self._followed.get(kind, part) != part and (self._followed[kind] or part not in passed):
+            passed.add(part)
+            return False
+        self._followed[kind] = part
+        return True
 
     def _row(self, text: str) -> Iterator[tuple[str, str]]:
         """Yield the losses of a table's row; a line of words with a loss among them is its head."""
@@ -207,7 +215,14 @@ def _parts(name: str) -> set[str]:
 
 def _is_loss(name: str) -> bool:
     parts = _parts(name)
-    return "loss" in parts and not parts & _NO_LOSS
+    return "loss" in parts and not parts & _NO_LOSS and ("entropy" not in parts or "cross" in parts)
+
+
+def _is_value(text: str, pair: re.Match[str]) -> bool:
+    """Tell whether the number of a pair is a loss: no step of several, share, or count of a module."""
+    is_step = pair["value"].isdigit() and _POSITION.match(text, pair.end())
+    is_other = _NO_VALUE.match(text, pair.end()) or _MODULE.match(text, pair.start())
+    return not (is_step or is_other or _BEST.search(text, 0, pair.start()))
 
 
 def _scope(name: str) -> str:
