@@ -24,18 +24,9 @@ from kitlib.jobs.syntax import parse
 
 FOLDER = "/trainyard/trainer"
 MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
-_PATH_NAMES = (
-    "dirname",
-    "abspath",
-    "realpath",
-    "normpath",
-    "resolve",
-    "absolute",
-    "Path",
-    "str",
-    "fspath",
-    "join",
-)
+_JOINS = ("Path", "str", "fspath", "join", "joinpath")
+_PATH_NAMES = (*_JOINS, "dirname", "abspath", "realpath", "normpath", "resolve", "absolute")
+_SEARCHES = ("path.insert", "path.append", "path.extend", "addsitedir")
 
 
 @dataclass(frozen=True)
@@ -110,9 +101,11 @@ def read(
     if base is not None and not program.is_relative_to(base):
         raise BadInput("the trainer is not below the root", about=f"{program}, root={base}", fix='root=".."')
     tree = _parse(program)
-    added = tuple(place for place in _added(tree, program) if place != program.parent)
+    written = dict(_added(tree, program))
+    added = tuple(place for place, is_of_file in written.items() if place != program.parent and is_of_file)
     top = base or _marked(program.parent)
-    projects = (top, top / "src") if top else ()
+    here = [place for place, is_of_file in written.items() if not is_of_file]  # pods are elsewhere
+    projects = dict.fromkeys([*here, *([top, top / "src"] if top else [])])
     shown = tuple(place for place in projects if place != program.parent and place not in added)
     if any(isinstance(node, ast.ImportFrom) and node.level for node in ast.walk(tree)):
         above = base or top or _outside_package(program.parent)
@@ -198,23 +191,62 @@ def _parse(program: Path) -> ast.Module:
     return ast.Module([], [])
 
 
-def _added(tree: ast.Module, program: Path) -> Iterator[Path]:
-    """Yield what a script puts on ``sys.path``, as far as it can be read: relative to its file."""
-    values: dict[str, Path] = {"__file__": program}
-    for node in ast.walk(tree):
+def _added(tree: ast.Module, program: Path, *, beside: bool = True) -> Iterator[tuple[Path, bool]]:
+    """Yield what a script puts on ``sys.path``, as far as it can be read, and whether its file says where.
+
+    Args:
+        tree: Of the script.
+        program: Its file.
+        beside: What modules beside it put there counts, such as ``_init_paths``.
+    """
+    nodes = list(ast.walk(tree))
+    values = _values(nodes, program)
+    helpers = [
+        node.name
+        for node in nodes
+        if isinstance(node, ast.FunctionDef) and any(map(_is_search, ast.walk(node)))
+    ]
+    for node in nodes:
+        if isinstance(node, ast.Import) and beside:
+            for file in (program.with_name(f"{item.name}.py") for item in node.names):
+                yield from _added(_parse(file), file, beside=False)
+        values_added: list[ast.expr] = []
+        if isinstance(node, ast.AugAssign) and _is_search(node):
+            values_added = [node.value]
+        elif isinstance(node, ast.Call) and (_is_search(node) or ast.unparse(node.func) in helpers):
+            values_added = node.args[-1:]
+        for value in values_added:
+            for part in value.elts if isinstance(value, ast.List | ast.Tuple) else [value]:
+                with contextlib.suppress(ValueError, IndexError):
+                    path = _evaluate(part, values, program.parent)
+                    if _absolute(path).is_dir() and _absolute(path) not in _homes():
+                        yield _absolute(path), path.is_absolute()
+
+
+def _is_search(node: ast.AST) -> bool:
+    """Tell whether a node adds to ``sys.path``."""
+    if isinstance(node, ast.AugAssign):
+        return ast.unparse(node.target) == "sys.path"
+    return isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_SEARCHES)
+
+
+def _values(nodes: Iterable[ast.AST], program: Path) -> dict[str, Path]:
+    values = {"__file__": program}
+    for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            with contextlib.suppress(ValueError):
-                values[node.targets[0].id] = _evaluate(node.value, values, program.parent)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
-            "sys.path.insert",
-            "sys.path.append",
-            "path.insert",
-        ):
             with contextlib.suppress(ValueError, IndexError):
-                place = Path(os.path.normpath(_evaluate(node.args[-1], values, program.parent)))
-                if place.is_dir() and place not in _homes():
-                    yield place
+                values.setdefault(node.targets[0].id, _evaluate(node.value, values, program.parent))
+    return values
+
+
+def named(tree: ast.Module, program: Path) -> Iterator[Path]:
+    """Yield the paths that a source makes of literals and ``__file__``, as far as they can be read."""
+    nodes = list(ast.walk(tree))
+    values = _values(nodes, program)
+    for node in nodes:
+        if isinstance(node, ast.Call | ast.BinOp):
+            with contextlib.suppress(ValueError, IndexError):
+                yield Path(os.path.normpath(program.parent / _evaluate(node, values, program.parent)))
 
 
 def _evaluate(node: ast.expr, values: dict[str, Path], here: Path) -> Path:
@@ -226,6 +258,12 @@ def _evaluate(node: ast.expr, values: dict[str, Path], here: Path) -> Path:
             return values[name]
         case ast.BinOp(left=left, op=ast.Div(), right=right):
             return _evaluate(left, values, here) / _evaluate(right, values, here)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return Path(f"{_evaluate(left, values, here)}{_evaluate(right, values, here)}")
+        case ast.JoinedStr(values=parts):
+            return Path("".join(str(_evaluate(part, values, here)) for part in parts))
+        case ast.FormattedValue(value=value):
+            return _evaluate(value, values, here)
         case ast.Attribute(value=value, attr="parent"):
             return _evaluate(value, values, here).parent
         case ast.Subscript(
@@ -240,12 +278,12 @@ def _evaluate(node: ast.expr, values: dict[str, Path], here: Path) -> Path:
                 return Path.cwd()
             if name not in _PATH_NAMES:
                 raise ValueError(name)
-            if name in ("resolve", "absolute") and isinstance(function, ast.Attribute) and not arguments:
-                return _absolute(_evaluate(function.value, values, here))
-            parts = [_evaluate(argument, values, here) for argument in arguments]
+            if isinstance(function, ast.Attribute) and name in ("resolve", "absolute", "joinpath"):
+                arguments = [function.value, *arguments]
+            path = Path(*(_evaluate(argument, values, here) for argument in arguments))
             if name == "dirname":
-                return parts[0].parent
-            return _absolute(Path(*parts)) if name in ("abspath", "realpath", "normpath") else Path(*parts)
+                return path.parent
+            return path if name in _JOINS else _absolute(path)
     raise ValueError(ast.unparse(node))
 
 

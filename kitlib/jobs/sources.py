@@ -19,7 +19,7 @@ from typing import Any
 
 from kitlib.errors import BadInput
 from kitlib.jobs.flags import command_line
-from kitlib.jobs.layout import Layout, files_of, is_installed
+from kitlib.jobs.layout import Layout, files_of, is_installed, named
 from kitlib.jobs.syntax import parse
 from kitlib.k8s import names
 from kitlib.k8s.manifests import Object
@@ -32,6 +32,7 @@ MAX_FILES = 2000  # each is named in the pods' manifest, which has the same limi
 DISK_BYTES, DISK_FILES = 256 * 1024 * 1024, 20_000  # of what is copied to where local nodes see it
 _PLAIN = re.compile(r"[-_a-zA-Z0-9]([-._a-zA-Z0-9]*[-_a-zA-Z0-9])?")
 _URL = re.compile(r"([a-z0-9]+)://([^/]*)/(.*)")
+_DYNAMIC = ("import_module", "__import__", "get_data", "files", "locate", "instantiate")
 VOLUME = "volume"
 _BUCKETS = ("s3", "gs")
 _EXAMPLE = "s3://bucket/code/main.py, gs://bucket/code/main.py, or volume://shared/code/main.py"
@@ -131,6 +132,11 @@ def project(
     imported: set[Path] = set()
     folder = layout.root if layout.module else layout.program.parent
     waiting = [(layout.program, folder, True)]
+    settings = "".join(
+        str(content_of(path))
+        for _, path in _files_below(layout.program.parent, files, skipped=[])
+        if path.suffix in (".yaml", ".yml", ".json", ".toml") and path.stat().st_size < CONFIG_MAP_BYTES
+    )
     while waiting:
         path, base, needed = waiting.pop(0)
         if path in imported or (path in contents and not needed):
@@ -141,8 +147,9 @@ def project(
         if path.suffix != ".py" and path not in given:
             continue
         name = PurePosixPath(path.relative_to(base))
-        for module in _modules(content, name, about=str(path), needed=needed):
-            places = dict.fromkeys([base, folder, *layout.searched])
+        places = dict.fromkeys([base, folder, *layout.searched])
+        modules = _modules(content, name, about=str(path), needed=needed)
+        for module in [*modules, *(_mentioned(content, settings, [*places]) if needed else ())]:
             waiting += _located(module, list(places), offered, needed=needed, guessed=layout.guessed)
         if needed:
             waiting += _read_beside(content, path, base)
@@ -245,11 +252,9 @@ def listed(program: Path, files: Iterable[str | Path]) -> list[str]:
         places = (Path(os.path.normpath(path)), path.parent.resolve() / path.name)  # by links or without
         place = next((place for place in places if place.is_relative_to(folder) and place != folder), None)
         if place is None or not place.exists():
-            raise BadInput(
-                "there is no such file or folder beside the trainer",
-                about=f"{file}, looked for in {folder}",
-                fix="name files and folders below the trainer's, or put them on a volume",
-            )
+            what = "there is no such file or folder beside the trainer"
+            fix = "name files and folders below the trainer's, or put them on a volume"
+            raise BadInput(what, about=f"{file}, looked for in {folder}", fix=fix)
         name = place.relative_to(folder).as_posix()
         if twice := [path for path in found if _overlap(name, path)]:
             raise BadInput(
@@ -344,12 +349,35 @@ def _package(
 def _read_beside(content: str | bytes, path: Path, base: Path) -> Iterator[tuple[Path, Path, bool]]:
     """Yield the files that a source names and that lie beside it."""
     with contextlib.suppress(SyntaxError, ValueError):
-        for node in ast.walk(parse(content)):
-            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-            if text and len(text) < LONGEST_NAME and "\n" not in text and "\0" not in text:
-                file = path.parent / text
-                if file.is_relative_to(path.parent) and ".." not in text and file.suffix and file.is_file():
-                    yield file, base, False
+        tree = parse(content)
+        files = [path.parent / text for text in _texts(tree) if ".." not in text]
+        for file in (*files, *named(tree, path)):
+            if file.is_relative_to(path.parent) and file.suffix and len(str(file)) < 4096 and file.is_file():
+                yield file, base, False
+
+
+def _texts(tree: ast.Module) -> Iterator[str]:
+    """Yield the texts of a source that may be names of files or modules."""
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+        if text and len(text) < LONGEST_NAME and "\n" not in text and "\0" not in text:
+            yield text
+
+
+def _mentioned(content: str | bytes, settings: str, places: Sequence[Path]) -> Iterator[str]:
+    """Yield the modules beside a program that texts or settings name, where it imports what it computes."""
+    with contextlib.suppress(SyntaxError, ValueError):
+        tree = parse(content)
+        calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        texts = {*_texts(tree), *re.findall(r"[\w.]+", settings)}
+        for text in sorted(texts) if any(call.endswith(_DYNAMIC) for call in calls) else ():
+            module = text.partition(":")[0]
+            parts = module.split(".")
+            for place in places if all(map(str.isidentifier, parts)) else ():
+                top, whole = place / parts[0], place.joinpath(*parts)
+                files = (top.with_suffix(".py"), top / "__init__.py", whole.with_suffix(".py"))
+                if any(file.is_file() for file in (*files, whole.parent.with_suffix(".py"))):
+                    yield module
 
 
 def imports(source: str) -> set[str]:

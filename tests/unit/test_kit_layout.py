@@ -101,6 +101,47 @@ PROJECTS = {
         ("train.py", "import yaml\nprint(yaml.X)"),
         "8",
     ),
+    "the other ways to add to sys.path": (
+        {f"lib{number}/m{number}.py": f"M = {number}" for number in range(6)},
+        (
+            "tools/train.py",
+            "import os, site, sys\nimport os.path as osp\nHERE = osp.dirname(osp.abspath(__file__))\n"
+            "def add_path(path):\n    sys.path.insert(0, path)\n"
+            "sys.path += [osp.join(HERE, '..', 'lib0')]\nsys.path.extend([f'{HERE}/../lib1'])\n"
+            "sys.path.append(HERE + '/../lib2')\nsite.addsitedir(osp.join(HERE, '..', 'lib3'))\n"
+            "add_path(osp.join(HERE, '..', 'lib4'))\nimport _init_paths\n"
+            "import m0, m1, m2, m3, m4, m5\nprint(m0.M, m1.M, m2.M, m3.M, m4.M, m5.M)",
+        ),
+        "0 1 2 3 4 5",
+    ),
+    "modules that texts name": (
+        {
+            "models/__init__.py": "",
+            "models/a.py": "class Net: N = 5",
+            "tasks/b.py": "N = 6",
+            "data/c.bin": "x",
+        },
+        (
+            "train.py",
+            "from importlib import import_module\n"
+            "NETS = {'a': 'models.a:Net', 'b': 'tasks.b', 'data': 'data'}\n"
+            "module, name = NETS['a'].split(':')\n"
+            "print(getattr(import_module(module), name).N, import_module(NETS['b']).N)",
+        ),
+        "5 6",
+    ),
+    "data that a path is put together for": (
+        {"assets/vocab.txt": "cat", "conf/a.txt": "dog", "lib/__init__.py": "", "lib/d/x.txt": "hen"},
+        (
+            "train.py",
+            "import os, pkgutil\nfrom pathlib import Path\n"
+            "here = os.path.dirname(os.path.abspath(__file__))\n"
+            "print(open(os.path.join(here, 'assets', 'vocab.txt')).read(),\n"
+            "    (Path(__file__).parent / 'conf' / 'a.txt').read_text(),\n"
+            "    pkgutil.get_data('lib', 'd/x.txt').decode())",
+        ),
+        "cat dog hen",
+    ),
     "a namespace package": (
         {"parts/left/a.py": "A = 7", "parts/right/b.py": "from parts.left.a import A"},
         ("train.py", "from parts.right.b import A\nprint(A)"),
@@ -138,9 +179,14 @@ def run_as_in_a_pod(job: kit.IndexedJob, place: Path) -> str:
 def test_a_project_runs_in_pods_as_it_lies_here(project, tmp_path):
     files, (name, text), output = PROJECTS[project]
     lay(tmp_path / "lab", {**files, name: text, "unused.py": "", "runs/big.bin": "x"})
+    init = "import os, sys\nsys.path.insert(0, os.path.join(os.path.dirname(__file__), '..', 'lib5'))"
+    lay(tmp_path / "lab", {"tools/_init_paths.py": init} if "_init_paths" in text else {})
     job = kit.IndexedJob(tmp_path / "lab" / name, name="mine")
     assert run_as_in_a_pod(job, tmp_path / "pod") == output
-    assert not {"unused.py", "runs/big.bin", "yaml/big.bin", "torchvision/loss.py"} & job.sources.keys()
+    assert (
+        not {"unused.py", "runs/big.bin", "yaml/big.bin", "torchvision/loss.py", "data/c.bin"}
+        & job.sources.keys()
+    )
 
 
 def test_a_module_is_named_in_the_place_of_a_file(tmp_path, monkeypatch):
@@ -163,6 +209,28 @@ def test_a_module_is_named_in_the_place_of_a_file(tmp_path, monkeypatch):
         kit.IndexedJob(module="engine.nothing")
     with pytest.raises(BadInput, match="a module is named in the trainer's place"):
         kit.IndexedJob("engine/train.py", module="engine.train")
+
+
+@pytest.mark.parametrize(("folder", "entry"), [("tools", ".."), (".", ".")])
+def test_what_a_script_adds_as_seen_from_the_working_directory_pods_are_told(
+    folder, entry, tmp_path, monkeypatch
+):
+    lay(tmp_path / "lab", {"m.py": "X = 1"})
+    lay(tmp_path / "lab", {"tools/train.py": f"import sys\nsys.path.append('{entry}')\nimport m\nprint(m.X)"})
+    monkeypatch.chdir(tmp_path / "lab" / folder)
+    job = kit.IndexedJob(tmp_path / "lab" / "tools" / "train.py", name="mine")
+    assert run_as_in_a_pod(job, tmp_path / "pod") == "1"
+
+
+def test_modules_that_settings_name_are_carried(tmp_path):
+    """As hydra's ``_target_``; what no setting names stays here."""
+    lay(tmp_path, {"models/__init__.py": "", "models/net.py": "N = 3", "other.py": ""})
+    lay(tmp_path, {"conf/a.yaml": "net:\n  _target_: models.net.N\n"})
+    for name, call in (("train", "hydra.utils.instantiate(config)"), ("plain", "build(config)")):
+        lay(tmp_path, {f"{name}.py": f"import hydra\nprint({call})"})
+    carried = kit.IndexedJob(tmp_path / "train.py", files=["conf"]).sources
+    assert set(carried) == {"train.py", "conf/a.yaml", "models/__init__.py", "models/net.py"}
+    assert set(kit.IndexedJob(tmp_path / "plain.py", files=["conf"]).sources) == {"plain.py", "conf/a.yaml"}
 
 
 def test_a_root_that_is_named_is_searched(tmp_path):

@@ -121,9 +121,14 @@ def gpus_unused(facts: Facts) -> Iterator[Cause]:
 
 
 def missing_module(facts: Facts) -> Iterator[Cause]:
-    """Find a module that is not in the pods but lies here, and say which argument carries it."""
+    """Find a module that is not in the pods but lies here, and say which argument carries it.
+
+    It comes before what is known of its traceback, which begins earlier and names no argument.
+    """
     for rank, lines in facts.logs.items():
+        began = ""
         for line in lines:
+            began = began or line.time
             match = _MODULE.search(line.text[:2000])
             place = _place_of(match[1].partition(".")[0]) if match else None
             if match and place:
@@ -131,10 +136,11 @@ def missing_module(facts: Facts) -> Iterator[Cause]:
                     kind="ModuleNotFound",
                     who=pods.display_name(rank),
                     what=f"cannot import {match[1]}, which lies in {place}",
-                    fix=f'root="{place}" carries it: kit.launch(…, root="{place}")',
+                    fix=f'root="{place}" carries it: kit.launch(…, root="{place}"); or files=[…], '
+                    "where the program computes its name",
                     evidence=(line.text[:400],),
                     certainty=CERTAIN,
-                    time=line.time,
+                    time=began,
                     rank=rank,
                 )
                 return
