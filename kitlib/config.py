@@ -66,11 +66,9 @@ def read(environment: dict[str, str] | None = None) -> Settings:
     try:
         lifetime = timedelta(hours=float(hours))
     except (ValueError, OverflowError) as error:
-        raise BadInput(
-            "this is not a number of hours",
-            about=f"TRAINYARD_LIFETIME_HOURS={hours}",
-            fix="set it to a number, such as 24, or unset it",
-        ) from error
+        what = "this is not a number of hours"
+        fix = "set it to a number, such as 24, or unset it"
+        raise BadInput(what, about=f"TRAINYARD_LIFETIME_HOURS={hours}", fix=fix) from error
     return Settings(
         image=env.get("TRAINYARD_IMAGE") or "",
         workshop=env.get("TRAINYARD_WORKSHOP") or "self-paced",
@@ -110,11 +108,8 @@ def _toleration(taint: str) -> dict[str, str]:
     subject, _, effect = taint.partition(":")
     key, equals, value = subject.partition("=")
     if not key or effect not in EFFECTS:
-        raise BadInput(
-            "this is not a taint",
-            about=f"TRAINYARD_TOLERATIONS: {taint}",
-            fix=f"write key=value:Effect; the effects are {', '.join(filter(None, EFFECTS))}",
-        )
+        fix = f"write key=value:Effect; the effects are {', '.join(filter(None, EFFECTS))}"
+        raise BadInput("this is not a taint", about=f"TRAINYARD_TOLERATIONS: {taint}", fix=fix)
     operator = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
     return {"key": key} | operator | ({"effect": effect} if effect else {})
 
@@ -149,8 +144,5 @@ def find(path: str | os.PathLike[str]) -> Path:
         if candidate.is_file():
             return candidate.resolve()
     places = f"{Path.cwd()} and {DATA}"
-    raise BadInput(
-        "there is no such file",
-        about=f"{expanded}, looked for in {places}",
-        fix="give the path of an existing file, such as trainers/digits_ddp.py",
-    )
+    fix = "give the path of an existing file, such as trainers/digits_ddp.py"
+    raise BadInput("there is no such file", about=f"{expanded}, looked for in {places}", fix=fix)

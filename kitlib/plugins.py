@@ -38,11 +38,9 @@ def load(entry: metadata.EntryPoint) -> Any:
         return entry.load()
     except ModuleNotFoundError as error:
         extra = EXTRAS.get(".".join(entry.module.split(".")[:2]))
-        raise ProviderFailed(
-            f"the Python package {error.name} is not installed",
-            about=entry.value,
-            fix=f"install trainyard-kit with its extra [{extra}]" if extra else "make setup",
-        ) from error
+        what = f"the Python package {error.name} is not installed"
+        fix = f"install trainyard-kit with its extra [{extra}]" if extra else "make setup"
+        raise ProviderFailed(what, about=entry.value, fix=fix) from error
 
 
 def find(group: str, name: str) -> Any:
@@ -58,11 +56,8 @@ def require_extra(extra: str, *, about: str) -> None:
     """Check that what an extra installs for local pods can be imported by them."""
     missing = [name for name in IN_PODS[extra] if importlib.util.find_spec(name) is None]
     if missing:
-        raise BadInput(
-            f"local pods run with this environment, which lacks {' and '.join(missing)}",
-            about=about,
-            fix=f"install trainyard-kit with its extra [{extra}]",
-        )
+        what = f"local pods run with this environment, which lacks {' and '.join(missing)}"
+        raise BadInput(what, about=about, fix=f"install trainyard-kit with its extra [{extra}]")
 
 
 def is_installed(entry: metadata.EntryPoint) -> bool:

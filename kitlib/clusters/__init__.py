@@ -141,11 +141,9 @@ def find(name: str, *, provider: str | None = None, **where: str) -> Cluster | N
     for kind in classes:
         known = set(inspect.signature(kind.find).parameters) - {"name"}
         if unknown := sorted(set(where) - known):
-            raise BadInput(
-                f"the provider {provider} has no {', '.join(unknown)}",
-                about=f'cluster "{name}"',
-                fix=f"it is found by: {', '.join(sorted(known)) or 'its name alone'}",
-            )
+            what = f"the provider {provider} has no {', '.join(unknown)}"
+            fix = f"it is found by: {', '.join(sorted(known)) or 'its name alone'}"
+            raise BadInput(what, about=f'cluster "{name}"', fix=fix)
         if cluster := kind.find(name, **where):
             return cluster
     return None
@@ -179,11 +177,8 @@ def provider_class(provider: str) -> type[Cluster]:
     if provider in BUILT_IN:
         return BUILT_IN[provider]
     if provider not in _providers():
-        raise BadInput(
-            f"there is no provider {provider!r}",
-            about=f"provider={provider!r}",
-            fix=f"the providers are: {', '.join(_providers())}",
-        )
+        fix = f"the providers are: {', '.join(_providers())}"
+        raise BadInput(f"there is no provider {provider!r}", about=f"provider={provider!r}", fix=fix)
     cluster_class: type[Cluster] = plugins.load(plugins.entries("kitlib.providers")[provider])
     return cluster_class
 

@@ -201,11 +201,9 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
 
     def _switch(self, verb: str, node: str) -> None:
         """Stop, shut down, start, isolate or reconnect a node."""
-        raise BadInput(
-            f"the nodes of a cluster of the provider {self.provider} are not the kit's to {verb}",
-            about=f'node "{node}" of cluster "{self.name}"',
-            fix='use a local cluster: kit.create_cluster("local")',
-        )
+        what = f"the nodes of a cluster of the provider {self.provider} are not the kit's to {verb}"
+        fix = 'use a local cluster: kit.create_cluster("local")'
+        raise BadInput(what, about=f'node "{node}" of cluster "{self.name}"', fix=fix)
 
     # Looking
 
@@ -296,11 +294,8 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         """
         if find_main(self.kube, name) is None:
             known = ", ".join(str(run["run"]) for run in self.runs()) or "none"
-            raise RunNotFound(
-                "there is no such run",
-                about=f'run "{name}" in cluster "{self.name}"',
-                fix=f"the runs are: {known}",
-            )
+            fix = f"the runs are: {known}"
+            raise RunNotFound("there is no such run", about=f'run "{name}" in cluster "{self.name}"', fix=fix)
         return Run(self.kube, name, cluster=self)
 
     def volumes(self) -> Table:
@@ -315,11 +310,8 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         """
         if self.kube.find(pvc.CLAIM, name) is None:
             known = ", ".join(str(volume["volume"]) for volume in self.volumes()) or "none"
-            raise VolumeNotFound(
-                "there is no such volume",
-                about=pvc.about(self.kube, name),
-                fix=f'the volumes are: {known}; or cluster.create_volume("{name}")',
-            )
+            fix = f'the volumes are: {known}; or cluster.create_volume("{name}")'
+            raise VolumeNotFound("there is no such volume", about=pvc.about(self.kube, name), fix=fix)
         return Volume(self, name)
 
     # Acting

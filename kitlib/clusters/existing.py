@@ -62,11 +62,8 @@ class ExistingCluster(Cluster):
         """
         shape.check_options(OPTIONS, cls.provider)
         if recreate:
-            raise BadInput(
-                "the kit does not recreate a cluster that it did not make",
-                about=f'cluster "{name}"',
-                fix="leave recreate out",
-            )
+            what = "the kit does not recreate a cluster that it did not make"
+            raise BadInput(what, about=f'cluster "{name}"', fix="leave recreate out")
         options, before = shape.options, _connected(name) or _stored(name)
         if not options and before and before["kubeconfig"] == _absolute(search_path()):
             options = {key: before[key] for key in OPTIONS}

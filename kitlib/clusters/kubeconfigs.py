@@ -50,11 +50,9 @@ def merge(cluster: Cluster) -> Path:
             other_items = [item for item in content.get(part) or [] if item.get("name") != cluster.name]
             for item in content.get(part) or []:
                 if item.get("name") == cluster.name and _owner(item, kind) != cluster.name:
-                    raise BadInput(
-                        f"it has a {kind} of this name, which is not the kit's",
-                        about=f'{path}: "{cluster.name}"',
-                        fix=f"rename that one, or export KUBECONFIG={cluster.kubeconfig}",
-                    )
+                    what = f"it has a {kind} of this name, which is not the kit's"
+                    fix = f"rename that one, or export KUBECONFIG={cluster.kubeconfig}"
+                    raise BadInput(what, about=f'{path}: "{cluster.name}"', fix=fix)
             content[part] = [*other_items, {"name": cluster.name, kind: value}]
         content["current-context"] = content.get("current-context") or cluster.name
     record = _record(cluster.name)

@@ -47,11 +47,9 @@ def run_kubectl(kubectl: Sequence[str], command: str, *, kubeconfig: Path, clust
     if done.returncode:
         output = (done.stderr or done.stdout).strip()
         helps = f"read what it says; kubectl {words[0] if words else ''} --help lists the options"
-        raise CommandFailed(
-            output or f"exit status {done.returncode}",
-            about=f'kubectl {shlex.join(words)}, in cluster "{cluster}"',
-            fix=rbac_hint(output) if "forbidden" in output else helps,
-        )
+        what = output or f"exit status {done.returncode}"
+        fix = rbac_hint(output) if "forbidden" in output else helps
+        raise CommandFailed(what, about=f'kubectl {shlex.join(words)}, in cluster "{cluster}"', fix=fix)
     return Text(done.stdout or done.stderr)
 
 

@@ -321,11 +321,8 @@ def _arguments(shape: Shape) -> list[str]:
 
 def _chosen(name: str, value: object) -> str | None:
     if value not in (None, *CHOICES[name]):
-        raise BadInput(
-            f"{name} is one of {', '.join(CHOICES[name])}",
-            about=f"{name}={value!r}",
-            fix="leave it out, or correct it",
-        )
+        what = f"{name} is one of {', '.join(CHOICES[name])}"
+        raise BadInput(what, about=f"{name}={value!r}", fix="leave it out, or correct it")
     return value
 
 
@@ -333,9 +330,6 @@ def _port(port: object) -> int | None:
     if port is None:
         return None
     if not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
-        raise BadInput(
-            "a port is a whole number from 1 to 65535",
-            about=f"port={port!r}",
-            fix="leave it out, and a free one is taken",
-        )
+        what = "a port is a whole number from 1 to 65535"
+        raise BadInput(what, about=f"port={port!r}", fix="leave it out, and a free one is taken")
     return port

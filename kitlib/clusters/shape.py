@@ -37,8 +37,5 @@ class Shape:
             near = near_argument(
                 unknown[0], [*SIZES, *known], value=self.options[unknown[0]], otherwise=listing
             )
-            raise BadInput(
-                f"the provider {provider} has no option {', '.join(unknown)}",
-                about=f'create_cluster("{provider}", {unknown[0]}=…)',
-                fix=near,
-            )
+            what = f"the provider {provider} has no option {', '.join(unknown)}"
+            raise BadInput(what, about=f'create_cluster("{provider}", {unknown[0]}=…)', fix=near)

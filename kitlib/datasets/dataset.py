@@ -146,11 +146,8 @@ class DatasetJob(Job):
         if limit is not None:
             check_count(limit, what="limit", least=10, most=100_000)
         if records and dataset not in WITH_RECORDS:
-            raise BadInput(
-                "its images cannot be made into records, which all have one size",
-                about=repr(dataset),
-                fix=f"one of {', '.join(WITH_RECORDS)}",
-            )
+            what = "its images cannot be made into records, which all have one size"
+            raise BadInput(what, about=repr(dataset), fix=f"one of {', '.join(WITH_RECORDS)}")
         self.dataset, self.synthetic, self.limit, self.records = dataset, synthetic, limit, records
         self.root: str = f"{MOUNT}/{inside(folder, what='folder')}".rstrip("/")
         self.environment: dict[str, str] = network_variables(os.environ)

@@ -64,18 +64,12 @@ def read(path: Path) -> ImageFolder:
     test = next((path / part for part in TEST if train != path and (path / part).is_dir()), None)
     by_class = _by_class(train)
     if not by_class:
-        raise BadInput(
-            "there are no images in folders of classes",
-            about=str(train),
-            fix=f"let it be like {train.name}/cat/tom.jpg, {train.name}/dog/rex.jpg",
-        )
+        fix = f"let it be like {train.name}/cat/tom.jpg, {train.name}/dog/rex.jpg"
+        raise BadInput("there are no images in folders of classes", about=str(train), fix=fix)
     tested = _by_class(test) if test else {}
     if unknown := sorted(set(tested) - set(by_class)):
-        raise BadInput(
-            f"some classes are tested and not trained: {', '.join(unknown[:5])}",
-            about=str(test),
-            fix="give both folders the same classes",
-        )
+        what = f"some classes are tested and not trained: {', '.join(unknown[:5])}"
+        raise BadInput(what, about=str(test), fix="give both folders the same classes")
     images = [(path, name) for name, paths in by_class.items() for path in paths]
     return ImageFolder(path.absolute(), list(by_class), images, sum(map(len, tested.values())))
 

@@ -109,11 +109,9 @@ def check_access_modes(kube: Kube, job: Job, objects: Sequence[Object], *, about
             place = "pods on one node"
         else:
             continue
-        raise BadInput(
-            f'volume "{claim}" is for {place} at a time: {modes[0]}, of StorageClass "{name}"',
-            about=about,
-            fix=f"create_volume with {storage_class.shared_class(classes)}; or nodes=1",
-        )
+        what = f'volume "{claim}" is for {place} at a time: {modes[0]}, of StorageClass "{name}"'
+        fix = f"create_volume with {storage_class.shared_class(classes)}; or nodes=1"
+        raise BadInput(what, about=about, fix=fix)
 
 
 def _claims(pod: Object) -> set[str]:

@@ -153,11 +153,8 @@ def _check_names(source: str, function: Callable[..., object], *, about: str) ->
         known = inspect.getclosurevars(inner)
         values = {**inner.__globals__, **known.nonlocals}
         fixes = dict.fromkeys(_fix(name, values.get(name), before=name in first) for name in outside)
-        raise BadInput(
-            f"the function uses {', '.join(outside)} from outside, which is not sent with it",
-            about=about,
-            fix="; ".join(fixes),
-        )
+        what = f"the function uses {', '.join(outside)} from outside, which is not sent with it"
+        raise BadInput(what, about=about, fix="; ".join(fixes))
 
 
 def _fix(name: str, value: object, *, before: bool) -> str:

@@ -118,11 +118,9 @@ def _check_limits(nodes: int, fewest: int | None, most: int | None) -> tuple[int
     most = check_count(2 * nodes if most is None else most, what="max_nodes", least=1, most=MAX_NODES)
     fewest = check_count(1 if fewest is None else fewest, what="min_nodes", least=1, most=MAX_NODES)
     if not fewest <= nodes <= most:
-        raise BadInput(
-            "nodes lies between min_nodes and max_nodes",
-            about=f"min_nodes={fewest}, nodes={nodes}, max_nodes={most}",
-            fix=f"nodes={nodes}, min_nodes=1, max_nodes={max(nodes, most)}",
-        )
+        what = "nodes lies between min_nodes and max_nodes"
+        fix = f"nodes={nodes}, min_nodes=1, max_nodes={max(nodes, most)}"
+        raise BadInput(what, about=f"min_nodes={fewest}, nodes={nodes}, max_nodes={most}", fix=fix)
     return fewest, most
 
 

@@ -49,9 +49,6 @@ def group_path(group: str = "") -> str:
 def _segment(text: str, bearer: str) -> str:
     is_plain = text.isprintable() and not set("/%") & set(text)
     if not is_plain or text in ("", ".", "..") or len(text) > _LONGEST:
-        raise BadInput(
-            f"{bearer} cannot have this name",
-            about=repr(text[:_LONGEST]),
-            fix="lower-case letters, digits, '-' and '.', at most 253 of them",
-        )
+        fix = "lower-case letters, digits, '-' and '.', at most 253 of them"
+        raise BadInput(f"{bearer} cannot have this name", about=repr(text[:_LONGEST]), fix=fix)
     return quote(text, safe=":")

@@ -308,11 +308,9 @@ class Kube:
             raise self._explain("the connection ended before the command") from error
         written = channel.read_all()
         if status != 0:
-            raise CommandFailed(
-                written.strip() if ended else f"it did not end within {READ_SECONDS} s",
-                about=self._place(about),
-                fix=f"try it by hand: kubectl exec {pod} -- {' '.join(command)}",
-            )
+            what = written.strip() if ended else f"it did not end within {READ_SECONDS} s"
+            fix = f"try it by hand: kubectl exec {pod} -- {' '.join(command)}"
+            raise CommandFailed(what, about=self._place(about), fix=fix)
         return written
 
     def path(self, kind: str, name: str | None = None, *, api_version: str = "") -> str:

@@ -142,11 +142,9 @@ def load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str 
     try:
         client = kubernetes_config.new_client_from_config_dict(chosen, persist_config=False)
     except (ConfigException, OSError, TypeError, AttributeError, LookupError, ValueError) as error:
-        raise BadInput(
-            f"the kubeconfig cannot be used: {error}",
-            about=f'{kubeconfig}, for cluster "{cluster}"',
-            fix="give another kubeconfig=, or another context=",
-        ) from error
+        what = f"the kubeconfig cannot be used: {error}"
+        fix = "give another kubeconfig=, or another context="
+        raise BadInput(what, about=f'{kubeconfig}, for cluster "{cluster}"', fix=fix) from error
     plugins = [(entry.get("user") or {}).get("exec") for entry in chosen["users"]]
     return client, chosen["contexts"][0]["context"].get("namespace"), next(filter(None, plugins), {})
 

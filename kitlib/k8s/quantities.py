@@ -45,11 +45,8 @@ def check_quantity(value: object, *, what: str, example: str) -> str | None:
 def check_count(value: object, *, what: str, least: int, most: int) -> int:
     """Check that a value is a whole number in range."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise BadInput(
-            f"{what} is a whole number from {least} to {most}",
-            about=f"{what}={value!r}",
-            fix=f"{what}={max(least, min(4, most))}",
-        )
+        fix = f"{what}={max(least, min(4, most))}"
+        raise BadInput(f"{what} is a whole number from {least} to {most}", about=f"{what}={value!r}", fix=fix)
     return value
 
 

@@ -61,11 +61,9 @@ def fetch(part: OperatorPart, folder: Path, *, report: Callable[[str], None]) ->
         folder.mkdir()
         _unpack(part, file, folder)
     if (actual := digest(folder)) != part.digest:
-        raise InstallFailed(
-            f"the manifests are not those that the kit was tested with: their digest is {actual}",
-            about=part.url,
-            fix=f"fetch them another way and compare: the digest should be {part.digest}",
-        )
+        what = f"the manifests are not those that the kit was tested with: their digest is {actual}"
+        fix = f"fetch them another way and compare: the digest should be {part.digest}"
+        raise InstallFailed(what, about=part.url, fix=fix)
 
 
 def find_local(part: OperatorPart) -> Path | None:
@@ -98,11 +96,8 @@ def _download(url: str, file: IO[bytes], report: Callable[[str], None]) -> None:
             if answer.length:
                 raise IncompleteRead(b"", answer.length)
     except (OSError, HTTPException) as error:
-        raise InstallFailed(
-            f"its manifests cannot be fetched: {error}",
-            about=url,
-            fix="check the network, and HTTPS_PROXY if there is a proxy",
-        ) from error
+        fix = "check the network, and HTTPS_PROXY if there is a proxy"
+        raise InstallFailed(f"its manifests cannot be fetched: {error}", about=url, fix=fix) from error
     file.seek(0)
 
 

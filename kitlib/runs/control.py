@@ -42,11 +42,9 @@ class RunControl:
         """Send SIGCONT to the paused process of a rank, or to all paused processes."""
         paused = [process for process in self._paused() if rank in (None, process.rank)]
         if not paused:
-            raise BadInput(
-                "no process is paused" if rank is None else f"rank {rank} is not paused",
-                about=self.objects.about,
-                fix="call run.pause(rank=…) first; run.events() shows which were paused",
-            )
+            what = "no process is paused" if rank is None else f"rank {rank} is not paused"
+            fix = "call run.pause(rank=…) first; run.events() shows which were paused"
+            raise BadInput(what, about=self.objects.about, fix=fix)
         return Text("\n".join(self._signal(process, "CONT", RESUMED) for process in paused))
 
     def _find(self, rank: int | str) -> RankProcess:

@@ -246,11 +246,9 @@ class LogStream:
                 yield from followers.take(0.0 if over else 1.0)
             members.check()
         except KeyboardInterrupt as error:
-            raise Interrupted(
-                "stopped following; the run continues",
-                about=self.objects.about,
-                fix="run.logs(follow=True) begins again, run.wait() only waits, run.delete() ends it",
-            ) from error
+            what = "stopped following; the run continues"
+            fix = "run.logs(follow=True) begins again, run.wait() only waits, run.delete() ends it"
+            raise Interrupted(what, about=self.objects.about, fix=fix) from error
         finally:
             members.stop()
             followers.close()

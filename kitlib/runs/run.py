@@ -298,11 +298,9 @@ class Run(Reports):
                 yield self._timeline(timeline_now["Pod"].values(), finished=status.finished)
                 self._check(status)
                 if status.finished:
-                    raise WaitTimeout(
-                        "the run has ended before the condition held",
-                        about=self.about,
-                        fix="run.timeline() shows what there was; launch it again, with more epochs",
-                    )
+                    what = "the run has ended before the condition held"
+                    fix = "run.timeline() shows what there was; launch it again, with more epochs"
+                    raise WaitTimeout(what, about=self.about, fix=fix)
 
         timeline = wait(
             timelines(),

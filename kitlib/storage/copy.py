@@ -72,11 +72,8 @@ def inside(path: object, *, what: str = "path") -> str:
     text = str(path)
     parts = [part for part in text.split("/") if part not in ("", ".")]
     if not isinstance(path, str) or ".." in parts or "\0" in text:
-        raise BadInput(
-            "this leads to no place on the volume",
-            about=f"{what}={path!r}",
-            fix=f'paths begin at the root of the volume: {what}="cifar10/train"',
-        )
+        fix = f'paths begin at the root of the volume: {what}="cifar10/train"'
+        raise BadInput("this leads to no place on the volume", about=f"{what}={path!r}", fix=fix)
     return "/".join(parts)
 
 

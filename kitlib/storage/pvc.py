@@ -69,11 +69,8 @@ def delete(kube: Kube, name: str, *, report: Callable[[str], None]) -> None:
         return
     _delete_preparations(kube, name)
     if using := users(kube, name):
-        raise VolumeInUse(
-            f"it is in use by {', '.join(using)}",
-            about=about(kube, name),
-            fix="delete those runs or pods first; a pod that has ended holds it until it is deleted",
-        )
+        fix = "delete those runs or pods first; a pod that has ended holds it until it is deleted"
+        raise VolumeInUse(f"it is in use by {', '.join(using)}", about=about(kube, name), fix=fix)
     report("deleting it")
     for helper in kube.get_all("Pod", labels=f"{names.VOLUME}={name}"):
         kube.delete("Pod", helper["metadata"]["name"])
@@ -155,11 +152,9 @@ def about(kube: Kube, name: str) -> str:
 def _check_size(kube: Kube, claim: Object, size: str) -> None:
     size_now = claim["spec"]["resources"]["requests"]["storage"]
     if parse_quantity(size_now) < parse_quantity(size):
-        raise BadInput(
-            f"the volume exists already, with {size_now}",
-            about=f"{about(kube, claim['metadata']['name'])}, size={size}",
-            fix=f'size="{size_now}", or delete it first, with all that is on it',
-        )
+        what = f"the volume exists already, with {size_now}"
+        fix = f'size="{size_now}", or delete it first, with all that is on it'
+        raise BadInput(what, about=f"{about(kube, claim['metadata']['name'])}, size={size}", fix=fix)
 
 
 def _choose_mode(kube: Kube, claim: str, name: str | None, mode: str | None, size: str) -> str:
@@ -171,11 +166,9 @@ def _choose_mode(kube: Kube, claim: str, name: str | None, mode: str | None, siz
         known = sorted(item["metadata"]["name"] for item in classes)
         default = storage_class.default_of(classes)
         if name not in known and (name is not None or default is None):
-            raise BadInput(
-                "there is no such StorageClass" if name else "the cluster has no default StorageClass",
-                about=f'storage_class={name!r} in cluster "{kube.cluster}"',
-                fix=f"set storage_class= to one of: {', '.join(known) or 'none; install a CSI driver'}",
-            )
+            what = "there is no such StorageClass" if name else "the cluster has no default StorageClass"
+            fix = f"set storage_class= to one of: {', '.join(known) or 'none; install a CSI driver'}"
+            raise BadInput(what, about=f'storage_class={name!r} in cluster "{kube.cluster}"', fix=fix)
         name = name or default["metadata"]["name"]  # type: ignore[index]
     nodes = allowed(lambda: list(kube.get_all("Node")))
     count = None if nodes is None else len(nodes)
