@@ -1,7 +1,6 @@
 """A Job of one pod that runs ``true``, from its creation to its condition Complete: what a short run costs.
 
-All sides have the same Job controller, which looks at its pods in batches of a second. With batches of
-50 ms, a Job that fails deletes its other pods before their launchers have said which rank was killed.
+All sides have the same Job controller, which looks 50 ms after a pod has succeeded (docs/building.md).
 """
 
 from bench.lab import KUBELET, KWOK, Lab

@@ -4,8 +4,8 @@ A few files of upstream bring hundreds of packages into the build: helpers of te
 the programs, and a function of the kubelet's that a controller borrows. `build` passes over them. What takes
 their place, or adapts an operator's library to the Kubernetes libraries of the control plane, is in the
 folder ``overlay``, by the path that it has upstream. In a few files one expression is replaced: components
-that waited for whole seconds at their start, and operators that look for their certificates in ``/tmp``. No
-further file differs from what go.sum pins.
+that waited for whole seconds at their start or at the end of a Job, and operators that look for their
+certificates in ``/tmp``. No further file differs from what go.sum pins.
 """
 
 import json
@@ -29,6 +29,21 @@ OMITTED: Mapping[str, Sequence[str]] = {
 _CERTIFICATES = ("CertDir:        certDir,", 'CertDir: os.TempDir() + certDir[len("/tmp"):],')
 # Upstream asks a second later, and again each second, whether its own server answers yet.
 _SOON = ("wait.Poll(1*time.Second,", "wait.PollImmediate(20*time.Millisecond,")
+_COUNTED = "\t\tjm.enqueueSyncJobBatched(logger, job)\n"
+_COUNTED_SOON = """\
+		if curPod.Status.Phase == v1.PodSucceeded {
+			jm.enqueueSyncJobInternal(logger, job, 50*time.Millisecond)
+		} else {
+			jm.enqueueSyncJobBatched(logger, job)
+		}
+"""
+_ORPHAN = """\
+		return
+	}
+
+	// Otherwise, it's an orphan.
+	// Clean the finalizer.
+	if hasJobTrackingFinalizer(curPod)"""
 # By module and file, an expression and what takes its place.
 EDITED: Mapping[str, Mapping[str, tuple[str, str]]] = {
     # The only member elects itself once it has applied its log, and not up to a second later.
@@ -43,6 +58,9 @@ EDITED: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "app/helper.go": ("wait.PollImmediate(time.Second,", "wait.PollImmediate(20*time.Millisecond,")
     },
     "k8s.io/kubernetes": {
+        # A pod's success is counted at once; a failure, as upstream, with what else happens within a second:
+        # the other pods, which are then deleted, have reported by that time.
+        "pkg/controller/job/job_controller.go": (_COUNTED + _ORPHAN, _COUNTED_SOON + _ORPHAN),
         "pkg/registry/rbac/rest/storage_rbac.go": _SOON,
         "pkg/registry/scheduling/rest/storage_scheduling.go": _SOON,
     },
