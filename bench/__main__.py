@@ -18,7 +18,7 @@ import psutil
 from rich.console import Console
 
 from bench import machine, table
-from bench.errors import MeasureFailed, NotHere
+from bench.errors import MeasureFailed
 from bench.lab import Lab
 from bench.measures import FELT, MEASURES
 from bench.results import Result
@@ -38,7 +38,6 @@ class Report:
         self.results: dict[str, list[Result]] = {}  # by measure
         self.states: dict[str, machine.State] = {}
         self.failures: dict[str, str] = {}
-        self.not_here: dict[str, str] = {}
         self._output = output
         self._facts = {
             "began": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -52,7 +51,6 @@ class Report:
             "complete": complete,
             "machine_before": {name: state.as_dict() for name, state in self.states.items()},
             "not_measured": self.failures,
-            "not_measurable_here": self.not_here,
             "results": [
                 {"measure": name} | result.as_dict()
                 for name, found in self.results.items()
@@ -80,25 +78,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print("interrupted; the clusters of this run are deleted", style="red")
         status = 130
     report.write(complete=status == 0)
-    if report.results or report.failures or report.not_here:
+    if report.results or report.failures:
         results = itertools.chain.from_iterable(report.results.values())
         table.draw(list(results), states=report.states, failures=report.failures, console=console)
-        for name, reason in report.not_here.items():
-            console.print(f"{name}: NOT MEASURED HERE: {reason}", style="yellow", markup=False)
         console.print(f"Samples: {options.output}", markup=False, soft_wrap=True)
     return status or int(bool(report.failures))
 
 
 def _take(name: str, lab: Lab, report: Report, console: Console) -> None:
+    if not lab.quick:
+        machine.wait_until_quiet(lab.report)
     state = report.states[name] = machine.look()
     console.print(f"{name} (load average {state.load:g}, {state.busy_percent:g}% busy)", style="bold")
     try:
         report.results[name] = MEASURES[name](lab)
     except Interrupted:
         raise
-    except NotHere as reason:
-        report.not_here[name] = str(reason)
-        console.print(f"{name}: NOT MEASURED HERE: {reason}", style="yellow", markup=False)
     except FAILURES as error:
         report.failures[name] = str(error)
         console.print(f"{name}: {error}", style="red", markup=False)

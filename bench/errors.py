@@ -7,7 +7,3 @@ class PeerAbsent(Exception):
 
 class MeasureFailed(Exception):
     """What was to be timed did not happen; the text says what was seen last."""
-
-
-class NotHere(Exception):
-    """This machine lacks what a measure is about, a GPU for one; it is said, and nothing has failed."""

@@ -4,13 +4,21 @@ import os
 import platform
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
 import psutil
 
-BUSY = 3.0  # of load average: from here on a figure says as much about the neighbours
+QUIET, BUSY = (
+    1.0,
+    2.0,
+)  # of load average: a measure waits for the first; above the second no figure is published
+QUIET_SECONDS, PERIOD_SECONDS = (
+    300.0,
+    5.0,
+)  # the longest wait; the kernel computes the average every five seconds
 LOOK_SECONDS, LOOP = 2.0, 2_000_000
 
 
@@ -60,6 +68,15 @@ class State:
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)
+
+
+def wait_until_quiet(report: Callable[[str], None]) -> None:
+    """Wait until the load average is below `QUIET`; no longer than `QUIET_SECONDS`."""
+    end = time.monotonic() + QUIET_SECONDS
+    if os.getloadavg()[0] >= QUIET:
+        report(f"waiting for a load average below {QUIET:g}, {QUIET_SECONDS:g} s at most")
+    while os.getloadavg()[0] >= QUIET and time.monotonic() < end:
+        time.sleep(PERIOD_SECONDS)
 
 
 def look() -> State:

@@ -47,6 +47,7 @@ class Result:
         limit: The goal, if there is one.
         notes: What a reader must know to judge the line.
         details: More raw figures, kept in the JSON alone.
+        patience: After which the peer is given up: such a sample says that it takes longer; 0 for never.
     """
 
     what: str
@@ -58,6 +59,24 @@ class Result:
     limit: Limit | None = None
     notes: str = ""
     details: dict[str, Any] = field(default_factory=dict)
+    patience: float = 0
+
+    @property
+    def peer_text(self) -> str:
+        """The peer's value for people; empty without samples."""
+        if self.peer_value is None:
+            return ""
+        if self.patience and self.peer_value >= self.patience:
+            return f"gave up at {number(self.patience, self.unit)}"
+        return number(self.peer_value, self.unit)
+
+    @property
+    def ratio_text(self) -> str:
+        """The ratio for people: at most so much where the peer was given up."""
+        if self.ratio is None:
+            return ""
+        given_up = self.patience and (self.peer_value or 0) >= self.patience
+        return f"< {max(self.ratio, 0.01):.2f}" if given_up else f"{self.ratio:.2f}"
 
     @property
     def value(self) -> float:
@@ -113,6 +132,7 @@ class Result:
             "limit": asdict(self.limit) if self.limit else None,
             "verdict": self.verdict or None,
             "notes": self.notes or None,
+            "patience": self.patience,
             "samples": {"ours": list(self.ours), "peer": list(self.theirs)},
             "details": self.details,
         }

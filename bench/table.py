@@ -43,12 +43,11 @@ def draw(
 def _row(result: Result) -> list[str]:
     style = STYLES.get(result.verdict)
     verdict = f"[{style}]{result.verdict}[/]" if style else result.verdict
-    theirs, ratio = result.peer_value, result.ratio
     return [
         result.what,
         number(result.value, result.unit),
-        "absent" if result.absent else "" if theirs is None else number(theirs, result.unit),
-        "" if ratio is None else f"{ratio:.2f}",
+        "absent" if result.absent else result.peer_text,
+        result.ratio_text,
         str(result.limit or ""),
         verdict,
         f"{result.peer} (absent: {result.absent})" if result.absent else result.peer,

@@ -21,7 +21,7 @@ from bench.watching import Watch, wait_account
 from kitlib.clusters import Cluster
 from kitlib.k8s.client import Kube
 
-LIMITS = {KUBELET: Limit(0.3), KWOK: Limit(0.6)}
+LIMITS = {KUBELET: Limit(0.2), KWOK: None}
 RANKS, FLAGS = 4, {"epochs": 1}
 Sample = tuple[float, float]  # seconds until the first pod ran, and until a first job had trained
 

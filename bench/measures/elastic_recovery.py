@@ -24,7 +24,6 @@ from bench.sampling import alternate
 
 PEER = "torchrun, --max-restarts given"
 PATIENCE = 60
-GIVEN_UP = f"the peer is given up after {PATIENCE} s without a step"
 LAB = "1:8"
 
 
@@ -57,7 +56,7 @@ def measure(lab: Lab) -> list[Result]:
 
 def _line(what: str, samples: dict[str, list[float]], limit: Limit | None) -> Result:
     ours, theirs = tuple(samples["ours"]), tuple(samples["theirs"])
-    return Result(what=what, unit="s", ours=ours, peer=PEER, theirs=theirs, limit=limit, notes=GIVEN_UP)
+    return Result(what=what, unit="s", ours=ours, peer=PEER, theirs=theirs, limit=limit, patience=PATIENCE)
 
 
 def _pairs(

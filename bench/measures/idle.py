@@ -23,8 +23,8 @@ from kitlib.clusters import LocalCluster
 SETTLE_SECONDS, QUICK_SETTLE_SECONDS = 25, 10
 WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 15, 10
 LINES = {
-    "megabytes": ("memory (PSS)", "MB", {KUBELET: Limit(0.5), KWOK: Limit(450, of="value", unit="MB")}),
-    "percent": ("CPU", "% of a core", {KUBELET: Limit(0.5), KWOK: Limit(2, of="value", unit="%")}),
+    "megabytes": ("memory (PSS)", "MB", {KUBELET: Limit(0.5), KWOK: None}),
+    "percent": ("CPU", "% of a core", {KUBELET: Limit(0.5), KWOK: None}),
 }
 
 

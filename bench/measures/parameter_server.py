@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from bench import cifar10, torchrun
-from bench.errors import MeasureFailed, NotHere
+from bench.errors import MeasureFailed
 from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
@@ -35,10 +35,10 @@ def measure(lab: Lab) -> list[Result]:
     """Train on each side in turns, without a cluster.
 
     Raises:
-        NotHere: There is one core.
+        MeasureFailed: There is one core.
     """
     if len(os.sched_getaffinity(0)) < 2:
-        raise NotHere("there is one core")
+        raise MeasureFailed("there is one core")
     lab.clear()
     images = QUICK_IMAGES if lab.quick else IMAGES
     records = _records(lab.folder, images)

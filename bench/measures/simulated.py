@@ -24,7 +24,7 @@ from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 
 LIMIT = Limit(1.0)
-NODES, PODS, LARGE = 1000, 10_000, 5
+NODES, PODS = 1000, 10_000
 QUICK_NODES, QUICK_PODS = 100, 1000
 PATIENCE_SECONDS = 2400
 Sample = tuple[float, float]  # seconds and megabytes
@@ -34,20 +34,11 @@ SELECTORS = {"ours": "trainyard/simulated", KWOK: "type=kwok"}
 def measure(lab: Lab) -> list[Result]:
     """Fill clusters of each side in turns, each a new one."""
     nodes, pods = (QUICK_NODES, QUICK_PODS) if lab.quick else (NODES, PODS)
-    return _measure(lab, nodes, pods, rounds=lab.rounds)
-
-
-def measure_large(lab: Lab) -> list[Result]:
-    """Fill a cluster of each side with five times as many, once: it takes a quarter of an hour."""
-    return _measure(lab, LARGE * NODES, LARGE * PODS, rounds=1)
-
-
-def _measure(lab: Lab, nodes: int, pods: int, *, rounds: int) -> list[Result]:
     lab.clear()
     sides = {"ours": lambda: _ours(lab, nodes, pods)}
     if lab.has(KWOK):
         sides[KWOK] = lambda: _theirs(lab, nodes, pods)
-    samples = alternate(sides, rounds)
+    samples = alternate(sides, lab.rounds)
     seconds, megabytes = (
         {side: [pair[n] for pair in pairs] for side, pairs in samples.items()} for n in (0, 1)
     )

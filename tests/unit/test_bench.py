@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 
 from bench import measures, publish, table, torchrun, training
-from bench.__main__ import Report, _take
-from bench.errors import MeasureFailed, NotHere
+from bench.errors import MeasureFailed
 from bench.lab import Lab
 from bench.machine import State
 from bench.measures import FELT, MEASURES
@@ -82,15 +81,3 @@ def test_images_a_second_are_those_of_all_ranks_in_the_last_epoch():
         torchrun.images_per_s(lines[:3], ranks=2)
     with pytest.raises(MeasureFailed, match="of 3 ranks, 2 spoke"):
         torchrun.images_per_s(lines, ranks=3)
-
-
-def test_a_measure_that_needs_what_is_not_here_does_not_fail_the_run(capsys, monkeypatch, tmp_path):
-    def absent(lab):
-        raise NotHere("there is no GPU")
-
-    monkeypatch.setitem(MEASURES, "cifar10_gpu", absent)
-    report = Report(tmp_path / "latest.json", rounds=1, quick=True)
-    _take("cifar10_gpu", None, report, Console(width=140))
-    assert "NOT MEASURED HERE: there is no GPU" in capsys.readouterr().out
-    assert not report.failures
-    assert json.loads((tmp_path / "latest.json").read_text())["not_measurable_here"]

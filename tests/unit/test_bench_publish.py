@@ -75,6 +75,16 @@ def test_a_look_is_not_published(docs):
         published(docs, one=run("pod_start", MISSED, quick=True))
 
 
+def test_a_busy_machine_is_not_published_and_a_peer_that_gave_up_has_no_number(docs, capsys):
+    given_up = Result(
+        what="killed", unit="s", ours=(0.3,), peer="a peer", theirs=(60.0,), patience=60, limit=Limit(1)
+    )
+    text = published(docs, one=run("recovery", given_up), two=run("pod_start", MISSED, load=2.1))
+    assert "| [killed](#recovery) | 0.30 s | gave up at 60.0 s | < 0.01 |" in text
+    assert "pods that start" not in text
+    assert "pod_start is left out: the load average was 2.1" in capsys.readouterr().out
+
+
 def test_the_page_is_what_the_results_say():
     found = json.loads((publish.DOCS / "performance.json").read_text())
     page = publish.page(found, profiles=publish.DOCS / "profiles")
