@@ -55,15 +55,6 @@ def test_a_pod_of_a_runtime_class_of_this_runtime_runs(pods, runtime_class):
     pods.output(pod("true", runtimeClassName=runtime_class("plain", "runc")))
 
 
-def test_a_pod_of_a_handler_that_is_not_here_waits(pods, runtime_class):
-    name = pods.create(pod("true", runtimeClassName=runtime_class("sandboxed", "runsc")))
-    words = (
-        'Failed to create pod sandbox: failed to get sandbox runtime: no runtime for "runsc" is configured'
-    )
-    pods.wait_for_event(name, "FailedCreatePodSandBox", words)
-    assert pods.until(name, bool)["status"]["phase"] == "Pending"
-
-
 def test_the_node_lists_its_runtime_handlers(cluster):
     (node, *_) = cluster.core.list_node().items
     names = [handler.name for handler in node.status.runtime_handlers]

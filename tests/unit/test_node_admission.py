@@ -49,6 +49,15 @@ def test_a_pod_of_another_operating_system_is_refused():
 
 
 @pytest.mark.parametrize(
+    ("kind", "admitted"), [("RuntimeDefault", False), ("Localhost", False), ("Unconfined", True)]
+)
+def test_a_pod_that_apparmor_has_to_confine_is_refused_as_on_a_node_without_it(kind, admitted):
+    message = "Cannot enforce AppArmor: AppArmor is not enabled on the host"
+    found = refused(pod(securityContext={"appArmorProfile": {"type": kind}}))
+    assert found == (None if admitted else ("AppArmor", message))
+
+
+@pytest.mark.parametrize(
     ("one", "other", "collide"),
     [
         ({"hostPort": 80}, {"hostPort": 80}, True),

@@ -72,3 +72,10 @@ async def test_a_claim_that_names_a_path_for_its_volume_leads_nowhere(tmp_path, 
 async def test_a_pod_that_has_run_keeps_its_claim_while_that_is_being_deleted(tmp_path):
     status = {"containerStatuses": [{"containerID": "trainyard://7.main.0"}]}
     assert (await locate(claim(DELETED), volume(tmp_path), pod=POD | {"status": status})).path == tmp_path
+
+
+async def test_a_claim_is_no_block_device(tmp_path):
+    container = {"name": "main", "volumeDevices": [{"name": "v", "devicePath": "/dev/x"}]}
+    pod = POD | {"spec": POD["spec"] | {"containers": [container]}}
+    with pytest.raises(ClaimError, match="has volumeMode Filesystem, but is specified in volumeDevices"):
+        await locate(claim(), volume(tmp_path), pod=pod)

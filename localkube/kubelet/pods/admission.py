@@ -2,12 +2,13 @@
 
 The scheduler has looked at most of this, but pods can be bound by hand, and two of them at the same moment.
 
-Source: pkg/kubelet/lifecycle/predicate.go and pkg/kubelet/sysctl of Kubernetes 1.36
+Source: pkg/kubelet/lifecycle (predicate.go, handlers.go) and pkg/kubelet/sysctl of Kubernetes 1.36
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from localkube.kubelet.containers.security_context import effective
 from localkube.kubelet.status.container_state import EPHEMERAL, containers
 from localkube.kubelet.status.restart_policy import is_sidecar
 from localkube.network.network_policy import meets
@@ -46,6 +47,8 @@ def refusal(
         return forbidden
     if (pod["spec"].get("os") or {}).get("name", "linux") != "linux":
         return "PodOSNotSupported", "Failed to admit pod as the OS field doesn't match node OS"
+    if _wants_apparmor(pod):
+        return "AppArmor", "Cannot enforce AppArmor: AppArmor is not enabled on the host"
     if shortage:
         resource = shortage.partition("resource: ")[2].partition(",")[0]
         return f"OutOf{resource}", shortage
@@ -125,6 +128,12 @@ def _forbidden_sysctl(pod: Object) -> Refusal | None:
         if shared:
             return "SysctlForbidden", f'forbidden sysctl: "{name}" not allowed with host {space} enabled'
     return None
+
+
+def _wants_apparmor(pod: Object) -> bool:
+    """Check whether a profile has to confine a container, which no local node can do."""
+    profiles = (effective(pod, container, "appArmorProfile") for _, container in containers(pod))
+    return any(profile and profile["type"] != "Unconfined" for profile in profiles)
 
 
 def _host_ports(pod: Object) -> Iterator[tuple[str, str, int]]:

@@ -17,6 +17,7 @@ from localkube.kubelet.containers.termination import waits_for
 from localkube.kubelet.heartbeat import stalled, work_of
 from localkube.kubelet.nodes.node import is_ready
 from localkube.kubelet.nodes.virtual_node import VirtualNode
+from localkube.kubelet.plugins.resource_claims import ClaimPreparationError, prepare_claims
 from localkube.kubelet.plugins.rpc import PluginError
 from localkube.kubelet.pods import admission
 from localkube.kubelet.pods.container_runtime import ContainerRuntime
@@ -382,6 +383,7 @@ class PodWorker(PodState):
             if self.pool.directory.is_mounted_by(self.pod):
                 await self.pool.devices.open()
             await check_runtime_class(self.node.api, self.pod)
+            await prepare_claims(self.node.api, self.pod)
             sandbox = self._sandboxes.create(self.pod, node=self.node, address=address, fresh=self._is_new)
             _, self.volumes = await asyncio.gather(sandbox, self._volume_manager.prepare(self.pod))
             self._prepared = True
@@ -395,7 +397,7 @@ class PodWorker(PodState):
             try:
                 await attempt()
                 return True
-            except VolumeError as error:
+            except (VolumeError, ClaimPreparationError) as error:
                 self.event(error.reason, error.message, warning=True)
             except RuntimeCallError as error:
                 message = f"Failed to create pod sandbox: {error.message}"

@@ -42,7 +42,6 @@ PROFILE_RULES = (
 )
 POD_RULES = (
     FieldRule("hostUsers", "the pod has a user namespace of its own"),
-    FieldRule("resourceClaims", "dynamic resources are not allocated"),
     FieldRule(
         "resources.limits", "each container has its own limits; the pod's requests count for scheduling"
     ),
@@ -53,7 +52,6 @@ CONTAINER_RULES = (
     FieldRule(
         "securityContext.procMount", "/proc is an ordinary container's", lambda value: value == "Unmasked"
     ),
-    FieldRule("volumeDevices", "there are no block devices"),
     FieldRule(
         "volumeMounts",
         "no later mount reaches a container, or comes out of one (mountPropagation)",

@@ -14,6 +14,7 @@ from typing import Any
 from localkube.api_client import Api, find
 from localkube.api_path import api_path
 from localkube.kubelet.quantity import quantity, whole
+from localkube.kubelet.status.container_state import containers
 from localkube.kubelet.volumes.object_cache import Access
 from localkube.kubelet.work_pools import MEASURES
 from localkube.runtime.path_resolution import opened
@@ -68,6 +69,10 @@ class ClaimResolver:
         api = self._access(pod["spec"].get("nodeName", ""))
         claim = await self._claim(api, pod, spec)
         volume = await self._volume(api, claim)
+        if _is_device(pod, spec["name"]):
+            raise ClaimError(
+                f"volume {spec['name']} has volumeMode Filesystem, but is specified in volumeDevices"
+            )
         path = _directory(volume)
         modes = claim["spec"].get("accessModes") or []
         if "ReadWriteOncePod" in modes:
@@ -176,6 +181,12 @@ def _has_run(pod: Object) -> bool:
     status = pod.get("status") or {}
     lists = (status.get(kind) or [] for kind in ("initContainerStatuses", "containerStatuses"))
     return any(container.get("containerID") for containers in lists for container in containers)
+
+
+def _is_device(pod: Object, volume: str) -> bool:
+    """Check whether a container has a volume as a block device."""
+    devices = (device for _, container in containers(pod) for device in container.get("volumeDevices") or ())
+    return any(device["name"] == volume for device in devices)
 
 
 def _is_bound_to(volume: Object, claim: Object) -> bool:
