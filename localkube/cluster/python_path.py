@@ -116,6 +116,8 @@ def _meson_source(finder: object) -> str:
 
 def _paths(value: object, depth: int = 0) -> Iterator[str]:
     """Yield the absolute paths among values, those of a package's files as its directory."""
+    file = f"{value}.py"  # setuptools maps a module that is a file to its path without the suffix
+    value = file if os.path.isfile(file) and not os.path.exists(str(value)) else value
     if isinstance(value, str) and os.path.isabs(value) and os.path.exists(value):
         place = Path(value)
         if place.is_file() and (place.parent / "__init__.py").exists():

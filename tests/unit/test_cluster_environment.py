@@ -156,9 +156,11 @@ def test_what_finders_of_editable_installs_map_is_shown(module, name, tmp_path, 
         file.touch()
     finder = type("Finder", (), {"find_spec": lambda *names: None, "__module__": module})()
     mapped = {"numbers": str(source / "__init__.py"), "numbers.deep": str(source / "deep" / "__init__.py")}
-    setattr(finder, name, mapped)
+    (tmp_path / "alone.py").touch()  # setuptools' path of a module that is a file has no suffix
+    setattr(finder, name, mapped | {"alone": str(tmp_path / "alone")})
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, finder])
     shown = python_path.read(own=OWN).shown
+    assert str(tmp_path / "alone.py") in shown
     assert any((source / "deep").is_relative_to(place) for place in shown)
 
 
