@@ -30,6 +30,12 @@ def test_a_pod_sets_parameters_of_its_own_namespaces(pods):
     assert pods.output(pod(script)).split()[0] == "0"
 
 
+def test_a_pod_that_sets_an_unsafe_parameter_is_refused(pods):
+    reason, message = refused(pods, pod("true", securityContext=sysctls(kernel__msgmax="1")))
+    assert reason == "SysctlForbidden"
+    assert message == 'Pod was rejected: forbidden sysctl: "kernel.msgmax" not allowlisted'
+
+
 def test_a_pod_that_was_bound_to_a_full_node_is_refused(pods):
     main = {"resources": {"requests": {"cpu": "900"}}}
     reason, message = refused(pods, pod("true", main=main, nodeName="node-0"))
