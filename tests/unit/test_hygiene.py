@@ -1,8 +1,11 @@
 """The rules that every notebook keeps, held against the files as they are stored."""
 
+import builtins
+import dis
 import re
 import statistics
 from pathlib import Path
+from types import CodeType
 
 import nbformat
 import pytest
@@ -10,25 +13,6 @@ import pytest
 from trainyard_kit.workshop.notebook_reset import BY_KUBECTL, ORDER
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9][0-9]_*.ipynb"))
-COURSE = (
-    "00_start",
-    "01_create_a_cluster",
-    "02_shared_storage",
-    "03_container_image",
-    "04_prepare_a_dataset",
-    "05_indexed_job",
-    "06_data_parallel",
-    "07_your_own_script",
-    "08_elastic",
-    "09_kubeflow_operators",
-    "10_parameter_server",
-    "11_elastic_scheduling",
-    "12_evaluate",
-    "13_clean_up",
-    "14_language_model",
-    "15_where_the_step_goes",
-    "16_what_went_wrong",
-)
 # Published recipes: no lesson, no exercise.
 APPENDICES = ("20_cloud_accounts", "21_elastic_from_a_bucket", "22_published_commands")
 PARTS = ("The question", "Exercise", "When it goes wrong", "What just happened?", "On a cloud", "Clean up")
@@ -83,16 +67,22 @@ def to_be_written(cells, number):
     return place
 
 
+def sections(notebook):
+    """List the sections: title, text, and the sources of the code cells."""
+    parts = [["", "", []]]
+    for cell in notebook.cells:
+        headings = list(re.finditer(r"^## (.*)", cell.source, flags=re.MULTILINE))
+        if cell.cell_type == "code":
+            parts[-1][2].append(cell.source)
+        elif headings:
+            parts.append([headings[-1][1], cell.source[headings[-1].start() :], []])
+    return parts
+
+
 def test_notebooks_have_their_places_in_the_course():
-    assert {path.stem for path in NOTEBOOKS} <= {*COURSE, *APPENDICES}
-    assert {"00_start", "13_clean_up"} <= {path.stem for path in NOTEBOOKS}
-
-
-def test_cells_have_ids_of_their_own(notebook):
-    ids = [cell.id for cell in notebook.cells]
-    assert notebook.nbformat == 4
-    assert notebook.nbformat_minor >= 5
-    assert len(ids) == len(set(ids))
+    names = [path.stem for path in NOTEBOOKS if path.stem not in APPENDICES]
+    assert [name[:2] for name in names] == [f"{number:02}" for number in range(17)]
+    assert {"00_start", "13_clean_up", *APPENDICES} <= {path.stem for path in NOTEBOOKS}
 
 
 def test_the_first_cell_says_goal_time_cost_what_is_needed_and_what_is_learnt(notebook):
@@ -101,9 +91,7 @@ def test_the_first_cell_says_goal_time_cost_what_is_needed_and_what_is_learnt(no
     assert re.match(r"# .+\n\nThe goal: ", first.source)
     rows = re.findall(r"^\| ([^|]+) \| .+ \|$", first.source, flags=re.MULTILINE)
     assert rows == ["---", "Time", "Cost", "Before you start", "You will be able to"]
-    assert re.search(
-        r"^\| Time \| \d+ minutes for you; \w+ for the machine", first.source, flags=re.MULTILINE
-    )
+    assert re.search(r"(?m)^\| Time \| \d+ minutes for you; \w+ for the machine", first.source)
 
 
 def test_the_minutes_are_those_of_reading_and_of_the_exercises(notebook):
@@ -128,14 +116,11 @@ def test_the_second_cell_has_literal_parameters_alone(notebook, number):
     assert [cell for cell in notebook.cells if "parameters" in tags(cell)] == [second]
 
 
-def test_the_third_cell_is_what_sets_up_a_hosted_notebook_and_the_page_shows_it(notebook):
+def test_the_third_cell_sets_up_a_hosted_notebook_as_its_page_shows_and_the_fourth_imports_the_kit(notebook):
     assert tags(notebook.cells[2]) == ["hosted"]
     assert notebook.cells[2].metadata.jupyter.source_hidden
     page = (NOTEBOOKS[0].parents[1] / "docs" / "hosted.md").read_text(encoding="utf-8")
     assert re.findall(r"```python\n(.*?)\n```", page, re.DOTALL) == [notebook.cells[2].source]
-
-
-def test_the_fourth_cell_imports_the_kit(notebook):
     assert notebook.cells[3].source.splitlines()[0] == "import kitlib as kit"
 
 
@@ -156,11 +141,8 @@ def test_cells_are_few_and_short(notebook, number):
     assert statistics.median(lengths) <= MEDIAN_LINES
 
 
-def test_no_cell_is_long(notebook):
+def test_no_cell_is_long_and_the_text_is_neither_thin_nor_long(notebook, path):
     assert max(len(cell.source.splitlines()) for cell in code_cells(notebook)) <= 15
-
-
-def test_the_text_is_neither_thin_nor_long(notebook, path):
     words = sum(len(cell.source.split()) for cell in notebook.cells if cell.cell_type == "markdown")
     assert words in WORDS or path.stem in APPENDICES and 300 <= words <= 1000
 
@@ -203,6 +185,32 @@ def test_something_is_to_be_written_and_the_kit_checks_it_where_it_is_and_its_so
     assert cells[place - 1].source.count("<details><summary>") == 2
 
 
+def loads_and_stores(code):
+    """Return the global names that code reads before it sets them, and those it sets."""
+    unset, bound = set(), set()
+    for step in dis.get_instructions(code):
+        if step.opname == "STORE_NAME":
+            bound.add(step.argval)
+        elif step.opname in ("LOAD_NAME", "LOAD_GLOBAL") and step.argval not in bound:
+            unset.add(step.argval)
+    inner = [loads_and_stores(constant)[0] for constant in code.co_consts if isinstance(constant, CodeType)]
+    return unset | set().union(*inner) - bound, bound
+
+
+@pytest.mark.usefixtures("lesson")
+def test_an_exercise_runs_after_the_set_up_cells_and_the_sections_that_its_text_names(notebook):
+    """In a fresh kernel: no name is missing, neither in the exercise nor in a section that it names."""
+    for place, (exercise, text, _) in enumerate(sections(notebook)):
+        known = {*dir(builtins), "get_ipython", "display"}
+        for title, _, cells in sections(notebook)[: place + 1] if exercise.startswith("Exercise") else []:
+            for source in cells if title in ("", "The question", exercise) or f"*{title}*" in text else []:
+                unset, bound = loads_and_stores(compile(source, title, "exec"))
+                assert not unset - known, (
+                    f"{exercise}: {sorted(unset - known)} in {title or 'the set-up cells'}"
+                )
+                known |= bound
+
+
 @pytest.mark.usefixtures("lesson")
 def test_every_part_of_a_lesson_is_there(notebook):
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
@@ -214,13 +222,9 @@ def test_every_part_of_a_lesson_is_there(notebook):
 @pytest.mark.usefixtures("lesson")
 def test_errors_are_provoked_where_it_goes_wrong(notebook):
     """Three of them; a cell may provoke two."""
-    sections, heading = {}, ""
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            heading = ([heading] + re.findall(r"^##+ (.+)$", cell.source, flags=re.MULTILINE))[-1]
-        else:
-            sections[heading] = sections.get(heading, 0) + 1
-    assert sections["When it goes wrong"] >= 2
+    assert [len(cells) >= 2 for title, _, cells in sections(notebook) if title == "When it goes wrong"] == [
+        True
+    ]
 
 
 def test_it_ends_with_cleaning_up_and_a_link_to_the_next(notebook, path):
@@ -229,12 +233,6 @@ def test_it_ends_with_cleaning_up_and_a_link_to_the_next(notebook, path):
     assert clean_up.cell_type == "code"
     following = NOTEBOOKS[(NOTEBOOKS.index(path) + 1) % len(NOTEBOOKS)]  # the last leads to the first
     assert f"]({following.name})" in link.source
-
-
-def test_links_lead_to_files(notebook):
-    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
-    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
-        assert (NOTEBOOKS[0].parent / target).exists(), target
 
 
 def test_files_that_cells_name_beside_the_notebooks_are_there(notebook):
@@ -265,7 +263,9 @@ def test_it_lists_what_it_makes_so_that_it_can_be_undone(notebook, number):
         assert re.search(rf"trainyard/notebook['\"]?[=:\]]+ ?['\"]?{number}", "\n".join(sources(notebook)))
 
 
-def test_metadata_names_no_machine(notebook):
+def test_metadata_names_no_machine_and_cells_have_ids_of_their_own(notebook):
+    ids = {cell.id for cell in notebook.cells}
+    assert (notebook.nbformat, notebook.nbformat_minor >= 5, len(ids)) == (4, True, len(notebook.cells))
     assert notebook.metadata.kernelspec.name == "python3"
     assert set(notebook.metadata) == {"kernelspec", "language_info", "trainyard"}
     assert "version" not in notebook.metadata.language_info
