@@ -6,7 +6,7 @@ The event loop holds tasks weakly, so an unreferenced one may be collected while
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -42,6 +42,13 @@ async def wait_for_first(*works: Awaitable[Any], seconds: float | None = None) -
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     return tasks[0]
+
+
+async def run_together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all of these; a failure of one cancels the rest."""
+    async with asyncio.TaskGroup() as group:
+        for work in works:
+            group.create_task(work)
 
 
 def _report(task: asyncio.Task[None]) -> None:

@@ -1,4 +1,4 @@
-"""Device plugins by the kubelet's socket: registered from a pod, allocated to others."""
+"""Device plugins and DRA drivers: registered from a pod, their devices allocated to others."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from localkube.kubelet.plugins import messages_pb2
 
 from .clusters import container, eventually, on_node, pod, python
 
-RESOURCE = "example.com/flux"
+RESOURCE, DRIVER = "example.com/flux", "flux.example.com"
 SOURCE = (Path(__file__).parent / "programs" / "device_plugin.py").read_text()
 
 
@@ -17,6 +17,9 @@ def plugin(cluster, pods):
     """Yield the name of a pod with a device plugin on node-0, once the node has its devices."""
     paths = {
         "plugins": ("/var/lib/kubelet/device-plugins", "/var/lib/kubelet/device-plugins"),
+        "registry": ("/var/lib/kubelet/plugins_registry", "/var/lib/kubelet/plugins_registry"),
+        "drivers": ("/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins"),
+        "cdi": ("/var/run/cdi", "/var/run/cdi"),
         "messages": (str(Path(messages_pb2.__file__).parent), "/messages"),
     }
     volumes = [{"name": name, "hostPath": {"path": path}} for name, (path, _) in paths.items()]
@@ -93,3 +96,54 @@ def ends(cluster, name):
     except AssertionError:
         return False
     return True
+
+
+@pytest.fixture
+def claims(made):
+    """Two devices of the plugin's DRA driver on node-0, a claim of both, and a template of such claims."""
+    api, name = {"apiVersion": "resource.k8s.io/v1"}, {"metadata": {"name": "parts"}}
+    requests = [{"name": request, "exactly": {"deviceClassName": "parts"}} for request in "ab"]
+    spec = {"spec": {"devices": {"requests": requests}}}
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
+    devices = {"pool": pool, "devices": [{"name": device} for device in "abcd"]}
+    made({**api, "kind": "DeviceClass", **name, "spec": {}})
+    made(
+        {**api, "kind": "ResourceSlice", **name, "spec": {"driver": DRIVER, "nodeName": "node-0", **devices}}
+    )
+    made({**api, "kind": "ResourceClaim", **name, **spec})
+    made({**api, "kind": "ResourceClaimTemplate", **name, "spec": spec})
+
+
+def with_claim(script, source, **claim):
+    main = {"resources": {"claims": [{"name": "mine", **claim}]}}
+    return pod(script, main=main, resourceClaims=[{"name": "mine", source: "parts"}])
+
+
+def test_a_claim_is_prepared_once_for_its_pods_and_ends_with_the_last(cluster, pods, plugin, claims):
+    script = "echo parts: $PART_a $PART_b; exec sleep 600"
+    first = pods.running(with_claim(script, "resourceClaimName", request="a"))
+    pods.wait_for_line(first["metadata"]["name"], "parts: a")
+    kubelet = cluster.process("localkube.kubelet")
+    kubelet.kill()
+    eventually(lambda: cluster.process("localkube.kubelet").pid != kubelet.pid)
+    second = pods.running(with_claim(script, "resourceClaimName"))
+    pods.wait_for_line(second["metadata"]["name"], "parts: a b")
+    (devices,) = container(second)["allocatedResourcesStatus"]
+    assert [device["resourceID"] for device in devices["resources"]] == [f"{DRIVER}/part={n}" for n in "ab"]
+    for used in (first, second):
+        assert "unprepare parts" not in pods.logs(plugin)
+        cluster.core.delete_namespaced_pod(used["metadata"]["name"], "default", grace_period_seconds=1)
+        pods.gone(used["metadata"]["name"])
+    calls = [line.split()[0] for line in pods.logs(plugin).splitlines() if "parts" in line]
+    assert calls == ["prepare", "unprepare"]
+
+
+def test_a_claim_that_its_driver_cannot_prepare_holds_the_pod_until_it_can(cluster, pods, plugin, claims):
+    cluster.kubectl("exec", plugin, "--", "touch", "/state/broken")
+    name = pods.create(with_claim("echo $PART_a $PART_b", "resourceClaimTemplateName"))
+    failed = "Failed to prepare dynamic resources: prepare dynamic resources: NodePrepareResources failed for"
+    pods.wait_for_event(name, "FailedPrepareDynamicResources", failed)
+    assert pods.until(name, bool)["status"]["phase"] == "Pending"
+    cluster.kubectl("exec", plugin, "--", "rm", "/state/broken")
+    pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded")
+    assert pods.logs(name) == "a b\n"

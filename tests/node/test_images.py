@@ -90,12 +90,6 @@ def test_an_image_without_a_command_runs_its_own(pods):
     assert state(asleep)["running"]
 
 
-def test_an_unknown_image_needs_a_command_and_says_so(pods):
-    name = pods.create(image("example.org/somebody/busybox:1"))
-    waiting = pods.until(name, lambda pod: "waiting" in state(pod) and state(pod)["waiting"].get("message"))
-    assert "give the container a command" in state(waiting)["waiting"]["message"]
-
-
 def test_an_event_tells_of_a_tag_that_docker_hub_does_not_have(pods, cluster):
     made = pods.running(image("pytorch/pytorch:2.15.0", command=["sleep", "100"]))
     about = f"involvedObject.name={made['metadata']['name']},reason=MissingImage"

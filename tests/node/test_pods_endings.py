@@ -71,28 +71,6 @@ def test_a_line_that_was_written_in_parts_is_one_line_of_that_message(pods):
     assert terminated(made)["message"].strip("\n") == "    sys.exit(main())"
 
 
-def test_a_command_that_does_not_exist_is_named(pods):
-    made = pods.finish(pod(main={"command": ["no-such-trainer", "--fast"]}))
-    assert (terminated(made)["reason"], terminated(made)["exitCode"]) == ("StartError", 128)
-    assert 'exec: "no-such-trainer": executable file not found in $PATH' in terminated(made)["message"]
-    pods.wait_for_event(made["metadata"]["name"], "Failed", "no-such-trainer")
-
-
-@pytest.mark.parametrize(
-    ("command", "words"), [("/no/such/file", "no such file"), ("/etc/hosts", "permission denied")]
-)
-def test_a_file_that_cannot_be_run_is_named(pods, command, words):
-    made = pods.finish(pod(main={"command": [command]}))
-    assert terminated(made)["reason"] == "StartError"
-    assert command in terminated(made)["message"]
-    assert words in terminated(made)["message"]
-
-
-def test_a_pod_that_works_longer_than_it_may_is_stopped(pods):
-    made = pods.finish(pod("sleep 600", activeDeadlineSeconds=1))
-    assert (made["status"]["phase"], made["status"]["reason"]) == ("Failed", "DeadlineExceeded")
-
-
 def test_deleting_asks_first_and_gives_the_time_that_was_promised(pods, cluster):
     gate = {"name": "gate", "hostPath": {"path": str(shared(cluster))}}
     mounts = {"volumeMounts": [{"name": "gate", "mountPath": "/gate"}]}

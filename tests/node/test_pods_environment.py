@@ -219,11 +219,6 @@ def test_openmp_and_mkl_start_as_many_threads_as_the_cpu_limit_allows(pods, limi
     assert (found["OMP_NUM_THREADS"], found["MKL_NUM_THREADS"]) == (count, count)
 
 
-def test_a_pod_that_says_how_many_threads_it_wants_gets_them(pods):
-    found = variables(pods, main={"env": [{"name": "OMP_NUM_THREADS", "value": "5"}]})
-    assert found["OMP_NUM_THREADS"] == "5"
-
-
 def test_the_users_own_environment_stays_outside(pods):
     assert not {"XDG_STATE_HOME", "KUBECONFIG", "VIRTUAL_ENV", "PYTHONPATH"} & variables(pods).keys()
 

@@ -55,12 +55,6 @@ def test_an_init_container_is_tried_again_where_its_pod_restarts(pods):
     assert container(made, "prepare")["restartCount"] == 1
 
 
-def test_never_means_one_run(pods):
-    made = pods.finish(pod(COUNT + "exit 1", restartPolicy="Never", **KEEP))
-    assert container(made)["restartCount"] == 0
-    assert pods.logs(made) == "run 1\n"
-
-
 def test_on_failure_runs_again_until_it_succeeds(pods):
     made = pods.finish(pod(COUNT + "[ $n = 2 ]", restartPolicy="OnFailure", **KEEP))
     assert made["status"]["phase"] == "Succeeded"

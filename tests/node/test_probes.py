@@ -151,13 +151,6 @@ def test_a_command_that_takes_too_long_is_ended_and_has_failed(pods, cluster):
     assert not [process for process in cluster.processes() if process.cmdline()[-1:] == ["65432"]]
 
 
-def test_a_container_that_never_passes_its_startup_probe_is_killed(pods):
-    startup = {"exec": {"command": ["false"]}} | QUICK
-    name = pods.create(pod(FOREVER, main={"startupProbe": startup}, restartPolicy="Always"))
-    pods.until(name, lambda pod: container(pod)["restartCount"] == 1)
-    pods.wait_for_event(name, "Killing", "Container main failed startup probe, will be restarted")
-
-
 def test_a_grpc_server_is_asked_for_its_health(pods):
     probe = {"grpc": {"port": 5000, "service": "trainer"}} | QUICK
     name = pods.running(pod(main=python(HEALTH) | {"readinessProbe": probe}))["metadata"]["name"]

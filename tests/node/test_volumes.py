@@ -180,33 +180,9 @@ async def test_an_empty_dir_keeps_its_files_until_the_pod_goes(make_pod, volumes
     await volumes.remove(pod["metadata"]["uid"])
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        {"nfs": {"server": "files", "path": "/"}},
-        {"csi": {"driver": "efs.csi.aws.com"}},
-        {"gitRepo": {"repository": "r"}},
-    ],
-)
-async def test_what_needs_a_driver_is_refused_by_name(make_pod, volumes, source):
-    pod = await make_pod({"name": "v"} | source)
-    with pytest.raises(
-        VolumeError, match=f"of kind {next(iter(source))} need a driver .* use a persistentVolumeClaim"
-    ):
-        await volumes.prepare(pod)
-
-
-async def test_a_claim_must_exist_and_be_bound(create, make_pod, volumes):
-    pod = await make_pod({"name": "v", "persistentVolumeClaim": {"claimName": "data"}})
-    with pytest.raises(VolumeError, match='persistentvolumeclaim "data" not found'):
-        await volumes.prepare(pod)
-    spec = {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": "1Gi"}},
-        "storageClassName": "",
-    }
-    await create("persistentvolumeclaims", "data", spec=spec)
-    with pytest.raises(VolumeError, match='persistentvolumeclaim "data" is not bound yet'):
+async def test_what_needs_a_driver_is_refused_by_name(make_pod, volumes):
+    pod = await make_pod({"name": "v", "gitRepo": {"repository": "r"}})
+    with pytest.raises(VolumeError, match="of kind gitRepo need a driver .* use a persistentVolumeClaim"):
         await volumes.prepare(pod)
 
 

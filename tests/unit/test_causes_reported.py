@@ -124,11 +124,6 @@ def test_pulls_that_fail_are_told_apart(kind, message):
             'MountVolume.MountDevice failed for volume "pvc-1" : kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: driver name efs.csi.aws.com not found in the list of registered CSI drivers',
         ),
         (
-            "DriverMissing",
-            "FailedPrepareDynamicResources",
-            "Failed to prepare dynamic resources: prepare dynamic resources: DRA driver a.b is not registered",
-        ),
-        (
             "DeviceClaim",
             "FailedPrepareDynamicResources",
             "Failed to prepare dynamic resources: prepare dynamic resources: NodePrepareResources: no",

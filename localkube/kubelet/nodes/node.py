@@ -19,6 +19,7 @@ from localkube.api_path import api_path
 from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.plugins.device_manager import DeviceManager
 from localkube.kubelet.plugins.node_directory import NodeDirectory
+from localkube.kubelet.plugins.resource_claims import ClaimManager
 from localkube.kubelet.pods.runtime_class import HANDLERS
 from localkube.kubelet.resources.allocation import Allocations
 from localkube.paths import target
@@ -39,6 +40,7 @@ class NodePool:
         self.settings = settings
         self.directory = NodeDirectory(directory / settings.name)
         self.devices = DeviceManager(self.directory, changed=self._devices_changed)
+        self.claims = ClaimManager(self.directory, active=lambda: self._pods)
         # Its pods are being terminated, and it admits no others.
         self.shutting_down = False
         # Set when the node's status has news.

@@ -16,7 +16,7 @@ from typing import Any
 
 from localkube.kubelet.plugins.cdi import CdiError, container_edits
 from localkube.kubelet.plugins.node_directory import NodeDirectory
-from localkube.kubelet.plugins.rpc import PluginClient, PluginError, PluginServer
+from localkube.kubelet.plugins.rpc import PluginClient, PluginError, PluginServer, plugin_messages
 from localkube.kubelet.status.container_state import EPHEMERAL, INIT, containers
 from localkube.kubelet.status.restart_policy import is_sidecar
 from localkube.paths import write_private
@@ -90,7 +90,7 @@ class DeviceManager:
             self._directory.device_plugins / "kubelet.sock",
             service="v1beta1.Registration",
             method="Register",
-            request=_messages().RegisterRequest,
+            request=plugin_messages().RegisterRequest,
             handle=self._register,
         )
         await self._server.start()
@@ -123,11 +123,11 @@ class DeviceManager:
             raise PluginError(f"the ResourceName {name!r} is invalid")
         log.info("device plugin for %s registered", name)
         start_task(self._follow(name, request), name=f"device plugin {name}")
-        return _messages().Empty()
+        return plugin_messages().Empty()
 
     async def _follow(self, name: str, request: Any) -> None:
         """Follow a plugin's list of devices until it ends."""
-        messages = _messages()
+        messages = plugin_messages()
         before = self._resources.get(name)
         plugin = PluginClient(self._directory.device_plugins, request.endpoint, service=SERVICE)
         resource = _Resource(request.options, dict(before.devices) if before else {}, plugin)
@@ -190,7 +190,7 @@ class DeviceManager:
         return [(name, int(count)) for name, count in limits.items() if name in known and int(count)]
 
     async def _allocate(self, name: str, count: int, reusable: Iterable[str]) -> dict[str, Any]:
-        messages = _messages()
+        messages = plugin_messages()
         resource = self._resources.get(name)
         if resource is None:
             raise PluginError(f"cannot allocate unregistered device {name}")
@@ -222,7 +222,7 @@ class DeviceManager:
     async def _preferred(
         self, resource: _Resource, again: list[str], free: list[str], count: int
     ) -> list[str] | None:
-        messages = _messages()
+        messages = plugin_messages()
         container_request = messages.PreferredAllocationRequest.Container(
             available_deviceIDs=[*again, *free], must_include_deviceIDs=again, allocation_size=count
         )
@@ -252,7 +252,7 @@ class DeviceManager:
         return DeviceGrant(env, tuple((target, source, ro) for target, source, ro in mounts))
 
     async def _pre_start(self, name: str, ids: list[str]) -> None:
-        messages = _messages()
+        messages = plugin_messages()
         resource = self._resources.get(name)
         if resource and resource.plugin and resource.options.pre_start_required:
             request = messages.PreStartContainerRequest(devices_ids=ids)
@@ -291,10 +291,3 @@ class DeviceManager:
 
 def _ids(granted: Mapping[str, Any], name: str) -> list[str]:
     return granted[name]["ids"] if name in granted else []
-
-
-def _messages() -> Any:
-    """The module of the plugins' messages, which few clusters need."""
-    from localkube.kubelet.plugins import messages_pb2
-
-    return messages_pb2

@@ -1,17 +1,32 @@
 """The ResourceClaims of a node's pods: prepared by the drivers of their devices before the pods start.
 
-Allocation is the scheduler's. A pod whose claim no driver of the node can prepare does not start.
+Allocation is the scheduler's. A pod whose claim no driver of the node can prepare does not start. What is
+prepared is kept in a file, for the next kubelet; it ends with the last pod that has the claim.
 
 Source: pkg/kubelet/cm/dra of Kubernetes 1.36
 """
 
-from collections.abc import Iterator, Mapping
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from localkube.api_client import Api, ApiError
 from localkube.api_path import api_path
+from localkube.kubelet.plugins.dra_drivers import DraDriver, DraDrivers
+from localkube.kubelet.plugins.node_directory import NodeDirectory
+from localkube.kubelet.plugins.rpc import PluginError, plugin_messages
+from localkube.kubelet.status.container_state import containers
+from localkube.paths import write_private
+
+log = logging.getLogger(__name__)
 
 Object = Mapping[str, Any]
+RETRY_SECONDS, LONGEST_RETRY_SECONDS = 0.5, 10.0
+RECONCILE_SECONDS = 60.0
 
 
 class ClaimPreparationError(Exception):
@@ -25,19 +40,171 @@ class ClaimPreparationError(Exception):
     reason = "FailedPrepareDynamicResources"
 
     def __init__(self, problem: str) -> None:
+        super().__init__(problem)
         self.message = f"Failed to prepare dynamic resources: prepare dynamic resources: {problem}"
-        super().__init__(self.message)
 
 
-async def prepare_claims(api: Api, pod: Object) -> None:
-    """Prepare the claims of a pod.
+class ClaimManager:
+    """Prepares the claims of a node's pods, and ends that.
 
-    Raises:
-        ClaimPreparationError: A claim is not allocated to the pod, or needs a driver: none can register.
+    Args:
+        active: The uids of the pods that the node has.
     """
-    for name, is_owned in claim_names(pod):
-        for driver in sorted(_drivers(await _claim(api, pod, name, is_owned=is_owned))):
-            raise ClaimPreparationError(f"DRA driver {driver} is not registered")
+
+    def __init__(self, directory: NodeDirectory, *, active: Callable[[], Collection[str]]) -> None:
+        self._checkpoint, self._active = directory.path / "dra_manager_state", active
+        self._drivers = DraDrivers(directory, looked=self._reconcile)
+        self.open = self._drivers.open
+        self._lock = asyncio.Lock()
+        self._reconciled = time.monotonic()
+        try:
+            # By namespace and name: uid, pods, whether it is prepared, and devices by driver.
+            self._claims: dict[str, dict[str, Any]] = json.loads(self._checkpoint.read_text())
+        except (FileNotFoundError, ValueError):
+            self._claims = {}
+
+    async def prepare(self, api: Api, pod: Object) -> None:
+        """Prepare the claims of a pod; those that are prepared for it already stay as they are.
+
+        Raises:
+            ClaimPreparationError: A claim is not the pod's, its driver is absent, or cannot prepare it.
+        """
+        names, uid = list(claim_names(pod)), pod["metadata"]["uid"]
+        keys = [f"{pod['metadata']['namespace']}/{name}" for name, _ in names]
+        known = [self._claims.get(key) or {} for key in keys]
+        if all(claim.get("prepared") and uid in claim["pods"] for claim in known):
+            return
+        async with self._lock:
+            claims = {}
+            for key, (name, is_owned) in zip(keys, names, strict=True):
+                claims[key] = claim = await _claim(api, pod, name, is_owned=is_owned)
+                for driver in _drivers(claim):
+                    self._driver(driver)
+            for key, claim in claims.items():
+                entry = self._claims.setdefault(key, _entry(claim))
+                if entry["uid"] != claim["metadata"]["uid"]:
+                    old = f"old ResourceClaim with same name {claim['metadata']['name']} and different UID"
+                    raise ClaimPreparationError(f"{old} {entry['uid']} still exists")
+                entry["pods"] = sorted({*entry["pods"], uid})
+            self._save()
+            unprepared = [key for key in claims if not self._claims[key]["prepared"]]
+            for driver, batch in self._batches(unprepared).items():
+                answers = await self._call(driver, "NodePrepareResources", batch)
+                for key in batch:
+                    self._claims[key]["drivers"][driver] = list(map(_device, answers[key].devices))
+            for key in unprepared:
+                self._claims[key]["prepared"] = True
+            self._save()
+
+    async def unprepare(self, uid: str, event: Callable[..., None]) -> None:
+        """End the claims that only this pod has: tried until it succeeds, or the pod is gone.
+
+        Args:
+            event: Makes an Event of a reason and a message.
+        """
+        delay = RETRY_SECONDS
+        while any(uid in claim["pods"] for claim in self._claims.values()):
+            try:
+                async with self._lock:
+                    return await self._unprepare(uid)
+            except ClaimPreparationError as error:
+                event("FailedSync", f"error syncing pod, trying again: {error}", warning=True)
+            await asyncio.sleep(delay)
+            delay = min(delay * 2, LONGEST_RETRY_SECONDS)
+            if uid not in self._active():
+                break
+        return None
+
+    async def _unprepare(self, uid: str) -> None:
+        used = [key for key, claim in self._claims.items() if uid in claim["pods"]]
+        ending = [key for key in used if self._claims[key]["pods"] == [uid]]
+        for driver, batch in self._batches(ending).items():
+            await self._call(driver, "NodeUnprepareResources", batch)
+        for key in used:
+            self._claims[key]["pods"].remove(uid)
+            if key in ending:
+                del self._claims[key]
+        if used:
+            self._save()
+
+    async def _reconcile(self) -> None:
+        """End the claims of pods that have gone without, as while no kubelet ran."""
+        if time.monotonic() < self._reconciled + RECONCILE_SECONDS:
+            return
+        self._reconciled = time.monotonic()
+        async with self._lock:
+            for uid in {uid for claim in self._claims.values() for uid in claim["pods"]} - {*self._active()}:
+                try:
+                    await self._unprepare(uid)
+                except ClaimPreparationError as error:
+                    log.warning("claims of pod %s, which is gone: %s", uid, error)
+
+    def cdi_devices(self, pod: Object, container: Object) -> list[str]:
+        """List the CDI ids of the devices that a container gets."""
+        devices = (device for _, _, devices in self._granted(pod, container) for device in devices)
+        return list(dict.fromkeys(name for device in devices for name in device["cdi"]))
+
+    def statuses(self, pod: Object, name: str) -> list[dict[str, Any]]:
+        """List the devices of a container by claim, as its status reports them; their health is not known."""
+        container = next((item for _, item in containers(pod) if item["name"] == name), {})
+        by_claim: dict[str, dict[str, dict[str, str]]] = {}
+        for claim, driver, devices in self._granted(pod, container):
+            for device in devices:
+                identity = (device["cdi"] or [f"{driver}/{device['pool']}/{device['device']}"])[0]
+                health = {"resourceID": identity, "health": "Unknown"}
+                by_claim.setdefault(f"claim:{claim}", {})[identity] = health
+        return [{"name": claim, "resources": list(devices.values())} for claim, devices in by_claim.items()]
+
+    def _granted(self, pod: Object, container: Object) -> Iterator[tuple[str, str, list[Any]]]:
+        """Yield what of its claims a container has: the claim in the pod, a driver, and devices."""
+        namespace = pod["metadata"]["namespace"]
+        for claim, name, request in _container_claims(pod, container):
+            entry = self._claims.get(f"{namespace}/{name}") or {"drivers": {}}
+            shown = f"{claim}/{request}" if claim and request else claim or name
+            for driver, devices in entry["drivers"].items():
+                matching = [
+                    device
+                    for device in devices
+                    if not request or not device["requests"] or request in device["requests"]
+                ]
+                yield shown, driver, matching
+
+    def _batches(self, keys: Iterable[str]) -> dict[str, list[str]]:
+        batches: dict[str, list[str]] = {}
+        for key in keys:
+            for driver in self._claims[key]["drivers"]:
+                batches.setdefault(driver, []).append(key)
+        return batches
+
+    def _driver(self, name: str) -> DraDriver:
+        if driver := self._drivers.get(name):
+            return driver
+        raise ClaimPreparationError(f"DRA driver {name} is not registered")
+
+    async def _call(self, name: str, method: str, keys: list[str]) -> dict[str, Any]:
+        """Call a method of a driver for claims, and return its answer for each of them."""
+        messages = plugin_messages()
+        driver = self._driver(name)
+        request = messages.ClaimsRequest()
+        for key in keys:
+            namespace, _, claim = key.partition("/")
+            request.claims.add(namespace=namespace, name=claim, uid=self._claims[key]["uid"])
+        try:
+            answer = await driver.call(method, request, messages.ClaimsResponse)
+        except PluginError as error:
+            raise ClaimPreparationError(f"{method}: {error}") from error
+        answers = {claim.name: answer.claims.get(claim.uid) for claim in request.claims}
+        for claim, result in answers.items():
+            if result is not None and result.error:
+                raise ClaimPreparationError(f"{method} failed for ResourceClaim {claim}: {result.error}")
+        if skipped := sum(result is None for result in answers.values()):
+            raise ClaimPreparationError(f"{method} skipped {skipped} ResourceClaims")
+        return {key: answers[key.partition("/")[2]] for key in keys}
+
+    def _save(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk costs the next kubelet's knowledge, and no start
+            self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
+            write_private(self._checkpoint, json.dumps(self._claims))
 
 
 def claim_names(pod: Object) -> Iterator[tuple[str, bool]]:
@@ -46,20 +213,38 @@ def claim_names(pod: Object) -> Iterator[tuple[str, bool]]:
     Raises:
         ClaimPreparationError: A claim has not been made yet.
     """
-    metadata, status = pod["metadata"], pod.get("status") or {}
-    made = {
-        entry["name"]: entry.get("resourceClaimName") for entry in status.get("resourceClaimStatuses") or ()
-    }
+    generated = {status["name"] for status in _generated(pod)}
     for claim in pod["spec"].get("resourceClaims") or ():
-        if name := claim.get("resourceClaimName"):
-            yield name, False
-        elif claim["name"] not in made:
-            place = f'pod "{metadata["namespace"]}/{metadata["name"]}"'
+        if not claim.get("resourceClaimName") and claim["name"] not in generated:
+            place = f'pod "{pod["metadata"]["namespace"]}/{pod["metadata"]["name"]}"'
             raise ClaimPreparationError(f"{place}: ResourceClaim not created yet")
-        elif name := made[claim["name"]]:  # without a name none is needed
-            yield name, True
-    if extended := status.get("extendedResourceClaimStatus"):
+        if name := _claim_name(pod, claim):
+            yield name, not claim.get("resourceClaimName")
+    if extended := (pod.get("status") or {}).get("extendedResourceClaimStatus"):
         yield extended["resourceClaimName"], False
+
+
+def _claim_name(pod: Object, claim: Object) -> str | None:
+    """Find the name of a pod's claim; None where none is needed, or none is made yet."""
+    names = {status["name"]: status.get("resourceClaimName") for status in _generated(pod)}
+    return claim.get("resourceClaimName") or names.get(claim["name"])
+
+
+def _generated(pod: Object) -> Iterable[Object]:
+    """List what the pod's status says about the claims that were made for it from templates."""
+    return (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+
+
+def _container_claims(pod: Object, container: Object) -> Iterator[tuple[str, str, str]]:
+    """Yield the claims of a container: the name in the pod, that of the object, and one of its requests."""
+    by_name = {claim["name"]: claim for claim in pod["spec"].get("resourceClaims") or ()}
+    for claim in (container.get("resources") or {}).get("claims") or ():
+        if name := _claim_name(pod, by_name[claim["name"]]):
+            yield claim["name"], name, claim.get("request") or ""
+    extended = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    for mapping in extended.get("requestMappings") or ():
+        if mapping["containerName"] == container.get("name"):
+            yield "", extended["resourceClaimName"], mapping["requestName"]
 
 
 async def _claim(api: Api, pod: Object, name: str, *, is_owned: bool) -> Object:
@@ -80,8 +265,23 @@ async def _claim(api: Api, pod: Object, name: str, *, is_owned: bool) -> Object:
     return claim
 
 
-def _drivers(claim: Object) -> set[str]:
+def _drivers(claim: Object) -> list[str]:
     allocation = (claim.get("status") or {}).get("allocation")
     if allocation is None:
         raise ClaimPreparationError(f"ResourceClaim {claim['metadata']['name']}: not allocated")
-    return {result["driver"] for result in (allocation.get("devices") or {}).get("results") or ()}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return sorted({result["driver"] for result in results})
+
+
+def _entry(claim: Object) -> dict[str, Any]:
+    drivers: dict[str, list[Any]] = {driver: [] for driver in _drivers(claim)}
+    return {"uid": claim["metadata"]["uid"], "pods": [], "prepared": False, "drivers": drivers}
+
+
+def _device(device: Any) -> dict[str, Any]:
+    return {
+        "pool": device.pool_name,
+        "device": device.device_name,
+        "requests": list(device.request_names),
+        "cdi": list(device.cdi_device_ids),
+    }

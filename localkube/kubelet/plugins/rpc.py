@@ -26,6 +26,13 @@ class MessageClass(Protocol):
     def FromString(self, data: bytes, /) -> Any: ...
 
 
+def plugin_messages() -> Any:
+    """Import the module of the plugins' messages, which few clusters need."""
+    from localkube.kubelet.plugins import messages_pb2
+
+    return messages_pb2
+
+
 class PluginError(Exception):
     """A plugin cannot be reached, or refuses; the message has its words."""
 

@@ -26,6 +26,7 @@ from localkube.kubelet.containers.expansion import ArgumentSpace, ConfigError, e
 from localkube.kubelet.images.container_image import ResolvedImage
 from localkube.kubelet.images.image_programs import torchrun_directory
 from localkube.kubelet.nodes.virtual_node import VirtualNode
+from localkube.kubelet.plugins.cdi import CdiError, container_edits
 from localkube.kubelet.plugins.device_manager import DeviceGrant
 from localkube.kubelet.plugins.rpc import PluginError
 from localkube.kubelet.pods import network_files
@@ -192,9 +193,12 @@ class ContainerStart:
 
     async def _devices(self) -> DeviceGrant:
         try:
-            return await self.node.pool.devices.grant(self.pod, self.container)
-        except PluginError as error:
+            grant = await self.node.pool.devices.grant(self.pod, self.container)
+            claimed = self.node.pool.claims.cdi_devices(self.pod, self.container)
+            edits = container_edits(claimed, self.node.pool.directory.cdi)
+        except (PluginError, CdiError) as error:
             raise ConfigError(str(error)) from error
+        return DeviceGrant({**grant.env, **edits.env}, (*grant.mounts, *edits.mounts))
 
     def _device_mounts(self, grant: DeviceGrant) -> Iterable[MountSpec]:
         """Make the mounts that a plugin asks for; it may have no more of the machine than a hostPath."""

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -17,7 +17,7 @@ from localkube.kubelet.containers.termination import waits_for
 from localkube.kubelet.heartbeat import stalled, work_of
 from localkube.kubelet.nodes.node import is_ready
 from localkube.kubelet.nodes.virtual_node import VirtualNode
-from localkube.kubelet.plugins.resource_claims import ClaimPreparationError, prepare_claims
+from localkube.kubelet.plugins.resource_claims import ClaimPreparationError
 from localkube.kubelet.plugins.rpc import PluginError
 from localkube.kubelet.pods import admission
 from localkube.kubelet.pods.container_runtime import ContainerRuntime
@@ -46,7 +46,7 @@ from localkube.kubelet.status.restart_policy import removed_to_restart
 from localkube.kubelet.status.unsupported_fields import unsupported_fields, unsupported_fields_in_plain_mode
 from localkube.kubelet.volumes.volume_manager import VolumeError, VolumeManager
 from localkube.runtime.client import RuntimeCallError, RuntimeExited
-from localkube.tasks import start_task, wait_for_first
+from localkube.tasks import run_together, start_task, wait_for_first
 
 log = logging.getLogger(__name__)
 
@@ -245,6 +245,7 @@ class PodWorker(PodState):
                 deadline = self.in_background(self._watch_deadline())
                 await self._sync_with_retry()
                 deadline.cancel()
+            await self.pool.claims.unprepare(self.uid, self.event)
             self.finished = True
             self._starting.end(self.uid)
             await self._release()
@@ -317,7 +318,7 @@ class PodWorker(PodState):
                         if not self.stopping.is_set() and not self.restarting.is_set():
                             await worker.begin()
                     self.in_background(self._started())
-                    await _together(worker.keep(started=True) for worker in self._main)
+                    await run_together(worker.keep(started=True) for worker in self._main)
                 if self.stopping.is_set() or not self.restarting.is_set():
                     break
                 await asyncio.gather(*sidecars)
@@ -325,7 +326,7 @@ class PodWorker(PodState):
         await self.stop(grace=self.grace)
         await asyncio.gather(*self._beside or ())
         # Those of a previous kubelet, where the pod was stopped before it could continue.
-        await _together(self.containers[name].keep() for name in list(self.processes))
+        await run_together(self.containers[name].keep() for name in list(self.processes))
 
     async def _started(self) -> None:
         await self._reports.sent()
@@ -381,9 +382,10 @@ class PodWorker(PodState):
             address = pool.settings.address if in_node else pool.address(self.uid, requested=self.address)
             self.address = address
             if self.pool.directory.is_mounted_by(self.pod):
+                self.pool.claims.open()
                 await self.pool.devices.open()
             await check_runtime_class(self.node.api, self.pod)
-            await prepare_claims(self.node.api, self.pod)
+            await self.pool.claims.prepare(self.node.api, self.pod)
             sandbox = self._sandboxes.create(self.pod, node=self.node, address=address, fresh=self._is_new)
             _, self.volumes = await asyncio.gather(sandbox, self._volume_manager.prepare(self.pod))
             self._prepared = True
@@ -479,7 +481,11 @@ class PodWorker(PodState):
         return status
 
     def _devices(self) -> dict[str, list[dict[str, Any]]]:
-        return {name: self.pool.devices.statuses(self.uid, name) for name in self.containers}
+        devices, claims = self.pool.devices, self.pool.claims
+        return {
+            name: devices.statuses(self.uid, name) + claims.statuses(self.pod, name)
+            for name in self.containers
+        }
 
     @property
     def _has_run(self) -> bool:
@@ -492,9 +498,3 @@ class PodWorker(PodState):
 
     def actuate(self) -> None:
         self.resources.actuate()
-
-
-async def _together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    async with asyncio.TaskGroup() as group:
-        for work in works:
-            group.create_task(work)

@@ -1,6 +1,10 @@
-"""A device plugin: two devices, of which the file /state/sick makes one unhealthy. Run in a pod."""
+"""A device plugin: two devices, of which the file /state/sick makes one unhealthy. Run in a pod.
+
+It is a DRA driver too, which fails while there is /state/broken.
+"""
 
 import asyncio
+import json
 import sys
 from pathlib import Path
 
@@ -11,6 +15,7 @@ import messages_pb2 as m
 
 FOLDER, RESOURCE = Path("/var/lib/kubelet/device-plugins"), "example.com/flux"
 DEVICES = ("flux-1", "flux-2")
+DRIVER, KUBELET = "flux.example.com", Path("/var/lib/kubelet")
 
 
 def method(handle, request):
@@ -61,6 +66,58 @@ async def prepare(request, context):
     return m.Empty()
 
 
+def answer_claims(word):
+    """Answer for claims, each of which has a device for the request a and one for b."""
+
+    async def answer(request, context):
+        response, error = m.ClaimsResponse(), "no flux" if Path("/state/broken").exists() else ""
+        for claim in request.claims:
+            print(word, claim.name, error, flush=True)
+            response.claims[claim.uid].error = error
+            for name in "ab":
+                ids = [f"{DRIVER}/part={name}"]
+                response.claims[claim.uid].devices.add(
+                    request_names=[name], pool_name="p", device_name=name, cdi_device_ids=ids
+                )
+        return response
+
+    return method(answer, m.ClaimsRequest)
+
+
+async def serve_claims():
+    """Serve as a DRA driver, which the kubelet finds by the socket of its registration."""
+    devices = [{"name": name, "containerEdits": {"env": [f"PART_{name}={name}"]}} for name in "ab"]
+    spec = {"cdiVersion": "0.6.0", "kind": f"{DRIVER}/part", "devices": devices}
+    Path("/var/run/cdi/flux.json").write_text(json.dumps(spec))
+    endpoint = KUBELET / "plugins" / "dra.sock"
+    info = m.PluginInfo(
+        type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=["v1.DRAPlugin"]
+    )
+
+    async def register(request, context):
+        return info if isinstance(request, m.Empty) else m.Empty()
+
+    registration = {
+        "GetInfo": method(register, m.Empty),
+        "NotifyRegistrationStatus": method(register, m.RegistrationStatus),
+    }
+    driver = {
+        "NodePrepareResources": answer_claims("prepare"),
+        "NodeUnprepareResources": answer_claims("unprepare"),
+    }
+    servers = []
+    for socket, service, methods in (
+        (endpoint, "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", driver),
+        (KUBELET / "plugins_registry" / "flux-reg.sock", "pluginregistration.Registration", registration),
+    ):
+        socket.unlink(missing_ok=True)
+        servers.append(grpc.aio.server())
+        servers[-1].add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
+        servers[-1].add_insecure_port(f"unix:{socket}")
+        await servers[-1].start()
+    return servers
+
+
 async def register(options):
     channel = grpc.aio.insecure_channel(f"unix:{FOLDER}/kubelet.sock")
     call = channel.unary_unary(
@@ -93,6 +150,7 @@ async def main():
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods),))
     server.add_insecure_port(f"unix:{FOLDER}/flux.sock")
     await server.start()
+    serving = await serve_claims()  # noqa: F841 - they end with the last reference
     options = m.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
     seen = None
     while True:

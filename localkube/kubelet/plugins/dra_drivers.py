@@ -1,0 +1,142 @@
+"""The DRA drivers of one node, each of which registers by a socket in ``plugins_registry``.
+
+Plugins of other types, such as CSI drivers, are left alone.
+
+Source: pkg/kubelet/pluginmanager and pkg/kubelet/cm/dra/plugin of Kubernetes 1.36
+"""
+
+import asyncio
+import logging
+import stat
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from localkube.kubelet.plugins.node_directory import NodeDirectory
+from localkube.kubelet.plugins.rpc import Message, MessageClass, PluginClient, PluginError, plugin_messages
+from localkube.tasks import start_task
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS, CALL_SECONDS = 0.5, 45.0
+REGISTRATION = "pluginregistration.Registration"
+VERSIONS = ("v1", "v1beta1")  # of which the messages are the same
+
+
+@dataclass(frozen=True)
+class DraDriver:
+    """A driver that has registered.
+
+    Attributes:
+        directory, endpoint: Of its socket, which is beneath the directory.
+        service: Of gRPC.
+    """
+
+    directory: Path
+    endpoint: str
+    service: str
+
+    async def call(self, method: str, request: Message, answer: MessageClass) -> Any:
+        """Call a method; ``answer`` is the class of its message.
+
+        Raises:
+            PluginError: The driver cannot be reached, or refuses.
+        """
+        return await _call(self.directory, self.endpoint, f"{self.service}/{method}", request, answer)
+
+
+class DraDrivers:
+    """Follows the registration sockets of a node.
+
+    Args:
+        looked: Awaited after each look at them.
+    """
+
+    def __init__(self, directory: NodeDirectory, *, looked: Callable[[], Awaitable[None]]) -> None:
+        self._directory, self._looked = directory, looked
+        self._registry = directory.path / "plugins_registry"
+        self._drivers: dict[Path, tuple[str, DraDriver]] = {}
+        self._seen: dict[Path, tuple[int, int]] = {}
+        self._following: asyncio.Task[None] | None = None
+
+    def open(self) -> None:
+        """Look for registrations, from the first call on."""
+        if self._following is None:
+            self._following = start_task(self._follow(), name=f"DRA drivers of {self._registry}")
+
+    def get(self, name: str) -> DraDriver | None:
+        """Get a driver by its name: of several, that which has registered last."""
+        return next((driver for known, driver in reversed(self._drivers.values()) if known == name), None)
+
+    async def _follow(self) -> None:
+        while True:
+            sockets = _sockets(self._registry)
+            for path in [path for path, identity in self._seen.items() if sockets.get(path) != identity]:
+                del self._seen[path]
+                self._drivers.pop(path, None)
+            for path in sockets.keys() - self._seen.keys():
+                try:
+                    await self._register(path)
+                    self._seen[path] = sockets[path]
+                except (PluginError, OSError) as error:  # it may not serve yet
+                    log.info("plugin %s: %s", path.name, error)
+            await self._looked()
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _register(self, path: Path) -> None:
+        messages = plugin_messages()
+        info = await self._ask(path, "GetInfo", messages.Empty(), messages.PluginInfo)
+        if info.type != "DRAPlugin":
+            return
+        problem = ""
+        version = _version(info.supported_versions)
+        place = self._directory.resolve(info.endpoint) if info.endpoint else (self._registry, path.name)
+        if not version:
+            services = f"{list(info.supported_versions)} are supported by the kubelet ({list(VERSIONS)})"
+            problem = f"none of services supported by the plugin {services}"
+        elif not place:
+            problem = f"endpoint {info.endpoint} is not below /var/lib/kubelet"
+        if problem:
+            problem = f"RegisterPlugin error -- plugin validation failed with err: {problem}"
+            log.warning("DRA driver %s: %s", info.name, problem)
+        elif place:
+            service = f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
+            self._drivers[path] = info.name, DraDriver(*place, service)
+            log.info("DRA driver %s registered", info.name)
+        status = messages.RegistrationStatus(plugin_registered=not problem, error=problem)
+        await self._ask(path, "NotifyRegistrationStatus", status, messages.Empty)
+
+    async def _ask(self, path: Path, method: str, request: Message, answer: MessageClass) -> Any:
+        return await _call(self._registry, path.name, f"{REGISTRATION}/{method}", request, answer)
+
+
+async def _call(directory: Path, endpoint: str, method: str, request: Message, answer: MessageClass) -> Any:
+    service, _, method = method.rpartition("/")
+    try:
+        client = PluginClient(directory, endpoint, service=service)
+    except OSError as error:
+        raise PluginError(f"rpc error: code = Unavailable desc = {endpoint}: {error.strerror}") from error
+    try:
+        return await client.call(method, request, answer, seconds=CALL_SECONDS)
+    finally:
+        await client.close()
+
+
+def _version(services: Sequence[str]) -> str | None:
+    """Choose the first version of the driver's services that the kubelet has."""
+    versions = (service.removesuffix(".DRAPlugin") for service in services)
+    return next((version for version in versions if version in VERSIONS), None)
+
+
+def _sockets(directory: Path) -> dict[Path, tuple[int, int]]:
+    """List the sockets of a directory, and what tells each from one that replaces it."""
+    sockets = {}
+    for path in directory.iterdir() if directory.is_dir() else ():
+        try:
+            status = path.lstat()
+        except FileNotFoundError:
+            continue
+        if stat.S_ISSOCK(status.st_mode) and not path.name.startswith("."):
+            sockets[path] = status.st_ino, status.st_ctime_ns
+    return sockets
