@@ -130,12 +130,20 @@ def test_a_claim_is_prepared_once_for_its_pods_and_ends_with_the_last(cluster, p
     pods.wait_for_line(second["metadata"]["name"], "parts: a b")
     (devices,) = container(second)["allocatedResourcesStatus"]
     assert [device["resourceID"] for device in devices["resources"]] == [f"{DRIVER}/part={n}" for n in "ab"]
-    for used in (first, second):
-        assert "unprepare parts" not in pods.logs(plugin)
-        cluster.core.delete_namespaced_pod(used["metadata"]["name"], "default", grace_period_seconds=1)
-        pods.gone(used["metadata"]["name"])
+    first, second = first["metadata"]["name"], second["metadata"]["name"]
+    cluster.core.delete_namespaced_pod(first, "default", grace_period_seconds=1)
+    pods.gone(first)
+    assert "unprepare parts" not in pods.logs(plugin)
+    cluster.kubectl("exec", plugin, "--", "touch", "/state/broken")
+    cluster.core.delete_namespaced_pod(second, "default", grace_period_seconds=1)
+    pods.wait_for_event(
+        second, "FailedSync", "NodeUnprepareResources failed for ResourceClaim parts: no flux"
+    )
+    cluster.kubectl("exec", plugin, "--", "rm", "/state/broken")
+    pods.gone(second)
+    eventually(lambda: pods.logs(plugin).splitlines()[-1].strip(), wanted="unprepare parts")
     calls = [line.split()[0] for line in pods.logs(plugin).splitlines() if "parts" in line]
-    assert calls == ["prepare", "unprepare"]
+    assert calls == ["prepare", *["unprepare"] * (len(calls) - 1)]
 
 
 def test_a_claim_that_its_driver_cannot_prepare_holds_the_pod_until_it_can(cluster, pods, plugin, claims):

@@ -185,12 +185,14 @@ class ClaimManager:
         """Call a method of a driver for claims, and return its answer for each of them."""
         messages = plugin_messages()
         driver = self._driver(name)
+        is_end = method == "NodeUnprepareResources"
+        kind = messages.UnprepareResponse if is_end else messages.ClaimsResponse
         request = messages.ClaimsRequest()
         for key in keys:
             namespace, _, claim = key.partition("/")
             request.claims.add(namespace=namespace, name=claim, uid=self._claims[key]["uid"])
         try:
-            answer = await driver.call(method, request, messages.ClaimsResponse)
+            answer = await driver.call(method, request, kind)
         except PluginError as error:
             raise ClaimPreparationError(f"{method}: {error}") from error
         answers = {claim.name: answer.claims.get(claim.uid) for claim in request.claims}

@@ -70,11 +70,12 @@ def answer_claims(word):
     """Answer for claims, each of which has a device for the request a and one for b."""
 
     async def answer(request, context):
-        response, error = m.ClaimsResponse(), "no flux" if Path("/state/broken").exists() else ""
+        response = m.ClaimsResponse() if word == "prepare" else m.UnprepareResponse()
+        error = "no flux" if Path("/state/broken").exists() else ""
         for claim in request.claims:
             print(word, claim.name, error, flush=True)
             response.claims[claim.uid].error = error
-            for name in "ab":
+            for name in "ab" if word == "prepare" else "":
                 ids = [f"{DRIVER}/part={name}"]
                 response.claims[claim.uid].devices.add(
                     request_names=[name], pool_name="p", device_name=name, cdi_device_ids=ids
