@@ -96,6 +96,8 @@ def flags(tmp_path):
             return []
         if trainer.stem == "gpt":
             return ["--steps=2", "--sample=5", f"--checkpoint-dir={tmp_path / 'checkpoints'}"]
+        if trainer.stem == "failing":
+            return ["--case=a", "--steps=2"]  # before the step in which it fails
         if trainer.stem.startswith("digits"):
             return ["--epochs=1"]
         if trainer.stem.startswith("tiny_imagenet"):
@@ -106,12 +108,8 @@ def flags(tmp_path):
         if trainer.stem != "evaluate":
             return ["--epochs=1", data]
         model = f"--model-file={tmp_path / 'model.pt'}"
-        assert (
-            run(
-                Path(sys.executable), str(ROOT / "trainers" / "cifar10_ddp.py"), "--epochs=1", data, model
-            ).returncode
-            == 0
-        )
+        program = str(ROOT / "trainers" / "cifar10_ddp.py")
+        assert run(Path(sys.executable), program, "--epochs=1", data, model).returncode == 0
         return [data, model]
 
     return make
@@ -149,15 +147,16 @@ def test_what_a_trainer_declares_is_what_this_project_pins(trainer):
     ],
 )
 def test_a_trainer_runs_with_its_declared_packages_alone(trainer, only_declared, flags):
-    done = run(only_declared(trainer), str(trainer), *flags(trainer))
+    torchrun = ["-m", "torch.distributed.run", "--standalone"] if trainer.stem == "failing" else []
+    done = run(only_declared(trainer), *torchrun, str(trainer), *flags(trainer))
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]  # others are for people
     events = [json.loads(line)["event"] for line in lines]
     if trainer.stem in MODEL_FILES:
         assert not events, "importing it does nothing"
         return
-    assert events[-1] == "end"
-    assert "eval" in events or trainer.stem in (*MEASURES, "gpt")
+    assert events[-1] == ("step" if trainer.stem == "failing" else "end")
+    assert "eval" in events or trainer.stem in (*MEASURES, "gpt", "failing")
 
 
 def test_what_is_not_declared_cannot_be_imported_there(only_declared):
@@ -273,7 +272,8 @@ def image_packages(image):
 def programs_of(text):
     """Return the programs of the ConfigMaps that a manifest's header creates from files or a folder."""
     named = [ROOT / path.rpartition("=")[2] for path in re.findall(r"--from-file=(\S+)", text)]
-    return [file for path in named for file in (sorted(path.glob("*.py")) if path.is_dir() else [path])]
+    files = (file for path in named for file in (sorted(path.glob("*.py")) if path.is_dir() else [path]))
+    return [file for file in files if file.suffix == ".py"]  # data travel with them
 
 
 BY_KUBECTL = [path for path in sorted(ROOT.glob("manifests/**/*.yaml")) if programs_of(path.read_text())]
