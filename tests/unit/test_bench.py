@@ -1,13 +1,12 @@
 """The pure parts of the benchmarks: order, percentiles, verdicts, the table; and the peer's absence."""
 
 import io
-import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from bench import measures, publish, table, torchrun, training
+from bench import measures, publish, table, training
 from bench.errors import MeasureFailed
 from bench.lab import Lab
 from bench.machine import State
@@ -68,16 +67,3 @@ def test_a_line_for_each_peer_says_why_one_is_absent():
     real, fake = lab.compare(samples, what="", unit="s", limits={"kubelet": Limit(0.1), "kwok": Limit(0.1)})
     assert (real.absent, real.verdict) == ("runc needs root", UNJUDGED)
     assert (fake.ratio, fake.verdict) == (0.25, MISSED)
-
-
-def epoch(rank: int, rate: float) -> str:
-    return json.dumps({"event": "epoch", "time": 1, "rank": rank, "world_size": 2, "images_per_s": rate})
-
-
-def test_images_a_second_are_those_of_all_ranks_in_the_last_epoch():
-    lines = [epoch(0, 1), epoch(1, 1), epoch(0, 20), epoch(1, 30)]
-    assert torchrun.images_per_s(lines, ranks=2) == 50
-    with pytest.raises(MeasureFailed, match="two epochs are needed"):
-        torchrun.images_per_s(lines[:3], ranks=2)
-    with pytest.raises(MeasureFailed, match="of 3 ranks, 2 spoke"):
-        torchrun.images_per_s(lines, ranks=3)
