@@ -1,6 +1,6 @@
 """A Job of one pod that runs ``true``, from its creation to its condition Complete: what a short run costs.
 
-All sides have the same Job controller, which looks 50 ms after a pod has succeeded (docs/building.md).
+Our Job controller looks 50 ms after a pod has succeeded (docs/building.md), upstream's within a second.
 """
 
 from bench.lab import KUBELET, KWOK, Lab

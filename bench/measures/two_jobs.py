@@ -9,7 +9,7 @@ is arithmetic, all minibatches at that pace on four places that are never idle. 
 figures: starting pods, servers, goodbyes. ElasticDL's authors published 0.836 of the gang's makespan.
 
 Bounded by those: places are idle for some 2 s while master and pods start and import, 0.7 s between the jobs,
-up to 2 s at the last tasks, and 1 s until the Job controller has seen the master's end.
+and up to 2 s at the last tasks.
 """
 
 import time
