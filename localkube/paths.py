@@ -50,7 +50,7 @@ def private_dir(path: Path) -> Path:
 def write_private(path: Path, content: str | bytes) -> None:
     """Write a file of mode 0600, whole or not at all."""
     aside = path.with_name(f".{path.name}.new")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, 0o600)

@@ -52,7 +52,8 @@ class ClaimManager:
     """
 
     def __init__(self, directory: NodeDirectory, *, active: Callable[[], Collection[str]]) -> None:
-        self._checkpoint, self._active = directory.path / "dra_manager_state", active
+        # Beside the directory, which pods of plugins may write.
+        self._checkpoint, self._active = directory.path.with_name(f"{directory.path.name}.claims"), active
         self._drivers = DraDrivers(directory, looked=self._reconcile)
         self.open = self._drivers.open
         self._lock = asyncio.Lock()
