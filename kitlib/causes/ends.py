@@ -87,6 +87,11 @@ class RankEnd:
     def name(self) -> str:
         return pods.display_name(self.rank)
 
+    @property
+    def log(self) -> int | str:
+        """What ``run.logs(rank=…)`` knows it by: logs are those of pods."""
+        return self.rank if self.pod is None else pods.replica_id(self.pod)
+
 
 @dataclass(frozen=True)
 class _Report:
@@ -104,7 +109,8 @@ def rank_ends(facts: Facts) -> list[RankEnd]:
     ends = [
         replace(end, time=_corrected(end.time, pod))
         for key, pod in _places(facts)
-        for end in _ends_in(key, pod, _last_attempt(_lines(key, pod, facts)))
+        for lines in (_lines(key, pod, facts),)
+        for end in _ends_in([key] if pod is None else _ranks_in(key, pod, lines), pod, _last_attempt(lines))
     ]
     return sorted(
         ends, key=lambda end: (end.follows, end.survived, _is_replaced(end), not end.time, _order(end))
@@ -113,7 +119,7 @@ def rank_ends(facts: Facts) -> list[RankEnd]:
 
 def _is_replaced(end: RankEnd) -> bool:
     """Tell whether it is a worker or a server of a master, which ends the run and replaces those."""
-    return isinstance(end.rank, str) and end.rank != "master"
+    return end.pod is not None and isinstance(pods.replica_id(end.pod), str) and end.rank != "master"
 
 
 def broken_connection(text: str) -> bool:
@@ -125,7 +131,8 @@ def suspects(facts: Facts, ends: Sequence[RankEnd]) -> list[RankEnd]:
     """Find the ranks that ended unheard: where all others only lost a connection, it was to one of these.
 
     Their errors have the address of the pod to which the connection was. A rank of it that reports no broken
-    connection itself ended before: with exit code 0, or while torchrun told it to end.
+    connection itself ended before: with exit code 0, or while torchrun told it to end. Where no address
+    tells, ranks of which nothing reports come before those that their launcher ended; their pods may be gone.
     """
     if not facts.pods and not any(_ranks_in(key, None, facts.logs[key])[1:] for key in facts.logs):
         return []
@@ -133,9 +140,11 @@ def suspects(facts: Facts, ends: Sequence[RankEnd]) -> list[RankEnd]:
         return []
     blamed = Counter(address for end in ends for address in _ADDRESS.findall(end.error))
     by_rank = {end.rank: end for end in ends}
-    unheard = []
+    unheard, present = list[tuple[tuple[int, bool], RankEnd]](), set[int | str]()
+    known = {(pod.get("status") or {}).get("podIP") for pod in facts.pods}
     for key, pod in _places(facts):
         lines, address = _lines(key, pod, facts), ((pod or {}).get("status") or {}).get("podIP")
+        present.update(_ranks_in(key, pod, lines))
         for rank in _ranks_in(key, pod, lines):
             end = by_rank.get(rank)
             if end is not None and end.signal != "SIGTERM":
@@ -143,13 +152,22 @@ def suspects(facts: Facts, ends: Sequence[RankEnd]) -> list[RankEnd]:
             last = _last_lines(lines, rank)
             others = [lost.name for lost in ends if address and address in lost.error]
             launcher = f"{', '.join(others)} lost the connection to its pod" if others else ""
-            early = _EXIT_BARRIER.search("\n".join(line.text for line in lines)) or end is None
-            code = 0 if early and (pod is None or pods.finished(pod) or pods.deleted(pod)) else None
+            code = 0 if _ended_well(end, pod, lines) else None
             error, detail = "".join(last[-1:]), "\n".join(last)
             silent = RankEnd(rank, pod, "", code, "", error, detail, launcher=launcher)
-            unheard.append((-blamed[address or ""], silent))
-    most = min((count for count, _ in unheard), default=0)
-    return [end for count, end in unheard if count == most]
+            unheard.append(((-blamed[address or ""], end is not None), silent))
+    gone = [rank for rank in all_ranks(facts) if rank not in present]
+    of_gone = sum(count for address, count in blamed.items() if address not in known)
+    unheard += [((-of_gone, False), RankEnd(rank)) for rank in gone]
+    most = min((order for order, _ in unheard), default=None)
+    return [end for order, end in unheard if order == most]
+
+
+def _ended_well(end: RankEnd | None, pod: Object | None, lines: Sequence[Line]) -> bool:
+    """Tell whether a rank that reports nothing ended with exit code 0, as its container or launcher shows."""
+    if _EXIT_BARRIER.search("\n".join(line.text for line in lines)):
+        return pod is None or pods.finished(pod) or pods.deleted(pod)
+    return end is None and (pod is None or bool(_reports(lines)) or _terminated(pod).get("exitCode") == 0)
 
 
 def _places(facts: Facts) -> list[tuple[int | str, Object | None]]:
@@ -168,15 +186,21 @@ def all_ranks(facts: Facts) -> list[int | str]:
 
 
 def _ranks_in(key: int | str, pod: Object | None, lines: Sequence[Line]) -> list[int | str]:
-    """List the ranks of a pod: by what they wrote, and by torchrun's command line."""
+    """List the ranks of a pod: by torchrun's command line, unless they wrote others, as elastic ones may."""
     count = _PROCESSES.search(_command(pod))
-    if count and int(count[1]) > 1 and isinstance(key, int):
-        return [key * int(count[1]) + number for number in range(int(count[1]))]
     events = (parse_line(line.text) for line in lines)
     named = {event.rank for event in events if event} | {
         rank for line in lines if (rank := tracebacks.rank_of(line.text)) is not None
     }
+    if count and int(count[1]) > 1 and isinstance(key, int):
+        numbered = range(key * int(count[1]), (key + 1) * int(count[1]))
+        return [*numbered] if named <= {*numbered} else sorted(named)
     return sorted(named) if len(named) > 1 else [key]
+
+
+def one_of(ranks: Sequence[int | str]) -> int | str:
+    """Name the rank among those that it may be."""
+    return ranks[0] if len(ranks) == 1 else f"one of ranks {', '.join(map(str, ranks))}"
 
 
 def _command(pod: Object | None) -> str:
@@ -204,11 +228,12 @@ def _last_attempt(lines: Sequence[Line]) -> Sequence[Line]:
     return lines[earlier[-1] + 1 :] if earlier else lines
 
 
-def _ends_in(key: int | str, pod: Object | None, lines: Sequence[Line]) -> Iterator[RankEnd]:
+def _ends_in(ranks: Sequence[int | str], pod: Object | None, lines: Sequence[Line]) -> Iterator[RankEnd]:
     """Find the ends of the ranks in one pod."""
     if pod is not None and (unreachable := pods.node_unreachable(pod)):
         since = pods.condition(pod, "Ready").get("lastTransitionTime") or ""
-        yield RankEnd(key, pod, since, error=unreachable, text="\n".join(_last_lines(lines, key)))
+        for rank in ranks:
+            yield RankEnd(rank, pod, since, error=unreachable, text="\n".join(_last_lines(lines, rank)))
         return
     state = _terminated(pod)
     full = state.get("reason") == "OOMKilled"
@@ -227,7 +252,7 @@ def _ends_in(key: int | str, pod: Object | None, lines: Sequence[Line]) -> Itera
         seen.add(report.rank)
         yield _reported(report, match, lines, pod, full=full)
     for failure in sorted(written, key=lambda failure: failure.survived):
-        rank = key if failure.rank is None else failure.rank
+        rank = one_of(ranks) if failure.rank is None else failure.rank
         if rank not in seen and not (reports and failure.rank is None):
             seen.add(rank)
             spawned = _SPAWNED.search(failure.text)
@@ -246,7 +271,7 @@ def _ends_in(key: int | str, pod: Object | None, lines: Sequence[Line]) -> Itera
             )
     ends_by_itself = not reports and not any(not failure.survived for failure in written)
     if state.get("exitCode") and (ends_by_itself or (full and not reports)):
-        yield _silent(key, pod, state, lines)
+        yield _silent(one_of(ranks), pod, state, lines)
 
 
 def _reported(
@@ -268,18 +293,18 @@ def _reported(
     return _judged(end, closing=name == "SIGTERM" and not report.root)
 
 
-def _silent(key: int | str, pod: Object | None, state: Object, lines: Sequence[Line]) -> RankEnd:
+def _silent(rank: int | str, pod: Object | None, state: Object, lines: Sequence[Line]) -> RankEnd:
     """Describe the end of a rank of which only the node reports."""
     code = state["exitCode"]
     number = state.get("signal") or (code - 128 if 128 < code < 128 + 65 else 0)
-    last = _last_lines(lines, key)
+    last = _last_lines(lines, rank)
     name = _signal_name(number) if number else ""
     if not name and (any(_TOLD_TO_END.search(line.text) for line in lines) or _launcher_left(pod, code)):
         name = "SIGTERM"  # which torchrun makes an exception of its own
     error = "" if name else "".join(last[-1:])
     time = state.get("finishedAt") or ""
     oom = state.get("reason") == "OOMKilled"
-    return _judged(RankEnd(key, pod, time, code, name, error, "\n".join(last), oom))
+    return _judged(RankEnd(rank, pod, time, code, name, error, "\n".join(last), oom))
 
 
 def _launcher_left(pod: Object | None, code: int) -> bool:
@@ -319,8 +344,6 @@ def _reports(lines: Sequence[Line]) -> list[_Report]:
             rows[rank] = _Report(rank, code, early, "" if error.startswith("Signal") else error, root)
         if text.startswith(("Root Cause", "Failures:")):
             root = text.startswith("Root")
-        if not text.startswith(("  ", "[")):
-            pass
         if text.startswith("[") or not text.startswith(" "):
             fields, time = {}, ""
     return sorted(rows.values(), key=lambda report: not report.root)

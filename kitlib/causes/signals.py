@@ -15,11 +15,7 @@ from kitlib.k8s.manifests import Object
 
 # Normal Events that explain why something waits, or has ended.
 EXPLAINING = (
-    "FailedBinding",
-    "ExternalProvisioning",
-    "Preempted",
-    "TaintManagerEviction",
-    "Killing",
+    *("FailedBinding", "ExternalProvisioning", "Preempted", "TaintManagerEviction", "Killing"),
     "DeadlineExceeded",
 )
 SCHEDULING = ("FailedScheduling", "NotTriggerScaleUp")  # the pod's condition says the same, and is up to date
@@ -107,12 +103,8 @@ def _states(container: Object, *, init: bool) -> Iterator[tuple[str, str, str, s
     waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}
     before, name = last.get("terminated") or {}, container.get("name", "")
     if waiting.get("reason") == "CrashLoopBackOff":
-        yield (
-            "CrashLoopBackOff",
-            _ending(before, waiting.get("message", "")),
-            name,
-            before.get("finishedAt") or "",
-        )
+        said = _ending(before, waiting.get("message", ""))
+        yield "CrashLoopBackOff", said, name, before.get("finishedAt") or ""
     elif waiting.get("message"):
         yield waiting.get("reason") or "", waiting["message"], name, ""
     if ended.get("exitCode"):

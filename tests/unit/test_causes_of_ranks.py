@@ -19,6 +19,7 @@ SHAPES = [
     "  what():  [enforce fail at gloo/transport/tcp/pair.cc:464] op.preamble.length <= op.nbytes. 8 vs 4. "
     "Received data size doesn't match expected size. Is there a distributed collective mismatch?",
 ]
+TRACE = ["Traceback (most recent call last):", '  File "/x.py", line 3']
 SECOND = "2026-01-01T00:00:05Z"
 
 
@@ -93,11 +94,7 @@ WAYS = {  # how rank 1 ended: its exit code, the node's reason, what it wrote, w
     "import": (
         1,
         "Error",
-        [
-            "Traceback (most recent call last):",
-            '  File "/x.py", line 3',
-            "ModuleNotFoundError: No module named 'x'",
-        ],
+        [*TRACE, "ModuleNotFoundError: No module named 'x'"],
         "rank 1 failed first: ModuleNotFoundError: No module named 'x'",
     ),
 }
@@ -188,13 +185,6 @@ def test_different_shapes_on_two_ranks_are_named_and_not_the_connection_that_bre
     assert "different shapes" in cause.evidence[0]
 
 
-def test_the_same_error_on_all_ranks_is_said_once():
-    trace = ["Traceback (most recent call last):", '  File "x.py", line 1', "FileNotFoundError: no /data"]
-    found = causes(Facts(pods=[pod(0), pod(1)], logs={0: lines(trace), 1: lines(trace)}))
-    assert [cause.line for cause in found] == ["rank 0 failed first: FileNotFoundError: no /data"]
-    assert "rank 1 failed with the same error" in found[0].evidence
-
-
 def test_of_a_timeout_a_rank_whose_pod_is_gone_may_be_the_one_that_did_not_come():
     error, (kind, line) = TIMEOUTS["gloo"]
     trace = ["[rank0]: Traceback (most recent call last):", '[rank0]:   File "/lib/torch/distributed/c.py"']
@@ -203,7 +193,7 @@ def test_of_a_timeout_a_rank_whose_pod_is_gone_may_be_the_one_that_did_not_come(
     assert (cause.kind, cause.line) == (kind, line.partition("; its last")[0])
 
 
-def test_where_all_ranks_fail_alike_the_lowest_is_named_whoever_was_first():
+def test_where_all_ranks_fail_alike_the_lowest_is_named_once_whoever_was_first():
     trace = ["Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: bad label 12"]
     logs = {0: lines(trace, "2026-01-01T00:00:06"), 1: lines(trace)}
     (cause,) = causes(Facts(pods=[pod(0), pod(1)], logs=logs))
@@ -216,18 +206,11 @@ def test_where_all_ranks_fail_alike_the_lowest_is_named_whoever_was_first():
 
 def test_of_two_errors_of_their_own_the_later_one_failed_as_well():
     ends = causes(Facts(pods=[pod(0, code=3), pod(1, code=4, at="2026-01-01T00:00:09Z")]))
-    assert [cause.line for cause in ends] == [
-        "rank 0 failed first: exit code 3, without a word",
-        "rank 1 failed as well: exit code 4, without a word",
-    ]
+    said = [cause.line.partition(", ")[0] for cause in ends]
+    assert said == ["rank 0 failed first: exit code 3", "rank 1 failed as well: exit code 4"]
 
 
-THREAD = [
-    "Exception in thread Thread-1 (load):",
-    "Traceback (most recent call last):",
-    '  File "/x.py", line 3, in load',
-    "ValueError: bad label 12",
-]
+THREAD = ["Exception in thread Thread-1 (load):", *TRACE, "ValueError: bad label 12"]
 
 
 def test_an_exception_in_a_thread_is_the_error_of_a_rank_that_ends_for_it():
@@ -480,3 +463,23 @@ def test_recorded_errors_are_known(kind, text):
 )
 def test_an_error_of_the_program_itself_is_none_of_them(text):
     assert known(text) is None
+
+
+@pytest.mark.parametrize("address", [" [10.244.1.1]:50074", ""])
+@pytest.mark.parametrize("left", [{}, {"code": 137}, {"phase": "Running"}, None])
+def test_of_a_pod_that_reports_nothing_each_rank_may_be_the_one(left, address):
+    """It was told to end before torchrun had reported, or is gone."""
+    pods = [pod(0, processes=2), *([] if left is None else [pod(1, processes=2, leaving=True, **left)])]
+    main = {"kind": "Job", "metadata": {"name": "x"}, "spec": {"completions": 2}}
+    texts = [text.replace(" [10.244.1.1]:50074", address) for text in lost(1, 1)]
+    logs = {0: [*texts, *torchrun(1, 1, 1, closed=[0])], 1: []}
+    assert first(pods, logs, main=main).line == "one of ranks 2, 3 ended first"
+
+
+@pytest.mark.parametrize("way", ["memory", "SIGKILL", "_exit", "import"])
+def test_the_number_of_a_pod_of_several_ranks_is_none_of_a_rank(way):
+    code, reason, texts, line = WAYS[way]
+    failed = pod(1, code=code, reason=reason, processes=2)
+    cause = first([pod(0, processes=2), failed], {0: lost(1, 1), 1: texts})
+    assert cause.line == line.replace("rank 1", "one of ranks 2, 3")
+    assert ("run.logs(rank=1)" in cause.fix) == (code in (1, 3))  # logs are those of pods

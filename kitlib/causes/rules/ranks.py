@@ -4,10 +4,12 @@ A broken connection is a consequence wherever another rank ended otherwise. How 
 `kitlib.causes.ends`; what errors mean in `kitlib.causes.known_errors`.
 """
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause
-from kitlib.causes.ends import RankEnd, all_ranks, own_ends, rank_ends, suspects
+from kitlib.causes.ends import RankEnd, all_ranks, one_of, own_ends, rank_ends, suspects
 from kitlib.causes.facts import Facts, event_time
 from kitlib.causes.known_errors import BY_CODE, known
 from kitlib.causes.rules.timeouts import absent
@@ -122,7 +124,7 @@ def _ending(end: RankEnd) -> tuple[str, str, str, list[str]]:
             return "Signal", f"failed first: it {what}", fix, evidence
         what = f"failed first: it {what}" + (f": {end.error.splitlines()[0]}" if end.error else "")
         return meaning.kind, what, meaning.fix, evidence
-    fix = FIX.format(repr(end.rank)) if meaning is None else f"{meaning.fix}. {FIX.format(repr(end.rank))}"
+    fix = FIX.format(repr(end.log)) if meaning is None else f"{meaning.fix}. {FIX.format(repr(end.log))}"
     if end.error and not (end.code is not None and _is_last_line(end)):
         return (meaning.kind if meaning else "Exception"), f"failed first: {_short(end.error)}", fix, evidence
     last = f"; its last line: {_short(end.error)}" if end.error else ", without a word"
@@ -168,17 +170,10 @@ def _memory_limit(pod: Object | None) -> str:
 
 def _disruptions(end: RankEnd, facts: Facts) -> list[Object]:
     """List what somebody did to the pod: the kit's own Events, evictions, preemptions, probes."""
-    reasons = (
-        "Killed",
-        "Evicted",
-        "Preempted",
-        "Preempting",
-        "TaintManagerEviction",
-        "Unhealthy",
-        "OOMKilling",
-    )
+    reasons = "Killed|Evicted|Preempted|Preempting|TaintManagerEviction|Unhealthy|OOMKilling"
     events = facts.events_of(end.pod) if end.pod else []
-    return sorted((event for event in events if event.get("reason") in reasons), key=event_time)[-2:]
+    about = (event for event in events if re.fullmatch(reasons, event.get("reason") or ""))
+    return sorted(about, key=event_time)[-2:]
 
 
 def _pressure(facts: Facts, pod: Object | None) -> list[str]:
@@ -193,9 +188,12 @@ def _pressure(facts: Facts, pod: Object | None) -> list[str]:
 
 def _unheard(facts: Facts, ends: list[RankEnd]) -> Iterator[Cause]:
     """Name the ranks that ended without a word of their own while the others lost their connections."""
-    for end in suspects(facts, ends):
+    found = suspects(facts, ends)
+    if len({(end.error, end.code) for end in found}) == 1 < len(found) and found[0].code is None:
+        found = [replace(found[0], rank=one_of([end.rank for end in found]))]  # which of them, nothing tells
+    for end in found:
         last = f"; its last line: {end.error}" if end.error else ""
-        what, fix = f"ended first{last}", FIX.format(repr(end.rank))
+        what, fix = f"ended first{last}", FIX.format(repr(end.log))
         if end.code == 0:
             what = f"ended first, with exit code 0, while others still trained{last}"
             fix = (
