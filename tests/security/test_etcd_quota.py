@@ -53,9 +53,7 @@ def fill(running):
         async with running.api() as api:
             for number in range(200):
                 name = f"large-{number}"
-                names.append(
-                    name
-                )  # etcd stores also the write that it refuses first
+                names.append(name)  # etcd stores also the write that it refuses first
                 body = {"metadata": {"name": name}, "data": {"a": LARGE}}
                 try:
                     await api.post("/api/v1/namespaces/kube-public/configmaps", body)
