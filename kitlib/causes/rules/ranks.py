@@ -4,7 +4,6 @@ A broken connection is a consequence wherever another rank ended otherwise. How 
 `kitlib.causes.ends`; what errors mean in `kitlib.causes.known_errors`.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -170,9 +169,10 @@ def _memory_limit(pod: Object | None) -> str:
 
 def _disruptions(end: RankEnd, facts: Facts) -> list[Object]:
     """List what somebody did to the pod: the kit's own Events, evictions, preemptions, probes."""
-    reasons = "Killed|Evicted|Preempted|Preempting|TaintManagerEviction|Unhealthy|OOMKilling"
+    reasons = {"Killed", "Evicted", "Preempted", "Preempting", "Unhealthy"}
+    reasons |= {"TaintManagerEviction", "OOMKilling"}
     events = facts.events_of(end.pod) if end.pod else []
-    about = (event for event in events if re.fullmatch(reasons, event.get("reason") or ""))
+    about = (event for event in events if event.get("reason") in reasons)
     return sorted(about, key=event_time)[-2:]
 
 
