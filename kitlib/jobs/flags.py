@@ -317,7 +317,8 @@ def _json(value: object) -> object:
 def _hydra(value: object) -> str:
     """Write a value as hydra's grammar has it: https://hydra.cc/docs/advanced/override_grammar/basic/."""
     if isinstance(value, str) and re.search(r"['\"=()\[\]{}#&]", value):
-        is_written = re.fullmatch(r"\[.*\]|\{.*\}|\w+\(.*\)|'.*'|\".*\"|.*\$\{.*\}.*", value, re.DOTALL)
+        interpolates = "}" in value.partition("${")[2]
+        is_written = re.fullmatch(r"\[.*\]|\{.*\}|\w+\(.*\)|'.*'|\".*\"", value, re.DOTALL) or interpolates
         return value if is_written else "'" + value.replace("'", "\\'") + "'"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_hydra, value))}]"

@@ -169,10 +169,9 @@ def _memory_limit(pod: Object | None) -> str:
 
 def _disruptions(end: RankEnd, facts: Facts) -> list[Object]:
     """List what somebody did to the pod: the kit's own Events, evictions, preemptions, probes."""
-    reasons = {"Killed", "Evicted", "Preempted", "Preempting", "Unhealthy"}
-    reasons |= {"TaintManagerEviction", "OOMKilling"}
+    acts = {"Killed", "Evicted", "Preempted", "Preempting", "TaintManagerEviction", "Unhealthy", "OOMKilling"}
     events = facts.events_of(end.pod) if end.pod else []
-    about = (event for event in events if event.get("reason") in reasons)
+    about = (event for event in events if event.get("reason") in acts)
     return sorted(about, key=event_time)[-2:]
 
 
