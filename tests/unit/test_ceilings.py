@@ -10,11 +10,11 @@ ROOT = Path(__file__).parents[2]
 # Multiples of ROUND: a correction edits nothing here, and a new capability one line.
 LINES = {
     "kitlib": 20_500,
-    "localkube": 33_000,
+    "localkube": 34_000,
     "programs": 2_000,
     "trainers": 11_000,
     "trainyard_kit": 19_000,
-    "tests": 67_000,
+    "tests": 68_000,
 }
 ROUND = {"kitlib": 500}  # the others 1,000
 PRODUCT = ("kitlib", "localkube", "trainyard_kit")
