@@ -1,5 +1,6 @@
 """Execute one notebook with papermill, in a process of its own, and say which cell it is at.
 
+Its solutions, which are folded where it is stored, are executed as well (``solutions.py``).
 A process of its own, because nbclient takes over the signal handlers of the one that it runs in; so the
 caller, ``run_notebooks.py``, keeps its own and can always clean up.
 """
@@ -16,11 +17,13 @@ import smoke  # noqa: F401 (what it keeps out of papermill is slow)
 from smoke.good_runs import GoodRuns
 
 # isort: split
+import nbformat
 import papermill
 from nbformat import NotebookNode
 from papermill.engines import NBClientEngine, NotebookExecutionManager, papermill_engines
 from papermill.exceptions import PapermillExecutionError
 from papermill.iorw import LocalHandler, papermill_io
+from solutions import unfold
 from traitlets.config import Config
 
 START_SECONDS, CELL_SECONDS = 300, 600
@@ -95,7 +98,7 @@ def execute(
         # somebody else's.
         with tempfile.TemporaryDirectory(prefix="ty-kernel-") as sockets:
             executed = papermill.execute_notebook(
-                notebook,
+                unfold(nbformat.read(notebook, as_version=4)),
                 output,
                 parameters=parameters,
                 engine_name="telling",

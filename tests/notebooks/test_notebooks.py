@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import nbformat
 import pytest
 
 import kitlib as kit
@@ -24,6 +25,7 @@ from ..node import restrictions
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))  # as it is for a program that lies there
 from smoke.brief import brief  # noqa: E402
+from solutions import unfold  # noqa: E402
 
 NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 LAST = "13_clean_up"  # deletes the cluster
@@ -44,15 +46,30 @@ def cluster_of_the_notebooks(state_home):
 
 
 @pytest.fixture
-def nbval(finish):
-    """Return a function that runs a notebook by nbval: cells must pass, checked outputs must be as stored."""
-    options = ["--nbval", "--nbval-current-env", "--nbval-cell-timeout=600", "-p", "no:cacheprovider", "-q"]
+def nbval(finish, tmp_path):
+    """Return a function that runs a notebook by nbval: cells must pass, checked outputs must be as stored.
+
+    It is a copy whose solutions are code, in a folder that has what is beside the notebooks.
+    """
+    options = [
+        "--nbval-lax",
+        "--nbval-current-env",
+        "--nbval-cell-timeout=600",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+    ]
     options += ["--durations=5", f"--nbval-sanitize-with={ROOT / 'notebooks' / 'sanitize.cfg'}"]
     options += ["--nbval-kernel-startup-timeout=300", "-p", "tests.notebooks.patience"]
     options += ["--exitfirst"]  # the cells after it would wait for what will not come
 
     def run(name):
-        path = str(ROOT / "notebooks" / f"{name}.ipynb")
+        path = tmp_path / "notebooks" / f"{name}.ipynb"
+        path.parent.mkdir()
+        beside = [ROOT / name for name in ("docs", "images", "manifests", "programs", "trainers")]
+        for place in (*beside, *(ROOT / "notebooks").glob("s*")):
+            (tmp_path / place.relative_to(ROOT)).symlink_to(place)
+        nbformat.write(unfold(nbformat.read(ROOT / "notebooks" / path.name, as_version=4)), path)
         return finish([sys.executable, "-m", "pytest", *options, path], timeout=ONE)
 
     return run

@@ -4,6 +4,7 @@ import builtins
 import dis
 import re
 import statistics
+import sys
 from pathlib import Path
 from types import CodeType
 
@@ -12,7 +13,11 @@ import pytest
 
 from trainyard_kit.workshop.notebook_reset import BY_KUBECTL, ORDER
 
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tools"))  # as it is for a program that lies there
+from solutions import fold, unfold  # noqa: E402
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb"))
 # Published recipes: no lesson, no exercise.
 APPENDICES = ("20_cloud_accounts", "21_elastic_from_a_bucket", "22_published_commands")
 PARTS = ("The question", "Exercise", "When it goes wrong", "What just happened?", "On a cloud", "Clean up")
@@ -29,10 +34,10 @@ def path(request):
 
 @pytest.fixture
 def notebook(path):
-    """Each notebook in turn, checked against the format's schema."""
+    """Each notebook in turn, checked against the format's schema; its solutions as code."""
     found = nbformat.read(path, as_version=nbformat.NO_CONVERT)
     nbformat.validate(found)
-    return found
+    return unfold(found)
 
 
 @pytest.fixture
@@ -158,20 +163,24 @@ def test_outputs_are_none_or_checked_ones(notebook):
 
 
 def test_nbval_compares_the_outputs_of_at_least_60_cells():
-    notebooks = [nbformat.read(path, as_version=4) for path in NOTEBOOKS]
+    notebooks = [unfold(nbformat.read(path, as_version=4)) for path in NOTEBOOKS]
     assert sum(CHECKED in tags(cell) for notebook in notebooks for cell in code_cells(notebook)) >= 60
 
 
 @pytest.mark.usefixtures("lesson")
-def test_an_exercise_is_followed_by_its_hidden_solution_which_ends_with_an_assert(notebook):
+def test_an_exercise_is_followed_by_its_solution_which_ends_with_an_assert(notebook):
     cells = notebook.cells
     exercises = [index for index, cell in enumerate(cells) if "exercise" in tags(cell)]
     assert exercises
     for index in exercises:
         solution = cells[index + 1]
         assert "solution" in tags(solution)
-        assert solution.metadata.jupyter.source_hidden
         assert solution.source.splitlines()[-1].startswith("assert ")
+
+
+def test_solutions_are_folded_as_the_tools_fold_them(path, notebook):
+    stored = nbformat.read(path, as_version=4)
+    assert [cell.source for cell in stored.cells] == [cell.source for cell in fold(notebook).cells]
 
 
 @pytest.mark.usefixtures("lesson")
