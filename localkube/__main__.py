@@ -85,9 +85,9 @@ def _reporter() -> Callable[[str], None]:
 
 
 def _end(options: argparse.Namespace) -> dict[str, Any]:
-    from localkube.cluster import lifecycle
+    from localkube.cluster import removal
 
-    end = {"stop": lifecycle.stop, "delete": lifecycle.delete}[options.verb]
+    end = {"stop": removal.stop, "delete": removal.delete}[options.verb]
     return end(options.name, report=_reporter())
 
 

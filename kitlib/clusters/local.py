@@ -6,9 +6,11 @@ import os
 import shutil
 import site
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,8 @@ class LocalCluster(Cluster):
         """Start a cluster, or return the healthy one of this name and shape, with all nodes switched on."""
         names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
         arguments = _arguments(shape)
+        # Its client takes a third of a second, and is used next.
+        threading.Thread(target=import_module, args=("kubernetes.config",), daemon=True).start()
         with progress(f"cluster {name}") as line:
             if recreate:
                 line.update("deleting the old one")
@@ -327,9 +331,7 @@ def _chosen(name: str, value: object) -> str | None:
 
 
 def _port(port: object) -> int | None:
-    if port is None:
-        return None
-    if not isinstance(port, int) or isinstance(port, bool) or not 0 < port < 65536:
+    if port is not None and (type(port) is not int or not 0 < port < 65536):
         what = "a port is a whole number from 1 to 65535"
         raise BadInput(what, about=f"port={port!r}", fix="leave it out, and a free one is taken")
     return port

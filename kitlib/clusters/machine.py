@@ -108,6 +108,7 @@ def doctor() -> Table:
         >>> doctor()
     """
     report = ask("doctor")
+    separated = report["mode"] == "namespaces"
     cores, memory, disk = report["cores"], report["memory"], report["disk_free"]
     rows = [
         ("system", report["system"], ""),
@@ -127,11 +128,7 @@ def doctor() -> Table:
         _kubernetes(report["kubernetes"]),
         _namespaces(report["namespaces"]),
         _mode(report["mode"]),
-        *(
-            [_pod_users(report["pod_users"]), _filter(report["seccomp"])]
-            if report["mode"] == "namespaces"
-            else []
-        ),
+        *([_pod_users(report["pod_users"]), _filter(report["seccomp"])] if separated else []),
         *(("overloaded", item["resource"], f"{item['what']}: {item['fix']}") for item in report["overload"]),
     ]
     return Table(("what", "found", "note"), rows)

@@ -12,7 +12,6 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import GPU, format_bytes, format_cores
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
-from kitlib.metrics.node_usage import node_usage, pod_usage
 
 METRICS = {"nodes": "NodeMetrics", "pods": "PodMetrics"}
 SHORTAGES = "trainyard/shortages"
@@ -97,6 +96,8 @@ def table(nodes: Iterable[Object]) -> Table:
 
 def usage(kube: Kube, of: str) -> Table:
     """Resource usage of nodes or of pods, as `Cluster.top` has it."""
+    from kitlib.metrics.node_usage import node_usage, pod_usage  # with numpy, a fifth of the command line
+
     if of not in METRICS:
         raise BadInput("top is for nodes and for pods", about=f"top({of!r})", fix='top("pods")')
     try:

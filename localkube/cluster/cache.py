@@ -1,7 +1,7 @@
 """Disk usage of the local cluster: the cache and the clusters, and what can be removed.
 
 The cache keeps programs and etcd snapshots of every version. ``clear`` removes what neither a cluster nor
-this version uses; clusters are removed by ``lifecycle.delete`` alone.
+this version uses; clusters are removed by ``removal.delete`` alone.
 """
 
 from collections.abc import Iterator

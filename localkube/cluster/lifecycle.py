@@ -1,4 +1,4 @@
-"""Create, start, stop and delete local clusters: the verbs of ``python -m localkube``.
+"""Create and start local clusters: verbs of ``python -m localkube``; `removal` has those that end them.
 
 A cluster is one directory and one process tree: its supervisor runs everything from then on.
 """
@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,16 +25,15 @@ from localkube.cluster.discovery import (
     status,
 )
 from localkube.cluster.preparation import ClusterFiles, python_environment
+from localkube.cluster.removal import remove, stop
 from localkube.cluster.startup import Startup
 from localkube.config import ClusterSpec
 from localkube.controlplane import binaries, etcd_snapshot, progress_deadline
-from localkube.controlplane.lock import Report, lock_path, locked, nobody
+from localkube.controlplane.lock import Report, locked
 from localkube.errors import LocalClusterError
 from localkube.network.addresses import choose_octet
-from localkube.paths import ClusterPaths, no_room, private_dir, private_opener, unwritable, writing
+from localkube.paths import ClusterPaths, no_room, private_dir, private_opener, unwritable
 from localkube.runtime import preload
-from localkube.runtime.trees import remove_tree
-from localkube.runtime.user_namespace import enter_user_namespace
 
 BRING_BACK = {"stopped": "start", "isolated": "reconnect"}
 
@@ -94,21 +92,6 @@ def scale(name: str, nodes: int, *, report: Report) -> dict[str, Any]:
     return create(name, spec=spec, report=report)
 
 
-def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
-    """End all processes of a cluster; its objects, volumes and port are kept. Safe to repeat."""
-    check_name(name)
-    paths = ClusterPaths(name)
-    now = status(name)
-    if now["state"] == "absent":
-        raise LocalClusterError(
-            "there is no such cluster", about=name, fix="kit.list_clusters() lists the clusters"
-        )
-    with locked(paths, report):
-        end_processes(paths)
-        (paths.root / "stopped").touch(mode=0o600)
-    return status(name)
-
-
 def _absent(name: str) -> LocalClusterError:
     fix = f'kit.create_cluster("local", name="{name}")'
     return LocalClusterError("there is no such cluster", about=name, fix=fix)
@@ -133,12 +116,17 @@ def _start(
     supervisor = None
     try:
         report("making certificates and settings")
-        nodes = ClusterFiles(paths, spec, control_plane, here, port, mode, octet, library).write()
+        files = ClusterFiles(paths, spec, control_plane, here, port, mode, octet, library)
+        nodes = files.write()
+        if not fresh:  # it has pods, which start with the kubelet
+            files.copy_kit()
         if fresh and (snapshot := etcd_snapshot.obtain(control_plane, report=report)):
             etcd_snapshot.restore(snapshot, paths.etcd)
         report("starting the control plane")
         with _uninterrupted():  # what has been started is known here, and ended below
             supervisor = _launch(paths, listener)
+        if fresh:
+            files.copy_kit()  # beside the API server's start
         startup = Startup(
             paths,
             port=port,
@@ -156,7 +144,7 @@ def _start(
         end_processes(paths)
         if fresh:
             with contextlib.suppress(OSError):  # the cause is raised below
-                _remove(paths.root)
+                remove(paths.root)
         if isinstance(error, OSError):
             raise unwritable(paths.root, error) from error
         raise
@@ -188,43 +176,6 @@ def _launch(paths: ClusterPaths, listener: socket.socket) -> subprocess.Popen[by
             cwd="/",
             env=python_environment(),
         )
-
-
-def _remove(root: Path) -> None:
-    """Remove a cluster's directory, in which subordinate users of pods may have files."""
-    try:
-        remove_tree(root)
-    except PermissionError:
-        subordinate = host.pod_users(root).subordinate
-        if not subordinate:
-            raise
-        child = os.fork()
-        if child == 0:
-            try:
-                enter_user_namespace(subordinate)
-                remove_tree(root)
-            finally:
-                os._exit(0)
-        os.waitpid(child, 0)
-        if root.exists():
-            raise
-
-
-def delete(name: str, *, report: Report = nobody) -> dict[str, Any]:
-    """Remove a cluster: its attendees' kubeconfigs, all processes, its directory. Safe to repeat."""
-    check_name(name)
-    paths = ClusterPaths(name)
-    if paths.attendees.exists():
-        shutil.rmtree(paths.attendees)
-    if not paths.root.parent.is_dir():
-        return {"name": name, "state": "absent", "existed": False}
-    with locked(paths, report):
-        existed = paths.root.exists()
-        end_processes(paths)
-        with writing(paths.root):
-            _remove(paths.root)
-        lock_path(paths).unlink(missing_ok=True)
-    return {"name": name, "state": "absent", "existed": existed}
 
 
 def _listener(paths: ClusterPaths, port: int) -> socket.socket:

@@ -109,7 +109,7 @@ class ClusterFiles:
             "ids": asdict(self.machine.pod_users),
             "environment": (shown := environment(self.control_plane)),
             **packages(shown, pod_users=self.machine.pod_users.first, plain=self.mode == "plain"),
-            "sources": {} if self.mode == "plain" else copy_kit(paths.root / "kit", shown),
+            "sources": {str(CHECKOUT): str(self._kit)} if self._shows_kit() else {},
             "seccomp": "" if self.mode == "plain" else seccomp.compile_filter(),
             "version": self.control_plane.version,
             "nodes": [asdict(node) for node in nodes],
@@ -131,6 +131,19 @@ class ClusterFiles:
             "egress": self.control_plane.has("gateway") and self.mode != "plain",
             "plain": self._plain(),
         }
+
+    @property
+    def _kit(self) -> Path:
+        return self.paths.root / "kit"
+
+    def _shows_kit(self) -> bool:
+        """Pods see a copy of a checkout, in place of it; where the kit is installed they see it anyway."""
+        return self.mode != "plain" and _is_checkout()
+
+    def copy_kit(self) -> None:
+        """Copy what pods see of a checkout; before the first pod starts."""
+        if self._shows_kit():
+            copy_kit(self._kit, environment(self.control_plane))
 
     def _pulls(self) -> bool:
         """In plain mode, programs see the host's files alone, and no image's."""
@@ -343,7 +356,7 @@ def packages(
     }
 
 
-def copy_kit(target: Path, environment: Iterable[str]) -> dict[str, str]:
+def copy_kit(target: Path, environment: Iterable[str]) -> None:
     """Copy what pods see of a checkout: the folders of the kit, as they are now.
 
     Beside them, and in them, may lie a .git, kubeconfigs, an .env or the socket of an agent: of the folders,
@@ -351,12 +364,7 @@ def copy_kit(target: Path, environment: Iterable[str]) -> dict[str, str]:
 
     Args:
         environment: Directories that are mounted in it.
-
-    Returns:
-        What is to be mounted in place of the checkout; nothing where the kit is installed.
     """
-    if not _is_checkout():
-        return {}
     shutil.rmtree(target, ignore_errors=True)
     private_dir(target)
     target.chmod(0o755)
@@ -366,7 +374,6 @@ def copy_kit(target: Path, environment: Iterable[str]) -> dict[str, str]:
     for place in map(Path, environment):
         if place != CHECKOUT and place.is_relative_to(CHECKOUT):
             (target / place.relative_to(CHECKOUT)).mkdir(parents=True, exist_ok=True)
-    return {str(CHECKOUT): str(target)}
 
 
 def _private(directory: str, names: list[str]) -> set[str]:

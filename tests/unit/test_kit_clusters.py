@@ -18,7 +18,7 @@ from kitlib.clusters import ExistingCluster, LocalCluster, cleanup, existing, lo
 from kitlib.clusters.kubectl import forward_port
 from kitlib.errors import BadInput, ClusterUnreachable, CommandFailed, ProviderFailed
 from kitlib.k8s.client import Kube
-from localkube.cluster import lifecycle
+from localkube.cluster import removal
 from trainyard_kit.cli import main
 
 KUBECONFIG = """
@@ -190,7 +190,7 @@ def test_kubeconfigs_of_attendees_go_before_their_cluster_does(how, interrupt, m
 
 
 def test_localkubes_own_delete_takes_the_kubeconfigs_of_attendees_along(keys):
-    assert lifecycle.delete("lab")["state"] == "absent"
+    assert removal.delete("lab")["state"] == "absent"
     assert not keys.exists()
 
 
