@@ -1,24 +1,48 @@
-"""A Job of one pod that runs ``true``, from its creation to its condition Complete: what a short run costs.
+"""What a short run costs: a Job of one pod that runs ``true``, and four pods that train the digits once.
 
-Our Job controller looks 50 ms after a pod has succeeded (docs/building.md), upstream's within a second.
+The Job is measured from its creation to its condition Complete: our Job controller looks 50 ms after a pod
+has succeeded (docs/building.md), upstream's within a second. The training is measured as its user waits for
+it, from `kit.launch` until `Run.wait` returns, once a run before it has warmed the cluster.
 """
 
+from bench import training
 from bench.lab import KUBELET, KWOK, Lab
 from bench.measures.many_pods import job_seconds
 from bench.results import Limit, Result
 from bench.sampling import alternate, percentile
+from kitlib.clusters import Cluster
 
 JOBS, QUICK_JOBS = 12, 4
+RANKS, RUNS = 4, 3
 SECONDS = Limit(0.25, of="value", unit="s")
+SHARE, TRAINING = Limit(0.2), Limit(1.5, of="value", unit="s")
 
 
 def measure(lab: Lab) -> list[Result]:
     """Run one Job after the other, a series on each side in turns."""
     count = QUICK_JOBS if lab.quick else JOBS
-    sides = {
+    jobs = {
         side: lambda kube=kube: percentile([job_seconds(lab, kube, 1) for _ in range(count)], 50)
         for side, kube in lab.kubes().items()
         if side != KWOK
     }
     what = f"Job of one `true` → Complete, median of {count}"
-    return lab.compare(alternate(sides, lab.rounds), what=what, unit="s", limits={KUBELET: SECONDS})
+    results = lab.compare(alternate(jobs, lab.rounds), what=what, unit="s", limits={KUBELET: SECONDS})
+    clusters = {"ours": lab.ours} | ({KUBELET: lab.real} if lab.real else {})
+    runs = {side: lambda cluster=cluster: _seconds(lab, cluster) for side, cluster in clusters.items()}
+    samples = alternate(runs, lab.rounds)
+    what = f"launch → wait returns: the digits, an epoch, {RANKS} warm pods"
+    return [
+        *results,
+        *lab.compare(samples, what=what, unit="s", limits={KUBELET: SHARE}),
+        *lab.compare(
+            {"ours": samples["ours"]}, what=f"{what}, in seconds", unit="s", limits={KUBELET: TRAINING}
+        ),
+    ]
+
+
+def _seconds(lab: Lab, cluster: Cluster) -> float:
+    """Train several times; the median of all but the first."""
+    lab.report("four pods that train")
+    times = [training.in_cluster(cluster, RANKS, flags={"epochs": 1}, patch=None) for _ in range(RUNS + 1)]
+    return percentile([run.finished - run.submitted for run in times[1:]], 50)

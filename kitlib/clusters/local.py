@@ -204,16 +204,13 @@ class LocalCluster(Cluster):
 
     def show_packages(self) -> None:
         """Let pods import what this process can: packages from outside the environment, where they lie."""
-        script = Path(getattr(sys.modules["__main__"], "__file__", "")).parent
-        entries = [Path(entry) for entry in sys.path if Path(entry).is_absolute()]
+        own = (Path.cwd(), Path(getattr(sys.modules["__main__"], "__file__", "")).parent.absolute())
+        entries = [path for path in map(Path, sys.path) if path.is_absolute() and path not in own]
         packages = [place for place in (*entries, *map(Path, site.getsitepackages())) if place.exists()]
         state = *sys.path, *(place.stat().st_mtime_ns for place in packages)
         if state == self._shown:
             return
-        directories = (Path.cwd(), script.absolute())
-        refused = ask("show", self.name, *(str(entry) for entry in entries if entry not in directories))[
-            "refused"
-        ]
+        refused = ask("show", self.name, *map(str, entries))["refused"]
         self._shown = state
         for place, why in refused.items():
             fix = "install the project that is there with pip, or move it to a folder of its own"
