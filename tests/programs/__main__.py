@@ -46,6 +46,9 @@ def run_program(cluster: kit.Cluster, entry: Entry, folder: Path) -> None:
     if entry.before:
         words = [sys.executable if word == "python" else word for word in entry.before]
         subprocess.run(words, cwd=program.parent, check=True, stdout=subprocess.DEVNULL)
+    if entry.server:
+        cluster.kubectl(f"apply --filename={ROOT / entry.server}")
+        cluster.kubectl(f"wait --timeout={MANIFEST_SECONDS}s deployment --all --for=condition=Available")
     files = entry.all_files
     options = {"nodes": 2} | options | {"args": entry.args, "files": files, "workspace": volume}
     if "root" in options:

@@ -35,6 +35,7 @@ class Entry:
         data: What it reads below ``mount``, by default ``../data`` of the working directory: paths, and their
             makers in `data`.
         beside: What it reads beside itself: the same.
+        server: A folder of the kit's manifests, whose Deployment serves what the program speaks to.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Entry:
     checkpoint: str = ""
     data: Mapping[str, str] = field(default_factory=dict)
     mount: str = "/data"
+    server: str = ""
     beside: Mapping[str, str] = field(default_factory=dict)
     args: Any = ()
     files: tuple[str, ...] = ()
