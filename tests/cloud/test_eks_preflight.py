@@ -81,11 +81,11 @@ def test_the_quota_of_an_a100_and_of_an_h100_is_checked_on_demand_and_as_spot(aw
         ({"instance_type": "m5.xlarg"}, "m5.xlarge"),
         ({"efa": True}, "Elastic Fabric Adapter"),
         ({"efa": True, "instance_type": "p4d.24xlarge"}, "no public address to a node with 4"),
-        ({"vpc": "vpc-1"}, "go together"),
+        ({"parameters": {"ExistingVpc": "vpc-1"}}, "two subnets and their zones"),
+        ({"parameters": {"ClusterName": "x"}}, "let you set ExistingVpc"),
+        ({"parameters": "SshKey"}, "let you set ExistingVpc"),
         ({"min_nodes": 3}, "from 0 to 2"),
         ({"max_nodes": 1}, "from 2 to 100"),
-        ({"ssh_key": "ada"}, "open to all addresses"),
-        ({"ssh_key": "ada", "allowed_cidrs": ["203.0.113.7/32"]}, "no key pair"),
     ],
 )
 def test_machines_that_cannot_train_and_options_that_do_not_fit_are_refused_with_the_reason(
@@ -99,7 +99,11 @@ def test_machines_that_cannot_train_and_options_that_do_not_fit_are_refused_with
 @pytest.mark.parametrize(
     ("code", "options", "fix"),
     [
-        ("L-F678F1CE", {}, "services/vpc/quotas/L-F678F1CE; or delete one; or vpc= and subnets="),
+        (
+            "L-F678F1CE",
+            {},
+            "services/vpc/quotas/L-F678F1CE; or delete one; or parameters= with a VPC of your own",
+        ),
         ("L-A4707A72", {}, "services/vpc/quotas/L-A4707A72"),
         ("L-0263D0A3", {"private": True}, "services/ec2/quotas/L-0263D0A3"),
         ("L-1194D53C", {}, "services/eks/quotas/L-1194D53C"),
@@ -141,7 +145,7 @@ def test_each_issue_that_eks_has_of_a_node_group_has_a_reason_and_a_next_step(co
     [
         ("Code=NodeCreationFailure, Message=Instances failed to join the kubernetes cluster", "NAT gateway"),
         ("Unhealthy nodes; Instances failed to join the kubernetes cluster", "get-console-output"),
-        ("Code=InsufficientFreeAddresses, Message=One or more subnets do not have enough", "larger subnets="),
+        ("Code=InsufficientFreeAddresses, Message=One or more subnets do not have enough", "larger subnets"),
         ("Code=Ec2SubnetInvalidConfiguration, Message=One or more Amazon EC2 Subnets", "map-public-ip"),
         ("Code=AccessDenied, Message=Your worker nodes do not have access to the cluster", "boundary"),
         (

@@ -248,8 +248,8 @@ def test_private_nodes_get_a_router_and_a_network_that_is_given_stays(google, us
     assert any("/routers/trainyard-lab" in resource for resource in google.left())
     user.delete()
     assert google.left() == []
-    user.create(network="default", subnetwork="default")
-    assert described().network.endswith("default")
+    user.create(request={"network": "default", "subnetwork": "default", "resourceLabels": {"team": "vision"}})
+    assert described().network.endswith("default") and described().resource_labels["team"] == "vision"
     assert not any("/networks/" in resource for resource in google.left())
     user.delete()
     assert google.left() == [] and google.rest.store.has(

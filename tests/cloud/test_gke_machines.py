@@ -103,11 +103,12 @@ def test_gpus_that_no_machine_type_comes_with_are_refused(asked, words, fix):
         ({"min_nodes": 3}, "min_nodes is a whole number from 0 to 2"),
         ({"admins": ["ada@example.org"]}, "no member of this form"),
         ({"admins": "user:ada@example.org"}, "admins are a list"),
-        ({"subnetwork": "mine"}, "its network is not named"),
+        ({"request": {"subnetwork": "mine"}}, "its network is not named"),
+        ({"request": {"netwrk": "mine"}}, "netwrk"),
+        ({"request": {"name": "mine"}}, "the kit sets name"),
+        ({"request": ["network"]}, "a dict"),
         ({"allowed_cidrs": ["203.0.113.0/33"]}, "203.0.113.0/33"),
         ({"allowed_cidrs": "everywhere"}, "everywhere"),
-        ({"labels": {"Team": "vision"}}, "a-z"),
-        ({"labels": {"trainyard-kit": "true"}}, "the kit's"),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_google_is_asked(google, state_home, options, words):

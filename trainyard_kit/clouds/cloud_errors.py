@@ -4,13 +4,12 @@ How a client library's exception becomes such an error is each cloud's own. Pure
 """
 
 import re
-import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from pathlib import Path
 
 from kitlib.errors import ProviderFailed
+from trainyard_kit.clouds.spec import read_table
 
 ErrorReason = StrEnum(
     "ErrorReason",
@@ -70,10 +69,9 @@ class ErrorRule:
 @cache
 def known_errors(cloud: str) -> tuple[ErrorRule, ...]:
     """Read the rows of a cloud: ``amazon`` or ``google``."""
-    rows = tomllib.loads(Path(__file__).with_name("errors.toml").read_text(encoding="utf-8"))[cloud]
     return tuple(
         ErrorRule(ErrorReason[row["why"]], re.compile(row["says"], re.I | re.S), row["what"], row["fix"])
-        for row in rows
+        for row in read_table("errors")[cloud]
     )
 
 

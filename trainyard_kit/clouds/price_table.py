@@ -6,16 +6,14 @@ agreement is in `confirmation`. Pure, but for that file.
 
 import datetime
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
-from pathlib import Path
 
 from kitlib.display.tables import Table
 from kitlib.k8s.manifests import Object
-from trainyard_kit.clouds.spec import CloudSpec, Machines
+from trainyard_kit.clouds.spec import CloudSpec, Machines, read_table
 
 HOURS_A_MONTH = 730  # by which both clouds divide a month's price
 UNKNOWN = "not known"
@@ -42,6 +40,10 @@ SPOT = "a spot price moves, and a spot machine may be taken away at any time"
 EFS_THROUGHPUT = (
     "reading and writing a shared volume is billed by the gigabyte: the course's share is in it, "
     "ten epochs over 150 GB of your own are {:.0f} dollars more"
+)
+OUTLIVES = (
+    "a disk of the class ebs, and a bucket that is not empty, outlive the cluster, and are billed until "
+    "cluster.delete(): a disk of 100 GB {:.2f} dollars a month"
 )
 FILESTORE = (
     "a volume of the class filestore has at least 100 GiB: about {:.3f} dollars an hour for each, "
@@ -194,8 +196,7 @@ class PriceTable:
 @cache
 def price_table(cloud: str) -> PriceTable:
     """Read the table of a cloud: ``amazon`` or ``google``."""
-    file = Path(__file__).with_name("prices.toml")
-    return PriceTable(**tomllib.loads(file.read_text(encoding="utf-8"))[cloud])
+    return PriceTable(**read_table("prices")[cloud])
 
 
 def machine_prices(cloud: str, machines: Machines) -> tuple[Price, ...]:
@@ -243,7 +244,9 @@ def cost_notes(cloud: str, spec: CloudSpec) -> tuple[str, ...]:
     """Name the costs that `cluster_prices` does not have."""
     files = price_table("google").price("Filestore, basic HDD", count=100).together
     read = price_table("amazon").price("EFS reading", count=EPOCHS_OVER).once
-    notes = [TRAFFIC, FILESTORE.format(files) if cloud == "google" else EFS_THROUGHPUT.format(read)]
+    disk = price_table("amazon").a_gigabyte_a_month["EBS gp3"] * 100
+    amazon = (EFS_THROUGHPUT.format(read), OUTLIVES.format(disk))
+    notes = [TRAFFIC, *((FILESTORE.format(files),) if cloud == "google" else amazon)]
     return (*notes, SPOT) if spec.machines and spec.machines.spot else tuple(notes)
 
 

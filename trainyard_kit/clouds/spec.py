@@ -1,8 +1,12 @@
 """A cluster at any cloud: what may be asked for, and what planning, prices and listing share."""
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput
@@ -17,6 +21,12 @@ COMMON_OPTIONS = {
     "admins": "who administers it beside you: a list of what cluster.add_admin takes",
     "budget": "dollars that all clusters there may cost; by default TRAINYARD_BUDGET",
 }
+
+
+@cache
+def read_table(name: str) -> dict[str, Any]:
+    """Read a table of facts about ``amazon`` and ``google``: ``errors``, ``machines`` or ``prices``."""
+    return tomllib.loads(Path(__file__).with_name(f"{name}.toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)

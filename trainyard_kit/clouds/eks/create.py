@@ -16,8 +16,9 @@ from trainyard_kit.clouds.steps import Phase, Steps
 def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:
     """Create all of a cluster; what exists stays, and what failed is continued or replaced."""
     with steps.step("schedules of its end"):  # before anything that costs
-        role = roles.create_stack_role(session, plan.tags, boundary=plan.boundary)
-        expiry.create(session, plan.tags, steps, boundary=plan.boundary)
+        boundary = plan.parameters.get("PermissionsBoundary", "")
+        role = roles.create_stack_role(session, plan.tags, boundary=boundary)
+        expiry.create(session, plan.tags, steps, boundary=boundary)
     stack_tags, cluster = plan.stack_tags, Stack(session, plan.tags.cluster)
     for pool in (SYSTEM, TRAIN):
         steps.update(f"stack {Stack(session, plan.tags.cluster, pool).name}", Phase.WAITS, AWAKE)

@@ -13,23 +13,12 @@ from trainyard_kit.clouds.checks import Check, failed, ok, warn
 from trainyard_kit.clouds.cloud_errors import HOPELESS, ErrorReason, classify
 from trainyard_kit.clouds.eks.client_errors import AwsError
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict
-from trainyard_kit.clouds.spec import Machines
+from trainyard_kit.clouds.spec import Machines, read_table
 
 # https://docs.aws.amazon.com/eks/latest/userguide/network-reqs.html
 ZONES_WITHOUT_EKS = {"use1-az3", "usw1-az2", "cac1-az3"}
 OF_MACHINES = re.compile(r"vcpu ?limit|MaxSpotInstanceCount|InstanceLimitExceeded", re.I)
-WITH_A_GPU = ("g4dn.xlarge", "g6.xlarge", "g5.xlarge", "g4dn.2xlarge")
-WITHOUT = ("m5.xlarge", "m6i.xlarge", "c5.2xlarge", "t3.xlarge")
-# PyTorch's builds for CUDA 13 begin with Turing, compute capability 7.5.
-TOO_OLD = {"p2": "K80", "g2": "K520", "p3": "V100", "p3dn": "V100", "g3": "M60", "g3s": "M60"}
-# By the letters of a type: the family of Service Quotas, and the codes of its quotas of vCPUs, on demand and
-# spot. https://docs.aws.amazon.com/general/latest/gr/ec2-service.html
-STANDARD = ("Standard", "L-1216C47A", "L-34B43A08")
-FAMILIES = {
-    **dict.fromkeys(("g", "gr"), ("G and VT", "L-DB2E81BA", "L-3819A6DF")),
-    "p": ("P", "L-417A185B", "L-7212CCBC"),
-    "x": ("X", "L-7295265B", "L-E3A00192"),
-}
+FACTS = read_table("machines")["amazon"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +34,7 @@ class InstanceType:
 def instance_type(session: AwsSession, name: str) -> InstanceType:
     """Look up an instance type that the region has, and that PyTorch's images run on."""
     about, fix = f'instance_type="{name}"', f'instance_type="{" or ".join(instead(name))}", or another region'
-    if gpu := TOO_OLD.get(name.partition(".")[0]):
+    if gpu := FACTS["too_old"].get(name.partition(".")[0]):
         words = f"its GPU, {gpu}, is older than Turing: PyTorch's builds for CUDA 13 do not run on it"
         raise BadInput(words, about=about, fix=fix)
     request = {"InstanceTypes": [name]}
@@ -138,7 +127,7 @@ def zones_with(session: AwsSession, types: Iterable[str]) -> set[str]:
 
 def instead(name: str) -> list[str]:
     """Name types that would do in place of one: with a GPU, or without."""
-    alternatives = WITH_A_GPU if re.match(r"(g|gr|p|vt)\d", name) else WITHOUT
+    alternatives = FACTS["with_a_gpu" if re.match(r"(g|gr|p|vt)\d", name) else "without"]
     return [similar for similar in alternatives if similar != name][:3]
 
 
@@ -152,7 +141,7 @@ def family(kind: str, *, spot: bool = False) -> tuple[str, str]:
     if spot and kind.startswith("p5"):
         return "P5", "L-C4BD4855"
     letters = re.match(r"[a-z]+?(?=\d|-)", kind)
-    name, on_demand, as_spot = FAMILIES.get(letters[0] if letters else "", STANDARD)
+    name, on_demand, as_spot = FACTS["quotas"].get(letters[0] if letters else "", FACTS["quotas"]["standard"])
     return name, as_spot if spot else on_demand
 
 

@@ -18,6 +18,11 @@ from trainyard_kit.clouds.tags import PREFIX, Tags
 MACHINE, SYSTEM_MACHINE, SYSTEM_DISK_GB = "m5.xlarge", "t3.large", 50
 VERSION = "1.35"
 ZONES = ("one", "two")
+# Those of the templates that a user may set: a network of their own, a permissions boundary, access by ssh.
+PARAMETERS = (
+    "ExistingVpc", "ExistingSubnets", "ZoneOne", "ZoneTwo", "PermissionsBoundary", "SshKey", "SshCidr"
+)  # fmt: skip
+NETWORK = PARAMETERS[:4]
 _PRINCIPAL = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:(user|role)/[\w+=,.@/-]+")
 _SESSION = re.compile(r"arn:(aws[a-z-]*):sts::(\d{12}):assumed-role/([\w+=,.@-]+)/.+")
 OPTIONS = {
@@ -27,16 +32,13 @@ OPTIONS = {
     "instance_types": "several, with as many GPUs each: spot nodes are of whichever AWS has",
     "min_nodes": "to how many the training nodes shrink while they are idle; by default 0",
     "max_nodes": "to how many they grow for pods that wait; by default nodes",
-    "ssh_key": "a key pair of EC2, by which the first of allowed_cidrs has ssh access to them",
     "capacity_block": "id of a Capacity Block of EC2 that you have bought, cr-…: its type and its zone",
     "spot": "True takes machines that AWS may take back, for about a third of the price",
     "zone": "of the training nodes; by default the first that offers their type",
     "efa": "True gives them all Elastic Fabric Adapters of their type, and places them close together",
     "private": "True gives nodes no public address; the NAT gateway that they need costs by the hour",
-    "vpc": "an existing VPC, with subnets=",
-    "subnets": "of the existing VPC: two, in two zones, from which nodes reach the internet",
     "allowed_cidrs": "addresses from which the API server is reached; by default all",
-    "permission_boundary": "ARN of a policy that limits all roles of the cluster",
+    "parameters": f"further parameters of the templates, a dict: {', '.join(PARAMETERS)}",
     "tags": "a dict of your own tags, for all resources",
     "version": "of Kubernetes",
     **COMMON_OPTIONS,
@@ -52,10 +54,9 @@ class EksPlan(CloudSpec):
         zones: The two zones of its subnets.
         zone: Which of them has the training nodes: ``one`` or ``two``.
         cidrs: From which its API server is reached.
-        boundary: ARN of the permissions boundary of its roles; empty for none.
         efa: How many Elastic Fabric Adapters each training node has.
         most: To how many nodes the training nodes grow for pods that wait.
-        ssh_key: Name of the key pair with which they are reached by ssh; empty for none.
+        parameters: Further parameters of its templates, by their names there.
         confirm: Whether the user has agreed to costs beforehand.
         block: The Capacity Block of which they are, if any.
     """
@@ -65,14 +66,11 @@ class EksPlan(CloudSpec):
     zone: str = "one"
     version: str = VERSION
     admins: tuple[str, ...] = ()
-    vpc: str = ""
-    subnets: tuple[str, ...] = ()
     cidrs: tuple[str, ...] = ("0.0.0.0/0",)
-    boundary: str = ""
     own_tags: Mapping[str, str] = field(default_factory=dict)
     efa: int = 0
     most: int = 1
-    ssh_key: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
     confirm: bool = False
     block: CapacityBlock | None = None
 
@@ -83,7 +81,6 @@ class EksPlan(CloudSpec):
 
     def cluster_parameters(self, admin: str) -> dict[str, str]:
         """Write the parameters of ``cluster.yaml``; ``admin`` is the ARN of the caller."""
-        existing = {"ExistingVpc": self.vpc, "ExistingSubnets": ",".join(self.subnets)} if self.vpc else {}
         return {
             "ClusterName": self.tags.cluster,
             "Version": self.version,
@@ -92,8 +89,7 @@ class EksPlan(CloudSpec):
             "ZoneOne": self.zones[0],
             "ZoneTwo": self.zones[1],
             "PrivateNodes": str(self.private).lower(),
-            "PermissionsBoundary": self.boundary,
-            **existing,
+            **{key: value for key, value in self.parameters.items() if not key.startswith("Ssh")},
         }
 
     def pool_parameters(self, pool: str) -> dict[str, object]:
@@ -113,7 +109,7 @@ class EksPlan(CloudSpec):
             "Nodes": train.count,
             "MinNodes": self.least,
             "MaxNodes": self.most,
-            **({"SshKey": self.ssh_key, "SshCidr": self.cidrs[0]} if self.ssh_key else {}),
+            **{key: value for key, value in self.parameters.items() if key.startswith("Ssh")},
             "Zone": self.zone,
             "InstanceTypes": ",".join((train.type, *train.others)),
             "CapacityType": "CAPACITY_BLOCK" if train.block else "SPOT" if train.spot else "ON_DEMAND",
@@ -136,17 +132,12 @@ def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
     if len({type_.gpus for type_ in types}) > 1:
         fix = "types with as many GPUs each"
         raise BadInput("these have different numbers of GPUs", about=", ".join(names), fix=fix)
-    vpc, zone = str(options.get("vpc") or ""), block.zone if block else str(options.get("zone") or "")
-    efa = _adapters(options, types)
-    subnets = tuple(_strings(options, "subnets"))
-    if bool(vpc) != bool(subnets):
-        raise BadInput(
-            "a VPC and its subnets go together", about="vpc=, subnets=", fix="name both, or neither"
-        )
-    if vpc:
-        zones, subnets = _existing(session, vpc, subnets, zone)
-    else:
-        zones = machines.zones(session, names, zone)
+    zone, parameters = block.zone if block else str(options.get("zone") or ""), _parameters(options)
+    efa, existing = _adapters(options, types), "ExistingVpc" in parameters
+    zones = (parameters["ZoneOne"], parameters["ZoneTwo"]) if existing else ("", "")
+    if existing and zone not in {"", *zones}:
+        fix = f"zone={' or '.join(map(repr, zones))}"
+        raise BadInput("the existing subnets are elsewhere", about=f'zone="{zone}"', fix=fix)
     disk = check_count(options.get("disk_gb", DISK_GB), what="disk_gb", least=20, most=16384)
     idle = shape.nodes if block else 0  # what is paid for stays
     least = check_count(options.get("min_nodes", idle), what="min_nodes", least=0, most=shape.nodes)
@@ -165,19 +156,17 @@ def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
             disk_gb=disk,
             block=block.id if block else "",
         ),
-        bool(options.get("private")) and not vpc,
-        zones=zones,
+        bool(options.get("private")) and not existing,
+        zones=zones if existing else machines.zones(session, names, zone),
+        zone=ZONES[existing and zone == zones[1]],
         version=str(options.get("version") or VERSION),
         admins=tuple(map(check_principal, admins_of(options.get("admins")))),
-        vpc=vpc,
-        subnets=subnets,
         cidrs=tuple(_strings(options, "allowed_cidrs")) or ("0.0.0.0/0",),
-        boundary=str(options.get("permission_boundary") or ""),
         own_tags=_tags(options.get("tags") or {}),
         efa=efa,
         least=least,
         most=most,
-        ssh_key=_ssh_key(session, options),
+        parameters=parameters,
         confirm=options.get("confirm") is True,
         block=block,
     )
@@ -191,38 +180,24 @@ def _adapters(options: Mapping[str, Any], types: Sequence[machines.InstanceType]
     if not adapters:
         fix = 'instance_type="g4dn.8xlarge", for one'
         raise BadInput("these have no Elastic Fabric Adapter", about=about, fix=fix)
-    if adapters > 1 and not (options.get("private") or options.get("vpc")):
+    if adapters > 1 and not (options.get("private") or "ExistingVpc" in _parameters(options)):
         words = f"AWS gives no public address to a node with {adapters} network interfaces"
         raise BadInput(words, about=f"efa=True, {about}", fix="private=True, which has a NAT gateway")
     return adapters
 
 
-def _existing(
-    session: AwsSession, vpc: str, subnets: tuple[str, ...], zone: str
-) -> tuple[tuple[str, str], tuple[str, ...]]:
-    """Look up the zones of existing subnets; the one of the wanted zone comes first."""
-    about = f'vpc="{vpc}", subnets={list(subnets)}, zone="{zone}"'
-    subnet_list = list(session.every("ec2", "describe_subnets", "Subnets", SubnetIds=list(subnets)))
-    subnet_list.sort(key=lambda subnet: subnet["AvailabilityZone"] != zone)
-    zones = [subnet["AvailabilityZone"] for subnet in subnet_list]
-    strange = {subnet["VpcId"] for subnet in subnet_list} != {vpc} or zone not in {"", *zones}
-    if strange or len(zones) != 2 or zones[0] == zones[1]:
-        words = "two subnets of the VPC are needed, in two zones, one of them the wanted one; these are in "
-        raise BadInput(words + ", ".join(zones), about=about, fix="name two such")
-    return (zones[0], zones[1]), tuple(subnet["SubnetId"] for subnet in subnet_list)
-
-
-def _ssh_key(session: AwsSession, options: Mapping[str, Any]) -> str:
-    """Check the name of a key pair; who may use it has to be named as well."""
-    key = str(options.get("ssh_key") or "")
-    if key and not options.get("allowed_cidrs"):
-        words, fix = "ssh would be open to all addresses", 'allowed_cidrs=["203.0.113.7/32"], with your own'
-        raise BadInput(words, about=f'ssh_key="{key}"', fix=fix)
-    if key and session.find("ec2", "describe_key_pairs", KeyNames=[key]) is None:
-        fix = f"aws ec2 import-key-pair --key-name {key} --public-key-material fileb://~/.ssh/id_rsa.pub"
-        words = f"{session.region} has no key pair of this name"
-        raise BadInput(words, about=f'ssh_key="{key}"', fix=fix)
-    return key
+def _parameters(options: Mapping[str, Any]) -> dict[str, str]:
+    """Read further parameters of the templates; CloudFormation checks their values."""
+    parameters = options.get("parameters") or {}
+    if not isinstance(parameters, Mapping) or (unknown := sorted(set(parameters) - set(PARAMETERS))):
+        words = f"the templates let you set {', '.join(PARAMETERS)}"
+        wrong = parameters if not isinstance(parameters, Mapping) else ", ".join(unknown)
+        raise BadInput(words, about=f"parameters={wrong!r}", fix="see: trainyard cluster template eks")
+    written = {key: value if isinstance(value, str) else ",".join(value) for key, value in parameters.items()}
+    if (existing := set(NETWORK) & set(written)) and (missing := sorted(set(NETWORK) - existing)):
+        words = "a network of your own needs its VPC, two subnets and their zones"
+        raise BadInput(words, about="parameters=", fix=f"add {', '.join(missing)}")
+    return written
 
 
 def _strings(options: Mapping[str, Any], option: str) -> list[str]:

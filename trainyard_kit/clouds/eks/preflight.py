@@ -159,7 +159,7 @@ def network_quotas(session: AwsSession, name: str, plan: EksPlan) -> Iterable[Ch
     """Check each quota of which a cluster takes one: new accounts have five VPCs and five addresses."""
     if session.find("eks", "describe_cluster", name=name):
         return
-    needed = {"EKS clusters", *(() if plan.vpc else ("VPCs", "internet gateways"))}
+    needed = {"EKS clusters", *(() if "ExistingVpc" in plan.parameters else ("VPCs", "internet gateways"))}
     needed |= {"Elastic IP addresses"} if plan.private else set()
     for what, (service, code, (owner, operation, key)) in ONE_OF.items():
         if what in needed:
@@ -170,7 +170,7 @@ def network_quotas(session: AwsSession, name: str, plan: EksPlan) -> Iterable[Ch
             words = (
                 f"1 is needed; of {'an unknown limit' if limit is None else f'{limit:g}'}, {used} are taken"
             )
-            about, instead = f"quota of {what}", "" if plan.vpc else "; or delete one; or vpc= and subnets="
+            about, instead = f"quota of {what}", "; or delete one; or parameters= with a VPC of your own"
             if limit is not None and used + 1 > limit:
                 more = machines.more_quota(session, code, used + 1, service)
                 yield failed(about, words, more + ("" if what == "EKS clusters" else instead))

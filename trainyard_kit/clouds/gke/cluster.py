@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from google.cloud.container_v1 import types
+from google.protobuf import json_format
 from googleapiclient.http import MediaFileUpload
 
 from kitlib import config
@@ -53,13 +54,13 @@ OPTIONS = {
     "pool": "False leaves the training pool to a second call, which names its machines",
     "flex_start": "True lets pods wait for GPUs, which Google gives for seven days at most, and cheaper",
     "spot": "True takes machines that Google may take back, for less than half of the price",
-    "network": "one of the project's, in place of one of its own",
-    "subnetwork": "of that network, in the zone's region",
     "private": "True gives nodes no public address; they reach the internet by Cloud NAT",
     "allowed_cidrs": 'from which its API server is reached, as ["203.0.113.0/24"]; by default all',
-    "labels": "of your own, on all that can have labels: a dict",
+    "request": "more of the request for the cluster, a dict as of GKE's API: network, resourceLabels, …",
     **COMMON_OPTIONS,
 }
+NETWORK = ("network", "subnetwork")
+OF_THE_KIT = {"name", "location", "nodePools", "workloadIdentityConfig", "maintenancePolicy"}
 MACHINE_OPTIONS = ("machine_type", "accelerator", "spot", "flex_start")
 STAYS = "it outlives the cluster, so that nobody loses what is in it"
 SUBJECTS = {"user": "User", "group": "Group", "serviceAccount": "User"}  # members of IAM to Kubernetes
@@ -167,9 +168,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
             self._tags(until_of(options.get("hours", HOURS))),
             choose(nodes=count, gpus=shape.gpus, disk_gb=disk_gb, **kinds),
             bool(options.get("private")),
-            network=str(options.get("network") or ""),
-            subnetwork=str(options.get("subnetwork") or ""),
-            labels={str(key): str(value) for key, value in dict(options.get("labels") or {}).items()},
+            request=_request(options.get("request") or {}),
             allowed_cidrs=(cidrs,) if isinstance(cidrs, str) else tuple(map(str, cidrs)),
             admins=admins_of(options.get("admins")),
             least=check_count(options.get("min_nodes", 0), what="min_nodes", least=0, most=count),
@@ -197,10 +196,10 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     def _reuse_existing(self, info: GkeInfo, plan: GkePlan, shape: Shape) -> GkePlan:
         planned, running = plan.machines, info.machines
-        if info.network.rpartition("/")[2] == f"trainyard-{self.name}":
-            plan = replace(plan, private=info.private, network="", subnetwork="")
-        else:
-            plan = replace(plan, private=info.private, network=info.network, subnetwork=info.subnetwork)
+        own = info.network.rpartition("/")[2] == f"trainyard-{self.name}"
+        where = {} if own else {"network": info.network, "subnetwork": info.subnetwork}
+        request = {key: value for key, value in plan.request.items() if key not in NETWORK}
+        plan = replace(plan, private=info.private, request=request | where)
         if running is None:
             return plan
         kinds = [
@@ -239,7 +238,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     def _install_addons(self, plan: GkePlan) -> None:
         words = ",".join(f"{key}={value}" for key, value in labels(plan.tags, self.session).items())
-        network = plan.network or f"trainyard-{self.name}"
+        network = plan.request.get("network") or f"trainyard-{self.name}"
         storage_classes.install(self, "storageclass.yaml", {"network": network, "labels": words})
         for admin in plan.admins:
             self.add_admin(admin)
@@ -361,6 +360,23 @@ def _info(cluster: types.Cluster) -> GkeInfo:
         network=cluster.network,
         subnetwork=cluster.subnetwork,
     )
+
+
+def _request(raw: object) -> dict[str, Any]:
+    """Check what is added to the request for a cluster: fields of GKE's API, and none of the kit's."""
+    fix = 'request={"network": "shared", "subnetwork": "lab", "resourceLabels": {"team": "vision"}}'
+    try:
+        if not isinstance(raw, dict):
+            raise TypeError("it is a dict")
+        create.message(types.Cluster, raw)
+    except (TypeError, json_format.ParseError) as error:
+        what = f"GKE knows no such request: {str(error).splitlines()[0]}"
+        raise BadInput(what, about=f"request={raw!r}", fix=fix) from error
+    if kits := sorted(OF_THE_KIT & raw.keys()):
+        raise BadInput(f"the kit sets {', '.join(kits)}", about=f"request={raw!r}", fix=fix)
+    if "subnetwork" in raw and "network" not in raw:
+        raise BadInput("its network is not named", about=f"request={raw!r}", fix=fix)
+    return raw
 
 
 def _machines(pool: types.NodePool) -> Machines:

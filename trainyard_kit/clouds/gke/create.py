@@ -15,6 +15,7 @@ import yaml
 from google.cloud.container_v1 import types
 
 from kitlib.errors import ProviderFailed
+from kitlib.k8s.manifests import merge
 from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.iam import GRACE, ending_condition, project_part, set_roles
@@ -76,13 +77,13 @@ def create(session: GcpSession, plan: GkePlan, steps: Steps) -> None:
     make.ensure_account("nodes")
     make.ensure_project_role("nodes")
     make.ensure_account("builds")
-    if not plan.network:
+    if "network" not in plan.request:
         make.ensure_compute("network", project=session.project)
         make.ensure_compute("subnet", network=True, **make.here)
         if plan.private:
             make.ensure_compute("router", network=True, **make.here)
-    make.ensure_bucket(plan.labels)
-    make.ensure_repository(plan.labels)
+    make.ensure_bucket()
+    make.ensure_repository()
     make.ensure_cluster(plan)
     make.ensure_end()
     make.ensure_bucket_access()
@@ -170,40 +171,39 @@ class Creation:
             if before is not None and before.get("state") == "PAUSED":
                 self._send(part, "resume", name=part.id, body={})
 
-    def ensure_bucket(self, more_labels: Mapping[str, str]) -> None:
+    def ensure_bucket(self) -> None:
         """Create a bucket that is closed to the public, and let builds use it."""
-        part, bucket_labels = self.parts["bucket"], labels(self.tags, self.session, more_labels)
+        part, bucket_labels = self.parts["bucket"], labels(self.tags, self.session)
         body = {"name": part.id, "location": self.session.region.upper(), "labels": bucket_labels}
         self._ensure(part, "insert", project=self.session.project, body=body | self.bodies["bucket"])
         self._grant(part, "builds", "roles/storage.objectUser", "roles/storage.legacyBucketReader")
 
-    def ensure_repository(self, more_labels: Mapping[str, str]) -> None:
+    def ensure_repository(self) -> None:
         """Create a repository of images, from which nodes pull and to which builds push."""
         part = self.parts["repository"]
         parent, _, name = part.id.rpartition("/repositories/")
-        body = self.bodies["repository"] | {"labels": labels(self.tags, self.session, more_labels)}
+        body = self.bodies["repository"] | {"labels": labels(self.tags, self.session)}
         self._ensure(part, "create", parent=parent, repositoryId=name, body=body)
         self._grant(part, "nodes", "roles/artifactregistry.reader")
         self._grant(part, "builds", "roles/artifactregistry.writer")
 
     def ensure_cluster(self, plan: GkePlan) -> None:
         """Create the cluster with a small pool for what Kubernetes runs, and no upgrades until its end."""
-        network_name = "" if plan.network else f"trainyard-{self.name}"
+        network_name, own_labels = f"trainyard-{self.name}", labels(self.tags, self.session)
         body = self.bodies["cluster"] | {
             "name": self.name,
-            "resourceLabels": labels(self.tags, self.session, plan.labels),
             "maintenancePolicy": maintenance(self.tags),
-            "network": plan.network or network_name,
-            "subnetwork": plan.subnetwork or network_name,
+            **({} if "network" in plan.request else {"network": network_name, "subnetwork": network_name}),
             "workloadIdentityConfig": {"workloadPool": f"{self.session.project}.svc.id.goog"},
         }
         body["networkConfig"]["defaultEnablePrivateNodes"] = plan.private
-        body["nodePools"][0]["config"] = self._node(plan, SYSTEM_MACHINE, SYSTEM_DISK_GB)
+        body["nodePools"][0]["config"] = self._node(SYSTEM_MACHINE, SYSTEM_DISK_GB)
         if plan.allowed_cidrs:
             blocks = [{"cidrBlock": cidr} for cidr in plan.allowed_cidrs]
             allowed = {"authorizedNetworksConfig": {"enabled": True, "cidrBlocks": blocks}}
             ways = {"enabled": True, "enablePublicEndpoint": True, **allowed}
             body["controlPlaneEndpointsConfig"] = {"ipEndpointsConfig": ways}
+        body = merge(merge(body, plan.request), {"resourceLabels": own_labels})
         self._ensure_container("cluster", "cluster", self.parts["cluster"].id, message(types.Cluster, body))
 
     def ensure_end(self) -> None:
@@ -249,7 +249,7 @@ class Creation:
 
     def _pool(self, plan: GkePlan, zone: str) -> dict[str, Any]:
         machines = plan.machines
-        node = self._node(plan, machines.type, machines.disk_gb)
+        node = self._node(machines.type, machines.disk_gb)
         node |= {"spot": machines.spot, "labels": {"trainyard/pool": TRAINING}}
         if machines.accelerator:
             gpu = {"acceleratorType": machines.accelerator, "acceleratorCount": str(machines.gpus)}
@@ -265,14 +265,14 @@ class Creation:
             pool |= {"initialNodeCount": 0, "management": {"autoRepair": False, "autoUpgrade": True}}
         return pool
 
-    def _node(self, plan: GkePlan, machine: str, disk_gb: int) -> dict[str, Any]:
+    def _node(self, machine: str, disk_gb: int) -> dict[str, Any]:
         return {
             **self.bodies["node"],
             "machineType": machine,
             "diskSizeGb": disk_gb,
             "diskType": disk_type(machine),
             "serviceAccount": account(self.session, "nodes", self.name),
-            "resourceLabels": labels(self.tags, self.session, plan.labels),
+            "resourceLabels": labels(self.tags, self.session),
         }
 
     def _member(self, role: str) -> str:

@@ -60,7 +60,7 @@ class ArtifactRegistry(Registry):
         item = self.repository.get(self.session)
         if not is_ours(item, self.tags.cluster):
             with Steps(f'repository of cluster "{self.tags.cluster}"', clock=self.clock) as steps:
-                Creation(self.session, self.tags, steps).ensure_repository({})
+                Creation(self.session, self.tags, steps).ensure_repository()
             item = self.repository.get(self.session) or {}
         default_uri = (
             f"{self.session.region}-docker.pkg.dev/{self.session.project}/trainyard-{self.tags.cluster}"

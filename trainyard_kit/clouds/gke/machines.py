@@ -1,7 +1,6 @@
 """The plan of a cluster at Google Cloud, and which machines it can have."""
 
 import contextlib
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_network
@@ -12,7 +11,7 @@ from trainyard_kit.clouds.clock import Clock
 from trainyard_kit.clouds.cloud_errors import HOPELESS
 from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.session import GcpSession
-from trainyard_kit.clouds.spec import CloudSpec, ClusterInfo, Machines
+from trainyard_kit.clouds.spec import CloudSpec, ClusterInfo, Machines, read_table
 
 SYSTEM, TRAINING = "default-pool", "training"  # names of the pools
 FLEX_START, FLEX_DAYS = (
@@ -21,33 +20,10 @@ FLEX_START, FLEX_DAYS = (
 )  # the label of such nodes, and their longest life
 LOOK = 30.0  # seconds between two looks at why its machines do not start
 GPU_MACHINE, CPU_MACHINE, SYSTEM_MACHINE = "n1-standard-4", "e2-standard-4", "e2-standard-4"
-ATTACHED = ("nvidia-tesla-t4",)  # GPUs that are attached to N1 machines; all others come with a machine type
-# By kind of GPU, machine types by the number of GPUs that they come with.
-# https://cloud.google.com/compute/docs/gpus
+FACTS = read_table("machines")["google"]
 COMES_WITH = {
-    "nvidia-l4": {1: "g2-standard-8", 2: "g2-standard-24", 4: "g2-standard-48", 8: "g2-standard-96"},
-    "nvidia-rtx-pro-6000": {
-        1: "g4-standard-48",
-        2: "g4-standard-96",
-        4: "g4-standard-192",
-        8: "g4-standard-384",
-    },
-    "nvidia-tesla-a100": {
-        **{count: f"a2-highgpu-{count}g" for count in (1, 2, 4, 8)},
-        16: "a2-megagpu-16g",
-    },
-    "nvidia-a100-80gb": {count: f"a2-ultragpu-{count}g" for count in (1, 2, 4, 8)},
-    "nvidia-h100-80gb": {count: f"a3-highgpu-{count}g" for count in (1, 2, 4, 8)},
-    "nvidia-h100-mega-80gb": {8: "a3-megagpu-8g"},
-    "nvidia-h200-141gb": {8: "a3-ultragpu-8g"},
-    "nvidia-b200": {8: "a4-highgpu-8g"},
-    "nvidia-gb200": {4: "a4x-highgpu-4g"},
+    kind: {int(count): name for count, name in types.items()} for kind, types in FACTS["comes_with"].items()
 }
-TOO_OLD = ("k80", "p4", "p100", "v100")  # https://developer.nvidia.com/cuda-gpus: below 7.5
-ARM = ("a4x", "c4a", "n4a", "t2a")
-# https://cloud.google.com/compute/docs/disks/hyperdisks#machine-type-support
-HYPERDISK_ONLY = ("a3-ultragpu", "a4", "a4x", "c4", "c4a", "c4d", "g4", "h4d", "m4", "n4", "n4a", "n4d", "x4")
-SPOT_ONLY = ("a3-highgpu-1g", "a3-highgpu-2g", "a3-highgpu-4g")
 
 
 @dataclass(frozen=True)
@@ -56,36 +32,24 @@ class GkePlan(CloudSpec):
 
     Attributes:
         machines: Its training nodes.
-        network: An existing one; empty for one of its own.
-        subnetwork: Of an existing network, in the region.
-        labels: The user's own, on all that can have labels.
+        request: What is added to the request for the cluster, such as an existing network.
         allowed_cidrs: From which its API server is reached; empty for all.
         admins: Who administers it beside its creator: ``user:ada@example.org``.
         confirm: Whether the price is agreed to beforehand, also that of another zone.
     """
 
     machines: Machines
-    network: str = ""
-    subnetwork: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
+    request: Mapping[str, Any] = field(default_factory=dict)
     allowed_cidrs: tuple[str, ...] = ()
     admins: tuple[str, ...] = ()
     confirm: bool = False
 
     def __post_init__(self) -> None:
-        if self.subnetwork and not self.network:
-            raise BadInput("its network is not named", about="subnetwork=…", fix='network="its network"')
         try:
             for cidr in self.allowed_cidrs:
                 ip_network(cidr)
         except ValueError as error:
             raise BadInput(str(error), about="allowed_cidrs", fix='["203.0.113.0/24"]') from error
-        for key, value in self.labels.items():
-            if key.startswith("trainyard") or not re.fullmatch(
-                r"[a-z][a-z0-9_-]{0,62}=[a-z0-9_-]{0,63}", f"{key}={value}"
-            ):
-                what = "labels have a-z, 0-9, - and _, and those that begin with trainyard are the kit's"
-                raise BadInput(what, about=f"labels={{{key!r}: {value!r}}}", fix='labels={"team": "vision"}')
 
 
 @dataclass(frozen=True)
@@ -110,15 +74,15 @@ def choose(
     kind, machine = str(accelerator or ""), str(machine_type or "")
     if gpus and not (kind or machine):
         raise BadInput("no kind of GPU is named", about=f"gpus={gpus}", fix='accelerator="nvidia-tesla-t4"')
-    if kind.rpartition("-")[2] in TOO_OLD:
+    if kind.rpartition("-")[2] in FACTS["too_old"]:
         what = f"{kind} is older than Turing: PyTorch's builds for CUDA 13 begin at compute capability 7.5"
         fix = 'accelerator="nvidia-tesla-t4" or "nvidia-l4"'
         raise BadInput(what, about=f"accelerator={kind!r}", fix=fix)
     kind, count, machine = _with_gpus(kind, gpus, machine)
-    if machine.partition("-")[0] in ARM:
+    if machine.partition("-")[0] in FACTS["arm"]:
         what = "it has ARM cores, and the kit's images are for amd64"
         raise BadInput(what, about=f"machine_type={machine!r}", fix='machine_type="e2-standard-4"')
-    if machine in SPOT_ONLY and not spot:
+    if machine in FACTS["spot_only"] and not spot:
         what = "Google Cloud gives this machine type as spot only"
         fix = 'spot=True, or all eight GPUs: machine_type="a3-highgpu-8g", gpus=8'
         raise BadInput(what, about=f"machine_type={machine!r}", fix=fix)
@@ -139,12 +103,13 @@ def _with_gpus(kind: str, gpus: int | None, machine: str) -> tuple[str, int, str
         has = f"it has {sold[machine][1]} GPUs of kind {sold[machine][0]}" if machine in sold else ""
         fix = 'accelerator="nvidia-tesla-t4"' if not has else f"leave gpus= out: {has}"
         raise BadInput("no kind of GPU is named", about=f"gpus={gpus}, machine_type={machine!r}", fix=fix)
-    if not kind or kind in ATTACHED or machine:
+    if not kind or kind in FACTS["attached"] or machine:
         count = 0 if not kind else 1 if gpus is None else gpus
         return kind, count, machine or (GPU_MACHINE if count else CPU_MACHINE)
     types = COMES_WITH.get(kind)
     if types is None:
-        fix = f"machine_type= of your choice, or accelerator= one of {', '.join((*ATTACHED, *COMES_WITH))}"
+        kinds = ", ".join((*FACTS["attached"], *COMES_WITH))
+        fix = f"machine_type= of your choice, or accelerator= one of {kinds}"
         what = "the kit does not know which machine type comes with this GPU"
         raise BadInput(what, about=f"accelerator={kind!r}", fix=fix)
     count = min(types) if gpus is None else gpus
@@ -161,7 +126,7 @@ def disk_type(machine: str) -> str:
         >>> disk_type("n4-standard-8"), disk_type("n1-standard-4")
         ('hyperdisk-balanced', 'pd-balanced')
     """
-    hyper = machine.startswith(tuple(f"{family}-" for family in HYPERDISK_ONLY))
+    hyper = machine.startswith(tuple(f"{family}-" for family in FACTS["hyperdisk_only"]))
     return "hyperdisk-balanced" if hyper else "pd-balanced"
 
 

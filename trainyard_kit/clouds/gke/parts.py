@@ -179,9 +179,9 @@ def bucket_name(project: str, cluster: str) -> str:
     return f"trainyard-{cluster[:40]}-{digest}"
 
 
-def labels(tags: Tags, session: GcpSession, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The labels of a resource: the kit's tags, the cluster's zone, and the user's own."""
-    return {**(more or {}), **tags.google(), ZONE: session.zone}
+def labels(tags: Tags, session: GcpSession) -> dict[str, str]:
+    """The labels of a resource: the kit's tags, and the cluster's zone."""
+    return {**tags.google(), ZONE: session.zone}
 
 
 def description(tags: Tags, session: GcpSession) -> str:

@@ -11,45 +11,22 @@ from pathlib import Path
 from trainyard_kit.clouds.checks import Check, Probe, Report, failed, ok, run, trainer_image, warn
 from trainyard_kit.clouds.gke.client_errors import CONSOLE, role_for
 from trainyard_kit.clouds.gke.credentials import find_credentials
-from trainyard_kit.clouds.gke.machines import SYSTEM_MACHINE, GkePlan, accelerators, disk_type, machine_type
+from trainyard_kit.clouds.gke.machines import (
+    FACTS,
+    SYSTEM_MACHINE,
+    GkePlan,
+    accelerators,
+    disk_type,
+    machine_type,
+)
 from trainyard_kit.clouds.gke.parts import is_ours, parts
 from trainyard_kit.clouds.gke.session import GcpSession, endpoint
 from trainyard_kit.clouds.price_table import SYSTEM_DISK_GB
 
 SPOT = "PREEMPTIBLE_"  # how quotas of spot machines begin
-SHARED = ("E2", "F1", "G1", "N1")  # families whose cores count against CPUS; others have their own
-# Quotas of newer GPUs are counted by family, which Compute Engine's own API does not report:
-# https://cloud.google.com/compute/resource-usage#gpu_quota
-WITH_QUOTAS, GPU_FAMILIES = ("A100", "A100_80GB", "H100", "L4", "T4"), "GPUS_PER_GPU_FAMILY"
-APIS = "artifactregistry cloudbuild cloudresourcemanager cloudscheduler compute container containerfilesystem"
-APIS += " file iam storage"
-_NEEDED = """
-artifactregistry: dockerimages.get repositories.create repositories.delete repositories.get tags.get
-artifactregistry: repositories.getIamPolicy repositories.setIamPolicy repositories.uploadArtifacts
-cloudbuild: builds.create builds.get builds.list builds.update
-cloudscheduler: jobs.create jobs.delete jobs.enable jobs.get jobs.update locations.list
-compute: acceleratorTypes.list addresses.delete addresses.list disks.delete disks.list firewalls.delete
-compute: firewalls.list forwardingRules.delete forwardingRules.list globalAddresses.delete
-compute: globalOperations.get globalForwardingRules.delete instanceGroupManagers.get machineTypes.get
-compute: machineTypes.list
-compute: networkEndpointGroups.delete networkEndpointGroups.list networks.create networks.delete networks.get
-compute: networks.list networks.updatePolicy projects.get regionOperations.get regions.get routers.create
-compute: routers.delete routers.get subnetworks.create subnetworks.delete subnetworks.get targetPools.delete
-compute: targetPools.list zoneOperations.get zones.list
-container: clusters.create clusters.delete clusters.get clusters.getCredentials clusters.list clusters.update
-container: operations.get operations.list
-file: instances.delete instances.list operations.get
-iam: serviceAccounts.actAs serviceAccounts.create serviceAccounts.delete serviceAccounts.get
-iam: serviceAccounts.list serviceAccounts.update
-resourcemanager: projects.get projects.getIamPolicy projects.setIamPolicy
-serviceusage: services.get services.use
-storage: buckets.create buckets.delete buckets.get buckets.getIamPolicy buckets.list buckets.setIamPolicy
-storage: objects.create objects.delete objects.get objects.list
-"""
+GPU_FAMILIES = "GPUS_PER_GPU_FAMILY"
 NEEDED = [  # permissions; docs/gke.md lists them
-    f"{line.partition(':')[0]}.{word}"
-    for line in _NEEDED.strip().splitlines()
-    for word in line.partition(":")[2].split()
+    f"{api}.{action}" for api, actions in FACTS["permissions"].items() for action in actions.split()
 ]
 
 
@@ -102,7 +79,7 @@ def _project(session: GcpSession) -> Check:
 
 def disabled_apis(session: GcpSession) -> list[str]:
     """List the hosts of the APIs that the kit uses and the project has not enabled."""
-    root, hosts = f"projects/{session.project}", [f"{api}.googleapis.com" for api in APIS.split()]
+    root, hosts = f"projects/{session.project}", [f"{api}.googleapis.com" for api in FACTS["apis"]]
     names = [f"{root}/services/{host}" for host in hosts]
     services = session.rest("serviceusage", "services.batchGet", parent=root, names=names)["services"]
     enabled = {service["config"]["name"] for service in services if service["state"] == "ENABLED"}
@@ -235,21 +212,21 @@ def required(session: GcpSession, plan: GkePlan, *, new: bool = True) -> dict[st
         "CPUS_ALL_REGIONS": metrics + cores,
         "IN_USE_ADDRESSES": 0 if plan.private else system + machines.count,
         "SSD_TOTAL_GB": system * SYSTEM_DISK_GB + disks,
-        "NETWORKS": int(new and not plan.network),
+        "NETWORKS": int(new and "network" not in plan.request),
     }
     if machines.accelerator:
         kind = machines.accelerator.removeprefix("nvidia-").removeprefix("tesla-")
         if not kind.startswith("a100"):  # the only kind whose memory is in the quota's name
             kind = re.sub(r"-\d+gb$", "", kind)
         kind = kind.replace("-", "_").upper()
-        metric = f"NVIDIA_{kind}_GPUS" if kind in WITH_QUOTAS else GPU_FAMILIES
+        metric = f"NVIDIA_{kind}_GPUS" if kind in FACTS["quotas"] else GPU_FAMILIES
         quantities[spot + metric] = quantities["GPUS_ALL_REGIONS"] = machines.gpus * machines.count
     return quantities
 
 
 def _of_cores(machine: str) -> str:
     family = machine.partition("-")[0].upper()
-    return "CPUS" if family in SHARED else f"{family}_CPUS"
+    return "CPUS" if family in FACTS["shared_cpus"] else f"{family}_CPUS"
 
 
 def _known(option: str, requested: str, known: Iterable[str], owner: str) -> Check | None:
