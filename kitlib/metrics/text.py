@@ -21,7 +21,7 @@ _NUMBER = (
 )
 # "loss: 0.31", "Loss/val (mean) = 3.1e-1", "'loss': '0.31'", "loss tensor(0.31, device='cuda:0')"
 _PAIR = re.compile(
-    r"(?<![\w./@-])(?P<key>[a-z_][\w./@-]*(?![\w.])[\"']?(?:\s{0,4}[(\[][a-z ]+[)\]])?)"
+    r"(?<![\w./@-])(?P<key>[a-z_][\w./@-]*(?![\w.])[\"']?(?:\s{0,4}[(\[](?:[a-z ]+|\d+-\d+)[)\]])?)"
     r"\s{0,4}(?:is|was|of)?\s{0,4}[=:|]?\s{0,4}"
     rf"[\"'$(\[]*(?:[a-z_][\w.]*\([\[(]*)?(?P<value>{_NUMBER})",
     re.IGNORECASE,
@@ -36,16 +36,16 @@ _AT = re.compile(
 # "Validation loss 40: 0.5", "Train loss 40 0.512500 Grad Norm 1.5": the first number counts
 _COUNTED = re.compile(rf"\d+:?\s{{1,4}}(?P<value>(?=\d*\.){_NUMBER})", re.IGNORECASE)
 _POSITION = re.compile(r"\s*/\s*\d+")  # "[3/200]" behind its first number
-# No loss: a share, "3 of 10"; a module of a summary, "CrossEntropyLoss: 1-5", "MSELoss | 0", "BCELoss(1)".
-_NO_VALUE = re.compile(r"-\d|\s+of\s+\d")
+# No loss: a share, "3 of 10"; "12.5 ms"; a module of a summary, "BCELoss: 1-5", "MSELoss | 0", "BCELoss(1)".
+_NO_VALUE = re.compile(r"-\d|\s+of\s+\d|\s(?:[mun]?s|secs?|seconds|[KMG]i?B)\b(?!\s{0,4}[\d/:=])")
 _MODULE = re.compile(r"[A-Z]\w*[a-zA-Z1]Loss\s*[|(]")
-# "LOSS train 1.25 valid 1.5", "loss train: 1.5, val: n/a"
-_OF_BOTH = re.compile(
-    rf"(?<![\w./@-])loss (?P<first>[a-z]{{3,12}}):? (?P<training>{_NUMBER})"
-    rf"(?:,? (?P<second>[a-z]{{3,12}}):? (?P<validation>{_NUMBER}))?",
+_SUMMARY = re.compile(r"\*\*\* train metrics \*\*\*|\bNamespace\(")  # of the whole, or of the settings
+# "TrainConfig(lr=0.1, z_loss=1e-4)", "TrainOutput(step=3, loss=0.5)", "Resuming from epoch 3 (loss 0.5)"
+_RETOLD = re.compile(
+    r"(?:Config|Arg(?:ument)?s|Options|Settings|Output)\(\w+=|\btrain_runtime"
+    r"|(?:^|[]:|>-] ?)(?:early stopp|resum|restor|load(?:ed|ing)|creat(?:ed|ing))",
     re.IGNORECASE,
 )
-_SUMMARY = re.compile(r"\*\*\* train metrics \*\*\*|\bNamespace\(")  # of the whole, or of the settings
 _HEADING = re.compile(r"[a-z][a-z ]{2,40}:\s*", re.IGNORECASE)  # of the next line: "Test Error: "
 _PARTS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")  # of valLoss, val_loss, CrossEntropyLoss
 _TRAIN = {"train", "training", "trn", "tr"}
@@ -53,8 +53,16 @@ _VALIDATION = {
     *("val", "valid", "validation", "validate", "validating", "test", "testing", "dev", "va", "vld", "cv"),
     *("eval", "evaluation", "evaluate", "evaluating", "holdout"),
 }
-_SCOPE = re.compile(rf"(?<![\w/.-])(?:{'|'.join(_TRAIN | _VALIDATION)})(?![\w/-]|\.\w)", re.IGNORECASE)
+# Not a part of a path, but "Stage.VALID"; "eval after train step 3" is of the validation.
+_SCOPE = re.compile(
+    r"(?:(?<![\w/.-])(?<!after )(?<!at )|(?<=[a-z]\.)(?-i:(?=[A-Z])))"
+    rf"(?:{'|'.join(_TRAIN | _VALIDATION)})(?![\w/-]|\.\w)",
+    re.IGNORECASE,
+)
 _COUNTS = {"epoch", "ep", "step", "iter", "iteration", "it", "batch"}
+# "LOSS train 1.25 valid 1.5", "loss train: 1.5, val: n/a"
+_OF_ONE = re.compile(rf"\b({'|'.join(_TRAIN | _VALIDATION)}):? ({_NUMBER})", re.IGNORECASE)
+_OF_BOTH = re.compile(rf"(?<![\w./@-])loss ({_OF_ONE.pattern})", re.IGNORECASE)
 # Of a name: the loss itself and not a part of it, such as loss_cls.
 _WHOLE = {
     *("loss", "total", "avg", "average", "mean", "running", "batch", "epoch", "step", "current"),
@@ -62,11 +70,12 @@ _WHOLE = {
 }
 _NO_LOSS = {
     *("q", "scale", "scaler", "weight", "weights", "coef", "fn", "function", "type", "beta", "k", "time"),
-    *("target", "threshold", "reduction", "best", "min", "lowest", "stop", "delta"),
+    *("target", "threshold", "reduction", "best", "min", "lowest", "stop", "delta", "patience", "margin"),
+    *("coeff", "coefficient", "factor", "multiplier", "lambda", "ratio", "every", "interval", "window"),
 }
 # Before the word: what is no loss of this step.
 _BEST = re.compile(
-    r"\b(?:(?:best|lowest|min|minimum|target|scaled|packet|delta)\s+(?:[a-z]+\s+){0,3}|[a-z_]+loss\s*/\s*)$",
+    r"\b(?:(?:best|lowest|min|minimum|init|target|scaled|packet|delta)\s+(?:[a-z]+\s+){0,3}|[a-z_]+loss\s*/\s*)$",
     re.IGNORECASE,
 )
 _SPLITS = {"|": r"\|", "\t": r"\t", ",": ",", "  ": r"\s{2,}", " ": r"\s+"}  # columns of a table
@@ -128,7 +137,7 @@ class LossReader:
         """Read the losses of training and validation from what `shown` lists."""
         text = re.sub(" {3,}", "  ", re.sub("[│┃¦]", "|", text))
         self._is_summary = bool(_SUMMARY.search(text)) or (self._is_summary and text.startswith("  "))
-        if self._is_summary:
+        if self._is_summary or _RETOLD.search(text):
             return {}
         pairs = list(islice(_PAIR.finditer(text), MOST_PAIRS))
         losses = (pair for pair in pairs if _is_loss(pair["key"]) and _is_value(text, pair))
@@ -139,8 +148,6 @@ class LossReader:
         names = names or list(_sentences(text))
         if not names:
             names = [(_scope(name) or LOSS, name, value) for name, value in self._row(text)]
-        if any(pair["key"].startswith("train_runtime") for pair in pairs):  # Hugging Face's summary of it all
-            return {}
         values_by_kind = dict[str, float]()
         for kind in (LOSS, VALIDATION):
             values = [(name, value) for scope, name, value in names if scope == kind]
@@ -164,17 +171,15 @@ class LossReader:
 
     def _row(self, text: str) -> Iterator[tuple[str, str]]:
         """Yield the losses of a table's row; a line of words with a loss among them is its head."""
-        cells = self._cells(text) if self._split and len(text) < LONGEST_HEAD else []
+        if len(text) >= LONGEST_HEAD:
+            return
+        cells = self._cells(text) if self._split else []
         if self._columns and len(cells) >= len(self._columns) and re.match(r"\d", cells[0]):
             named = zip(self._columns, cells, strict=False)
             yield from (
                 (name, cell) for name, cell in named if _is_loss(name) and re.fullmatch(_NUMBER, cell, re.I)
             )
-        elif (
-            len(text) < LONGEST_HEAD
-            and len(re.findall(r"\b[^\W\d]", text)) > 1
-            and not re.search(r"\b\d", text)
-        ):
+        elif len(re.findall(r"\b[^\W\d]", text)) > 1 and not re.search(r"\b\d", text):
             head = text.strip().strip("|").strip()
             self._split = next((split for split in _SPLITS if split in head), "")
             columns = self._cells(text) if self._split else []
@@ -194,12 +199,8 @@ def _number(text: str, pair: re.Match[str]) -> str:
 
 def _sentences(text: str) -> Iterator[tuple[str, str, str]]:
     """Yield the losses of a line that says more between the word and its number."""
-    if not re.search("loss", text, re.IGNORECASE):
-        return
-    if (both := _OF_BOTH.search(text)) and (first := _scope(both["first"])):
-        yield first, LOSS, both["training"]
-        if both["second"] and (second := _scope(both["second"])):
-            yield second, LOSS, both["validation"]
+    if head := _OF_BOTH.search(text):
+        yield from ((_scope(pair[1]), LOSS, pair[2]) for pair in _OF_ONE.finditer(text, head.start(1)))
         return
     for match in islice(_AT.finditer(text), MOST_PAIRS):
         if not _BEST.search(text, 0, match.start()):
@@ -220,9 +221,9 @@ def _is_loss(name: str) -> bool:
 
 def _is_value(text: str, pair: re.Match[str]) -> bool:
     """Tell whether the number of a pair is a loss: no step of several, share, or count of a module."""
-    is_step = pair["value"].isdigit() and _POSITION.match(text, pair.end())
-    is_other = _NO_VALUE.match(text, pair.end()) or _MODULE.match(text, pair.start())
-    return not (is_step or is_other or _BEST.search(text, 0, pair.start()))
+    is_count = _POSITION.match(text, pair.end()) or _MODULE.match(text, pair.start())
+    is_other = _NO_VALUE.match(text, pair.end()) or _BEST.search(text, 0, pair.start())
+    return not (is_other or (pair["value"].isdigit() and is_count))
 
 
 def _scope(name: str) -> str:
@@ -244,11 +245,8 @@ def _kind(text: str, loss: re.Match[str], pairs: Sequence[re.Match[str]]) -> str
         for pair in pairs
         if not _parts(pair["key"]) & {"loss", *_COUNTS} and not _POSITION.match(text, pair.end())
     }
-    words = [
-        word
-        for word in _SCOPE.finditer(text, 0, loss.start())
-        if not {word.start(), word.end() + 1} & other_fields
-    ]
+    scopes = _SCOPE.finditer(text, 0, loss.start())
+    words = [word for word in scopes if not {word.start(), word.end() + 1} & other_fields]
     return VALIDATION if words and words[-1][0].lower() in _VALIDATION else LOSS
 
 
