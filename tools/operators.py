@@ -5,7 +5,8 @@
 
 ``operators.toml`` has them. Each runs on a local cluster of its own, on images that are made here of its
 programs and loaded into the image store; nothing stands in for them. The table: ``docs/operators.md``.
-It needs Go, git, helm for charts, and a network or folders with the repositories; a build takes minutes.
+Entries without images are tools (helm, k9s, kustomize, stern): they are built first, and steps may use them.
+It needs Go, git, and a network or folders with the repositories; a build takes minutes.
 """
 
 import argparse
@@ -13,10 +14,15 @@ import hashlib
 import io
 import json
 import os
+import pty
+import select
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import termios
 import time
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -26,10 +32,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 CATALOG, TABLE = Path(__file__).with_suffix(".toml"), ROOT / "docs" / "operators.md"
 CLUSTER, WAIT = "operators", "--timeout=300s"
-WEBHOOK_SECONDS = 60
+WEBHOOK_SECONDS = SCREEN_SECONDS = 60
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 BEGIN, END = "<!-- table: tools/operators.py -->\n", "<!-- end -->\n"
-COLUMNS = ("Operator", "Version", "Images", "Started by", "Quick start", "Result")
+COLUMNS = ("Operator", "Version", "Built from", "Images", "Started by", "Quick start", "Result", "Changed")
 HEAD = f"| {' | '.join(COLUMNS)} |\n{'| --- ' * len(COLUMNS)}|\n"
 
 
@@ -45,17 +51,22 @@ class Operator:
     repository: str
     tag: str
     build: Mapping[str, str]
-    images: Mapping[str, Sequence[str]]
-    ready: Sequence[str]
+    images: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    ready: Sequence[str] = ()
+    proxy: str = ""
     apply: Sequence[str] = ()
     module: str = "."
     modules: Sequence[str] = ()
     joined: bool = False
+    libraries: Sequence[str] = ()
+    empty: Sequence[str] = ()
     user: str = ""
     charts: Sequence[str] = ()
     example: Sequence[str] = ()
     ends: Sequence[str] = ()
     prints: Mapping[str, str] = field(default_factory=dict)
+    shows: Mapping[str, str] = field(default_factory=dict)
+    changed: str = ""
 
 
 def catalog() -> list[Operator]:
@@ -80,10 +91,32 @@ def kubectl(words: str, *, cwd: Path = ROOT) -> str:
     return run(*command, *shlex.split(words), cwd=cwd)
 
 
-def helm(words: str, *, cwd: Path) -> str:
-    """Run helm on the cluster of this run."""
-    path = run(sys.executable, "-m", "trainyard_kit.cli", "cluster", "kubeconfig", "--path", CLUSTER).strip()
-    return run("helm", *shlex.split(words), cwd=cwd, env=os.environ | {"KUBECONFIG": path})
+def step(words: str, *, cwd: Path = ROOT) -> str:
+    """Run a tool of the catalog, or else words for kubectl, on the cluster of this run."""
+    program, *arguments = shlex.split(words)
+    if tool := shutil.which(program, path=os.environ["TOOLS"]):
+        return run(tool, *arguments, cwd=cwd)
+    return kubectl(words, cwd=cwd)
+
+
+def screen(words: str, text: str) -> str:
+    """Run a tool in a pseudo-terminal until it shows a text, and return the end of what it wrote."""
+    program, *arguments = shlex.split(words)
+    child, terminal = pty.fork()
+    if not child:
+        os.environ["TERM"] = "xterm-256color"
+        os.execvp(program, [program, *arguments])
+    written, end = "", time.monotonic() + SCREEN_SECONDS
+    termios.tcsetwinsize(terminal, (40, 160))
+    while text not in written and select.select([terminal], [], [], max(0, end - time.monotonic()))[0]:
+        try:
+            written += os.read(terminal, 65536).decode(errors="replace")
+        except OSError:  # it has ended
+            break
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    os.close(terminal)
+    return written
 
 
 def join(operators: Sequence[Operator], cache: Path) -> None:
@@ -93,27 +126,35 @@ def join(operators: Sequence[Operator], cache: Path) -> None:
         str(Path(f"{operator.name}-{operator.tag}", module))
         for operator in operators
         for module in (operator.module, *operator.modules)
-        if operator.joined
     ]
-    run("go", "work", "init", *folders, cwd=cache / "sources")
+    libraries = {library.replace("/", "-") for operator in operators for library in operator.libraries}
+    run("go", "work", "init", *folders, *sorted(libraries), cwd=cache / "sources")
+
+
+def clone(repository: str, tag: str, folder: Path, sources: Path | None) -> None:
+    """Clone a release, from ``OWNER+NAME/repo`` of ``sources`` or from GitHub, unless it is there."""
+    if folder.exists():
+        return
+    local = sources and sources / repository.replace("/", "+") / "repo"
+    origin = f"file://{local}" if local and local.exists() else f"https://github.com/{repository}"
+    run("git", "clone", "-q", "--depth=1", "--branch", tag, origin, folder)
 
 
 def checkout(operator: Operator, sources: Path | None, cache: Path) -> Path:
-    """Clone an operator's release: from a folder ``OWNER+NAME/repo`` of ``sources``, or from GitHub."""
+    """Fetch an operator's release from the module proxy or its repository, and libraries that it needs."""
     folder = cache / "sources" / f"{operator.name}-{operator.tag}"
-    if not folder.exists():
-        local = sources and sources / operator.repository.replace("/", "+") / "repo"
-        origin = str(local) if local and local.exists() else f"https://github.com/{operator.repository}"
-        run(
-            "git",
-            "clone",
-            "-q",
-            "--depth=1",
-            "--branch",
-            operator.tag,
-            f"file://{origin}" if local else origin,
-            folder,
-        )
+    for library in operator.libraries:
+        repository, _, tag = library.partition("@")
+        clone(repository, tag, cache / "sources" / library.replace("/", "-"), sources)
+    if not operator.proxy:
+        clone(operator.repository, operator.tag, folder, sources)
+    elif not folder.exists():
+        module = json.loads(run("go", "mod", "download", "-json", f"{operator.proxy}@{operator.tag}"))
+        shutil.copytree(module["Dir"], folder, copy_function=shutil.copyfile)
+        run("chmod", "-R", "u+w", folder)
+    for path in operator.empty:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).touch()
     return folder
 
 
@@ -122,6 +163,8 @@ def build(operator: Operator, source: Path, cache: Path) -> dict[str, Path]:
     programs = {}
     for place, package in operator.build.items():
         goal = cache / "programs" / f"{operator.name}-{operator.tag}" / Path(place).name
+        if not operator.images:
+            goal = cache / "tools" / place
         if not goal.exists():
             flags = ("-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", str(goal))
             work = cache / "sources" / "go.work" if operator.joined else "off"
@@ -178,11 +221,11 @@ def load_images(operator: Operator, programs: Mapping[str, Path], cache: Path) -
 
 
 def once_webhooks_answer(words: str, source: Path) -> None:
-    """Run kubectl, and again while a webhook does not listen, which readiness may not say."""
+    """Run a step, and again while a webhook does not listen, which readiness may not say."""
     end = time.monotonic() + WEBHOOK_SECONDS
     while True:
         try:
-            kubectl(words, cwd=source)
+            step(words, cwd=source)
         except StepError as error:
             if "call webhook" not in str(error) or time.monotonic() > end:
                 raise
@@ -196,7 +239,7 @@ def try_operator(operator: Operator, source: Path) -> None:
     for words in operator.apply:
         kubectl(f"apply {words}", cwd=source)
     for words in operator.charts:
-        helm(f"install {words}", cwd=source)
+        run("helm", *shlex.split(words), cwd=source)
     for words in operator.ready:
         kubectl(f"{words} {WAIT}")
     for words in operator.example:
@@ -204,16 +247,28 @@ def try_operator(operator: Operator, source: Path) -> None:
     for words in operator.ends:
         kubectl(f"{words} {WAIT}")
     for words, text in operator.prints.items():
-        if text not in (printed := kubectl(words)):
-            raise StepError(f"kubectl {words}: no {text!r} in {printed[-300:]!r}")
+        printed = step(words, cwd=source)
+        for line in text.splitlines():
+            if line not in printed:
+                raise StepError(f"{words}: no {line!r} in {printed[-300:]!r}")
+    for words, text in operator.shows.items():
+        if text not in (shown := screen(words, text)):
+            raise StepError(f"{words}: no {text!r} in {shown[-300:]!r}")
 
 
 def row(operator: Operator, result: str) -> str:
     """Write an operator's row of the table."""
     link = f"[{operator.name}](https://github.com/{operator.repository})"
+    source = "module proxy" if operator.proxy else "repository"
     started = ", ".join(f"`{words.split()[-1]}`" for words in (*operator.apply, *operator.charts))
-    example = ", ".join(f"`{words.split()[-1]}`" for words in operator.example) or "what it serves"
-    return f"| {link} | {operator.tag} | {len(operator.images)} | {started} | {example} | {result} |\n"
+    if operator.images:
+        example = ", ".join(f"`{words.split()[-1]}`" for words in operator.example) or "what it serves"
+    else:
+        steps = (*operator.example, *operator.prints, *operator.shows)
+        example = ", ".join(f"`{words}`" for words in steps if words.startswith(operator.name))
+    changed = operator.changed or "nothing"
+    cells = (link, operator.tag, source, len(operator.images), started, example, result, changed)
+    return f"| {' | '.join(map(str, cells))} |\n"
 
 
 def write_table(results: Mapping[str, str]) -> None:
@@ -234,7 +289,9 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="of the catalog; by default all")
     options = parser.parse_args()
     operators = [item for item in catalog() if not options.names or item.name in options.names]
-    options.cache.mkdir(parents=True, exist_ok=True)
+    (options.cache / "sources").mkdir(parents=True, exist_ok=True)
+    os.environ["TOOLS"] = str(options.cache / "tools")
+    os.environ["PATH"] = os.pathsep.join((os.environ["TOOLS"], os.environ["PATH"]))
     trainyard = (sys.executable, "-m", "trainyard_kit.cli")
     results: dict[str, str] = {}
     joined = [operator for operator in operators if operator.joined]
@@ -249,6 +306,8 @@ def main() -> int:
             programs = build(operator, source, options.cache)
             load_images(operator, programs, options.cache)
             run(*trainyard, "cluster", "create", CLUSTER, "--nodes", "2", "--cpus", "4")
+            kubeconfig = run(*trainyard, "cluster", "kubeconfig", "--path", CLUSTER)
+            os.environ["KUBECONFIG"] = kubeconfig.strip()
             try_operator(operator, source)
             results[operator.name] = "runs"
         except StepError as error:
