@@ -77,10 +77,8 @@ class ExistingCluster(Cluster):
         path = search_path(environment, home)
         how = "KUBECONFIG" if environment.get("KUBECONFIG") else "kubectl's own file"
         if not files(path):
-            return (
-                f"no kubeconfig: {how}, {path}, does not exist",
-                'kit.create_cluster("existing", kubeconfig="FILE")',
-            )
+            fix = 'kit.create_cluster("existing", kubeconfig="FILE")'
+            return f"no kubeconfig: {how}, {path}, does not exist", fix
         return f"{how}: {path}", 'kit.create_cluster("existing"), and look at its nodes'
 
     @classmethod
@@ -179,9 +177,8 @@ def _stored(name: str) -> Options | None:
 
 
 def _absolute(paths: str) -> str:
-    return os.pathsep.join(
-        str(Path(path).expanduser().absolute()) for path in paths.split(os.pathsep) if path
-    )
+    absolute = (str(Path(path).expanduser().absolute()) for path in paths.split(os.pathsep) if path)
+    return os.pathsep.join(absolute)
 
 
 def _memory(name: str) -> Path:

@@ -177,7 +177,7 @@ def check_admission(
             try:
                 answer = _dry_run(kube, sample.pod, job.name, replaced=replaced)
             except Rejected as error:
-                if _may_not(error):
+                if error.status == 403 and "cannot create resource" in error.what:  # and a controller may
                     continue
                 if OVER_QUOTA not in error.what:
                     raise launch_error(error, job, objects, index, cluster=kube.cluster) from error
@@ -252,11 +252,6 @@ def check_owner(kube: Kube, item: Object, run: str) -> Object | None:
         about = f'{title(item)} in cluster "{kube.cluster}"'
         raise RunExists("something else has the name of this run", about=about, fix="give it another name=")
     return old
-
-
-def _may_not(error: Rejected) -> bool:
-    """Whether this user may not create pods: a controller may."""
-    return error.status == 403 and "cannot create resource" in error.what
 
 
 def _are_alike(one: Object, other: Object) -> bool:

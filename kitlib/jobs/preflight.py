@@ -113,9 +113,7 @@ def _security(cluster: Cluster) -> Iterator[Row]:
     user = "the namespace's" if security.user is None else str(security.user)
     refusal = _refusal(cluster.kube, security)
     if refusal:
-        fix = (
-            admission_hint(refusal) or "have the administrator allow what is named, or use another namespace"
-        )
+        fix = admission_hint(refusal) or "have the administrator allow what is named; or another namespace"
         yield "pod security", FAILED, f"pods as user {user} are refused: {refusal}", fix
     elif root := _refusal(cluster.kube, PodSecurity.of(0)):
         level = "restricted" if "restricted" in root else "baseline" if "baseline" in root else "strict"
@@ -182,12 +180,8 @@ def _limits(cluster: Cluster) -> Iterator[Row]:
         for field in ("min", "max", "default", "defaultRequest", "maxLimitRequestRatio")
         if limit.get(field)
     ]
-    yield (
-        "limit range",
-        OK,
-        "; ".join(words) or "none",
-        "cpu= and memory= of jobs, size= of volumes within that" if words else "",
-    )
+    fix = "cpu= and memory= of jobs, size= of volumes within that" if words else ""
+    yield "limit range", OK, "; ".join(words) or "none", fix
 
 
 def _storage(cluster: Cluster) -> Iterator[Row]:

@@ -32,7 +32,12 @@ _QUOTA = re.compile(
 )
 _USERS = re.compile(r"run_?as_?user\b.*?(?:range|between|least|>=).*?\b(\d{4,10})\b", re.I | re.S)
 # By a part of the connection's message: what it means, and a fix.
+_PROXY = "Unable to connect to proxy"
 _CONNECTIONS = {
+    _PROXY: (
+        "the proxy on the way to it does not let the kit through",
+        "correct proxy-url in the kubeconfig, or HTTPS_PROXY; NO_PROXY leads past it",
+    ),
     "CERTIFICATE_VERIFY_FAILED": (
         "its API server shows a certificate that the kubeconfig does not trust",
         "use the kubeconfig of this very cluster: one of its name may have been created again since; "
@@ -198,7 +203,8 @@ def words_of(error: Exception) -> str:
     """Extract a connection error's message, without the objects that took part in it."""
     reason = getattr(error, "reason", None)
     text = str(reason if isinstance(reason, Exception) else error)
-    return text.rsplit(": ", 1)[-1] if "Connection refused" in text else text
+    last = text.rsplit(": ", 1)[-1].rstrip("\"')")
+    return f"{_PROXY}: {last}" if _PROXY in text else last if "Connection refused" in text else text
 
 
 def launch_rejected(error: Rejected, text: str, *, document: int, fix: str) -> LaunchRejected:

@@ -399,7 +399,8 @@ class Kube:
                     status=401,
                     reason="Unauthorized",
                 )
-            if response.status in (401, 403) and (words := self._plugin_failure(response.status)):
+            anonymous = response.status == 403 and b"system:anonymous" in response.data
+            if (anonymous or response.status == 401) and (words := self._plugin_failure()):
                 raise Rejected(
                     f"no user is signed in: {words}",
                     about=f'{self._source}, for cluster "{self.cluster}"',
@@ -413,7 +414,7 @@ class Kube:
             raise self._explain(words_of(error)) from error
         return response
 
-    def _plugin_failure(self, status: int) -> str:
+    def _plugin_failure(self) -> str:
         """Run the kubeconfig's credential plugin, whose failure the client logs and passes over; its words.
 
         https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
@@ -422,12 +423,11 @@ class Kube:
             return ""
         command = [self._plugin["command"], *(self._plugin.get("args") or [])]
         variables = {variable["name"]: variable["value"] for variable in self._plugin.get("env") or []}
-        folder = self.kubeconfig.absolute().parent if os.sep in command[0] else None  # as client-go has it
         expected = {"apiVersion": self._plugin["apiVersion"], "kind": "ExecCredential"}
         info = {"KUBERNETES_EXEC_INFO": json.dumps(expected | {"spec": {"interactive": False}})}
         try:
             done = subprocess.run(
-                [str(folder / command[0]) if folder else command[0], *command[1:]],
+                command,
                 env=os.environ | info | variables,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -439,12 +439,8 @@ class Kube:
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"{command[0]}: {error}; {self._plugin.get('installHint', '')}".rstrip("; ")
         if done.returncode == 0:
-            wrong = credential_fault(done.stdout, expected, datetime.now(UTC))
-            if not wrong and status == 401:
-                wrong = (
-                    "printed a credential that the cluster does not accept: expired, or without access to it"
-                )
-            return f"{command[0]} {wrong}" if wrong else ""
+            refused = "printed a credential that the cluster does not accept: expired, or without access"
+            return f"{command[0]} {credential_fault(done.stdout, expected, datetime.now(UTC)) or refused}"
         output = (done.stderr.strip() or done.stdout.strip())[-2000:]
         return output or f"{command[0]} ended with {done.returncode}"
 

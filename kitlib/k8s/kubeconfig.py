@@ -15,16 +15,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import urllib3
 import yaml
 
 from kitlib import config
 from kitlib.errors import BadInput
+from kitlib.k8s.api_errors import words_of
 from kitlib.k8s.manifests import Object
 
 PARTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
 # Fields that hold paths, which are relative to the file that has them; the data of the same name wins.
 _PATHS = {"cluster": ("certificate-authority",), "user": ("client-certificate", "client-key", "tokenFile")}
 _KEPT_DAYS = 30
+_LOOPBACK = "localhost,127.0.0.0/8,::1"  # which no proxy reaches: as kubectl has it
 
 
 def search_path(environment: Mapping[str, str] = os.environ, home: Path | None = None) -> str:
@@ -72,8 +75,12 @@ def choose(paths: str | Path, *, context: str | None, namespace: str | None, clu
     except BadInput:
         raise
     except (OSError, TypeError, AttributeError, LookupError, ValueError, yaml.YAMLError) as error:
-        what = f"the kubeconfig cannot be used: {_reason(error)}"
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        what = f"the kubeconfig cannot be used: {reason}"
         raise BadInput(what, about=about, fix="give another kubeconfig=, or another context=") from error
+    if user and user["user"].get("as"):  # else the kit would do as this user what another may not
+        what = f"the kit does not act as somebody else: {user['user']['as']}"
+        raise BadInput(what, about=about, fix="a user of its own, in place of as: and as-groups:")
     named = chosen | ({"namespace": namespace} if namespace else {})
     return {
         "apiVersion": "v1",
@@ -83,10 +90,6 @@ def choose(paths: str | Path, *, context: str | None, namespace: str | None, clu
         "contexts": [{"name": current, "context": named}],
         "current-context": current,
     }
-
-
-def _reason(error: Exception) -> str:
-    return f"it has no {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _absolute(entry: Object, kind: str, folder: Path) -> Object:
@@ -135,18 +138,28 @@ def _unused(folder: Path) -> Iterator[Path]:
 
 def load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str | None, Object]:
     """Make a client of a kubeconfig's context; return it with the namespace and the credential plugin."""
-    from kubernetes import config as kubernetes_config  # half a second, and not needed for `trainyard --help`
+    from kubernetes import client as api  # half a second, and not needed for `trainyard --help`
+    from kubernetes import config as kubernetes_config
     from kubernetes.config.config_exception import ConfigException
+    from oauthlib.oauth2 import OAuth2Error
 
     chosen = choose(kubeconfig, context=context, namespace=None, cluster=cluster)
+    settings: Any = type.__call__(api.Configuration)
+    renewal = (urllib3.exceptions.HTTPError, api.ApiException, OAuth2Error)  # of a token, by OIDC's provider
     try:
-        client = kubernetes_config.new_client_from_config_dict(chosen, persist_config=False)
-    except (ConfigException, OSError, TypeError, AttributeError, LookupError, ValueError) as error:
-        what = f"the kubeconfig cannot be used: {error}"
-        fix = "give another kubeconfig=, or another context="
+        kubernetes_config.load_kube_config_from_dict(chosen, None, settings, persist_config=False)
+        settings.no_proxy = ",".join(filter(None, (settings.no_proxy, _LOOPBACK)))
+        if proxy := chosen["clusters"][0]["cluster"].get("proxy-url"):
+            settings.proxy, settings.no_proxy = proxy, None
+        if not settings.verify_ssl:  # as the user chose: kubectl does not speak of it at each request
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+        client = api.ApiClient(settings)
+    except (ConfigException, OSError, TypeError, AttributeError, LookupError, ValueError, *renewal) as error:
+        fix = "give another kubeconfig=, or another context=; or sign in again"
+        what = f"the kubeconfig cannot be used: {words_of(error)}"
         raise BadInput(what, about=f'{kubeconfig}, for cluster "{cluster}"', fix=fix) from error
-    plugins = [(entry.get("user") or {}).get("exec") for entry in chosen["users"]]
-    return client, chosen["contexts"][0]["context"].get("namespace"), next(filter(None, plugins), {})
+    user = next((entry.get("user") or {} for entry in chosen["users"]), {})
+    return client, chosen["contexts"][0]["context"].get("namespace"), user.get("exec") or {}
 
 
 def make_kubeconfig(

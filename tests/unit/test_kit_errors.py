@@ -102,6 +102,7 @@ def test_a_right_is_granted_in_the_words_of_kubectl(resource, group, said):
         ("Failed to resolve: Name or service not known", "cannot be found", "network"),
         ("Connection refused", "does not answer", "port"),
         ("Connection to 10.0.0.1 timed out", "does not answer", "private"),
+        ("Unable to connect to proxy: Connection refused", "the proxy on the way", "proxy-url"),
         ("something else", "does not answer", "runs"),
     ],
 )
@@ -199,6 +200,18 @@ def test_a_credential_plugin_that_fails_is_shown_in_its_own_words(tmp_path, refu
     assert words in told.value.what and "clusterrole" not in told.value.fix
     assert "new kubeconfig" not in told.value.fix
     assert "kit.credentials()" in told.value.fix
+
+
+def test_a_refusal_of_a_known_user_does_not_run_the_credential_plugin_again(tmp_path, refusing):
+    server, answer = refusing
+    answer["message"] = ANONYMOUS.replace("system:anonymous", "ada")
+    script = f"echo >> {tmp_path}/calls; " + credential(token="x")
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "interactiveMode": "Never"}
+    plugin |= {"command": "sh", "args": ["-c", script]}
+    (tmp_path / "config").write_text(PLUGIN.format(server=server, exec=json.dumps(plugin)))
+    with pytest.raises(Rejected, match='User "ada"'):
+        Kube(tmp_path / "config", cluster="lab").get_all("Pod")
+    assert (tmp_path / "calls").read_text() == "\n"
 
 
 @pytest.mark.parametrize("words", [ANONYMOUS, 'User "system:anonymous" cannot get path "/version"'])

@@ -12,6 +12,7 @@ from kitlib.clusters import kubeconfigs
 from kitlib.clusters.kubectl import find_kubectl
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput
+from kitlib.k8s.kubeconfig import load
 
 OTHER = {
     "apiVersion": "v1",
@@ -106,3 +107,56 @@ def test_a_file_that_is_no_kubeconfig_is_refused_and_stays(file, text):
     with pytest.raises(BadInput):
         kubeconfigs.merge(cluster("lab"))
     assert file.read_text() == text
+
+
+PROXY, REMOTE = "http://proxy.example:3128", "https://api.example:6443"
+
+
+@pytest.mark.parametrize(
+    ("server", "fields", "environment", "proxy"),
+    [
+        (REMOTE, {}, {}, None),
+        (REMOTE, {"proxy-url": PROXY}, {}, PROXY),
+        (REMOTE, {"proxy-url": PROXY}, {"NO_PROXY": "api.example"}, PROXY),
+        (REMOTE, {}, {"HTTPS_PROXY": PROXY}, PROXY),
+        (REMOTE, {}, {"HTTPS_PROXY": PROXY, "NO_PROXY": ".example"}, None),
+        ("https://127.0.0.1:6443", {}, {"HTTPS_PROXY": PROXY}, None),
+        ("https://localhost:6443", {}, {"HTTPS_PROXY": PROXY, "NO_PROXY": ".example"}, None),
+    ],
+)
+def test_a_proxy_is_taken_as_kubectl_does_and_none_to_this_machine(
+    file, monkeypatch, server, fields, environment, proxy
+):
+    for variable in ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+        monkeypatch.delenv(variable.lower(), raising=False)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    connection = {"server": server, **fields}
+    content = OTHER | {"clusters": [{"name": "work", "cluster": connection}]}
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump(content))
+    pool = load(file, None, "work")[0].rest_client.pool_manager
+    assert (pool.proxy.url if pool.proxy else None) == proxy
+
+
+@pytest.mark.parametrize(
+    ("user", "words"),
+    [
+        ({"token": "secret", "as": "root"}, "does not act as somebody else: root"),
+        (
+            {
+                "auth-provider": {
+                    "name": "oidc",
+                    "config": {"idp-issuer-url": "https://127.0.0.1:9", "id-token": "e30.eyJleHAiOjF9.x"},
+                }
+            },
+            "cannot be used",
+        ),
+    ],
+)
+def test_a_user_whom_the_kit_cannot_be_is_refused(file, user, words):
+    file.parent.mkdir()
+    file.write_text(yaml.safe_dump(OTHER | {"users": [{"name": "me", "user": user}]}))
+    with pytest.raises(BadInput, match=words):
+        load(file, None, "work")
