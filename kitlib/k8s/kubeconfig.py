@@ -139,22 +139,21 @@ def _unused(folder: Path) -> Iterator[Path]:
 def load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str | None, Object]:
     """Make a client of a kubeconfig's context; return it with the namespace and the credential plugin."""
     from kubernetes import client as api  # half a second, and not needed for `trainyard --help`
-    from kubernetes import config as kubernetes_config
-    from kubernetes.config.config_exception import ConfigException
-    from oauthlib.oauth2 import OAuth2Error
+    from kubernetes.config import kube_config
 
     chosen = choose(kubeconfig, context=context, namespace=None, cluster=cluster)
     settings: Any = type.__call__(api.Configuration)
-    renewal = (urllib3.exceptions.HTTPError, api.ApiException, OAuth2Error)  # of a token, by OIDC's provider
+    refused = kube_config.oauthlib.oauth2.OAuth2Error  # by OIDC's provider, which renews tokens
+    renewal = (kube_config.ConfigException, urllib3.exceptions.HTTPError, api.ApiException, refused)
     try:
-        kubernetes_config.load_kube_config_from_dict(chosen, None, settings, persist_config=False)
+        kube_config.load_kube_config_from_dict(chosen, None, settings, persist_config=False)
         settings.no_proxy = ",".join(filter(None, (settings.no_proxy, _LOOPBACK)))
         if proxy := chosen["clusters"][0]["cluster"].get("proxy-url"):
             settings.proxy, settings.no_proxy = proxy, None
         if not settings.verify_ssl:  # as the user chose: kubectl does not speak of it at each request
             urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         client = api.ApiClient(settings)
-    except (ConfigException, OSError, TypeError, AttributeError, LookupError, ValueError, *renewal) as error:
+    except (*renewal, OSError, TypeError, AttributeError, LookupError, ValueError) as error:
         fix = "give another kubeconfig=, or another context=; or sign in again"
         what = f"the kubeconfig cannot be used: {words_of(error)}"
         raise BadInput(what, about=f'{kubeconfig}, for cluster "{cluster}"', fix=fix) from error

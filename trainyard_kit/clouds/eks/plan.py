@@ -193,7 +193,8 @@ def _parameters(options: Mapping[str, Any]) -> dict[str, str]:
         words = f"the templates let you set {', '.join(PARAMETERS)}"
         wrong = parameters if not isinstance(parameters, Mapping) else ", ".join(unknown)
         raise BadInput(words, about=f"parameters={wrong!r}", fix="see: trainyard cluster template eks")
-    written = {key: value if isinstance(value, str) else ",".join(value) for key, value in parameters.items()}
+    lists = {key: value for key, value in parameters.items() if isinstance(value, list | tuple)}
+    written = {key: ",".join(map(str, lists.get(key, [value]))) for key, value in parameters.items()}
     if (existing := set(NETWORK) & set(written)) and (missing := sorted(set(NETWORK) - existing)):
         words = "a network of your own needs its VPC, two subnets and their zones"
         raise BadInput(words, about="parameters=", fix=f"add {', '.join(missing)}")
