@@ -7,6 +7,7 @@ is missed by stands in the table, and the exit status is 0 all the same. Tests o
     lab.py        the clusters of a run, made when they are needed and deleted whatever happens
     kubelets.py   the peer for nodes: Kubernetes' own kubelet, containerd and runc; needs root
     kwok.py       the peer for control planes: obtained, started from released programs, deleted
+    torchft.py    the peer for losses of workers
     peers/        programs that are compared with ours, or run what is
     training.py   one training run, in a cluster and by a bare torchrun
     torchrun.py   any program by a bare torchrun, and how fast its epochs were

@@ -34,7 +34,7 @@ FELT: dict[str, Callable[[Lab], list[Result]]] = {  # what somebody in a worksho
     "elastic_launch": elastic_launch.measure,
     "first_step": first_step.measure,
     "attendees": attendees.measure,
-    "recovery": elastic_recovery.measure_kill,
+    "recovery": elastic_recovery.measure_losses,
 }
 MEASURES: dict[str, Callable[[Lab], list[Result]]] = FELT | {
     "simulated": simulated.measure,

@@ -8,6 +8,9 @@ A stock run whose worker hangs waits for gloo, for minutes. One whose worker was
 35 s, or not for minutes either: at each restart a worker of one node connected to one that had just been
 stopped on the other ("Gloo connectFullMesh failed, connection refused").
 
+Beside torchft, two replica groups of one rank, heartbeats expire after a second there and two here: torch
+counts them in whole seconds.
+
 Bounded by the survivor, which notices at its next collective, and by two readings of the rendezvous'
 record.
 """
@@ -16,21 +19,25 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from bench import torchft
 from bench.elastic import Workers
-from bench.errors import MeasureFailed
+from bench.errors import MeasureFailed, PeerAbsent
 from bench.lab import Lab
 from bench.results import Limit, Result
 from bench.sampling import alternate
 
 PEER = "torchrun, --max-restarts given"
 PATIENCE = 60
+TORCHFT = "torchft, two replica groups"
 LAB = "1:8"
+TWO_SECONDS = ",keep_alive_interval=1,keep_alive_max_attempt=2"
 
 
-def measure_kill(lab: Lab) -> list[Result]:
-    """Kill a worker of two in turns, ours and stock."""
+def measure_losses(lab: Lab) -> list[Result]:
+    """Kill a worker of two in turns, ours and stock; kill and stop one, ours and torchft's."""
     lab.clear()
-    return [_line("a worker of two is killed → next step", _pairs(lab, "kill", _kill, LAB), Limit(0.06))]
+    kill = _pairs(lab, "kill", _kill, LAB)
+    return [_line("a worker of two is killed → next step", kill, Limit(0.06)), *measure_torchft(lab)]
 
 
 def measure(lab: Lab) -> list[Result]:
@@ -51,25 +58,47 @@ def measure(lab: Lab) -> list[Result]:
         ),
         _line("2 → 4 workers → first step at four", scale, Limit(0.3)),
         _line("2 → 4 workers → first step at four, at most 4 nodes", full_scale, None),
+        *measure_torchft(lab),
     ]
 
 
-def _line(what: str, samples: dict[str, list[float]], limit: Limit | None) -> Result:
+def measure_torchft(lab: Lab) -> list[Result]:
+    """Kill and stop a worker of two in turns, ours and torchft's."""
+    lab.clear()
+    try:
+        packages = torchft.install(Path(lab.folder))
+    except PeerAbsent as reason:
+        lab.report(f"torchft is absent: {reason}")
+        return []
+    kill = _pairs(lab, "kill-ft", _kill, LAB, packages)
+    hang = _pairs(lab, "hang-ft", _hang_of_two, LAB, packages)
+    limits = Limit(0.2), Limit(2, of="value", unit="s")
+    return [
+        _line("SIGKILL of 1 of 2 workers → next step, beside torchft", kill, limits[0], TORCHFT),
+        _line("SIGSTOP of 1 of 2 workers → survivor's next step", hang, limits[1], TORCHFT),
+    ]
+
+
+def _line(what: str, samples: dict[str, list[float]], limit: Limit | None, peer: str = PEER) -> Result:
     ours, theirs = tuple(samples["ours"]), tuple(samples["theirs"])
-    return Result(what=what, unit="s", ours=ours, peer=PEER, theirs=theirs, limit=limit, patience=PATIENCE)
+    return Result(what=what, unit="s", ours=ours, peer=peer, theirs=theirs, limit=limit, patience=PATIENCE)
 
 
 def _pairs(
-    lab: Lab, name: str, change: Callable[[Workers, bool], float], nodes: str
+    lab: Lab, name: str, change: Callable[[Workers, bool], float], nodes: str, packages: Path | None = None
 ) -> dict[str, list[float]]:
     lab.report(f"{name}, --nnodes {nodes}")
     number = iter(range(1000))
 
     def side(stock: bool) -> float:
         folder = Path(lab.folder) / f"{name}-{next(number)}"
-        with Workers(folder, stock=stock, nodes=nodes) as workers:
+        if stock and packages:
+            group: Workers = torchft.ReplicaGroups(folder, packages)
+        else:
+            group = Workers(folder, stock=stock, nodes=nodes, settings=TWO_SECONDS if packages else "")
+        with group as workers:
             seconds = change(workers, stock)
-        lab.report(f"{name}, {'stock' if stock else 'ours'}: {seconds:.2f} s")
+        lab.report(f"{name}, {'theirs' if stock else 'ours'}: {seconds:.2f} s")
         return seconds
 
     return alternate({"ours": lambda: side(False), "theirs": lambda: side(True)}, lab.rounds)
@@ -78,6 +107,11 @@ def _pairs(
 def _kill(workers: Workers, stock: bool) -> float:
     workers.begin(2)
     return _next_step(workers, stock, workers.signal(signal.SIGKILL))
+
+
+def _hang_of_two(workers: Workers, stock: bool) -> float:
+    workers.begin(2)
+    return _next_step(workers, stock, workers.signal(signal.SIGSTOP))
 
 
 def _hang(workers: Workers, stock: bool) -> float:

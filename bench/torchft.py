@@ -1,0 +1,81 @@
+"""The peer for losses of workers: torchft, replica groups of one rank each, and its Lighthouse.
+
+The package is installed into a folder of the run, beside this environment's torch. Heartbeats expire after a
+second. Its trainer is ``peers/torchft_digits.py``, which writes the events that ours writes.
+"""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench.elastic import Workers
+from bench.errors import MeasureFailed, PeerAbsent
+from bench.torchrun import free_port
+
+REQUIREMENT = "torchft==0.2.0"
+# Its other requirements: torch is that of this environment.
+OTHERS = ("opentelemetry-exporter-otlp-proto-http==1.45.2",)
+TRAINER = Path(__file__).parent / "peers" / "torchft_digits.py"
+HEARTBEAT_MS, READY_SECONDS = 1000, 30
+
+
+def install(folder: Path) -> Path:
+    """Install torchft into a folder and return it.
+
+    Raises:
+        PeerAbsent: pip cannot have it.
+    """
+    target = folder / "torchft"
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target)]
+    for words in (("--no-deps", REQUIREMENT), OTHERS):  # pip leaves a folder `bin` that is there as it is
+        done = subprocess.run([*pip, *words], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise PeerAbsent(f"pip cannot install {words[-1]}: {done.stderr.strip()[-200:]}")
+    return target
+
+
+class ReplicaGroups(Workers):
+    """Replica groups of one rank each; the run goes on while one of them lives.
+
+    Args:
+        folder: Where output lies.
+        packages: Where torchft is installed.
+    """
+
+    def __init__(self, folder: Path, packages: Path) -> None:
+        super().__init__(folder, stock=True, nodes="1:8")
+        self._packages, self._lighthouse = packages, free_port()
+        self._environment |= {
+            "PYTHONPATH": str(packages),
+            "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self._lighthouse}",
+        }
+
+    def __enter__(self) -> "ReplicaGroups":
+        flags = ["--min_replicas=1", "--quorum_tick_ms=100", f"--heartbeat_timeout_ms={HEARTBEAT_MS}"]
+        flags += [f"--join_timeout_ms={HEARTBEAT_MS}", f"--bind=127.0.0.1:{self._lighthouse}"]
+        self._start([str(self._packages / "bin" / "torchft_lighthouse"), *flags], "lighthouse")
+        log, deadline = self._folder / "lighthouse.log", time.monotonic() + READY_SECONDS
+        while "listening" not in log.read_text(errors="replace"):
+            if time.monotonic() > deadline:
+                raise MeasureFailed(
+                    f"the Lighthouse does not listen: {log.read_text(errors='replace')[-300:]}"
+                )
+            time.sleep(0.1)
+        return self
+
+    def add(self, count: int) -> float:
+        """Start so many groups; return when."""
+        now = time.time()
+        torchrun = str(Path(sys.executable).with_name("torchrun"))
+        for _ in range(count):
+            number = len(self._processes) - 1
+            words = [
+                torchrun,
+                "--nproc-per-node=1",
+                f"--master-port={free_port()}",
+                str(TRAINER),
+                str(number),
+            ]
+            self._start(words, f"node-{number}")
+        return now
