@@ -180,8 +180,8 @@ class TrainingJob(Job):
         root: The project's folder, from which modules are imported as well; by default what the trainer puts
             on ``sys.path``, or the folder above with a ``pyproject.toml`` or ``.git``.
         module: The module that is started in the place of a file: ``"engine.train"``, as by ``python -m``.
-        files: Files and folders beside the trainer that it reads; in the pods they are beside it, and copies
-            in the working directory, where it may write.
+        files: Files and folders beside the trainer that it reads, of ``module=`` below the root; in the
+            pods they are there too, and copies in the working directory, where it may write.
         env: Environment variables of the trainer: ``{"WANDB_MODE": "offline"}``. Ranks and the address of the
             first are set by whoever starts it.
         workspace: A volume, or its name, for the working directory, which is its folder ``runs/<name>``. So

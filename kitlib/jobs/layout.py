@@ -55,9 +55,14 @@ class Layout:
         return self.program.relative_to(self.root).as_posix()
 
     @property
+    def base(self) -> Path:
+        """The folder below which files are named: the trainer's; of ``module=`` the root, where it starts."""
+        return self.root if self.module and self.is_root_named else self.program.parent
+
+    @property
     def folder(self) -> str:
-        """The trainer's folder below the root."""
-        return self.program.parent.relative_to(self.root).as_posix()
+        """That folder, below the root."""
+        return self.base.relative_to(self.root).as_posix()
 
     @property
     def python_path(self) -> str:
@@ -126,7 +131,7 @@ def _of_module(trainer: object, base: Path | None, module: str) -> Layout:
     for place in places:
         for file in (place / parts.with_suffix(".py"), place / parts / "__main__.py"):
             if file.is_file():
-                return Layout(file, place, (place,), (place,), module)
+                return Layout(file, place, (place,), (place,), module, is_root_named=True)
     looked = ", ".join(map(str, places))
     fix = "name the folder that it is in: root=…"
     raise BadInput("there is no such module", about=f"module={module!r}, looked for in {looked}", fix=fix)

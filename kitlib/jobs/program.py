@@ -66,8 +66,8 @@ class TrainerProgram:
         if address:
             return cls(Path(address.name), sources(FETCH), flags(args), remote=address)
         layout = read_layout(trainer, root, module)
-        names = listed(layout.program, files)
-        permissions = modes(layout.program, names)  # refuses what is too large, before it is read
+        names = listed(layout.base, files)
+        permissions = modes(layout.base, names)  # refuses what is too large, before it is read
         content, layout = project(layout, offered=offered, files=names)
         first = content[layout.name]
         words = flags(args, [first, *(text for name, text in content.items() if name.endswith(".py"))])

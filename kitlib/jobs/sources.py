@@ -134,7 +134,7 @@ def project(
     waiting = [(layout.program, folder, True)]
     settings = "".join(
         str(content_of(path))
-        for _, path in _files_below(layout.program.parent, files, skipped=[])
+        for _, path in _files_below(layout.base, files, skipped=[])
         if path.suffix in (".yaml", ".yml", ".json", ".toml") and path.stat().st_size < CONFIG_MAP_BYTES
     )
     while waiting:
@@ -158,7 +158,7 @@ def project(
         path.relative_to(layout.root if path.is_relative_to(layout.root) else bases[path]).as_posix(): content
         for path, content in contents.items()
     }
-    for file, path in _files_below(layout.program.parent, files, skipped=[]):
+    for file, path in _files_below(layout.base, files, skipped=[]):
         content, key = content_of(path), (PurePosixPath(layout.folder) / file).as_posix()
         if sent.setdefault(key, content) != content:
             fix = "rename one of them"
@@ -242,18 +242,18 @@ def _keys(carried: Sources) -> dict[str, str]:
     }
 
 
-def listed(program: Path, files: Iterable[str | Path]) -> list[str]:
-    """Normalise the files and folders that a program reads: paths below its folder."""
+def listed(folder: Path, files: Iterable[str | Path]) -> list[str]:
+    """Normalise the files and folders that a program reads: paths below a folder."""
     if isinstance(files, str | Path):
         raise BadInput("files is a list", about=f"files={str(files)!r}", fix=f"files=[{str(files)!r}]")
-    folder, found = program.parent, list[str]()
+    found = list[str]()
     for file in files:
         path = folder / Path(file).expanduser()
         places = (Path(os.path.normpath(path)), path.parent.resolve() / path.name)  # by links or without
         place = next((place for place in places if place.is_relative_to(folder) and place != folder), None)
         if place is None or not place.exists():
             what = "there is no such file or folder beside the trainer"
-            fix = "name files and folders below the trainer's, or put them on a volume"
+            fix = "name files and folders below that one, which is the root of module=; or use a volume"
             raise BadInput(what, about=f"{file}, looked for in {folder}", fix=fix)
         name = place.relative_to(folder).as_posix()
         if twice := [path for path in found if _overlap(name, path)]:
@@ -264,15 +264,15 @@ def listed(program: Path, files: Iterable[str | Path]) -> list[str]:
     return found
 
 
-def modes(program: Path, files: Iterable[str]) -> dict[str, int]:
+def modes(folder: Path, files: Iterable[str]) -> dict[str, int]:
     """Read the permissions of files that are not 0644; in pods every user may read them, as on a volume.
 
     What a ConfigMap cannot carry is logged: empty folders, and links that lead nowhere.
     """
     skipped: list[str] = []
-    found = {name: path.stat() for name, path in _files_below(program.parent, files, skipped=skipped)}
+    found = {name: path.stat() for name, path in _files_below(folder, files, skipped=skipped)}
     sizes = {name: status.st_size for name, status in found.items()}
-    _check_sizes(sizes, about=f"trainer {program}", most=(DISK_FILES, DISK_BYTES))
+    _check_sizes(sizes, about=f"files of {folder}", most=(DISK_FILES, DISK_BYTES))
     if skipped:
         log.warning("a ConfigMap carries only files; left out: %s", "; ".join(skipped))
     permissions = {name: status.st_mode & 0o777 | 0o644 for name, status in found.items()}

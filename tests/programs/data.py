@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 RANDOM = np.random.default_rng(0)
-TEXT = "to be or not to be that is the question\n" * 400
+TEXT = "To be or not to be: O God, that is the question!\n" * 400
 
 
 def mnist(folder: Path) -> None:

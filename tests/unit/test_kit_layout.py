@@ -264,6 +264,13 @@ def test_files_beside_a_trainer_below_its_root_are_copied_by_their_own_names(tmp
     assert set(job.sources) == {"lib.py", "tools/train.py", "tools/conf.yaml"}
     (init,) = job.objects[-1]["spec"]["template"]["spec"]["initContainers"]
     assert init["args"] == ["", "tools", "conf.yaml"]
+    lay(tmp_path, {"engine/train.py": "", "tests/text.txt": "x"})
+    job = kit.IndexedJob(module="engine.train", root=tmp_path, files=["tests"])  # is started in the root
+    assert set(job.sources) == {"engine/train.py", "tests/text.txt"}
+    (init,) = job.objects[-1]["spec"]["template"]["spec"]["initContainers"]
+    assert init["args"] == ["", ".", "tests"]
+    with pytest.raises(BadInput, match="looked for in .*engine"):
+        kit.IndexedJob(tmp_path / "engine" / "train.py", files=["tests"])
 
 
 @pytest.mark.parametrize("kind", [kit.PyTorchJob, kit.ElasticJob, kit.TrainJob, kit.TorchElastic])
