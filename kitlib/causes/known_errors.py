@@ -58,9 +58,9 @@ KNOWN_ERRORS = (
         "NoGPU",
         r"No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver|no GPUs found|Torch not"
         r" compiled with CUDA enabled|invalid device ordinal|ProcessGroupNCCL is only supported"
-        r"|Attempting to deserialize object on a CUDA device|requires at least one CUDA device",
+        r"|Attempting to deserialize object on a CUDA device|at least one CUDA device|insufficient CUDA dev",
         "the pod sees fewer GPUs than the program uses",
-        f"gpus=1 or more, or backend gloo and the CPU; {LAUNCH}",
+        f'gpus=1 or more, or backend gloo and the CPU (launcher="python" without torchrun); {LAUNCH}',
     ),
     KnownError(
         "DuplicateGPU",

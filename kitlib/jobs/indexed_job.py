@@ -49,7 +49,7 @@ class IndexedJob(TrainingJob):
     ) -> None:
         super().__init__(trainer, nodes=nodes, **options)
         if launcher not in LAUNCHERS:
-            fix = f"one of {', '.join(LAUNCHERS)}"
+            fix = '"torchrun": it sets what accelerate, deepspeed, composer and Lightning read; or "python"'
             raise BadInput("there is no such launcher", about=f"launcher={launcher!r}", fix=fix)
         if launcher == "python" and self.processes_per_node > 1:
             fix = 'launcher="torchrun", or processes_per_node=1'

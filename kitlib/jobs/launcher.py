@@ -83,8 +83,7 @@ def launch(
     """
     _check_arguments(job, options)
     if idle_gpus not in IDLE_GPUS:
-        fix = f"one of {', '.join(IDLE_GPUS)}"
-        raise BadInput("there is no such way with idle GPUs", about=f"idle_gpus={idle_gpus!r}", fix=fix)
+        raise BadInput("no such way of idle GPUs", about=f"idle_gpus={idle_gpus!r}", fix="/".join(IDLE_GPUS))
     if not isinstance(job, Job):
         job = IndexedJob(job, **options)
     on = connect(cluster) if isinstance(cluster, str) else cluster

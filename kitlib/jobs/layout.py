@@ -24,6 +24,7 @@ from kitlib.jobs.syntax import parse
 
 FOLDER = "/trainyard/trainer"
 MARKERS = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
+_NO_PROGRAMS = (".sh", ".yaml", ".yml", ".toml", ".json")
 _JOINS = ("Path", "str", "fspath", "join", "joinpath")
 _PATH_NAMES = (*_JOINS, "dirname", "abspath", "realpath", "normpath", "resolve", "absolute")
 _SEARCHES = ("path.insert", "path.append", "path.extend", "addsitedir")
@@ -94,14 +95,14 @@ def read(
     """Find the layout of a trainer: a path, or a module of a project."""
     base = None if root is None else Path(root).expanduser().resolve()
     if base is not None and not base.is_dir():
-        raise BadInput(
-            "there is no such folder", about=f"root={str(root)!r}", fix='root="." is where you are'
-        )
+        raise BadInput("there is no such folder", about=f"root={str(root)!r}", fix='root="." is this one')
     if module is not None:
         return _of_module(trainer, base, module)
     if trainer is None:
-        fix = 'kit.launch("train.py"), or module="engine.train"'
-        raise BadInput("neither a trainer nor a module is named", about="trainer=None", fix=fix)
+        raise BadInput("neither a trainer nor module= is named", about="trainer=None", fix='"train.py"')
+    if Path(trainer).suffix in _NO_PROGRAMS or (" " in str(trainer) and not Path(trainer).exists()):
+        fix = 'kit.launch("train.py", args=["--epochs=3"]); torchrun starts it, or launcher="python"'
+        raise BadInput("a trainer is a Python program, no command", about=f"trainer {trainer}", fix=fix)
     program = config.find(trainer)
     if base is not None and not program.is_relative_to(base):
         raise BadInput("the trainer is not below the root", about=f"{program}, root={base}", fix='root=".."')

@@ -375,6 +375,7 @@ RECORDED = {  # as torch, NCCL, CUDA, Python and the C library word them
         "RuntimeError: nccl2 requires at least one CUDA device",
         "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
         "RuntimeError: CUDA error: invalid device ordinal",
+        "AssertionError: insufficient CUDA devices for DDP command",
     ],
     "DuplicateGPU": [
         "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, invalid usage\n"

@@ -102,6 +102,13 @@ def test_files_lie_beside_the_program(program, file):
         kit.IndexedJob(program, files=[file])
 
 
+@pytest.mark.parametrize("words", ["torchrun train.py", "train.py --epochs 3", "run.sh", "config.yaml"])
+def test_a_command_is_told_how_its_program_is_launched(words):
+    with pytest.raises(BadInput, match="no command") as error:
+        kit.IndexedJob(words)
+    assert 'args=["--epochs=3"]' in error.value.fix
+
+
 def test_a_function_keeps_the_numbers_of_its_lines(tmp_path):
     text = kit.IndexedJob(fit, args={"steps": 2}).sources["fit.py"]
     own, sent = Path(__file__).read_text().splitlines(), text.splitlines()
