@@ -114,16 +114,28 @@ def _toleration(taint: str) -> dict[str, str]:
     return {"key": key} | operator | ({"effect": effect} if effect else {})
 
 
+def home() -> Path:
+    """Locate the user's home folder; BadInput where nothing names one, as for users of OpenShift."""
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        what, about = "neither HOME nor /etc/passwd names a home folder", f"user {os.getuid()}"
+        raise BadInput(what, about=about, fix="export HOME=FOLDER, one that you may write to") from error
+
+
 def state_folder() -> Path:
     """Locate the folder for what cannot be created again: ``$XDG_STATE_HOME/trainyard``."""
-    configured = Path(os.environ.get("XDG_STATE_HOME", ""))
-    return (configured if configured.is_absolute() else Path.home() / ".local" / "state") / "trainyard"
+    return _xdg("XDG_STATE_HOME", ".local/state")
 
 
 def cache_folder() -> Path:
     """Locate the folder for what can be created again: ``$XDG_CACHE_HOME/trainyard``."""
-    configured = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (configured if configured.is_absolute() else Path.home() / ".cache") / "trainyard"
+    return _xdg("XDG_CACHE_HOME", ".cache")
+
+
+def _xdg(variable: str, default: str) -> Path:
+    configured = Path(os.environ.get(variable, ""))
+    return (configured if configured.is_absolute() else home() / default) / "trainyard"
 
 
 def manifests(*parts: str) -> Path:

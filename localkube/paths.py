@@ -143,8 +143,14 @@ def packaged_program(program: str, fingerprint: str, *, package: str = PACKAGE) 
 
 def _xdg(variable: str, default: str) -> Path:
     base = os.environ.get(variable)
-    root = Path(base) if base and os.path.isabs(base) else Path.home() / default
-    return root / APPLICATION
+    if base and os.path.isabs(base):
+        return Path(base) / APPLICATION
+    try:
+        return Path.home() / default / APPLICATION
+    except RuntimeError as error:
+        what, about = "neither HOME nor /etc/passwd names a home folder", f"user {os.getuid()}"
+        fix = "export HOME=FOLDER, one that you may write to"
+        raise LocalClusterError(what, about=about, fix=fix) from error
 
 
 def _below(name: str) -> "property":

@@ -105,13 +105,9 @@ def usage(kube: Kube, of: str) -> Table:
     except Rejected as error:
         if error.status not in (404, 503):
             raise
-        raise Rejected(
-            f"no usage of {of} is known",
-            about=f'metrics-server of cluster "{kube.cluster}"',
-            fix="ask again in half a minute if the cluster is new; otherwise install metrics-server",
-            status=error.status,
-            reason=error.reason,
-        ) from error
+        what, about = f"no usage of {of} is known", f'metrics-server of cluster "{kube.cluster}"'
+        fix = "ask again in half a minute if the cluster is new; otherwise install metrics-server"
+        raise Rejected(what, about=about, fix=fix, status=error.status, reason=error.reason) from error
     return pod_usage(figures) if of == "pods" else node_usage(figures, list_nodes(kube))
 
 

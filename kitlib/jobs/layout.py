@@ -169,7 +169,7 @@ def files_of(folder: Path) -> list[Path]:
 
 @cache
 def _homes() -> tuple[Path, ...]:
-    return (Path("~").expanduser(), Path("/"), Path("/home"), Path("/tmp"))
+    return (Path(os.environ.get("HOME", "/")), Path("/"), Path("/home"), Path("/tmp"))
 
 
 def _marked(folder: Path) -> Path | None:

@@ -391,23 +391,16 @@ class Kube:
                 retries=AGAIN,
                 timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=seconds),
             )
+            source = f'{self._source}, for cluster "{self.cluster}"'
             if response.status == 401 and (since := expired(headers.get("authorization"), datetime.now(UTC))):
-                raise Rejected(
-                    f"the token in the kubeconfig has expired, at {since}",
-                    about=f'{self._source}, for cluster "{self.cluster}"',
-                    fix="ask whoever gave you the kubeconfig for a new one: trainyard workshop add makes it",
-                    status=401,
-                    reason="Unauthorized",
-                )
+                what = f"the token in the kubeconfig has expired, at {since}"
+                fix = "ask whoever gave you the kubeconfig for a new one: trainyard workshop add makes it"
+                raise Rejected(what, about=source, fix=fix, status=401, reason="Unauthorized")
             anonymous = response.status == 403 and b"system:anonymous" in response.data
             if (anonymous or response.status == 401) and (words := self._plugin_failure()):
-                raise Rejected(
-                    f"no user is signed in: {words}",
-                    about=f'{self._source}, for cluster "{self.cluster}"',
-                    fix="do what it says, or sign in again; kit.credentials() says which are used",
-                    status=401,
-                    reason="Unauthorized",
-                )
+                what = f"no user is signed in: {words}"
+                fix = "do what it says, or sign in again; kit.credentials() says which are used"
+                raise Rejected(what, about=source, fix=fix, status=401, reason="Unauthorized")
             if response.status >= 400:
                 raise rejected(response.status, response.data, about=self._place(about))
         except (urllib3.exceptions.HTTPError, ssl.SSLError, OSError) as error:

@@ -1,6 +1,7 @@
 """Names and labels: what Kubernetes allows, what is unique, and how the kit labels its objects."""
 
 import getpass
+import os
 import re
 import secrets
 from datetime import UTC, datetime, timedelta
@@ -71,7 +72,7 @@ def labels(
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
-        user = "unknown"
+        user = f"user-{os.getuid()}"
     return {
         KIT: "true",
         **({RUN: run} if run is not None else {}),

@@ -66,6 +66,8 @@ def save(references: Sequence[str], file: Path) -> int:
 
 def contents() -> list[dict[str, Any]]:
     """List the records of all images, each with ``users``, the number of containers that run from it."""
+    if not images_dir().exists():  # as on a machine on which the program would have to be compiled first
+        return []
     return [event["image"] | {"users": event["users"]} for event in _run("list", about=str(images_dir()))]
 
 
