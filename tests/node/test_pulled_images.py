@@ -208,6 +208,8 @@ def test_an_image_that_cannot_be_had_backs_off_in_the_kubelet_s_words(pods, regi
     pods.wait_for_event(name, "BackOff", "Back-off pulling image")
     never = pods.create(pod(main=of(registry, "nothing:1", imagePullPolicy="Never")))
     pods.until(never, lambda seen: state(seen).get("waiting", {}).get("reason") == "ErrImageNeverPull")
+    own = pods.create(pod(main=of(registry, "pytorch/pytorch:not-there", **SLEEP)))
+    pods.until(own, lambda seen: state(seen).get("waiting", {}).get("reason") == "ErrImagePull")
     bad = pods.create(pod(main={"image": "Not/A:Name:x"}))
     pods.until(bad, lambda seen: state(seen).get("waiting", {}).get("reason") == "InvalidImageName")
 

@@ -156,6 +156,22 @@ def test_the_kits_own_image_alone_is_replaced_without_asking_a_registry(image, i
         stand_in.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("image", "is_preferred"),
+    [
+        ("pytorch/pytorch:mine", True),
+        ("ghcr.io/pytorch/pytorch:1", True),
+        ("localhost:5000/pytorch/pytorch:mine", False),
+        ("registry.example/pytorch/pytorch@sha256:0", False),
+        ("registry.example/trainyard/trainer:1", True),
+        ("me/pytorch-cpu:v1", False),
+        ("busybox", False),
+    ],
+)
+def test_an_image_of_ones_own_registry_is_not_replaced_when_it_is_refused(image, is_preferred):
+    assert stand_in(image).is_preferred_to(image) == is_preferred
+
+
 @pytest.mark.skipif(BUSYBOX is None, reason="needs Debian's package busybox-static")
 @pytest.mark.parametrize(
     "words", [("telnet", "--help"), ("wget", "--help"), ("httpd", "--help"), ("sh", "-c", "true")]

@@ -181,7 +181,7 @@ class ImageManager:
             message = f'Failed to apply default image tag "{reference}": {error}'
             self._record(pod, container, "InspectFailed", message, warning=True)
             raise ConfigError(message, reason=INVALID_NAME) from error
-        fall_back = (ANY_REASON if entry.preferred else UNREACHABLE) if mode == AUTO else ()
+        fall_back = (ANY_REASON if entry.is_preferred_to(reference) else UNREACHABLE) if mode == AUTO else ()
         try:
             record = await self._present_or_pulled(pod, container, name, fall_back=fall_back)
         except PullError as error:
@@ -241,10 +241,7 @@ class ImageManager:
         reference, policy = container["image"], container.get("imagePullPolicy") or "IfNotPresent"
         record = store.find(reference)
         if record and policy != "Always":
-            self._record(
-                pod, container, "Pulled", f'Container image "{reference}" already present on machine'
-            )
-            return record
+            return self._present(pod, container, record)
         if policy == "Never":
             message = f'Container image "{reference}" is not present with pull policy of Never'
             self._record(pod, container, NEVER_PULL, message, warning=True)
@@ -253,7 +250,7 @@ class ImageManager:
         silence = self._unreachable.get(host)
         if fall_back and silence and time.monotonic() < silence.until:
             if record:
-                return record
+                return self._present(pod, container, record, f": {silence.message}")
             raise PullError("unreachable", silence.message)
         key = (pod["metadata"]["uid"], reference)
         back_off = self._back_offs.get(key)
@@ -275,7 +272,7 @@ class ImageManager:
                     silence, f"{host} does not answer", UNREACHABLE_SECONDS, LONGEST_UNREACHABLE_SECONDS
                 )
                 if record:
-                    return record
+                    return self._present(pod, container, record, f": {host} does not answer")
                 raise
             self._back_offs[key] = _BackOff.after(
                 back_off, str(error), FIRST_BACK_OFF_SECONDS, LONGEST_BACK_OFF_SECONDS
@@ -286,6 +283,13 @@ class ImageManager:
             raise ConfigError(message, reason=IMAGE_FAILED) from error
         self._back_offs.pop(key, None)
         self._unreachable.pop(host, None)
+        return record
+
+    def _present(
+        self, pod: Object, container: Object, record: dict[str, Any], why: str = ""
+    ) -> dict[str, Any]:
+        message = f'Container image "{container["image"]}" already present on machine{why}'
+        self._record(pod, container, "Pulled", message)
         return record
 
     async def _pull(self, pod: Object, container: Object, name: str) -> dict[str, Any]:
@@ -376,13 +380,13 @@ class ImageManager:
             self._events(pod).record(pod, "MissingImage", f"{missing}: {where}", warning=True)
         replaced = f'Image "{image}" is not pulled{why}: {entry.shown} stands in for it'
         if not entry.program:
-            self._events(pod).record(pod, "Pulled", replaced)
+            self._record(pod, container, "Pulled", replaced)
             return Program(())
         try:
             program = self._programs.find(entry.program)
         except ProgramNotFound as missing:
             raise self._not_found(pod, container, str(missing)) from missing
-        self._events(pod).record(pod, "Pulled", replaced)
+        self._record(pod, container, "Pulled", replaced)
         if entry.program == "applets" and (absent := self._programs.missing_applets(container)):
             message = (
                 f"{', '.join(absent)}: not found on this machine, whose programs stand in for BusyBox's; "

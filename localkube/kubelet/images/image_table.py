@@ -54,8 +54,15 @@ class StandIn:
         Only for the kit's own, by its own name: every other image is pulled where it can be.
         """
         repository, _ = split(image)
-        elsewhere = image.partition(repository)[0].removeprefix("index.") not in ("", "docker.io/")
-        return self.own and repository in self.match and not elsewhere
+        return self.own and repository in self.match and registry(image) in HUB
+
+    def is_preferred_to(self, image: str) -> bool:
+        """Tell whether this stands in for an image that its registry refuses as well, or does not have.
+
+        Of what PyTorch publishes, only for its own registries: elsewhere it is somebody's image. What a file
+        of ``TRAINYARD_STAND_INS`` names, its readers build under any.
+        """
+        return self.preferred and (self.own or bool(self.files) or registry(image) in PUBLISHED)
 
     def fits(self, image: str) -> bool:
         """Match an image by its repository, or by registry and repository, and its tag."""
@@ -66,6 +73,8 @@ class StandIn:
         )
 
 
+HUB = ("", "docker.io/", "index.docker.io/")
+PUBLISHED = (*HUB, "ghcr.io/")
 UNKNOWN = StandIn(known=False, cannot="the container must name its command")
 
 
@@ -106,6 +115,11 @@ def split(image: str) -> tuple[str, str]:
     return "/".join(parts), tag or "latest"
 
 
+def registry(image: str) -> str:
+    """Return what stands before the repository: nothing, or a registry and a slash."""
+    return image.partition(split(image)[0])[0]
+
+
 @lru_cache(maxsize=512)
 def stand_in(image: str) -> StandIn:
     """Find the entry for ``image``.
@@ -121,8 +135,7 @@ def missing_tag(image: str) -> str:
     """Explain that Docker Hub has no such tag of a known repository; empty if it has, or may have."""
     repository, tag = split(image)
     known = stand_in(image)
-    elsewhere = image.partition(repository)[0].removeprefix("index.") not in ("", "docker.io/")
-    if not known.hub_tags or elsewhere or "@" in image or re.fullmatch(known.hub_tags, tag):
+    if not known.hub_tags or registry(image) not in HUB or "@" in image or re.fullmatch(known.hub_tags, tag):
         return ""
     return f'Docker Hub has no tag "{tag}" of {repository}; one that it has is "{known.hub_example}"'
 
