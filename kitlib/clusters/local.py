@@ -99,11 +99,8 @@ class LocalCluster(Cluster):
                 what = "stopped before it was removed; parts of the cluster remain"
                 raise Interrupted(what, about=f'cluster "{name}"', fix=fix) from error
             except KeyboardInterrupt as error:
-                raise Interrupted(
-                    "stopped; the unfinished cluster is removed",
-                    about=f'cluster "{name}"',
-                    fix=f'kit.create_cluster("local", name="{name}")',
-                ) from error
+                what, fix = "the unfinished cluster is removed", f'kit.create_cluster("local", name="{name}")'
+                raise Interrupted(f"stopped; {what}", about=f'cluster "{name}"', fix=fix) from error
             line.done(f"{status['nodes']} nodes are Ready, Kubernetes {status['version']}")
         cluster = cls(name, status)
         if recreate and kubeconfigs.is_merged(name):

@@ -73,11 +73,9 @@ def remote(trainer: object, secret: str | None) -> Remote | None:
     """Parse a trainer's URL; None for a trainer that is a file here."""
     if "://" not in str(trainer):
         if secret is not None:
-            raise BadInput(
-                "a secret is for trainers that are fetched",
-                about=f"source_secret={secret!r}, trainer {trainer}",
-                fix=f"leave it out, or name a trainer such as {_EXAMPLE}",
-            )
+            about = f"source_secret={secret!r}, trainer {trainer}"
+            fix = f"leave it out, or name a trainer such as {_EXAMPLE}"
+            raise BadInput("a secret is for trainers that are fetched", about=about, fix=fix)
         return None
     address = _URL.fullmatch(str(trainer))
     scheme, place, key = address.groups() if address else ("", "", "")
@@ -406,11 +404,8 @@ def _modules(content: str | bytes, name: PurePosixPath, *, about: str, needed: b
         line = (error.text or "").strip() if isinstance(error, SyntaxError) else ""
         place = f", line {error.lineno}: {line}" if isinstance(error, SyntaxError) and error.lineno else ""
         what = error.msg if isinstance(error, SyntaxError) else error
-        raise BadInput(
-            f"the trainer is not valid Python: {what}",
-            about=f"trainer {about}{place}",
-            fix="correct that line",
-        ) from error
+        what = f"the trainer is not valid Python: {what}"
+        raise BadInput(what, about=f"trainer {about}{place}", fix="correct that line") from error
 
 
 def _imported(tree: ast.Module, package: Sequence[str]) -> Iterator[str]:

@@ -114,11 +114,9 @@ class LogCache:
         main = self.objects.main()
         if job_kinds.servers(main):
             if rank not in newest and not pods.is_replica_id(rank):
-                raise BadInput(
-                    f"the pods of this run are {', '.join(map(str, newest)) or 'not there yet'}",
-                    about=f"rank={rank!r}",
-                    fix='rank="master", rank="ps-0" or rank="worker-0"',
-                )
+                what = f"the pods of this run are {', '.join(map(str, newest)) or 'not there yet'}"
+                fix = 'rank="master", rank="ps-0" or rank="worker-0"'
+                raise BadInput(what, about=f"rank={rank!r}", fix=fix)
             return {rank: newest[rank]} if rank in newest else {}
         deleted = (pods.replica_id(pod) for pod, _ in self.logs.values())
         ranks = {*range(job_kinds.wanted(main)), *newest, *deleted}
