@@ -34,10 +34,7 @@ _USERS = re.compile(r"run_?as_?user\b.*?(?:range|between|least|>=).*?\b(\d{4,10}
 # By a part of the connection's message: what it means, and a fix.
 _PROXY = "Unable to connect to proxy"
 _CONNECTIONS = {
-    _PROXY: (
-        "the proxy on the way to it does not let the kit through",
-        "correct proxy-url in the kubeconfig, or HTTPS_PROXY; NO_PROXY leads past it",
-    ),
+    _PROXY: ("the proxy on the way refuses", "correct proxy-url of the kubeconfig, HTTPS_PROXY or NO_PROXY"),
     "CERTIFICATE_VERIFY_FAILED": (
         "its API server shows a certificate that the kubeconfig does not trust",
         "use the kubeconfig of this very cluster: one of its name may have been created again since; "
@@ -114,7 +111,9 @@ def rbac_hint(words: str) -> str:
 def admission_hint(words: str) -> str:
     """Name the argument that a quota, a LimitRange or a range of users asks for; empty for other refusals."""
     if exceeds_quota(words):
-        return "request less, or ask the administrator for a larger quota: this one never has the room"
+        size = re.search(r"limited:.*\brequests\.storage=([1-9]\w*)", words)
+        less = f'size="{size[1]}" is the most' if size else "request less"
+        return f"{less}, or ask the administrator for a larger quota: this one never has the room"
     if "exceeded quota" in words:
         return (
             "delete runs and pods that have ended, request less, or ask the administrator for a larger quota"

@@ -42,6 +42,7 @@ ROWS = {
     "most": ({}, [limit_range(max={"cpu": "2", "memory": "2Gi"})]),
     "small pods": ({}, [limit_range("Pod", max={"cpu": "500m", "memory": "512Mi"})]),
     "small volumes": ({}, [limit_range("PersistentVolumeClaim", max={"storage": "2Gi"})]),
+    "little storage": ({}, [quota(**{"requests.storage": "2Gi"})]),
     "no services": ({}, [quota(**{"count/services": "0"})]),
     "scoped": ({}, [quota_of_services_that_run_on()]),
     "default-deny": ({}, [default_deny()]),
