@@ -4,7 +4,7 @@ Each was recorded: of PyTorch, NCCL, CUDA, etcd and the C library. The first tha
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,8 @@ class KnownError:
 
 
 LONGEST = 8000  # characters
+# The first part of a path that is relative to the working directory, where what files= names is put.
+_RELATIVE = re.compile(r"No such file or directory: '(?:\./)?(?!\.{1,2}/|/)([^'/\n]+)")
 LAUNCH = "then kit.launch(…, replace=True)"
 _DRIVER = "build the image for an older CUDA, or use nodes with a newer driver: nvidia-smi shows theirs"
 _NETWORK = "NCCL_DEBUG=INFO shows the interface; set NCCL_SOCKET_IFNAME=eth0, and allow TCP between the pods"
@@ -246,6 +248,8 @@ BY_CODE = {
 
 def known(text: str, *, lasting: bool = False) -> KnownError | None:
     """Find what a text of an error says; with ``lasting`` of the errors that need no traceback."""
-    return next(
-        (error for error in KNOWN_ERRORS if (error.lasts or not lasting) and error.matches(text)), None
-    )
+    errors = (error for error in KNOWN_ERRORS if error.lasts or not lasting)
+    meaning = next((error for error in errors if error.matches(text)), None)
+    if meaning and meaning.kind == "NoSuchFile" and (place := _RELATIVE.search(text[:LONGEST])):
+        return replace(meaning, fix=meaning.fix.replace("…", f'"{place[1]}"', 1))
+    return meaning

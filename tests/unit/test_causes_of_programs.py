@@ -6,6 +6,7 @@ import pytest
 
 import kitlib as kit
 from kitlib.causes import Facts, causes
+from kitlib.causes.known_errors import known
 from kitlib.causes.rules.programs import RULES
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput
@@ -163,3 +164,19 @@ def test_a_program_whose_ranks_will_not_meet_is_named_before_the_launch(source, 
 def test_a_way_with_idle_gpus_that_there_is_not_is_refused():
     with pytest.raises(BadInput, match="idle_gpus='ignore'"):
         kit.launch("train.py", idle_gpus="ignore")
+
+
+@pytest.mark.parametrize(
+    ("path", "argument"),
+    [
+        ("data/x.csv", '["data"]'),
+        ("./data", '["data"]'),
+        (".env", '[".env"]'),
+        ("../x", "[…]"),
+        ("/data/x", "[…]"),
+        ("./../x", "[…]"),
+    ],
+)
+def test_the_argument_that_carries_a_missing_file_is_named(path, argument):
+    text = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
+    assert known(text).fix.startswith(f"files={argument} beside the program")
