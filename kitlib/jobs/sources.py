@@ -127,7 +127,7 @@ def project(
     """
     contents: dict[Path, str | bytes] = {}
     bases: dict[Path, Path] = {}
-    imported: set[Path] = set()
+    imported, whole = set[Path](), set[Path]()
     folder = layout.root if layout.module else layout.program.parent
     waiting = [(layout.program, folder, True)]
     settings = "".join(
@@ -148,7 +148,7 @@ def project(
         places = dict.fromkeys([base, folder, *layout.searched])
         modules = _modules(content, name, about=str(path), needed=needed)
         for module in [*modules, *(_mentioned(content, settings, [*places]) if needed else ())]:
-            waiting += _located(module, list(places), offered, needed=needed, guessed=layout.guessed)
+            waiting += _located(module, [*places], offered, whole, needed=needed, guessed=layout.guessed)
         if needed:
             waiting += _read_beside(content, path, base)
     layout = layout.with_used({*bases.values()})
@@ -177,10 +177,7 @@ def fits(carried: Sources) -> bool:
 
 
 def _sizes(carried: Sources) -> dict[str, int]:
-    return {
-        name: len(content.encode() if isinstance(content, str) else content)
-        for name, content in carried.items()
-    }
+    return {name: len(text.encode() if isinstance(text, str) else text) for name, text in carried.items()}
 
 
 def _check_sizes(sizes: Mapping[str, int], *, about: str, most: tuple[int, int]) -> None:
@@ -302,9 +299,10 @@ def _located(
     module: str,
     places: Sequence[Path],
     offered: Collection[Path],
+    whole: set[Path],
     *,
     needed: bool,
-    guessed: Collection[Path] = (),
+    guessed: Collection[Path],
 ) -> Iterator[tuple[Path, Path, bool]]:
     """Yield the files of an imported module: path, searched folder, and whether Python reads it at once.
 
@@ -318,7 +316,7 @@ def _located(
         if is_there and root in guessed and is_installed(top, places):
             return
         if (package / "__init__.py").is_file():
-            yield from _package(package, rest, root, needed=needed)
+            yield from _package(package, rest, root, whole, needed=needed)
             return
         if file.is_file():
             yield file, root, needed
@@ -328,15 +326,16 @@ def _located(
         return
     folders = [root for root in places if (root / top).is_dir()]
     if folders and not is_installed(top, places):
-        yield from _package(folders[0] / top, rest, folders[0], needed=needed)
+        yield from _package(folders[0] / top, rest, folders[0], whole, needed=needed)
 
 
 def _package(
-    package: Path, rest: Sequence[str], root: Path, *, needed: bool
+    package: Path, rest: Sequence[str], root: Path, whole: set[Path], *, needed: bool
 ) -> Iterator[tuple[Path, Path, bool]]:
-    """Yield the files of a package, and those of its modules that are imported."""
-    for path in files_of(package):
+    """Yield the files of a package, once, and those of its modules that are imported."""
+    for path in () if package in whole else files_of(package):
         yield path, root, False
+    whole.add(package)
     for number in range(len(rest) + 1 if needed else 0):
         place = package.joinpath(*rest[:number])
         for file in (place / "__init__.py", place.with_suffix(".py")):

@@ -9,6 +9,7 @@ import pytest
 
 import kitlib as kit
 from kitlib.errors import BadInput
+from kitlib.jobs import layout, sources
 
 UP = "os.path.dirname(os.path.dirname(os.path.abspath(__file__)))"
 ADDS = f"import os, sys\nsys.path.insert(0, {UP})\n"
@@ -271,6 +272,15 @@ def test_files_beside_a_trainer_below_its_root_are_copied_by_their_own_names(tmp
     assert init["args"] == ["", ".", "tests"]
     with pytest.raises(BadInput, match="looked for in .*engine"):
         kit.IndexedJob(tmp_path / "engine" / "train.py", files=["tests"])
+
+
+def test_a_package_is_listed_once_however_many_of_its_modules_import_it(tmp_path, monkeypatch):
+    modules = {f"nets/m{number}.py": f"import nets.m{(number + 1) % 9}" for number in range(9)}
+    lay(tmp_path, {"nets/__init__.py": "", "train.py": "import nets.m0", **modules})
+    listed = []
+    monkeypatch.setattr(sources, "files_of", lambda folder: listed.append(folder) or layout.files_of(folder))
+    assert len(kit.IndexedJob(tmp_path / "train.py").sources) == 11
+    assert listed == [tmp_path / "nets"]
 
 
 @pytest.mark.parametrize("kind", [kit.PyTorchJob, kit.ElasticJob, kit.TrainJob, kit.TorchElastic])
