@@ -19,8 +19,11 @@ _CONTROL = re.compile(
 )
 
 
+SHOWN_LINES, SHOWN_CHARACTERS = 1000, 2000  # of a text, of a line, by a cell: a notebook keeps all of it
+
+
 class Text(str):
-    """Text whose ``repr`` is the text, so that the last line of a cell prints it.
+    """Text whose ``repr`` is the end of the text, so that the last line of a cell prints it.
 
     Example:
         >>> Text("two\\nlines")
@@ -31,7 +34,14 @@ class Text(str):
     __slots__ = ()
 
     def __repr__(self) -> str:
-        return str(self).rstrip("\n")
+        lines = str(self).rstrip("\n").split("\n")
+        return shorten(lines[-SHOWN_LINES:], "print(…)", hidden=max(0, len(lines) - SHOWN_LINES))
+
+
+def shorten(lines: Sequence[str], call: str, *, hidden: int) -> str:
+    """Join the beginnings of lines, after one that says how many are hidden, and what shows all of them."""
+    end = [line[:SHOWN_CHARACTERS] + "…" * (len(line) > SHOWN_CHARACTERS) for line in lines]
+    return "\n".join([f"… {hidden:,} earlier lines; {call} shows all of them"][: hidden and 1] + end)
 
 
 @dataclass(frozen=True)

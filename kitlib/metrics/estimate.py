@@ -171,11 +171,9 @@ def estimate(
         raise BadInput("a shape lacks figures", about=", ".join(missing), fix=f"give {', '.join(SHAPE)}")
     parameters = count_parameters(shape) if isinstance(model, Mapping) else model
     if not (parameters > 0 and ranks >= 1 and tokens > 0 and sharded in range(4) and 0 < utilisation <= 1):
-        raise BadInput(
-            "a figure is out of its range",
-            about=f"{parameters:g} parameters, {ranks=}, {tokens=}, {sharded=}, {utilisation=}",
-            fix="above 0; sharded from 0 to 3; utilisation at most 1",
-        )
+        about = f"{parameters:g} parameters, {ranks=}, {tokens=}, {sharded=}, {utilisation=}"
+        fix = "above 0; sharded from 0 to 3; utilisation at most 1"
+        raise BadInput("a figure is out of its range", about=about, fix=fix)
     again = bool(shape.get("recompute"))
     flops = 6 * parameters + 12 * shape.get("layers", 0) * shape.get("width", 0) * shape.get("context", 0)
     computing = flops * (4 / 3 if again else 1) * tokens / (chosen.tflops * 1e12 * utilisation)

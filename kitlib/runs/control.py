@@ -71,11 +71,9 @@ class RunControl:
             fix = f"one of {known}" if known else "wait for the first rendezvous; run.logs() shows it"
             raise BadInput(what + "".join(lost), about=self.objects.about, fix=fix)
         if processes[rank].pid is None:
-            raise BadInput(
-                f"the trainer of rank {rank} does not report its process",
-                about=self.objects.about,
-                fix='log pid=os.getpid() in its "rendezvous" or "start" event',
-            )
+            what = f"the trainer of rank {rank} does not report its process"
+            fix = 'log pid=os.getpid() in its "rendezvous" or "start" event'
+            raise BadInput(what, about=self.objects.about, fix=fix)
         return processes[rank]
 
     def _paused(self) -> list[RankProcess]:

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Self
 
 from kitlib.display.progress import PartialProgress, progress
-from kitlib.display.tables import Text
+from kitlib.display.tables import SHOWN_LINES, Text, shorten
 from kitlib.display.tracebacks import Line
 from kitlib.errors import BadInput, Interrupted, KitError
 from kitlib.k8s import job_kinds, logs, names, pods
@@ -24,8 +24,6 @@ from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.metrics.log_format import format_line
 from kitlib.runs.status import RUNNING, RunObjects, RunStatus
-
-SHOWN_LINES, SHOWN_CHARACTERS = 1000, 2000  # of a log, of a line, by a cell: a notebook keeps all of it
 
 
 class LogCache:
@@ -298,12 +296,9 @@ class Log(Text):
         return text
 
     def __repr__(self) -> str:
-        hidden = len(self.lines) - SHOWN_LINES
+        call = f"print(run.logs({'' if self.only is None else f'rank={self.only!r}'}))"
         lines = [readable(rank, line, self.only) for rank, line in self.lines[-SHOWN_LINES:]]
-        shown = [line[:SHOWN_CHARACTERS] + "…" * (len(line) > SHOWN_CHARACTERS) for line in lines]
-        if hidden > 0:
-            shown.insert(0, f"… {hidden:,} earlier lines; print(run.logs()) shows all of them")
-        return "\n".join(shown) or self.note
+        return shorten(lines, call, hidden=max(0, len(self.lines) - SHOWN_LINES)) or self.note
 
 
 def prefixed(rank: int | str, line: Line, only: int | str | None) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kitlib.display.tables import printable
+from kitlib.display.tables import Text, printable
 from kitlib.display.tracebacks import Line
 from kitlib.metrics import events
 from kitlib.metrics.log_format import format_line, json_of, number
@@ -143,6 +143,7 @@ def test_a_cell_shows_the_end_of_a_long_log_and_its_text_is_whole(line, count):
     shown = repr(log)
     assert len(shown) < 300_000
     assert len(shown.splitlines()) <= 1001
+    assert len(repr(Text(str(log))).splitlines()) <= 1001 and len(repr(Text(str(log)))) < 500_000
     assert str(log).count(line) == count
     if count > 1000:
         assert (
