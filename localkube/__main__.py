@@ -95,6 +95,13 @@ def _node(options: argparse.Namespace) -> dict[str, Any]:
     return discovery.request(options.name, {"verb": options.switch, "node": options.node})
 
 
+def _link(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Shape, remove or list the links between nodes; all answers are the list."""
+    named = ("remove", "bandwidth", "latency")
+    request = {"verb": "link", "ends": options.end, **{name: getattr(options, name) for name in named}}
+    return discovery.request(options.name, request)
+
+
 def _show(options: argparse.Namespace) -> dict[str, Any]:
     """Show the packages of this environment to a running cluster's containers."""
     from localkube.cluster import preparation
@@ -250,6 +257,7 @@ def _add_create(verbs: Any) -> None:
     create.add_argument("--cpus", type=float, help="cores of each node")
     create.add_argument("--memory", help="memory of each node, such as 2Gi")
     create.add_argument("--gpus", type=int, help="GPUs that each node declares")
+    create.add_argument("--racks", type=int, help="into which the nodes are dealt: rack-a, rack-b")
     create.add_argument("--label", action="append", default=[], dest="labels", metavar="KEY=VALUE")
     create.add_argument("--port", type=int, default=0, help="port of the API on 127.0.0.1")
     create.add_argument("--container-log-max-size", default="10Mi", metavar="SIZE")
@@ -299,6 +307,15 @@ def _add_nodes(verbs: Any) -> None:
     node.add_argument("name", help="the cluster's")
     node.add_argument("node")
     node.set_defaults(run=_node)
+    link = verbs.add_parser(
+        "link", help="list the links between nodes, or limit one of a node, or of two ends"
+    )
+    link.add_argument("name", help="the cluster's")
+    link.add_argument("end", nargs="*", help="a node, or two nodes, racks or zones")
+    link.add_argument("--bandwidth", default="", help="such as 100Mbit, in each direction")
+    link.add_argument("--latency", default="", help="such as 2ms, one way")
+    link.add_argument("--remove", action="store_true", help="of these ends, or without ends of all")
+    link.set_defaults(run=_link)
     show = verbs.add_parser("show", help="let a cluster's containers import what this Python can")
     show.add_argument("name")
     show.add_argument("entry", nargs="*", help="of a sys.path")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from string import ascii_lowercase
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,6 +20,8 @@ MOST_NODES = 100
 LEAST_PIDS = 256
 MODES = ("auto", "namespaces", "plain")
 MEMORY_SHARE = 0.9
+# As in the examples of Kueue and Topograph; a kubelet may not set labels of kubernetes.io.
+RACK = "cloud.provider.com/topology-rack"
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class ClusterSpec:
         gpus: GPUs that each node declares: shares of the machine's, in turn, or without having them where it
             has none. None deals the real ones out, each to one node.
         labels: On every node.
+        racks: Into which the nodes are dealt, those of a rack one after the other; None for none.
         port: Of the API on 127.0.0.1; 0 takes a free one.
         warm: Keep a process with torch imported, from which training containers start at once.
         mode: ``namespaces``, ``plain``, or ``auto``: namespaces where the machine allows them.
@@ -54,6 +58,7 @@ class ClusterSpec:
     memory: int | None = None
     gpus: int | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    racks: int | None = None
     port: int = 0
     warm: bool = True
     mode: str = "auto"
@@ -106,7 +111,6 @@ class ClusterSpec:
             raise LocalClusterError(
                 "a node declares 0 to 64 GPUs", about=str(self.gpus), fix="correct --gpus"
             )
-
         if self.token_webhook is not None and not _on_this_machine(self.token_webhook):
             raise LocalClusterError(
                 "tokens are judged by a server on this machine's loopback",
@@ -143,10 +147,23 @@ class ClusterSpec:
                     storage=int(machine.disk_free * MEMORY_SHARE / self.nodes),
                     gpus=len(devices) if self.gpus is None else self.gpus,
                     gpu_devices=tuple(gpu.uuid for gpu in devices),
-                    labels=gpu_labels(devices, shared=self._shares(machine)) | dict(self.labels),
+                    labels=gpu_labels(devices, shared=self._shares(machine))
+                    | self._rack(index)
+                    | dict(self.labels),
                 )
             )
         return settings
+
+    def _rack(self, index: int) -> dict[str, str]:
+        if self.racks is None:
+            return {}
+        if not 1 <= self.racks <= min(self.nodes, len(ascii_lowercase)):
+            raise LocalClusterError(
+                "a rack has at least one node, and there are 26 at most",
+                about=f"{self.racks} racks for {self.nodes} nodes",
+                fix="correct --racks",
+            )
+        return {RACK: f"rack-{ascii_lowercase[index * self.racks // self.nodes]}"}
 
     def _devices(self, index: int, machine: HostInfo) -> list[Gpu]:
         """The real GPUs of a node, the same one several times where it has several shares of it."""

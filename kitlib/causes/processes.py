@@ -132,8 +132,10 @@ def read_states(output: str, rank: int | str) -> Iterator[RankState]:
             continue
         helpers = {helper["pid"]: helper["state"] for helper in rows if helper["parent"] == row["pid"]}
         own = int(row["rank"]) if row["rank"].isdigit() else rank
+        dump = row["stack"]
         stack = report.get("stack") or [
-            (name, path, int(line)) for name, path, line in _FRAME.findall(_main_thread(row["stack"]))
+            (name, path, int(line))
+            for name, path, line in _FRAME.findall(dump.partition('"MainThread"')[2] or dump)
         ]
         yield RankState(
             own if report.get("rank") is None else report["rank"],
@@ -158,7 +160,3 @@ def _joining(values: dict[str, Any]) -> Joining | None:
         return None
     address = f"{values['hostname']}:{values['port']}" if "hostname" in values else ""
     return Joining(values["rank"], values["world_size"], address)
-
-
-def _main_thread(dump: str) -> str:
-    return dump.partition('"MainThread"')[2] or dump

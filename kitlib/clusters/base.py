@@ -23,7 +23,7 @@ from kitlib.errors import BadInput, KitError, Rejected, RunNotFound, VolumeNotFo
 from kitlib.k8s import manifests, pods
 from kitlib.k8s.api_errors import launch_rejected
 from kitlib.k8s.client import Kube, allowed
-from kitlib.k8s.events import events_table, make_event, write_event
+from kitlib.k8s.events import events_table
 from kitlib.k8s.manifests import title
 from kitlib.k8s.pod_security import PodSecurity
 from kitlib.runs.run import Run
@@ -35,15 +35,6 @@ if TYPE_CHECKING:
     from kitlib.widgets.placement import PlacementWatch
 
 Rows = list[dict[str, object]]
-
-NODE_EVENTS = {
-    "stop": "Stopped",
-    "shutdown": "Stopped",
-    "start": "Started",
-    "isolate": "Isolated",
-    "reconnect": "Reconnected",
-}
-
 
 log = logging.getLogger(__name__)
 
@@ -440,13 +431,34 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         """Reconnect a node to the network: pods that were evicted meanwhile end there."""
         return self._switched("reconnect", node)
 
+    def link(
+        self, *, bandwidth: str, latency: str = "", between: Sequence[str] = (), node: str = ""
+    ) -> Table:
+        """Limit what two racks, zones or nodes exchange, or a node with all others. Return the links.
+
+        Args:
+            bandwidth: That programs get in each direction, as ``"100Mbit"``.
+            latency: One way, where the machine's kernel has netem.
+            between: Two racks, as of ``create_cluster(racks=2)``, zones or nodes; or else a ``node``.
+        """
+        limits = [f"--bandwidth={bandwidth}", f"--latency={latency}"]
+        return self._shape_links(*between, *filter(None, [node]), *limits)
+
+    def unlink(self, *, between: Sequence[str] = (), node: str = "") -> Table:
+        """Remove a link's limit, or those of all links. Return the links that remain."""
+        return self._shape_links(*between, *filter(None, [node]), "--remove")
+
+    def links(self) -> Table:
+        """List the links that are limited, with what flows now in the busier direction."""
+        return self._shape_links()
+
+    def _shape_links(self, *words: str) -> Table:
+        return self._switched("link", " to ".join(words[:2]))  # which refuses it
+
     def _switched(self, verb: str, node: str) -> Table:
         now = datetime.now(UTC)
         self._switch(verb, node)
-        involved = {"metadata": {"name": node, "uid": node}}  # kubelets write the name for both
-        reason = NODE_EVENTS[verb]
-        words = f"node {node} was {reason.lower()} on purpose"
-        write_event(self.kube, make_event(involved, "Node", reason, words, at=now))
+        nodes.write_switched(self.kube, node, verb, at=now)
         return self.nodes()
 
     # Showing

@@ -121,7 +121,8 @@ class ExistingCluster(Cluster):
             )
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, json.dumps(options))
-        _remember_here(self.name, options)
+        _here.options = getattr(_here, "options", {}) | {self.name: options}
+        _process[self.name] = options
         _announce(self.kube)
         return self
 
@@ -156,11 +157,6 @@ def _connected(name: str) -> Options | None:
     """Find the options that this thread, or else another of this process, has used by a name."""
     by_name: dict[str, Options] = getattr(_here, "options", {})
     return by_name.get(name) or _process.get(name)
-
-
-def _remember_here(name: str, options: Options) -> None:
-    _here.options = getattr(_here, "options", {}) | {name: options}
-    _process[name] = options
 
 
 def _forget_here(name: str) -> None:

@@ -42,6 +42,7 @@ CHOICES = {"mode": ("auto", "namespaces", "plain"), "images": ("auto", "pull", "
 OPTIONS = {
     "port": "of the API on 127.0.0.1; by default a free one",
     "labels": "a dict of labels for every node",
+    "racks": "into how many racks the nodes are dealt: rack-a, rack-b",
     "warm": "False starts every container's Python afresh",
     "mode": "namespaces or plain; by default as well as the machine allows",
     "images": "pull or stand-in, for containers' images; by default the kit's own alone have a stand-in",
@@ -192,6 +193,12 @@ class LocalCluster(Cluster):
     def _switch(self, verb: str, node: str) -> None:
         ask("node", verb, self.name, node)
 
+    def _shape_links(self, *words: str) -> Table:
+        links, columns = ask("link", self.name, *words), ("link", "bandwidth", "latency", "flows")
+        return Table(
+            columns, [[link[name] for name in columns] for link in links], empty="no link is limited"
+        )
+
     def load_images(self, archive: Path) -> bool:
         """Put the images of an archive into this machine's store, from which its clusters run."""
         if self.is_plain:
@@ -306,6 +313,7 @@ def _arguments(shape: Shape) -> list[str]:
         "cpus": shape.cpus,
         "memory": shape.memory,
         "gpus": shape.gpus,
+        "racks": shape.options.get("racks"),
         "port": _port(shape.options.get("port")),
         **{name: _chosen(name, shape.options.get(name)) for name in CHOICES},
     }

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterable
+from datetime import datetime
 
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, age
 from kitlib.errors import BadInput, Rejected
 from kitlib.k8s import pods
 from kitlib.k8s.client import Kube
+from kitlib.k8s.events import make_event, write_event
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import GPU, format_bytes, format_cores
 from kitlib.k8s.wait import wait
@@ -109,6 +111,14 @@ def usage(kube: Kube, of: str) -> Table:
         fix = "ask again in half a minute if the cluster is new; otherwise install metrics-server"
         raise Rejected(what, about=about, fix=fix, status=error.status, reason=error.reason) from error
     return pod_usage(figures) if of == "pods" else node_usage(figures, list_nodes(kube))
+
+
+def write_switched(kube: Kube, node: str, verb: str, *, at: datetime) -> None:
+    """Write the Event that a node was switched on purpose."""
+    involved = {"metadata": {"name": node, "uid": node}}  # kubelets write the name for both
+    stem = {"shutdown": "stopp", "stop": "stopp", "isolate": "isolat"}.get(verb, verb)
+    words = f"node {node} was {stem}ed on purpose"
+    write_event(kube, make_event(involved, "Node", f"{stem}ed".capitalize(), words, at=at))
 
 
 def wait_ready(kube: Kube, *, timeout: float | None) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from kitlib.clusters import Cluster
 from kitlib.clusters.nodes import is_ready, list_nodes
 from kitlib.errors import BadInput
+from kitlib.k8s import pods
 from kitlib.k8s.client import allowed
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import GPU, allocatable, format_bytes, parse_quantity
@@ -152,13 +153,4 @@ def _tolerated(node: Object, tolerations: Sequence[Mapping[str, Any]]) -> bool:
     """
     every = node["spec"].get("taints") or []
     taints = [taint for taint in every if taint["effect"] != "PreferNoSchedule" and taint["key"] != NOT_READY]
-    return all(any(_matches(toleration, taint) for toleration in tolerations) for taint in taints)
-
-
-def _matches(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
-    """Whether a toleration matches a taint, as ``core/v1`` defines it."""
-    return (
-        toleration.get("key", taint["key"]) == taint["key"]
-        and toleration.get("effect", taint["effect"]) == taint["effect"]
-        and (toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", ""))
-    )
+    return all(any(pods.tolerates(toleration, taint) for toleration in tolerations) for taint in taints)

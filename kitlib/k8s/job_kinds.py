@@ -79,11 +79,6 @@ def run_of(pod: Object) -> str | None:
     return labels.get(names.RUN) or labels.get(JOBSET)
 
 
-def master_name(run: str) -> str:
-    """Name the Job of the master of parameter servers, as ElasticDL names its pod."""
-    return f"elasticdl-{run}-master"
-
-
 def servers(item: Object) -> int:
     """Count the parameter servers of a master; 0 where the object is no master."""
     return int(((item.get("metadata") or {}).get("annotations") or {}).get(SERVERS, 0))
@@ -136,11 +131,6 @@ def succeeded(item: Object, workers: Iterable[Object] = ()) -> bool:
         workers = list(workers)
         return not any(map(active, workers)) and any(pods.phase(worker) == "Succeeded" for worker in workers)
     return any(condition in conditions(item) for condition in kind_of(item).succeeded)
-
-
-def succeeds_before_its_pods(item: Object) -> bool:
-    """Tell whether its condition may be true while pods still write their last lines."""
-    return kind_of(item).name not in ("Job", POD_TEMPLATE)
 
 
 def failure(item: Object, workers: Iterable[Object] = ()) -> str | None:

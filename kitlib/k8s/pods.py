@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import MappingProxyType
+from typing import Any
 
 from kitlib.display import tracebacks
 from kitlib.display.tables import Table, age
@@ -243,3 +244,12 @@ def seconds_run(run_pods: Iterable[Object]) -> float | None:
     if not starts or not ends:
         return None
     return (datetime.fromisoformat(max(ends)) - datetime.fromisoformat(min(starts))).total_seconds()
+
+
+def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Whether a toleration matches a taint, as ``core/v1`` defines it."""
+    return (
+        toleration.get("key", taint["key"]) == taint["key"]
+        and toleration.get("effect") in (None, "", taint["effect"])
+        and (toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", ""))
+    )

@@ -52,7 +52,7 @@ def held_namespaces(kube: Kube) -> list[str]:
 
 def _objects(kube: Kube, namespace: Object, plural: str, group: str) -> Iterator[str]:
     try:
-        version = "v1" if not group else _preferred_version(kube, group)
+        version = "v1" if not group else kube.raw(group_path(group))["preferredVersion"]["groupVersion"]
         items = kube.raw(api_path(version, plural, namespace=namespace["metadata"]["name"]))["items"]
     except KitError:  # what defines the kind may be gone; the conditions name it all the same
         return
@@ -62,8 +62,3 @@ def _objects(kube: Kube, namespace: Object, plural: str, group: str) -> Iterator
         grace = metadata.get("deletionGracePeriodSeconds")
         waits = f"finalizers {finalizers}" if finalizers else f"{grace} s to end" if grace else ""
         yield f"{plural}/{metadata['name']}" + (f" ({waits})" if waits else "")
-
-
-def _preferred_version(kube: Kube, group: str) -> str:
-    version: str = kube.raw(group_path(group))["preferredVersion"]["groupVersion"]
-    return version

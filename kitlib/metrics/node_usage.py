@@ -4,6 +4,7 @@ The kubelets' counters give the mean since they were read last, metrics-server m
 more; a pod that has just started has none. Pure.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from kitlib.k8s.pods import finished
 from kitlib.k8s.quantities import GPU, allocatable, format_bytes, format_cores, parse_quantity
 
 MAX_SAMPLES = 720
+_LINK = re.compile(r'trainyard_link_bytes_total\{link="([^"]*)",direction="(\w+)",limit="(\d+)"\} (\d+)')
 _COUNTERS = {"node_cpu_usage_seconds_total": "cpu", "node_memory_working_set_bytes": "memory"}
 
 
@@ -47,8 +49,14 @@ def read_counters(text: Iterable[str], now: float) -> tuple[float, float, float]
     return counters["cpu"][1], counters["cpu"][0], counters["memory"][0]
 
 
+def read_links(text: Iterable[str]) -> dict[tuple[str, str], tuple[float, float]]:
+    """Read bytes and the limit, in bits per second, by the name and direction of a local node's links."""
+    matches = filter(None, map(_LINK.match, text))
+    return {(match[1], match[2]): (float(match[4]), float(match[3])) for match in matches}
+
+
 class Rates:
-    """Counters of CPU seconds converted to cores in use, by node."""
+    """Counters converted to rates, by name: CPU seconds of a node to cores in use."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[float, float]] = {}

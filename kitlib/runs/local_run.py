@@ -16,7 +16,6 @@ from kitlib.causes.rules.hangs import RULES
 from kitlib.display.progress import progress
 from kitlib.display.signatures import checked_class
 from kitlib.display.tracebacks import Line
-from kitlib.errors import RunFailed
 from kitlib.k8s import logs
 from kitlib.k8s.wait import wait
 from kitlib.runs import guard
@@ -106,8 +105,8 @@ class LocalRun(Reports):
             )
             if self._process.returncode == 0:
                 line.done("Succeeded")
-        if self._process.returncode:
-            raise self._failure()
+        if code := self._process.returncode:
+            raise run_failed(self.why(), reason=f"torchrun ended with exit code {code}")
         return self
 
     def why(self, *, hang_after: float = HANG_SECONDS) -> Diagnosis:
@@ -182,6 +181,3 @@ class LocalRun(Reports):
                 self._lines.setdefault(int(named[1]), []).append(Line(now, text[named.end() :]))
             self._written.append(Line(now, _RANK.sub(r"[rank\1]: ", text, count=1)))
         return self._lines
-
-    def _failure(self) -> RunFailed:
-        return run_failed(self.why(), reason=f"torchrun ended with exit code {self._process.returncode}")

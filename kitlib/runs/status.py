@@ -73,7 +73,8 @@ def run_status(main: Object | None, run_pods: Iterable[Object], warnings: Iterab
     wanted = job_kinds.wanted(main)
     running, succeeded, failed = (phases.count(phase) for phase in ("Running", "Succeeded", "Failed"))
     counts = {"wanted": wanted, "running": running, "succeeded": succeeded, "failed": failed}
-    if job_kinds.succeeded(main, live) and not (job_kinds.succeeds_before_its_pods(main) and running):
+    is_last = job_kinds.kind_of(main).name in ("Job", job_kinds.POD_TEMPLATE)  # then no pod writes any more
+    if job_kinds.succeeded(main, live) and (is_last or not running):
         counted = (main.get("status") or {}).get("succeeded") or 0
         return RunStatus(SUCCEEDED, **counts | {"succeeded": max(succeeded, counted)})
     if (message := job_kinds.failure(main, live)) is not None:
@@ -294,7 +295,7 @@ def find_main(kube: Kube, run: str) -> Object | None:
     for kind in job_kinds.KINDS:
         items = list_known(kube, kind, fields=f"metadata.name={run}")
         if not items and kind == "Job":
-            items = list_known(kube, kind, fields=f"metadata.name={job_kinds.master_name(run)}")
+            items = list_known(kube, kind, fields=f"metadata.name=elasticdl-{run}-master")
         if items:
             return {"kind": kind, **items[0]}  # the members of a list do not have their kind
     return None

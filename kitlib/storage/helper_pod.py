@@ -163,7 +163,8 @@ class HelperPod(AbstractContextManager["HelperPod"]):
         )
         assert process.stdin and process.stdout and process.stderr, "they are pipes"
         words: list[bytes] = []
-        reader = threading.Thread(target=_read_all, args=(process.stderr, words), name="volume-stderr")
+        errors = process.stderr
+        reader = threading.Thread(target=lambda: words.append(errors.read()), name="volume-stderr")
         reader.start()
         broken: Exception | None = None
         try:
@@ -222,7 +223,3 @@ class HelperPod(AbstractContextManager["HelperPod"]):
             about=self.about,
             fix=rbac_hint(words) if "Forbidden" in words else "try again: no partial copy was left behind",
         )
-
-
-def _read_all(pipe: IO[bytes], into: list[bytes]) -> None:
-    into.append(pipe.read())

@@ -20,7 +20,15 @@ from kitlib.k8s.quantities import GPU, allocatable, format_bytes
 from kitlib.k8s.watch import Snapshot, WatchSpec
 from kitlib.metrics import events
 from kitlib.metrics.gpu_usage import GpuUse, together
-from kitlib.metrics.node_usage import NodeUse, Rates, UsageHistory, figures, gpus_held, read_counters
+from kitlib.metrics.node_usage import (
+    NodeUse,
+    Rates,
+    UsageHistory,
+    figures,
+    gpus_held,
+    read_counters,
+    read_links,
+)
 from kitlib.widgets.gpu_reader import GpuReader
 from kitlib.widgets.plots import Picture, plot_usage
 from kitlib.widgets.watch import ObjectWatch
@@ -35,6 +43,7 @@ FRESH_SECONDS = 15.0  # a GPU's figure that is older does not count
 NODES = ("node", "status", "cpu", "memory", "gpus", "pods")
 PODS = ("pod", "phase", "node", "run", "restarts", "why")
 KINDS = ("cpu", "memory", "gpus", "gpu")
+Flows = dict[str, tuple[float, float]]  # bits per second, and the limit, by link
 
 
 class ClusterWatch(ObjectWatch):
@@ -49,6 +58,7 @@ class ClusterWatch(ObjectWatch):
         self.nodes: list[list[object]] = []
         self.pods: list[list[object]] = []
         self._rates = Rates()
+        self._flows: Flows = {}
         self._sampled = 0.0
         self._gpus = GpuReader(kube)
         self._gpu_use: Mapping[str, GpuUse] = {}  # by node
@@ -94,9 +104,10 @@ class ClusterWatch(ObjectWatch):
         """Read cores and bytes in use by node: from the kubelets, or else from metrics-server."""
         if self.source == "the kubelets" and len(nodes) <= MOST_KUBELETS:
             usage = {}
+            flows: Flows = {}
             for name in nodes:
                 try:
-                    usage[name] = self._read_kubelet(name, now)
+                    usage[name] = self._read_kubelet(name, now, flows)
                 except Rejected as error:
                     if error.status == 403:  # not for this user: never ask again
                         self.source = "metrics-server"
@@ -104,6 +115,7 @@ class ClusterWatch(ObjectWatch):
                 except KitError:  # a node that does not answer has no figures
                     continue
             else:
+                self._flows = flows
                 return {name: value for name, value in usage.items() if value is not None}
         self.source = "metrics-server"
         try:
@@ -112,9 +124,13 @@ class ClusterWatch(ObjectWatch):
             self.source = "none: metrics-server is not installed"
             return {}
 
-    def _read_kubelet(self, name: str, now: float) -> tuple[float | None, float] | None:
+    def _read_kubelet(self, name: str, now: float, flows: Flows) -> tuple[float | None, float] | None:
         path = f"{self.kube.path('Node', name)}/proxy/metrics/resource"
-        read = read_counters(self.kube.stream(path, about=f'the figures of node "{name}"', params={}), now)
+        lines = [*self.kube.stream(path, about=f'the figures of node "{name}"', params={})]
+        for (link, direction), (sent, limit) in read_links(lines).items():
+            flow = 8 * (self._rates.add(f"{link} {direction}", now, sent) or 0.0)
+            flows[link] = max(flow, flows.get(link, (0.0,))[0]), limit
+        read = read_counters(lines, now)
         return None if read is None else (self._rates.add(name, read[0], read[1]), read[2])
 
     def _follow_gpus(self, cluster_pods: Iterable[Object]) -> None:
@@ -159,6 +175,8 @@ class ClusterWatch(ObjectWatch):
             shares = self.history.percent(kind)
             if shares.size and np.isfinite(shares[:, -1]).any():
                 figures.append([f"{kind}, mean of nodes", f"{np.nanmean(shares[:, -1]):.0f} %"])
+        flows = sorted(self._flows.items())
+        figures += [[link, f"{flow / 1e6:.1f} of {limit / 1e6:g} Mbit/s"] for link, (flow, limit) in flows]
         ended = self.finished or self.stopping.is_set()
         return {
             "title": self.title,

@@ -35,7 +35,8 @@ def plot_collectives(rows: Sequence[RankRow], *, group: str, title: str) -> Pict
     rows = rows[:MOST_RANKS]
     last = max((number for row in rows for number in row.calls), default=0)
     numbers = [number for number in range(last - COLUMNS + 1, last + 1) if number > 0]
-    usual = {number: _usual([row.calls[number] for row in rows if number in row.calls]) for number in numbers}
+    calls = {number: [row.calls[number] for row in rows if number in row.calls] for number in numbers}
+    usual = {number: max(names, key=names.count, default="") for number, names in calls.items()}
     figure = Figure(figsize=(WIDTH * (len(numbers) + 2.6), HEIGHT * (len(rows) + 1.6)), layout="constrained")
     axes = figure.subplots()
     for y, row in enumerate(rows):
@@ -76,10 +77,6 @@ def plot_collectives(rows: Sequence[RankRow], *, group: str, title: str) -> Pict
     axes.set_frame_on(False)
     axes.set_title(f"{title}\ncalls in {group}: dashed is not complete", loc="left", fontsize=9)
     return Picture(figure, _described(rows, group))
-
-
-def _usual(names: Sequence[str]) -> str:
-    return max(names, key=names.count) if names else ""
 
 
 def _described(rows: Sequence[RankRow], group: str) -> str:

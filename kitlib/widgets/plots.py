@@ -235,7 +235,8 @@ def plot_placement(placement: Placement, *, title: str, words: str, began: float
         PENDING: [
             interval
             for interval in placement.intervals
-            if interval.state == WAITING and _is_visible(interval, now)
+            # Without the milliseconds that every pod is without a node.
+            if interval.state == WAITING and (interval.ended or now) - interval.began > 0.1
         ]
     }
     lanes |= {
@@ -296,11 +297,6 @@ def _draw_stay(axes: Axes, stay: PodInterval, at: float, colour: str, *, began: 
     if number and stay.state in (RUNNING, WAITING) and end - start > 0.025 * (now - began):
         ink = THEME.ground if stay.state == RUNNING else THEME.text
         axes.text((start + end) / 2 - began, at, number, ha="center", va="center", fontsize=7, color=ink)
-
-
-def _is_visible(stay: PodInterval, now: float) -> bool:
-    """Leave out the milliseconds that every pod is without a node."""
-    return (now if stay.ended is None else stay.ended) - stay.began > 0.1
 
 
 def _stack(stays: Sequence[PodInterval], now: float) -> list[int]:

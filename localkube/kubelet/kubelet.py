@@ -27,6 +27,7 @@ from localkube.kubelet.images.image_programs import Programs
 from localkube.kubelet.kubelet_config import KubeletConfig, PlainSettings
 from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.node_services import NodeServices
+from localkube.kubelet.nodes.links import LinkManager
 from localkube.kubelet.nodes.node_faults import NodeFaults
 from localkube.kubelet.nodes.simulation import MARK, Simulation
 from localkube.kubelet.nodes.virtual_node import NodeStates, VirtualNode
@@ -111,6 +112,7 @@ class Kubelet:
             node.name: new_node(node, api=access(node.name), state=self._states[node.name])
             for node in config.nodes
         }
+        self._links = LinkManager(config.file.with_name("links.json"), self._nodes, client)
         objects = ObjectCache(access, authorities=self._authorities)
         host, ids = _host_view(config), PodIds(config.ids, pods=config.pods)
         images = _images(config, objects)
@@ -227,6 +229,7 @@ class Kubelet:
             control_groups=usage,
             gpus=GpuMeter(),
             held=lambda node, uid, container: self._nodes[node].pool.held_gpus(uid, container),
+            links=self._links.metrics,
         )
         streams = Streams(self._pods, self._executions)
         return KubeletServer(
@@ -245,16 +248,19 @@ class Kubelet:
         await self._bound.synced.wait()
         faults = NodeFaults(self._nodes, states=self._states, client=self._client, pods=self._pods)
         await faults.restore()
+        await self._links.restore()
         await self._pods.run()
         await services.open()
         simulation = Simulation(settings=self._config.file, state=self._config.simulated)
         simulation.restore()
 
-        async def handle(request: Mapping[str, Any]) -> dict[str, Any]:
+        async def handle(request: Mapping[str, Any]) -> Any:
             if request["verb"] == "simulate":
                 return await simulation.set(request["count"])
             if request["verb"] == "show":
                 return self._show(request["content"])
+            if request["verb"] == "link":
+                return await self._links.change(request)
             return await faults.switch(request["verb"], request["node"])
 
         await serve_control_socket(self._config.control, handle)

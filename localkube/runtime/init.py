@@ -32,9 +32,11 @@ from localkube.runtime.connections import Connections, Reply
 from localkube.runtime.container import ContainerStartError, has_own_processes
 from localkube.runtime.container_spec import ProcessSpec, StartRequest
 from localkube.runtime.launches import DEADLINE_SECONDS, Launch, Launches, ZygoteClient, start_launcher
+from localkube.runtime.links.groups import Links
+from localkube.runtime.links.netlink import Netlink
 from localkube.runtime.messages import close_all
-from localkube.runtime.netlink import Netlink
 from localkube.runtime.pod_network import (
+    BRIDGE,
     NETLINK_NETFILTER,
     make_network,
     make_node,
@@ -82,6 +84,7 @@ class RuntimeInit:
             make_network(self._netlink, settings)
             addresses = settings["node_addresses"]
             self._nodes = {address: make_node(self._netlink, settings, address) for address in addresses}
+            self._links = Links(self._netlink)
 
     def run(self) -> NoReturn:
         wake_reader, wake_writer = socket.socketpair()
@@ -161,9 +164,8 @@ class RuntimeInit:
             node = self._nodes.get(address, -1)
             self._pods[pod] = {} if self._plain else make_pod(self._netlink, request, node=node)
             self._addresses[pod] = address
-            for prefix, bridge in self._unplugged.items():
-                if address.startswith(prefix):
-                    move_pod(self._netlink, address, bridge)
+            if not self._plain and (bridge := self._bridge(address)) != BRIDGE:
+                move_pod(self._netlink, address, bridge)
         return Reply()
 
     def _do_remove_sandbox(self, request: dict[str, Any]) -> Reply:
@@ -181,14 +183,36 @@ class RuntimeInit:
             plain.unplug_node(request)
         else:
             unplug_node(self._netlink, request, self._pods_of(request["prefix"]))
-            self._unplugged[request["prefix"]] = request["bridge"]
+            for address in (request["prefix"], request["address"]):
+                self._unplugged[address] = request["bridge"]
         return Reply()
 
     def _do_plug(self, request: dict[str, Any]) -> Reply:
         """Bring a node back to the network."""
+        self._unplugged.pop(request["address"], None)
         if self._unplugged.pop(request["prefix"], None):
-            plug_node(self._netlink, request, self._pods_of(request["prefix"]))
+            bridge = self._links.bridge(request["address"])
+            plug_node(self._netlink, request, self._pods_of(request["prefix"]), bridge)
         return Reply()
+
+    def _do_links(self, request: dict[str, Any]) -> Reply:
+        """Shape the links between groups of nodes (``Links.replace``)."""
+        if self._plain:
+            raise ContainerStartError("sandbox", "in plain mode all pods share the network of this machine")
+        here = [*self._nodes, *self._addresses.values()]
+        connected = [address for address in here if not self._unplugged_bridge(address)]
+        self._links.replace(request["groups"], request["bridges"], connected)
+        return Reply()
+
+    def _do_link_counters(self, request: dict[str, Any]) -> Reply:
+        return Reply({"counters": {} if self._plain else self._links.counters()})
+
+    def _unplugged_bridge(self, address: str) -> str:
+        prefix = address.rpartition(".")[0] + "."
+        return self._unplugged.get(address) or self._unplugged.get(prefix, "")
+
+    def _bridge(self, address: str) -> str:
+        return self._unplugged_bridge(address) or self._links.bridge(address)
 
     def _pods_of(self, prefix: str) -> list[str]:
         return [address for address in self._addresses.values() if address.startswith(prefix)]

@@ -15,9 +15,9 @@ from typing import Any
 
 from localkube.runtime.container import ContainerStartError
 from localkube.runtime.container_spec import LinuxIdMapping
+from localkube.runtime.links.netlink import Netlink, hardware_address
 from localkube.runtime.messages import close_all
 from localkube.runtime.namespaces import share_processes
-from localkube.runtime.netlink import Netlink, hardware_address
 from localkube.runtime.syscalls import CLONE_NEWIPC, CLONE_NEWNET, CLONE_NEWUTS, setns, unshare
 from localkube.runtime.user_namespace import new_user_namespace
 
@@ -101,10 +101,10 @@ def unplug_node(netlink: Netlink, request: dict[str, Any], pods: list[str]) -> N
         move_pod(netlink, address, request["bridge"])
 
 
-def plug_node(netlink: Netlink, request: dict[str, Any], pods: list[str]) -> None:
+def plug_node(netlink: Netlink, request: dict[str, Any], pods: list[str], bridge: str) -> None:
     """Undo ``unplug_node``; nothing happens when the node is on the network."""
     for address in (request["address"], *pods):
-        move_pod(netlink, address, BRIDGE)
+        move_pod(netlink, address, bridge)
     with _unless(errno.ENODEV):
         netlink.delete_link(request["bridge"])
 

@@ -31,7 +31,9 @@ DNS_PORTS = (53, "53", "dns", "dns-tcp")
 def denied(facts: Facts) -> Iterator[Cause]:
     """Find policies that keep the run's pods from each other, or from DNS, while no rank has done a step."""
     running = [pod for pod in facts.pods if pods.phase(pod) == "Running"]
-    if facts.phase not in ("Running", "Pending") or not running or _has_stepped(facts):
+    if facts.phase not in ("Running", "Pending") or not running:
+        return
+    if any('"step"' in line.text for lines in facts.logs.values() for line in lines):
         return
     since = min(facts.seconds_since((pod.get("status") or {}).get("startTime")) for pod in running)
     unresolved = next((line for line in _recent(facts) if UNRESOLVED.search(line.text)), None)
@@ -63,13 +65,8 @@ def _recent(facts: Facts) -> Iterator[Line]:
     }
     for rank, lines in facts.logs.items():
         for line in lines[-LAST_LINES:] if rank not in met else ():
-            if facts.seconds_since(_second(line.time)) < RECENT_SECONDS:
+            if facts.seconds_since(line.time and line.time[:19] + "Z") < RECENT_SECONDS:
                 yield line
-
-
-def _second(time: str) -> str:
-    """Cut the nanoseconds of a log's time off."""
-    return time[:19] + "Z" if time else ""
 
 
 def blocked(every: Iterable[Object], pod: Object, *, several: bool = True) -> Iterator[str]:
@@ -131,10 +128,6 @@ def _meets(labels: dict[str, Any], expression: Object) -> bool:
         "Exists": key in labels,
         "DoesNotExist": key not in labels,
     }.get(expression["operator"], False)
-
-
-def _has_stepped(facts: Facts) -> bool:
-    return any('"step"' in line.text for lines in facts.logs.values() for line in lines)
 
 
 def _unknown_name(facts: Facts, text: str) -> Iterator[Cause]:

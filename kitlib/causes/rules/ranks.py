@@ -41,8 +41,8 @@ def failed_ranks(facts: Facts) -> Iterator[Cause]:
     ends = [end for end in rank_ends(facts) if not ended_by_node(end.pod)]
     own = own_ends(ends)
     if own:
-        alike = [end for end in own if _alike(end, own[0])]
-        first = own[0]
+        first, way = own[0], (own[0].error, own[0].signal)
+        alike = [end for end in own if any(way) and (end.error, end.signal) == way]
         if 1 < facts.wanted <= len(alike):  # all fail alike: clocks say nothing
             first = min(alike, key=lambda end: (isinstance(end.rank, str), end.rank))
         yield _cause(first, facts, [end.name for end in alike if end is not first], first=True)
@@ -59,11 +59,6 @@ def failed_ranks(facts: Facts) -> Iterator[Cause]:
 
 
 RULES = (failed_ranks,)
-
-
-def _alike(end: RankEnd, other: RankEnd) -> bool:
-    """Tell whether two ranks ended in the same way."""
-    return bool(end.error or end.signal) and (end.error, end.signal) == (other.error, other.signal)
 
 
 def _cause(end: RankEnd, facts: Facts, same: list[str], *, first: bool) -> Cause:
@@ -124,7 +119,8 @@ def _ending(end: RankEnd) -> tuple[str, str, str, list[str]]:
         what = f"failed first: it {what}" + (f": {end.error.splitlines()[0]}" if end.error else "")
         return meaning.kind, what, meaning.fix, evidence
     fix = FIX.format(repr(end.log)) if meaning is None else f"{meaning.fix}. {FIX.format(repr(end.log))}"
-    if end.error and not (end.code is not None and _is_last_line(end)):
+    is_last_line = end.text.splitlines()[-1:] == [end.error] and "Traceback" not in end.text
+    if end.error and not (end.code is not None and is_last_line):
         return (meaning.kind if meaning else "Exception"), f"failed first: {_short(end.error)}", fix, evidence
     last = f"; its last line: {_short(end.error)}" if end.error else ", without a word"
     return (
@@ -139,11 +135,6 @@ def _short(error: str) -> str:
     """Shorten an error to a few lines; the cause's detail has all of it."""
     text = " ".join(error.split())
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
-
-
-def _is_last_line(end: RankEnd) -> bool:
-    """Tell whether its error is the last line that it wrote, and no traceback's."""
-    return end.text.splitlines()[-1:] == [end.error] and "Traceback" not in end.text
 
 
 def _node_saw(end: RankEnd) -> str:

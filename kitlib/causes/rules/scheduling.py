@@ -166,20 +166,12 @@ def _untolerated(node: Object, spec: Object) -> Iterator[str]:
     for taint in node["spec"].get("taints") or []:
         key, effect = taint["key"], taint["effect"]
         if effect == "PreferNoSchedule" or any(
-            _tolerates(item, taint) for item in spec.get("tolerations") or []
+            pods.tolerates(item, taint) for item in spec.get("tolerations") or []
         ):
             continue
         name = node["metadata"]["name"]
         trouble = NODE_TROUBLE.get(key)
         yield f"{name} {trouble}" if trouble else f"{name} {key}={taint.get('value', '')}:{effect}"
-
-
-def _tolerates(toleration: Object, taint: Object) -> bool:
-    return (
-        toleration.get("key", taint["key"]) == taint["key"]
-        and toleration.get("effect") in (None, "", taint["effect"])
-        and (toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", ""))
-    )
 
 
 RULES = (unschedulable,)

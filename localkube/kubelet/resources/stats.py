@@ -10,7 +10,7 @@ Source: https://kubernetes.io/docs/reference/instrumentation/node-metrics/
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,7 @@ class StatsProvider:
         control_groups: Returns what a control group says of a container, None where it has none.
         gpus: The machine's GPUs.
         held: Returns the GPUs of a container, by the names of its node, pod's uid and itself.
+        links: Returns what the links of a node have carried, in Prometheus's text format.
     """
 
     def __init__(
@@ -89,12 +90,13 @@ class StatsProvider:
         control_groups: Callable[[str], Usage | None] = lambda identity: None,
         gpus: GpuMeter | None = None,
         held: Callable[[str, str, str], Sequence[str]] = lambda node, uid, container: (),
+        links: Callable[[str], Awaitable[str]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._nodes = {node.address: node for node in nodes}
         self._running, self._clock = running, clock
         self._control_groups = control_groups
-        self._gpus, self._held = gpus, held
+        self._gpus, self._held, self._links = gpus, held, links
         self._counters: dict[str, MonotonicCounter] = {}
         self._ended = dict.fromkeys((node.name for node in self._nodes.values()), 0.0)
         self._last: dict[str, dict[str, float]] = {name: {} for name in self._ended}
@@ -160,7 +162,8 @@ class StatsProvider:
             lines.add("pod_memory_working_set_bytes", total.memory, labels, when=sample.when)
         lines.add("scrape_error", 0)
         lines.add("resource_scrape_error", 0)
-        return lines.text() + self._gpu_lines(node)
+        links = await self._links(node.name) if self._links else ""
+        return lines.text() + self._gpu_lines(node) + links
 
     def _gpu_lines(self, node: NodeSettings) -> str:
         """The node's real GPUs, in the words of dcgm-exporter."""

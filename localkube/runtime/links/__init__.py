@@ -1,0 +1,1 @@
+"""Network interfaces by netlink: making them, and how fast what leaves by them may be."""
