@@ -125,7 +125,7 @@ KNOWN_ERRORS = (
         r"Name or service not known|Temporary failure in name resolution|gai error|getaddrinfo"
         r"|Could not resolve host|hostname of the client socket cannot be retrieved|No address associated",
         "DNS has no such name, or does not answer: MASTER_ADDR is wrong, or its Service is missing",
-        "kubectl get service,endpoints; MASTER_ADDR is <job>-0.<service>, and the Service is headless",
+        "a download wants internet, or a volume; else kubectl get endpoints: MASTER_ADDR is JOB-0.SERVICE",
     ),
     KnownError(
         "Backend",
