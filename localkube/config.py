@@ -23,6 +23,16 @@ MEMORY_SHARE = 0.9
 # As in the examples of Kueue and Topograph; a kubelet may not set labels of kubernetes.io.
 RACK = "cloud.provider.com/topology-rack"
 
+# Those of kubernetes.io that a kubelet may set: pkg/kubelet/apis/well_known_labels.go of Kubernetes 1.36
+OWN_LABELS = {
+    *("kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch", "node.kubernetes.io/instance-type"),
+    *("topology.kubernetes.io/zone", "topology.kubernetes.io/region"),
+    *("failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region"),
+    *("beta.kubernetes.io/os", "beta.kubernetes.io/arch", "beta.kubernetes.io/instance-type"),
+}
+OWN_PREFIX = re.compile(r"([\w.-]+\.)?(kubelet|node)\.kubernetes\.io")
+RESERVED = re.compile(r"([\w.-]+\.)?(kubernetes|k8s)\.io")
+
 
 @dataclass(frozen=True)
 class ClusterSpec:
@@ -117,6 +127,7 @@ class ClusterSpec:
                 about=self.token_webhook,
                 fix="write --token-webhook http://127.0.0.1:PORT/PATH",
             )
+        _check_labels(self.labels)
         if self.images not in IMAGE_MODES:
             raise LocalClusterError(
                 f"images are one of {', '.join(IMAGE_MODES)}",
@@ -177,6 +188,18 @@ class ClusterSpec:
 
     def _shares(self, machine: HostInfo) -> bool:
         return (self.gpus or 0) * self.nodes > len(machine.gpus)
+
+
+def _check_labels(labels: Mapping[str, str]) -> None:
+    """Refuse what NodeRestriction takes from no kubelet: it would ask to register its node for ever."""
+    for label in labels:
+        prefix = label.rpartition("/")[0]
+        if RESERVED.fullmatch(prefix) and label not in OWN_LABELS and not OWN_PREFIX.fullmatch(prefix):
+            raise LocalClusterError(
+                "a kubelet may not set this label: it is one of kubernetes.io or k8s.io",
+                about=label,
+                fix="choose another, or set it once the cluster runs: kubectl label nodes --all",
+            )
 
 
 def gpu_labels(devices: Sequence[Gpu], *, shared: bool) -> dict[str, str]:

@@ -82,6 +82,17 @@ def test_tokens_are_judged_on_this_machine_alone(url):
         ClusterSpec(token_webhook=url)
 
 
+@pytest.mark.parametrize(
+    "label", ["topology.kubernetes.io/rack", "node-restriction.kubernetes.io/a", "k8s.io/a"]
+)
+def test_a_label_that_no_kubelet_may_set_is_refused(label):
+    """The kubelet asked to register its node for ever, and the cluster did not start."""
+    ClusterSpec(labels={"topology.kubernetes.io/zone": "a", "node.kubernetes.io/pool": "b", "lab": "c"})
+    with pytest.raises(LocalClusterError, match="may not set") as refused:
+        ClusterSpec(labels={label: "a"})
+    assert refused.value.about == label
+
+
 def test_etcd_listens_for_certified_clients_on_the_loopback_only(started):
     etcd = flags(started["etcd"])
     listening = [value for flag, value in etcd.items() if flag.startswith("listen-")]
