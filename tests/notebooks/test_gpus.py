@@ -20,7 +20,7 @@ NOTEBOOKS = sorted(path.stem for path in (ROOT / "notebooks").glob("[0-9][0-9]_*
 # Runs of the notebooks, in each of which all pods that train have a GPU.
 RUNS = {
     "01": ["network"],
-    "05": ["digits-single", "digits", "digits-pair"],
+    "05": ["digits-single", "digits"],
     "06": ["cifar10-single", "cifar10"],
     "07": ["own", "own-function"],
     "08": ["elastic-fixed", "elastic"],

@@ -10,7 +10,7 @@ from kitlib.display.progress import Progress
 from trainyard_kit.exercises import apart
 from trainyard_kit.exercises.checks.dataset import Entries
 
-from .exercise_answers import EXPOSED, OPTIMIZER, RESUME
+from .exercise_answers import EXPOSED, FORMULA, OPTIMIZER, RESUME, SHARDED, STEP
 from .test_exercises import CONFUSION, DATASET, ELASTIC, FINISH, FLAGS, INSTRUCTION, cell, dockerfile, rows
 
 ZEROS = "__import__('numpy').zeros((classes, classes), int)"
@@ -21,8 +21,31 @@ RIGHT = [
     ("10", OPTIMIZER, "SGD(parameters, lr=0.05)", "Adam(parameters, lr=0.002)"),
     ("08", ELASTIC, "whole[rank::world_size]", LAZY),
     ("15", EXPOSED, "return total", "return __import__('fractions').Fraction(total)"),
+    ("05-step", STEP, "2 * (workers - 1) / workers * megabytes", "megabytes * (2 - 2 / workers)"),
+    ("05-step", STEP, "1000 * sent / mb_per_s", "__import__('numpy').float64(sent) / (mb_per_s / 1e3)"),
+    ("06-memory", SHARDED, "(workers if split else 1)", "[1, workers][split]"),
+    ("06-memory", SHARDED, "12 * parameters / ", "3 * __import__('torch').tensor(4.0 * parameters) / "),
+    ("15-step", FORMULA, "return 6", "import math\n        return 3 * math.pi / math.pi * 2"),
+    ("15-step", FORMULA, "return 6", "sent = __import__('torch').tensor(sent)\n        return 6"),
 ]
 WRONG = [
+    ("05-step", STEP, "+ undivided", "+ undivided / workers", "all of undivided"),
+    ("05-step", STEP, "computing / workers", "computing", "computing / workers"),
+    ("05-step", STEP, "(workers - 1) / workers", "1", "the sum of computing and undivided"),
+    ("05-step", STEP, "2 * (workers", "(workers", "a ring sends 2 (n - 1) / n"),
+    ("05-step", STEP, "1000 * ", "", "1000 milliseconds"),
+    ("05-step", STEP, "return ", "step = ", "should be a number"),
+    ("06-memory", SHARDED, "12 *", "16 *", "weight, gradient and momentum"),
+    ("06-memory", SHARDED, "12 *", "3 *", "of 4 bytes each"),
+    ("06-memory", SHARDED, "(workers if split else 1)", "workers", "nothing of the state"),
+    ("06-memory", SHARDED, "(workers if split else 1)", "1", "a worker holds its part alone"),
+    ("06-memory", SHARDED, "if split", "if not split", "nothing of the state"),
+    ("15-step", FORMULA, "return 6", "return 2", "6 FLOPs of a parameter and token"),
+    ("15-step", FORMULA, "tokens / (", "tokens / (ranks * ", "do not divide them"),
+    ("15-step", FORMULA, " / 8)", ")", "eight of which are a byte"),
+    ("15-step", FORMULA, "* 4 *", "* 2 *", "4 bytes of each parameter"),
+    ("15-step", FORMULA, "(ranks - 1) / ranks", "1", "is 0 with one rank"),
+    ("15-step", FORMULA, ", sent / (gbit * 1e9 / 8)", "", "2 numbers: computing, exchange"),
     ("08", ELASTIC, 'state["step"] = step', 'state["step"] = rank or step', "rank 0 may be the one"),
     ("15", EXPOSED, "return total", "return int(total)", "should be"),
     ("14", RESUME, " set_state_dict(", " (lambda *_, **__: 0)(", "the learning rate is 0.05, and was 0.02"),

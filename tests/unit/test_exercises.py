@@ -13,7 +13,7 @@ from kitlib.errors import BadInput
 from trainyard_kit import exercises
 from trainyard_kit.exercises.checklist import Checklist, definitions
 
-from .exercise_answers import EXPOSED, OPTIMIZER, RESUME, RESUME_BY_STATEFUL
+from .exercise_answers import EXPOSED, FORMULA, OPTIMIZER, RESUME, RESUME_BY_STATEFUL, SHARDED, STEP
 
 ROOT = Path(__file__).parents[2]
 AMDAHL = "def amdahl(share, workers):\n    return {}"
@@ -74,13 +74,16 @@ INSTRUCTION = f"RUN python -m pip install {FLAGS} einops==0.8.2"
 SOLUTIONS = {
     "00": AMDAHL.format("1 / (1 - share + share / workers)"),
     "04": DATASET,
+    "05-step": STEP,
     "06": FINISH,
+    "06-memory": SHARDED,
     "08": ELASTIC,
     "10": OPTIMIZER,
     "12": CONFUSION,
     "14": RESUME,
     "14-memory": MEMORY,
     "15": EXPOSED,
+    "15-step": FORMULA,
 }
 # Notebook, what is replaced in the solution, by what, a check that fails then, and words of its advice.
 WRONG = [
@@ -162,7 +165,7 @@ WRONG = [
     ("14-memory", "8 * share", "4 * share", "one rank", "two moments of 4"),
     ("14-memory", "(ranks if split else 1)", "ranks", "a copy of all", "nothing of the state"),
     ("14-memory", "(ranks if split else 1)", "1", "divide all three", "its part alone"),
-    ("14-memory", "return 4 * share, ", "return ", "one rank", "three numbers"),
+    ("14-memory", "return 4 * share, ", "return ", "one rank", "3 numbers"),
     ("15", "sends and not computes", "sends", "hides what it covers", "nothing is left"),
     ("15", "communication + computing", "communication", "hides what it covers", "take away"),
     ("15", "return total", "return sum(b - a for a, b in communication) - total", "all of it", "add up"),

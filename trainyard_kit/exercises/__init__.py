@@ -20,7 +20,9 @@ EXERCISES = {
     "03": "dockerfile",
     "04": "dataset",
     "05": "ddp",
+    "05-step": "strong_scaling",
     "06": "finish",
+    "06-memory": "sharded_memory",
     "07": "pattern",
     "08": "elastic_loop",
     "09": "pytorch_job",
@@ -31,6 +33,7 @@ EXERCISES = {
     "14": "resume",
     "14-memory": "rank_memory",
     "15": "exposed",
+    "15-step": "step_formula",
     "16": "causes",
 }
 __all__ = ["check"]

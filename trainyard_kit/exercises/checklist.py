@@ -7,9 +7,9 @@ not. An exception of any other kind came out of the learner's code, and is shown
 import ast
 import linecache
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat
 
 from kitlib.display.tables import Table
 from kitlib.errors import KitError
@@ -235,3 +235,24 @@ def _constant(statement: ast.stmt, used: set[str]) -> bool:
         }
         return isinstance(statement.value, ast.Lambda) or bool(names & used)
     return True
+
+
+def near(result: object, expected: float, call: str, advice: str) -> None:
+    """Compare the number that a call returned, within a thousandth; ``advice`` says what to do."""
+    try:
+        if isinstance(result, bool | str | bytes) or not isinstance(result, SupportsFloat):
+            raise TypeError
+        number = float(result)  # of NumPy, of a tensor, a fraction
+    except (TypeError, ValueError):
+        raise NotYet(f"{call} is {describe(result)}, and should be a number") from None
+    if not abs(number - expected) <= max(1e-3 * abs(expected), 1e-9):  # nor is it nan
+        raise NotYet(f"{call} is {number:.6g}, and should be {expected:.6g}: {advice}")
+
+
+def parts(result: object, names: Sequence[str], call: str) -> list[object]:
+    """List what a call returned: a tuple, a list or an array, with a number for each name."""
+    values = list(result) if isinstance(result, Iterable) and not isinstance(result, str | dict | set) else []
+    if len(values) != len(names):
+        expected = f"{len(names)} numbers: {', '.join(names)}"
+        raise NotYet(f"{call} returns {describe(result)}, and should return {expected}")
+    return values

@@ -4,9 +4,8 @@
 """
 
 import random
-from collections.abc import Sequence
 
-from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
+from trainyard_kit.exercises.checklist import Answer, Exercise, near, parts
 
 STUB = """
 def predict(parameters, ranks, split):
@@ -19,19 +18,9 @@ EXERCISE = Exercise("predict", seconds=5, stub=STUB)
 def compare(predict: Answer, parameters: int, ranks: int, split: bool, advice: str) -> None:
     """Compare the three parts with 4, 4 and 8 bytes of a parameter, divided by the ranks if it is split."""
     call = f"predict({parameters}, {ranks}, {split})"
-    result = predict(parameters, ranks, split)
-    if not isinstance(result, Sequence) or isinstance(result, str) or len(result) != len(PARTS):
-        raise NotYet(
-            f"{call} returns {describe(result)}, and should return three numbers: {', '.join(PARTS)}"
-        )
+    result = parts(predict(parameters, ranks, split), PARTS, call)
     for name, size, number in zip(PARTS, (4, 4, 8), result, strict=True):
-        expected = parameters * size / (ranks if split else 1)
-        try:
-            right = not isinstance(number, bool | str) and abs(float(number) - expected) <= 1e-6 * expected
-        except (TypeError, ValueError):
-            raise NotYet(f"{name} of {call} is {describe(number)}, and should be a number of bytes") from None
-        if not right:
-            raise NotYet(f"{name} of {call} is {describe(number)}, and should be {expected:g}: {advice}")
+        near(number, parameters * size / (ranks if split else 1), f"{name} of {call}", advice)
 
 
 @EXERCISE.check("one rank holds 16 bytes of a parameter", essential=True)
