@@ -10,7 +10,7 @@ import re
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output
 
-SOLUTION, CHECKED = "solution", "nbval-check-output"
+SOLUTION = "solution"
 FOLDED = "<details><summary>Solution</summary>\n\n```python\n{}\n```\n{}\n</details>"
 PRINTED = "\nIt prints:\n\n```text\n{}\n```\n"
 CODE = re.compile(r"```python\n(.*?)\n```\n", re.DOTALL)
@@ -43,7 +43,7 @@ def _code(cell: NotebookNode) -> NotebookNode:
     source, printed = CODE.search(cell.source), TEXT.search(cell.source)
     if source is None:
         raise ValueError(f"cell {cell.id} is a solution without code")
-    outputs = _outputs(printed[1]) if printed and CHECKED in cell.metadata.tags else []
+    outputs = _outputs(printed[1]) if printed else []
     return new_code_cell(
         source[1],
         id=cell.id,
@@ -74,5 +74,6 @@ def _markdown(cell: NotebookNode) -> NotebookNode:
 
 
 def _text(output: NotebookNode) -> str:
-    text = output.get("text") or output.get("data", {}).get("text/plain", "")
-    return str(text).rstrip("\n") + "\n"
+    data = output.get("data", {})
+    text = output.get("text") or ("" if "image/png" in data else data.get("text/plain", ""))
+    return f"{text}".rstrip("\n") + "\n" if text else ""

@@ -2,9 +2,9 @@
 
     .venv/bin/python tools/run_notebooks.py 05 && .venv/bin/python tools/store_outputs.py 05
 
-Outputs are text, HTML and pictures of at most 256 colours; live widgets leave the picture of their last state.
-Names of this machine's folders, of its user and of the run's cluster are replaced. The metadata has a digest of
-the cells that were executed: ``tests/unit/test_hygiene.py`` refuses outputs of other sources.
+Outputs are text, HTML and pictures of at most 256 colours; live widgets leave their last picture. Names of
+this machine's folders, of its user and of the run's cluster are replaced. The metadata has a digest of the
+cells that were executed: ``tests/unit/test_hygiene.py`` refuses outputs of other sources.
 """
 
 import argparse
@@ -29,7 +29,8 @@ PLACES = (
     (re.compile(re.escape(str(ROOT))), f"{USER}/trainyard-kit"),
     (re.compile(re.escape(sys.base_prefix)), "/usr"),
     (re.compile(re.escape(str(Path.home())) + r"(?=[/\s'\"<]|$)"), USER),
-    (re.compile(r"/tmp/(?:trainyard-run-|tmp)\w+"), "/tmp/tmp"),
+    (re.compile(r"/tmp/(?:trainyard-run-|tmp)\w+"), "/tmp"),
+    (re.compile(r"\btmp\w{8}\b"), "tmp"),
     (re.compile(r"(owner: )\w+"), r"\1you"),
     (re.compile(r"(workshop: )run-\w+"), rf"\1{COURSE}"),
     (re.compile(r"\d{8}T\d{6}Z"), "…"),
@@ -79,7 +80,7 @@ def _output(output: NotebookNode, number: int, cluster: str, cell: str) -> Noteb
     if output.output_type == "error":
         raise ValueError(f"{cell} ended in an error: {output.evalue}")
     if output.output_type == "stream":
-        return output | {"text": _public(output.text, cluster)}
+        return NotebookNode(output | {"text": _public(output.text, cluster)})
     data = {kind: _public(value, cluster) for kind, value in output.data.items() if kind in TYPES}
     if "application/vnd.jupyter.widget-view+json" in output.data and "image/png" not in data:
         data.pop("text/plain", None)  # the widget's name
@@ -88,7 +89,7 @@ def _output(output: NotebookNode, number: int, cluster: str, cell: str) -> Noteb
     if not data:
         return None
     more = {"execution_count": number} if output.output_type == "execute_result" else {}
-    return NotebookNode(output | {"data": data, "metadata": {}} | more)
+    return NotebookNode(output | {"data": NotebookNode(data), "metadata": NotebookNode()} | more)
 
 
 def _public(text: str, cluster: str) -> str:
