@@ -59,3 +59,7 @@ FORMULA = """
         sent = 2 * (ranks - 1) / ranks * 4 * parameters
         return 6 * parameters * tokens / (tflops * 1e12), sent / (gbit * 1e9 / 8)
 """
+BUBBLE = """
+    def bubble(stages, micro_batches):
+        return (stages - 1) / (micro_batches + stages - 1)
+"""

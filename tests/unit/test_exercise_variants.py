@@ -10,7 +10,7 @@ from kitlib.display.progress import Progress
 from trainyard_kit.exercises import apart
 from trainyard_kit.exercises.checks.dataset import Entries
 
-from .exercise_answers import EXPOSED, FORMULA, OPTIMIZER, RESUME, SHARDED, STEP
+from .exercise_answers import BUBBLE, EXPOSED, FORMULA, OPTIMIZER, RESUME, SHARDED, STEP
 from .test_exercises import CONFUSION, DATASET, ELASTIC, FINISH, FLAGS, INSTRUCTION, cell, dockerfile, rows
 
 ZEROS = "__import__('numpy').zeros((classes, classes), int)"
@@ -26,9 +26,15 @@ RIGHT = [
     ("06-memory", SHARDED, "(workers if split else 1)", "[1, workers][split]"),
     ("06-memory", SHARDED, "12 * parameters / ", "3 * __import__('torch').tensor(4.0 * parameters) / "),
     ("15-step", FORMULA, "return 6", "import math\n        return 3 * math.pi / math.pi * 2"),
+    ("18", BUBBLE, "return ", "return 1 - micro_batches / (micro_batches + stages - 1) if stages > 1 else "),
+    ("18", BUBBLE, "return (stages - 1)", "return __import__('fractions').Fraction(stages - 1)"),
     ("15-step", FORMULA, "return 6", "sent = __import__('torch').tensor(sent)\n        return 6"),
 ]
 WRONG = [
+    ("18", BUBBLE, "return ", "return 100 * ", "a share, not a percentage"),
+    ("18", BUBBLE, "(micro_batches + stages - 1)", "micro_batches", "while one computes"),
+    ("18", BUBBLE, "(micro_batches + stages - 1)", "(micro_batches + stages)", "while one computes"),
+    ("18", BUBBLE, "(stages - 1) / (micro_batches + stages - 1)", "0.5", "no stage before it"),
     ("05-step", STEP, "+ undivided", "+ undivided / workers", "all of undivided"),
     ("05-step", STEP, "computing / workers", "computing", "computing / workers"),
     ("05-step", STEP, "(workers - 1) / workers", "1", "the sum of computing and undivided"),

@@ -13,7 +13,7 @@ from kitlib.errors import BadInput
 from trainyard_kit import exercises
 from trainyard_kit.exercises.checklist import Checklist, definitions
 
-from .exercise_answers import EXPOSED, FORMULA, OPTIMIZER, RESUME, RESUME_BY_STATEFUL, SHARDED, STEP
+from .exercise_answers import BUBBLE, EXPOSED, FORMULA, OPTIMIZER, RESUME, RESUME_BY_STATEFUL, SHARDED, STEP
 
 ROOT = Path(__file__).parents[2]
 AMDAHL = "def amdahl(share, workers):\n    return {}"
@@ -84,6 +84,7 @@ SOLUTIONS = {
     "14-memory": MEMORY,
     "15": EXPOSED,
     "15-step": FORMULA,
+    "18": BUBBLE,
 }
 # Notebook, what is replaced in the solution, by what, a check that fails then, and words of its advice.
 WRONG = [

@@ -35,6 +35,7 @@ EXERCISES = {
     "15": "exposed",
     "15-step": "step_formula",
     "16": "causes",
+    "18": "bubble",
 }
 __all__ = ["check"]
 

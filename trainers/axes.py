@@ -1,0 +1,202 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["torch>=2.15"]
+# ///
+"""Train one network on a mesh of ranks with two axes: data × tensor, or data × pipeline.
+
+Whatever the mesh, a step has the same images and the same weights, so the losses are the same:
+
+    torchrun --nproc-per-node 4 trainers/axes.py
+    torchrun --nproc-per-node 4 trainers/axes.py --tensor 2
+    torchrun --nproc-per-node 4 trainers/axes.py --stages 2 --micro-batches 4
+
+Each rank logs what it holds and what it sends in a step. With ``--stage-ms`` a simulated accelerator computes
+each stage's forward pass for so long, divided by the micro-batches: so the bubble of the pipeline is seen.
+Stdout has one JSON object per line, with ``event``, ``time``, ``rank`` and ``world_size``.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections import Counter
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# What is given to which operation: of a group, of DTensor, and of a pipeline.
+KINDS = {"allreduce": "gradients", "all_reduce": "activations", "send": "activations"}
+WIDTH, HIDDEN, BLOCKS, CLASSES, LR = 64, 256, 4, 10, 0.1
+
+
+class Block(nn.Module):
+    """A small network whose result is added to its input, as in a transformer."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.up, self.down, self.seconds = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH), seconds
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)  # the simulated accelerator
+        result: torch.Tensor = images + self.down(functional.gelu(self.up(images)))
+        return result
+
+
+class Traffic(TorchDispatchMode):
+    """Count the bytes that collectives and sends of this rank are given: gradients, and activations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bytes: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        space, _, name = func.name().partition("::")
+        if space in ("c10d", "_c10d_functional") and (kind := KINDS.get(name.split(".")[0].rstrip("_"))):
+            tensors = [leaf for leaf in _leaves(args) if isinstance(leaf, torch.Tensor)]
+            self.bytes[kind] += sum(tensor.nbytes for tensor in tensors)
+        return func(*args, **(kwargs or {}))
+
+
+def _leaves(value: Any) -> list[Any]:
+    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, list | tuple) else [value]
+
+
+def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
+    """Parse the flags."""
+    parser = argparse.ArgumentParser(description="Train one network on a mesh of ranks.")
+    add = parser.add_argument
+    add("--tensor", type=int, default=1, help="ranks that divide each matrix")
+    add("--stages", type=int, default=1, help="ranks that divide the layers: a pipeline")
+    add("--micro-batches", type=int, default=4, help="of a pipeline's step")
+    add("--stage-ms", type=float, default=0, help="simulated time of a stage's forward pass")
+    add("--batch-size", type=int, default=64, help="images of a step, over all ranks")
+    add("--steps", type=int, default=20)
+    settings = parser.parse_args(argv)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if min(settings.tensor, settings.stages) > 1 or world % max(settings.tensor, settings.stages):
+        parser.error(f"{world} ranks: divide them by --tensor or by --stages, without a rest")
+    return settings
+
+
+def emit(event: str, **fields: object) -> None:
+    """Log a line of JSON."""
+    head = {"event": event, "time": time.time(), "rank": dist.get_rank(), "world_size": dist.get_world_size()}
+    print(json.dumps(head | fields), flush=True)
+
+
+def make_batch(size: int, *, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw images, and label them by a fixed network."""
+    teacher = torch.randn(WIDTH, CLASSES, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(size, WIDTH, generator=torch.Generator().manual_seed(seed))
+    return images, (images @ teacher).argmax(1)
+
+
+def split_matrices(model: nn.Sequential, mesh: DeviceMesh) -> None:
+    """Divide the matrices of each block by columns, then by rows: a block needs one all-reduce."""
+    plan = {f"{number}.up": ColwiseParallel() for number in range(BLOCKS)}
+    parallelize_module(model, mesh, plan | {f"{number}.down": RowwiseParallel() for number in range(BLOCKS)})
+
+
+def take_stage(model: nn.Sequential, mesh: DeviceMesh, *, micro_batches: int) -> ScheduleGPipe:
+    """Keep this rank's layers, and send activations to the next rank."""
+    stage, stages = mesh.get_local_rank(), mesh.size()
+    bounds = [BLOCKS * number // stages for number in range(stages)] + [len(model)]
+    part = model[bounds[stage] : bounds[stage + 1]]
+    pipeline = PipelineStage(part, stage, stages, torch.device("cpu"), group=mesh.get_group())
+    return ScheduleGPipe(pipeline, micro_batches, loss_fn=functional.cross_entropy)
+
+
+def average_gradients(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Take the mean over the ranks that have the same weights, and other images."""
+    for weight in model.parameters() if mesh.size() > 1 else ():
+        if weight.grad is not None:
+            grad = weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
+            dist.all_reduce(grad, group=mesh.get_group())
+            grad /= mesh.size()
+
+
+def held(model: nn.Module) -> int:
+    """Count the weights that this rank holds."""
+    weights = (weight.to_local() if isinstance(weight, DTensor) else weight for weight in model.parameters())
+    return sum(weight.numel() for weight in weights)
+
+
+def main() -> None:
+    settings = parse_settings()
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    axis, size = ("tensor", settings.tensor) if settings.tensor > 1 else ("stage", settings.stages)
+    mesh = init_device_mesh("cpu", (dist.get_world_size() // size, size), mesh_dim_names=("data", axis))
+    data, other = mesh["data"], mesh[axis]
+    pause = settings.stage_ms / 1000 / settings.micro_batches / (BLOCKS // settings.stages)
+    model: Any = nn.Sequential(*(Block(pause) for _ in range(BLOCKS)), nn.Linear(WIDTH, CLASSES))
+    schedule = None
+    if settings.stages > 1:
+        schedule = take_stage(model, other, micro_batches=settings.micro_batches)
+        model = schedule._stage.submod
+    elif settings.tensor > 1:
+        split_matrices(model, other)
+    optimizer = torch.optim.SGD(model.parameters(), LR)
+    emit(
+        "start",
+        mesh=[data.size(), other.size()],
+        axis=axis,
+        data=data.get_local_rank(),
+        place=other.get_local_rank(),
+        held=held(model),
+        host=os.uname().nodename,
+    )
+    for step in range(settings.steps):
+        images, labels = make_batch(settings.batch_size, seed=1 + step)
+        share = slice(data.get_local_rank(), None, data.size())
+        began = time.perf_counter()
+        with Traffic() as traffic:
+            loss = forward_and_backward(model, schedule, images[share], labels[share], place=other)
+            average_gradients(model, data)
+        seconds = time.perf_counter() - began
+        optimizer.step()
+        optimizer.zero_grad()
+        dist.all_reduce(loss)
+        emit(
+            "step",
+            step=step,
+            loss=loss.item() / data.size() / (settings.tensor),
+            seconds=seconds,
+            **{f"{kind}_bytes": traffic.bytes[kind] for kind in set(KINDS.values())},
+        )
+    dist.destroy_process_group()
+
+
+def forward_and_backward(
+    model: nn.Module,
+    schedule: ScheduleGPipe | None,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    *,
+    place: DeviceMesh,
+) -> torch.Tensor:
+    """Compute the gradients; return the loss, or zero on a rank whose stage is not the last."""
+    if schedule is None:
+        loss = functional.cross_entropy(model(images), labels)
+        loss.backward()
+        return loss.detach()
+    losses: list[torch.Tensor] = []
+    if place.get_local_rank() == 0:
+        schedule.step(images)
+    elif place.get_local_rank() == place.size() - 1:
+        schedule.step(target=labels, losses=losses)
+    else:
+        schedule.step()
+    return torch.stack(losses).mean().detach() if losses else torch.zeros(())
+
+
+if __name__ == "__main__":
+    main()
