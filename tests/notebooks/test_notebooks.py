@@ -66,7 +66,8 @@ def nbval(finish, tmp_path):
     def run(name):
         path = tmp_path / "notebooks" / f"{name}.ipynb"
         path.parent.mkdir()
-        beside = [ROOT / name for name in ("docs", "images", "manifests", "programs", "trainers")]
+        names = ("docs", "images", "manifests", "programs", "trainers", "trainyard_kit")
+        beside = [ROOT / name for name in names]
         for place in (*beside, *(ROOT / "notebooks").glob("s*")):
             (tmp_path / place.relative_to(ROOT)).symlink_to(place)
         nbformat.write(unfold(nbformat.read(ROOT / "notebooks" / path.name, as_version=4)), path)
