@@ -111,7 +111,7 @@ def rbac_hint(words: str) -> str:
 def admission_hint(words: str) -> str:
     """Name the argument that a quota, a LimitRange or a range of users asks for; empty for other refusals."""
     if exceeds_quota(words):
-        size = re.search(r"limited:.*\brequests\.storage=([1-9]\w*)", words)
+        size = re.search(r"\brequests\.storage=([1-9]\w*)", words.rpartition("limited:")[2])
         less = f'size="{size[1]}" is the most' if size else "request less"
         return f"{less}, or ask the administrator for a larger quota: this one never has the room"
     if "exceeded quota" in words:

@@ -125,8 +125,6 @@ def _start(
         report("starting the control plane")
         with _uninterrupted():  # what has been started is known here, and ended below
             supervisor = _launch(paths, listener)
-        if fresh:
-            files.copy_kit()  # beside the API server's start
         startup = Startup(
             paths,
             port=port,
@@ -135,6 +133,8 @@ def _start(
             seconds=progress_seconds,
             report=report,
         )
+        if fresh:
+            files.copy_kit()  # beside the API server's start
         asyncio.run(startup.wait())
     except BaseException as error:
         if supervisor:

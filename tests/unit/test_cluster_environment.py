@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from localkube.cluster import preparation, python_path
+from localkube.cluster import lifecycle, preparation, python_path
+from localkube.config import ClusterSpec
 from localkube.kubelet.pods.container_spec import package_mounts, root_mounts
+from localkube.paths import ClusterPaths
 
 SOURCE = str(Path(preparation.__file__).resolve().parents[2])
 
@@ -200,3 +202,29 @@ def test_links_lead_to_what_is_shown_as_well(tmp_path):
     (tmp_path / "__editable__.lab" / "lab.py").symlink_to(tmp_path / "lab" / "src" / "lab.py")
     shown = python_path.read([str(tmp_path / "path"), str(tmp_path / "__editable__.lab")], own=OWN).shown
     assert {str(tmp_path / name) for name in ("cache/archive-v0", "lab")} <= set(shown)
+
+
+def test_a_start_is_counted_from_before_the_kit_is_copied(tmp_path, monkeypatch):
+    """Nodes that were Ready before a slow copy had ended counted for those of an earlier start."""
+    order = []
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    paths = ClusterPaths("lab")
+    paths.logs.mkdir(parents=True)
+    monkeypatch.setattr(lifecycle.host, "choose_mode", lambda machine, mode: "namespaces")
+    monkeypatch.setattr(lifecycle.binaries, "obtain", lambda report: None)
+    monkeypatch.setattr(lifecycle.etcd_snapshot, "obtain", lambda control_plane, report: None)
+    monkeypatch.setattr(lifecycle.ClusterFiles, "write", lambda files: [])
+    monkeypatch.setattr(lifecycle.ClusterFiles, "copy_kit", lambda files: order.append("copied"))
+    monkeypatch.setattr(lifecycle, "_launch", lambda paths, listener: order.append("launched"))
+    monkeypatch.setattr(lifecycle, "status", lambda name: {})
+
+    class Start:
+        def __init__(self, *_, **__):
+            order.append("counted")
+
+        async def wait(self):
+            order.append("waited")
+
+    monkeypatch.setattr(lifecycle, "Startup", Start)
+    lifecycle._start(paths, ClusterSpec(), lambda text: None, 1.0, fresh=True)
+    assert order == ["launched", "counted", "copied", "waited"]

@@ -59,7 +59,15 @@ COMMANDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "volume.ls": ("volume ls", ("path",)),
     "volume.upload": ("volume upload", ("path", "to")),
 }
-IN_PYTHON = ("job.patch", "kit.check", "kit.workshop.Jupyter", "run.timeline")  # no command does this
+# No command does this.
+IN_PYTHON = (
+    "cluster.link",
+    "cluster.unlink",
+    "job.patch",
+    "kit.check",
+    "kit.workshop.Jupyter",
+    "run.timeline",
+)
 CALL = re.compile(r"\b(?:kit|cluster|run|volume|job)(?:\.\w+)+\(|\b(?:install|top)\((?=\")")
 KEYWORD = re.compile(
     r"""(?<![\w\-"'.{/=$])([a-z]\w*)=(?!=)("[^"]*"|'[^']*'|\[[^\]]*\]|\{[^}]*\}|[\w.…]+)?(?![\w"'])"""
