@@ -42,4 +42,4 @@ def divided(predict: Answer) -> None:
 def anywhere(predict: Answer) -> None:
     for _ in range(20):
         parameters, ranks = random.randint(10**3, 10**9), random.randint(2, 512)
-        compare(predict, parameters, ranks, random.random() < 0.5, "use both arguments")
+        compare(predict, parameters, ranks, random.random() < 0.5, "use all three arguments")
