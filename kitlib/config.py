@@ -27,8 +27,8 @@ class Settings:
 
     Attributes:
         image: Image of the training container (``TRAINYARD_IMAGE``); empty leaves it to the cluster.
-        registry: A mirror of Docker Hub for all pods of the kit (``TRAINYARD_REGISTRY``:
-            ``mirror.example/hub``); empty is Docker Hub itself.
+        registry: Mirrors for all pods of the kit (``TRAINYARD_REGISTRY``: ``mirror.example/hub`` for Docker
+            Hub, ``ghcr.io=mirror.example/ghcr`` for others, separated by spaces); empty is none.
         run_as_user: Number of the user of training pods and helpers (``TRAINYARD_RUN_AS_USER``); None is the
             kit's default, 0 root.
         pull_secret: Secret with which nodes pull that image (``TRAINYARD_PULL_SECRET``); None for a public

@@ -3,7 +3,6 @@
 import base64
 import json
 import re
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from kitlib.errors import LaunchRejected, Rejected
@@ -167,27 +166,6 @@ def expired(authorization: str | None, now: datetime) -> str:
     except (IndexError, ValueError, LookupError, TypeError, OverflowError, OSError):
         return ""
     return ended.isoformat(timespec="minutes") if ended < now else ""
-
-
-def credential_fault(output: str, expected: Mapping[str, str], now: datetime) -> str:
-    """Say what is wrong with the output of a credential plugin; empty if it can be used.
-
-    https://kubernetes.io/docs/reference/config-api/client-authentication.v1/
-    """
-    try:
-        credential = json.loads(output)
-        status = credential.get("status") or {}
-        until = status.get("expirationTimestamp")
-        ended = until and datetime.fromisoformat(until) < now
-        usable = status.get("token") or (status.get("clientCertificateData") and status.get("clientKeyData"))
-    except (ValueError, TypeError, AttributeError):
-        return f"printed no ExecCredential: {output.strip()[:200] or 'nothing'}"
-    for key, value in expected.items():
-        if credential.get(key) != value:
-            return f"printed the {key} {credential.get(key)!r}, and not {value!r}"
-    if not usable:
-        return "printed an ExecCredential without a token"
-    return f"printed a token that has expired, at {until}" if ended else ""
 
 
 def unreached(words: str) -> tuple[str, str]:

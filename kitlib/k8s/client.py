@@ -8,10 +8,8 @@ fix.
 import base64
 import copy
 import json
-import os
 import re
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,12 +22,13 @@ import urllib3
 
 from kitlib.errors import ClusterUnreachable, CommandFailed, KitError, Rejected
 from kitlib.k8s import kubeconfig as kubeconfig_files
-from kitlib.k8s.api_errors import credential_fault, expired, rejected, unserved, words_of
+from kitlib.k8s.api_errors import expired, rejected, unserved, words_of
 from kitlib.k8s.api_path import api_path
 from kitlib.k8s.manifests import Object, title
 
 _WRITING = {"fieldManager": "trainyard", "fieldValidation": "Strict"}
 CONNECT_SECONDS, READ_SECONDS = 5, 60
+NOT_ACCEPTED = "printed a credential that the cluster does not accept: expired, or without access"
 # As client-go: an API server that asks for it is asked again, such as one whose store of a kind is not ready.
 AGAIN = urllib3.Retry(
     10, connect=False, read=False, redirect=False, allowed_methods=None, raise_on_status=False
@@ -397,7 +396,8 @@ class Kube:
                 fix = "ask whoever gave you the kubeconfig for a new one: trainyard workshop add makes it"
                 raise Rejected(what, about=source, fix=fix, status=401, reason="Unauthorized")
             anonymous = response.status == 403 and b"system:anonymous" in response.data
-            if (anonymous or response.status == 401) and (words := self._plugin_failure()):
+            if (anonymous or response.status == 401) and self._plugin:
+                words = self._plugin.failure or f"{self._plugin.entry['command']} {NOT_ACCEPTED}"
                 what = f"no user is signed in: {words}"
                 fix = "do what it says, or sign in again; kit.credentials() says which are used"
                 raise Rejected(what, about=source, fix=fix, status=401, reason="Unauthorized")
@@ -406,36 +406,6 @@ class Kube:
         except (urllib3.exceptions.HTTPError, ssl.SSLError, OSError) as error:
             raise self._explain(words_of(error)) from error
         return response
-
-    def _plugin_failure(self) -> str:
-        """Run the kubeconfig's credential plugin, whose failure the client logs and passes over; its words.
-
-        https://kubernetes.io/docs/reference/access-authn-authz/authentication/#client-go-credential-plugins
-        """
-        if not self._plugin:
-            return ""
-        command = [self._plugin["command"], *(self._plugin.get("args") or [])]
-        variables = {variable["name"]: variable["value"] for variable in self._plugin.get("env") or []}
-        expected = {"apiVersion": self._plugin["apiVersion"], "kind": "ExecCredential"}
-        info = {"KUBERNETES_EXEC_INFO": json.dumps(expected | {"spec": {"interactive": False}})}
-        try:
-            done = subprocess.run(
-                command,
-                env=os.environ | info | variables,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=READ_SECONDS,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            return f"{command[0]}: {error}; {self._plugin.get('installHint', '')}".rstrip("; ")
-        if done.returncode == 0:
-            refused = "printed a credential that the cluster does not accept: expired, or without access"
-            return f"{command[0]} {credential_fault(done.stdout, expected, datetime.now(UTC)) or refused}"
-        output = (done.stderr.strip() or done.stdout.strip())[-2000:]
-        return output or f"{command[0]} ended with {done.returncode}"
 
     def _unreachable(self, words: str) -> KitError:
         return ClusterUnreachable(

@@ -9,18 +9,20 @@ HUB = ("docker.io", "index.docker.io", "registry-1.docker.io")
 
 
 def mirrored(image: str, registry: str) -> str:
-    """Name an image of Docker Hub in a registry that mirrors it; others stay.
+    """Name an image in the registry that mirrors Docker Hub, or another host as ``host=mirror``; others stay.
 
     Example:
-        >>> mirrored("busybox", "registry.example/hub")
+        >>> mirrored("busybox", "registry.example/hub ghcr.io=registry.example/ghcr")
         'registry.example/hub/library/busybox'
     """
+    mirrors = {own: mirror for own, _, mirror in (word.rpartition("=") for word in registry.split())}
     host, slash, rest = image.partition("/")
     is_host = bool(slash) and ("." in host or ":" in host or host == "localhost")
-    if not registry or (is_host and host not in HUB):
+    own = host if is_host and host not in HUB else ""
+    if not mirrors.get(own):
         return image
     path = rest if is_host else image
-    return f"{registry.rstrip('/')}/{path if '/' in path else f'library/{path}'}"
+    return f"{mirrors[own].rstrip('/')}/{path if own or '/' in path else f'library/{path}'}"
 
 
 def pull_from(item: Mapping[str, Any], registry: str, secrets: list[dict[str, str]] | None) -> Object:

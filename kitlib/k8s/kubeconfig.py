@@ -6,6 +6,7 @@ lets the last current context win, where kubectl takes the first, and refuses an
 https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/#merging-kubeconfig-files
 """
 
+import base64
 import copy
 import hashlib
 import os
@@ -21,6 +22,7 @@ import yaml
 from kitlib import config
 from kitlib.errors import BadInput
 from kitlib.k8s.api_errors import words_of
+from kitlib.k8s.credential_plugin import CredentialPlugin
 from kitlib.k8s.manifests import Object
 
 PARTS = {"clusters": "cluster", "users": "user", "contexts": "context"}
@@ -136,7 +138,9 @@ def _unused(folder: Path) -> Iterator[Path]:
             continue
 
 
-def load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str | None, Object]:
+def load(
+    kubeconfig: Path, context: str | None, cluster: str
+) -> tuple[Any, str | None, CredentialPlugin | None]:
     """Make a client of a kubeconfig's context; return it with the namespace and the credential plugin."""
     from kubernetes import client as api  # half a second, and not needed for `trainyard --help`
     from kubernetes.config import kube_config
@@ -146,7 +150,12 @@ def load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str 
     refused = kube_config.oauthlib.oauth2.OAuth2Error  # by OIDC's provider, which renews tokens
     renewal = (kube_config.ConfigException, urllib3.exceptions.HTTPError, api.ApiException, refused)
     try:
+        plugin = _signed_in(chosen)
         kube_config.load_kube_config_from_dict(chosen, None, settings, persist_config=False)
+        if plugin and plugin.status.get("token"):
+            settings.refresh_api_key_hook = lambda now: now.api_key.update(
+                BearerToken=f"Bearer {plugin.renew()}"
+            )
         settings.no_proxy = ",".join(filter(None, (settings.no_proxy, _LOOPBACK)))
         if proxy := chosen["clusters"][0]["cluster"].get("proxy-url"):
             settings.proxy, settings.no_proxy = proxy, None
@@ -157,8 +166,21 @@ def load(kubeconfig: Path, context: str | None, cluster: str) -> tuple[Any, str 
         fix = "give another kubeconfig=, or another context=; or sign in again"
         what = f"the kubeconfig cannot be used: {words_of(error)}"
         raise BadInput(what, about=f'{kubeconfig}, for cluster "{cluster}"', fix=fix) from error
-    user = next((entry.get("user") or {} for entry in chosen["users"]), {})
-    return client, chosen["contexts"][0]["context"].get("namespace"), user.get("exec") or {}
+    return client, chosen["contexts"][0]["context"].get("namespace"), plugin
+
+
+def _signed_in(chosen: Object) -> CredentialPlugin | None:
+    """Put a credential plugin's credential in its place, for a client that would wait for it for ever."""
+    user = chosen["users"][0]["user"] if chosen["users"] else {}
+    if not (entry := user.pop("exec", None)):
+        return None
+    plugin = CredentialPlugin(entry, chosen["clusters"][0]["cluster"])
+    if token := plugin.status.get("token"):
+        user["token"] = token
+    for field, key in (("client-certificate", "clientCertificateData"), ("client-key", "clientKeyData")):
+        if pem := plugin.status.get(key):
+            user[f"{field}-data"] = base64.b64encode(pem.encode()).decode()
+    return plugin
 
 
 def make_kubeconfig(

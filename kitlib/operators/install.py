@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
+import yaml
+
 from kitlib import config
 from kitlib.clusters import Cluster, connect
 from kitlib.config import DEFAULT_CLUSTER
@@ -19,7 +21,7 @@ from kitlib.display.progress import progress
 from kitlib.display.signatures import checked
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, Rejected
-from kitlib.k8s import manifests, names, pods
+from kitlib.k8s import images, manifests, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import wait
@@ -136,11 +138,11 @@ def _install(cluster: Cluster, part: OperatorPart, report: Report) -> None:
         if controller is None or (ours and not complete):
             _gather(cluster, part, folder, report)
             report(f"applying the manifests of {part.name} {part.version}")
-            _apply(cluster, folder)
+            _apply(cluster, folder, part)
         _wait(cluster.kube.within(namespace), part, report, ours=controller is None or ours)
         if folder.exists():
             if part.then:
-                _apply(cluster, folder / "then")
+                _apply(cluster, folder / "then", part)
             _mark(cluster.kube, controller or cluster.kube.within(namespace).get(kind, name), part)
 
 
@@ -156,9 +158,39 @@ def _gather(cluster: Cluster, part: OperatorPart, folder: Path, report: Report) 
         shutil.copy(config.DATA / part.code, folder)
 
 
-def _apply(cluster: Cluster, folder: Path) -> None:
+def _apply(cluster: Cluster, folder: Path, part: OperatorPart) -> None:
+    settings, source = config.read(), f"-k {shlex.quote(str(folder))}"
+    if settings.registry or settings.pull_secret or settings.tolerations:
+        text = str(cluster.kubectl(source.replace("-k", "kustomize", 1)))
+        items = _pulled(cluster, part, list(manifests.parse(text, about=part.name)), settings)
+        (folder / "pulled.yaml").write_text(yaml.safe_dump_all(items), encoding="utf-8")
+        source = f"-f {shlex.quote(str(folder / 'pulled.yaml'))}"
     # Server-side: some definitions are too long for the annotation of a plain apply.
-    cluster.kubectl(f"apply --server-side --force-conflicts -k {shlex.quote(str(folder))}")
+    cluster.kubectl(f"apply --server-side --force-conflicts {source}")
+
+
+def _pulled(
+    cluster: Cluster, part: OperatorPart, items: list[Object], settings: config.Settings
+) -> list[Object]:
+    """Let an operator's pods, and those in its ConfigMaps, pull and tolerate as all the kit's pods do."""
+    namespaces, secrets = set[str](), settings.pull_secrets
+    items = [images.pull_from(item, settings.registry, secrets) for item in items]
+    for item in items:
+        for key, text in (item.get("data") or {}).items() if item["kind"] == "ConfigMap" else ():
+            if key.endswith(".yaml"):
+                parts = {"parts": list(yaml.safe_load_all(text))}
+                pulled = images.pull_from(parts, settings.registry, secrets)["parts"]
+                item["data"][key] = yaml.safe_dump_all(pulled)
+        if pod := ((item.get("spec") or {}).get("template") or {}).get("spec"):
+            pod["tolerations"] = [*(pod.get("tolerations") or ()), *settings.tolerations]
+            namespaces.add(item["metadata"].get("namespace", cluster.kube.namespace))
+    if secret := settings.pull_secret:
+        own = cluster.kube.get("Secret", secret)
+        labels = {names.KIT: "true", OPERATOR: part.name}
+        for namespace in sorted(namespaces - {cluster.kube.namespace}):  # a pod's Secret is in its namespace
+            meta = {"name": secret, "namespace": namespace, "labels": labels}
+            items.append({**own, "metadata": meta})
+    return items
 
 
 def _mark(kube: Kube, workload: Object, part: OperatorPart) -> None:

@@ -8,9 +8,12 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 import kitlib as kit
 from kitlib.errors import KitError, LaunchRejected
+from kitlib.operators.catalog import OPERATORS
+from kitlib.operators.install import _apply, _gather
 
 from ..node.clusters import eventually
 
@@ -61,6 +64,42 @@ def test_a_kind_that_is_not_there_names_the_operator_that_brings_it(launch, writ
 def test_what_a_local_cluster_brings_is_not_installed(local_cluster):
     assert not len(kit.install("metrics-server", cluster=local_cluster))
     assert not len(kit.install("nvidia-device-plugin", cluster=local_cluster))
+
+
+def test_an_operators_pods_are_pulled_and_tolerate_as_the_kits_are(local_cluster, monkeypatch, tmp_path):
+    monkeypatch.setenv("TRAINYARD_REGISTRY", "registry.example/hub quay.io=registry.example/quay")
+    monkeypatch.setenv("TRAINYARD_PULL_SECRET", "mirror")
+    monkeypatch.setenv("TRAINYARD_TOLERATIONS", "dedicated=training:NoSchedule")
+    kubectl, applied, (part,) = local_cluster.kubectl, [], OPERATORS["elastic-job"]
+
+    def record(command):
+        if command.startswith("apply"):
+            return applied.extend(yaml.safe_load_all(Path(command.split()[-1]).read_text()))
+        return kubectl(command)
+
+    monkeypatch.setattr(local_cluster, "kubectl", record)
+    secret = {"type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": '{"auths": {}}'}}
+    local_cluster.kube.create(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "mirror"}, **secret}
+    )
+    try:
+        _gather(local_cluster, part, tmp_path / "parts", print)
+        _apply(local_cluster, tmp_path / "parts", part)
+    finally:
+        local_cluster.kube.delete("Secret", "mirror")
+    pods = [
+        item["spec"]["template"]["spec"] for item in applied if item["kind"] in ("Deployment", "StatefulSet")
+    ]
+    pulled = {container["image"] for pod in pods for container in pod["containers"]}
+    assert pulled == {
+        "registry.example/hub/library/python:3.12-slim", "registry.example/quay/coreos/etcd:v3.4.13"
+    }  # fmt: skip
+    assert all(pod["imagePullSecrets"] == [{"name": "mirror"}] for pod in pods)
+    assert all(pod["tolerations"][-1]["key"] == "dedicated" for pod in pods)
+    (brought,) = (item for item in applied if item["kind"] == "ConfigMap")
+    assert "image: registry.example/quay/coreos/etcd" in brought["data"]["etcd.yaml"]
+    (copied,) = (item["metadata"] for item in applied if item["kind"] == "Secret")
+    assert copied["namespace"] == "elastic-job" and copied["labels"]["trainyard/operator"] == "elastic-job"
 
 
 def test_an_operator_is_installed_when_all_of_its_workloads_are_ready(local_cluster):

@@ -9,6 +9,7 @@ import pytest
 
 from kitlib import errors
 from kitlib.errors import Interrupted, KitError, Rejected, RunFailed
+from kitlib.k8s import credential_plugin
 from kitlib.k8s.api_errors import expired, grant, rejected, unreached
 from kitlib.k8s.client import Kube
 
@@ -175,6 +176,8 @@ def credential(version="v1beta1", **status):
     [
         ("echo the sign-in has expired: aws login >&2; exit 1", "the sign-in has expired: aws login"),
         ("exit 3", "ended with 3"),
+        ("echo enter the code >&2; exec sleep 600", "did not end within 1 s, and has no terminal to ask in"),
+        ("read answer || read answer < /dev/tty", "/dev/tty"),
         (None, "no-such-plugin"),
         ("true", "printed no ExecCredential: nothing"),
         ("echo Opening the browser...", "printed no ExecCredential: Opening the browser"),
@@ -189,7 +192,11 @@ def credential(version="v1beta1", **status):
         (credential(token="x", expirationTimestamp="2999-01-01T00:00:00Z"), ""),
     ],
 )
-def test_a_credential_plugin_that_fails_is_shown_in_its_own_words(tmp_path, refusing, script, words, status):
+def test_a_credential_plugin_that_fails_is_shown_in_its_own_words(
+    tmp_path, refusing, script, words, status, monkeypatch
+):
+    if "sleep" in (script or ""):
+        monkeypatch.setattr(credential_plugin, "SECONDS", 1)
     server, answer = refusing
     answer["status"] = status
     given = {"apiVersion": "client.authentication.k8s.io/v1beta1", "interactiveMode": "Never"}

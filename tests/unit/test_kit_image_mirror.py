@@ -29,6 +29,7 @@ def test_images_of_docker_hub_come_from_the_mirror_and_others_stay(image, expect
     assert mirrored(image, HUB) == expected
     assert mirrored(image, f"{HUB}/") == expected
     assert mirrored(image, "") == image
+    assert mirrored(QUAY, f"{HUB} quay.io={HUB}") == QUAY.replace("quay.io", HUB)
 
 
 @pytest.mark.parametrize("way", [IndexedJob, TrainJob, TorchElastic])

@@ -17,7 +17,7 @@ from kitlib.display.progress import progress
 from kitlib.display.signatures import checked
 from kitlib.display.tables import Table
 from kitlib.errors import KitError, PreflightFailed
-from kitlib.jobs.preflight import check_cluster
+from trainyard_kit.cluster_checks import check_cluster
 
 
 class Level(StrEnum):
