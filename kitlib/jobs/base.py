@@ -71,10 +71,13 @@ class Job(ABC):
         *others, main = self.build()
         for patch in self.patches:
             main = merge(main, patch)
-        chosen = [name for name in limit_ranges.RESOURCES if getattr(self, name, None) is not None]
-        registry, secrets = self.settings.registry, self.settings.pull_secrets
-        secured = (self.security.apply(images.pull_from(item, registry, secrets)) for item in (*others, main))
-        return [limit_ranges.fit(item, self.limit_ranges, chosen=chosen) for item in secured]
+        return [self._admitted(item) for item in (*others, main)]
+
+    def _admitted(self, item: Object) -> Object:
+        """Give the pods of an object the images, the rights and the resources that their namespace admits."""
+        pulled = images.pull_from(item, self.settings.registry, self.settings.pull_secrets)
+        chosen = {name: value for name in limit_ranges.RESOURCES if (value := getattr(self, name, None))}
+        return limit_ranges.fit(self.security.apply(pulled), self.limit_ranges, chosen=chosen)
 
     def manifest(self, kind: str | None = None) -> Manifest:
         """Show the objects as YAML, in colours in a notebook; ``kubectl apply -f`` takes it.

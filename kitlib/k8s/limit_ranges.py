@@ -1,48 +1,52 @@
 """Requests and limits that no user has chosen, made to fit the LimitRanges of a namespace. Pure."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import parse_quantity
 
 RESOURCES = ("cpu", "memory")
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
-def fit(item: Mapping[str, Any], ranges: Sequence[Object], *, chosen: Collection[str] = ()) -> Object:
+def fit(item: Mapping[str, Any], ranges: Sequence[Object], *, chosen: Mapping[str, str] = NOTHING) -> Object:
     """Fit the containers of all pod specs in an object between the least and the most of their namespace.
 
     Args:
-        chosen: Resources that somebody has set, which stay: the API server names them where they do not fit.
+        chosen: What somebody has set, by resource. Containers that have it keep it, and the API server names
+            it where it does not fit; those beside them are fitted.
     """
     bounds = [limit for entry in ranges for limit in entry["spec"]["limits"] if limit["type"] == "Container"]
-    fitted: Object = _fit(item, bounds, [name for name in RESOURCES if name not in chosen])
+    fitted: Object = _fit(item, bounds, chosen)
     return fitted
 
 
-def _fit(part: Any, bounds: Sequence[Object], resources: Sequence[str]) -> Any:
+def _fit(part: Any, bounds: Sequence[Object], chosen: Mapping[str, str]) -> Any:
     if isinstance(part, list):
-        return [_fit(item, bounds, resources) for item in part]
+        return [_fit(item, bounds, chosen) for item in part]
     if not isinstance(part, Mapping):
         return part
     lists = {
-        key: [_fit_container(container, bounds, resources) for container in part[key]]
+        key: [_fit_container(container, bounds, chosen) for container in part[key]]
         for key in ("initContainers", "containers")
         if isinstance(part.get("containers"), list) and key in part
     }
-    return {
-        key: lists[key] if key in lists else _fit(value, bounds, resources) for key, value in part.items()
-    }
+    return {key: lists[key] if key in lists else _fit(value, bounds, chosen) for key, value in part.items()}
 
 
-def _fit_container(container: Object, bounds: Sequence[Object], resources: Sequence[str]) -> Object:
+def _fit_container(container: Object, bounds: Sequence[Object], chosen: Mapping[str, str]) -> Object:
     own = container.get("resources") or {}
     requests, limits = dict(own.get("requests") or {}), dict(own.get("limits") or {})
+    as_chosen = [
+        {name for name, value in chosen.items() if kind.get(name) == value} for kind in (requests, limits)
+    ]
     for bound in bounds:
-        for name in resources:
-            if name in limits:
+        for name in RESOURCES:
+            if name in limits and name not in as_chosen[1]:
                 limits[name] = _within(limits[name], *_values(bound, name, "min", "max"))
-            if name in requests:
+            if name in requests and name not in as_chosen[0]:
                 most = [limits[name]] if name in limits else _values(bound, name, "default")
                 requests[name] = _within(requests[name], *_values(bound, name, "min", "max"))
                 requests[name] = _within(requests[name], None, next(iter(most), None))

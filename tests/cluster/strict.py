@@ -54,9 +54,10 @@ READS = {
 WRITES = {
     "": [
         "pods", "pods/exec", "pods/log", "configmaps", "secrets", "services", "persistentvolumeclaims",
-        "podtemplates", "events",
+        "podtemplates", "events", "serviceaccounts",
     ],
     "batch": ["jobs"],
+    "rbac.authorization.k8s.io": ["roles", "rolebindings"],
     "kubeflow.org": ["*"],
     "trainer.kubeflow.org": ["*"],
     "elastic.pytorch.org": ["*"],

@@ -89,13 +89,32 @@ def test_pods_of_a_user_whom_no_image_knows_train_in_a_strict_namespace(strict):
     assert f"users [{user}, {user}]" in str(run.logs())
 
 
-@pytest.mark.slow
-def test_workers_of_a_pytorchjob_wait_for_their_master_in_a_strict_namespace(strict, admin_cluster):
-    kit.install("training-operator", cluster=admin_cluster)
-    cluster = strict("restricted").cluster
-    run = kit.launch(kit.PyTorchJob(meet, nodes=2, cpu=0.5), cluster=cluster)
+def parameter_server(cluster, **job):
+    data = kit.prepare_dataset("mnist", volume=cluster.create_volume("shared"), records=True)
+    return kit.ParameterServer("trainers/mnist_parameter_server.py", data=data, workers=2, servers=1, **job)
+
+
+KINDS = {
+    "TorchElastic": ("", lambda cluster, **job: kit.TorchElastic(meet, nodes=2, **job)),
+    "PyTorchJob": ("training-operator", lambda cluster, **job: kit.PyTorchJob(meet, nodes=2, **job)),
+    "TrainJob": ("trainer", lambda cluster, **job: kit.TrainJob(meet, nodes=2, **job)),
+    "ParameterServer": ("", parameter_server),
+}
+SLOW, STRICTER = pytest.mark.slow, ("least", "quota", "most")
+
+
+@pytest.mark.parametrize(
+    "row", ["ratio", *(pytest.param(row, marks=SLOW) for row in ("least", "quota", "most"))]
+)
+@pytest.mark.parametrize("kind", ["TorchElastic", *(pytest.param(kind, marks=SLOW) for kind in [*KINDS][1:])])
+def test_all_kinds_of_jobs_and_the_pods_beside_their_ranks_are_admitted(strict, admin_cluster, kind, row):
+    operator, make = KINDS[kind]
+    if operator:
+        kit.install(operator, cluster=admin_cluster)
+    cluster = strict("restricted", row).cluster
+    run = kit.launch(make(cluster, cpu=0.5, memory="1Gi", run_as_user=64_000), cluster=cluster)
     run.wait()
-    assert "users [65532, 65532]" in str(run.logs())
+    assert kind == "ParameterServer" or "users [64000, 64000]" in str(run.logs())
 
 
 CLAIM = {

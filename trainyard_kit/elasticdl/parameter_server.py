@@ -179,7 +179,7 @@ class ParameterServer(TrainingJob):
         folder = config.DATA / "trainers" / "parameter_server"
         programs = {path.name: path.read_text("utf-8") for path in sorted(folder.glob("*.py"))}
         pods = {
-            f"{role}.json": json.dumps(self.security.apply(self._pod(role, self._read(role))), indent=1)
+            f"{role}.json": json.dumps(self._admitted(self._pod(role, self._read(role))), indent=1)
             for role in ROLES[1:]
         }
         master = self._object_name("-master")
