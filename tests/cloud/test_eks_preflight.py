@@ -81,6 +81,7 @@ def test_the_quota_of_an_a100_and_of_an_h100_is_checked_on_demand_and_as_spot(aw
         ({"instance_type": "m5.xlarg"}, "m5.xlarge"),
         ({"efa": True}, "Elastic Fabric Adapter"),
         ({"efa": True, "instance_type": "p4d.24xlarge"}, "no public address to a node with 4"),
+        ({"efa": True, "instance_type": "p6-b300.48xlarge"}, "no public address to a node with 17"),
         ({"parameters": {"ExistingVpc": "vpc-1"}}, "two subnets and their zones"),
         ({"parameters": {"ClusterName": "x"}}, "let you set ExistingVpc"),
         ({"parameters": "SshKey"}, "let you set ExistingVpc"),

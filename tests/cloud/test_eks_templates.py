@@ -55,7 +55,7 @@ def test_a_template_is_clean_by_the_schemas_of_several_regions(name):
     assert lint(text(name)) == []
 
 
-@pytest.mark.parametrize("adapters", [2, 4, 32])  # of p4d.24xlarge, of p5.48xlarge
+@pytest.mark.parametrize("adapters", [range(2), range(4), range(32), range(1, 17)])  # p4d, p5, p6-b300
 def test_each_network_card_gets_a_fabric_adapter_of_its_own(adapters):
     """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html"""
     template = with_adapters(adapters)
@@ -64,10 +64,11 @@ def test_each_network_card_gets_a_fabric_adapter_of_its_own(adapters):
     data = patched["Resources"]["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
     cards = data["NetworkInterfaces"]["Fn::If"][1]
     assert [(card.get("NetworkCardIndex", 0), card["DeviceIndex"]) for card in cards] == [
-        (card, min(card, 1)) for card in range(adapters)
+        (card, min(card, 1)) for card in range(adapters.stop)
     ]
-    assert {card["InterfaceType"] for card in cards} == {"efa"}
-    data["NetworkInterfaces"]["Fn::If"][1] = cards[:1]
+    first = "efa" if 0 in adapters else "interface"
+    assert [card["InterfaceType"] for card in cards] == [first, *["efa"] * (adapters.stop - 1)]
+    data["NetworkInterfaces"]["Fn::If"][1] = [cards[0] | {"InterfaceType": "efa"}]
     assert patched == json.loads(json.dumps(plain))
 
 

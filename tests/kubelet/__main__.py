@@ -23,7 +23,7 @@ from ..node import bare_control_plane
 from . import environments, images, namespaces, node, program, services
 
 REPOSITORY = Path(__file__).parents[2]
-NOTEBOOKS = ("01", "02", "05", "06", "07", "08", "09")
+NOTEBOOKS = tuple(f"0{number}" for number in range(10))
 COMPONENTS = (*bare_control_plane.COMPONENTS, "kube-scheduler", "metrics-server")
 KEPT = REPOSITORY / "reports" / "kubelet"
 

@@ -8,7 +8,7 @@ from kitlib.errors import ProviderFailed
 from trainyard_kit.clouds.eks import expiry, machines, roles
 from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, ZONES, EksPlan
 from trainyard_kit.clouds.eks.session import AwsSession
-from trainyard_kit.clouds.eks.stacks import SYSTEM, TRAIN, Stack, StackFailed, follow, patiently
+from trainyard_kit.clouds.eks.stacks import NONE, SYSTEM, TRAIN, Stack, StackFailed, follow, patiently
 from trainyard_kit.clouds.launches import AWAKE
 from trainyard_kit.clouds.steps import Phase, Steps
 
@@ -46,7 +46,7 @@ def _create(
     steps: Steps,
     *,
     fix: str,
-    adapters: int = 0,
+    adapters: range = NONE,
 ) -> None:
     """Have these stacks complete, all at the same time."""
     follow([stack for stack in parameters_of if (now := stack.describe()) and now.busy], steps, fix=fix)
@@ -65,7 +65,7 @@ def _create(
             raise stack.error("cluster.delete(), then create it again")
     for stack in missing:
         if stack not in resumed:
-            cards = adapters if stack.pool == TRAIN else 0
+            cards = adapters if stack.pool == TRAIN else NONE
             patiently(
                 steps, partial(stack.create, parameters_of[stack], stack_tags, role=role, adapters=cards)
             )

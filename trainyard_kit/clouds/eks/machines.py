@@ -23,12 +23,12 @@ FACTS = read_table("machines")["amazon"]
 
 @dataclass(frozen=True)
 class InstanceType:
-    """An instance type: its name, vCPUs, GPUs of NVIDIA, and how many fabric adapters it can have."""
+    """An instance type: its name, vCPUs, GPUs of NVIDIA, and the network cards that have a fabric adapter."""
 
     name: str
     cpus: int
     gpus: int
-    efa: int
+    efa: range
 
 
 def instance_type(session: AwsSession, name: str) -> InstanceType:
@@ -47,8 +47,9 @@ def instance_type(session: AwsSession, name: str) -> InstanceType:
     gpus = description.get("GpuInfo", {}).get("Gpus", [])
     nvidia = sum(gpu["Count"] for gpu in gpus if gpu["Manufacturer"] == "NVIDIA")
     network = description.get("NetworkInfo", {})
-    adapters = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1)
-    efa = adapters if network.get("EfaSupported") else 0
+    adapters = network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 1) if network.get("EfaSupported") else 0
+    first = int(network.get("MaximumNetworkCards", 0) > adapters > 1)  # that of p6-b300 has none
+    efa = range(first, first + adapters)
     return InstanceType(name, description["VCpuInfo"]["DefaultVCpus"], nvidia, efa)
 
 

@@ -54,7 +54,7 @@ class EksPlan(CloudSpec):
         zones: The two zones of its subnets.
         zone: Which of them has the training nodes: ``one`` or ``two``.
         cidrs: From which its API server is reached.
-        efa: How many Elastic Fabric Adapters each training node has.
+        efa: Network cards of each training node that have an Elastic Fabric Adapter.
         most: To how many nodes the training nodes grow for pods that wait.
         parameters: Further parameters of its templates, by their names there.
         confirm: Whether the user has agreed to costs beforehand.
@@ -68,7 +68,7 @@ class EksPlan(CloudSpec):
     admins: tuple[str, ...] = ()
     cidrs: tuple[str, ...] = ("0.0.0.0/0",)
     own_tags: Mapping[str, str] = field(default_factory=dict)
-    efa: int = 0
+    efa: range = range(0)
     most: int = 1
     parameters: Mapping[str, str] = field(default_factory=dict)
     confirm: bool = False
@@ -116,7 +116,7 @@ class EksPlan(CloudSpec):
             "CapacityBlock": train.block,
             "AmiType": "AL2023_x86_64_NVIDIA" if train.gpus else "AL2023_x86_64_STANDARD",
             "DiskGb": train.disk_gb,
-            "Efa": str(self.efa > 0).lower(),
+            "Efa": str(bool(self.efa)).lower(),
         }
 
 
@@ -172,16 +172,17 @@ def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
     )
 
 
-def _adapters(options: Mapping[str, Any], types: Sequence[machines.InstanceType]) -> int:
-    """Count the fabric adapters of each node: as many as all its types have."""
+def _adapters(options: Mapping[str, Any], types: Sequence[machines.InstanceType]) -> range:
+    """The network cards of each node that get a fabric adapter: as many as all its types have."""
     if not options.get("efa"):
-        return 0
-    adapters, about = min(type_.efa for type_ in types), ", ".join(type_.name for type_ in types)
+        return range(0)
+    adapters = min((type_.efa for type_ in types), key=len)
+    about = ", ".join(type_.name for type_ in types)
     if not adapters:
         fix = 'instance_type="g4dn.8xlarge", for one'
         raise BadInput("these have no Elastic Fabric Adapter", about=about, fix=fix)
-    if adapters > 1 and not (options.get("private") or "ExistingVpc" in _parameters(options)):
-        words = f"AWS gives no public address to a node with {adapters} network interfaces"
+    if adapters.stop > 1 and not (options.get("private") or "ExistingVpc" in _parameters(options)):
+        words = f"AWS gives no public address to a node with {adapters.stop} network interfaces"
         raise BadInput(words, about=f"efa=True, {about}", fix="private=True, which has a NAT gateway")
     return adapters
 

@@ -24,6 +24,7 @@ from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list
 from trainyard_kit.clouds.steps import Phase, Steps, duration
 
 SYSTEM, TRAIN = "system", "train"
+NONE = range(0)  # no network cards
 POOLS = ("", SYSTEM, TRAIN)
 POLL, PATIENCE, LONGEST = 15.0, 180.0, 5400.0  # seconds
 # Resources that take noticeable time have a row of their own, with the seconds that they usually take.
@@ -100,16 +101,21 @@ class Stack:
         return None if description["StackStatus"] == "DELETE_COMPLETE" else state_of(description)
 
     def create(
-        self, parameters: Mapping[str, object], stack_tags: Mapping[str, str], *, role: str, adapters: int = 0
+        self,
+        parameters: Mapping[str, object],
+        stack_tags: Mapping[str, str],
+        *,
+        role: str,
+        adapters: range = NONE,
     ) -> None:
-        """Begin to create it, unless somebody else has; its nodes have so many fabric adapters."""
+        """Begin to create it, unless somebody else has; ``adapters`` are network cards with one."""
         token, part = f"create-{uuid.uuid4().hex}", "nodes" if self.pool else "cluster"
         answer = self.session.call(
             "cloudformation",
             "create_stack",
             fine=("AlreadyExistsException",),
             StackName=self.name,
-            TemplateBody=with_adapters(adapters) if adapters > 1 else template(part),
+            TemplateBody=with_adapters(adapters) if adapters.stop > 1 else template(part),
             Parameters=_written(parameters),
             Tags=as_list(stack_tags),
             Capabilities=["CAPABILITY_NAMED_IAM"],
@@ -329,15 +335,16 @@ class _Template(yaml.SafeLoader):
 _Template.add_multi_constructor("!", _Template.function)
 
 
-def with_adapters(count: int) -> str:
-    """Write the template of nodes, as JSON, with a fabric adapter on each of so many network cards.
+def with_adapters(network_cards: range) -> str:
+    """Write the template of nodes, as JSON, with a fabric adapter on each of these network cards.
 
     https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
     """
     parsed = yaml.load(template("nodes"), _Template)
     data = parsed["Resources"]["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
     _, (first,), none = data["NetworkInterfaces"]["Fn::If"]
-    cards = [first, *(first | {"NetworkCardIndex": card, "DeviceIndex": 1} for card in range(1, count))]
+    cards = [first if 0 in network_cards else first | {"InterfaceType": "interface"}]
+    cards += [first | {"NetworkCardIndex": card, "DeviceIndex": 1} for card in network_cards if card]
     data["NetworkInterfaces"]["Fn::If"] = ["Fabric", cards, none]
     return json.dumps(parsed)
 
