@@ -60,6 +60,10 @@ def test_a_manifest_s_pods_end_as_on_a_kubelet(case, local_cluster, tmp_path):
         for pod, text in case.get("events", {}).items():
             events = f"get events -o jsonpath={{..message}} --field-selector=involvedObject.name={pod}"
             eventually(lambda events=events, text=text: text in kubectl(events))
+        if "client" in case:  # its placeholder is the cluster's name
+            kubectl(f"wait --for=condition=Ready --timeout=240s pod/{case['ready']}")
+            client = case["client"].replace("bugs", local_cluster.name)
+            subprocess.run([sys.executable, "-c", client], check=True)
     finally:
         kubectl(f"delete -f {path} --grace-period=1")
 
