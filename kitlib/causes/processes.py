@@ -7,17 +7,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from kitlib import config
-from kitlib.causes import probe
 from kitlib.causes.collectives import Collective, Group, is_collective, read_collectives, read_groups
 
 # By its folder on PYTHONPATH each rank tells `probe` which collective it is in.
 RANKS = config.DATA / "programs" / "ranks" / "sitecustomize.py"
 COMPUTES = 0.1  # of a core: a pod may have a limit
-PROBE = Path(probe.__file__).read_text(encoding="utf-8")
+PROBE = (config.DATA / "programs" / "probe.py").read_text(encoding="utf-8")
 COMMAND = ("sh", "-c", 'exec "$(command -v python3 || command -v python)" -c "$0"', PROBE)
 _FRAME = re.compile(r"^\s+(\S+) \((\S+):(\d+)\)", re.MULTILINE)  # of py-spy
 _LAUNCHER = re.compile(r"torchrun|torch\.distributed\.run|elastic_launch\.py")

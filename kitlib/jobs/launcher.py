@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +16,7 @@ from kitlib.errors import BadInput, ClusterUnreachable, KitError, Rejected, RunE
 from kitlib.jobs import checks
 from kitlib.jobs.base import Job, JobArguments, TrainingJob
 from kitlib.jobs.indexed_job import IndexedJob
+from kitlib.jobs.ranks_alone import ranks_alone
 from kitlib.jobs.resources import check_room
 from kitlib.k8s import names, pods
 from kitlib.k8s.client import Kube
@@ -30,11 +30,6 @@ from kitlib.runs.status import RunObjects, find_main
 
 log: logging.Logger = logging.getLogger(__name__)
 NOTICED_SECONDS = 10
-# What forms a process group, or is a library that does.
-GROUPS = re.compile(
-    r"init_process_group|Trainer|[Aa]ccelerat|[Ll]ightning|Fabric|deepspeed|horovod|hvd\.|\bray\b|jax|tensorflow"
-    r"|keras|composer|colossalai|megatron|fairseq|init_device_mesh|\belastic\b|ignite|mpi4py|monarch|torchft"
-)
 IDLE_GPUS = ("warn", "fail", "allow")
 LAUNCH_SECONDS = 30  # from a launch's first object to its main object
 
@@ -116,24 +111,14 @@ def _launch_on(cluster: Cluster, job: Job, *, replace: bool, must_fit: bool, not
 
 
 def _warn_of_ranks_alone(job: Job) -> str:
-    """Log that nothing in the sources forms a process group, or that Lightning is not told of the nodes.
+    """Log why the ranks will not meet, where the program's text shows it.
 
     Returns:
-        What is wrong; empty for nothing.
+        What is wrong, for the run's main object; empty for nothing.
     """
-    if not isinstance(job, TrainingJob) or job.layout is None or job.nodes * job.processes_per_node < 2:
-        return ""
-    text = "\n".join(source for source in job.sources.values() if isinstance(source, str))
-    if not GROUPS.search(text):
-        what = "nothing in it forms a process group, so each rank trains alone"
-        fix = "call torch.distributed.init_process_group()"
-    elif (
-        job.nodes > 1 and "lightning" in text and re.search(r"\bTrainer\(", text) and "num_nodes" not in text
-    ):
-        what = f"Trainer() without num_nodes trains on each of the {job.nodes} nodes alone"
-        fix = f"write Trainer(num_nodes={job.nodes})"
-    else:
-        return ""
+    what, fix = ranks_alone(job)
+    if not fix or not isinstance(job, TrainingJob) or job.layout is None:
+        return what
     log.warning("%s: %s; %s", job.layout.name, what, fix)
     return f"{job.layout.name}: {what}; {fix}"
 

@@ -3,7 +3,7 @@
 Python imports this module when it starts, in every process that has its folder on PYTHONPATH. It does nothing
 until a program makes a process group; then a thread waits at a socket that only this user can open. What it
 answers torch has recorded anyway (its flight recorder), so steps cost the same with it and without. The kit
-reads it by ``kitlib/causes/probe.py``, when ``run.why()`` is called. No other program needs to know of it.
+reads it by ``programs/probe.py``, when ``run.why()`` is called. No other program needs to know of it.
 """
 
 # ruff: noqa: PLC0415, PTH100, PTH106, PTH118, PTH120 - every start of Python would wait for what few processes need

@@ -44,13 +44,19 @@ def kinds(*logs, gpus=0, command=(), notes=None, phase="Succeeded"):
             ["NeverMet"],
         ),
         ("Distributed environment: NO\nNum processes: 1", "Num processes: 1", ["NeverMet"]),
-        (START.format(2), START.format(2), []),
+        (START.format(2), START.format(2).replace('"rank": 0', '"rank": 1'), []),
+        (START.format(2), START.format(2), ["NeverMet"]),
+        ("GLOBAL_RANK: 0, MEMBER: 1/2", "GLOBAL_RANK: 0, MEMBER: 1/2", ["NeverMet"]),
+        ("rank 0 of 2\nrank 1 of 2", "rank 0 of 2\nrank 1 of 2", ["NeverMet"]),
+        ("rank 0 of 4\nrank 1 of 4", "rank 2 of 4\nrank 3 of 4\nlocal rank 0 of 2", []),
+        ("[0]: nnodes=1, num_local_procs=2", "nnodes=1, num_local_procs=2", ["NeverMet"]),
         ("GLOBAL_RANK: 0, MEMBER: 1/2", "GLOBAL_RANK: 1, MEMBER: 2/2", []),
         (
             "[Gloo] Rank 0 is connected to 0 peer ranks.",
             "[Gloo] Rank 0 is connected to 0 peer ranks.",
             ["NeverMet"],
         ),
+        ("[Gloo] Rank 0 is connected to 1 peer", "[Gloo] Rank 0 is connected to 1 peer", ["NeverMet"]),
         ("[Gloo] Rank 0 is connected to 1 peer ranks.", "world_size: 1", []),
         ("world size: 1", "world size: 1", ["NeverMet"]),
         (START.format(1), "loss 0.5", []),
@@ -90,10 +96,22 @@ def test_that_ranks_never_met_ends_no_run():
         (["python", "-m", "accelerate.commands.launch", "train.py"], 1),
         (["accelerate", "launch", "--num_machines=2", "--machine_rank=$(RANK)", "train.py"], 0),
         (["accelerate", "launch", "--config_file=two.yaml", "train.py"], 0),
-        (["torchrun", "train.py"], 0),
+        (["torchrun", "train.py"], 1),
+        (["sh", "-c", "cd /app\ntorchrun --standalone --nproc-per-node=2 train.py"], 1),
+        (["torchrun", "--nnodes=1", "--rdzv-backend=c10d", "train.py"], 1),
+        (["python", "-m", "torch.distributed.run", "--nnodes", "1", "train.py"], 1),
+        (["torchrun", "--nnodes=2", "train.py"], 0),
+        (["torchrun", "--nnodes=1:2", "train.py"], 0),
+        (["torchrun", "--rdzv-backend=c10d", "--nnodes=$(N)", "train.py"], 0),
+        (["bash", "-c", "pip install deepspeed && deepspeed --num_gpus=2 train.py"], 1),
+        (["bash", "-c", "pip install deepspeed && torchrun --nnodes=2 train.py"], 0),
+        (["deepspeed", "--hostfile=/etc/hosts.txt", "train.py"], 0),
+        (["horovodrun", "-np", "2", "python", "train.py"], 1),
+        (["mpirun", "-np", "4", "-hostfile", "/etc/mpi/hostfile", "python", "train.py"], 0),
+        (["fabric", "run", "--devices=2", "train.py"], 1),
     ],
 )
-def test_accelerate_that_knows_no_other_machine_is_named(command, found):
+def test_a_command_that_starts_a_world_in_each_pod_is_named(command, found):
     assert kinds(["loss 0.5"], ["loss 0.5"], command=command) == ["NeverMet"] * found
     assert kinds(["loss 0.5"], command=command) == []
 
@@ -147,6 +165,13 @@ def test_a_missing_module_that_lies_beside_or_above_is_named_with_its_argument(p
         ("import lightning as L\nL.Trainer(num_nodes=2).fit(m)", ""),
         ("import torch.distributed as dist\ndist.init_process_group()", ""),
         ("from accelerate import Accelerator\nAccelerator()", ""),
+        ("from accelerate import notebook_launcher\nnotebook_launcher(f)", "on localhost"),
+        ("import horovod.torch as hvd\nhvd.init()", "horovodrun"),
+        ("import jax\njax.grad(f)", "jax.distributed.initialize"),
+        ("import jax\njax.distributed.initialize()", ""),
+        ("import torch\nmodel.eval()\nwith torch.no_grad(): model(x)", ""),
+        ("mp.spawn(f)\ndist.init_process_group(init_method='tcp://localhost:1')", "on localhost"),
+        ("os.environ.setdefault('MASTER_ADDR', 'localhost')\ndist.init_process_group()", ""),
     ],
 )
 def test_a_program_whose_ranks_will_not_meet_is_named_before_the_launch(source, words, tmp_path, caplog):
@@ -159,6 +184,29 @@ def test_a_program_whose_ranks_will_not_meet_is_named_before_the_launch(source, 
         caplog.clear()
         assert not _warn_of_ranks_alone(kit.IndexedJob(tmp_path / "train.py", nodes=1))
     assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("import torch.multiprocessing as mp\nmp.spawn(f)\ndist.init_process_group('gloo')", "NODE_RANK"),
+        ("os.environ['MASTER_ADDR'] = 'localhost'\ndist.init_process_group('gloo')", "on localhost"),
+        ("dist.TCPStore('127.0.0.1', 1)\ndist.init_process_group()", "on localhost"),
+        ("rank = int(os.environ['NODE_RANK'])\ndist.init_process_group('gloo', rank=rank)", ""),
+    ],
+)
+def test_ranks_that_a_program_starts_itself_must_know_their_pod(source, words, tmp_path):
+    (tmp_path / "train.py").write_text(source)
+    alone = _warn_of_ranks_alone(kit.IndexedJob(tmp_path / "train.py", nodes=2, launcher="python"))
+    assert words in alone and bool(alone) == bool(words)
+    assert kinds(["world size: 2"], ["world size: 2"], notes={names.RANKS_ALONE: alone}) == (
+        ["NeverMet"] if "localhost" in words else []
+    )
+    assert not _warn_of_ranks_alone(kit.IndexedJob(tmp_path / "train.py", nodes=1, launcher="python"))
+
+
+def test_ranks_that_only_evaluate_need_not_meet():
+    assert kinds(["world size: 1"], ["world size: 1"], notes={names.RANKS_ALONE: names.EVALUATES}) == []
 
 
 def test_a_way_with_idle_gpus_that_there_is_not_is_refused():

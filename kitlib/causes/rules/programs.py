@@ -5,7 +5,7 @@ libraries print at their start.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -13,24 +13,43 @@ from kitlib.causes.cause import CERTAIN, LIKELY, Cause
 from kitlib.causes.facts import Facts
 from kitlib.display.tracebacks import Line
 from kitlib.k8s import names, pods
+from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import GPU
 from kitlib.metrics.events import parse_line
 
 START_LINES = 400  # of a log, in which a program says how it begins
-# A world of one, as Lightning and Accelerate print it.
+# A world of one, as Lightning and Accelerate print it; or, by DeepSpeed and torchrun, of one machine.
 _ALONE = re.compile(
     r"MEMBER: 1/1\b|Num processes: 1$|Starting with 1 processes|distributed_type: NO\b"
-    r"|\[Gloo\] Rank \d+ is connected to 0 peer|\bworld[ _]size\W{1,4}1$",
+    r"|\[Gloo\] Rank \d+ is connected to 0 peer|\bworld[ _]size\W{1,4}1$"
+    r"|nnodes=1, num_local_procs|World Info dict: \{'localhost|--rdzv-endpoint=localhost:0\b",
     re.I,
 )
 _TOGETHER = re.compile(
     r"MEMBER: \d+/(?!1\b)\d+|Num processes: (?!1$)\d+|\[Gloo\] Rank \d+ is connected to [1-9]"
     r"|\b[Ww]orld[ _][Ss]ize\W{1,4}(?!1\b)\d+|destroy_process_group\(\) was not called|\bNCCL version \d"
 )
-# Without a count of machines it starts a world of its own in each pod.
-_ACCELERATE = re.compile(
-    r"\baccelerate(?:[- ]launch|\.commands\.launch)\b(?!.*--(?:num_machines|config_file))"
+# A rank and the size of its world; of two pods each with a rank 0 none has met the other.
+_RANK = re.compile(
+    r"GLOBAL_RANK: (\d+), MEMBER: \d+/(\d+)"
+    r"|(?:^|[\[(>]|\bglobal[ _])rank[ :=]{0,2}(\d+) ?(?:of|/|,? ?world[ _]size[ :=]{0,2}) ?(\d+)\b",
+    re.I,
 )
+_GLOO = re.compile(r"\[Gloo\] Rank (\d+) is connected to (\d+) peer")
+_ELASTIC = re.compile(
+    r"nnodes[=, '\"]{1,4}\d+:|PET_NNODES', 'value': '\d+:|elasticPolicy|ElasticJob|PodTemplate"
+)
+# Commands that start a world of their own in each pod, by what they lack or say.
+_PYTHON_RUN = r"\b(?:torchrun|torch\.distributed\.(?:run|launch))\b"
+_START = r"(?:^|[;&|]\s*|\s-\w*c\s+|\bexec\s+)"
+_COMMANDS = {
+    "--num_machines": r"\baccelerate(?:[- ]launch|\.commands\.launch)\b(?!.*--(?:num_machines|config_file))",
+    "--nnodes": rf"{_PYTHON_RUN}(?=.*(?:--standalone\b|--nnodes[= ]'?1(?![\d:])))",
+    "--nnodes of all pods": rf"{_PYTHON_RUN}(?!.*--(?:nnodes|rdzv))",
+    "--hostfile": rf"{_START}(?:\S*/)?deepspeed\s(?=.*\.py)(?!.*(?:--hostfile|-H|--node_rank|--launcher)\b)",
+    "hosts": rf"{_START}(?:horovodrun|mpirun|mpiexec)\s(?!.*(?:\s-H|-hosts?|hostfile|host-discovery))",
+    "--num-nodes": rf"{_START}(?:lightning|fabric) run\b(?!.*--num[-_]nodes)",
+}
 # That no device is used, with the versions that torch and its CUDA name.
 _NO_DEVICE = re.compile(
     r"torch finds no CUDA device|NVIDIA driver on your system is too old|Found no NVIDIA driver"
@@ -44,47 +63,88 @@ _MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,200})'")
 
 
 def never_met(facts: Facts) -> Iterator[Cause]:
-    """Find ranks of which each trains alone.
+    """Find ranks of which each pod's train alone.
 
-    Their starts say a world of one; or nothing speaks of a larger one, and the launch has read that the
-    program forms no process group, or its command is an `accelerate launch` without a count of machines.
-    That does not end a run: one that has failed has another cause. Workers of parameter servers form none.
+    Their starts say a world of one, or two pods have the same rank of a world; or nothing speaks of a larger
+    world, and the launch has read in the program that they cannot meet, or their command starts a world in
+    each pod. That does not end a run: one that has failed has another cause. Workers of parameter servers
+    form none, and what only evaluates needs none.
     """
-    if facts.phase == "Failed" or any(pods.is_replica_id(rank) for rank in facts.logs):
+    note = _note(facts, names.RANKS_ALONE)
+    if facts.phase == "Failed" or note == names.EVALUATES or any(map(pods.is_replica_id, facts.logs)):
         return
-    alone: dict[int | str, Line] = {}
-    for rank, lines in facts.logs.items():
-        for line in islice(lines, START_LINES):
+    alone, together = dict[int | str, Line](), False
+    starts = {rank: list(islice(lines, START_LINES)) for rank, lines in facts.logs.items()}
+    for rank, lines in starts.items():
+        for line in lines:
             event = parse_line(line.text) if '"start"' in line.text else None
-            if _TOGETHER.search(line.text) or event and event.world_size > 1:
-                return
+            together |= bool(_TOGETHER.search(line.text) or event and event.world_size > 1)
             if _ALONE.search(line.text) or event and event.event == "start" and event.world_size == 1:
                 alone.setdefault(rank, line)
-    line = next(iter(alone.values()), Line("", ""))
-    reason = line.text[:400] if len(alone) > 1 and len(alone) >= len(facts.logs) else _foreseen(facts)
+    twice, size = _twice(facts, starts)
+    line = twice or next(iter(alone.values()), Line("", ""))
+    everywhere = len(alone) > 1 and len(alone) >= len(facts.logs) and not together
+    if not twice and not everywhere and (size or together and "localhost" not in note):
+        return
+    reason = line.text[:400] if twice or everywhere else note or _foreseen(facts)
     if not reason:
         return
+    world = f", a world of {size}" if twice else ", a world of one" if everywhere else ""
     yield Cause(
         kind="NeverMet",
-        who=f"{max(len(alone), len(facts.pods))} ranks",
-        what="never met: each trains alone, a world of one",
-        fix="Lightning: Trainer(num_nodes=…, devices=…); accelerate launch --num_machines; a script: "
-        "torch.distributed.init_process_group()",
+        who=f"{max(len(alone), len(facts.pods))} {'pods' if twice else 'ranks'}",
+        what=f"never met: each trains alone{world}",
+        fix="torchrun --nnodes; Lightning: Trainer(num_nodes=…); accelerate launch --num_machines; "
+        "a script: torch.distributed.init_process_group()",
         evidence=(reason,),
         certainty=LIKELY,
         time=line.time,
     )
 
 
+def _twice(facts: Facts, starts: Mapping[int | str, Sequence[Line]]) -> tuple[Line | None, int]:
+    """Find a rank of the largest world that two pods have, and that world's size; 0 where no line tells it.
+
+    Elastic workers get other ranks in each round. Where GPUs are, gloo has groups beside the world.
+    """
+    elastic = _ELASTIC.search(f"{facts.main} {[pod['spec'] for pod in facts.pods]}")
+    has_gpus = any(GPU in str(pod["spec"]) for pod in facts.pods)
+    claims: dict[tuple[int, int], dict[int | str, Line]] = {}
+    for pod, lines in starts.items():
+        for line in lines:
+            match = _RANK.search(line.text[:2000]) or (None if has_gpus else _GLOO.search(line.text))
+            event = parse_line(line.text) if '"start"' in line.text else None
+            if match:
+                rank, count = (int(part) for part in match.groups() if part)
+                size = count + (match.re is _GLOO)
+            elif event and event.event == "start":
+                rank, size = event.rank, event.world_size
+            else:
+                continue
+            claims.setdefault((size, rank), {}).setdefault(pod, line)
+    largest = max((size for size, _ in claims), default=0)
+    same = [lines for (size, _), lines in claims.items() if size == largest and len(lines) > 1]
+    if largest < 2 or elastic or not same:
+        return None, largest if largest > 1 else 0
+    return next(iter(same[0].values())), largest
+
+
+def _variable(pod: Object, name: str) -> str:
+    """Read a variable of a pod's containers."""
+    variables = [item for container in pod["spec"]["containers"] for item in container.get("env") or ()]
+    return next((str(item.get("value", "")) for item in variables if item["name"] == name), "")
+
+
 def _foreseen(facts: Facts) -> str:
-    """Say what the objects tell of ranks that cannot meet; empty for nothing."""
-    if note := _note(facts, names.RANKS_ALONE):
-        return note
+    """Say which command starts a world of its own in each pod; empty for none."""
     for pod in facts.pods if len(facts.pods) > 1 else ():
         for container in pod["spec"]["containers"]:
-            command = " ".join([*(container.get("command") or []), *(container.get("args") or [])])
-            if _ACCELERATE.search(command.replace("\n", " ")):
-                return f"its command has no --num_machines: {command[:300]}"
+            words = [*(container.get("command") or []), *(container.get("args") or [])]
+            command = " ".join(words).replace("\\\n", " ").replace("\n", " ; ")
+            hidden = container.get("envFrom") or _variable(pod, "PET_NNODES") not in ("", "1")
+            for missing, pattern in _COMMANDS.items():
+                if re.search(pattern, command) and not (hidden and missing.endswith("pods")):
+                    return f"its command starts a world in each pod, without {missing}: {command[:300]}"
     return ""
 
 

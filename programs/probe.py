@@ -1,7 +1,7 @@
 """Print what the processes of ranks do, and what each rank answers: ``python probe.py [ANCESTOR]``.
 
 It runs in a pod by exec, or on this machine for the processes below one, and imports the standard library
-alone. What answers is ``programs/ranks/sitecustomize.py``; a rank without it has no ``report``.
+alone. What answers is ``ranks/sitecustomize.py``; a rank without it has no ``report``.
 """
 
 # ruff: noqa: PTH123, PTH208 - it is sent as it is, and starts faster without pathlib

@@ -1,0 +1,70 @@
+"""Ranks that will not meet, read in a program's text before it is launched. Pure.
+
+What its ranks and its command say afterwards is in `kitlib.causes.rules.programs`.
+"""
+
+import re
+
+from kitlib.jobs.base import Job, TrainingJob
+from kitlib.k8s import names
+
+# What forms a process group, or is a library that does.
+_GROUPS = re.compile(
+    r"init_process_group|Trainer|[Aa]ccelerat|[Ll]ightning|Fabric|deepspeed|horovod|hvd\.|\bray\b|jax|tensorflow"
+    r"|keras|composer|colossalai|megatron|fairseq|init_device_mesh|\belastic\b|ignite|mpi4py|monarch|torchft"
+)
+_EVALUATES = re.compile(r"\.eval\(\)|no_grad|inference_mode|\.(?:evaluate|predict|test|validate|generate)\(")
+_TRAINS = re.compile(r"\.backward\(|\.fit\(|\.train\(|\.step\(\)|value_and_grad|\bgrad\(|GradientTape")
+# An address of the pod itself; as a default of what the environment says it is not taken.
+_LOCAL = re.compile(
+    r"""(?:MASTER_ADDR|(?:master|host|addr|store|coordinator)\w*)["']?\s*\]?\s*[=:]\s*f?["'](?:localhost|127\.|\[?::1)"""
+    r"""|TCPStore\(\s*["'](?:localhost|127\.)|(?:tcp|gloo)://(?:localhost|127\.)"""
+)
+_ONE_NODE = re.compile(r"\b(?:notebook_launcher|Trainer|Fabric)\(")
+_SPAWNS = re.compile(r"\bspawn\(|start_processes\(|Process\(|Pool\(")
+_PLACES = re.compile(  # by which a program that starts its ranks itself knows which pod it is in
+    r"NODE_RANK|COMPLETION_INDEX|HOSTNAME|hostname|uname\(|num_nodes|machine_rank|node_rank|\bray\b|dask|SLURM"
+    r"|OMPI_|distributed\.initialize|elastic_launch"
+)
+# Libraries whose processes meet no other, unless the second is in the text or its settings.
+_LIBRARIES = (
+    ("horovod", r"HOROVOD_", "Horovod's ranks meet by horovodrun or mpirun alone"),
+    ("jax", r"distributed\.initialize", "JAX meets no other process without jax.distributed.initialize()"),
+    ("flax", r"distributed\.initialize", "JAX meets no other process without jax.distributed.initialize()"),
+    ("tensorflow", r"MultiWorker|TF_CONFIG|ParameterServer", "TensorFlow meets none without TF_CONFIG"),
+)
+_OWN_RANKS = 'launcher="torchrun" starts its ranks; or read NODE_RANK and MASTER_ADDR in it'
+
+
+def ranks_alone(job: Job) -> tuple[str, str]:
+    """Find out why the ranks of a job will not meet, by its sources, arguments and launcher.
+
+    Returns:
+        What is wrong, and how it is changed; ``evaluates`` for a program that trains nothing, whose ranks
+        need not meet; empty for nothing.
+    """
+    if not isinstance(job, TrainingJob) or job.layout is None or job.nodes * job.processes_per_node < 2:
+        return "", ""
+    text = "\n".join(source for source in job.sources.values() if isinstance(source, str))
+    if _EVALUATES.search(text) and not _TRAINS.search(text):
+        return names.EVALUATES, ""
+    settings = " ".join([text, *job.args, *(item["name"] for item in job.env)])
+    python = getattr(job, "launcher", "") == "python"
+    local = job.nodes > 1 and (python or _SPAWNS.search(text)) and _LOCAL.search(text)
+    calls = _ONE_NODE.search(text) if "lightning" in text or "notebook_launcher" in text else None
+    what = fix = ""
+    if not _GROUPS.search(text):
+        what = "nothing in it forms a process group, so each rank trains alone"
+        fix = "call torch.distributed.init_process_group()"
+    elif job.nodes > 1 and calls and "num_nodes" not in settings:
+        what = f"{calls[0]}) without num_nodes trains on each of the {job.nodes} nodes alone, on localhost"
+        fix = _OWN_RANKS if "launcher" in calls[0] else f"write {calls[0]}num_nodes={job.nodes})"
+    elif local and "://" not in " ".join(job.args):
+        what, fix = "it starts ranks that meet on localhost, so each pod trains alone", _OWN_RANKS
+    elif python and job.nodes > 1 and not _PLACES.search(settings):
+        what, fix = 'launcher="python" gives no ranks, and nothing in it reads NODE_RANK', _OWN_RANKS
+    elif not re.search(r"init_process_group|Trainer|Accelerat", text):
+        for library, needs, reason in _LIBRARIES:
+            if re.search(rf"^\s*(?:import|from) {library}\b", text, re.M) and not re.search(needs, settings):
+                return reason, _OWN_RANKS
+    return what, fix
