@@ -15,6 +15,7 @@ from typing import Any
 
 from kitlib import plugins
 from kitlib.clusters import Cluster, clean_up, connect, create_cluster, credentials, list_clusters
+from kitlib.clusters.declared_gpu import GPU
 from kitlib.clusters.machine import doctor
 from kitlib.datasets import DatasetJob, prepare_dataset, upload_image_folder
 from kitlib.errors import ClusterNotFound, KitError, RunFailed
@@ -39,6 +40,7 @@ __all__ = [
     "ClusterNotFound",
     "DatasetJob",
     "ElasticJob",
+    "GPU",
     "IndexedJob",
     "KitError",
     "ParameterServer",

@@ -63,6 +63,10 @@ def _create(options: argparse.Namespace) -> dict[str, Any]:
     )
 
 
+def _gpus(text: str) -> int | str:
+    return int(text) if text.lstrip("-").isdigit() else text
+
+
 def _start(options: argparse.Namespace) -> dict[str, Any]:
     from localkube.cluster import lifecycle
 
@@ -256,7 +260,7 @@ def _add_create(verbs: Any) -> None:
     create.add_argument("--nodes", type=int, default=4)
     create.add_argument("--cpus", type=float, help="cores of each node")
     create.add_argument("--memory", help="memory of each node, such as 2Gi")
-    create.add_argument("--gpus", type=int, help="GPUs that each node declares")
+    create.add_argument("--gpus", type=_gpus, help="GPUs that each node declares: 8, or H100,count=8")
     create.add_argument("--racks", type=int, help="into which the nodes are dealt: rack-a, rack-b")
     create.add_argument("--label", action="append", default=[], dest="labels", metavar="KEY=VALUE")
     create.add_argument("--port", type=int, default=0, help="port of the API on 127.0.0.1")

@@ -11,6 +11,7 @@ from localkube.errors import LocalClusterError
 from localkube.host import Gpu, HostInfo
 from localkube.kubelet.images.image_table import AUTO, IMAGE_MODES
 from localkube.kubelet.logs.container_log import LogLimits
+from localkube.kubelet.nodes.declared_gpu import DeclaredGpu
 from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.quantity import parse
 from localkube.kubelet.resources.cgroups import PIDS_LIMIT
@@ -43,7 +44,8 @@ class ClusterSpec:
         cpus: Cores of each node; None shares the machine's out, at least one each.
         memory: Bytes of each node; None shares the machine's out.
         gpus: GPUs that each node declares: shares of the machine's, in turn, or without having them where it
-            has none. None deals the real ones out, each to one node.
+            has none. None deals the real ones out, each to one node; so does a text, which says what they
+            are where there are none (`DeclaredGpu.parse`), and a DRA driver gives them.
         labels: On every node.
         racks: Into which the nodes are dealt, those of a rack one after the other; None for none.
         port: Of the API on 127.0.0.1; 0 takes a free one.
@@ -66,7 +68,7 @@ class ClusterSpec:
     nodes: int = 4
     cpus: float | None = None
     memory: int | None = None
-    gpus: int | None = None
+    gpus: int | str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     racks: int | None = None
     port: int = 0
@@ -117,7 +119,9 @@ class ClusterSpec:
                 about=f"{self.pid_max}",
                 fix="correct --pid-max, or leave it out",
             )
-        if self.gpus is not None and not 0 <= self.gpus <= 64:
+        if isinstance(self.gpus, str):
+            DeclaredGpu.parse(self.gpus)
+        elif self.gpus is not None and not 0 <= self.gpus <= 64:
             raise LocalClusterError(
                 "a node declares 0 to 64 GPUs", about=str(self.gpus), fix="correct --gpus"
             )
@@ -148,7 +152,11 @@ class ClusterSpec:
         memory = self.memory or int(machine.memory * MEMORY_SHARE / self.nodes)
         settings = []
         for index in range(self.nodes):
-            devices = self._devices(index, machine)
+            devices, model = self._devices(index, machine), self.gpus if isinstance(self.gpus, str) else ""
+            declared = DeclaredGpu.parse(model) if model and not machine.gpus else None
+            shown, rack = declared.gpus() if declared else devices, self._rack(index)
+            domains = {"node": f"node-{index}", "rack": rack.get(RACK, "rack-a")}
+            domain = domains.get(declared.nvlink, "") if declared else ""
             settings.append(
                 NodeSettings(
                     name=f"node-{index}",
@@ -156,10 +164,13 @@ class ClusterSpec:
                     cpus=cpus,
                     memory=memory,
                     storage=int(machine.disk_free * MEMORY_SHARE / self.nodes),
-                    gpus=len(devices) if self.gpus is None else self.gpus,
+                    gpus=self.gpus if isinstance(self.gpus, int) else len(shown),
                     gpu_devices=tuple(gpu.uuid for gpu in devices),
-                    labels=gpu_labels(devices, shared=self._shares(machine))
-                    | self._rack(index)
+                    gpu_model=model,
+                    nvlink_domain=domain,
+                    labels=gpu_labels(shown, shared=self._shares(machine))
+                    | ({"nvidia.com/gpu.clique": f"{domain}.0"} if domain else {})
+                    | rack
                     | dict(self.labels),
                 )
             )
@@ -178,7 +189,7 @@ class ClusterSpec:
 
     def _devices(self, index: int, machine: HostInfo) -> list[Gpu]:
         """The real GPUs of a node, the same one several times where it has several shares of it."""
-        if self.gpus is None:
+        if not isinstance(self.gpus, int):
             return list(machine.gpus[index :: self.nodes])
         first = index * self.gpus
         return [
@@ -187,7 +198,7 @@ class ClusterSpec:
         ]
 
     def _shares(self, machine: HostInfo) -> bool:
-        return (self.gpus or 0) * self.nodes > len(machine.gpus)
+        return isinstance(self.gpus, int) and self.gpus * self.nodes > len(machine.gpus)
 
 
 def _check_labels(labels: Mapping[str, str]) -> None:

@@ -28,7 +28,7 @@ def create_cluster(
     nodes: int = 4,
     cpus: float | None = None,
     memory: str | None = None,
-    gpus: int | None = None,
+    gpus: int | str | None = None,
     recreate: bool = False,
     **options: object,
 ) -> Cluster:
@@ -42,7 +42,7 @@ def create_cluster(
         nodes: How many nodes.
         cpus: Cores of each node; by default an equal share of the machine.
         memory: Memory of each node, as "4Gi"; by default an equal share of the machine.
-        gpus: GPUs of each node; by default those of the machine.
+        gpus: GPUs of each node, a number or ``kit.GPU(…)``; by default those of the machine.
         recreate: Delete a cluster of this name first.
         options: The provider's own: for ``local`` port, labels, warm; for ``existing``
             kubeconfig, context, namespace; for ``eks`` region, profile, instance_type, spot, hours and more;

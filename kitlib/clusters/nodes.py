@@ -11,7 +11,7 @@ from kitlib.k8s import pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.events import make_event, write_event
 from kitlib.k8s.manifests import Object
-from kitlib.k8s.quantities import GPU, format_bytes, format_cores
+from kitlib.k8s.quantities import GPU, allocatable, format_bytes, format_cores
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import WatchSpec, watch_objects
 
@@ -88,7 +88,7 @@ def table(nodes: Iterable[Object]) -> Table:
                 ", ".join(["Ready" if is_ready(node) else "NotReady", *problems(node)]),
                 format_cores(has.get("cpu")),
                 format_bytes(has.get("memory")),
-                has.get(GPU, "0"),
+                f"{allocatable(node, GPU):g}",
                 (node["status"].get("nodeInfo") or {}).get("kubeletVersion"),
                 age(node["metadata"]["creationTimestamp"]),
             )

@@ -19,14 +19,14 @@ class Shape:
     nodes: int
     cpus: float | None = None
     memory: str | None = None
-    gpus: int | None = None
+    gpus: int | str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_count(self.nodes, what="nodes", least=1, most=MOST_NODES)
         check_quantity(self.cpus, what="cpus", example="1")
         check_quantity(self.memory, what="memory", example='"4Gi"')
-        if self.gpus is not None:
+        if self.gpus is not None and not isinstance(self.gpus, str):
             check_count(self.gpus, what="gpus", least=0, most=64)
 
     def check_options(self, known: Mapping[str, str], provider: str) -> None:

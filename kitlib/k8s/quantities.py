@@ -25,8 +25,9 @@ def parse_quantity(quantity: str | int | float) -> float:
 
 
 def allocatable(node: Object, kind: str) -> float:
-    """Read how much of ``cpu``, ``memory`` or GPUs the pods of a node may have together."""
-    return parse_quantity(((node.get("status") or {}).get("allocatable") or {}).get(kind, "0"))
+    """Read how much of ``cpu``, ``memory`` or GPUs, a DRA driver's too, a node's pods may have together."""
+    status = node.get("status") or {}
+    return parse_quantity(((status.get("capacity") or {}) | (status.get("allocatable") or {})).get(kind, "0"))
 
 
 def check_quantity(value: object, *, what: str, example: str) -> str | None:

@@ -219,7 +219,7 @@ class ClusterWatch(ObjectWatch):
             ]
             cpu = "–" if use.cpu is None else f"{use.cpu:.2f}"
             memory = "–" if use.memory is None else format_bytes(use.memory)
-            gpus = f"{use.gpus:g} of {has[GPU]} asked for" if has.get(GPU, "0") != "0" else "none"
+            gpus = f"{use.gpus:g} of {count:g} asked for" if (count := allocatable(node, GPU)) else "none"
             gpus += f"; {self._gpu_use[name]}" if name in self._gpu_use else ""
             cpu, memory = f"{cpu} of {has.get('cpu', '?')}", f"{memory} of {format_bytes(has.get('memory'))}"
             ready = "Ready" if pods.has_condition(node, "Ready") else "NotReady"

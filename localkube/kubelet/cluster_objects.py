@@ -8,6 +8,7 @@ import asyncio
 import base64
 import contextlib
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ COLLECTIONS = {
     "APIService": "apiservices",
     "ClusterRole": "clusterroles",
     "ClusterRoleBinding": "clusterrolebindings",
+    "DeviceClass": "deviceclasses",
     "EndpointSlice": "endpointslices",
     "Endpoints": "endpoints",
     "FlowSchema": "flowschemas",
     "Role": "roles",
+    "ResourceSlice": "resourceslices",
     "RoleBinding": "rolebindings",
     "Service": "services",
 }
@@ -37,6 +40,12 @@ log = logging.getLogger(__name__)
 async def publish_identities(api: Api) -> None:
     """Give the parts that serve all nodes their rights. Safe to repeat."""
     await asyncio.gather(*(_apply(api, item) for item in manifest("identities")))
+
+
+async def publish_gpus(api: Api, slices: Iterable[dict[str, Any]]) -> None:
+    """Publish the GPUs of nodes and the classes that name them. Safe to repeat."""
+    items = list(slices)
+    await asyncio.gather(*(_apply(api, item) for item in [*items, *(manifest("gpus") if items else [])]))
 
 
 async def publish_api_server(api: Api, *, address: str, port: int) -> None:

@@ -17,7 +17,7 @@ from localkube.api_client import TLS_BUFFER_BYTES, Api, Informer
 from localkube.api_path import api_path
 from localkube.errors import LocalClusterError
 from localkube.kubelet.api_clients import ApiClients
-from localkube.kubelet.cluster_objects import publish_identities
+from localkube.kubelet.cluster_objects import publish_gpus, publish_identities
 from localkube.kubelet.containers.exec import Executions
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.heartbeat import Heartbeat, stalls
@@ -157,7 +157,10 @@ class Kubelet:
         config, limits, pods, nodes = self._config, self._runtime.limits, self._pods, self._nodes.values()
         reachable = [node for node in nodes if node.is_reachable]
         rights = publish_identities(self._clients.admin)
-        await asyncio.gather(rights, *(node.register() for node in reachable))
+        slices = [item for node in nodes for item in node.pool.gpu_driver.slices()]
+        await asyncio.gather(
+            rights, publish_gpus(self._clients.admin, slices), *(node.register() for node in reachable)
+        )
         eviction = EvictionManager(
             self._runtime.files,
             pods=pods.workers,

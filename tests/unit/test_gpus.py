@@ -8,6 +8,7 @@ from kitlib.errors import Rejected
 from kitlib.metrics.gpu_usage import grouped, read_gpus, together
 from kitlib.widgets.gpu_reader import GpuReader
 from localkube.config import ClusterSpec, gpu_labels
+from localkube.errors import LocalClusterError
 from localkube.host import Gpu
 from localkube.kubelet.nodes.node import NodePool
 from localkube.kubelet.nodes.node_settings import NodeSettings
@@ -48,12 +49,16 @@ def machine(gpus):
         (8, 4, 1, [["GPU-0"], ["GPU-1"], ["GPU-2"], ["GPU-3"]]),
         (8, 2, 0, [[], []]),
         (0, 2, 2, [[], []]),
+        (0, 2, "H100,count=2", [[], []]),
+        (3, 2, "H100,count=2", [["GPU-0", "GPU-2"], ["GPU-1"]]),
     ],
 )
 def test_gpus_are_dealt_out_or_shared_in_turn(real, nodes, gpus, devices):
     settings = ClusterSpec(nodes=nodes, gpus=gpus).node_settings(machine(real))
     assert [list(node.gpu_devices) for node in settings] == devices
-    declared = [len(names) for names in devices] if gpus is None else [gpus] * nodes
+    text = isinstance(gpus, str)
+    number = 2 if text and not real else None if text else gpus
+    declared = [len(names) for names in devices] if number is None else [number] * nodes
     assert [node.gpus for node in settings] == declared
 
 
@@ -79,6 +84,45 @@ def test_labels_are_those_of_gpu_feature_discovery(real, nodes, gpus, product, r
 def test_any_name_of_a_gpu_becomes_a_valid_label(name):
     product = gpu_labels([Gpu("0", name, 1, "u", "d")], shared=True)["nvidia.com/gpu.product"]
     assert len(product) <= 63 and product.isascii() and product[0].isalnum() and product[-1].isalnum()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("H99", "no such model of a GPU: H99"),
+        ("H100,cores=2", "no such property of a GPU: cores"),
+        ("H100,count=two", "invalid literal"),
+        ("H100,count=0", "1 to 16 GPUs"),
+        ("H100,memory=80", "1Gi or more"),
+        ("H100,nvlink=zone", "nvlink of none, node, rack"),
+        ("H100,pace=-1", "a pace from 0 ms on"),
+    ],
+)
+def test_a_declaration_that_cannot_be_is_refused_before_anything_starts(text, words):
+    with pytest.raises(LocalClusterError, match=words):
+        ClusterSpec(gpus=text)
+
+
+@pytest.mark.parametrize(
+    ("model", "racks", "domains", "profiles", "pace"),
+    [
+        ("A100,nvlink=node", 2, {"node-0", "node-1", "node-2", "node-3"}, "1g.10gb 7g.80gb", 4.0),
+        ("H200,nvlink=rack", 2, {"rack-a", "rack-b"}, "1g.18gb 7g.141gb", 1.262),
+        ("T4,nvlink=rack,pace=9", None, {"rack-a"}, "", 9.0),
+        ("B200", 2, {""}, "1g.23gb 7g.180gb", 0.555),
+    ],
+)
+def test_a_model_has_its_partitions_pace_and_domains(model, racks, domains, profiles, pace):
+    nodes = ClusterSpec(gpus=model, racks=racks).node_settings(machine(0))
+    assert {node.nvlink_domain for node in nodes} == domains
+    pool = NodePool(nodes[0])
+    devices = [device for body in pool.gpu_driver.slices() for device in body["spec"].get("devices", [])]
+    shown = [device["attributes"]["profile"]["string"] for device in devices[1:]]
+    assert " ".join([*shown[:1], *shown[-1:]]) == profiles and len(shown) in (0, 18)
+    assert pool.gpu_driver.devices["gpu-0"].pace == pace
+    assert {
+        device["attributes"].get("nvlinkDomain", {"string": ""})["string"] for device in devices
+    } <= domains
 
 
 def pool(*devices):

@@ -96,7 +96,7 @@ def cluster() -> None:
 @click.option("--nodes", default=4, show_default=True, help="Number of nodes.")
 @click.option("--cpus", type=float, help="Cores of each node.")
 @click.option("--memory", help="Memory of each node, such as 4Gi.")
-@click.option("--gpus", type=int, help="GPUs that each node declares.")
+@click.option("--gpus", help="GPUs that each node declares: 8, or H100,count=8,nvlink=node (local only).")
 @click.option("--port", type=int, help="Port of the API on 127.0.0.1 (local only).")
 @click.option("--recreate", is_flag=True, help="Delete a cluster of this name first.")
 @OPTION
@@ -106,7 +106,7 @@ def create(
     nodes: int,
     cpus: float | None,
     memory: str | None,
-    gpus: int | None,
+    gpus: str | None,
     port: int | None,
     recreate: bool,
     option: dict[str, Any],
@@ -117,13 +117,14 @@ def create(
     trainyard cluster create lab --provider eks --set region=eu-central-1 --set hours=4
     """
     options = option | ({} if port is None else {"port": port})
+    count = int(gpus) if gpus and gpus.lstrip("-").isdigit() else gpus
     created = clusters.create_cluster(
-        provider, name=name, nodes=nodes, cpus=cpus, memory=memory, gpus=gpus, recreate=recreate, **options
+        provider, name=name, nodes=nodes, cpus=cpus, memory=memory, gpus=count, recreate=recreate, **options
     )
     table = allowed(created.nodes)  # with rights in one namespace alone nobody lists them
     click.echo(created if table is None else table)
-    count = min(nodes, len(table)) if table else nodes
-    next_step(f"trainyard launch trainers/digits_ddp.py --nodes {count} -c {name}")
+    workers = min(nodes, len(table)) if table else nodes
+    next_step(f"trainyard launch trainers/digits_ddp.py --nodes {workers} -c {name}")
     click.echo("For kubectl, k9s and Lens:", err=True)
     click.echo(f"export KUBECONFIG=$(trainyard cluster kubeconfig --path {name})", err=True)
 

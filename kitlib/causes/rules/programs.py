@@ -58,7 +58,7 @@ _NO_DEVICE = re.compile(
     r"|\b(?:device|using)\W{1,4}(?:device\W{1,4})?cpu\b",
     re.I,
 )
-_DEVICE = re.compile(r"GPU available: True|\bdevice\W{1,6}cuda\b|Using cuda device", re.I)
+_DEVICE = re.compile(r"GPU available: True|\bdevice\W{1,6}cuda\b|Using cuda device|\bsimulated_acc", re.I)
 _MODULE = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,200})'")
 
 

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import platform
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from localkube.api_client import Api, ApiError, Informer
 from localkube.api_path import api_path
 from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.plugins.device_manager import DeviceManager
+from localkube.kubelet.plugins.gpu_driver import GpuDriver
 from localkube.kubelet.plugins.node_directory import NodeDirectory
 from localkube.kubelet.plugins.resource_claims import ClaimManager
 from localkube.kubelet.pods.runtime_class import HANDLERS
@@ -40,7 +41,8 @@ class NodePool:
         self.settings = settings
         self.directory = NodeDirectory(directory / settings.name)
         self.devices = DeviceManager(self.directory, changed=self._devices_changed)
-        self.claims = ClaimManager(self.directory, active=lambda: self._pods)
+        self.gpu_driver = GpuDriver(settings, self.directory)
+        self.claims = ClaimManager(self.directory, active=lambda: self._pods, gpus=self.gpu_driver)
         # Its pods are being terminated, and it admits no others.
         self.shutting_down = False
         # Set when the node's status has news.
@@ -67,12 +69,14 @@ class NodePool:
             self._next = max(2, int(address.rsplit(".", 1)[1]) % 254 + 1)
         return self._addresses[uid]
 
-    def gpus(self, uid: str, container: str, count: int) -> list[str] | None:
-        """Allocate a container's real GPUs; None when the node only declares GPUs, or a plugin has them."""
+    def gpus(self, uid: str, container: str, count: int, *, claimed: Sequence[str] = ()) -> list[str] | None:
+        """Allocate a container's real GPUs, or take its claims'; None where none is real, or a plugin's."""
         if not self.settings.gpu_devices or self.devices.has("nvidia.com/gpu"):
             return None
         key = f"{uid}/{container}"
-        if key not in self._gpus:
+        if self.gpu_driver.is_real:
+            self._gpus[key] = list(claimed)
+        elif key not in self._gpus:
             free = Counter(self.settings.gpu_devices)
             for devices in self._gpus.values():
                 free.subtract(devices)
@@ -155,7 +159,7 @@ def node_status(
             *(external if settings.external_address else []),
             {"type": "Hostname", "address": settings.name},
         ],
-        "capacity": settings.allocatable() | (devices.quantities(healthy=False) if devices else {}),
+        "capacity": settings.capacity() | (devices.quantities(healthy=False) if devices else {}),
         "allocatable": settings.allocatable() | (devices.quantities(healthy=True) if devices else {}),
         "conditions": _conditions(pressure, shutting_down=shutting_down, before=before_conditions),
         "daemonEndpoints": {"kubeletEndpoint": {"Port": KUBELET_PORT}},

@@ -11,6 +11,7 @@ class NodeSettings:
     """One node: ``cpus`` in cores, ``memory`` in bytes.
 
     ``external_address`` is its address outside the cluster's network, if it has one.
+    ``gpu_model`` says what its GPUs are (``declared_gpu.py``), which a DRA driver gives then.
     """
 
     name: str
@@ -20,6 +21,8 @@ class NodeSettings:
     storage: int
     gpus: int = 0
     gpu_devices: tuple[str, ...] = ()
+    gpu_model: str = ""
+    nvlink_domain: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     external_address: str = ""
 
@@ -49,4 +52,8 @@ class NodeSettings:
             "ephemeral-storage": f"{self.storage // 1024}Ki",
             "pods": str(MAX_PODS),
         }
-        return quantities | ({"nvidia.com/gpu": str(self.gpus)} if self.gpus else {})
+        return quantities | ({"nvidia.com/gpu": str(self.gpus)} if self.gpus and not self.gpu_model else {})
+
+    def capacity(self) -> dict[str, str]:
+        """What it has: GPUs of a DRA driver, which the scheduler allocates by claims alone, are here only."""
+        return self.allocatable() | ({"nvidia.com/gpu": str(self.gpus)} if self.gpus else {})

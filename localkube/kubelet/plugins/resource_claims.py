@@ -17,6 +17,7 @@ from typing import Any
 from localkube.api_client import Api, ApiError
 from localkube.api_path import api_path
 from localkube.kubelet.plugins.dra_drivers import DraDriver, DraDrivers
+from localkube.kubelet.plugins.gpu_driver import DRIVER, GpuDriver
 from localkube.kubelet.plugins.node_directory import NodeDirectory
 from localkube.kubelet.plugins.rpc import PluginError, plugin_messages
 from localkube.kubelet.status.container_state import containers
@@ -49,9 +50,13 @@ class ClaimManager:
 
     Args:
         active: The uids of the pods that the node has.
+        gpus: The node's own driver.
     """
 
-    def __init__(self, directory: NodeDirectory, *, active: Callable[[], Collection[str]]) -> None:
+    def __init__(
+        self, directory: NodeDirectory, *, active: Callable[[], Collection[str]], gpus: GpuDriver
+    ) -> None:
+        self._gpus = gpus
         # Beside the directory, which pods of plugins may write.
         self._checkpoint, self._active = directory.path.with_name(f"{directory.path.name}.claims"), active
         self._drivers = DraDrivers(directory, looked=self._reconcile)
@@ -80,7 +85,7 @@ class ClaimManager:
             for key, (name, is_owned) in zip(keys, names, strict=True):
                 claims[key] = claim = await _claim(api, pod, name, is_owned=is_owned)
                 for driver in _drivers(claim):
-                    self._driver(driver)
+                    self._is_own(driver) or self._driver(driver)
             for key, claim in claims.items():
                 entry = self._claims.setdefault(key, _entry(claim))
                 if entry["uid"] != claim["metadata"]["uid"]:
@@ -90,12 +95,25 @@ class ClaimManager:
             self._save()
             unprepared = [key for key in claims if not self._claims[key]["prepared"]]
             for driver, batch in self._batches(unprepared).items():
-                answers = await self._call(driver, "NodePrepareResources", batch)
-                for key in batch:
-                    self._claims[key]["drivers"][driver] = list(map(_device, answers[key].devices))
+                for key, devices in (await self._prepare(driver, batch, claims)).items():
+                    self._claims[key]["drivers"][driver] = devices
             for key in unprepared:
                 self._claims[key]["prepared"] = True
             self._save()
+
+    async def _prepare(
+        self, driver: str, keys: list[str], claims: Mapping[str, Object]
+    ) -> dict[str, list[dict[str, Any]]]:
+        if not self._is_own(driver):
+            answers = await self._call(driver, "NodePrepareResources", keys)
+            return {key: list(map(_device, answers[key].devices)) for key in keys}
+        try:
+            return {key: self._gpus.prepare(claims[key]) for key in keys}
+        except PluginError as error:
+            raise ClaimPreparationError(f"NodePrepareResources: {error}") from error
+
+    def _is_own(self, driver: str) -> bool:
+        return driver == DRIVER and bool(self._gpus.devices)
 
     async def unprepare(self, uid: str, event: Callable[..., None]) -> None:
         """End the claims that only this pod has: tried until it succeeds, or the pod is gone.
@@ -120,7 +138,8 @@ class ClaimManager:
         used = [key for key, claim in self._claims.items() if uid in claim["pods"]]
         ending = [key for key in used if self._claims[key]["pods"] == [uid]]
         for driver, batch in self._batches(ending).items():
-            await self._call(driver, "NodeUnprepareResources", batch)
+            if not self._is_own(driver):
+                await self._call(driver, "NodeUnprepareResources", batch)
         for key in used:
             self._claims[key]["pods"].remove(uid)
             if key in ending:
@@ -145,23 +164,28 @@ class ClaimManager:
         devices = (device for _, _, devices in self._granted(pod, container) for device in devices)
         return list(dict.fromkeys(name for device in devices for name in device["cdi"]))
 
+    def gpus(self, pod: Object, container: Object) -> list[str]:
+        """List the devices that a container gets of the node's own driver."""
+        granted = (devices for _, driver, devices in self._granted(pod, container) if self._is_own(driver))
+        return [device["device"] for devices in granted for device in devices]
+
     def statuses(self, pod: Object, name: str) -> list[dict[str, Any]]:
         """List the devices of a container by claim, as its status reports them; their health is not known."""
         container = next((item for _, item in containers(pod) if item["name"] == name), {})
         by_claim: dict[str, dict[str, dict[str, str]]] = {}
         for claim, driver, devices in self._granted(pod, container):
-            for device in devices:
+            for device in devices if claim else ():  # the API takes none of an extended resource's claim
                 identity = (device["cdi"] or [f"{driver}/{device['pool']}/{device['device']}"])[0]
                 health = {"resourceID": identity, "health": "Unknown"}
                 by_claim.setdefault(f"claim:{claim}", {})[identity] = health
         return [{"name": claim, "resources": list(devices.values())} for claim, devices in by_claim.items()]
 
     def _granted(self, pod: Object, container: Object) -> Iterator[tuple[str, str, list[Any]]]:
-        """Yield what of its claims a container has: the claim in the pod, a driver, and devices."""
+        """Yield what of its claims a container has: the claim in the pod, if any, a driver, and devices."""
         namespace = pod["metadata"]["namespace"]
         for claim, name, request in _container_claims(pod, container):
             entry = self._claims.get(f"{namespace}/{name}") or {"drivers": {}}
-            shown = f"{claim}/{request}" if claim and request else claim or name
+            shown = f"{claim}/{request}" if claim and request else claim
             for driver, devices in entry["drivers"].items():
                 matching = [
                     device

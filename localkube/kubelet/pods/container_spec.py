@@ -194,11 +194,14 @@ class ContainerStart:
     async def _devices(self) -> DeviceGrant:
         try:
             grant = await self.node.pool.devices.grant(self.pod, self.container)
-            claimed = self.node.pool.claims.cdi_devices(self.pod, self.container)
+            claims = self.node.pool.claims
+            claimed = claims.cdi_devices(self.pod, self.container)
             edits = container_edits(claimed, self.node.pool.directory.cdi)
+            gpus = self.node.pool.gpu_driver.grant(claims.gpus(self.pod, self.container))
         except (PluginError, CdiError) as error:
             raise ConfigError(str(error)) from error
-        return DeviceGrant({**grant.env, **edits.env}, (*grant.mounts, *edits.mounts))
+        variables = {**grant.env, **edits.env, **gpus.env}
+        return DeviceGrant(variables, (*grant.mounts, *edits.mounts, *gpus.mounts))
 
     def _device_mounts(self, grant: DeviceGrant) -> Iterable[MountSpec]:
         """Make the mounts that a plugin asks for; it may have no more of the machine than a hostPath."""
@@ -302,9 +305,10 @@ class ContainerStart:
 
     def _allocated_gpus(self) -> list[str] | None:
         """Its real GPUs, by UUID; None where the node only declares some, or a plugin has them."""
-        limits = self.container.get("resources", {}).get("limits") or {}
+        limits, pool = self.container.get("resources", {}).get("limits") or {}, self.node.pool
         count = int(limits.get("nvidia.com/gpu", 0))
-        gpus = self.node.pool.gpus(self.uid, self.name, count)
+        claimed = pool.gpu_driver.uuids(pool.claims.gpus(self.pod, self.container))
+        gpus = pool.gpus(self.uid, self.name, count, claimed=claimed)
         return [] if gpus is None and not count and device_paths() else gpus
 
     def _gpu_nodes(self) -> list[str]:

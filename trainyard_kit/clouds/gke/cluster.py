@@ -160,13 +160,15 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def _planned(self, shape: Shape) -> GkePlan:
         options, disk_gb = shape.options, shape.options.get("disk_gb", DISK_GB)
         fix = 'machine_type="e2-standard-4", or accelerator="nvidia-tesla-t4" for a GPU'
-        no_words(shape, ("cpus", "memory"), about="gke", cloud="Google Cloud", fix=fix)
+        gpus = shape.gpus if isinstance(shape.gpus, int) else None
+        fixed = ("cpus", "memory", *(() if gpus == shape.gpus else ("gpus",)))
+        no_words(shape, fixed, about="gke", cloud="Google Cloud", fix=fix)
         check_count(disk_gb, what="disk_gb", least=30, most=2000)
         kinds = {option: options.get(option) for option in MACHINE_OPTIONS}
         cidrs, count = options.get("allowed_cidrs") or (), shape.nodes if options.get("pool", True) else 0
         plan = GkePlan(
             self._tags(until_of(options.get("hours", HOURS))),
-            choose(nodes=count, gpus=shape.gpus, disk_gb=disk_gb, **kinds),
+            choose(nodes=count, gpus=gpus, disk_gb=disk_gb, **kinds),
             bool(options.get("private")),
             request=_request(options.get("request") or {}),
             allowed_cidrs=(cidrs,) if isinstance(cidrs, str) else tuple(map(str, cidrs)),

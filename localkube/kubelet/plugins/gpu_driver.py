@@ -1,0 +1,186 @@
+"""The DRA driver of a node's GPUs, in the kubelet: it publishes them and shows them to containers.
+
+Driver, classes and attributes have the names of NVIDIA's: its manifests work. GPUs are in ResourceSlices
+alone: by the class's ``extendedResourceName``, ``nvidia.com/gpu`` allocates the same device, and partitions
+consume counters of their GPU. So none is given twice. Where MIG places a partition is not modelled.
+
+Source: https://github.com/NVIDIA/k8s-dra-driver-gpu
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import NAMESPACE_URL, uuid5
+from xml.sax.saxutils import escape
+
+from localkube import host
+from localkube.kubelet.nodes.declared_gpu import MODELS, DeclaredGpu
+from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.plugins.device_manager import DeviceGrant
+from localkube.kubelet.plugins.node_directory import KUBELET, NodeDirectory
+from localkube.kubelet.plugins.rpc import PluginError
+from localkube.paths import write_private
+
+Object = dict[str, Any]
+DRIVER, RESOURCE = "gpu.nvidia.com", "nvidia.com/gpu"
+SIMULATED = "declared, simulated"
+PER_SLICE = 3  # GPUs with all their partitions; a slice has 64 devices at most that consume counters
+PROGRAM = "/usr/local/sbin/nvidia-smi"
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU or a partition of one; ``pace`` in ms per image, memory in bytes, slices of 7 and of 8."""
+
+    name: str
+    uuid: str
+    index: int
+    product: str
+    memory: int
+    pace: float = 0.0
+    profile: str = ""
+    parent: str = ""
+    slices: tuple[int, int] = (7, 8)
+
+
+class GpuDriver:
+    """The GPUs of one node: declared ones, or where the machine has some, real ones; never both."""
+
+    def __init__(self, settings: NodeSettings, directory: NodeDirectory) -> None:
+        self._settings, self._directory = settings, directory
+        self.is_real = bool(settings.gpu_model and settings.gpu_devices)
+        self._model = DeclaredGpu.parse(settings.gpu_model) if settings.gpu_model else None
+        self.devices = {device.name: device for device in self._list()}
+
+    def _list(self) -> Iterable[Device]:
+        if self.is_real:
+            real = {gpu.uuid: gpu for gpu in host.gpus()}
+            for index, uuid in enumerate(self._settings.gpu_devices):
+                if gpu := real.get(uuid):
+                    yield Device(f"gpu-{index}", uuid, index, gpu.name, gpu.memory)
+            return
+        model = self._model
+        for index in range(model.count if model else 0):
+            assert model
+            name, product = f"gpu-{index}", MODELS[model.model][0]
+            yield Device(name, self._uuid("GPU", name), index, product, model.memory, model.pace)
+            for profile, count, compute, memory in model.partitions():
+                size, pace = model.memory * memory // 8, round(model.pace * 7 / compute, 3)
+                for number in range(count):
+                    own = f"{name}-mig-{profile.replace('.', '')}-{number}"
+                    uuid, slices = self._uuid("MIG", own), (compute, memory)
+                    yield Device(own, uuid, index, product, size, pace, profile, name, slices)
+
+    def _uuid(self, kind: str, name: str) -> str:
+        return f"{kind}-{uuid5(NAMESPACE_URL, f'trainyard/{self._settings.name}/{name}')}"
+
+    def slices(self) -> list[Object]:
+        """Build the node's ResourceSlices."""
+        gpus = [device for device in self.devices.values() if not device.parent]
+        bodies: list[Object] = []
+        for first in range(0, len(gpus), PER_SLICE):
+            names = {gpu.name for gpu in gpus[first : first + PER_SLICE]}
+            shown = [item for item in self.devices.values() if {item.name, item.parent} & names]
+            bodies.append({"devices": [self._device(item) for item in shown]})
+            if not self.is_real:
+                whole = {"compute-slices": {"value": "7"}, "memory-slices": {"value": "8"}}
+                bodies.append(
+                    {"sharedCounters": [{"name": name, "counters": whole} for name in sorted(names)]}
+                )
+        node = self._settings.name
+        pool = {"name": node, "generation": 1, "resourceSliceCount": len(bodies)}
+        return [
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceSlice",
+                "metadata": {"name": f"{node}-{DRIVER}-{index}"},
+                "spec": {"driver": DRIVER, "nodeName": node, "pool": pool, **body},
+            }
+            for index, body in enumerate(bodies)
+        ]
+
+    def _device(self, device: Device) -> Object:
+        attributes: Object = {
+            "type": {"string": "mig" if device.profile else "gpu"},
+            "uuid": {"string": device.uuid},
+            "index": {"int": device.index},
+            "productName": {"string": device.product},
+            "declared": {"bool": not self.is_real},
+        }
+        result: Object = {"name": device.name, "capacity": {"memory": {"value": f"{device.memory >> 20}Mi"}}}
+        if self._model and not self.is_real:
+            _, architecture, capability, *_ = MODELS[self._model.model]
+            attributes |= {"architecture": {"string": architecture}, "brand": {"string": "Nvidia"}}
+            attributes["cudaComputeCapability"] = {"version": capability}
+            compute, memory = map(str, device.slices)
+            counters = {"compute-slices": {"value": compute}, "memory-slices": {"value": memory}}
+            result["consumesCounters"] = [{"counterSet": device.parent or device.name, "counters": counters}]
+        if device.profile:
+            attributes["profile"] = {"string": device.profile}
+            attributes["parentUUID"] = {"string": self.devices[device.parent].uuid}
+        if self._settings.nvlink_domain and not self.is_real:
+            attributes["nvlinkDomain"] = {"string": self._settings.nvlink_domain}
+        return result | {"attributes": attributes}
+
+    def prepare(self, claim: Mapping[str, Any]) -> list[Object]:
+        """List what a claim was allocated here, as a driver answers it.
+
+        Raises:
+            PluginError: The node has no such device.
+        """
+        results = [
+            result
+            for result in claim["status"]["allocation"]["devices"]["results"]
+            if (result["driver"], result["pool"]) == (DRIVER, self._settings.name)
+        ]
+        for result in results:
+            if result["device"] not in self.devices:
+                raise PluginError(f"device {result['device']} is not one of node {self._settings.name}")
+        return [
+            {"pool": item["pool"], "device": item["device"], "requests": [item["request"]], "cdi": []}
+            for item in results
+        ]
+
+    def uuids(self, names: Iterable[str]) -> list[str]:
+        return [self.devices[name].uuid for name in dict.fromkeys(names) if name in self.devices]
+
+    def grant(self, names: Iterable[str]) -> DeviceGrant:
+        """Show a container its declared devices as programs look for them; real ones are no files of ours."""
+        devices = [self.devices[name] for name in dict.fromkeys(names) if name in self.devices]
+        if not devices or self.is_real:
+            return DeviceGrant()
+        text = self._nvidia_smi(devices)
+        place = f"gpus/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        self._directory.create()
+        program = self._directory.path / place
+        program.parent.mkdir(mode=0o755, exist_ok=True)
+        write_private(program, text)
+        program.chmod(0o755)
+        env = {"NVIDIA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices)}
+        env["SIMULATED_MS_PER_IMAGE"] = str(max(device.pace for device in devices))
+        return DeviceGrant(env, ((PROGRAM, f"{KUBELET}/{place}", True),))
+
+    def _nvidia_smi(self, devices: list[Device]) -> str:
+        """Write the program that lists these devices, for any shell."""
+        lines, elements = [], []
+        for number, device in enumerate(devices):
+            gpu = self.devices.get(device.parent, device)
+            lines.append(f"GPU {number}: {device.product} (UUID: {gpu.uuid}) {SIMULATED}")
+            if device.profile:
+                lines.append(f"  MIG {device.profile:<11}  Device  0: (UUID: {device.uuid})")
+            mode = "Enabled" if device.profile else "Disabled"
+            elements.append(
+                f'<gpu id="{number:08X}:00:00.0"><product_name>{escape(device.product)}</product_name>'
+                f"<uuid>{device.uuid}</uuid><minor_number>{device.index}</minor_number>"
+                f"<mig_mode><current_mig>{mode}</current_mig></mig_mode><fb_memory_usage>"
+                f"<total>{device.memory >> 20} MiB</total></fb_memory_usage></gpu>"
+            )
+        head = f"<driver_version>{SIMULATED}</driver_version><attached_gpus>{len(devices)}</attached_gpus>"
+        xml = "\n".join(["<?xml version='1.0' ?>", "<nvidia_smi_log>", head, *elements, "</nvidia_smi_log>"])
+        listing, xml = "\n".join(lines).replace("'", ""), xml.replace("'", '"')
+        return (
+            f"#!/bin/sh\ncase \"$*\" in\n'' | -L | --list-gpus) printf '%s\\n' '{listing}' ;;\n"
+            f"'-q -x' | '-x -q') printf '%s\\n' '{xml}' ;;\n"
+            f"*) echo 'nvidia-smi of GPUs that are {SIMULATED} has -L and -q -x' >&2; exit 2 ;;\nesac\n"
+        )

@@ -1,0 +1,72 @@
+"""GPUs that nodes declare: given once, however they are asked for, and seen as programs look for them."""
+
+import pytest
+
+from .clusters import Pods, eventually, pod, running_cluster, state_home
+
+SEEN = "nvidia-smi -L; nvidia-smi -q -x; echo $NVIDIA_VISIBLE_DEVICES $SIMULATED_MS_PER_IMAGE"
+TORCH = "python -c 'import torch; print(torch.cuda.is_available())'"
+CLASS = {"gpu": None, "mig": "device.attributes['gpu.nvidia.com'].profile == '3g.40gb'"}
+
+
+@pytest.fixture(scope="module", params=["namespaces", "plain"])
+def lab(request):
+    shape = ("--nodes", "1", "--mode", request.param, "--gpus", "H100,nvlink=node,pace=2")
+    with (
+        state_home(request.config.cache.mkdir("gpus")) as home,
+        running_cluster(*shape, name=f"gpus-{request.param}", home=home) as cluster,
+        Pods(cluster) as pods,
+    ):
+        for name, expression in CLASS.items():
+            exactly = {"deviceClassName": f"{name}.nvidia.com"}
+            exactly |= {"selectors": [{"cel": {"expression": expression}}]} if expression else {}
+            spec = {"spec": {"devices": {"requests": [{"name": "one", "exactly": exactly}]}}}
+            template = {"kind": "ResourceClaimTemplate", "metadata": {"name": name}, "spec": spec}
+            template["apiVersion"] = "resource.k8s.io/v1"
+            cluster.kubectl("apply", "-f", "-", stdin=template)
+        yield cluster, pods
+
+
+def asking(way, script="exec sleep 600"):
+    """Make a pod that asks for a device: by ``nvidia.com/gpu``, or by a claim from a template."""
+    if way == "number":
+        return pod(script, main={"resources": {"limits": {"nvidia.com/gpu": "1"}}})
+    claims = [{"name": "mine", "resourceClaimTemplateName": way}]
+    return pod(script, main={"resources": {"claims": [{"name": "mine"}]}}, resourceClaims=claims)
+
+
+@pytest.mark.parametrize(
+    ("way", "words", "uuid", "pace"),
+    [
+        ("number", ["GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-", "<total>81920 MiB</total>"], "GPU-", "2.0"),
+        ("gpu", ["(UUID: GPU-", "declared, simulated", "Disabled</current_mig>"], "GPU-", "2.0"),
+        ("mig", ["MIG 3g.40gb", "Enabled</current_mig>", "<total>40960 MiB</total>"], "MIG-", "4.667"),
+    ],
+)
+def test_a_container_sees_its_device_as_programs_look_for_it(lab, way, words, uuid, pace):
+    *listing, variables, torch = lab[1].output(asking(way, f"{SEEN}; {TORCH}")).splitlines()
+    assert [word for word in words if word not in "\n".join(listing)] == []
+    assert variables.startswith(uuid) and variables.endswith(f" {pace}")
+    assert torch == "False"
+
+
+@pytest.mark.parametrize("way", ["number", "gpu", "mig"])
+def test_a_device_is_given_once_however_it_is_asked_for_and_held_over_a_kubelets_restart(lab, way):
+    cluster, pods = lab
+    holder = pods.running(asking(way))["metadata"]["name"]
+    kubelet = cluster.process("localkube.kubelet")
+    kubelet.kill()
+    eventually(lambda: cluster.process("localkube.kubelet").pid != kubelet.pid)
+    if way == "mig":  # two of these partitions fit in a GPU
+        ended(lab, pods.running(asking(way))["metadata"]["name"])
+    for other in {"number", "gpu", "mig"} - ({"mig"} if way == "mig" else set()):
+        name = pods.create(asking(other))
+        pods.wait_for_event(name, "FailedScheduling", "cannot allocate all claims")
+        ended(lab, name)
+    ended(lab, holder)
+    ended(lab, pods.running(asking("number"))["metadata"]["name"])
+
+
+def ended(lab, name):
+    lab[0].core.delete_namespaced_pod(name, "default", grace_period_seconds=0)
+    lab[1].gone(name)
