@@ -101,15 +101,15 @@ class Block(nn.Module):
         super().__init__()
         self.heads = heads
         self.before_attention, self.before_layer = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention, self.mix = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.attention, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.layer = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x: torch.Tensor, far: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, alibi_bias: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
         parts = self.attention(self.before_attention(x)).view(batch, length, 3, self.heads, -1)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        attended = functional.scaled_dot_product_attention(query, key, value, far.to(query.dtype))
-        x = x + self.mix(attended.transpose(1, 2).reshape(batch, length, width))
+        attended = functional.scaled_dot_product_attention(query, key, value, alibi_bias.to(query.dtype))
+        x = x + self.proj(attended.transpose(1, 2).reshape(batch, length, width))
         return x + self.layer(self.before_layer(x))
 
 
@@ -128,9 +128,13 @@ class GPT(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.tokens(tokens)
-        far = distances(self.heads, x)
+        alibi_bias = distances(self.heads, x)
         for block in self.blocks:
-            x = recomputed(block, x, far, use_reentrant=False) if self.recompute else block(x, far)
+            x = (
+                recomputed(block, x, alibi_bias, use_reentrant=False)
+                if self.recompute
+                else block(x, alibi_bias)
+            )
         return self.head(self.norm(x))
 
 
