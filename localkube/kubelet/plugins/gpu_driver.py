@@ -8,6 +8,7 @@ Source: https://github.com/NVIDIA/k8s-dra-driver-gpu
 """
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +21,8 @@ from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.plugins.device_manager import DeviceGrant
 from localkube.kubelet.plugins.node_directory import KUBELET, NodeDirectory
 from localkube.kubelet.plugins.rpc import PluginError
-from localkube.paths import write_private
+from localkube.kubelet.volumes.host_path import check
+from localkube.runtime.path_resolution import opened
 
 Object = dict[str, Any]
 DRIVER, RESOURCE = "gpu.nvidia.com", "nvidia.com/gpu"
@@ -77,8 +79,7 @@ class GpuDriver:
 
     def slices(self) -> list[Object]:
         """Build the node's ResourceSlices."""
-        gpus = [device for device in self.devices.values() if not device.parent]
-        bodies: list[Object] = []
+        gpus, bodies = [device for device in self.devices.values() if not device.parent], list[Object]()
         for first in range(0, len(gpus), PER_SLICE):
             names = {gpu.name for gpu in gpus[first : first + PER_SLICE]}
             shown = [item for item in self.devices.values() if {item.name, item.parent} & names]
@@ -153,10 +154,11 @@ class GpuDriver:
         text = self._nvidia_smi(devices)
         place = f"gpus/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         self._directory.create()
-        program = self._directory.path / place
-        program.parent.mkdir(mode=0o755, exist_ok=True)
-        write_private(program, text)
-        program.chmod(0o755)
+        check("gpus", "DirectoryOrCreate", beneath=self._directory.path)
+        with opened(self._directory.path, "gpus") as folder:  # pods of plugins may leave links here
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(os.open(place[5:], flags, 0o755, dir_fd=folder), "w") as file:
+                file.write(text)
         env = {"NVIDIA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices)}
         env["SIMULATED_MS_PER_IMAGE"] = str(max(device.pace for device in devices))
         return DeviceGrant(env, ((PROGRAM, f"{KUBELET}/{place}", True),))
@@ -176,8 +178,8 @@ class GpuDriver:
                 f"<mig_mode><current_mig>{mode}</current_mig></mig_mode><fb_memory_usage>"
                 f"<total>{device.memory >> 20} MiB</total></fb_memory_usage></gpu>"
             )
-        head = f"<driver_version>{SIMULATED}</driver_version><attached_gpus>{len(devices)}</attached_gpus>"
-        xml = "\n".join(["<?xml version='1.0' ?>", "<nvidia_smi_log>", head, *elements, "</nvidia_smi_log>"])
+        head = f"<nvidia_smi_log><driver_version>{SIMULATED}</driver_version><attached_gpus>{len(devices)}"
+        xml = "\n".join(["<?xml version='1.0' ?>", f"{head}</attached_gpus>", *elements, "</nvidia_smi_log>"])
         listing, xml = "\n".join(lines).replace("'", ""), xml.replace("'", '"')
         return (
             f"#!/bin/sh\ncase \"$*\" in\n'' | -L | --list-gpus) printf '%s\\n' '{listing}' ;;\n"
