@@ -14,7 +14,9 @@ import hashlib
 import io
 import json
 import os
+import platform
 import pty
+import re
 import select
 import shlex
 import shutil
@@ -22,6 +24,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import tempfile
 import termios
 import time
 import tomllib
@@ -54,6 +57,10 @@ class Operator:
     images: Mapping[str, Sequence[str]] = field(default_factory=dict)
     ready: Sequence[str] = ()
     proxy: str = ""
+    namespace: str = ""
+    debian: Sequence[str] = ()
+    python: Sequence[str] = ()
+    files: Mapping[str, str] = field(default_factory=dict)
     apply: Sequence[str] = ()
     module: str = "."
     modules: Sequence[str] = ()
@@ -65,6 +72,7 @@ class Operator:
     example: Sequence[str] = ()
     ends: Sequence[str] = ()
     prints: Mapping[str, str] = field(default_factory=dict)
+    refuses: Mapping[str, str] = field(default_factory=dict)
     shows: Mapping[str, str] = field(default_factory=dict)
     changed: str = ""
 
@@ -93,6 +101,7 @@ def kubectl(words: str, *, cwd: Path = ROOT) -> str:
 
 def step(words: str, *, cwd: Path = ROOT) -> str:
     """Run a tool of the catalog, or else words for kubectl, on the cluster of this run."""
+    words = blocks(words, cwd)
     program, *arguments = shlex.split(words)
     if tool := shutil.which(program, path=os.environ["TOOLS"]):
         return run(tool, *arguments, cwd=cwd)
@@ -140,6 +149,21 @@ def clone(repository: str, tag: str, folder: Path, sources: Path | None) -> None
     run("git", "clone", "-q", "--depth=1", "--branch", tag, origin, folder)
 
 
+def blocks(words: str, source: Path) -> str:
+    """Write the blocks of a page's code that words name as ``PAGE.md#NAME`` to files, and name these."""
+
+    def write(match: re.Match[str]) -> str:
+        page, title = match.groups()
+        text = (source / page).read_text(encoding="utf-8")
+        block = text.partition(f"# {title}\n")[2].partition("```")[0]
+        if not block:
+            raise StepError(f"{page} has no block that begins with # {title}")
+        (source / title).write_text(block, encoding="utf-8")
+        return title
+
+    return re.sub(r"(\S+\.md)#(\S+)", write, words)
+
+
 def checkout(operator: Operator, sources: Path | None, cache: Path) -> Path:
     """Fetch an operator's release from the module proxy or its repository, and libraries that it needs."""
     folder = cache / "sources" / f"{operator.name}-{operator.tag}"
@@ -166,18 +190,43 @@ def build(operator: Operator, source: Path, cache: Path) -> dict[str, Path]:
         if not operator.images:
             goal = cache / "tools" / place
         if not goal.exists():
-            flags = ("-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", str(goal))
+            flags = ["-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", str(goal)]
             work = cache / "sources" / "go.work" if operator.joined else "off"
+            if not operator.joined:
+                flags.append("-mod=mod")
+            folder = source / operator.module
+            if package.startswith("../"):
+                folder, package = folder / package, "."
             env = os.environ | {"CGO_ENABLED": "0", "GOWORK": str(work)}
-            run("go", "build", *flags, package, cwd=source / operator.module, env=env)
+            run("go", "build", *flags, package, cwd=folder, env=env)
         programs[place] = goal
     return programs
 
 
-def write_image(goal: Path, name: str, files: Mapping[str, Path], command: Sequence[str], user: str) -> None:
-    """Write an image as ``docker save`` does: one layer of programs, certificates and a directory /tmp."""
-    layer = io.BytesIO()
-    with tarfile.open(fileobj=layer, mode="w") as tar:
+def base_layer(operator: Operator, cache: Path) -> Path:
+    """Make the layer of a small Debian with packages, or take it from the cache."""
+    layer = cache / "bases" / f"{operator.name}-{operator.tag}.tar"
+    if not layer.exists():
+        with tempfile.TemporaryDirectory(dir=cache) as root:
+            release = platform.freedesktop_os_release()["VERSION_CODENAME"]
+            packages = f"--include={','.join(operator.debian)}"
+            apart = ("unshare", "--mount")  # debootstrap leaves /proc mounted
+            run(*apart, "debootstrap", "--variant=minbase", packages, release, root)
+            if operator.python:
+                if CERTIFICATES.exists():
+                    shutil.copy(CERTIFICATES, Path(root, *CERTIFICATES.parts[1:]))
+                pip = ("python3", "-m", "pip", "install", "--no-cache-dir", "--break-system-packages")
+                run("chroot", root, *pip, *operator.python)
+            layer.parent.mkdir(exist_ok=True)
+            unfinished = layer.with_suffix(".part")
+            run("tar", "--numeric-owner", "--exclude=./dev/*", "-C", root, "-cf", unfinished, ".")
+            unfinished.rename(layer)
+    return layer
+
+
+def program_layer(goal: Path, files: Mapping[str, Path]) -> Path:
+    """Write the layer of programs and a directory /tmp."""
+    with tarfile.open(goal, "w") as tar:
         folder = tarfile.TarInfo("tmp")
         folder.type, folder.mode = tarfile.DIRTYPE, 0o1777
         tar.addfile(folder)
@@ -186,38 +235,56 @@ def write_image(goal: Path, name: str, files: Mapping[str, Path], command: Seque
             member.size, member.mode = path.stat().st_size, 0o755
             with path.open("rb") as program:
                 tar.addfile(member, program)
-    digest = hashlib.sha256(layer.getvalue()).hexdigest()
+    return goal
+
+
+def sha256(path: Path) -> str:
+    """Compute the digest of a file, in hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_image(goal: Path, name: str, layers: Sequence[Path], command: Sequence[str], user: str) -> None:
+    """Write an image as ``docker save`` does, of layers that are tar archives."""
     settings = {
         "Entrypoint": list(command),
         "WorkingDir": "/",
         "User": user,
-        "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"],
+        "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
     }
     config = json.dumps(
         {
             "architecture": "amd64",
             "os": "linux",
             "config": settings,
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{sha256(layer)}" for layer in layers]},
         }
     ).encode()
     title = f"{hashlib.sha256(config).hexdigest()}.json"
-    manifest = json.dumps([{"Config": title, "RepoTags": [name], "Layers": ["layer.tar"]}]).encode()
+    names = [f"{number}/layer.tar" for number, _ in enumerate(layers)]
+    manifest = json.dumps([{"Config": title, "RepoTags": [name], "Layers": names}]).encode()
     with tarfile.open(goal, "w") as tar:
-        for entry, content in ((title, config), ("layer.tar", layer.getvalue()), ("manifest.json", manifest)):
+        for entry, layer in zip(names, layers, strict=True):
+            tar.add(layer, entry)
+        for entry, content in ((title, config), ("manifest.json", manifest)):
             member = tarfile.TarInfo(entry)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
 
 
-def load_images(operator: Operator, programs: Mapping[str, Path], cache: Path) -> None:
+def load_images(operator: Operator, source: Path, programs: Mapping[str, Path], cache: Path) -> None:
     """Make the images that the manifests name, and load them into the store."""
     certificates = {str(CERTIFICATES).lstrip("/"): CERTIFICATES} if CERTIFICATES.exists() else {}
-    for name, command in operator.images.items():
-        archive = cache / "image.tar"
-        write_image(archive, name, {**programs, **certificates}, command, operator.user)
-        run(sys.executable, "-m", "trainyard_kit.cli", "image", "load", archive)
-        archive.unlink()
+    common = {**certificates, **{place: source / path for place, path in operator.files.items()}}
+    started = {command[0].lstrip("/") for command in operator.images.values()}
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        layers = [base_layer(operator, cache)] if operator.debian else []
+        layer, archive = Path(folder, "layer.tar"), Path(folder, "image.tar")
+        for name, command in operator.images.items():
+            others = started - {command[0].lstrip("/")}
+            program_layer(layer, {**{k: v for k, v in programs.items() if k not in others}, **common})
+            write_image(archive, name, [*layers, layer], command, operator.user)
+            run(sys.executable, "-m", "trainyard_kit.cli", "image", "load", archive)
 
 
 def once_webhooks_answer(words: str, source: Path) -> None:
@@ -236,10 +303,12 @@ def once_webhooks_answer(words: str, source: Path) -> None:
 
 def try_operator(operator: Operator, source: Path) -> None:
     """Start an operator by its manifests, run its quick start, and compare what is printed."""
+    if operator.namespace:
+        kubectl(f"create namespace {operator.namespace}")
     for words in operator.apply:
         kubectl(f"apply {words}", cwd=source)
     for words in operator.charts:
-        run("helm", *shlex.split(words), cwd=source)
+        step(f"helm {words}", cwd=source)
     for words in operator.ready:
         kubectl(f"{words} {WAIT}")
     for words in operator.example:
@@ -251,6 +320,14 @@ def try_operator(operator: Operator, source: Path) -> None:
         for line in text.splitlines():
             if line not in printed:
                 raise StepError(f"{words}: no {line!r} in {printed[-300:]!r}")
+    for words, text in operator.refuses.items():
+        try:
+            step(words, cwd=source)
+        except StepError as error:
+            if text not in str(error):
+                raise
+        else:
+            raise StepError(f"{words}: was not refused")
     for words, text in operator.shows.items():
         if text not in (shown := screen(words, text)):
             raise StepError(f"{words}: no {text!r} in {shown[-300:]!r}")
@@ -304,7 +381,7 @@ def main() -> int:
         try:
             source = checkout(operator, options.sources, options.cache)
             programs = build(operator, source, options.cache)
-            load_images(operator, programs, options.cache)
+            load_images(operator, source, programs, options.cache)
             run(*trainyard, "cluster", "create", CLUSTER, "--nodes", "2", "--cpus", "4")
             kubeconfig = run(*trainyard, "cluster", "kubeconfig", "--path", CLUSTER)
             os.environ["KUBECONFIG"] = kubeconfig.strip()

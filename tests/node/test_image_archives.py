@@ -318,6 +318,14 @@ def test_the_image_that_was_not_used_for_longest_goes_first(store, registry):
     assert [record["id"] for record in reader.records(store=store)] != []
 
 
+def test_a_loaded_image_is_not_removed_for_room_as_no_registry_may_have_it(store, tmp_path, pulled):
+    content = layer(entry("mine", b"x"))
+    loaded = load(store, tar(*docker_save(image(content), [content], "mine:1")), tmp_path).image
+    room = ("--all", "--min-age", "0s", "--target-bytes", str(1 << 40))
+    assert images(store, "prune", *room).last("pruned")["untagged"] == [pulled]
+    assert images(store, "prune", *room[:3]).last("pruned")["images"] == [loaded["id"]]
+
+
 def test_without_all_only_what_no_image_needs_is_pruned(store, pulled):
     record = reader.find(pulled, store=store)
     (store / "layers" / "77").mkdir()

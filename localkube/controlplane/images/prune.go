@@ -102,6 +102,10 @@ func runPrune(ctx context.Context, s *store, c *command, _ []string) error {
 			if len(s.users(record.ID)) > 0 || s.lastUsed(record).After(oldest) {
 				continue
 			}
+			// For room alone: one that was loaded, not pulled, may be had from nowhere else.
+			if c.target > 0 && len(record.Digests) == 0 {
+				continue
+			}
 			if err := s.forget(record); err != nil {
 				return err
 			}
