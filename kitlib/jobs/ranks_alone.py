@@ -17,8 +17,8 @@ _EVALUATES = re.compile(r"\.eval\(\)|no_grad|inference_mode|\.(?:evaluate|predic
 _TRAINS = re.compile(r"\.backward\(|\.fit\(|\.train\(|\.step\(\)|value_and_grad|\bgrad\(|GradientTape")
 # An address of the pod itself; as a default of what the environment says it is not taken.
 _LOCAL = re.compile(
-    r"""(?:MASTER_ADDR|(?:master|host|addr|store|coordinator)\w*)["']?\s*\]?\s*[=:]\s*f?["'](?:localhost|127\.|\[?::1)"""
-    r"""|TCPStore\(\s*["'](?:localhost|127\.)|(?:tcp|gloo)://(?:localhost|127\.)"""
+    r"""(?:MASTER_ADDR|\b\w{0,20}(?:master|host|addr|coordinator)\w{0,20})["']?\s{0,4}\]?\s{0,4}[=:]\s{0,4}f?["'](?:localhost|127\.|\[?::1)"""
+    r"""|TCPStore\(\s{0,40}["'](?:localhost|127\.)|(?:tcp|gloo)://(?:localhost|127\.)"""
 )
 _ONE_NODE = re.compile(r"\b(?:notebook_launcher|Trainer|Fabric)\(")
 _SPAWNS = re.compile(r"\bspawn\(|start_processes\(|Process\(|Pool\(")
@@ -28,10 +28,17 @@ _PLACES = re.compile(  # by which a program that starts its ranks itself knows w
 )
 # Libraries whose processes meet no other, unless the second is in the text or its settings.
 _LIBRARIES = (
-    ("horovod", r"HOROVOD_", "Horovod's ranks meet by horovodrun or mpirun alone"),
-    ("jax", r"distributed\.initialize", "JAX meets no other process without jax.distributed.initialize()"),
-    ("flax", r"distributed\.initialize", "JAX meets no other process without jax.distributed.initialize()"),
-    ("tensorflow", r"MultiWorker|TF_CONFIG|ParameterServer", "TensorFlow meets none without TF_CONFIG"),
+    (re.compile(r"\b(?:import|from) horovod\b"), ("HOROVOD_",), "Horovod's ranks meet by horovodrun alone"),
+    (
+        re.compile(r"\b(?:import|from) (?:jax|flax)\b"),
+        ("distributed.initialize",),
+        "JAX meets no other process without jax.distributed.initialize()",
+    ),
+    (
+        re.compile(r"\b(?:import|from) tensorflow\b"),
+        ("MultiWorker", "TF_CONFIG", "ParameterServer"),
+        "TensorFlow meets none without TF_CONFIG",
+    ),
 )
 _OWN_RANKS = 'launcher="torchrun" starts its ranks; or read NODE_RANK and MASTER_ADDR in it'
 
@@ -65,6 +72,6 @@ def ranks_alone(job: Job) -> tuple[str, str]:
         what, fix = 'launcher="python" gives no ranks, and nothing in it reads NODE_RANK', _OWN_RANKS
     elif not re.search(r"init_process_group|Trainer|Accelerat", text):
         for library, needs, reason in _LIBRARIES:
-            if re.search(rf"^\s*(?:import|from) {library}\b", text, re.M) and not re.search(needs, settings):
+            if library.search(text) and not any(word in settings for word in needs):
                 return reason, _OWN_RANKS
     return what, fix

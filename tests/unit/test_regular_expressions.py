@@ -146,7 +146,7 @@ def texts(pattern: str | bytes, flags: int) -> Iterator[str]:
     seen = set()
     for beginning, unit in pumps(_parser.parse(written, flags & ~re.LOCALE)):
         for end in ("", "\0", "\n!", beginning):
-            if (beginning, unit, end) not in seen:
+            if unit and (beginning, unit, end) not in seen:  # what matches nothing repeats nothing
                 seen.add((beginning, unit, end))
                 yield beginning + unit * (MANY // len(unit)) + end
 

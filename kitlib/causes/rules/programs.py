@@ -31,8 +31,8 @@ _TOGETHER = re.compile(
 )
 # A rank and the size of its world; of two pods each with a rank 0 none has met the other.
 _RANK = re.compile(
-    r"GLOBAL_RANK: (\d+), MEMBER: \d+/(\d+)"
-    r"|(?:^|[\[(>]|\bglobal[ _])rank[ :=]{0,2}(\d+) ?(?:of|/|,? ?world[ _]size[ :=]{0,2}) ?(\d+)\b",
+    r"GLOBAL_RANK: (\d{1,6}), MEMBER: \d{1,6}/(\d{1,6})"
+    r"|(?<![\w ])(?:global[ _])?rank[ :=]{1,2}(\d{1,6})(?: of |/)(\d{1,6})\b",
     re.I,
 )
 _GLOO = re.compile(r"\[Gloo\] Rank (\d+) is connected to (\d+) peer")
@@ -40,15 +40,23 @@ _ELASTIC = re.compile(
     r"nnodes[=, '\"]{1,4}\d+:|PET_NNODES', 'value': '\d+:|elasticPolicy|ElasticJob|PodTemplate"
 )
 # Commands that start a world of their own in each pod, by what they lack or say.
-_PYTHON_RUN = r"\b(?:torchrun|torch\.distributed\.(?:run|launch))\b"
-_START = r"(?:^|[;&|]\s*|\s-\w*c\s+|\bexec\s+)"
 _COMMANDS = {
-    "--num_machines": r"\baccelerate(?:[- ]launch|\.commands\.launch)\b(?!.*--(?:num_machines|config_file))",
-    "--nnodes": rf"{_PYTHON_RUN}(?=.*(?:--standalone\b|--nnodes[= ]'?1(?![\d:])))",
-    "--nnodes of all pods": rf"{_PYTHON_RUN}(?!.*--(?:nnodes|rdzv))",
-    "--hostfile": rf"{_START}(?:\S*/)?deepspeed\s(?=.*\.py)(?!.*(?:--hostfile|-H|--node_rank|--launcher)\b)",
-    "hosts": rf"{_START}(?:horovodrun|mpirun|mpiexec)\s(?!.*(?:\s-H|-hosts?|hostfile|host-discovery))",
-    "--num-nodes": rf"{_START}(?:lightning|fabric) run\b(?!.*--num[-_]nodes)",
+    "--num_machines": re.compile(
+        r"\baccelerate(?:[- ]launch|\.commands\.launch)\b(?!.*--(?:num_machines|config_file))"
+    ),
+    "--nnodes": re.compile(
+        r"\b(?:torchrun|torch\.distributed\.(?:run|launch))\b(?=.*(?:--standalone|--nnodes[= ]'?1(?![\d:])))"
+    ),
+    "--nnodes of all pods": re.compile(
+        r"\b(?:torchrun|torch\.distributed\.(?:run|launch))\b(?!.*--(?:nnodes|rdzv))"
+    ),
+    "--hostfile": re.compile(
+        r"(?:^|[;&|] ?| -\w{0,2}c )deepspeed (?=.*\.py)(?!.*(?:--hostfile|-H|--node_rank)\b)"
+    ),
+    "hosts": re.compile(
+        r"(?:^|[;&|] ?| -\w{0,2}c )(?:horovodrun|mpirun|mpiexec) (?!.*(?: -H|-hosts?|hostfile|-discovery))"
+    ),
+    "--num-nodes": re.compile(r"(?:^|[;&|] ?| -\w{0,2}c )(?:lightning|fabric) run\b(?!.*--num[-_]nodes)"),
 }
 # That no device is used, with the versions that torch and its CUDA name.
 _NO_DEVICE = re.compile(
@@ -143,7 +151,7 @@ def _foreseen(facts: Facts) -> str:
             command = " ".join(words).replace("\\\n", " ").replace("\n", " ; ")
             hidden = container.get("envFrom") or _variable(pod, "PET_NNODES") not in ("", "1")
             for missing, pattern in _COMMANDS.items():
-                if re.search(pattern, command) and not (hidden and missing.endswith("pods")):
+                if pattern.search(command[:2000]) and not (hidden and missing.endswith("pods")):
                     return f"its command starts a world in each pod, without {missing}: {command[:300]}"
     return ""
 
