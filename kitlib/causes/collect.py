@@ -13,6 +13,7 @@ from kitlib.errors import KitError
 from kitlib.k8s import pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.events import NODES_NAMESPACE
+from kitlib.k8s.logs import last_lines
 from kitlib.k8s.manifests import Object
 
 # Of the namespace and the cluster, those that can be the reason why a pod does not run.
@@ -74,12 +75,26 @@ def collect(
         objects=objects,
         events=in_order(events),
         logs=logs,
+        init_logs=_init_logs(kube, pods_of_run, missing),
         missing=missing,
         now=datetime.now(UTC),
         phase=phase,
         processes=processes,
         hang_seconds=hang_seconds,
     )
+
+
+def _init_logs(kube: Kube, run_pods: Iterable[Object], missing: dict[str, str]) -> dict[str, list[str]]:
+    """Read the last lines of init containers that run, by the names of their pods."""
+    texts = {}
+    for pod in run_pods:
+        name, running = pod["metadata"]["name"], pods.running_init_container(pod)
+        if running and not pods.deleted(pod):
+            try:
+                texts[name] = last_lines(kube, pod, running["name"])
+            except KitError as error:
+                missing[f"log of {name}"] = error.what
+    return texts
 
 
 def _read(

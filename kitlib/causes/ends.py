@@ -46,7 +46,9 @@ _TOLD_TO_END = re.compile(r"Received 15 death signal|SignalException: Process \d
 _EXIT_BARRIER = re.compile(r"Error waiting on exit barrier")
 _ADDRESS = re.compile(r"(?:peer|error|from|to) \[([\da-fA-F.:]+)\]")  # of the other end, in gloo's errors
 _PROCESSES = re.compile(r"--nproc[-_]per[-_]node[ =](\d+)")
-_NOISE = re.compile(r'\s*(?:\{"|frame #\d|\[[WEI]\d{4} |[WEI]\d{4} |Exception raised from|<omitting)')
+_NOISE = re.compile(
+    r'\s*(?:\{"|frame #\d|\[[WEI]\d{4} |[WEI]\d{4} |\[notice\]|Exception raised from|<omitting)'
+)
 _SPAWNED = re.compile(r"process (\d+) terminated with (?:signal (\w+)|exit code (-?\d+))")
 LAST_LINES = 20
 SKEW_SECONDS = 5.0  # a kubelet reports an end sooner

@@ -25,6 +25,7 @@ class Facts:
         objects: Other objects of the namespace and the cluster, by kind; every one has its ``kind``.
         events: Events of the namespace and about nodes, oldest first.
         logs: Lines of each rank, or of each replica of parameter servers.
+        init_logs: The last lines of the init container that runs, by the name of its pod.
         processes: Of a run that writes nothing any more, what each rank's process does.
         hang_seconds: For how long no rank has written a line, where somebody measured it.
         missing: Kinds that this user may not read, and why.
@@ -38,6 +39,7 @@ class Facts:
     objects: Mapping[str, Sequence[Object]] = field(default_factory=dict)
     events: Sequence[Object] = ()
     logs: Mapping[int | str, Sequence[Line]] = field(default_factory=dict)
+    init_logs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     processes: Sequence[RankState] = ()
     hang_seconds: float = 0.0
     missing: Mapping[str, str] = field(default_factory=dict)

@@ -4,6 +4,7 @@ Each was recorded: of PyTorch, NCCL, CUDA, etcd and the C library. The first tha
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 
@@ -55,6 +56,13 @@ KNOWN_ERRORS = (
         r"no kernel image is available for execution",
         "this build of torch has no kernels for the node's GPU",
         "an image whose torch lists the GPU in torch.cuda.get_arch_list(), or other nodes",
+    ),
+    KnownError(
+        "PipInstall",
+        r"install packages due to an OSError: \[Errno (?:13|30)\]|error: externally-managed-environment",
+        "pip may not write into the container's environment; local pods have this machine's, read-only",
+        "pip install it here: local pods see it; elsewhere an image that has it, or pip install --target",
+        lasts=True,
     ),
     KnownError(
         "NoGPU",
@@ -229,6 +237,19 @@ KNOWN_ERRORS = (
         "a lower learning rate, gradient clipping, float32; torch.autograd.set_detect_anomaly(True)",
     ),
 )
+# What shells say of a program that they do not find.
+_NOT_FOUND = re.compile(
+    r"^(?:(?:[\w./-]{1,80}: ){0,2}(?:line )?\d{1,6}: |(?:sh|bash|ash|dash): )?"
+    r"([\w./+-]{1,80}): (?:command not found|not found)$"
+)
+
+
+def missing_program(lines: Sequence[str]) -> tuple[str, str]:
+    """Find a program that a shell did not find, by the end of a log, and the line; empty for none."""
+    matches = (_NOT_FOUND.match(line.strip()[:200]) for line in reversed(lines[-3:]))
+    return next(((match[1], match[0]) for match in matches if match), ("", ""))
+
+
 # Exit codes of a shell that could not start what it was to start.
 BY_CODE = {
     126: KnownError(

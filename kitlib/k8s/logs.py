@@ -37,6 +37,19 @@ def read(kube: Kube, pod: Object) -> list[Line]:
         raise
 
 
+def last_lines(kube: Kube, pod: Object, container: str) -> list[str]:
+    """Read what any container of a pod wrote last; empty if it has not started, or is gone."""
+    name, params = pod["metadata"]["name"], {"container": container, "tailLines": "20"}
+    path, about = f"{kube.path('Pod', name)}/log", f'the log of pod "{name}"'
+    try:
+        stream = kube.stream(path, about=about, params=params, seconds=ANSWER_SECONDS)
+        return [line for line in (*stream, stream.rest) if line]
+    except Rejected as error:
+        if error.status in (400, 404):
+            return []
+        raise
+
+
 def read_if_reachable(kube: Kube, pod: Object) -> list[Line]:
     """Read a pod's log until now; empty as well if its node does not answer."""
     if pods.node_unreachable(pod):

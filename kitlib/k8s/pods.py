@@ -140,6 +140,15 @@ def _states(pod: Object) -> list[tuple[Object, Object]]:
     return [(state.get("waiting") or {}, state.get("terminated") or {}) for state in states]
 
 
+def running_init_container(pod: Object) -> Object:
+    """Find the status of the init container that runs, which the others wait for; empty if none does."""
+    specs = pod["spec"].get("initContainers") or []
+    sidecars = {item["name"] for item in specs if item.get("restartPolicy")}
+    statuses = (pod.get("status") or {}).get("initContainerStatuses") or []
+    running = (item for item in statuses if (item.get("state") or {}).get("running"))
+    return next((item for item in running if item["name"] not in sidecars), {})
+
+
 def main_container(pod: Object) -> str:
     """Name the container of a pod's rank: the one that kubectl reads by default, else the first."""
     notes = pod["metadata"].get("annotations") or {}

@@ -52,6 +52,7 @@ def lines(texts, at="2026-01-01T00:00:05"):
 def pod(rank, *, code=1, reason="Error", at=SECOND, phase="Failed", processes=1, **more):
     command = ["torchrun", f"--nproc-per-node={processes}"]
     container = {"name": "pytorch", "command": command, "resources": {"limits": {"memory": "600Mi"}}}
+    container["env"] = [{"name": "PET_NNODES", "value": "2"}]  # as launchers and operators give it
     labels = {"batch.kubernetes.io/job-completion-index": str(rank)}
     state = objects.terminated(code, at, reason=reason)
     more = {"uid": f"uid-{rank}", "containers": [container], "labels": labels} | more
@@ -434,6 +435,10 @@ RECORDED = {  # as torch, NCCL, CUDA, Python and the C library word them
     "SyntaxError": ["SyntaxError: invalid syntax", "IndentationError: unexpected indent"],
     "Arguments": ["train.py: error: unrecognized arguments: --epoch=3", "Error: No such option: --epoch"],
     "NoSuchFile": ["FileNotFoundError: [Errno 2] No such file or directory: '/data/train.csv'"],
+    "PipInstall": [
+        "ERROR: Could not install packages due to an OSError: [Errno 30] Read-only file system: '/a'",
+        "error: externally-managed-environment",
+    ],
     "NaN": [
         "FloatingPointError: the loss is nan",
         "AssertionError: loss nan",

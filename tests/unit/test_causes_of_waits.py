@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kitlib.causes import Facts, causes
-from kitlib.causes.rules import network, nodes, reported, waiting
+from kitlib.causes import Facts, causes, known_errors
+from kitlib.causes.rules import containers, network, nodes, reported, waiting
 from kitlib.display.tracebacks import Line
 
 from . import objects
@@ -135,3 +135,26 @@ def test_what_a_controller_tried_again_is_no_cause(phase):
     refused = event | {"message": "Failed to create endpoint for service ada/digits: forbidden: no quota"}
     named = found([reported.reported], item=main(age=600), events=[refused], phase=phase)
     assert [cause.kind for cause in named] == ["FailedToCreateEndpoint"] * (phase == "Running")
+
+
+@pytest.mark.parametrize(
+    ("lines", "program"),
+    [
+        (["sh: line 1: nc: command not found", "waiting"], "nc"),  # bash
+        (["sh: 1: pg_isready: not found"], "pg_isready"),  # dash
+        (["sh: redis-cli: not found", "waiting for redis"], "redis-cli"),  # BusyBox
+        (["/wait.sh: line 12: mysqladmin: command not found"], "mysqladmin"),
+        (["/wait.sh: 12: ./tool: not found"], "./tool"),
+        (["waiting for db: not found yet"], ""),
+        (["error: object not found", "nc: command not found", "a", "b", "c"], ""),
+    ],
+)
+def test_a_program_that_a_shell_does_not_find_is_named_by_the_end_of_a_log(lines, program):
+    assert known_errors.missing_program(lines)[0] == program
+
+
+@pytest.mark.parametrize(("times", "kinds"), [(2, ["MissingProgram"]), (1, [])])
+def test_a_running_container_that_calls_a_missing_program_again_and_again_is_named(times, kinds):
+    lines = [Line("", "sh: 1: nc: not found"), Line("", "waiting")] * times
+    facts = Facts(run="digits", main=main(), pods=[pod()], logs={0: lines}, now=NOW, phase="Running")
+    assert [cause.kind for cause in causes(facts, [containers.in_a_loop])] == kinds

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kitlib.causes.cause import CERTAIN, LIKELY, Cause
 from kitlib.causes.facts import Facts
+from kitlib.causes.known_errors import missing_program
 from kitlib.k8s import pods
 from kitlib.k8s.manifests import Object
 
@@ -69,4 +70,21 @@ def _stays(pod: Object, name: str, rank: str) -> Cause:
     )
 
 
-RULES = (others,)
+def in_a_loop(facts: Facts) -> Iterator[Cause]:
+    """Find a container that calls again and again a program that its image does not have."""
+    for pod in facts.pods if facts.phase in ("Pending", "Running") else ():
+        lines = [line.text for line in facts.lines_of(pod)[-6:]]
+        program, line = missing_program(lines)
+        if program and sum(line == other.strip() for other in lines) > 1:
+            yield Cause(
+                kind="MissingProgram",
+                who=pods.display_name(pods.replica_id(pod)),
+                what=f"does not find its program {program}, and calls it again and again",
+                fix=f"an image that has {program}, or a command that its image has",
+                evidence=(line,),
+                certainty=LIKELY,
+                rank=pods.replica_id(pod),
+            )
+
+
+RULES = (others, in_a_loop)

@@ -4,10 +4,11 @@ that does not end, a pull, a node or an operator that does not act, a finalizer.
 They are judged by the time that has passed; what the API reports in words is in ``reported``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause
 from kitlib.causes.facts import Facts, event_time
+from kitlib.causes.known_errors import missing_program
 from kitlib.causes.signals import pod_name
 from kitlib.k8s import job_kinds, pods
 from kitlib.k8s.manifests import Object
@@ -99,25 +100,32 @@ def _overlooked(facts: Facts, pod: Object) -> Cause:
 def not_started(facts: Facts) -> Iterator[Cause]:
     """Find what a pod does that has a node, and does not run: init containers, pulls, an idle node."""
     for pod in facts.pods:
-        status = pod.get("status") or {}
         if pods.phase(pod) != "Pending" or not pod["spec"].get("nodeName") or pods.deleted(pod):
             continue
-        sidecars = {
-            item["name"] for item in pod["spec"].get("initContainers") or [] if item.get("restartPolicy")
-        }
-        for container in status.get("initContainerStatuses") or []:
-            running = (container.get("state") or {}).get("running")
-            seconds = facts.seconds_since((running or {}).get("startedAt"))
-            if container["name"] not in sidecars and running and seconds > PATIENCE_SECONDS:
-                name, place = container["name"], f"-n {pod['metadata'].get('namespace', '')}"
-                what = (
-                    f"waits for its init container {name}, which runs for {seconds:.0f} s and has not ended"
-                )
-                fix = f"kubectl logs {pod['metadata']['name']} -c {name} {place} shows what it waits for"
-                yield _of_pod(pod, "InitRunning", what, fix, LIKELY)
-                return
+        container = pods.running_init_container(pod)
+        seconds = facts.seconds_since(((container.get("state") or {}).get("running") or {}).get("startedAt"))
+        if seconds > PATIENCE_SECONDS:
+            yield _init_runs(
+                pod, container["name"], seconds, facts.init_logs.get(pod["metadata"]["name"], "")
+            )
+            return
         if _age(facts, pod) > PATIENCE_SECONDS:
             yield from _idle(facts, pod)
+
+
+def _init_runs(pod: Object, name: str, seconds: float, lines: Sequence[str]) -> Cause:
+    """Name what keeps an init container: a program that its image does not have, or what it wrote last."""
+    waits = f"waits for its init container {name}, which"
+    program, line = missing_program(lines)
+    if program:
+        fix = f"an image that has {program}, or a command that its image has"
+        return _of_pod(
+            pod, "MissingProgram", f"{waits} does not find its program {program}", fix, CERTAIN, line
+        )
+    what = f"{waits} runs for {seconds:.0f} s and has not ended"
+    place = f"-c {name} -n {pod['metadata'].get('namespace', '')}"
+    fix = f"kubectl logs {pod['metadata']['name']} {place} shows what it waits for"
+    return _of_pod(pod, "InitRunning", what, fix, LIKELY, f"its last line: {lines[-1]}" if lines else "")
 
 
 def _idle(facts: Facts, pod: Object) -> Iterator[Cause]:
