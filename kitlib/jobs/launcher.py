@@ -18,7 +18,7 @@ from kitlib.jobs.base import Job, JobArguments, TrainingJob
 from kitlib.jobs.indexed_job import IndexedJob
 from kitlib.jobs.ranks_alone import ranks_alone
 from kitlib.jobs.resources import check_room
-from kitlib.k8s import names, pods
+from kitlib.k8s import images, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.priority import ensure_priority_class
@@ -94,8 +94,9 @@ def _launch_on(cluster: Cluster, job: Job, *, replace: bool, must_fit: bool, not
     if notes:
         objects[-1] = merge(objects[-1], {"metadata": {"annotations": dict(notes)}})
     cluster.show_packages()
-    if named and (notice := cluster.image_notice(named)):
-        log.warning("%s", notice)
+    for image in dict.fromkeys(filter(None, (named, *images.named_in(job.patches)))):
+        if notice := cluster.image_notice(image):
+            log.warning("%s", notice)
     run = Run(kube, job.name, kind=objects[-1]["kind"], cluster=cluster)
     replaced = _earlier(kube, job.name, objects[-1], replace=replace, about=run.about)
     _check(cluster, job, objects, replaced=replaced, must_fit=must_fit, about=run.about)

@@ -1,6 +1,6 @@
 """Where nodes pull images from: a mirror in the place of Docker Hub, and the Secret for it. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kitlib.k8s.manifests import Object
@@ -23,6 +23,20 @@ def mirrored(image: str, registry: str) -> str:
         return image
     path = rest if is_host else image
     return f"{mirrors[own].rstrip('/')}/{path if own or '/' in path else f'library/{path}'}"
+
+
+def named_in(part: Any) -> Iterator[str]:
+    """List the images that an object, or a part or a list of them, names for its containers."""
+    if isinstance(part, Mapping):
+        trainer = part.get("trainer") or {}
+        if "name" in part and isinstance(part.get("image"), str):
+            yield part["image"]
+        elif isinstance(trainer, Mapping) and isinstance(trainer.get("image"), str):
+            yield trainer["image"]
+        part = part.values()
+    if not isinstance(part, str | bytes) and isinstance(part, Iterable):
+        for item in part:
+            yield from named_in(item)
 
 
 def pull_from(item: Mapping[str, Any], registry: str, secrets: list[dict[str, str]] | None) -> Object:
