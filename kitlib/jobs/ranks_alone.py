@@ -34,11 +34,6 @@ _LIBRARIES = (
         ("distributed.initialize",),
         "JAX meets no other process without jax.distributed.initialize()",
     ),
-    (
-        re.compile(r"\b(?:import|from) tensorflow\b"),
-        ("MultiWorker", "TF_CONFIG", "ParameterServer"),
-        "TensorFlow meets none without TF_CONFIG",
-    ),
 )
 _OWN_RANKS = 'launcher="torchrun" starts its ranks; or read NODE_RANK and MASTER_ADDR in it'
 

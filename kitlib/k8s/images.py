@@ -28,11 +28,9 @@ def mirrored(image: str, registry: str) -> str:
 def named_in(part: Any) -> Iterator[str]:
     """List the images that an object, or a part or a list of them, names for its containers."""
     if isinstance(part, Mapping):
-        trainer = part.get("trainer") or {}
-        if "name" in part and isinstance(part.get("image"), str):
-            yield part["image"]
-        elif isinstance(trainer, Mapping) and isinstance(trainer.get("image"), str):
-            yield trainer["image"]
+        for item in (part if "name" in part else {}, part.get("trainer")):  # a container; of a TrainJob
+            if isinstance(item, Mapping) and isinstance(item.get("image"), str):
+                yield item["image"]
         part = part.values()
     if not isinstance(part, str | bytes) and isinstance(part, Iterable):
         for item in part:
