@@ -58,7 +58,7 @@ def ranks_alone(job: Job) -> tuple[str, str]:
     if not _GROUPS.search(text):
         what = "nothing in it forms a process group, so each rank trains alone"
         fix = "call torch.distributed.init_process_group()"
-    elif job.nodes > 1 and calls and "num_nodes" not in settings:
+    elif job.nodes > 1 and calls and "num_nodes" not in settings.lower():
         what = f"{calls[0]}) without num_nodes trains on each of the {job.nodes} nodes alone, on localhost"
         fix = _OWN_RANKS if "launcher" in calls[0] else f"write {calls[0]}num_nodes={job.nodes})"
     elif local and "://" not in " ".join(job.args):

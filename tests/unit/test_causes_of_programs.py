@@ -163,6 +163,7 @@ def test_a_missing_module_that_lies_beside_or_above_is_named_with_its_argument(p
         ("import torch\nmodel = torch.nn.Linear(1, 1)", "nothing in it forms a process group"),
         ("import lightning as L\nL.Trainer(devices=1).fit(m)", "Trainer(num_nodes=2)"),
         ("import lightning as L\nL.Trainer(num_nodes=2).fit(m)", ""),
+        ("import lightning as L\nos.environ['LT_NUM_NODES'] = '2'\nL.Fabric().setup(m)", ""),
         ("import torch.distributed as dist\ndist.init_process_group()", ""),
         ("from accelerate import Accelerator\nAccelerator()", ""),
         ("from accelerate import notebook_launcher\nnotebook_launcher(f)", "on localhost"),

@@ -57,10 +57,30 @@ def shell(cluster, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def data(cluster):
-    """Images on the walk-through's claim, few, but enough for an evaluation after 200 of 375 minibatches."""
-    volume = cluster.create_volume("fileserver-claim")
-    return kit.prepare_dataset("mnist", volume=volume, synthetic=True, limit=4800, records=True)
+def claim(cluster):
+    """The claim of the walk-through."""
+    return cluster.create_volume("fileserver-claim")
+
+
+@pytest.fixture(scope="module")
+def data(claim):
+    """Images on the claim, few, but enough for an evaluation after 200 of 375 minibatches."""
+    return kit.prepare_dataset("mnist", volume=claim, synthetic=True, limit=4800, records=True)
+
+
+@pytest.fixture
+def all_images(claim):
+    """As many images as the page's: its five epochs last longer than what is done to its workers."""
+    return kit.prepare_dataset("mnist", volume=claim, synthetic=True, records=True)
+
+
+@pytest.fixture
+def train(cluster, shell):
+    """Run the page's training command, as it is printed, where no job of its name is left."""
+    kit.Run(cluster.kube, "test-mnist").delete()
+    shell("elasticdl zoo init")
+    shell(TRAIN)
+    return cluster.run("test-mnist")
 
 
 def running(shell, job):
@@ -68,17 +88,14 @@ def running(shell, job):
     return re.findall(rf"^elasticdl-{job}-(\S+)", listed, re.MULTILINE)
 
 
-def test_the_published_commands_train_evaluate_and_predict(cluster, data, shell):
-    shell("elasticdl zoo init")
-    shell(TRAIN)
-    run = cluster.run("test-mnist")
-    next(line for line in run.logs(rank="worker-0", follow=True) if "Loss = " in line)
+def test_the_published_commands_train_evaluate_and_predict(cluster, data, shell, train):
+    next(line for line in train.logs(rank="worker-0", follow=True) if "Loss = " in line)
     assert running(shell, "test-mnist") == PODS
     assert "Loss = " in shell('kubectl logs elasticdl-test-mnist-worker-0 | grep "Loss"')
 
     shell("kubectl delete pod elasticdl-test-mnist-worker-0")
     shell("kubectl wait --for=create pod/elasticdl-test-mnist-worker-4 --timeout=60s")
-    run.wait(timeout=600)
+    train.wait(timeout=600)
     assert running(shell, "test-mnist") == [pod for pod in PODS if pod != "worker-0"] + ["worker-4"]
     said = shell('kubectl logs elasticdl-test-mnist-master | grep "Evaluation"')
     steps = [int(match) for match in re.findall(r"Evaluation at step (\d+): accuracy = ", said)]
@@ -98,26 +115,19 @@ def test_the_published_commands_train_evaluate_and_predict(cluster, data, shell)
     assert sum(int(word) for line in counts for word in line.split(", ")) == data.test_images
 
 
-def test_a_deleted_master_is_replaced_by_its_job_and_the_run_goes_on(cluster, data, shell):
-    shell("elasticdl zoo init")
-    shell(TRAIN.replace("test-mnist", "lost-master"))
-    run = cluster.run("lost-master")
-    next(line for line in run.logs(rank="worker-0", follow=True) if "Loss = " in line)
-    shell("kubectl delete pod elasticdl-lost-master-master")
-    run.wait(timeout=600)
-    (master,) = (line for line in running(shell, "lost-master") if line.startswith("master"))
+def test_a_deleted_master_is_replaced_by_its_job_and_the_run_goes_on(data, shell, train):
+    next(line for line in train.logs(rank="worker-0", follow=True) if "Loss = " in line)
+    shell("kubectl delete pod elasticdl-test-mnist-master")
+    train.wait(timeout=600)
+    (master,) = (line for line in running(shell, "test-mnist") if line.startswith("master"))
     assert re.fullmatch(r"master-\w{5}", master)
-    closed = run.metrics("epoch")
-    assert set(closed.records) == {data.train_images} and len(run.metrics("resume")) == 1
+    closed = train.metrics("epoch")
+    assert set(closed.records) == {data.train_images} and len(train.metrics("resume")) == 1
 
 
 def test_a_service_of_high_priority_preempts_three_workers_which_come_back_when_it_is_scaled_down(
-    cluster, data, shell, tmp_path
+    all_images, shell, train, tmp_path
 ):
-    kit.Run(cluster.kube, "test-mnist").delete()  # that of the first test
-    shell("elasticdl zoo init")
-    shell(TRAIN.replace("--num_epochs=5", "--num_epochs=500"))
-    run = cluster.run("test-mnist")
     (tmp_path / "model_zoo" / "nginx.yaml").write_text(manifest(PAGE, "test-nginx"))
 
     def phases(name):
@@ -130,5 +140,6 @@ def test_a_service_of_high_priority_preempts_three_workers_which_come_back_when_
     until(lambda: phases("test-mnist-worker") == ["Pending"] * 3 + ["Running"], "one worker to go on")
     shell(*commands(PAGE, "kubectl scale"))
     until(lambda: phases("test-mnist-worker") == ["Running"] * 4, "four workers again")
-    run.delete()
+    assert not train.status.finished, "the page's epochs are over"
+    train.delete()
     shell("kubectl delete -f nginx.yaml")
