@@ -170,6 +170,7 @@ class ClusterSpec:
                     nvlink_domain=domain,
                     labels=gpu_labels(shown, shared=self._shares(machine))
                     | ({"nvidia.com/gpu.clique": f"{domain}.0"} if domain else {})
+                    | ({"trainyard/declared-gpus": "true"} if declared else {})
                     | rack
                     | dict(self.labels),
                 )
@@ -214,10 +215,7 @@ def _check_labels(labels: Mapping[str, str]) -> None:
 
 
 def gpu_labels(devices: Sequence[Gpu], *, shared: bool) -> dict[str, str]:
-    """The labels that NVIDIA's GPU feature discovery gives a node.
-
-    https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md
-    """
+    """Labels as https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery has them."""
     if not devices:
         return {}
     product = re.sub(r"[^A-Za-z0-9]+", "-", devices[0].name)[:56].strip("-")

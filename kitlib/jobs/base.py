@@ -22,6 +22,7 @@ from kitlib.jobs.layout import FOLDER
 from kitlib.jobs.program import RANKS_FOLDER, TrainerProgram, ranks_for, with_path
 from kitlib.jobs.resources import GPU_COUNT, GPU_TOLERATION, NCCL_WARNINGS, NO_GPUS, NodeResources
 from kitlib.jobs.sources import Remote, Sources, check_size, data_of, fits, literal, volume_of
+from kitlib.jobs.unasked import unasked, with_unasked
 from kitlib.k8s import images, limit_ranges, manifests, names
 from kitlib.k8s.client import allowed
 from kitlib.k8s.manifests import Manifest, Object, merge, title
@@ -211,6 +212,7 @@ class TrainingJob(Job):
     """
 
     folder: ClassVar[str]  # of manifests/
+    copies_files: ClassVar[bool] = True  # into the working directory, where the program may write
     shared: Mapping[str, object] | None = None  # the volume of sources that are too large for a ConfigMap
     node_resources: NodeResources = NodeResources()
     ranks: Mapping[str, str] = MappingProxyType({})  # carried beside the sources
@@ -288,8 +290,15 @@ class TrainingJob(Job):
 
     def on(self, cluster: Cluster) -> Self:
         job = super().on(cluster)
-        if not fits(self._carried):
-            job.shared = cluster.share_files(self._carried, self.modes)
+        if self.layout and not self.remote:
+            literals = not self.workspace  # on one, a program's own files would be replaced
+            named = unasked(
+                self.layout, self.args, self.sources, folders=self.copies_files, literals=literals
+            )
+            local = cluster.provider == "local"
+            job.sources, job.files = with_unasked(self.layout, self.sources, self.files, named, local=local)
+        if not fits(job._carried):
+            job.shared = cluster.share_files(job._carried, job.modes)
         job.node_resources = NodeResources.read(cluster, self.settings.tolerations)
         gpus = self.gpus
         if gpus is None:

@@ -245,14 +245,16 @@ def _values(nodes: Iterable[ast.AST], program: Path) -> dict[str, Path]:
     return values
 
 
-def named(tree: ast.Module, program: Path) -> Iterator[Path]:
-    """Yield the paths that a source makes of literals and ``__file__``, as far as they can be read."""
+def named(tree: ast.Module, program: Path, *, anchored: bool = False) -> Iterator[Path]:
+    """Yield the paths that a source makes of literals and ``__file__``; ``anchored`` those of the latter."""
     nodes = list(ast.walk(tree))
     values = _values(nodes, program)
     for node in nodes:
         if isinstance(node, ast.Call | ast.BinOp):
             with contextlib.suppress(ValueError, IndexError):
-                yield Path(os.path.normpath(program.parent / _evaluate(node, values, program.parent)))
+                path = _evaluate(node, values, program.parent)
+                if path.is_absolute() or not anchored:
+                    yield Path(os.path.normpath(program.parent / path))
 
 
 def _evaluate(node: ast.expr, values: dict[str, Path], here: Path) -> Path:
@@ -282,6 +284,8 @@ def _evaluate(node: ast.expr, values: dict[str, Path], here: Path) -> Path:
             name = ast.unparse(function).rpartition(".")[2]
             if name in ("getcwd", "cwd"):
                 return Path.cwd()
+            if name == "with_name" and isinstance(function, ast.Attribute):
+                return _evaluate(function.value, values, here).parent / _evaluate(arguments[0], values, here)
             if name not in _PATH_NAMES:
                 raise ValueError(name)
             if isinstance(function, ast.Attribute) and name in ("resolve", "absolute", "joinpath"):

@@ -347,13 +347,13 @@ def _read_beside(content: str | bytes, path: Path, base: Path) -> Iterator[tuple
     """Yield the files that a source names and that lie beside it."""
     with contextlib.suppress(SyntaxError, ValueError):
         tree = parse(content)
-        files = [path.parent / text for text in _texts(tree) if ".." not in text]
+        files = [path.parent / text for text in texts_of(tree) if ".." not in text]
         for file in (*files, *named(tree, path)):
             if file.is_relative_to(path.parent) and file.suffix and len(str(file)) < 4096 and file.is_file():
                 yield file, base, False
 
 
-def _texts(tree: ast.Module) -> Iterator[str]:
+def texts_of(tree: ast.Module) -> Iterator[str]:
     """Yield the texts of a source that may be names of files or modules."""
     for node in ast.walk(tree):
         text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
@@ -366,8 +366,8 @@ def _mentioned(content: str | bytes, settings: str, places: Sequence[Path]) -> I
     with contextlib.suppress(SyntaxError, ValueError):
         tree = parse(content)
         calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        texts = {*_texts(tree), *re.findall(r"[\w.]+", settings)}
-        for text in sorted(texts) if any(call.endswith(_DYNAMIC) for call in calls) else ():
+        words = {*texts_of(tree), *re.findall(r"[\w.]+", settings)}
+        for text in sorted(words) if any(call.endswith(_DYNAMIC) for call in calls) else ():
             module = text.partition(":")[0]
             parts = module.split(".")
             for place in places if all(map(str.isidentifier, parts)) else ():

@@ -29,6 +29,7 @@ class TrainJob(TrainingJob):
     """
 
     folder = "train-job"
+    copies_files = False
 
     def __init__(
         self, trainer: str | Path | None = None, *, nodes: int = 4, **job: Unpack[JobArguments]

@@ -19,6 +19,7 @@ OWNER = "trainyard/owner"
 EXPIRES = "trainyard/expires"
 RANKS_ALONE = "trainyard/ranks-alone"  # on a run's main object: why its ranks will not meet
 EVALUATES = "evaluates"  # its value where ranks need not meet
+DECLARED_GPUS = "trainyard/declared-gpus"  # a label of nodes whose GPUs are simulated
 IDLE_GPUS = "trainyard/idle-gpus"  # what is to become of a run that does not use its GPUs
 NOTEBOOK = "trainyard/notebook"  # on what notebooks create by kubectl
 JOB_NAME = "batch.kubernetes.io/job-name"

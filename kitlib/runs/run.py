@@ -19,7 +19,7 @@ from kitlib.display.tables import Table, Text
 from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError, RunFailed, RunNotFound, WaitTimeout
 from kitlib.k8s import logs, names, pods
-from kitlib.k8s.client import Kube
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.events import events_table
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import GPU
@@ -283,7 +283,8 @@ class Run(Reports):
         if len(live_pods) < 2 and not any(GPU in str(pod["spec"]) for pod in live_pods):
             return
         main, lines = find_main(self.kube, self.name), self.log_cache.lines()
-        facts = Facts(run=self.name, main=main, pods=live_pods, logs=lines, phase=status.phase)
+        nodes = allowed(lambda: list(self.kube.get_all("Node"))) or []
+        facts = Facts(self.name, main, live_pods, objects={"Node": nodes}, logs=lines, phase=status.phase)
         notes = ((main or {}).get("metadata") or {}).get("annotations") or {}
         for cause in causes(facts, among=WARNINGS):
             if cause.kind == "GpusUnused" and notes.get(names.IDLE_GPUS) == "fail":

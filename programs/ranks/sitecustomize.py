@@ -6,7 +6,7 @@ answers torch has recorded anyway (its flight recorder), so steps cost the same 
 reads it by ``programs/probe.py``, when ``run.why()`` is called. No other program needs to know of it.
 """
 
-# ruff: noqa: PLC0415, PTH100, PTH106, PTH118, PTH120 - every start of Python would wait for what few processes need
+# ruff: noqa: PLC0415, PTH100, PTH106, PTH110, PTH118, PTH120, PTH123 - every start of Python would wait for what few processes need
 import os
 import sys
 from importlib.machinery import PathFinder
@@ -184,6 +184,24 @@ def recorded(module: "ModuleType", backend: str) -> list[dict[str, object]]:
     return calls[::-1]
 
 
+def report_idle_gpus() -> None:
+    """Say at the end of a rank that its pod has GPUs and torch finds none, with the versions that matter."""
+    import re
+
+    torch = sys.modules.get("torch")
+    is_agent = "LOCAL_RANK" not in os.environ and sys.argv[0].endswith(("torchrun", "distributed/run.py"))
+    if torch is None or is_agent or os.environ.get("LOCAL_RANK", "0") != "0" or torch.cuda.is_available():
+        return
+    driver = None
+    if os.path.exists("/proc/driver/nvidia/version"):
+        with open("/proc/driver/nvidia/version", encoding="utf-8") as file:
+            driver = re.search(r"Module\D{1,80}(\d+[.\d]+)", file.read())
+    built = f"is built for CUDA {torch.version.cuda}" if torch.version.cuda else "is built without CUDA"
+    shown = f"the node's driver is {driver[1]}" if driver else "the pod sees no NVIDIA driver"
+    what = f"this pod has {os.environ['TRAINYARD_GPUS']} GPUs, but torch finds no CUDA device"
+    print(f"{what}: torch {torch.__version__} {built}, and {shown}", file=sys.stderr)
+
+
 def run_next() -> None:
     """Run the module of this name that this one hides, as Debian has one."""
     here = os.path.dirname(os.path.abspath(__file__))
@@ -197,6 +215,10 @@ def run_next() -> None:
         spec.loader.exec_module(module)
 
 
+if "TRAINYARD_GPUS" in os.environ and "SIMULATED_MS_PER_IMAGE" not in os.environ:  # those are declared
+    import atexit
+
+    atexit.register(report_idle_gpus)
 if MODULE in sys.modules:
     watch(sys.modules[MODULE])
 else:

@@ -16,7 +16,7 @@ from kitlib.k8s import names
 START = '{{"event": "start", "time": 1.0, "rank": 0, "world_size": {}, "backend": "gloo"}}'
 
 
-def kinds(*logs, gpus=0, command=(), notes=None, phase="Succeeded"):
+def kinds(*logs, gpus=0, command=(), notes=None, phase="Succeeded", labels=None):
     limits = {"limits": {"nvidia.com/gpu": str(gpus)}} if gpus else {}
     items = [
         {
@@ -24,13 +24,22 @@ def kinds(*logs, gpus=0, command=(), notes=None, phase="Succeeded"):
                 "name": f"mine-{rank}",
                 "labels": {"batch.kubernetes.io/job-completion-index": str(rank)},
             },
-            "spec": {"containers": [{"name": "pytorch", "resources": limits, "command": command}]},
+            "spec": {
+                "containers": [{"name": "pytorch", "resources": limits, "command": command}],
+                "nodeName": "one",
+            },
             "status": {},
         }
         for rank in range(len(logs))
     ]
     lines = {rank: [Line("", text) for text in texts] for rank, texts in enumerate(logs)}
-    facts = Facts(pods=items, logs=lines, phase=phase, main={"metadata": {"annotations": notes}})
+    facts = Facts(
+        pods=items,
+        logs=lines,
+        phase=phase,
+        main={"metadata": {"annotations": notes}},
+        objects={"Node": [{"metadata": {"name": "one", "labels": labels}}]},
+    )
     return [cause.kind for cause in causes(facts, among=RULES)]
 
 
@@ -139,6 +148,8 @@ def test_gpus_that_are_not_used_are_named_with_the_line_that_says_why(line, foun
     assert kinds([line], gpus=2) == ["GpusUnused"] * found
     assert kinds([line]) == []
     assert kinds(["device: cuda:0", line], gpus=1) == []
+    assert kinds([line], gpus=1, labels={names.DECLARED_GPUS: "true"}) == []
+    assert kinds([*["step"] * 1000, line], gpus=1) == ["GpusUnused"] * found
 
 
 @pytest.mark.parametrize("place", [".", "..", "lib"])
@@ -221,11 +232,12 @@ def test_a_way_with_idle_gpus_that_there_is_not_is_refused():
         ("data/x.csv", '["data"]'),
         ("./data", '["data"]'),
         (".env", '[".env"]'),
-        ("../x", "[…]"),
-        ("/data/x", "[…]"),
-        ("./../x", "[…]"),
+        ("../x", '{"/x": volume}, after volume.upload("../x")'),
+        ("/data/x", '{"/data": volume}'),
+        ("./../x", '{"/x": volume}'),
+        ("../../x/y", "[…]"),
     ],
 )
 def test_the_argument_that_carries_a_missing_file_is_named(path, argument):
     text = f"FileNotFoundError: [Errno 2] No such file or directory: '{path}'"
-    assert known(text).fix.startswith(f"files={argument} beside the program")
+    assert known(text).fix.startswith((f"files={argument} beside the program", f"volumes={argument}"))

@@ -10,6 +10,7 @@ import pytest
 import kitlib as kit
 from kitlib.errors import BadInput
 from kitlib.jobs import layout, sources
+from kitlib.jobs.unasked import unasked, with_unasked
 
 UP = "os.path.dirname(os.path.dirname(os.path.abspath(__file__)))"
 ADDS = f"import os, sys\nsys.path.insert(0, {UP})\n"
@@ -306,3 +307,42 @@ def test_a_project_larger_than_a_config_map_is_copied_to_where_local_nodes_see_i
     job_volume = next(volume for volume in volumes if volume["name"] == "trainer")
     assert "configMap" not in job_volume
     assert job.objects[0]["data"] == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "start", "paths"),
+    [
+        ("open('data/x.csv')", [], ".", ["data/x.csv"]),
+        ("open(os.path.join('data', name))", [], ".", ["data"]),
+        ("open(f'data/part{rank}.npy')", [], ".", ["data"]),
+        ("row['data'], {'data': 1}, ('data', 2)", [], ".", []),
+        ("open(Path(__file__).with_name('x.toml'))", [], ".", []),
+        ("open(a.config)", ["--config=x.toml", "--out", "/tmp", "../up.csv"], ".", ["x.toml"]),
+        (
+            "open('data/x.csv'), open(a.config)",
+            ["--config", "tools/x.toml"],
+            "..",
+            ["tools/x.toml", "data/x.csv"],
+        ),
+        ("open('settings.json')", [], ".", ["settings.json", "data/x.csv"]),
+        ("open('nothing.csv'), os.makedirs('runs')", [], ".", []),
+    ],
+)
+def test_what_a_program_opens_below_its_working_directory_goes_along(
+    source, args, start, paths, tmp_path, monkeypatch
+):
+    here = tmp_path / "tools"
+    for name in ("data/x.csv", "x.toml", "runs/old.txt"):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text("x")
+    (here / "settings.json").write_text('{"table": "data/x.csv"}')
+    (here / "train.py").write_text(source)
+    monkeypatch.chdir(here / start)
+    job = kit.IndexedJob(here / "train.py", args=args)
+    named = unasked(job.layout, job.args, job.sources, folders=True, literals=True)
+    sources, files = with_unasked(job.layout, job.sources, [], named, local=True)
+    assert files == paths
+    assert set(paths) <= {name for path in sources for name in (path, path.rpartition("/")[0])}
+    assert [*unasked(job.layout, job.args, job.sources, folders=False, literals=False)] == [
+        path for path in paths if any(path in word for word in args)
+    ]

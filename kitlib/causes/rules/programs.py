@@ -18,6 +18,7 @@ from kitlib.k8s.quantities import GPU
 from kitlib.metrics.events import parse_line
 
 START_LINES = 400  # of a log, in which a program says how it begins
+END_LINES = 40  # in which a rank says at its end that torch found no device
 # A world of one, as Lightning and Accelerate print it; or, by DeepSpeed and torchrun, of one machine.
 _ALONE = re.compile(
     r"MEMBER: 1/1\b|Num processes: 1$|Starting with 1 processes|distributed_type: NO\b"
@@ -169,7 +170,8 @@ def gpus_unused(facts: Facts) -> Iterator[Cause]:
     for pod in facts.pods:
         limits = [item.get("resources", {}).get("limits") or {} for item in pod["spec"]["containers"]]
         count = sum(int(limit.get(GPU, 0)) for limit in limits)
-        lines = list(islice(facts.lines_of(pod), START_LINES)) if count else []
+        log = facts.lines_of(pod) if count and not _are_declared(facts, pod) else []
+        lines = [*log[:START_LINES], *log[START_LINES:][-END_LINES:]]
         if not lines or any(_DEVICE.search(line.text[:2000]) for line in lines):
             continue
         if line := next((line for line in lines if _NO_DEVICE.search(line.text[:2000])), None):
@@ -186,6 +188,12 @@ def gpus_unused(facts: Facts) -> Iterator[Cause]:
                 rank=rank,
             )
             return
+
+
+def _are_declared(facts: Facts, pod: Object) -> bool:
+    """Tell whether a pod's GPUs are declared by its node, which has none."""
+    node = facts.find("Node", pod["spec"].get("nodeName", "")) or {"metadata": {}}
+    return names.DECLARED_GPUS in (node["metadata"].get("labels") or {})
 
 
 def missing_module(facts: Facts) -> Iterator[Cause]:
