@@ -184,13 +184,23 @@ def recorded(module: "ModuleType", backend: str) -> list[dict[str, object]]:
     return calls[::-1]
 
 
-def report_idle_gpus() -> None:
+def report_idle_gpus(before: "set[str]") -> None:
     """Say at the end of a rank that its pod has GPUs and torch finds none, with the versions that matter."""
     import re
 
     torch = sys.modules.get("torch")
     is_agent = "LOCAL_RANK" not in os.environ and sys.argv[0].endswith(("torchrun", "distributed/run.py"))
     if torch is None or is_agent or os.environ.get("LOCAL_RANK", "0") != "0" or torch.cuda.is_available():
+        return
+    own = [
+        vars(sys.modules[name]) for name in {*sys.modules} - before | {"__main__"}
+    ]  # forks have torch already
+    values = [value for names in own for value in [*names.values()]]
+    if not any(
+        str(getattr(value, "__module__", None) or value).startswith(("torch", "<module 'torch"))
+        for value in values
+        if isinstance(value, type) or hasattr(value, "__spec__")
+    ):
         return
     driver = None
     if os.path.exists("/proc/driver/nvidia/version"):
@@ -218,7 +228,7 @@ def run_next() -> None:
 if "TRAINYARD_GPUS" in os.environ and "SIMULATED_MS_PER_IMAGE" not in os.environ:  # those are declared
     import atexit
 
-    atexit.register(report_idle_gpus)
+    atexit.register(report_idle_gpus, {*sys.modules})
 if MODULE in sys.modules:
     watch(sys.modules[MODULE])
 else:
