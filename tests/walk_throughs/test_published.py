@@ -3,9 +3,13 @@
 Images are those of the pages: the kit's environment stands in for them, with programs of the same names.
 """
 
+import base64
+import os
 import re
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 
 import boto3
 import pytest
@@ -22,21 +26,37 @@ LABELS = {
     "cloud.google.com/gke-accelerator": "nvidia-tesla-t4",
     "beta.kubernetes.io/instance-type": "c5.4xlarge",
 }
+# The site of a page's download: searched for among the cluster's names first (ndots:5), it is a pod's name.
 MIRROR = """
 apiVersion: v1
+kind: Namespace
+metadata: {name: edu}
+---
+apiVersion: v1
 kind: Pod
-metadata: {name: mirror, labels: {app: mirror}}
+metadata: {name: mirror, namespace: edu, labels: {app: mirror}}
 spec:
+  hostname: cs231n
+  subdomain: stanford
   containers:
     - {name: web, image: nginx, volumeMounts: [{name: files, mountPath: /usr/share/nginx/html}]}
   volumes:
-    - {name: files, persistentVolumeClaim: {claimName: mirror}}
+    - {name: files, configMap: {name: files}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: files, namespace: edu}
+binaryData: {tiny-imagenet-200.zip: %s}
 ---
 apiVersion: v1
 kind: Service
-metadata: {name: mirror}
-spec: {selector: {app: mirror}, ports: [{port: 80}]}
+metadata: {name: stanford, namespace: edu}
+spec: {clusterIP: None, selector: {app: mirror}, ports: [{port: 80}]}
 """
+# kubectl of the kit in the stead of one on PATH.
+KUBECTL = 'kubectl() { trainyard kubectl "$@"; }\n'
+# The page is for a Mac, whose sed wants a suffix of its own.
+SED_OF_MACOS = 'sed() { [ "$1$2" != -i ] || { shift 2; set -- -i "$@"; }; command sed "$@"; }\n'
 NUMBER = r"-?\d+(?:\.\d+)?"
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
@@ -66,6 +86,21 @@ def apply(cluster, tmp_path):
     yield fill
     for path in reversed(paths):
         cluster.kubectl(f"delete --ignore-not-found -f {path}")
+
+
+@pytest.fixture
+def shell(cluster, tmp_path):
+    """Run a page's lines in a shell in an empty folder; return what they write."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    own = os.environ | {"PATH": path, "TRAINYARD_CLUSTER": cluster.name}
+
+    def run(lines):
+        command = ["bash", "-euo", "pipefail", "-c", KUBECTL + lines]
+        done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
 
 
 def same_shape(log, line):
@@ -200,16 +235,13 @@ def inspections(page):
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_workers_of_torchelastics_page_fetch_their_program_meet_at_etcd_and_train(
-    cluster, apply, tmp_path
+    cluster, apply, shell, tmp_path
 ):
     page, folder = "torchelastic-eks", kit.config.manifests("torch-elastic-eks", "etcd.yaml").parent
     volume = cluster.create_volume("efs-claim")
     mirror(cluster, apply, tmp_path)
     (heredoc,) = [block for block in blocks(page, "bash") if "download-dataset-task" in block]
-    (tmp_path / "download.yaml").write_text(heredoc.partition("\n")[2].removesuffix("\nEOF\n"))
-    assert "pod/download-dataset-task created" in apply(
-        (tmp_path / "download.yaml").read_text(), "s|http://cs231n.stanford.edu|http://mirror|"
-    )
+    assert "pod/download-dataset-task created" in shell(heredoc)
     done = "wait pod/download-dataset-task --for=jsonpath={.status.phase}=Succeeded --timeout=180s"
     cluster.kubectl(done)
     assert "train" in str(volume.ls("tiny-imagenet-200"))
@@ -217,12 +249,10 @@ def test_the_workers_of_torchelastics_page_fetch_their_program_meet_at_etcd_and_
     apply((folder / "s3.yaml").read_text())
     cluster.kubectl("wait pod/s3 pod/etcd --for=condition=Ready --timeout=120s")
     upload_main(cluster)
-    (edit,) = commands(page, "sed -i '' 's/<BUCKET>")
-    expression = edit.removeprefix("sed -i '' ").removesuffix(" imagenet.yaml")
-    names = {"BUCKET": "my-bucket", "USER": "me", "JOB_ID": "imagenet"}
-    for name, value in names.items():
-        expression = expression.replace(f"""'"${name}"'""", value)
-    created = apply(imagenet(page), expression.strip("'"))
+    (tmp_path / "imagenet.yaml").write_text(imagenet(page))
+    placeholders = "export BUCKET=my-bucket USER=me JOB_ID=imagenet\n"
+    shell(placeholders + SED_OF_MACOS + commands(page, "sed -i '' 's/<BUCKET>")[0])
+    created = shell(commands(page, "kubectl apply -f imagenet.yaml")[0])
     (shown,) = [block for block in blocks(page, "bash") if "kubectl apply -f imagenet.yaml" in block]
     assert created.splitlines() == shown.splitlines()[1:]
     cluster.kubectl("wait pod -l job=imagenet --for=jsonpath={.status.phase}=Succeeded --timeout=600s")
@@ -233,6 +263,8 @@ def test_the_workers_of_torchelastics_page_fetch_their_program_meet_at_etcd_and_
         words = re.sub(r"^.*?(\d\d,\d{3}) (main: |coordinator_p2p: )?", "", whole)
         words = words.partition("'participants'")[0].replace("GPU", "CPU")
         assert same_shape(log, words), words
+    deleted = shell(commands(page, "kubectl delete -f imagenet.yaml")[0])
+    assert deleted.count(" deleted") == 4
 
 
 # What the page prints that a reader looks for; the rest is of a TorchElastic before torchrun.
@@ -279,9 +311,9 @@ def mirror(cluster, apply, tmp_path):
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (64, 64), (number, 128, 255 * (number % 2))).save(place)
     shutil.make_archive(str(tmp_path / "tiny-imagenet-200"), "zip", tmp_path / "zip")
-    cluster.create_volume("mirror").upload(tmp_path / "tiny-imagenet-200.zip")
-    apply(MIRROR)
-    cluster.kubectl("wait pod/mirror --for=condition=Ready --timeout=60s")
+    packed = (tmp_path / "tiny-imagenet-200.zip").read_bytes()
+    apply(MIRROR % base64.b64encode(packed).decode())
+    cluster.kubectl("wait -n edu pod/mirror --for=condition=Ready --timeout=60s")
 
 
 def upload_main(cluster):
