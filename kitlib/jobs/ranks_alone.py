@@ -54,12 +54,17 @@ def ranks_alone(job: Job) -> tuple[str, str]:
     python = getattr(job, "launcher", "") == "python"
     local = job.nodes > 1 and (python or _SPAWNS.search(text)) and _LOCAL.search(text)
     calls = _ONE_NODE.search(text) if "lightning" in text or "notebook_launcher" in text else None
+    devices = re.search(
+        r"\bdevices\s{0,2}=\s{0,2}(\d{1,4})\b", text
+    )  # of all nodes, as Lightning counts them
+    counted = not python and devices and int(devices[1]) == job.nodes * job.processes_per_node
     what = fix = ""
     if not _GROUPS.search(text):
         what = "nothing in it forms a process group, so each rank trains alone"
         fix = "call torch.distributed.init_process_group()"
-    elif job.nodes > 1 and calls and "num_nodes" not in settings.lower():
-        what = f"{calls[0]}) without num_nodes trains on each of the {job.nodes} nodes alone, on localhost"
+    elif job.nodes > 1 and calls and "num_nodes" not in settings.lower() and not counted:
+        how = "alone, on localhost" if python or "launcher" in calls[0] else "alone, or refuses to"
+        what = f"{calls[0]}) without num_nodes trains on each of the {job.nodes} nodes {how}"
         fix = _OWN_RANKS if "launcher" in calls[0] else f"write {calls[0]}num_nodes={job.nodes})"
     elif local and "://" not in " ".join(job.args):
         what, fix = "it starts ranks that meet on localhost, so each pod trains alone", _OWN_RANKS

@@ -173,6 +173,7 @@ def test_a_missing_module_that_lies_beside_or_above_is_named_with_its_argument(p
         ("print('alone')", "nothing in it forms a process group"),
         ("import torch\nmodel = torch.nn.Linear(1, 1)", "nothing in it forms a process group"),
         ("import lightning as L\nL.Trainer(devices=1).fit(m)", "Trainer(num_nodes=2)"),
+        ("import lightning as L\nL.Trainer(devices=2).fit(m)", ""),  # one of each node, which torchrun starts
         ("import lightning as L\nL.Trainer(num_nodes=2).fit(m)", ""),
         ("import lightning as L\nos.environ['LT_NUM_NODES'] = '2'\nL.Fabric().setup(m)", ""),
         ("import torch.distributed as dist\ndist.init_process_group()", ""),
