@@ -187,7 +187,7 @@ def test_the_pods_and_the_service_of_elasticdls_page_run_on_its_claim(cluster, a
 @pytest.mark.slow
 @pytest.mark.long
 def test_the_jobs_of_kubeflows_page_train_with_two_processes_in_a_pod_and_its_commands_work(
-    cluster, apply, tmp_path
+    cluster, shell, tmp_path
 ):
     page = "kubeflow-pytorchjob"
     kit.install("training-operator", cluster=cluster)
@@ -202,20 +202,18 @@ def test_the_jobs_of_kubeflows_page_train_with_two_processes_in_a_pod_and_its_co
                 role["template"]["spec"] = {"containers": fragment["containers"]}
             (tmp_path / "job-manifest.yaml").write_text(yaml.safe_dump(job))
             (create,) = commands(page, "kubectl create")
-            create = create.replace("job-manifest.yaml", str(tmp_path / "job-manifest.yaml"))
-            dry = "--dry-run=server" if name == "torchrun-gpu" else ""
-            cluster.kubectl(f"{create.removeprefix('kubectl ')} {dry}")
+            shell(f"{create} --dry-run=server" if name == "torchrun-gpu" else create)
         job = "-n kubeflow pytorchjob/torchrun-cpu"
         cluster.kubectl(f"wait {job} --for=condition=Succeeded --timeout=600s")
-        shown = [cluster.kubectl(command.removeprefix("kubectl ")) for command in inspections(page)]
+        shown = [shell(command) for command in inspections(page)]
         for text in shown[:2]:
             assert "registry.cern.ch/itwinai/dist-ml/itwinai-slim:0.0.7" in text
         for text in shown[2:]:
             assert '"world_size":4' in text
-        cluster.kubectl(commands(page, "kubectl delete --all")[0].removeprefix("kubectl "))
+        shell(commands(page, "kubectl delete --all")[0])
         assert "No resources" in cluster.kubectl("get pytorchjobs -n kubeflow")
         (delete,) = commands(page, "kubectl delete deployment")
-        assert "training-operator" in cluster.kubectl(delete.removeprefix("kubectl "))
+        assert "training-operator" in shell(delete)
     finally:
         kit.uninstall("training-operator", cluster=cluster)
 
