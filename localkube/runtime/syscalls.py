@@ -60,9 +60,7 @@ def unshare(flags: int) -> None:
 
 def fork_for_system_calls() -> int:
     """Fork; the child may only make system calls, and end by ``os._exit``."""
-    child = _libc.syscall(SYS_CLONE, signal.SIGCHLD, None, None, None, None)
-    _check(child < 0, "clone")
-    return child
+    return _fork(signal.SIGCHLD)
 
 
 def set_effective_user(uid: int) -> None:
@@ -78,10 +76,12 @@ def fork_first_process() -> int:
     Its parent is this process's own, which reaps it. It may start no threads: the C library does not know
     that it was forked.
     """
-    _python.PyOS_BeforeFork()
-    child = _with_lock.syscall(
-        SYS_CLONE, CLONE_PARENT | CLONE_NEWPID | signal.SIGCHLD, None, None, None, None
-    )
+    return _fork(CLONE_PARENT | CLONE_NEWPID | signal.SIGCHLD)
+
+
+def _fork(flags: int) -> int:
+    _python.PyOS_BeforeFork()  # else the child may wait for a lock of a thread that it does not have
+    child = _with_lock.syscall(SYS_CLONE, flags, None, None, None, None)
     if child:
         _python.PyOS_AfterFork_Parent()
     else:

@@ -4,6 +4,7 @@ import json
 import os
 import site
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -228,3 +229,17 @@ def test_a_start_is_counted_from_before_the_kit_is_copied(tmp_path, monkeypatch)
     monkeypatch.setattr(lifecycle, "Startup", Start)
     lifecycle._start(paths, ClusterSpec(), lambda text: None, 1.0, fresh=True)
     assert order == ["launched", "counted", "copied", "waited"]
+
+
+def test_a_fork_beside_a_thread_that_runs_python_does_not_stop_at_the_interpreters_lock():
+    program = """
+import os, threading
+from localkube.runtime.syscalls import fork_for_system_calls
+threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()
+for _ in range(50):
+    child = fork_for_system_calls()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
