@@ -314,18 +314,8 @@ def test_a_launch_warns_of_a_tag_of_the_official_image_that_does_not_exist(train
 def test_a_launch_says_what_stands_in_for_its_images_those_of_patches_too(trainer, cluster, caplog):
     cluster.image_notice = lambda image: f"{image} is replaced"
     beside = [{"name": "beside", "image": "ghcr.io/me/beside"}]
-    job = kit.IndexedJob(trainer, image="me/mine:v1").patch(
-        {
-            "spec": {
-                "template": {
-                    "spec": {
-                        "containers": beside,
-                        "initContainers": [*beside, {"name": "init", "image": "a"}],
-                    }
-                }
-            }
-        }
-    )
+    spec = {"containers": beside, "initContainers": [*beside, {"name": "init", "image": "a"}]}
+    job = kit.IndexedJob(trainer, image="me/mine:v1").patch({"spec": {"template": {"spec": spec}}})
     kit.launch(job.patch({"metadata": {"annotations": {"image": "no image"}}}), cluster=cluster)
     kit.launch(kit.TrainJob(trainer).patch({"spec": {"trainer": {"image": "b"}}}), cluster=cluster)
     said = [record.message for record in caplog.records if record.message.endswith("is replaced")]
