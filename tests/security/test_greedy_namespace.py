@@ -8,7 +8,7 @@ import pytest
 from ..node.clusters import pod, python
 
 pytestmark = pytest.mark.namespaces
-PATIENCE = 1.0
+PATIENCE = 3.0  # seconds: one lost SYN is sent again after one
 # Thousands of datagrams through eight ports of a Service, connections through it and to nobody, questions to
 # both name servers, each from a process of its own.
 GREEDY = """
