@@ -50,8 +50,8 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=0.004)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=5, help="steps between two `step` events")
-    add, pace = parser.add_argument, float(os.environ.get("SIMULATED_MS_PER_IMAGE", 0))  # of a declared GPU
-    add("--simulated-ms-per-image", type=float, default=pace, help="an accelerator's; 0: none")
+    pace = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
+    parser.add_argument("--simulated-ms-per-image", type=float, default=pace, help="an accelerator's; or 0")
     return parser.parse_args(argv)
 
 

@@ -62,8 +62,8 @@ def parse_settings(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--limit", type=int, default=2000, help="training images to use; 0: all")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log-every", type=int, default=10, help="steps between two `step` events")
-    add, pace = parser.add_argument, float(os.environ.get("SIMULATED_MS_PER_IMAGE", 0))  # of a declared GPU
-    add("--simulated-ms-per-image", type=float, default=pace, help="an accelerator's; 0: none")
+    pace = os.environ.get("SIMULATED_MS_PER_IMAGE", 0)  # of a declared GPU
+    parser.add_argument("--simulated-ms-per-image", type=float, default=pace, help="an accelerator's; or 0")
     for name in ("bf16", "channels-last", "compile"):
         switch = argparse.BooleanOptionalAction
         parser.add_argument(f"--{name}", action=switch, default=True, help="where the device has it")

@@ -124,7 +124,7 @@ class Parser:
         """Raise BadInput for an option that the program does not have, with the near one."""
         known = [name for flag in self.flags for name in flag.names]
         for key in keys if self.certain else ():
-            if self.find(key) or _plain(key) in ("help", "h"):
+            if self.find(key) or _plain(key) in ("help", "h", *self.spelled):
                 continue
             if any(name.startswith(key) and key.startswith("--") for name in known):
                 continue  # argparse takes the beginning of a name

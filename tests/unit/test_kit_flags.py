@@ -187,5 +187,7 @@ def test_an_alias_of_add_argument_and_a_spelling_in_a_table_are_found():
         "add = parser.add_argument\nadd('--sync-always', action='store_true')\nadd('--log_every', type=int)"
     )
     assert command_line({"sync_always": True, "log-every": 5}, [alias]) == ["--sync-always", "--log_every=5"]
+    both = ARGPARSE.replace("a = p", "add, pace = p.add_argument, 3\nadd('--ms', type=float)\na = p")
+    assert command_line({"ms": 0.4}, [both]) == ["--ms=0.4"]
     table = "OPTIONS = [('--batch-size', int), ('--no_warmup', bool)]"
     assert command_line({"batch_size": 4, "no-warmup": True}, [table]) == ["--batch-size=4", "--no_warmup"]

@@ -1,9 +1,31 @@
 """The published pages, kept as data: their blocks of YAML and of expected output, in their order."""
 
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 PAGES = Path(__file__).parent / "pages"
+# kubectl of the kit in the stead of one on PATH.
+KUBECTL = 'kubectl() { trainyard kubectl "$@"; }\n'
+
+
+def shell_in(folder: Path, cluster: str, **variables: str) -> Callable[[str], str]:
+    """Make what runs lines in a shell in a folder, with the kit's commands, and returns what they write."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "TRAINYARD_CLUSTER": cluster, **variables}
+
+    def run(lines: str) -> str:
+        command = ["bash", "-euo", "pipefail", "-c", KUBECTL + lines]
+        done = subprocess.run(
+            command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{lines}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    return run
 
 
 def blocks(page: str, language: str = "yaml") -> list[str]:

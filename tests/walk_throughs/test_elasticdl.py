@@ -1,22 +1,16 @@
 """The commands of ElasticDL's walk-through as published, in a shell, on a cluster with room for them."""
 
-import os
 import re
 import secrets
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import kitlib as kit
 
 from ..patience import until
-from .pages import commands, manifest
+from .pages import commands, manifest, shell_in
 
 PAGE = "elasticdl-gke"
-# kubectl of the kit in the stead of one on PATH; the rest is the walk-through's own text.
-KUBECTL = 'kubectl() { trainyard kubectl "$@"; }\n'
 (TRAIN,) = commands(PAGE, "elasticdl train")
 LATER = r"""
 elasticdl {command} --job_name={command}-mnist --num_workers=1 \
@@ -44,16 +38,7 @@ def shell(cluster, tmp_path):
     """Run lines in a shell in the folder of the model zoo; return what they write."""
     zoo = tmp_path / "model_zoo"
     zoo.mkdir()
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    own = os.environ | {"PATH": path, "TRAINYARD_CLUSTER": cluster.name, "PROJECT_ID": "my-project"}
-
-    def run(lines):
-        command = ["bash", "-euo", "pipefail", "-c", KUBECTL + lines]
-        done = subprocess.run(command, cwd=zoo, env=own, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    return run
+    return shell_in(zoo, cluster.name, PROJECT_ID="my-project")
 
 
 @pytest.fixture(scope="module")

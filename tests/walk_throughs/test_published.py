@@ -4,12 +4,9 @@ Images are those of the pages: the kit's environment stands in for them, with pr
 """
 
 import base64
-import os
 import re
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import boto3
 import pytest
@@ -19,7 +16,7 @@ from PIL import Image
 import kitlib as kit
 
 from ..unit.small_data import write_cifar10
-from .pages import blocks, commands, manifest, printed
+from .pages import blocks, commands, manifest, printed, shell_in
 
 # What the providers put on the nodes of the pages.
 LABELS = {
@@ -53,8 +50,6 @@ kind: Service
 metadata: {name: stanford, namespace: edu}
 spec: {clusterIP: None, selector: {app: mirror}, ports: [{port: 80}]}
 """
-# kubectl of the kit in the stead of one on PATH.
-KUBECTL = 'kubectl() { trainyard kubectl "$@"; }\n'
 # The page is for a Mac, whose sed wants a suffix of its own.
 SED_OF_MACOS = 'sed() { [ "$1$2" != -i ] || { shift 2; set -- -i "$@"; }; command sed "$@"; }\n'
 NUMBER = r"-?\d+(?:\.\d+)?"
@@ -91,16 +86,7 @@ def apply(cluster, tmp_path):
 @pytest.fixture
 def shell(cluster, tmp_path):
     """Run a page's lines in a shell in an empty folder; return what they write."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    own = os.environ | {"PATH": path, "TRAINYARD_CLUSTER": cluster.name}
-
-    def run(lines):
-        command = ["bash", "-euo", "pipefail", "-c", KUBECTL + lines]
-        done = subprocess.run(command, cwd=tmp_path, env=own, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    return run
+    return shell_in(tmp_path, cluster.name)
 
 
 def same_shape(log, line):

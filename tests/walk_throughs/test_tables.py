@@ -1,17 +1,12 @@
 """The column of our commands in docs/walk-throughs.md, run in a shell from top to bottom, with few images."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 import kitlib as kit
 
+from .pages import shell_in
 from .tables import ours, tables
 
-KUBECTL = 'kubectl() { trainyard kubectl "$@"; }\n'
 ONE_EPOCH = "sed 's/--epochs=10/--epochs=1/'"
 # Fewer images and epochs: what a command becomes here.
 SMALL = {
@@ -50,18 +45,7 @@ def shell(state_home, tmp_path):
     """Run a command in a folder with the kit's; return what it writes. The cluster is deleted at the end."""
     for name in ("manifests", "trainers", "programs"):
         (tmp_path / name).symlink_to(kit.config.DATA / name)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "TRAINYARD_CLUSTER": "demo"}
-
-    def run(command):
-        lines = ["bash", "-euo", "pipefail", "-c", KUBECTL + command]
-        done = subprocess.run(
-            lines, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-        return done.stdout
-
-    yield run
+    yield shell_in(tmp_path, "demo")
     kit.clusters.LocalCluster("demo").delete()
 
 

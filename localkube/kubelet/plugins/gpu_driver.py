@@ -32,7 +32,7 @@ PROGRAM = "/usr/local/sbin/nvidia-smi"
 
 
 @dataclass(frozen=True)
-class Device:
+class GpuDevice:
     """A GPU or a partition of one; ``pace`` in ms per image, memory in bytes, slices of 7 and of 8."""
 
     name: str
@@ -55,24 +55,24 @@ class GpuDriver:
         self._model = DeclaredGpu.parse(settings.gpu_model) if settings.gpu_model else None
         self.devices = {device.name: device for device in self._list()}
 
-    def _list(self) -> Iterable[Device]:
+    def _list(self) -> Iterable[GpuDevice]:
         if self.is_real:
             real = {gpu.uuid: gpu for gpu in host.gpus()}
             for index, uuid in enumerate(self._settings.gpu_devices):
                 if gpu := real.get(uuid):
-                    yield Device(f"gpu-{index}", uuid, index, gpu.name, gpu.memory)
+                    yield GpuDevice(f"gpu-{index}", uuid, index, gpu.name, gpu.memory)
             return
         model = self._model
         for index in range(model.count if model else 0):
             assert model
             name, product = f"gpu-{index}", MODELS[model.model][0]
-            yield Device(name, self._uuid("GPU", name), index, product, model.memory, model.pace)
+            yield GpuDevice(name, self._uuid("GPU", name), index, product, model.memory, model.pace)
             for profile, count, compute, memory in model.partitions():
                 size, pace = model.memory * memory // 8, round(model.pace * 7 / compute, 3)
                 for number in range(count):
                     own = f"{name}-mig-{profile.replace('.', '')}-{number}"
                     uuid, slices = self._uuid("MIG", own), (compute, memory)
-                    yield Device(own, uuid, index, product, size, pace, profile, name, slices)
+                    yield GpuDevice(own, uuid, index, product, size, pace, profile, name, slices)
 
     def _uuid(self, kind: str, name: str) -> str:
         return f"{kind}-{uuid5(NAMESPACE_URL, f'trainyard/{self._settings.name}/{name}')}"
@@ -101,7 +101,7 @@ class GpuDriver:
             for index, body in enumerate(bodies)
         ]
 
-    def _device(self, device: Device) -> Object:
+    def _device(self, device: GpuDevice) -> Object:
         attributes: Object = {
             "type": {"string": "mig" if device.profile else "gpu"},
             "uuid": {"string": device.uuid},
@@ -152,18 +152,19 @@ class GpuDriver:
         if not devices or self.is_real:
             return DeviceGrant()
         text = self._nvidia_smi(devices)
-        place = f"gpus/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        name = hashlib.sha256(text.encode()).hexdigest()[:16]
         self._directory.create()
         check("gpus", "DirectoryOrCreate", beneath=self._directory.path)
         with opened(self._directory.path, "gpus") as folder:  # pods of plugins may leave links here
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with os.fdopen(os.open(place[5:], flags, 0o755, dir_fd=folder), "w") as file:
+            with os.fdopen(os.open(name, flags, 0o755, dir_fd=folder), "w") as file:
+                os.fchmod(file.fileno(), 0o755)  # whatever the umask: a container's users start it
                 file.write(text)
         env = {"NVIDIA_VISIBLE_DEVICES": ",".join(device.uuid for device in devices)}
         env["SIMULATED_MS_PER_IMAGE"] = str(max(device.pace for device in devices))
-        return DeviceGrant(env, ((PROGRAM, f"{KUBELET}/{place}", True),))
+        return DeviceGrant(env, ((PROGRAM, f"{KUBELET}/gpus/{name}", True),))
 
-    def _nvidia_smi(self, devices: list[Device]) -> str:
+    def _nvidia_smi(self, devices: list[GpuDevice]) -> str:
         """Write the program that lists these devices, for any shell."""
         lines, elements = [], []
         for number, device in enumerate(devices):
