@@ -235,7 +235,7 @@ def test_a_fork_beside_a_thread_that_runs_python_does_not_stop_at_the_interprete
     program = """
 import os, threading
 from localkube.runtime.syscalls import fork_for_system_calls
-threading.Thread(target=lambda: [None for _ in iter(int, 1)], daemon=True).start()
+threading.Thread(target=exec, args=("while True: pass",), daemon=True).start()
 for _ in range(50):
     child = fork_for_system_calls()
     if not child:
