@@ -172,6 +172,7 @@ def main() -> None:
             seconds=seconds,
             **{f"{kind}_bytes": traffic.bytes[kind] for kind in set(KINDS.values())},
         )
+    emit("end")
     dist.destroy_process_group()
 
 
