@@ -25,6 +25,7 @@ MODELS = {
 }
 REFERENCE_MS, REFERENCE_TFLOPS = 4.0, 312  # an image on a simulated A100
 MOST_GPUS = 16
+HOW = "docs/gpus.md shows how GPUs are declared"
 NVLINK = ("none", "node", "rack")
 
 
@@ -58,18 +59,18 @@ class DeclaredGpu:
         wrong = sorted(values.keys() - {"count", "memory", "nvlink", "pace"})
         if model not in MODELS or wrong:
             what = f"no such property of a GPU: {wrong[0]}" if wrong else f"no such model of a GPU: {model}"
-            fix = f"one of {', '.join(MODELS)}, then count=, memory=, nvlink= or pace="
+            fix = f"one of {', '.join(MODELS)}; then a count, memory, nvlink or pace"
             raise LocalClusterError(what, about=text, fix=fix)
         try:
             pace = float(values.get("pace") or REFERENCE_MS * REFERENCE_TFLOPS / MODELS[model][4])
             memory = int(parse(values.get("memory") or f"{MODELS[model][3]}Gi"))
             gpu = cls(model, int(values["count"]), memory, values["nvlink"], round(pace, 3))
         except ValueError as error:
-            raise LocalClusterError(str(error), about=text, fix="H100,count=8,memory=80Gi") from error
+            raise LocalClusterError(f"not a number: {error}", about=text, fix=HOW) from error
         fits = 1 <= gpu.count <= MOST_GPUS and memory >= 1 << 30 and 0 <= pace < 1e6
         if not fits or gpu.nvlink not in NVLINK:
             limits = f"1 to {MOST_GPUS} GPUs, 1Gi or more, nvlink of {', '.join(NVLINK)}, a pace from 0 ms on"
-            raise LocalClusterError(f"a node declares {limits}", about=text, fix="H100,count=8,memory=80Gi")
+            raise LocalClusterError(f"a node declares {limits}", about=text, fix=HOW)
         return gpu
 
     def gpus(self) -> list[Gpu]:
