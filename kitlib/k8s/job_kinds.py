@@ -71,6 +71,16 @@ def selector(kind: str, run: str) -> str:
     return f"{how.pods}={run}" + (f",{names.ROLE}={how.role}" if how.role else "")
 
 
+def foreign_selector(main: Object) -> str:
+    """Build the label selector of the pods of a main object that another client has created, else ''."""
+    if names.RUN in (main["metadata"].get("labels") or {}):
+        return ""
+    label = JOBSET if main["kind"] == "TrainJob" else names.OPERATORS_JOB_NAME
+    own = (main.get("spec") or {}).get("selector") or {}
+    labels = own.get("matchLabels") or {label: main["metadata"]["name"]}
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
 def run_of(pod: Object) -> str | None:
     """Find the run in which a pod trains, by its labels."""
     labels = pod["metadata"].get("labels") or {}
@@ -148,11 +158,9 @@ def failure(item: Object, workers: Iterable[Object] = ()) -> str | None:
         return "every worker has failed" if failed else "its workers were deleted"
     state = conditions(item)
     condition_met = next((state[condition] for condition in kind_of(item).failed if condition in state), None)
-    return (
-        None
-        if condition_met is None
-        else condition_met.get("message") or condition_met.get("reason") or "it failed"
-    )
+    if condition_met is None:
+        return None
+    return condition_met.get("message") or condition_met.get("reason") or "it failed"
 
 
 def active(pod: Object) -> bool:

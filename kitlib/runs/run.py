@@ -6,7 +6,7 @@ It keeps no state that the cluster does not have, but for the logs of deleted po
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
@@ -57,12 +57,6 @@ class WorkersTimeline(Protocol):
     def training(self) -> bool: ...
 
 
-class ClusterOfRun(Protocol):
-    """What a run needs of its `kitlib.Cluster`."""
-
-    def end_reminder(self) -> AbstractContextManager[object]: ...
-
-
 @checked_class
 class Run(Reports):
     """A launched job.
@@ -84,10 +78,10 @@ class Run(Reports):
         Running: 4 of 4 pods
     """
 
-    def __init__(self, kube: Kube, name: str, *, kind: str = "", cluster: ClusterOfRun | None = None) -> None:
+    def __init__(self, kube: Kube, name: str, *, kind: str = "", cluster: Any = None) -> None:
         self.kube: Kube = kube
         self.name: str = name
-        self.cluster: Any = cluster
+        self.cluster = cluster
         self.objects: RunObjects = RunObjects(kube, name, kind)
         self.log_cache: LogCache = LogCache(self.objects)
         self.control: RunControl = RunControl(self.objects, self.log_cache)

@@ -10,7 +10,7 @@ from kitlib.causes.rules.reported import reported
 from kitlib.causes.rules.scheduling import unschedulable
 from kitlib.display.progress import progress
 from kitlib.display.tables import Table, age
-from kitlib.errors import Rejected, RunNotFound
+from kitlib.errors import BadInput, Rejected, RunNotFound
 from kitlib.k8s import job_kinds, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.events import list_events
@@ -137,6 +137,8 @@ class RunObjects:
         self.kube: Kube = kube
         self.name: str = name
         self._kind = kind
+        self._foreign = ""  # the selector of a main object of another client, without the kit's labels
+        self._numbers: dict[str, int] | None = None  # by uid: of pods whose Job gives them no index
         self._seen: dict[str, Object] = {}  # by uid: as they ended, or else as they were last
 
     @property
@@ -157,7 +159,15 @@ class RunObjects:
             if main is None:  # not there yet, or gone: asked again the next time
                 return "Job"
             self._kind = main["kind"]
+            self._foreign = job_kinds.foreign_selector(main)
+            self._numbers = {} if self._foreign and job_kinds.wanted(main) > 1 else None
         return self._kind
+
+    @property
+    def selector(self) -> str:
+        """The label selector of the pods that train."""
+        kind = self.kind
+        return self._foreign or job_kinds.selector(kind, self.name)
 
     def main(self) -> Object:
         """Get the main object; raise RunNotFound if there is none."""
@@ -168,7 +178,16 @@ class RunObjects:
 
     def pods(self) -> list[Object]:
         """List the pods that train."""
-        return self.kube.get_all("Pod", labels=job_kinds.selector(self.kind, self.name))
+        listed = self.kube.get_all("Pod", labels=self.selector)
+        for pod in listed:
+            self._number(pod)
+        return listed
+
+    def _number(self, pod: Object) -> None:
+        """Give one of several pods without an index the next number, in this copy of it alone."""
+        if self._numbers is not None and pods.node_rank(pod) is None:
+            number = self._numbers.setdefault(pod["metadata"]["uid"], len(self._numbers))
+            pod["metadata"].setdefault("labels", {})[names.WORKER] = str(number)
 
     def events(self) -> list[Object]:
         """List the Events that the kit has issued for this run; Kubernetes keeps them for an hour."""
@@ -190,7 +209,7 @@ class RunObjects:
         """Yield its objects and their status now, and again after each change."""
         specs = (
             WatchSpec(self.kind, fields=f"metadata.name={self._main_name()}"),
-            WatchSpec("Pod", labels=job_kinds.selector(self.kind, self.name), on_object=self.observe),
+            WatchSpec("Pod", labels=self.selector, on_object=self.observe),
             WatchSpec("Event", fields=WARNINGS, optional=True),
         )
         for snapshot in watch_objects(self.kube, *specs):
@@ -205,6 +224,7 @@ class RunObjects:
 
     def observe(self, pod: Object) -> None:
         """Keep the state of a pod; of one that has ended, the first such state."""
+        self._number(pod)
         uid = pod["metadata"]["uid"]
         if uid not in self._seen or not pods.finished(self._seen[uid]):
             self._seen[uid] = pod
@@ -244,8 +264,14 @@ class RunObjects:
         Args:
             only: Objects of one launch, as `owned` lists them: what another launch of this name has created
                 stays. Their pods, which a controller may still create, are deleted as well.
+
+        Raises:
+            BadInput: Another client has created it.
         """
         kind = job_kinds.KINDS[self.kind]  # read before the main object is deleted
+        if self._foreign:
+            what = "the kit has not launched it, and deletes only what has its labels"
+            raise BadInput(what, about=self.about, fix=f"kubectl delete {kind.name.lower()} {self.name}")
         pods_of_run = f"{kind.pods}={self.name}"
         objects = self.owned() if only is None else only
         uids = {item["metadata"]["uid"] for item in objects}

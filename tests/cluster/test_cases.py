@@ -61,7 +61,7 @@ def test_a_manifest_s_pods_end_as_on_a_kubelet(case, local_cluster, tmp_path):
             events = f"get events -o jsonpath={{..message}} --field-selector=involvedObject.name={pod}"
             eventually(lambda events=events, text=text: text in kubectl(events))
         if "client" in case:  # its placeholder is the cluster's name
-            kubectl(f"wait --for=condition=Ready --timeout=240s pod/{case['ready']}")
+            kubectl(f"wait --timeout=240s {case['ready']}")
             client = case["client"].replace("bugs", local_cluster.name)
             subprocess.run([sys.executable, "-c", client], check=True)
     finally:
