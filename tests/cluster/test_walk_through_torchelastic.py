@@ -1,9 +1,10 @@
 """The steps of the walk-through torchelastic-eks by kubectl: an S3 server, etcd, and workers from a bucket.
 
-Their manifest is applied as it is shipped; and with a small program, so that a third joins and one leaves.
+Their manifest is applied as it is shipped; a third worker joins by the command of docs/walk-throughs.md, and one leaves.
 """
 
 import json
+import re
 from pathlib import Path
 
 import boto3
@@ -13,6 +14,7 @@ from PIL import Image
 import kitlib as kit
 
 from ..patience import until
+from ..walk_throughs.pages import shell_in
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "manifests" / "torch-elastic-eks"
@@ -21,7 +23,7 @@ CARRIED = (
     *(f"trainers/{name}" for name in ("checkpoints", "elastic", "elastic_state", "elastic_watch")),
     *(f"trainers/{name}" for name in ("elastic_launch", "elastic_rendezvous")),
 )
-IMAGES = 5  # of each of two classes: one step in an epoch, which takes a ResNet-101 a second or more
+IMAGES = 128  # of each of two classes: four steps in an epoch, which take a ResNet-101 seconds each
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -57,17 +59,6 @@ def upload(local_cluster, volume):
     kubectl("delete configmap imagenet --ignore-not-found")
 
 
-def manifest(tmp_path, changes):
-    """Write the manifest of the workers with the bucket's name, as its header does, and other changes."""
-    text = (FOLDER / "workers.yaml").read_text()
-    for old, new in ({"<BUCKET>": "my-bucket", "<IMAGE>": "trainyard/trainer"} | changes).items():
-        assert old in text
-        text = text.replace(old, new)
-    path = tmp_path / "workers.yaml"
-    path.write_text(text)
-    return path
-
-
 def write_images(folder):
     """Write a few images of two classes."""
     for part, count in (("train", IMAGES), ("val", 1)):
@@ -83,46 +74,35 @@ def events(kubectl, worker, kind):
     return [json.loads(line) for line in lines if line.startswith(f'{{"event":"{kind}"')]
 
 
-def test_the_manifest_as_it_is_shipped_trains_its_resnet_on_all_images_of_the_volume(
+def test_the_workers_as_shipped_train_on_as_a_third_joins_and_one_leaves(
     volume, upload, local_cluster, tmp_path
 ):
     write_images(tmp_path / "images")
     kit.upload_image_folder(tmp_path / "images", volume=volume, name="tiny-imagenet-200")
     upload("tiny_imagenet_elastic.py")
-    kubectl = local_cluster.kubectl
-    kubectl(f"apply -f {manifest(tmp_path, {})}")
-    kubectl("wait pod -l job=imagenet --for=jsonpath={.status.phase}=Succeeded --timeout=600s")
-    assert kubectl("logs imagenet-worker-2 -c fetch").startswith("s3://my-bucket/imagenet/main.py: main.py")
-    starts, steps = (events(kubectl, 1, kind) + events(kubectl, 2, kind) for kind in ("start", "step"))
-    assert {(event["model"], event["train_images"]) for event in starts} == {("resnet101", 2 * IMAGES)}
-    assert {step["step"]: step["samples"] for step in steps} == dict.fromkeys(range(10), 2 * IMAGES)
-    assert 2 in {step["world_size"] for step in steps}
-
-
-def test_workers_by_kubectl_meet_at_an_etcd_and_train_on_as_one_joins_and_one_leaves(
-    volume, upload, local_cluster, tmp_path
-):
-    kubectl = local_cluster.kubectl
-    upload("digits_elastic.py")
-    more = "--epochs=40\n        - --step-seconds=0.2\n        - --log-every=1"
-    workers = manifest(tmp_path, {"        - --model=resnet101\n": "", "--epochs=10": more})
-    kubectl(f"apply -f {workers}")
+    kubectl, shell = local_cluster.kubectl, shell_in(tmp_path, local_cluster.name)
+    text = (FOLDER / "workers.yaml").read_text().replace("<BUCKET>", "my-bucket")
+    (tmp_path / "workers.yaml").write_text(text.replace("<IMAGE>", "trainyard/trainer"))
+    joins, leaves = re.search(
+        "A third worker joins by `(.+?)`; workers leave by `(.+?)`",
+        (ROOT / "docs" / "walk-throughs.md").read_text(),
+    ).groups()
 
     def world(worker):
         """Return the newest world size in which a worker has made a step."""
         steps = events(kubectl, worker, "step")
         return steps[-1]["world_size"] if steps else 0
 
+    shell("kubectl apply -f workers.yaml")
     kubectl("wait pod -l job=imagenet --for=condition=Ready --timeout=120s")
     until(lambda: world(2) == 2, "two to train")
-    written = kubectl("logs imagenet-worker-1 -c fetch")
-    assert written.startswith("s3://my-bucket/imagenet/main.py: main.py")
-
-    third = tmp_path / "third.yaml"
-    *_, service, pod = workers.read_text().split("---\n")
-    third.write_text(f"{service}---\n{pod}".replace("imagenet-worker-2", "imagenet-worker-3"))
-    kubectl(f"apply -f {third}")
+    shell(joins)
     until(lambda: world(1) == 3, "the third to take part")
-    kubectl("delete pod imagenet-worker-1")
+    shell(leaves)
     until(lambda: world(2) == 2 == world(3), "the others to train on")
-    kubectl("delete pod imagenet-worker-2 imagenet-worker-3")
+    kubectl("wait pod -l job=imagenet --for=jsonpath={.status.phase}=Succeeded --timeout=600s")
+    assert kubectl("logs imagenet-worker-2 -c fetch").startswith("s3://my-bucket/imagenet/main.py: main.py")
+    starts, steps = (events(kubectl, 2, kind) + events(kubectl, 3, kind) for kind in ("start", "step"))
+    assert {(event["model"], event["train_images"]) for event in starts} == {("resnet101", 2 * IMAGES)}
+    assert {step["samples"] for step in steps} == {64}
+    assert {step["step"] for step in steps} >= {39}

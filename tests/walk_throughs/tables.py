@@ -7,6 +7,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "walk-throughs.md"
 COLUMNS = ["Theirs", "Ours, in a terminal", "In the course"]
 PROGRAMS = ("aws", "cat", "elasticdl", "kubectl", "sed", "trainyard")
 CLOUD = "*on a cloud*"
+QUICK = "*in minutes*"
 # The published page of each table.
 PAGES = {
     "GKE Indexed Job": "gke-indexed-job",
@@ -34,7 +35,9 @@ def codes(cell: str) -> list[str]:
     return re.findall(r"`([^`]+)`", cell)
 
 
-def ours(cell: str, *, cloud: bool) -> list[str]:
-    """List the commands of a cell: those for every cluster, or those for a cluster at a cloud."""
+def ours(cell: str, *, cloud: bool, quick: bool = False) -> list[str]:
+    """List the commands of a cell: those for every cluster, the quick ones in their stead, or those of a cloud."""
     common, _, rest = cell.partition(CLOUD)
-    return [code for code in codes(rest if cloud else common) if code.split()[0] in PROGRAMS]
+    whole, _, few = common.partition(QUICK)
+    local = few if quick and few else whole
+    return [code for code in codes(rest if cloud else local) if code.split()[0] in PROGRAMS]
