@@ -75,6 +75,7 @@ def with_unasked(
 
     Elsewhere than on local nodes, which see this disk, what a ConfigMap cannot carry stays here.
     """
+    asked = files
     for name, paths in named.items():
         if any(PurePosixPath(name).is_relative_to(file) for file in files):
             continue
@@ -86,6 +87,9 @@ def with_unasked(
             continue
         sources = {**more, **sources}
         files = [*(file for file in files if not PurePosixPath(file).is_relative_to(name)), name]
+    if along := [name for name in files if name in named and name not in asked]:
+        size = format_bytes(sum(path.stat().st_size for name in along for path in named[name].values()))
+        log.warning("%s names %s: sent along, %s", layout.name, ", ".join(along), size)
     return sources, files
 
 

@@ -4,6 +4,7 @@ A stream that is cut is resumed where it was, without a gap and without a line t
 """
 
 import contextlib
+import logging
 import queue
 import re
 import threading
@@ -19,6 +20,7 @@ from kitlib.k8s.client import Kube, Stream
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.wait import ErrorGrace
 
+log: logging.Logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 10  # what was written comes at once, or its node does not answer
 LONGEST_LINE = 2**20  # characters; a pod may write one without end
 NO_TIME = "1970-01-01T00:00:00Z"
@@ -51,16 +53,15 @@ def last_lines(kube: Kube, pod: Object, container: str) -> list[str]:
 
 
 def read_if_reachable(kube: Kube, pod: Object) -> list[Line]:
-    """Read a pod's log until now; empty as well if its node does not answer."""
+    """Read a pod's log until now; empty, with a warning, if its node does not answer."""
     if pods.node_unreachable(pod):
         return []
     try:
         return read(kube, pod)
-    except Rejected as error:
-        if error.status < 500:
+    except (Rejected, ClusterUnreachable) as error:  # a node's failure may not be known yet
+        if isinstance(error, Rejected) and error.status < 500:
             raise
-        return []
-    except ClusterUnreachable:  # the node's failure is not known yet: the API server waits for it
+        log.warning("%s: its log did not come: %s", pod["metadata"]["name"], error.what)
         return []
 
 

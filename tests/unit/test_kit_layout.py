@@ -329,7 +329,7 @@ def test_a_project_larger_than_a_config_map_is_copied_to_where_local_nodes_see_i
     ],
 )
 def test_what_a_program_opens_below_its_working_directory_goes_along(
-    source, args, start, paths, tmp_path, monkeypatch
+    source, args, start, paths, tmp_path, monkeypatch, caplog
 ):
     here = tmp_path / "tools"
     for name in ("data/x.csv", "x.toml", "runs/old.txt"):
@@ -342,6 +342,7 @@ def test_what_a_program_opens_below_its_working_directory_goes_along(
     named = unasked(job.layout, job.args, job.sources, folders=True, literals=True)
     sources, files = with_unasked(job.layout, job.sources, [], named, local=True)
     assert files == paths
+    assert ("sent along" in caplog.text) == bool(paths)
     assert set(paths) <= {name for path in sources for name in (path, path.rpartition("/")[0])}
     assert [*unasked(job.layout, job.args, job.sources, folders=False, literals=False)] == [
         path for path in paths if any(path in word for word in args)
