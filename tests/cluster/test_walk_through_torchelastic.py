@@ -1,6 +1,6 @@
 """The steps of the walk-through torchelastic-eks by kubectl: an S3 server, etcd, and workers from a bucket.
 
-Their manifest is applied as it is shipped; a third worker joins by the command of docs/walk-throughs.md, and one leaves.
+Their manifest is shipped so; a third joins by the command of docs/walk-throughs.md, and one leaves.
 """
 
 import json

@@ -36,7 +36,7 @@ def codes(cell: str) -> list[str]:
 
 
 def ours(cell: str, *, cloud: bool, quick: bool = False) -> list[str]:
-    """List the commands of a cell: those for every cluster, the quick ones in their stead, or those of a cloud."""
+    """List the commands of a cell: for every cluster, the quick ones in their stead, or for a cloud."""
     common, _, rest = cell.partition(CLOUD)
     whole, _, few = common.partition(QUICK)
     local = few if quick and few else whole

@@ -1,4 +1,4 @@
-"""The column of our commands in docs/walk-throughs.md, run in a shell from top to bottom, those *in minutes*."""
+"""Our commands in docs/walk-throughs.md, in a shell from top to bottom, those that take minutes."""
 
 import pytest
 
