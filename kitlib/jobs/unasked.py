@@ -75,7 +75,6 @@ def with_unasked(
 
     Elsewhere than on local nodes, which see this disk, what a ConfigMap cannot carry stays here.
     """
-    asked = files
     for name, paths in named.items():
         if any(PurePosixPath(name).is_relative_to(file) for file in files):
             continue
@@ -87,18 +86,17 @@ def with_unasked(
             continue
         sources = {**more, **sources}
         files = [*(file for file in files if not PurePosixPath(file).is_relative_to(name)), name]
-    if along := [name for name in files if name in named and name not in asked]:
-        size = format_bytes(sum(path.stat().st_size for name in along for path in named[name].values()))
-        log.warning("%s names %s: sent along, %s", layout.name, ", ".join(along), size)
+    if along := [name for name in files if name in named]:
+        size = sum(path.stat().st_size for name in along for path in named[name].values())
+        log.warning("%s names %s: sent along, %s", layout.name, ", ".join(along), format_bytes(size))
     return sources, files
 
 
 def _files(place: Path, *, folders: bool) -> dict[str, Path]:
     """List a file as ``.``, or what is in a folder; of what is too large or cannot be read nothing."""
     with contextlib.suppress(OSError, ValueError):
-        if place.is_file():
-            files = {".": place}
-        else:
+        files = {".": place}
+        if not place.is_file():
             below = place.rglob("*") if folders and place.is_dir() else ()
             paths = (path for path in below if path.is_file() and "__pycache__" not in path.parts)
             files = {path.relative_to(place).as_posix(): path for path in islice(paths, DISK_FILES + 1)}
