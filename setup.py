@@ -1,8 +1,8 @@
 """Put the manifests, the programs that run in pods, and the course into the wheel: as ``kitlib/data``.
 
 A checkout has them beside the packages; `kitlib.config.DATA` finds either. With ``TRAINYARD_RELEASE=1`` the
-wheel requires the packages of Kubernetes and of the operators, which a checkout builds or finds by itself.
-All else is in ``pyproject.toml``.
+extra ``local`` has the packages of Kubernetes and of the operators, which a checkout builds or finds itself.
+All else is in ``pyproject.toml``; the local cluster is a distribution of its own (``localkube/``).
 """
 
 import os
@@ -11,7 +11,7 @@ from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
 from setuptools.command.egg_info import egg_info
 
-PACKAGES = ("kitlib*", "localkube*", "trainyard_kit*")
+PACKAGES = ("kitlib*", "trainyard_kit*")
 FOLDERS = {
     f"kitlib.data.{name}": name
     for name in ("docs", "images", "manifests", "notebooks", "programs", "tools", "trainers")
@@ -28,8 +28,8 @@ class Metadata(egg_info):
         super().finalize_options()
         for name in PROGRAMS if os.environ.get("TRAINYARD_RELEASE") else ():
             needed = NEEDED.format(name, self.distribution.get_version())
-            if needed not in self.distribution.install_requires:
-                self.distribution.install_requires.append(needed)
+            if needed not in self.distribution.extras_require["local"]:
+                self.distribution.extras_require["local"].append(needed)
 
 
 class Modules(build_py):

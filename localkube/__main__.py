@@ -1,7 +1,8 @@
 """``python -m localkube VERB``: the local cluster for programs; people use ``trainyard cluster VERB``.
 
 Answers are JSON lines on standard output: ``{"progress": …}`` while something goes on, at the end one
-``{"result": …}``, or ``{"error": {"what", "about", "fix"}}`` with exit status 1.
+``{"result": …, "verbs": 1}``, or ``{"error": {"what", "about", "fix"}, "verbs": 1}`` with exit status 1. A
+caller's TRAINYARD_VERBS is the version of the verbs that it speaks; another than this one is refused.
 """
 
 import signal
@@ -25,18 +26,21 @@ from localkube.controlplane import progress_deadline
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths
 
+VERBS = 1  # rises when a verb, an option or an answer changes for those who use it
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one verb and return the exit status."""
-    options = _parser().parse_args(arguments)
     try:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+        _check_version(os.environ.get("TRAINYARD_VERBS", str(VERBS)))
+        options = _parser().parse_args(arguments)
         result = options.run(options)
         if result is not None:
-            _say({"result": result})
+            _say({"result": result, "verbs": VERBS})
     except LocalClusterError as error:
-        _say({"error": error.as_dict()})
+        _say({"error": error.as_dict(), "verbs": VERBS})
         return 1
     except KeyboardInterrupt:
         return 130
@@ -44,6 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler and __name__ == "__main__":
             signal.signal(signal.SIGINT, signal.SIG_DFL)
     return 0
+
+
+def _check_version(caller: str) -> None:
+    if caller != str(VERBS):
+        what = f"the caller speaks version {caller} of the verbs, and this is version {VERBS}"
+        fix = "install trainyard-kit and trainyard-kit-localkube of the same release"
+        raise LocalClusterError(what, about="python -m localkube", fix=fix)
 
 
 def _create(options: argparse.Namespace) -> dict[str, Any]:

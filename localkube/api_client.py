@@ -43,13 +43,7 @@ class Api:
     """Requests to one API server as one user; an async context manager."""
 
     def __init__(
-        self,
-        server: str,
-        *,
-        ca_file: Path,
-        cert_file: Path,
-        key_file: Path,
-        connections: int = CONNECTIONS,
+        self, server: str, *, ca_file: Path, cert_file: Path, key_file: Path, connections: int = CONNECTIONS
     ) -> None:
         self.server = server.rstrip("/")
         self._connections = connections

@@ -340,7 +340,7 @@ def remedy() -> str:
     if os.path.exists("/.dockerenv") or os.path.exists("/run/.containerenv"):
         options = "--security-opt seccomp=unconfined --security-opt systempaths=unconfined"
         return f"start the container with: {options}"
-    return "ask an administrator to allow unprivileged user namespaces (see localkube/README.md)"
+    return "ask an administrator to allow unprivileged user namespaces (see localkube/INTERNALS.md)"
 
 
 def start_time(pid: int) -> int | None:

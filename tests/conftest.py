@@ -51,7 +51,7 @@ def pytest_collection_modifyitems(items):
     """Put files into their order; skip, in plain mode, what it does not promise to keep."""
     items.sort(key=place_in_order)
     if os.environ.get("TRAINYARD_MODE") == "plain":
-        skip = pytest.mark.skip(reason="plain mode does not promise it: localkube/README.md, Plain mode")
+        skip = pytest.mark.skip(reason="plain mode does not promise it: localkube/INTERNALS.md, Plain mode")
         for item in items:
             if item.get_closest_marker("namespaces"):
                 item.add_marker(skip)

@@ -16,7 +16,12 @@ from urllib.parse import urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "notebooks/00_start.ipynb"
-DISTRIBUTIONS = ("trainyard-kit", "trainyard-kit-controlplane", "trainyard-kit-operators")
+DISTRIBUTIONS = (
+    "trainyard-kit",
+    "trainyard-kit-localkube",
+    "trainyard-kit-controlplane",
+    "trainyard-kit-operators",
+)
 # Services and the link of each; PATH is owner/name of the repository.
 BADGES = {
     "[![Colab](https://colab.research.google.com/assets/colab-badge.svg)]": (

@@ -25,6 +25,7 @@ PAGES = (
     "README.md",
     "docs/*.md",
     "localkube/README.md",
+    "localkube/INTERNALS.md",
     "trainyard_kit/workshop/README.md",
     "notebooks/*.ipynb",
 )

@@ -4,7 +4,7 @@ uv does it, which unpacks while it downloads, and keeps what it fetched for the 
 servers that pip is configured for. Where there is no NVIDIA GPU, the CPU build of torch is enough, 0.2 GB in
 place of 3: its own index is tried first; ``TRAINYARD_TORCH=default`` or ``cpu`` decides without a look.
 
-    .venv/bin/python tools/install_packages.py --extras clouds,workshop,elastic,tensorboard,dev
+    .venv/bin/python tools/install_packages.py --extras clouds,workshop,elastic,tensorboard,lab,dev
 
 ``--newest`` installs the newest releases within the ranges of pyproject.toml, for ``tools/dev.py newest``.
 """
@@ -160,7 +160,7 @@ def check_space(place: Path, build: str) -> None:
 
 
 def install(requirements: list[str], versions: Sequence[str] = PINNED) -> None:
-    """Install the project, editable, with ``requirements``, in the versions that uv's options ask for.
+    """Install ``requirements``, which are pip's words, in the versions that uv's options ask for.
 
     Raises:
         InstallError: The disk is too small, or uv fails; its words are above.
@@ -203,12 +203,13 @@ def compile_used() -> None:
 def main() -> int:
     """Install, compile; return the exit status."""
     parser = argparse.ArgumentParser(description="Install the pinned packages into this environment.")
-    parser.add_argument("--extras", default="clouds,workshop,elastic,tensorboard,dev")
+    parser.add_argument("--extras", default="clouds,workshop,elastic,tensorboard,lab,dev")
     parser.add_argument("--newest", action="store_true", help="the newest releases, not the pinned ones")
     parser.add_argument("more", nargs="*", help="further packages or wheels")
     options = parser.parse_args()
     try:
-        install(["--editable", f".[{options.extras}]", *options.more], NEWEST if options.newest else PINNED)
+        ours = ["--editable", f".[{options.extras}]", "--editable", "./localkube"]
+        install([*ours, *options.more], NEWEST if options.newest else PINNED)
         compile_used()
     except InstallError as error:
         print(error, file=sys.stderr)

@@ -16,14 +16,19 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 OPTIONAL = ("compiler", "fuzz", "release", "site", "types")
+PROJECTS = (ROOT / "pyproject.toml", ROOT / "localkube" / "pyproject.toml")
+OURS = "trainyard-kit"  # how the names of our own distributions begin
 HEADER = "# Written by tools/pin.py: what the tests ran with. Ranges are in pyproject.toml.\n"
 
 
-def requirements(pyproject: Path = ROOT / "pyproject.toml") -> list[Requirement]:
-    """List what the project and its extras declare, but for those of OPTIONAL, which few install."""
-    project = tomllib.loads(pyproject.read_text())["project"]
-    extras = [lines for name, lines in project["optional-dependencies"].items() if name not in OPTIONAL]
-    return [Requirement(line) for line in sum(extras, project["dependencies"])]
+def requirements(projects: Iterable[Path] = PROJECTS) -> list[Requirement]:
+    """List what the projects and their extras declare, but for those of OPTIONAL, which few install."""
+    lines: list[str] = []
+    for path in projects:
+        project = tomllib.loads(path.read_text())["project"]
+        extras = project["optional-dependencies"].items()
+        lines += sum((packages for name, packages in extras if name not in OPTIONAL), project["dependencies"])
+    return [Requirement(line) for line in lines if not line.startswith(OURS)]
 
 
 def closure(wanted: Iterable[Requirement]) -> dict[str, str]:

@@ -77,13 +77,13 @@ class Build:
 
 
 def wheels(build: Build) -> None:
-    """Build the kit's source distribution, its wheel from that, and the control plane's wheels."""
+    """Build source distributions of the kit and of localkube, their wheels, and the control plane's."""
     build_kit(build)
     build.run(sys.executable, build.source / "tools" / "wheel.py", "--output", build.output)
 
 
 def build_kit(build: Build) -> None:
-    """Build the kit's source distribution, and its wheel from that."""
+    """Build source distributions of the kit and of localkube, and a wheel from each."""
     uv: list[str | Path] = [
         Path(sys.executable).with_name("uv"),
         "build",
@@ -92,9 +92,10 @@ def build_kit(build: Build) -> None:
         "--python",
         sys.executable,
     ]
-    build.run(*uv, "--no-create-gitignore", "--out-dir", build.output, build.source, TRAINYARD_RELEASE="1")
-    (source,) = build.output.glob("trainyard_kit-*.tar.gz")
-    undate(source, int(build.environment["SOURCE_DATE_EPOCH"]))
+    for project in (build.source, build.source / "localkube"):
+        build.run(*uv, "--no-create-gitignore", "--out-dir", build.output, project, TRAINYARD_RELEASE="1")
+    for source in build.output.glob("trainyard_kit*.tar.gz"):
+        undate(source, int(build.environment["SOURCE_DATE_EPOCH"]))
 
 
 def undate(archive: Path, epoch: int) -> None:

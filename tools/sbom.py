@@ -17,13 +17,21 @@ from typing import Any
 
 GOMOD = "github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0"
 LINUX = "x86_64-manylinux_2_28"
+# By package: its project's folder, the extras of its bill, and what is released beside it, so not resolved.
+PROJECTS: dict[str, dict[str, Any]] = {
+    "trainyard_kit": {
+        "extras": ("clouds", "workshop"),
+        "beside": ("trainyard-kit-localkube", "trainyard-kit-controlplane", "trainyard-kit-operators"),
+    },
+    "trainyard_kit_localkube": {"folder": "localkube", "beside": ("trainyard-kit-controlplane",)},
+}
 
 
 def write(wheel: Path, output: Path, *, source: Path, scratch: Path, environment: Mapping[str, str]) -> Path:
     """Write the bill of a wheel into a folder.
 
     Args:
-        wheel: The kit's, the control plane's or the operators'.
+        wheel: The kit's, localkube's, the control plane's or the operators'.
         output: The folder.
         source: The files of the release.
         scratch: A folder for what is made on the way.
@@ -34,7 +42,7 @@ def write(wheel: Path, output: Path, *, source: Path, scratch: Path, environment
     """
     package, version, *_, platform = wheel.stem.split("-")
     if platform == "any":
-        document = python_packages(source, scratch, environment)
+        document = python_packages(source, scratch, environment, version=version, **PROJECTS[package])
         goal = output / f"{package}.cdx.json"
     else:
         root = {"type": "application", "name": package, "version": version, "bom-ref": wheel.name}
@@ -44,23 +52,32 @@ def write(wheel: Path, output: Path, *, source: Path, scratch: Path, environment
     return goal
 
 
-def python_packages(source: Path, scratch: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return the bill of what ``pip install trainyard-kit[clouds,workshop]`` brings along, with its pins."""
+def python_packages(
+    source: Path,
+    scratch: Path,
+    environment: Mapping[str, str],
+    *,
+    version: str,
+    folder: str = "",
+    extras: Sequence[str] = (),
+    beside: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Return the bill of what ``pip install`` of a project with these extras brings along, with its pins."""
+    project = str(Path(folder, "pyproject.toml"))
     uv = Path(sys.executable).with_name("uv")
     pins, bill = scratch / "requirements.txt", scratch / "packages.json"
     resolve = [
         "pip",
         "compile",
         "--quiet",
-        "--extra=clouds",
-        "--extra=workshop",
+        *(f"--extra={extra}" for extra in extras),
         "--constraint=constraints.txt",
     ]
     resolve += ["--no-annotate", "--no-header", "--python-version=3.11", f"--python-platform={LINUX}"]
-    _run([uv, *resolve, "--output-file", pins, "pyproject.toml"], source, environment)
+    _run([uv, *resolve, "--output-file", pins, project], source, environment)
     engine = ["tool", "run", "--constraints=constraints.txt", "--from=cyclonedx-bom", "cyclonedx-py"]
     options: list[str | Path] = [
-        "--pyproject=pyproject.toml",
+        f"--pyproject={project}",
         "--mc-type=library",
         "--output-reproducible",
         "--output-file",
@@ -68,9 +85,9 @@ def python_packages(source: Path, scratch: Path, environment: Mapping[str, str])
     ]
     _run([uv, *engine, "requirements", *options, pins], source, environment)
     document = json.loads(bill.read_text())
-    version = document["metadata"]["component"]["version"]
-    for name in ("trainyard-kit-controlplane", "trainyard-kit-operators"):
-        reference = f"pkg:pypi/{name}@{version}"  # released beside it, so resolved by nobody
+    document["metadata"]["component"]["version"] = version  # which a project may read from its source
+    for name in beside:
+        reference = f"pkg:pypi/{name}@{version}"
         component = {"type": "application", "name": name, "version": version, "purl": reference}
         document["components"].append({"bom-ref": reference, **component})
     root = {"ref": document["metadata"]["component"]["bom-ref"]}

@@ -137,7 +137,8 @@ async def obtain(jobs: list[Job]) -> None:
 
 def fingerprint() -> str:
     """Return a digest of everything that decides what the environment holds."""
-    text = sys.version + "".join((ROOT / name).read_text() for name in ("pyproject.toml", "constraints.txt"))
+    files = ("pyproject.toml", "localkube/pyproject.toml", "constraints.txt")
+    text = sys.version + "".join((ROOT / name).read_text() for name in files)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -165,7 +166,7 @@ def packages_job(venv: Path, more: Sequence[str] = ()) -> Job:
     pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     remedy = "What failed is above. It can be started again at any time: make setup"
     if (venv / "conda-meta").is_dir():
-        command = [*pip, "--no-deps", "--editable", ".", *more]
+        command = [*pip, "--no-deps", "--editable", ".", "--editable", "./localkube", *more]
         return Job("packages", "this project, into the conda environment", [command], remedy)
     # Plain mode compiles a small library once; where there is no compiler, one comes as a package.
     compiler = "" if any(map(shutil.which, COMPILERS)) else ",compiler"
@@ -175,7 +176,7 @@ def packages_job(venv: Path, more: Sequence[str] = ()) -> Job:
             python,
             "tools/install_packages.py",
             "--extras",
-            f"clouds,workshop,elastic,tensorboard,dev{compiler}",
+            f"clouds,workshop,elastic,tensorboard,lab,dev{compiler}",
             *more,
         ],
     ]

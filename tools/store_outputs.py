@@ -38,8 +38,9 @@ PLACES = (
 
 
 def digest(notebook: NotebookNode) -> str:
-    """Digest the sources of the code cells, solutions included."""
-    sources = [cell.source for cell in unfold(notebook).cells if cell.cell_type == "code"]
+    """Digest the sources of the code cells, solutions included, without the set-up of hosted notebooks."""
+    cells = (cell for cell in unfold(notebook).cells if cell.cell_type == "code")
+    sources = [cell.source for cell in cells if "hosted" not in cell.metadata.get("tags", ())]
     return hashlib.sha256("\n\n".join(sources).encode()).hexdigest()[:16]
 
 

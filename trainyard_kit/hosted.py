@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 
 DISTRIBUTION = "trainyard-kit"
+DISTRIBUTIONS = (DISTRIBUTION, "trainyard-kit-localkube")
 COURSE = "course"  # the folder that gets the notebooks where there are none
-FRONT_END = {"jupyterlab"}  # which a hosted notebook brings
 STEPS = ("Collecting", "Downloading", "Processing", "Building", "Installing")  # of what pip says
 LIMITED = "pods see its files and its processes, images are not pulled, and nodes cannot be isolated"
 # What does not work with releases below these; the rest of the kit does.
@@ -46,7 +46,7 @@ def missing(requirements: Iterable[str], installed: Mapping[str, str]) -> list[s
     for requirement in requirements:
         text, _, marker = requirement.partition(";")
         name = _NAME.match(text)
-        if name and "extra ==" not in marker and canonical(name[0]) not in {*installed, *FRONT_END}:
+        if name and "extra ==" not in marker and canonical(name[0]) not in installed:
             bounds = text[name.end() :].replace(" ", "").split(",")
             wanted.append(
                 name[0] + ",".join(bound for bound in bounds if bound.startswith(("<", "!=", "==")))
@@ -72,7 +72,7 @@ def prepare(folder: str = COURSE) -> Path:
         for distribution in metadata.distributions()
         if distribution.name
     }
-    requirements = missing(metadata.requires(DISTRIBUTION) or (), installed)
+    requirements = missing(_declared(), installed)
     if requirements:
         _install(requirements, installed)
     here = Path.cwd()
@@ -89,6 +89,11 @@ def prepare(folder: str = COURSE) -> Path:
     for line in [*_limits(installed), *_mode()]:
         print(line)
     return here
+
+
+def _declared() -> dict[str, None]:
+    """List what the kit and its local cluster require, each once."""
+    return dict.fromkeys(line for name in DISTRIBUTIONS for line in metadata.requires(name) or ())
 
 
 def _install(requirements: list[str], installed: Mapping[str, str]) -> None:
@@ -110,7 +115,7 @@ def _install(requirements: list[str], installed: Mapping[str, str]) -> None:
 
 def _limits(installed: Mapping[str, str]) -> Iterator[str]:
     """Name the packages that were kept and are too old for a part of the course."""
-    for require in metadata.requires(DISTRIBUTION) or ():
+    for require in _declared():
         name, _, least = require.partition(";")[0].partition(">=")
         has, least = installed.get(canonical(name)), least.partition(",")[0].strip()
         if has and name in NEEDED_BY and _numbers(has) < _numbers(least):

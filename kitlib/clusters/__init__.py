@@ -11,6 +11,7 @@ from kitlib.clusters.base import Cluster
 from kitlib.clusters.cleanup import delete_all
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.clusters.local import LocalCluster, not_found
+from kitlib.clusters.machine import is_installed
 from kitlib.clusters.shape import Shape
 from kitlib.config import DEFAULT_CLUSTER
 from kitlib.display.signatures import checked, near_argument
@@ -192,7 +193,8 @@ def _used() -> list[str]:
     return [
         provider
         for provider in _providers()
-        if provider in BUILT_IN or (config.state_folder() / provider).is_dir()
+        if (provider in BUILT_IN or (config.state_folder() / provider).is_dir())
+        and (provider != "local" or is_installed())
     ]
 
 

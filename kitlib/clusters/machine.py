@@ -1,10 +1,11 @@
 """This machine: the program of the local cluster, what it can do, and the images that it has programs for.
 
-The package `localkube` is started as a program that answers in JSON lines, and never imported: the kit would
-work with another one that has the same verbs.
+The package `localkube`, a distribution of its own, is started as a program that answers in JSON lines, and
+never imported: the kit would work with another one that has the same verbs.
 """
 
 import contextlib
+import importlib.util
 import json
 import os
 import signal
@@ -23,8 +24,14 @@ from kitlib.display.tables import Table
 from kitlib.errors import KitError, ProviderFailed
 from kitlib.k8s.quantities import format_bytes
 
+VERBS = 1  # the version of the verbs and their answers; `localkube.__main__` has the same
 STOP_SECONDS = 90  # the program ends what it has begun, and kills what does not end
 LITTLE_DISK, LITTLE_MEMORY = 2 * 2**30, 3 * 2**30
+
+
+def is_installed() -> bool:
+    """Whether the local cluster's program is on this machine."""
+    return (ROOT / "localkube").is_dir() or importlib.util.find_spec("localkube") is not None
 
 
 class Unfinished(KeyboardInterrupt):
@@ -32,9 +39,17 @@ class Unfinished(KeyboardInterrupt):
 
 
 def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> Any:
-    """Run one verb of ``python -m localkube`` and return its result; raise its error as ProviderFailed."""
+    """Run one verb of ``python -m localkube`` and return its result.
+
+    Raises:
+        ProviderFailed: The program's own error; or it is not installed, or speaks another version.
+    """
+    if not is_installed():
+        what, fix = "no local cluster is installed", "install trainyard-kit with its extra [local]"
+        raise ProviderFailed(what, about="the Python package localkube", fix=fix)
     command = [sys.executable, "-m", "localkube", *arguments]
     environment = {"TRAINYARD_STAND_INS": str(DATA / "images" / "published.toml"), **os.environ}
+    environment["TRAINYARD_VERBS"] = str(VERBS)
     with (
         tempfile.TemporaryFile("w+", errors="replace") as errors,  # a pipe fills up, and stops the program
         # A Ctrl-C comes to us alone, and is passed on below.
@@ -63,6 +78,10 @@ def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> A
             if not _interrupt(process):
                 raise Unfinished from interruption
             raise
+    if answer.keys() & {"error", "result"} and answer.get("verbs") != VERBS:
+        what = f"it speaks version {answer.get('verbs')} of the verbs, and this kit version {VERBS}"
+        fix = "install trainyard-kit and trainyard-kit-localkube of the same release"
+        raise ProviderFailed(what, about="the Python package localkube", fix=fix)
     if "error" in answer:
         error = answer["error"]
         raise ProviderFailed(error["what"], about=error["about"], fix=error["fix"])

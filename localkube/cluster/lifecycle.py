@@ -16,14 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube import host
-from localkube.cluster.discovery import (
-    STOP_SECONDS,
-    check_name,
-    end_processes,
-    read_record,
-    request,
-    status,
-)
+from localkube.cluster.discovery import STOP_SECONDS, check_name, end_processes, read_record, request, status
 from localkube.cluster.preparation import ClusterFiles, python_environment
 from localkube.cluster.removal import remove, stop
 from localkube.cluster.startup import Startup
@@ -126,12 +119,7 @@ def _start(
         with _uninterrupted():  # what has been started is known here, and ended below
             supervisor = _launch(paths, listener)
         startup = Startup(
-            paths,
-            port=port,
-            nodes=len(nodes),
-            supervisor=supervisor,
-            seconds=progress_seconds,
-            report=report,
+            paths, port=port, nodes=len(nodes), supervisor=supervisor, seconds=progress_seconds, report=report
         )
         if fresh:
             files.copy_kit()  # beside the API server's start

@@ -146,13 +146,7 @@ class EventRecorder:
         self._numbers = itertools.count()
 
     def record(
-        self,
-        item: Mapping[str, Any],
-        reason: str,
-        message: str,
-        *,
-        warning: bool = False,
-        field: str = "",
+        self, item: Mapping[str, Any], reason: str, message: str, *, warning: bool = False, field: str = ""
     ) -> None:
         """Queue an Event on an object, by default a pod, or on the part of it at ``field``."""
         meta = item["metadata"]

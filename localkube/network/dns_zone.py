@@ -56,13 +56,7 @@ NOTHING = ZoneAnswer(exists=False)
 class Zone:
     """The zone of one cluster."""
 
-    def __init__(
-        self,
-        *,
-        services: Informer,
-        slices: Informer,
-        pods: Informer,
-    ) -> None:
+    def __init__(self, *, services: Informer, slices: Informer, pods: Informer) -> None:
         self.domain = DOMAIN
         self.version = 0
         self._services, self._slices, self._pods = services, slices, pods

@@ -25,14 +25,7 @@ from localkube.api_client import Api, Informer
 from localkube.api_path import api_path
 from localkube.network import nftables
 from localkube.network.addresses import NETWORK
-from localkube.network.network_policy import (
-    UNRESTRICTED,
-    AllowRule,
-    Peer,
-    PodRules,
-    peer,
-    pod_rules,
-)
+from localkube.network.network_policy import UNRESTRICTED, AllowRule, Peer, PodRules, peer, pod_rules
 from localkube.network.nftables import ACCEPT, DESTINATION, DROP, SOURCE, Hook, NftTable, verdict
 from localkube.network.node_listeners import Front
 from localkube.network.relay import Backend

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def build(folder: Path, *, release: bool = False) -> Path:
-    """Build the wheel into a folder, and return it; that of a release requires the control plane's."""
+    """Build the kit's and localkube's wheels into a folder, and return the kit's; a release's names all."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
     with tempfile.TemporaryDirectory() as source:
         for name in filter(None, listed.stdout.split("\0")):
@@ -20,9 +20,8 @@ def build(folder: Path, *, release: bool = False) -> Path:
                 shutil.copy(ROOT / name, Path(source) / name)
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
         given = os.environ | ({"TRAINYARD_RELEASE": "1"} if release else {})
-        done = subprocess.run(
-            [*pip, "--wheel-dir", folder, source], env=given, capture_output=True, text=True, check=False
-        )
+        command = [*pip, "--wheel-dir", folder, source, f"{source}/localkube"]
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (made,) = folder.glob("trainyard_kit-*.whl")
     return made

@@ -82,7 +82,9 @@ def environment():
         call(*uv, "pip", "install", "--python", python, *(f"{name}=={it}" for name, it in RELEASES.items()))
         kept = HOSTED / "constraints.txt"
         kept.write_text("".join(f"{name}=={version}\n" for name, version in installed(python).items()))
-        needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+        files = (ROOT / "pyproject.toml", ROOT / "localkube" / "pyproject.toml")
+        projects = [tomllib.loads(file.read_text())["project"] for file in files]
+        needed = sum((project["dependencies"] for project in projects), [])
         there = {hosted.canonical(name): version for name, version in installed(python).items()}
         lacking = hosted.missing(needed, there)
         call(python, "-m", "pip", "wheel", "-c", kept, "-w", wheels, *lacking)

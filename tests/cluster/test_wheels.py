@@ -12,6 +12,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import addresses
 import pytest
 
 from localkube.paths import target
@@ -21,7 +22,7 @@ from . import kit_wheel
 
 ROOT = Path(__file__).parents[2]
 WHEELS = Path(os.environ.get("TRAINYARD_WHEELS", ROOT / "build" / "wheels"))
-OURS = ("trainyard-kit", "trainyard-kit-controlplane", "trainyard-kit-operators")
+OURS = addresses.DISTRIBUTIONS
 NOTEBOOKS = ("00_start", "01_create_a_cluster", "05_indexed_job")
 OTHERS = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user")
 
@@ -41,7 +42,15 @@ def wheels():
     """The folder of wheels: what is pinned, as far as it is missing, and ours."""
     WHEELS.mkdir(parents=True, exist_ok=True)
     if not list(WHEELS.glob("torch-*")):
-        pip("download", "-c", ROOT / "constraints.txt", "-d", WHEELS, f"{ROOT}[workshop,clouds]")
+        pip(
+            "download",
+            "-c",
+            ROOT / "constraints.txt",
+            "-d",
+            WHEELS,
+            f"{ROOT}[workshop,clouds,lab]",
+            ROOT / "localkube",
+        )
     for old in WHEELS.glob("trainyard*"):
         old.unlink()
     kit_wheel.build(WHEELS, release=True)
@@ -69,7 +78,7 @@ def as_user(user):
 
 @pytest.fixture(scope="module")
 def environment(wheels):
-    """A new environment with ``trainyard-kit[workshop]``, readable by everybody; its bin folder."""
+    """A new environment with ``trainyard-kit[local,lab,workshop]``, readable by everybody; its bin folder."""
     folder = ROOT / ".pytest_cache" / "wheels-environment"
     uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--python", folder / "bin" / "python"]
     shutil.rmtree(folder, ignore_errors=True)
@@ -77,7 +86,7 @@ def environment(wheels):
     offline = ["--quiet", "--no-index", "--find-links", wheels]
     # uv's cache goes by name and version, which a wheel that is made anew keeps.
     offline += [word for name in OURS for word in ("--refresh-package", name)]
-    subprocess.run([*uv, *offline, "trainyard-kit[workshop]"], check=True)
+    subprocess.run([*uv, *offline, "trainyard-kit[local,lab,workshop]"], check=True)
     yield folder / "bin"
     shutil.rmtree(folder)
 

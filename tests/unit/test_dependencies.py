@@ -17,9 +17,13 @@ def lines():
 
 
 def python_packages():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"].values()
-    return {Requirement(line).name for line in sum(extras, project["dependencies"])}
+    """Return what the kit and its local cluster require of others."""
+    files = (ROOT / "pyproject.toml", ROOT / "localkube" / "pyproject.toml")
+    projects = [tomllib.loads(file.read_text())["project"] for file in files]
+    lines = [
+        line for it in projects for line in sum(it["optional-dependencies"].values(), it["dependencies"])
+    ]
+    return {name for line in lines if not (name := Requirement(line).name).startswith("trainyard-kit")}
 
 
 def go_modules():

@@ -25,6 +25,7 @@ OTHERS = {
     "lightning",
     "transformers",
     "boto3",
+    "jupyterlab",
     "einops",  # notebook 03 adds it to an image
     "kopf",  # the controller of ElasticJobs, on an image that lacks it
     "requests",
@@ -111,7 +112,7 @@ def test_nothing_names_a_distribution_that_is_neither_ours_nor_listed():
 
 def test_the_distributions_have_the_names_that_are_ours():
     kit = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    programs = (ROOT / "packaging").glob("*/pyproject.toml")
+    programs = [*(ROOT / "packaging").glob("*/pyproject.toml"), ROOT / "localkube" / "pyproject.toml"]
     names = {tomllib.loads(path.read_text())["project"]["name"] for path in programs}
     assert {kit["name"], *names} == OURS
     assert "trainyard" in kit["scripts"] and "kit" not in kit["scripts"]
@@ -232,12 +233,17 @@ def test_elsewhere_a_kernel_without_the_kit_is_named_and_nothing_is_installed(mo
 
 @pytest.mark.parametrize("package", ["kitlib", "trainyard_kit", "localkube"])
 def test_the_wheel_has_every_file_that_a_package_reads(package):
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    folder = ROOT / "localkube" if package == "localkube" else ROOT
+    project = tomllib.loads((folder / "pyproject.toml").read_text())
     patterns = project["tool"]["setuptools"]["package-data"][package]
     packed = {path for pattern in patterns for path in (ROOT / package).glob(pattern)}
     beside = [path for path in files() if path.is_relative_to(ROOT / package)]
     read = {
-        path for path in beside if path.suffix not in (".py", ".md", ".proto") and "preload" not in path.parts
+        path
+        for path in beside
+        if path.suffix not in (".py", ".md", ".proto")
+        and "preload" not in path.parts
+        and path.name not in ("LICENSE", "pyproject.toml")
     }
     assert read - packed == set()
     assert all(any((ROOT / package).glob(pattern)) for pattern in patterns)
@@ -246,7 +252,8 @@ def test_the_wheel_has_every_file_that_a_package_reads(package):
 def test_an_index_shows_who_made_each_package_what_it_is_about_and_no_address_that_is_not_there():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     authors = [{"name": author["name"]} for author in citation["authors"]]
-    for path in (ROOT / "pyproject.toml", *(ROOT / "packaging").glob("*/pyproject.toml")):
+    places = (ROOT, ROOT / "localkube", *(ROOT / "packaging").iterdir())
+    for path in filter(Path.is_file, (place / "pyproject.toml" for place in places)):
         settings = tomllib.loads(path.read_text())
         project = settings["project"]
         assert project["authors"] == authors, path

@@ -24,18 +24,20 @@ NO_PYTHON = {"kubernetes-server", "kubernetes-client", "etcd", "python", "pip"}
 CONTROL_PLANE = {"kubernetes-server": "1.36.3", "kubernetes-client": "1.36.3"}
 
 
-def project():
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+def project(folder=""):
+    return tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["project"]
 
 
 def requirements(*extras):
-    extras = extras or ("clouds", "workshop", "elastic", "tensorboard", "dev")
+    """What the kit and its local cluster declare, with these extras."""
+    extras = extras or ("clouds", "workshop", "elastic", "tensorboard", "lab", "dev")
     lines = sum((project()["optional-dependencies"][extra] for extra in extras), project()["dependencies"])
+    lines = [*lines, *project("localkube")["dependencies"]]
     return {canonicalize_name(Requirement(line).name): Requirement(line) for line in lines}
 
 
-def project_requirements():
-    return {canonicalize_name(Requirement(line).name) for line in project()["dependencies"]}
+def project_requirements(folder=""):
+    return {canonicalize_name(Requirement(line).name) for line in project(folder)["dependencies"]}
 
 
 def constraints():
@@ -88,7 +90,9 @@ def test_what_another_machine_needs_is_not_pinned_from_here():
 
 def test_conda_users_get_the_same_versions():
     pins, theirs = constraints(), conda()
-    needed = requirements("clouds", "workshop", "elastic", "tensorboard")  # neither linters nor test tools
+    needed = requirements(
+        "clouds", "workshop", "elastic", "tensorboard", "lab"
+    )  # neither linters nor test tools
     ours = {CONDA_NAMES.get(name, name): pins[name] for name in needed} | {
         "awscrt": pins["awscrt"]
     }  # of an extra
@@ -107,7 +111,7 @@ def test_every_import_is_a_requirement():
     clouds = set(requirements("clouds"))
     needed = {
         "kitlib": core | {"tensorboard"},
-        "localkube": core,
+        "localkube": project_requirements("localkube") | {"torch"},  # which the fork server has where it is
         "programs": core | set(requirements("elastic")),
         "trainyard_kit": set(requirements("clouds", "workshop")),
         "trainyard_kit/clouds": clouds,

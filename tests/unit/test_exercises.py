@@ -4,6 +4,7 @@ import json
 import linecache
 import re
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -86,92 +87,7 @@ SOLUTIONS = {
     "15-step": FORMULA,
     "18": BUBBLE,
 }
-# Notebook, what is replaced in the solution, by what, a check that fails then, and words of its advice.
-WRONG = [
-    ("00", LAW, "share * workers", "one worker", "should be 1"),
-    ("00", LAW, "1 - share + share / workers", "fully parallel", "should be 4"),
-    ("00", LAW, "None", "one worker", "returns None"),
-    ("00", LAW, "1 / 0", "one worker", "line 2, return 1 / 0, raises Zero"),
-    (
-        "00",
-        "return 1 / (1 - share + share / workers)",
-        "raise NotImplementedError",
-        "one worker",
-        "not written",
-    ),
-    ("04", "(Dataset)", "", "it is a Dataset", "derive"),
-    ("04", "len(self.items)", "5", "its length", "the number of folders"),
-    ("04", "label\n", "str(label)\n", "labels count", "an int"),
-    ("04", " / 255", "", "float tensor", "divide bytes by 255"),
-    ("04", ".unsqueeze(0)", "", "float tensor", "channels"),
-    ("04", "self.items[index]", "self.items[0]", "comes once", "use its index"),
-    ("04", "sorted(folder.iterdir())", "folder.iterdir()", "order is the same", "sort the files"),
-    ("04", "self.items[index]", "self.item[index]", "an item", "raises AttributeError: 'Pictures'"),
-    ("04", "pixels.unsqueeze(0).float() / 255, label", "None", "an item", "dataset[0] is None"),
-    (
-        "06",
-        "        torch.distributed.all_reduce(correct)\n        if rank == 0:\n",
-        "        if rank == 0:\n            torch.distributed.all_reduce(correct)\n",
-        "come to their end",
-        "all ranks must call it",
-    ),
-    ("06", "model.module.state_dict()", "model.state_dict()", "without DDP", "module.weight"),
-    ("06", "if rank == 0", "if rank >= 0", "one rank saves", "[1, 1]"),
-    ("06", "if rank == 0", "if rank == 2", "without DDP", "no file"),
-    ("06", "return correct", "return rank", "the sum over the ranks", "rank 0 returns 0.0"),
-    ("06", "model.module.state_dict()", "model.module", "without DDP", "save its state_dict"),
-    (
-        "06",
-        "    return correct",
-        "    return correct if rank == 0 else None",
-        "the sum",
-        "rank 1 returns None",
-    ),
-    ("06", "model.module.state", "modle.state", "come to their end", "raises NameError"),
-    ("08", 'range(state["step"], ', "range(", "goes on where it was", "begin at state"),
-    ("08", "whole[rank::world_size]", "whole", "divide each step", "should take 4"),
-    ("08", "step * batch : (step + 1) * batch", "rank::world_size", "takes each image once", "of 48"),
-    (
-        "08",
-        '            yield whole[rank::world_size]\n            state["step"] = step + 1',
-        '            state["step"] = step + 1\n            yield whole[rank::world_size]',
-        "a worker was lost",
-        "after the yield",
-    ),
-    (
-        "08",
-        "            yield whole[rank::world_size]\n",
-        "",
-        "takes each image once",
-        "keep the line that yields",
-    ),
-    ("10", "torch.optim.SGD(parameters, lr=0.05)", "None", "an optimizer of PyTorch", "returns None"),
-    ("10", "lr=0.05", "lr=0.5, momentum=0.9", "8 updates old", "momentum"),
-    ("10", "lr=0.05", "lr=0.0001", "fresh gradients", "steps are too small"),
-    ("10", "SGD(parameters", "SGD(list(parameters)[:1]", "all of them", "exactly these"),
-    ("12", "matrix[label][prediction]", "matrix[prediction][label]", "rows are the truth", "transposed"),
-    (
-        "12",
-        "[[0] * classes for _ in range(classes)]",
-        "[[0] * classes] * classes",
-        "counted once",
-        "one list",
-    ),
-    ("12", "range(classes)]", "range(max(labels) + 1)]", "a row and a column", "without images"),
-    ("12", "return matrix", "return 5", "a row and a column", "returns 5"),
-    ("14", 'return state["step"]', 'return state["step"] + 1', "the step to go on with", "returns 4"),
-    ("14", '"optimizer": moments, ', "", "the moments", "Adam starts from zero"),
-    ("14", '"model": weights, ', "", "the weights that four ranks saved", "the weights are others"),
-    ("14", "checkpoint.load(", "__import__('torch').load(", "come to its end", "raises AttributeError"),
-    ("14-memory", "8 * share", "4 * share", "one rank", "two moments of 4"),
-    ("14-memory", "(ranks if split else 1)", "ranks", "a copy of all", "nothing of the state"),
-    ("14-memory", "(ranks if split else 1)", "1", "divide all three", "its part alone"),
-    ("14-memory", "return 4 * share, ", "return ", "one rank", "3 numbers"),
-    ("15", "sends and not computes", "sends", "hides what it covers", "nothing is left"),
-    ("15", "communication + computing", "communication", "hides what it covers", "take away"),
-    ("15", "return total", "return sum(b - a for a, b in communication) - total", "all of it", "add up"),
-    ("15", "return total", "return None", "all of it is exposed", "returns None"),
-]
+WRONG = tomllib.loads((ROOT / "tests/unit/wrong_answers.toml").read_text())["rows"]
 
 
 def written(source):

@@ -12,7 +12,7 @@ HAS = {"torch": "2.8.0+cu126", "numpy": "2.0.2", "protobuf": "5.29.5", "grpcio":
 
 
 def test_what_is_there_is_not_installed_however_old_it_is():
-    wanted = hosted.missing(["Torch>=2.15", "numpy>=2.4", "kopf>=1.45", "jupyterlab>=4.6"], HAS)
+    wanted = hosted.missing(["Torch>=2.15", "numpy>=2.4", "kopf>=1.45"], HAS)
     assert wanted == ["kopf"]
 
 

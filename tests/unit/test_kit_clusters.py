@@ -1,5 +1,6 @@
 """Clusters, as far as they can be judged before anything is started."""
 
+import json
 import os
 import re
 import socket
@@ -254,7 +255,7 @@ def test_a_port_that_cannot_be_forwarded_says_why(tmp_path):
 
 def test_a_program_may_write_any_number_of_warnings_before_it_answers(tmp_path, monkeypatch):
     (tmp_path / "localkube").mkdir()
-    program = "import sys\nsys.stderr.write('warning\\n' * 50_000)\nprint('{\"result\": 7}')"
+    program = "import sys\nsys.stderr.write('warning\\n' * 50_000)\nprint('{\"result\": 7, \"verbs\": 1}')"
     (tmp_path / "localkube" / "__main__.py").write_text(program)
     monkeypatch.setattr(machine, "ROOT", tmp_path)
     assert machine.ask("list") == 7
@@ -272,3 +273,53 @@ def test_the_provider_is_that_of_the_handout_unless_a_call_names_one(variables, 
     with pytest.raises(BadInput, match=words):
         kit.create_cluster(provider)
     assert config.read({}).provider == "local"
+
+
+@pytest.mark.parametrize(("kit_speaks", "answer"), [(2, {}), (1, {"verbs": 2}), (1, {})])
+def test_a_kit_and_a_local_cluster_of_different_verbs_do_not_work_together(
+    kit_speaks, answer, tmp_path, monkeypatch
+):
+    """The program refuses before it does anything; of an older or newer one the kit refuses the answer."""
+    monkeypatch.setattr(machine, "VERBS", kit_speaks)
+    if kit_speaks == 1:
+        (tmp_path / "localkube").mkdir()
+        program = f"print({json.dumps(json.dumps({'result': 7} | answer))})"
+        (tmp_path / "localkube" / "__main__.py").write_text(program)
+        monkeypatch.setattr(machine, "ROOT", tmp_path)
+    with pytest.raises(ProviderFailed, match="speaks version .*") as refused:
+        machine.ask("list")
+    assert "trainyard-kit-localkube of the same release" in refused.value.fix
+
+
+WITHOUT_LOCAL = """
+import sys
+
+LACKING = {"localkube", "aiohttp", "cryptography", "dnslib", "grpc_health", "pynvml", "yarl", "jupyterlab"}
+
+class Lacking:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in LACKING:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Lacking())
+import kitlib as kit
+from kitlib.clusters import machine
+import trainyard_kit.cli.main
+machine.is_installed = kit.clusters.is_installed = lambda: False  # the files of a checkout are there
+cluster = kit.connect("there", kubeconfig=sys.argv[1])
+print([row["cluster"] for row in kit.list_clusters()], kit.IndexedJob("trainers/digits_ddp.py", nodes=2))
+try:
+    kit.create_cluster("local")
+except kit.KitError as error:
+    print(error)
+"""
+
+
+def test_who_trains_on_a_cluster_that_exists_needs_nothing_of_the_local_one(kubeconfig, tmp_path):
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LOCAL, kubeconfig], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert "['there']" in done.stdout
+    assert "install trainyard-kit with its extra [local]" in done.stdout

@@ -1,6 +1,7 @@
 """A release is the same bytes whenever and wherever it is built, and says what it lacks."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -64,7 +65,7 @@ def test_plain_modes_library_is_the_same_bytes_when_compiled_at_another_place(tm
 
 
 def test_a_source_distribution_names_neither_the_user_nor_the_time_of_the_build(kit):
-    (archive,) = kit[1].glob("*.tar.gz")
+    (archive,) = kit[1].glob("trainyard_kit-*.tar.gz")
     with tarfile.open(archive) as files:
         members = files.getmembers()
     assert {member.mtime for member in members} == {EPOCH}
@@ -73,7 +74,7 @@ def test_a_source_distribution_names_neither_the_user_nor_the_time_of_the_build(
 
 
 def test_the_wheel_built_from_the_source_distribution_holds_what_the_kit_reads(kit):
-    (wheel,) = kit[1].glob("*.whl")
+    (wheel,) = kit[1].glob("trainyard_kit-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
     tracked = subprocess.run(
@@ -84,13 +85,14 @@ def test_the_wheel_built_from_the_source_distribution_holds_what_the_kit_reads(k
     assert wanted <= names
 
 
-def test_the_wheel_requires_the_control_plane_of_its_version(kit):
-    (wheel,) = kit[1].glob("*.whl")
+def test_the_extra_for_local_clusters_has_the_control_plane_of_its_version(kit):
+    (wheel,) = kit[1].glob("trainyard_kit-*.whl")
     _, version, *_ = wheel.stem.split("-")
     with zipfile.ZipFile(wheel) as archive:
         about = archive.read(f"trainyard_kit-{version}.dist-info/METADATA").decode()
-    for name in ("controlplane", "operators"):
-        assert f"Requires-Dist: trainyard-kit-{name}=={version};" in about
+    for name in ("localkube", "controlplane", "operators"):
+        (line,) = re.findall(rf"Requires-Dist: trainyard-kit-{name}=={version};.*", about)
+        assert 'extra == "local"' in line
 
 
 def test_a_difference_names_the_file_and_the_members_of_a_wheel(tmp_path):
