@@ -21,6 +21,7 @@ class KnownError:
         means: What it means, as evidence.
         fix: What to do.
         lasts: Whether it is one in the log of a rank that ended without a traceback, or still runs.
+        code: Of an error that an exit code alone tells.
     """
 
     kind: str
@@ -28,6 +29,7 @@ class KnownError:
     means: str
     fix: str
     lasts: bool = False
+    code: int = 0
 
     def matches(self, text: str) -> bool:
         return re.search(self.words, text[:LONGEST], re.IGNORECASE | re.DOTALL) is not None
@@ -51,32 +53,22 @@ def missing_program(lines: Sequence[str]) -> tuple[str, str]:
     return next(((match[1], match[0]) for match in matches if match), ("", ""))
 
 
-# Exit codes of a shell that could not start what it was to start.
-BY_CODE = {
-    126: KnownError(
-        "NotExecutable",
-        "",
-        "exit code 126: a shell may not execute the command",
-        "chmod +x, call it by its interpreter (python …, sh …), or an image for the node's architecture",
-    ),
-    127: KnownError(
-        "EntryPointMissing",
-        "",
-        "exit code 127: a shell did not find the command",
-        "correct the command, or use an image that has it",
-    ),
-}
-
-
 @cache
 def _errors() -> tuple[KnownError, ...]:
-    with (Path(__file__).parent / "rules" / "known_errors.toml").open("rb") as file:
-        return tuple(KnownError(**entry) for entry in tomllib.load(file)["error"])
+    entries = tomllib.loads((Path(__file__).parent / "rules" / "known_errors.toml").read_text("utf-8"))[
+        "error"
+    ]
+    return tuple(KnownError(**entry) for entry in entries)
+
+
+def by_code(code: int) -> KnownError | None:
+    """Find what an exit code of a shell says that could not start what it was to start."""
+    return next((error for error in _errors() if code and error.code == code), None)
 
 
 def known(text: str, *, lasting: bool = False) -> KnownError | None:
     """Find what a text of an error says; with ``lasting`` of the errors that need no traceback."""
-    errors = (error for error in _errors() if error.lasts or not lasting)
+    errors = (error for error in _errors() if error.words and (error.lasts or not lasting))
     meaning = next((error for error in errors if error.matches(text)), None)
     if meaning and meaning.kind == "NoSuchFile" and (place := _RELATIVE.search(text[:LONGEST])):
         return replace(meaning, fix=meaning.fix.replace("…", f'"{place[1]}"', 1))

@@ -70,14 +70,10 @@ def read_gpus(text: Iterable[str]) -> list[GpuSample]:
         except ValueError:
             continue
     return [
-        GpuSample(*key, _use(values["percent"], values["used"], values["free"]))
-        for key, values in read.items()
-        if values.keys() == {"percent", "used", "free"}
+        GpuSample(*key, GpuUse(of["percent"], of["used"] * MEBIBYTE, (of["used"] + of["free"]) * MEBIBYTE))
+        for key, of in read.items()
+        if of.keys() == {"percent", "used", "free"}
     ]
-
-
-def _use(percent: float, used: float, free: float) -> GpuUse:
-    return GpuUse(percent, used * MEBIBYTE, (used + free) * MEBIBYTE)
 
 
 def together(samples: Iterable[GpuSample]) -> GpuUse | None:

@@ -76,8 +76,5 @@ def plot_collectives(rows: Sequence[RankRow], *, group: str, title: str) -> Pict
     axes.tick_params(length=0, labelsize=8)
     axes.set_frame_on(False)
     axes.set_title(f"{title}\ncalls in {group}: dashed is not complete", loc="left", fontsize=9)
-    return Picture(figure, _described(rows, group))
-
-
-def _described(rows: Sequence[RankRow], group: str) -> str:
-    return f"calls in {group}; " + "; ".join(f"{row.name}: {row.place or 'unknown'}" for row in rows)
+    places = "; ".join(f"{row.name}: {row.place or 'unknown'}" for row in rows)
+    return Picture(figure, f"calls in {group}; {places}")

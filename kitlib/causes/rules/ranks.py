@@ -10,7 +10,7 @@ from dataclasses import replace
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, LIKELY, POSSIBLE, Cause
 from kitlib.causes.ends import RankEnd, all_ranks, one_of, own_ends, rank_ends, suspects
 from kitlib.causes.facts import Facts, event_time
-from kitlib.causes.known_errors import BY_CODE, known
+from kitlib.causes.known_errors import by_code, known
 from kitlib.causes.rules.timeouts import absent
 from kitlib.causes.signals import ended_by_node
 from kitlib.k8s import pods
@@ -107,8 +107,7 @@ def _ending(end: RankEnd) -> tuple[str, str, str, list[str]]:
     if end.pod is not None and pods.node_unreachable(end.pod):
         fix = "cluster.nodes() shows it; launch again, on the nodes that are left"
         return "NodeLost", f"is lost: {end.error}", fix, evidence
-    by_code = BY_CODE.get(end.code or 0)
-    meaning = by_code or known(end.error) or known(end.text, lasting=True)
+    meaning = by_code(end.code or 0) or known(end.error) or known(end.text, lasting=True)
     if meaning is not None:
         evidence.insert(0, meaning.means)
     if end.signal:
