@@ -112,7 +112,9 @@ class Difference:
         for rank, call in self.calls.items():
             sorts.setdefault((call.op, call.sizes if self.kind == "sizes" else ()), []).append(rank)
         pairs = [(self.calls[ranks[0]], ranks) for ranks in sorts.values()]
-        return sorted(pairs, key=lambda pair: (len(pair[1]), -_number(pair[1][0])))
+        return sorted(
+            pairs, key=lambda pair: (len(pair[1]), -pair[1][0] if isinstance(pair[1][0], int) else 0)
+        )
 
 
 def differences(ranks: Sequence[Rank]) -> Iterator[Difference]:
@@ -180,7 +182,3 @@ def read_collectives(report: Mapping[str, Any]) -> tuple[Collective, ...]:
         )
         for call in report.get("calls", ())
     )
-
-
-def _number(rank: int | str) -> int:
-    return rank if isinstance(rank, int) else 0

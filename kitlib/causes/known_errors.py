@@ -55,10 +55,8 @@ def missing_program(lines: Sequence[str]) -> tuple[str, str]:
 
 @cache
 def _errors() -> tuple[KnownError, ...]:
-    entries = tomllib.loads((Path(__file__).parent / "rules" / "known_errors.toml").read_text("utf-8"))[
-        "error"
-    ]
-    return tuple(KnownError(**entry) for entry in entries)
+    text = (Path(__file__).parent / "rules" / "known_errors.toml").read_text("utf-8")
+    return tuple(KnownError(**entry) for entry in tomllib.loads(text)["error"])
 
 
 def by_code(code: int) -> KnownError | None:

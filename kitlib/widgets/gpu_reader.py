@@ -42,7 +42,8 @@ class GpuReader:
         if not names or time.monotonic() < self._not_before:
             return {}
         ways: dict[str, Callable[[list[str]], Mapping[str, str]]]
-        ways = {"the kubelets": self._kubelets, "dcgm-exporter": self._exporters}
+        kubelets = {node: f"{self._kube.path('Node', node)}/proxy/metrics/resource" for node in names}
+        ways = {"the kubelets": lambda _: kubelets, "dcgm-exporter": self._exporters}
         for source in [self.source] if self.source else list(ways):
             samples = {node: self._samples(path) for node, path in ways[source](names).items()}
             if any(samples.values()):
@@ -50,9 +51,6 @@ class GpuReader:
                 return samples
         self.source, self._not_before = "", time.monotonic() + REST_SECONDS
         return {}
-
-    def _kubelets(self, nodes: list[str]) -> Mapping[str, str]:
-        return {node: f"{self._kube.path('Node', node)}/proxy/metrics/resource" for node in nodes}
 
     def _exporters(self, nodes: list[str]) -> Mapping[str, str]:
         """Find the pods of dcgm-exporter on these nodes."""

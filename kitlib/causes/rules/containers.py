@@ -20,7 +20,8 @@ def others(facts: Facts) -> Iterator[Cause]:
         return
     for pod in facts.pods:
         rank = pods.main_container(pod)
-        states = {item.get("name", rank): item.get("state") or {} for item in _statuses(pod)}
+        statuses = (pod.get("status") or {}).get("containerStatuses") or []
+        states = {item.get("name", rank): item.get("state") or {} for item in statuses}
         if pods.deleted(pod) or rank not in states:
             continue
         own = states.pop(rank)
@@ -36,10 +37,6 @@ def _left(facts: Facts, own: Object) -> bool:
     """Tell whether a rank has come to its end for so long that what is beside it will not follow."""
     ended = own.get("terminated") or {}
     return ended.get("exitCode") == 0 and facts.seconds_since(ended.get("finishedAt")) > PATIENCE_SECONDS
-
-
-def _statuses(pod: Object) -> list[Object]:
-    return (pod.get("status") or {}).get("containerStatuses") or []
 
 
 def _failed(pod: Object, name: str, rank: str, ended: Object, own: Object) -> Cause:
