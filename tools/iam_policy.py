@@ -24,11 +24,9 @@ FOLDER, PAGE = ROOT / "trainyard_kit" / "clouds" / "eks", ROOT / "docs" / "eks.m
 BLOCK = re.compile(r"(?<=<!-- policy of users -->\n).*?(?=<!-- end -->)", re.DOTALL)
 ROLES = "arn:aws:iam::*:role/trainyard/*"
 REGION, PRODUCT = "us-east-1", ("kitlib", "trainyard_kit")
-# What the schemas leave out: CodeBuild's type has none, and that of mount targets lacks network interfaces.
-# https://docs.aws.amazon.com/codebuild/latest/userguide/auth-and-access-control-permissions-reference.html
+# What the schemas leave out: that of mount targets lacks network interfaces.
 # https://docs.aws.amazon.com/efs/latest/ug/API_CreateMountTarget.html
 LEFT_OUT = {
-    "codebuild": "BatchGetProjects CreateProject DeleteProject UpdateProject",
     "ec2": "CreateNetworkInterface DeleteNetworkInterface DescribeSubnets ModifyNetworkInterfaceAttribute",
 }
 ACTION = re.compile(r"[a-z0-9-]+:[A-Za-z0-9]+")  # S3's schema names an operation of its logs as well

@@ -3,9 +3,12 @@
 No Kubernetes is behind it: what is done inside a cluster is in `test_gke_cluster`.
 """
 
+import json
 import random
 import time
 from collections.abc import Callable
+
+from google.cloud.container_v1 import types
 
 from kitlib.clusters.shape import Shape
 from trainyard_kit.clouds import cluster as shared
@@ -18,8 +21,16 @@ from .google.fake import PROJECT, FakeGoogle
 
 NAME, ZONE = "lab", "us-central1-c"
 OPTIONS = {"project": PROJECT, "zone": ZONE, "accelerator": "nvidia-tesla-t4", "confirm": True}
+PLACE = f"projects/{PROJECT}/locations/{ZONE}"
+CLUSTERS = "projects.locations.clusters"
 READS = ("get", "list", "test", "aggregated", "batchGet")
 MAKES = ("container.CreateCluster", "container.CreateNodePool", "compute.networks.insert")
+
+
+def described(name: str = NAME) -> types.Cluster:
+    """A cluster as Google's own message, which knows all of its fields."""
+    shown = GcpSession(PROJECT).rest("container", f"{CLUSTERS}.get", name=f"{PLACE}/clusters/{name}")
+    return types.Cluster.from_json(json.dumps(shown))
 
 
 class GkeProcesses:

@@ -101,10 +101,17 @@ def test_a_volume_of_a_cluster_that_is_gone_is_listed_and_deleted(aws, user):
     assert [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]] == [other]
 
 
+def defaults(**values):
+    """A patch that gives values to parameters of a template."""
+    return {"Parameters": {name: {"Default": value} for name, value in values.items()}}
+
+
 def test_the_node_group_has_the_limits_and_the_ssh_access_that_are_asked_for(aws, user, monkeypatch):
     ec2 = administrator("ec2")
     ec2.create_key_pair(KeyName="ada")
-    lab = user.create(min_nodes=1, max_nodes=5, parameters={"SshKey": "ada", "SshCidr": "203.0.113.7/32"})
+    lab = user.create(
+        min_nodes=1, max_nodes=5, patch={"nodes": defaults(SshKey="ada", SshCidr="203.0.113.7/32")}
+    )
     assert train()["scalingConfig"] == {"minSize": 1, "maxSize": 5, "desiredSize": 2}
     templates = ec2.describe_launch_template_versions(LaunchTemplateName="trainyard-lab-train")
     assert templates["LaunchTemplateVersions"][0]["LaunchTemplateData"]["KeyName"] == "ada"
@@ -286,12 +293,11 @@ def test_an_existing_network_is_used_and_stays(aws, user):
     vpc, *subnets = sorted(there - {"trainyard-lab"}, key=lambda each: not each.startswith("vpc"))
     gateway = administrator("ec2").create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
     administrator("ec2").attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
-    zones = {"ZoneOne": f"{REGION}a", "ZoneTwo": f"{REGION}b"}
     listed = administrator("ec2").describe_subnets(SubnetIds=subnets)["Subnets"]
     subnets = [row["SubnetId"] for row in sorted(listed, key=lambda row: row["AvailabilityZone"])]
-    user.create(zone=f"{REGION}b", parameters={"ExistingVpc": vpc, "ExistingSubnets": subnets, **zones})
-    assert train()["subnets"] == [subnets[1]]
-    assert set(train()["subnets"]) <= set(subnets)
+    own = defaults(ExistingVpc=vpc, ExistingSubnets=",".join(subnets))
+    user.create(patch={"cluster": own})
+    assert train()["subnets"] == [subnets[0]]
     plant(administrator, "load balancer", vpc=vpc, subnet=subnets[0], cluster="somebody-elses")
     others = {
         resource.id

@@ -82,9 +82,7 @@ def test_the_quota_of_an_a100_and_of_an_h100_is_checked_on_demand_and_as_spot(aw
         ({"efa": True}, "Elastic Fabric Adapter"),
         ({"efa": True, "instance_type": "p4d.24xlarge"}, "no public address to a node with 4"),
         ({"efa": True, "instance_type": "p6-b300.48xlarge"}, "no public address to a node with 17"),
-        ({"parameters": {"ExistingVpc": "vpc-1"}}, "two subnets and their zones"),
-        ({"parameters": {"ClusterName": "x"}}, "let you set ExistingVpc"),
-        ({"parameters": "SshKey"}, "let you set ExistingVpc"),
+        ({"patch": "SshKey"}, "this is a dict"),
         ({"min_nodes": 3}, "from 0 to 2"),
         ({"max_nodes": 1}, "from 2 to 100"),
     ],
@@ -103,7 +101,7 @@ def test_machines_that_cannot_train_and_options_that_do_not_fit_are_refused_with
         (
             "L-F678F1CE",
             {},
-            "services/vpc/quotas/L-F678F1CE; or delete one; or parameters= with a VPC of your own",
+            "services/vpc/quotas/L-F678F1CE; or delete one; or a VPC of your own: docs/eks.md",
         ),
         ("L-A4707A72", {}, "services/vpc/quotas/L-A4707A72"),
         ("L-0263D0A3", {"private": True}, "services/ec2/quotas/L-0263D0A3"),
@@ -368,11 +366,9 @@ def test_an_account_that_is_not_active_is_not_sent_to_another_region(code):
     assert "aws" in told.fix and "region that is off" not in told.fix and not told.passing
 
 
-def test_a_log_group_of_an_earlier_cluster_and_a_quota_of_no_builds_are_found_beforehand(aws, user):
-    aws.quotas.values["builds"] = 0.0
+def test_a_log_group_of_an_earlier_cluster_is_found_beforehand(aws, user):
     administrator("logs").create_log_group(logGroupName="/aws/eks/lab/cluster")
     found = worst(report())
-    assert found["builds"].level is Level.WARN and 'builder="here"' in found["builds"].fix
     assert found["log"].level is Level.FAILED and "delete-log-group" in found["log"].fix
     administrator("logs").delete_log_group(logGroupName="/aws/eks/lab/cluster")
     administrator("logs").create_log_group(logGroupName="/aws/eks/lab/cluster-of-another")

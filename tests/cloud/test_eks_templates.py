@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from kitlib import config
 from kitlib.k8s import manifests
 from trainyard_kit.cli.main import main
-from trainyard_kit.clouds.eks.stacks import with_adapters
+from trainyard_kit.clouds.eks.templates import template
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "trainyard_kit" / "clouds" / "eks"
@@ -58,9 +58,9 @@ def test_a_template_is_clean_by_the_schemas_of_several_regions(name):
 @pytest.mark.parametrize("adapters", [range(2), range(4), range(32), range(1, 17)])  # p4d, p5, p6-b300
 def test_each_network_card_gets_a_fabric_adapter_of_its_own(adapters):
     """https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html"""
-    template = with_adapters(adapters)
-    assert lint(template) == [] and len(template.encode()) < 51_200
-    patched, plain = json.loads(template), loads(text("nodes.yaml"))
+    written = template("nodes", {}, adapters)
+    assert lint(written) == [] and len(written.encode()) < 51_200
+    patched, plain = json.loads(written), loads(text("nodes.yaml"))
     data = patched["Resources"]["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
     cards = data["NetworkInterfaces"]["Fn::If"][1]
     assert [(card.get("NetworkCardIndex", 0), card["DeviceIndex"]) for card in cards] == [
@@ -94,8 +94,15 @@ def test_images_and_data_come_from_s3_without_the_price_of_the_nat_gateway():
     assert private["Fn::If"][:2] == ["Private", {"Ref": "PrivateRouteTable"}]
 
 
-def test_each_template_fits_in_one_request():
+PATCH = {"Parameters": {"PermissionsBoundary": {"Default": "arn:aws:iam::123456789012:policy/limit"}}}
+
+
+def test_each_template_fits_in_one_request_also_with_a_patch_that_the_linter_takes():
     assert all(len(text(name).encode()) < 51_200 for name in TEMPLATES)
+    patched = template("cluster", PATCH)
+    assert lint(patched) == [] and len(patched.encode()) < 51_200
+    assert json.loads(patched)["Parameters"]["PermissionsBoundary"]["Default"].endswith("policy/limit")
+    assert template("cluster", {}) == text("cluster.yaml")
 
 
 def test_what_nodes_import_the_cluster_exports():
@@ -145,7 +152,7 @@ def plain(value: object) -> object:
 
 def test_a_linter_of_policies_finds_nothing_in_the_templates(parliament):
     found = [plain(document) for name in TEMPLATES for document in documents(loads(text(name)))]
-    assert len(found) == 3
+    assert len(found) == 2
     for finding in found:
         assert [str(one) for one in parliament.analyze_policy_string(json.dumps(finding)).findings] == []
 

@@ -17,11 +17,10 @@ from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.steps import Phase, Steps
 
-from .gke_lifecycle import NAME, OPTIONS, ZONE, GkeProcesses
+from .gke_lifecycle import CLUSTERS, NAME, OPTIONS, PLACE, ZONE, GkeProcesses, described
 from .google.api_errors import ApiError, stockout
 from .google.fake import PROJECT
 
-PLACE = f"projects/{PROJECT}/locations/{ZONE}"
 # Nothing before these costs; accounts, roles and schedules are free.
 COSTS = ("networks", "subnetworks", "routers", "buckets", "repositories", "CreateCluster", "CreateNodePool")
 
@@ -32,8 +31,9 @@ def user(google, clock, state_home, monkeypatch):
     return GkeProcesses(google, monkeypatch.setattr)
 
 
-def described(name=NAME):
-    return GcpSession(PROJECT).container("get_cluster", name=f"{PLACE}/clusters/{name}")
+def create_by_hand():
+    body = {"cluster": {"name": NAME, "initialNodeCount": 1}}
+    GcpSession(PROJECT).rest("container", f"{CLUSTERS}.create", parent=PLACE, body=body)
 
 
 def training(name=NAME):
@@ -142,8 +142,7 @@ def test_a_schedule_that_repeats_next_year_does_not_delete_next_years_cluster(go
     jobs = [item for item in google.rest.store.every("cloudscheduler") if "/jobs/" in item.path]
     assert len(jobs) == 3
     pass_until(google, end.replace(year=end.year + 1) - timedelta(days=1))
-    body = {"name": NAME, "initial_node_count": 1}
-    GcpSession(PROJECT).container("create_cluster", parent=PLACE, cluster=body)
+    create_by_hand()
     pass_until(google, end.replace(year=end.year + 1) + timedelta(days=1))
     assert clusters_left(google), [call for call in google.scheduler.fired if call.at.year > end.year]
 
@@ -295,7 +294,7 @@ def test_nodes_that_google_did_not_give_are_named_by_the_next_call(google, user,
 
 def test_what_is_somebody_elses_is_refused_and_left_alone(google, user):
     session = GcpSession(PROJECT, ZONE)
-    session.container("create_cluster", parent=PLACE, cluster={"name": NAME, "initial_node_count": 1})
+    create_by_hand()
     network = {"name": "trainyard-lab", "autoCreateSubnetworks": False}
     session.rest("compute", "networks.insert", project=PROJECT, body=network)
     google.clock.sleep(300)
@@ -335,7 +334,8 @@ def test_all_is_listed_and_deleted_from_another_machine(google, user, monkeypatc
     user.create()
     google.clock.sleep(60)
     described()
-    GcpSession(PROJECT).container("delete_cluster", name=f"{PLACE}/clusters/{NAME}")  # by hand
+    delete = f"{CLUSTERS}.delete"  # by hand
+    GcpSession(PROJECT).rest("container", delete, name=f"{PLACE}/clusters/{NAME}")
     google.clock.sleep(300)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # where nobody knows the zone
     table = resources.list_resources("gke", project=PROJECT)
@@ -417,8 +417,7 @@ def test_a_network_that_is_lost_in_the_middle_is_named_and_the_same_call_continu
 
 def test_flex_start_asks_for_machines_that_pods_wait_for_until_the_end_and_seven_days_at_most(user):
     lab = user.create(accelerator="nvidia-l4", flex_start=True, hours=10, confirm=True)
-    path = f"{lab.session.place}/clusters/{lab.name}/nodePools/training"
-    pool = lab.session.container("get_node_pool", name=path)
+    pool = training()
     assert pool.config.flex_start and not pool.config.spot and pool.initial_node_count == 0
     assert 9 * 3600 < pool.config.max_run_duration.seconds <= 10 * 3600
     assert pool.config.reservation_affinity.consume_reservation_type.name == "NO_RESERVATION"
@@ -428,6 +427,5 @@ def test_flex_start_asks_for_machines_that_pods_wait_for_until_the_end_and_seven
     assert "nodeSelector" not in lab.pod_additions()
     with pytest.raises(BadInput, match="with other machines.*flex_start=True"):
         user.create(accelerator="nvidia-l4", flex_start=False)
-    lab = user.create(accelerator="nvidia-l4", flex_start=True, hours=300, name="long", confirm=True)
-    path = f"{lab.session.place}/clusters/{lab.name}/nodePools/training"
-    assert lab.session.container("get_node_pool", name=path).config.max_run_duration.days == 7
+    user.create(accelerator="nvidia-l4", flex_start=True, hours=300, name="long", confirm=True)
+    assert training("long").config.max_run_duration.days == 7

@@ -10,7 +10,7 @@ from trainyard_kit.clouds.gke.operations import BUSY_SECONDS, NEW_ACCOUNT_SECOND
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.steps import Steps
 
-from .gke_lifecycle import NAME, ZONE, GkeProcesses
+from .gke_lifecycle import CLUSTERS, NAME, ZONE, GkeProcesses, described
 from .google.api_errors import ApiError, permission_denied, stockout
 from .google.fake import PROJECT
 
@@ -25,10 +25,6 @@ def user(google, clock, state_home, monkeypatch):
 @pytest.fixture
 def operations(google):
     return Operations(GcpSession(PROJECT, ZONE), Steps("lab", clock=google.clock))
-
-
-def described():
-    return GcpSession(PROJECT).container("get_cluster", name=PATH)
 
 
 @pytest.mark.parametrize("seconds", [20, NEW_ACCOUNT_SECONDS - 20])
@@ -71,7 +67,7 @@ def test_a_cluster_that_stays_busy_is_told_after_half_an_hour(google, operations
     busy = ApiError("FAILED_PRECONDITION", "Operation x is currently upgrading cluster lab.")
     google.fail("container.GetCluster", 1, busy, times=10**6)
     with pytest.raises(GcpError, match="currently upgrading") as caught:
-        operations.send("cluster", lambda: operations.session.container("get_cluster", name=PATH))
+        operations.send("cluster", lambda: operations.session.rest("container", f"{CLUSTERS}.get", name=PATH))
     assert caught.value.why is ErrorReason.BUSY
     waited = (google.clock.date() - began).total_seconds()
     assert BUSY_SECONDS <= waited < BUSY_SECONDS + 60

@@ -21,7 +21,7 @@ import pytest
 import kitlib as kit
 from kitlib.config import DEFAULT_IMAGE
 from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
-from trainyard_kit.container_images import engines
+from trainyard_kit.container_images import cluster_build, engines
 from trainyard_kit.container_images.build_context import BuildContext
 from trainyard_kit.container_images.cluster_build import ImageBuild
 from trainyard_kit.container_images.registry import Login, Registry, StoredImage
@@ -185,7 +185,7 @@ class OwnRegistry(Registry):
     """A registry of a cluster's, whose images are those of a folder of the tests."""
 
     def __init__(self, host, password):
-        self.host, self.password, self.images, self.orders = host, password, {}, []
+        self.host, self.password, self.images = host, password, {}
 
     def address(self, name):
         return f"{self.host}/{name}"
@@ -196,12 +196,19 @@ class OwnRegistry(Registry):
     def stored(self, name, tag):
         return self.images.get(tag)
 
-    def build(self, order, *, report):
-        report("building")
-        with zipfile.ZipFile(order.archive) as archive:
-            assert order.dockerfile in archive.namelist()
-        self.orders.append(order)
-        self.images[order.image.rpartition(":")[2]] = StoredImage("sha256:0", 5)
+
+@pytest.fixture
+def builds(monkeypatch):
+    """The builds that a cluster is asked for; each pushes its image."""
+    orders = []
+
+    def run(cluster, build):
+        orders.append(build)
+        cluster.registry.images[build.pushed.rpartition(":")[2]] = StoredImage("sha256:0", 5)
+        return "sha256:0"
+
+    monkeypatch.setattr(cluster_build, "_built", run)
+    return orders
 
 
 @with_engine
@@ -229,27 +236,32 @@ def test_a_clusters_own_registry_is_logged_in_to_and_nobodys_configuration_is_wr
 
 
 @with_engine
-def test_an_engine_here_is_not_asked_where_the_cluster_is_in_a_cloud(dockerfile):
+def test_an_engine_here_is_not_asked_where_the_cluster_is_in_a_cloud(dockerfile, builds):
     home = OwnRegistry("registry.example", "x")
     kit.build_image("greeting", dockerfile=dockerfile, cluster=SimpleNamespace(registry=home))
-    assert len(home.orders) == 1
+    assert len(builds) == 1
 
 
-@pytest.mark.parametrize(
-    ("builder", "words"), [("kaniko", "no such builder"), ("cloud", "no cloud can build it")]
-)
-def test_a_builder_that_is_not_there_is_refused(dockerfile, builder, words):
-    with pytest.raises(BadInput, match=words):
+@pytest.mark.parametrize("builder", ["kaniko", "cloud"])
+def test_a_builder_that_is_not_there_is_refused(dockerfile, builder):
+    with pytest.raises(BadInput, match="no such builder"):
         kit.build_image("greeting", tag="1", dockerfile=dockerfile, builder=builder)
 
 
-def test_without_an_engine_the_cloud_of_the_cluster_builds(dockerfile, monkeypatch, tmp_path):
+def test_without_an_engine_a_cluster_at_a_cloud_builds_with_the_login_of_its_registry(
+    dockerfile, monkeypatch, tmp_path, builds
+):
     monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
-    home = OwnRegistry("registry.example", "x")
-    cluster = SimpleNamespace(registry=home)
+    cluster = SimpleNamespace(registry=OwnRegistry("registry.example", "x"))
     image = kit.build_image("greeting", dockerfile=dockerfile, cluster=cluster, arguments={"A": "1"})
-    (order,) = home.orders
-    assert (order.dockerfile, order.arguments, order.image) == ("Dockerfile", {"A": "1"}, image.name)
+    (order,) = builds
+    assert (order.context.arguments, order.pushed) == ({"A": "1"}, image.name)
+    carrier, secret, main = order.objects
+    auths = json.loads(secret["stringData"][".dockerconfigjson"])["auths"]
+    assert base64.b64decode(auths["registry.example"]["auth"]) == b"AWS:x"
+    names = {item["metadata"]["name"] for item in (carrier, secret, main)}
+    (docker,) = (item for item in main["spec"]["template"]["spec"]["volumes"] if item["name"] == "docker")
+    assert names == {order.name} == {docker["secret"]["secretName"]}
     assert image.reference == "registry.example/greeting@sha256:0" and "compressed" in repr(image)
     with pytest.raises(NoContainerEngine, match="no docker on PATH; there is no podman on PATH"):
         kit.build_image("greeting", dockerfile=dockerfile)
@@ -304,19 +316,27 @@ def test_a_dockerfile_may_have_rules_of_its_own(dockerfile):
     ],
 )
 def test_a_base_that_docker_hub_refuses_for_now_is_taken_from_pytorchs_own_registry(
-    words, bases, monkeypatch, tmp_path
+    words, bases, monkeypatch, builds
 ):
-    class Refused(OwnRegistry):
-        def build(self, order, *, report):
-            super().build(order, report=report)
-            if "BASE" not in order.arguments:
-                raise CommandFailed(words, about="CodeBuild", fix="-")
+    run = cluster_build._built
 
-    monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
-    home = Refused("registry.example", "x")
+    def refused(cluster, build):
+        run(cluster, build)
+        if "BASE" not in build.context.arguments:
+            raise CommandFailed(words, about="BuildKit", fix="-")
+
+    monkeypatch.setattr(cluster_build, "_built", refused)
     with nullcontext() if bases[1:] else pytest.raises(CommandFailed, match="COPY"):
-        kit.build_image("trainyard/mine", cluster=SimpleNamespace(registry=home))
-    assert [order.arguments.get("BASE") for order in home.orders] == bases
+        kit.build_image(
+            "trainyard/mine", cluster=SimpleNamespace(registry=OwnRegistry("registry.example", "x"))
+        )
+    assert [build.context.arguments.get("BASE") for build in builds] == bases
+
+
+@pytest.mark.parametrize("line", ["pushed sha256:{}", "[rank 0] pushed sha256:{}"])
+def test_the_digest_is_read_from_the_log_whatever_stands_before_it(line):
+    digest = "ab" * 32
+    assert cluster_build.PUSHED.search(f"#1 done\n{line.format(digest)}\n")[1] == f"sha256:{digest}"
 
 
 def no_podman():

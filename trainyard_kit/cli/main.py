@@ -229,7 +229,7 @@ def delete(name: str, provider: str | None, ignore_not_found: bool, option: dict
 def template(provider: str, part: str) -> None:
     """Print the CloudFormation template of a cluster, or of its nodes, to read or to deploy."""
     click.echo(
-        plugins.load(EntryPoint("template", f"trainyard_kit.clouds.{provider}.stacks:template", ""))(part),
+        plugins.load(EntryPoint("template", f"trainyard_kit.clouds.{provider}.templates:template", ""))(part),
         nl=False,
     )
 

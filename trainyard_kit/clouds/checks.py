@@ -150,7 +150,7 @@ def trainer_image(file: Path | None = None) -> Check:
         return ok(
             about, f"published, for amd64 and arm64: TRAINYARD_IMAGE={name}; else {config.DEFAULT_IMAGE}"
         )
-    words = "none is published yet: kit.build_image(cluster=cluster) has the cloud build it"
+    words = "none is published yet: kit.build_image(cluster=cluster) builds it in the cluster"
     return ok(about, f"{config.DEFAULT_IMAGE}; of the kit's own, with all that its trainers import, {words}")
 
 

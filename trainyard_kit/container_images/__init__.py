@@ -1,5 +1,5 @@
 """Building a container image and pushing it to a registry: with Docker or Podman where there is one, or else
-by the builder of the cloud that a cluster is in.
+in the cluster, by BuildKit.
 
 A local cluster needs no registry: what was built goes into the store that its nodes run from. The kit logs in
 to a cloud cluster's own registry; for any other that is left to ``docker login`` and its helpers, so that no
@@ -7,8 +7,7 @@ password passes through here.
 """
 
 import tempfile
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -16,16 +15,15 @@ from typing import cast
 from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.clusters.trainer_image import TRAINER, remember
-from kitlib.display.progress import progress
 from kitlib.display.signatures import checked
-from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
+from kitlib.errors import BadInput, NoContainerEngine
 from kitlib.k8s.quantities import format_bytes
 from trainyard_kit.container_images import engines
 from trainyard_kit.container_images.build_context import BuildContext
 from trainyard_kit.container_images.cluster_build import build_in_cluster
-from trainyard_kit.container_images.registry import BuildRequest, Registry
+from trainyard_kit.container_images.registry import Registry
 
-BUILDERS = ("", "here", "cloud", "cluster")
+BUILDERS = ("", "here", "cluster")
 
 
 @dataclass(frozen=True)
@@ -83,12 +81,11 @@ def build_image(
         dockerfile: As seen from here or from the repository's root, which is then what it can copy from.
         registry: Host and path, such as ``us-central1-docker.pkg.dev/PROJECT/REPOSITORY``.
         cluster: For whose pods it is. Without ``registry``, the registry is that of the cloud it is in: the
-            repository is made here, and deleted with the cluster, and the cloud builds.
+            repository is made here, and deleted with the cluster.
             Nodes of a local cluster have the image at once, without a registry.
         arguments: Values of the Dockerfile's ``ARG``.
-        builder: ``cloud``, ``here`` or ``cluster``; by default the cluster's cloud, if it is in one: from
-            here, gigabytes would be pushed uphill. ``cluster`` is BuildKit in a pod: the default for an
-            existing cluster if no engine answers here.
+        builder: ``here``, or ``cluster``, which is BuildKit in a pod: the default for a cluster at a cloud,
+            as from here gigabytes would be pushed uphill, and for an existing one if no engine answers here.
 
     Raises:
         BadInput: The tag says nothing, or there is no such Dockerfile.
@@ -103,11 +100,8 @@ def build_image(
     _check(name, tag, builder)
     context = _context(config.find(dockerfile), arguments or {})
     home = cast("Registry | None", cluster.registry) if cluster is not None and not registry else None
-    if builder == "cloud" and home is None:
-        fix = "pass cluster=, one at EKS or GKE, without registry="
-        raise BadInput("no cloud can build it", about='builder="cloud"', fix=fix)
-    if home is not None:
-        image = _at_a_cloud(name, tag or context.tag, context, home, here=builder == "here")
+    if cluster is not None and home is not None:
+        image = _at_a_cloud(name, tag or context.tag, context, cluster, home, here=builder == "here")
     elif builder == "cluster" or (not builder and _only_in(cluster) and engines.missing()):
         image = _in_cluster(cluster, registry, f"{name}:{tag or context.tag}", context)
     else:
@@ -165,7 +159,7 @@ def _here(full: str, context: BuildContext, *, push: bool) -> ContainerImage:
 def _engine(image: str) -> engines.Engine:
     """Find this machine's engine."""
     if (found := engines.find()) is None:
-        fix = "start Docker or Podman here, or have the cloud of a cluster build it: cluster=…"
+        fix = "start Docker or Podman here, or have a cluster build it: cluster=…"
         raise NoContainerEngine(engines.missing(), about=f"image {image}", fix=fix)
     return found
 
@@ -178,7 +172,9 @@ def _load(cluster: Cluster, image: ContainerImage) -> bool:
         return cluster.load_images(archive)
 
 
-def _at_a_cloud(name: str, tag: str, context: BuildContext, home: Registry, *, here: bool) -> ContainerImage:
+def _at_a_cloud(
+    name: str, tag: str, context: BuildContext, cluster: Cluster, home: Registry, *, here: bool
+) -> ContainerImage:
     """Have an image in a cluster's own registry: found, built here and pushed, or built there."""
     full = f"{home.address(name)}:{tag}"
     if tag == context.tag and (there := home.stored(name, tag)):
@@ -188,31 +184,9 @@ def _at_a_cloud(name: str, tag: str, context: BuildContext, home: Registry, *, h
         built = engine.build(full, context, target=home.platform)
         pushed, digest = engine.push(full, home.login())
         return _described(engine, full, built, pushed, digest)
-    began = time.monotonic()
-    with progress(f"image {full}") as line, tempfile.TemporaryDirectory(prefix="trainyard-build-") as aside:
-        line.update("sending what it is built from")
-        archive = context.archive(Path(aside, "context.zip"))
-        _have_built(home, BuildRequest(full, archive, context.within, dict(context.arguments)), line.update)
-        line.done("built and pushed")
+    seconds, digest = build_in_cluster(cluster, full, context, home.login())
     there = home.stored(name, tag)
-    size, digest = (there.bytes, there.digest) if there else (0, "")
-    return ContainerImage(full, size, 0, time.monotonic() - began, 0.0, digest)
-
-
-def _have_built(home: Registry, order: BuildRequest, report: Callable[[str], None]) -> None:
-    """Have the cloud build; a base that Docker Hub refuses comes from PyTorch's own registry.
-
-    Docker Hub limits anonymous pulls by address, and the machines of a cloud's builder share theirs.
-    https://docs.docker.com/docker-hub/usage/
-    """
-    try:
-        home.build(order, report=report)
-    except CommandFailed as error:
-        if "toomanyrequests" not in error.what or "BASE" in order.arguments:
-            raise
-        report("Docker Hub allows no more pulls now: again, with the base from ghcr.io")
-        elsewhere = order.arguments | {"BASE": f"ghcr.io/{config.DEFAULT_IMAGE}"}
-        home.build(replace(order, arguments=elsewhere), report=report)
+    return ContainerImage(full, there.bytes if there else 0, 0, seconds, 0.0, digest)
 
 
 def _described(engine: engines.Engine, full: str, built: float, pushed: float, digest: str) -> ContainerImage:

@@ -1,12 +1,13 @@
-"""Building in a cluster, for machines without an engine: a Job of rootless BuildKit, which pushes the image.
+"""Building in a cluster: a Job of rootless BuildKit, which pushes the image.
 
 A ConfigMap carries the build context, so this is for Dockerfiles with little beside them. Pushing needs a
-Secret, that of ``TRAINYARD_PULL_SECRET``, with which the nodes then pull.
+Secret: of the temporary login of a cloud's registry, or that of ``TRAINYARD_PULL_SECRET``.
 """
 
 import re
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from kitlib import config
@@ -20,9 +21,9 @@ from kitlib.k8s import manifests, names
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.pod_security import PodSecurity
 from trainyard_kit.container_images.build_context import BuildContext
+from trainyard_kit.container_images.registry import DOCKER_CONFIG, Login
 
-DOCKER_CONFIG = ".dockerconfigjson"
-PUSHED = re.compile(r"^pushed (sha256:[0-9a-f]{64})$", re.MULTILINE)
+PUSHED = re.compile(r"\bpushed (sha256:[0-9a-f]{64})$", re.MULTILINE)  # the rank may be before it
 SHOWN_LINES = 15
 
 
@@ -32,17 +33,18 @@ class ImageBuild(Job):
     Args:
         image: With registry and tag.
         context: What it is built from.
+        login: Of the registry; without one the Secret ``TRAINYARD_PULL_SECRET`` may push.
 
     Raises:
         BadInput: The context is larger than a ConfigMap.
     """
 
-    def __init__(self, image: str, context: BuildContext) -> None:
-        self.pushed, self.context = image, context
+    def __init__(self, image: str, context: BuildContext, login: Login | None = None) -> None:
+        self.pushed, self.context, self.login = image, context, login
         self.name = names.unique("build-image")
         self.settings = config.read()
         self.security = PodSecurity(None, restricted=False)  # the manifest has what rootless BuildKit needs
-        self.secrets = tuple(filter(None, [self.settings.pull_secret]))
+        self.secrets = tuple(filter(None, [self.name if login else self.settings.pull_secret]))
         self.labels: dict[str, str] = names.labels(run=self.name)
         with tempfile.TemporaryDirectory(prefix="trainyard-build-") as aside:
             content = context.archive(Path(aside, "context.zip")).read_bytes()
@@ -67,7 +69,7 @@ class ImageBuild(Job):
         return self
 
     def build(self) -> list[Object]:
-        """Build the ConfigMap with the context, and the Job."""
+        """Build the ConfigMap with the context, the Secret of the login, and the Job."""
         own = {"metadata": {"name": self.name, "labels": self.labels}}
         (job,) = manifests.read(config.manifests("trainer-image", "build.yaml"))
         (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -83,11 +85,17 @@ class ImageBuild(Job):
         spec = {"containers": [container], "volumes": volumes, **self.additions}
         template = {"metadata": {"labels": self.labels}, "spec": spec}
         carrier = {"apiVersion": "v1", "kind": "ConfigMap", **data_of(self.files)}
-        return [merge(carrier, own), merge(merge(job, own), {"spec": {"template": template}})]
+        secrets = [merge(self.login.secret(), own)] if self.login else []
+        return [merge(carrier, own), *secrets, merge(merge(job, own), {"spec": {"template": template}})]
 
 
-def build_in_cluster(cluster: Cluster, image: str, context: BuildContext) -> tuple[float, str]:
+def build_in_cluster(
+    cluster: Cluster, image: str, context: BuildContext, login: Login | None = None
+) -> tuple[float, str]:
     """Build an image in a cluster and push it; return the seconds that it took, and its digest.
+
+    A base that Docker Hub refuses comes from PyTorch's own registry: Docker Hub limits anonymous pulls by
+    address, and nodes may share theirs. https://docs.docker.com/docker-hub/usage/
 
     Raises:
         BadInput: The context is too large.
@@ -95,8 +103,21 @@ def build_in_cluster(cluster: Cluster, image: str, context: BuildContext) -> tup
         CommandFailed: Building or pushing failed; the error has BuildKit's last lines.
     """
     began = time.monotonic()
+    try:
+        digest = _built(cluster, ImageBuild(image, context, login))
+    except CommandFailed as error:
+        if "toomanyrequests" not in error.what or "BASE" in context.arguments:
+            raise
+        elsewhere = {**context.arguments, "BASE": f"ghcr.io/{config.DEFAULT_IMAGE}"}
+        digest = _built(cluster, ImageBuild(image, replace(context, arguments=elsewhere), login))
+    return time.monotonic() - began, digest
+
+
+def _built(cluster: Cluster, build: ImageBuild) -> str:
+    """Run a build to its end; return the image's digest."""
+    image = build.pushed
     with progress(f"image {image}") as line:
-        run = launch(ImageBuild(image, context), cluster=cluster)
+        run = launch(build, cluster=cluster)
         try:
             for output in run.logs(follow=True):
                 line.update(output.strip()[:120])
@@ -108,4 +129,4 @@ def build_in_cluster(cluster: Cluster, image: str, context: BuildContext) -> tup
         digest = PUSHED.search(str(run.logs()))
         run.delete()
         line.done("built and pushed")
-    return time.monotonic() - began, digest[1] if digest else ""
+    return digest[1] if digest else ""

@@ -1,12 +1,17 @@
-"""The contract of a provider's container registry, which may also build images.
+"""The contract of a provider's container registry.
 
-`trainyard_kit.clouds` implements it; `build_image` builds and pushes with it.
+`trainyard_kit.clouds` implements it; `build_image` pushes to it.
 """
 
+import base64
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
+
+from kitlib.k8s.manifests import Object
+
+DOCKER_CONFIG = ".dockerconfigjson"
 
 
 @dataclass(frozen=True)
@@ -17,6 +22,13 @@ class Login:
     user: str
     password: str = field(repr=False)
 
+    def secret(self) -> Object:
+        """Write it as a Secret that pods push with; https://kubernetes.io/docs/concepts/configuration/secret."""
+        auth = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        content = json.dumps({"auths": {self.host: {"auth": auth}}})
+        kind = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/dockerconfigjson"}
+        return {**kind, "stringData": {DOCKER_CONFIG: content}}
+
 
 @dataclass(frozen=True)
 class StoredImage:
@@ -24,22 +36,6 @@ class StoredImage:
 
     digest: str
     bytes: int
-
-
-@dataclass(frozen=True)
-class BuildRequest:
-    """A build for the cloud's own builder."""
-
-    image: str
-    archive: Path
-    dockerfile: str
-    arguments: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def words(self) -> list[str]:
-        """Docker's words for it, in the folder of the context."""
-        values = (f"--build-arg={key}={value}" for key, value in self.arguments.items())
-        return ["build", f"--file={self.dockerfile}", f"--tag={self.image}", *values, "."]
 
 
 def short_name(name: str) -> str:
@@ -72,7 +68,3 @@ class Registry(ABC):
     @abstractmethod
     def stored(self, name: str, tag: str) -> StoredImage | None:
         """Find the image of a tag."""
-
-    @abstractmethod
-    def build(self, order: BuildRequest, *, report: Callable[[str], None]) -> None:
-        """Build an image at the cloud and push it to the registry; returns when it is there."""

@@ -18,13 +18,6 @@ class Quotas:
     def __init__(self) -> None:
         self.values: dict[str, float] = {}
 
-    def list_service_quotas(self, question: Question) -> dict[str, Any]:
-        name, value = (
-            "Concurrently running builds for Linux/Medium environment",
-            self.values.get("builds", 1.0),
-        )
-        return {"Quotas": [{"QuotaCode": "L-2DC20C30", "QuotaName": name, "Value": value}]}
-
     def get_service_quota(self, question: Question) -> dict[str, Any]:
         code = question.parameters["QuotaCode"]
         if code not in QUOTAS:

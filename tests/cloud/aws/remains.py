@@ -19,7 +19,6 @@ KEPT = {
     "LogsBackend": {"log-group": "groups"},
     "ELBBackend": {"load-balancer": "load_balancers"},
     "ELBv2Backend": {"load-balancer": "load_balancers", "target-group": "target_groups"},
-    "CodeBuildBackend": {"project": "codebuild_projects"},
     "IAMBackend": {"role": "roles", "instance-profile": "instance_profiles"},
     "EventBridgeSchedulerBackend": {"schedule-group": "schedule_groups"},
     "EC2Backend": {

@@ -42,7 +42,6 @@ PLAIN = {
     "ECR::Repository": ("ecr", "repository", "repository.repositoryName", "repositoryName"),
     "Logs::LogGroup": ("logs", "log_group", "=LogGroupName", "logGroupName"),
     "S3::Bucket": ("s3", "bucket", "=BucketName", "Bucket"),
-    "CodeBuild::Project": ("codebuild", "project", "project.name", "name"),
     "EKS::Cluster": ("eks", "cluster", "cluster.name", "name"),
     "EKS::Nodegroup": ("eks", "nodegroup", "nodegroup.nodegroupName", "nodegroupName"),
     "EKS::Addon": ("eks", "addon", "addon.addonName", "addonName"),
@@ -149,7 +148,6 @@ class Resources:
         """Set tags."""
         service, arn = PLAIN[kind][0], found.get("Arn", "")
         pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
-        lower = [{"key": key, "value": value} for key, value in tags.items()]
         operation, given = {
             "ec2": ("create_tags", {"Resources": [found.get("AllocationId", identity)], "Tags": pairs}),
             "iam": ("tag_role", {"RoleName": identity, "Tags": pairs}),
@@ -157,7 +155,6 @@ class Resources:
             "s3": ("put_bucket_tagging", {"Bucket": identity, "Tagging": {"TagSet": pairs}}),
             "ecr": ("tag_resource", {"resourceArn": arn, "tags": pairs}),
             "logs": ("tag_resource", {"resourceArn": arn.removesuffix(":*"), "tags": tags}),
-            "codebuild": ("update_project", {"name": identity, "tags": lower}),
             "eks": ("tag_resource", {"resourceArn": arn, "tags": tags}),
         }[service]
         getattr(self.aws(service), operation)(**given)

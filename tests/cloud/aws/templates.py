@@ -113,7 +113,7 @@ class Scope:
         if name == "Ref":
             return self._ref(given)
         if name == "GetAtt":
-            return self.attribute(*given.split(".", 1))
+            return self.attribute(*(given.split(".", 1) if isinstance(given, str) else given))
         if name == "Sub":
             return INNER.sub(lambda each: str(self._ref(each[1])), given)
         given = self.resolve(given)
@@ -153,7 +153,7 @@ def _references(value: Any) -> Iterator[str]:
     elif isinstance(value, dict):
         for key, item in value.items():
             if key in ("Ref", "Fn::GetAtt"):
-                yield item.split(".")[0]
+                yield item.split(".")[0] if isinstance(item, str) else item[0]  # in JSON a list
             elif key == "Fn::Sub":
                 yield from (one.split(".")[0] for one in INNER.findall(item))
             else:

@@ -9,7 +9,6 @@ import json
 import re
 import uuid
 from collections.abc import Callable
-from functools import partial
 
 from google.cloud.container_v1 import types
 from google.protobuf import json_format
@@ -45,14 +44,6 @@ METHODS = {
 HYPERDISK_ONLY = ("c4", "n4")  # https://cloud.google.com/compute/docs/disks#machine-type-support
 
 
-def _spelled(form: type, body: dict) -> dict:
-    """Write a body with the names of enums and fields; one that is no such message stays as it came."""
-    try:
-        return json_format.MessageToDict(form.pb(form.from_json(json.dumps(body))))
-    except json_format.ParseError:
-        return body
-
-
 class Container:
     """The container API. Each public method whose name is an RPC's is that RPC.
 
@@ -71,7 +62,6 @@ class Container:
         for rpc, path in METHODS.items():
             method = f"container.projects.locations.{path}"
             rest.specials[method], rest.names[method] = self._over_http(rpc), f"container.{rpc}"
-            rest.spelled[method] = partial(_spelled, getattr(types, f"{rpc}Request"))
 
     # Clusters
 

@@ -6,7 +6,7 @@ README.md beside this says what is faithful and what is not.
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from . import builds, compute, iam, projects, storage
+from . import compute, iam, projects, repositories, storage
 from .container import Container
 from .nodes import Identities
 from .rest import Rest
@@ -18,7 +18,7 @@ from .world import Project, World
 PROJECT = "trainyard-test"
 NUMBER = 428015927319
 SERVICES = (
-    *("artifactregistry", "cloudbilling", "cloudbuild", "cloudresourcemanager", "cloudscheduler", "compute"),
+    *("artifactregistry", "cloudbilling", "cloudresourcemanager", "cloudscheduler", "compute"),
     *("container", "containerfilesystem", "file", "iam", "logging", "serviceusage", "storage"),
 )
 
@@ -35,7 +35,7 @@ class FakeGoogle:
         store = Store(self.clock)
         projects.seed(store, self.project)
         self.rest = Rest(self.world, store)
-        for service in (builds, compute, iam, projects, storage):
+        for service in (compute, iam, projects, repositories, storage):
             self.rest.specials |= service.SPECIALS
         self.container = Container(self.rest)
         self.scheduler = Scheduler(self.rest)

@@ -57,16 +57,12 @@ class Request:
 
 
 class Rest:
-    """The HTTP services; ``specials`` are methods of their own, by id, ``names`` their names in the log.
-
-    ``spelled`` write a body as the discovery document has it: generated clients send enums as numbers.
-    """
+    """The HTTP services; ``specials`` are methods of their own, by id, ``names`` their names in the log."""
 
     def __init__(self, world: World, store: Store) -> None:
         self.world, self.store = world, store
         self.specials: dict[str, Callable[[Rest, Request], dict | bytes]] = {}
         self.names: dict[str, str] = {}
-        self.spelled: dict[str, Callable[[dict], dict]] = {}
         self._ids = itertools.count(1000)
 
     def handle(self, service: str, verb: str, path: str, query: Mapping, body, *, by: str = "user"):
@@ -74,7 +70,7 @@ class Rest:
         path = "/".join(unquote(word).replace("%", "%25").replace("/", "%2F") for word in path.split("/"))
         route, plain = discovery.find(service, verb, path), path.split("/", 1)[1]
         query = {key: value for key, value in query.items() if key != "$alt"}  # every API has it
-        request = Request(service, route, plain, query, self.spelled.get(route.id, dict)(body or {}))
+        request = Request(service, route, plain, query, body or {})
 
         def act():
             discovery.check_query(route, query)

@@ -1,6 +1,5 @@
 """The fake's door: HTTP on one port, on which a service is under its name: ``/file/v1/projects/…``."""
 
-import email
 import json
 import threading
 from collections.abc import Callable, Mapping
@@ -52,41 +51,17 @@ class _Handler(BaseHTTPRequestHandler):
             return
         sent = body if isinstance(body, bytes) else json.dumps(body).encode()
         self.send_response(status)
-        kind = "multipart/mixed; boundary=it" if service == "batch" else "application/json; charset=UTF-8"
-        self.send_header("Content-Type", kind)
+        self.send_header("Content-Type", "application/json; charset=UTF-8")
         self.send_header("Content-Length", str(len(sent)))
         self.end_headers()
         self.wfile.write(sent)
 
     def _serve(self, service: str, path: str, query: Mapping, raw: bytes) -> dict | bytes:
-        if service == "batch":
-            return self._batch(raw)
         if service == "_tokens":
             return self.tokens(raw)
         if service == "upload":
             kind = self.headers.get("Content-Type", "")
             return storage.upload(self.rest, path.partition("v1/")[2], query, kind, raw)
         return self.rest.handle(service, self.command, path, query, json.loads(raw or b"null"))
-
-    def _batch(self, raw: bytes) -> bytes:
-        """Answer the requests of a batch, a hundred at most, each in a part of its own."""
-        head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
-        parts, found = email.message_from_bytes(head + raw).get_payload(), []
-        if len(parts) > 100:
-            raise ApiError("INVALID_ARGUMENT", "A batch has at most 100 requests.")
-        for part in parts:
-            verb, target, _ = part.get_payload().split("\n")[0].split(" ")
-            url, status, body = urlsplit(target), 204, b""
-            service, _, path = url.path.lstrip("/").partition("/")
-            try:
-                self.rest.handle(service, verb, path, parse_qs(url.query), None)
-            except ApiError as error:
-                status, answer = error.http(service)
-                body = json.dumps(answer).encode()
-            identity = part["Content-ID"].replace("<", "<response-", 1)
-            lines = f"--it\r\nContent-Type: application/http\r\nContent-ID: {identity}\r\n\r\n"
-            lines += f"HTTP/1.1 {status} it\r\nContent-Length: {len(body)}\r\n\r\n"
-            found.append(lines.encode() + body + b"\r\n")
-        return b"".join(found) + b"--it--\r\n"
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer

@@ -17,7 +17,7 @@ from .api_errors import ApiError, LineCut, OperationFailure, permission_denied, 
 # Simulated seconds that operations take, by kind or service; while one is PENDING; until a new service
 # account is seen; until a binding counts
 DELAYS = {"CREATE_CLUSTER": 300.0, "DELETE_CLUSTER": 240.0, "CREATE_NODE_POOL": 120.0, "container": 60.0}
-DELAYS |= {"compute": 10.0, "file": 60.0, "artifactregistry": 3.0, "cloudbuild": 120.0}
+DELAYS |= {"compute": 10.0, "file": 60.0, "artifactregistry": 3.0}
 DELAYS |= {"start": 2.0, "account": 20.0, "policy": 0.0}
 _READS = ("get", "list", "test", "aggregated", "batchGet", "Get", "List")
 

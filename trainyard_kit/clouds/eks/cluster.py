@@ -244,7 +244,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     @property
     def registry(self) -> EcrRegistry:
         """Its repositories in ECR."""
-        return EcrRegistry(self.session, self._found().tags, clock=self.clock)
+        return EcrRegistry(self.session, self._found().tags)
 
     def add_admin(self, who: str) -> Text:
         """Let a user or role of IAM do all in the cluster, by an access entry.

@@ -8,7 +8,7 @@ from kitlib.errors import ProviderFailed
 from trainyard_kit.clouds.eks import expiry, machines, roles
 from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, ZONES, EksPlan
 from trainyard_kit.clouds.eks.session import AwsSession
-from trainyard_kit.clouds.eks.stacks import NONE, SYSTEM, TRAIN, Stack, StackFailed, follow, patiently
+from trainyard_kit.clouds.eks.stacks import SYSTEM, TRAIN, Stack, StackFailed, follow, patiently
 from trainyard_kit.clouds.launches import AWAKE
 from trainyard_kit.clouds.steps import Phase, Steps
 
@@ -16,16 +16,16 @@ from trainyard_kit.clouds.steps import Phase, Steps
 def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:
     """Create all of a cluster; what exists stays, and what failed is continued or replaced."""
     with steps.step("schedules of its end"):  # before anything that costs
-        boundary = plan.parameters.get("PermissionsBoundary", "")
+        boundary = plan.patched("PermissionsBoundary")
         role = roles.create_stack_role(session, plan.tags, boundary=boundary)
         expiry.create(session, plan.tags, steps, boundary=boundary)
-    stack_tags, cluster = plan.stack_tags, Stack(session, plan.tags.cluster)
+    cluster = Stack(session, plan.tags.cluster)
     for pool in (SYSTEM, TRAIN):
         steps.update(f"stack {Stack(session, plan.tags.cluster, pool).name}", Phase.WAITS, AWAKE)
-    _create({cluster: plan.cluster_parameters(session.principal)}, stack_tags, role, steps, fix=fix)
+    _create({cluster: plan.cluster_parameters(session.principal)}, plan, role, steps, fix=fix)
     pools = {Stack(session, plan.tags.cluster, pool): plan.pool_parameters(pool) for pool in (SYSTEM, TRAIN)}
     try:
-        _create(pools, stack_tags, role, steps, fix=fix, adapters=plan.efa)
+        _create(pools, plan, role, steps, fix=fix)
     except StackFailed as error:
         failed = next(stack for stack in pools if stack.about == error.about)
         other_zone = ZONES[pools[failed].get("Zone") != ZONES[1]]
@@ -36,17 +36,16 @@ def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> N
         if not error.stockout or not plan.confirm:  # nobody is asked: the browser may be closed by now
             raise
         pools = {**pools, failed: pools[failed] | {"Zone": other_zone}}
-        _create(pools, stack_tags, role, steps, fix=fix, adapters=plan.efa)
+        _create(pools, plan, role, steps, fix=fix)
 
 
 def _create(
     parameters_of: Mapping[Stack, Mapping[str, Any]],
-    stack_tags: Mapping[str, str],
+    plan: EksPlan,
     role: str,
     steps: Steps,
     *,
     fix: str,
-    adapters: range = NONE,
 ) -> None:
     """Have these stacks complete, all at the same time."""
     follow([stack for stack in parameters_of if (now := stack.describe()) and now.busy], steps, fix=fix)
@@ -65,10 +64,8 @@ def _create(
             raise stack.error("cluster.delete(), then create it again")
     for stack in missing:
         if stack not in resumed:
-            cards = adapters if stack.pool == TRAIN else NONE
-            patiently(
-                steps, partial(stack.create, parameters_of[stack], stack_tags, role=role, adapters=cards)
-            )
+            body, parameters = plan.template(stack.pool), parameters_of[stack]
+            patiently(steps, partial(stack.create, body, parameters, plan.stack_tags, role=role))
     follow(missing, steps, fix=fix)
     for stack in missing:
         now = stack.describe()

@@ -4,16 +4,14 @@ No aws program is needed. Pods need no secret: the role of the nodes may pull fr
 """
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 from trainyard_kit.clouds import tags
-from trainyard_kit.clouds.clock import Clock
-from trainyard_kit.clouds.eks import builds
 from trainyard_kit.clouds.eks.client_errors import foreign
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list
-from trainyard_kit.container_images.registry import BuildRequest, Login, Registry, StoredImage, short_name
+from trainyard_kit.container_images.registry import Login, Registry, StoredImage, short_name
 
 NOT_THERE = ("ImageNotFoundException", "RepositoryNotFoundException")
 
@@ -21,8 +19,8 @@ NOT_THERE = ("ImageNotFoundException", "RepositoryNotFoundException")
 class EcrRegistry(Registry):
     """The repositories of one cluster: ``trainyard/<cluster>/<image>``."""
 
-    def __init__(self, session: AwsSession, owner_tags: tags.Tags, *, clock: Clock) -> None:
-        self.session, self.tags, self.clock = session, owner_tags, clock
+    def __init__(self, session: AwsSession, owner_tags: tags.Tags) -> None:
+        self.session, self.tags = session, owner_tags
 
     def address(self, name: str) -> str:
         """Create or find an image's repository; return its address, without a tag."""
@@ -60,10 +58,6 @@ class EcrRegistry(Registry):
             return None
         image = answer["imageDetails"][0]
         return StoredImage(image["imageDigest"], image.get("imageSizeInBytes") or 0)
-
-    def build(self, order: BuildRequest, *, report: Callable[[str], None]) -> None:
-        """Have CodeBuild build an image and push it."""
-        builds.build(self.session, self.tags.cluster, order, report=report, clock=self.clock)
 
 
 def repository_name(cluster: str, image: str) -> str:

@@ -11,18 +11,14 @@ from kitlib.k8s.quantities import check_count
 from trainyard_kit.clouds.eks import machines
 from trainyard_kit.clouds.eks.machines import CapacityBlock
 from trainyard_kit.clouds.eks.session import AwsSession
-from trainyard_kit.clouds.eks.stacks import SYSTEM
+from trainyard_kit.clouds.eks.stacks import SYSTEM, TRAIN
+from trainyard_kit.clouds.eks.templates import template
 from trainyard_kit.clouds.spec import COMMON_OPTIONS, DISK_GB, CloudSpec, Machines, admins_of, no_words
-from trainyard_kit.clouds.tags import PREFIX, Tags
+from trainyard_kit.clouds.tags import Tags
 
 MACHINE, SYSTEM_MACHINE, SYSTEM_DISK_GB = "m5.xlarge", "t3.large", 50
 VERSION = "1.35"
 ZONES = ("one", "two")
-# Those of the templates that a user may set: a network of their own, a permissions boundary, access by ssh.
-PARAMETERS = (
-    "ExistingVpc", "ExistingSubnets", "ZoneOne", "ZoneTwo", "PermissionsBoundary", "SshKey", "SshCidr"
-)  # fmt: skip
-NETWORK = PARAMETERS[:4]
 _PRINCIPAL = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:(user|role)/[\w+=,.@/-]+")
 _SESSION = re.compile(r"arn:(aws[a-z-]*):sts::(\d{12}):assumed-role/([\w+=,.@-]+)/.+")
 OPTIONS = {
@@ -38,7 +34,7 @@ OPTIONS = {
     "efa": "True gives them all Elastic Fabric Adapters of their type, and places them close together",
     "private": "True gives nodes no public address; the NAT gateway that they need costs by the hour",
     "allowed_cidrs": "addresses from which the API server is reached; by default all",
-    "parameters": f"further parameters of the templates, a dict: {', '.join(PARAMETERS)}",
+    "patch": "of the templates: a dict with cluster, nodes or both, merged into cluster.yaml and nodes.yaml",
     "tags": "a dict of your own tags, for all resources",
     "version": "of Kubernetes",
     **COMMON_OPTIONS,
@@ -56,7 +52,7 @@ class EksPlan(CloudSpec):
         cidrs: From which its API server is reached.
         efa: Network cards of each training node that have an Elastic Fabric Adapter.
         most: To how many nodes the training nodes grow for pods that wait.
-        parameters: Further parameters of its templates, by their names there.
+        patch: What is merged into its templates, ``cluster`` and ``nodes``.
         confirm: Whether the user has agreed to costs beforehand.
         block: The Capacity Block of which they are, if any.
     """
@@ -70,7 +66,7 @@ class EksPlan(CloudSpec):
     own_tags: Mapping[str, str] = field(default_factory=dict)
     efa: range = range(0)
     most: int = 1
-    parameters: Mapping[str, str] = field(default_factory=dict)
+    patch: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     confirm: bool = False
     block: CapacityBlock | None = None
 
@@ -89,8 +85,16 @@ class EksPlan(CloudSpec):
             "ZoneOne": self.zones[0],
             "ZoneTwo": self.zones[1],
             "PrivateNodes": str(self.private).lower(),
-            **{key: value for key, value in self.parameters.items() if not key.startswith("Ssh")},
         }
+
+    def patched(self, parameter: str) -> str:
+        """The value that the patch gives to a parameter of ``cluster.yaml``; empty if none."""
+        return str(self.patch.get("cluster", {}).get("Parameters", {}).get(parameter, {}).get("Default", ""))
+
+    def template(self, pool: str) -> str:
+        """Write the template of the cluster, or of a pool."""
+        name = "nodes" if pool else "cluster"
+        return template(name, self.patch.get(name, {}), self.efa if pool == TRAIN else range(0))
 
     def pool_parameters(self, pool: str) -> dict[str, object]:
         """Write the parameters of ``nodes.yaml``, for the system's node or the training nodes."""
@@ -109,7 +113,6 @@ class EksPlan(CloudSpec):
             "Nodes": train.count,
             "MinNodes": self.least,
             "MaxNodes": self.most,
-            **{key: value for key, value in self.parameters.items() if key.startswith("Ssh")},
             "Zone": self.zone,
             "InstanceTypes": ",".join((train.type, *train.others)),
             "CapacityType": "CAPACITY_BLOCK" if train.block else "SPOT" if train.spot else "ON_DEMAND",
@@ -132,12 +135,7 @@ def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
     if len({type_.gpus for type_ in types}) > 1:
         fix = "types with as many GPUs each"
         raise BadInput("these have different numbers of GPUs", about=", ".join(names), fix=fix)
-    zone, parameters = block.zone if block else str(options.get("zone") or ""), _parameters(options)
-    efa, existing = _adapters(options, types), "ExistingVpc" in parameters
-    zones = (parameters["ZoneOne"], parameters["ZoneTwo"]) if existing else ("", "")
-    if existing and zone not in {"", *zones}:
-        fix = f"zone={' or '.join(map(repr, zones))}"
-        raise BadInput("the existing subnets are elsewhere", about=f'zone="{zone}"', fix=fix)
+    zone = block.zone if block else str(options.get("zone") or "")
     disk = check_count(options.get("disk_gb", DISK_GB), what="disk_gb", least=20, most=16384)
     idle = shape.nodes if block else 0  # what is paid for stays
     least = check_count(options.get("min_nodes", idle), what="min_nodes", least=0, most=shape.nodes)
@@ -145,7 +143,7 @@ def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
         options.get("max_nodes", shape.nodes), what="max_nodes", least=shape.nodes, most=MOST_NODES
     )
     spot, alternatives = bool(options.get("spot")), tuple(names[1:])
-    return EksPlan(
+    made = EksPlan(
         owner_tags,
         Machines(
             names[0],
@@ -156,50 +154,34 @@ def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
             disk_gb=disk,
             block=block.id if block else "",
         ),
-        bool(options.get("private")) and not existing,
-        zones=zones if existing else machines.zones(session, names, zone),
-        zone=ZONES[existing and zone == zones[1]],
+        bool(options.get("private")),
+        zones=machines.zones(session, names, zone),
         version=str(options.get("version") or VERSION),
         admins=tuple(map(check_principal, admins_of(options.get("admins")))),
         cidrs=tuple(_strings(options, "allowed_cidrs")) or ("0.0.0.0/0",),
-        own_tags=_tags(options.get("tags") or {}),
-        efa=efa,
+        own_tags=_dict(options, "tags"),
+        efa=_adapters(types) if options.get("efa") else range(0),
         least=least,
         most=most,
-        parameters=parameters,
+        patch=_dict(options, "patch"),
         confirm=options.get("confirm") is True,
         block=block,
     )
+    own_network = not made.patched("ExistingVpc")
+    if made.efa.stop > 1 and own_network and not made.private:
+        words = f"AWS gives no public address to a node with {made.efa.stop} network interfaces"
+        about = f"efa=True, {', '.join(names)}"
+        raise BadInput(words, about=about, fix="private=True, which has a NAT gateway")
+    return made if own_network else replace(made, private=False)
 
 
-def _adapters(options: Mapping[str, Any], types: Sequence[machines.InstanceType]) -> range:
+def _adapters(types: Sequence[machines.InstanceType]) -> range:
     """The network cards of each node that get a fabric adapter: as many as all its types have."""
-    if not options.get("efa"):
-        return range(0)
     adapters = min((type_.efa for type_ in types), key=len)
-    about = ", ".join(type_.name for type_ in types)
     if not adapters:
-        fix = 'instance_type="g4dn.8xlarge", for one'
+        about, fix = ", ".join(type_.name for type_ in types), 'instance_type="g4dn.8xlarge", for one'
         raise BadInput("these have no Elastic Fabric Adapter", about=about, fix=fix)
-    if adapters.stop > 1 and not (options.get("private") or "ExistingVpc" in _parameters(options)):
-        words = f"AWS gives no public address to a node with {adapters.stop} network interfaces"
-        raise BadInput(words, about=f"efa=True, {about}", fix="private=True, which has a NAT gateway")
     return adapters
-
-
-def _parameters(options: Mapping[str, Any]) -> dict[str, str]:
-    """Read further parameters of the templates; CloudFormation checks their values."""
-    parameters = options.get("parameters") or {}
-    if not isinstance(parameters, Mapping) or (unknown := sorted(set(parameters) - set(PARAMETERS))):
-        words = f"the templates let you set {', '.join(PARAMETERS)}"
-        wrong = parameters if not isinstance(parameters, Mapping) else ", ".join(unknown)
-        raise BadInput(words, about=f"parameters={wrong!r}", fix="see: trainyard cluster template eks")
-    lists = {key: value for key, value in parameters.items() if isinstance(value, list | tuple)}
-    written = {key: ",".join(map(str, lists.get(key, [value]))) for key, value in parameters.items()}
-    if (existing := set(NETWORK) & set(written)) and (missing := sorted(set(NETWORK) - existing)):
-        words = "a network of your own needs its VPC, two subnets and their zones"
-        raise BadInput(words, about="parameters=", fix=f"add {', '.join(missing)}")
-    return written
 
 
 def _strings(options: Mapping[str, Any], option: str) -> list[str]:
@@ -210,15 +192,12 @@ def _strings(options: Mapping[str, Any], option: str) -> list[str]:
     return list(value)
 
 
-def _tags(raw: object) -> dict[str, str]:
-    if (
-        not isinstance(raw, Mapping)
-        or not all(isinstance(word, str) for pair in raw.items() for word in pair)
-        or any(key.startswith((PREFIX, "aws:")) for key in raw)
-    ):
-        words = f"tags are a dict of strings, and no key begins with {PREFIX} or aws:"
-        raise BadInput(words, about=f"tags={raw!r}", fix='tags={"cost-centre": "4711"}')
-    return dict(raw)
+def _dict(options: Mapping[str, Any], option: str) -> dict[str, Any]:
+    """Read an option that is a dict; what is in it, AWS checks."""
+    value = options.get(option) or {}
+    if not isinstance(value, Mapping):
+        raise BadInput("this is a dict", about=f"{option}={value!r}", fix="see docs/eks.md")
+    return dict(value)
 
 
 def check_principal(arn: object) -> str:

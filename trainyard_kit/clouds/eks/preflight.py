@@ -45,7 +45,6 @@ def probes(session: AwsSession, name: str, plan: EksPlan | None) -> list[Probe]:
         Probe("account plan", partial(account_plan, session, plan), needed=False),
         Probe("name", partial(free, session, name)),
         Probe("log group", partial(log_group, session, name), needed=False),
-        Probe("builds", partial(build_quota, session), needed=False),
         Probe("permissions", partial(permissions, session, name), needed=False),
         Probe("trainer image", trainer_image, needed=False),
     ]
@@ -142,24 +141,11 @@ def log_group(session: AwsSession, name: str) -> Check:
     return failed(about, f"{group} is left of an earlier cluster, and would stop the new one", fix)
 
 
-def build_quota(session: AwsSession) -> Check:
-    """Check whether CodeBuild may run a build: new accounts have a quota of none."""
-    listed = session.every("service-quotas", "list_service_quotas", "Quotas", ServiceCode="codebuild")
-    limits = [row["Value"] for row in listed if "Linux/Medium" in row["QuotaName"]]
-    if not limits or limits[0] > 0:
-        return ok("builds", f"CodeBuild runs {limits[0]:g} at once" if limits else "CodeBuild names no limit")
-    page = f"https://{session.region}.console.aws.amazon.com/servicequotas/home/services/codebuild/quotas"
-    words = "CodeBuild may run no build of Linux/Medium in this account"
-    return warn(
-        "builds", words, f'ask for 1 at {page}; or kit.build_image(builder="here"), with Docker or Podman'
-    )
-
-
 def network_quotas(session: AwsSession, name: str, plan: EksPlan) -> Iterable[Check]:
     """Check each quota of which a cluster takes one: new accounts have five VPCs and five addresses."""
     if session.find("eks", "describe_cluster", name=name):
         return
-    needed = {"EKS clusters", *(() if "ExistingVpc" in plan.parameters else ("VPCs", "internet gateways"))}
+    needed = {"EKS clusters", *(() if plan.patched("ExistingVpc") else ("VPCs", "internet gateways"))}
     needed |= {"Elastic IP addresses"} if plan.private else set()
     for what, (service, code, (owner, operation, key)) in ONE_OF.items():
         if what in needed:
@@ -170,7 +156,7 @@ def network_quotas(session: AwsSession, name: str, plan: EksPlan) -> Iterable[Ch
             words = (
                 f"1 is needed; of {'an unknown limit' if limit is None else f'{limit:g}'}, {used} are taken"
             )
-            about, instead = f"quota of {what}", "; or delete one; or parameters= with a VPC of your own"
+            about, instead = f"quota of {what}", "; or delete one; or a VPC of your own: docs/eks.md"
             if limit is not None and used + 1 > limit:
                 more = machines.more_quota(session, code, used + 1, service)
                 yield failed(about, words, more + ("" if what == "EKS clusters" else instead))

@@ -1,19 +1,14 @@
-"""One CloudFormation stack: create it, change it, delete it, and follow its events.
+"""One CloudFormation stack: create it, change it, delete it, and follow its resources.
 
 A stack belongs to the kit if it has the kit's tag. What was created stays where something fails: a missing
 GPU does not destroy a control plane.
 https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/stack-failure-options.html
 """
 
-import json
 import re
-import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from kitlib.errors import Interrupted, WaitTimeout
 from trainyard_kit.clouds import tags
@@ -24,7 +19,6 @@ from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list
 from trainyard_kit.clouds.steps import Phase, Steps, duration
 
 SYSTEM, TRAIN = "system", "train"
-NONE = range(0)  # no network cards
 POOLS = ("", SYSTEM, TRAIN)
 POLL, PATIENCE, LONGEST = 15.0, 180.0, 5400.0  # seconds
 # Resources that take noticeable time have a row of their own, with the seconds that they usually take.
@@ -35,7 +29,6 @@ USUAL = {
     "AWS::EKS::Nodegroup": 180.0,
     "AWS::EKS::Addon": 60.0,
 }
-BEGUN = ("CREATE_IN_PROGRESS", "UPDATE_IN_PROGRESS", "DELETE_IN_PROGRESS")
 _CANCELLED = re.compile(r"cancelled|The following resource\(s\) failed", re.I)
 
 
@@ -85,9 +78,9 @@ class Stack:
         self.session, self.cluster, self.pool = session, cluster, pool
         self.name = f"trainyard-{cluster}-{pool}".rstrip("-")
         self.about = f"stack {self.name} in {session.region}"
-        self._seen: set[str] = set()
         self.known_failures: Mapping[str, str] = {}  # scaling activities from before the operation
-        self._begin("", self.name)
+        self.failed: list[str] = []  # what failed, the cause first
+        self._id, self._shown = self.name, set[str]()
 
     def describe(self) -> StackState | None:
         """Describe it; None if there is none, or if it is not the kit's."""
@@ -96,36 +89,33 @@ class Stack:
 
     def _found(self) -> StackState | None:
         fine = ("ValidationError",)  # there is none
-        answer = self.session.call("cloudformation", "describe_stacks", fine=fine, StackName=self._id)
+        answer = self.session.call("cloudformation", "describe_stacks", fine=fine, StackName=self.name)
         description = answer["Stacks"][0] if answer else {"StackStatus": "DELETE_COMPLETE"}
         return None if description["StackStatus"] == "DELETE_COMPLETE" else state_of(description)
 
     def create(
         self,
+        body: str,
         parameters: Mapping[str, object],
         stack_tags: Mapping[str, str],
         *,
         role: str,
-        adapters: range = NONE,
     ) -> None:
-        """Begin to create it, unless somebody else has; ``adapters`` are network cards with one."""
-        token, part = f"create-{uuid.uuid4().hex}", "nodes" if self.pool else "cluster"
+        """Begin to create it from a template, unless somebody else has."""
         answer = self.session.call(
             "cloudformation",
             "create_stack",
             fine=("AlreadyExistsException",),
             StackName=self.name,
-            TemplateBody=with_adapters(adapters) if adapters.stop > 1 else template(part),
+            TemplateBody=body,
             Parameters=_written(parameters),
             Tags=as_list(stack_tags),
             Capabilities=["CAPABILITY_NAMED_IAM"],
             DisableRollback=True,
-            ClientRequestToken=token,
             RoleARN=role,
         )
-        if answer:
-            self._begin(token, answer["StackId"])
-        elif self.describe() is None:
+        self.failed = []
+        if answer is None and self.describe() is None:
             raise foreign(self.about)
 
     def update(self, parameters: Mapping[str, object]) -> bool:
@@ -133,7 +123,7 @@ class Stack:
 
         Tags stay as they are: some resources, such as placement groups, would be replaced for them.
         """
-        now, token = self.describe(), f"update-{uuid.uuid4().hex}"
+        now = self.describe()
         if now is None:
             raise self.error("call it again")
         unchanged = {key: None for key in now.parameters if key not in parameters}
@@ -149,49 +139,53 @@ class Stack:
                 Parameters=_written({**unchanged, **parameters}),
                 Tags=as_list(now.tags),
                 Capabilities=["CAPABILITY_NAMED_IAM"],
-                ClientRequestToken=token,
                 **more,
             )
         except AwsError as error:
             if "No updates are to be performed" in error.what:
                 return False
             raise
-        self._begin(token, now.id)
+        self.failed = []
         return True
 
     def delete(self) -> None:
         """Begin to delete it."""
-        now = self._found()
-        if now is not None:
-            token = f"delete-{uuid.uuid4().hex}"
-            self.session.call("cloudformation", "delete_stack", StackName=now.id, ClientRequestToken=token)
-            self._begin(token, now.id)
+        if (now := self._found()) is not None:
+            self.session.call("cloudformation", "delete_stack", StackName=now.id)
+            self.failed = []
 
-    def _begin(self, token: str, identity: str) -> None:
-        self._token, self._id = token, identity  # of an operation of this process's own; or neither
-        self._row, self._over, self._idle, self._done = f"stack {self.name}", False, 0, 0
-        self.failed: list[str] = []  # what failed in the operation, the cause first
+    def resources(self) -> list[dict[str, Any]]:
+        """List its resources, also those that are deleted or failed, the last to change last."""
+        try:
+            listed = self.session.every(
+                "cloudformation", "list_stack_resources", "StackResourceSummaries", StackName=self._id
+            )
+            return sorted(listed, key=lambda resource: resource["LastUpdatedTimestamp"])
+        except AwsError as error:
+            if error.code != "ValidationError":  # there is none
+                raise
+            return []
 
     # Following
 
     def settled(self, steps: Steps) -> bool:
-        """Show what has happened since the last call; return whether CloudFormation is done with it."""
-        now = self._found()
-        for event in self._events():
-            self._show(event, steps)
+        """Show the state of its resources; return whether CloudFormation is done with it."""
+        title, now = f"stack {self.name}", self._found()
+        self._id = now.id if now else self._id  # by which it is found after its deletion as well
+        resources = self.resources()
+        self.failed = [] if now is None else [words for words in map(_failure, resources) if words]
+        for resource in resources:
+            self._show(resource, steps)
         if now is None:
-            steps.update(self._row, Phase.DONE, "deleted")
+            steps.update(title, Phase.DONE, "deleted")
             return True
         if now.busy:
-            self._idle = 0
-            steps.update(self._row, Phase.RUNS, f"{now.words}; {self._done} resources done")
+            done = sum(resource["ResourceStatus"].endswith("COMPLETE") for resource in resources)
+            steps.update(title, Phase.RUNS, f"{now.words}; {done} of {len(resources)} resources done")
             if self.pool and not now.status.startswith("DELETE"):
                 self._watch_launches(now, steps)
             return False
-        self._idle += 1  # its state may be older than its events, for a moment
-        if self._token and not self._over and self._idle < 4:
-            return False
-        steps.update(self._row, Phase.DONE if now.complete else Phase.FAILED, now.words)
+        steps.update(title, Phase.DONE if now.complete else Phase.FAILED, now.words)
         return True
 
     def _watch_launches(self, now: StackState, steps: Steps) -> None:
@@ -206,40 +200,19 @@ class Stack:
                 self.failed = [f"machines of {self.pool}: {words}"]
                 raise self.error("call it again")
 
-    def _events(self) -> list[dict[str, Any]]:
-        """The events of the current operation that are new, oldest first."""
-        events = []
-        try:
-            for event in self.session.every(
-                "cloudformation", "describe_stack_events", "StackEvents", StackName=self._id
-            ):
-                token = event.get("ClientRequestToken", "")
-                if event["EventId"] in self._seen or (self._token and token != self._token):
-                    break
-                events.append(event)
-                root = event.get("PhysicalResourceId") == event["StackId"]
-                if root and event["ResourceStatus"] in BEGUN:
-                    break
-        except AwsError as error:
-            if error.code != "ValidationError":  # it is gone, and was known by its name alone
-                raise
-        self._seen |= {event["EventId"] for event in events}
-        return events[::-1]
-
-    def _show(self, event: dict[str, Any], steps: Steps) -> None:
-        status, reason = event["ResourceStatus"], event.get("ResourceStatusReason", "")
-        name, kind = event["LogicalResourceId"], event["ResourceType"]
-        if event.get("PhysicalResourceId") == event["StackId"]:
-            self._over = not status.endswith("IN_PROGRESS")
-            return
-        self._done += status.endswith("COMPLETE")
-        if status.endswith("FAILED") and not _CANCELLED.search(reason):
-            self.failed.append(f"{name} ({kind}): {reason}")
-        if kind in USUAL or status.endswith("FAILED"):
-            phases = {"COMPLETE": Phase.DONE, "FAILED": Phase.FAILED}
-            phase = phases.get(status.rpartition("_")[2], Phase.RUNS)
+    def _show(self, resource: Mapping[str, Any], steps: Steps) -> None:
+        """Show a resource that takes its time, or failed; one that was there before has no row."""
+        status, kind, name = (
+            resource["ResourceStatus"],
+            resource["ResourceType"],
+            resource["LogicalResourceId"],
+        )
+        ended = {"COMPLETE": Phase.DONE, "FAILED": Phase.FAILED}.get(status.rpartition("_")[2])
+        if (kind in USUAL and not ended) or ended is Phase.FAILED or name in self._shown:
+            self._shown.add(name)
             usual = 0.0 if "DELETE" in status else USUAL.get(kind, 0.0)
-            steps.update(f"{self.pool or 'cluster'}: {row(name)}", phase, reason, usual=usual)
+            reason, where = resource.get("ResourceStatusReason") or "", self.pool or "cluster"
+            steps.update(f"{where}: {row(name)}", ended or Phase.RUNS, reason, usual=usual)
 
     def error(self, fix: str) -> "StackFailed":
         """Build the error for a stack that failed, from its events."""
@@ -312,41 +285,12 @@ def state_of(description: Mapping[str, Any]) -> StackState:
     )
 
 
-def template(name: str) -> str:
-    """Read a template: ``cluster`` or ``nodes``."""
-    return Path(__file__).with_name(f"{name}.yaml").read_text(encoding="utf-8")
-
-
-class _Template(yaml.SafeLoader):
-    """Reads CloudFormation's short functions, ``!Ref``, as their long forms, which JSON has."""
-
-    def function(self, name: str, node: yaml.Node) -> dict[str, Any]:
-        """Construct ``{"Fn::Sub": …}`` of a node with the tag ``!Sub``."""
-        if isinstance(node, yaml.ScalarNode):
-            value = self.construct_scalar(node)
-            value = value.split(".", 1) if name == "GetAtt" else value
-        elif isinstance(node, yaml.SequenceNode):
-            value = self.construct_sequence(node, deep=True)
-        else:
-            value = self.construct_mapping(node, deep=True)
-        return {name if name in ("Ref", "Condition") else f"Fn::{name}": value}
-
-
-_Template.add_multi_constructor("!", _Template.function)
-
-
-def with_adapters(network_cards: range) -> str:
-    """Write the template of nodes, as JSON, with a fabric adapter on each of these network cards.
-
-    https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-acc-inst-types.html
-    """
-    parsed = yaml.load(template("nodes"), _Template)
-    data = parsed["Resources"]["LaunchTemplate"]["Properties"]["LaunchTemplateData"]
-    _, (first,), none = data["NetworkInterfaces"]["Fn::If"]
-    cards = [first if 0 in network_cards else first | {"InterfaceType": "interface"}]
-    cards += [first | {"NetworkCardIndex": card, "DeviceIndex": 1} for card in network_cards if card]
-    data["NetworkInterfaces"]["Fn::If"] = ["Fabric", cards, none]
-    return json.dumps(parsed)
+def _failure(resource: Mapping[str, Any]) -> str:
+    """Say why a resource failed; empty if it did not, or only because another one did."""
+    reason = resource.get("ResourceStatusReason") or ""
+    if not resource["ResourceStatus"].endswith("FAILED") or _CANCELLED.search(reason):
+        return ""
+    return f"{resource['LogicalResourceId']} ({resource['ResourceType']}): {reason}"
 
 
 def _written(parameters: Mapping[str, object]) -> list[dict[str, Any]]:

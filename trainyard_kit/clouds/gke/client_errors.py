@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import google.api_core.exceptions as api
 import google.auth.exceptions as auth
 import httplib2
 from googleapiclient.errors import Error as ClientError
@@ -24,7 +23,6 @@ CONSOLE = "https://console.cloud.google.com"
 LOGIN = "gcloud auth application-default login; kit.credentials() says which credentials win"
 ROLES = {  # https://cloud.google.com/iam/docs/understanding-roles; the longest beginning counts
     "artifactregistry.": "roles/artifactregistry.admin",
-    "cloudbuild.": "roles/cloudbuild.builds.editor",
     "cloudscheduler.": "roles/cloudscheduler.admin",
     "compute.": "roles/compute.networkAdmin",
     "compute.acceleratorTypes.": "roles/compute.viewer",
@@ -40,8 +38,6 @@ ROLES = {  # https://cloud.google.com/iam/docs/understanding-roles; the longest 
     "storage.": "roles/storage.admin",
 }
 RAISED = (  # by the client libraries
-    api.GoogleAPICallError,
-    api.RetryError,
     auth.GoogleAuthError,
     ClientError,
     httplib2.HttpLib2Error,
@@ -72,7 +68,7 @@ class ErrorReply:
 
 def translate(error: Exception, about: str, project: str) -> KitError:
     """Convert a client library's exception to the kit's; ``about`` names the request."""
-    if isinstance(error, api.GoogleAPICallError | HttpError) and not CERTIFICATE.search(str(error)):
+    if isinstance(error, HttpError) and not CERTIFICATE.search(str(error)):
         return to_error(_reply(error), about, project)
     words = str(error.args[0]) if error.args else str(error)
     if isinstance(error, TypeError | ClientError):
@@ -137,12 +133,7 @@ def _first(pattern: str | re.Pattern[str], words: str) -> str:
     return next(filter(None, match.groups()), "") if match else ""
 
 
-def _reply(error: api.GoogleAPICallError | HttpError) -> ErrorReply:
-    if not isinstance(error, HttpError):
-        code = error.grpc_status_code.name if error.grpc_status_code else ""
-        return ErrorReply(
-            int(error.code or 500), code, error.message, error.reason or "", error.metadata or {}
-        )
+def _reply(error: HttpError) -> ErrorReply:
     status = int(error.resp.status)
     try:
         body = json.loads(error.content)["error"]

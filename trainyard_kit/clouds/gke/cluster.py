@@ -1,5 +1,6 @@
 """The provider ``gke``: clusters of Google Kubernetes Engine, in a project of the user's."""
 
+import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,8 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from google.cloud.container_v1 import types
-from google.protobuf import json_format
+from googleapiclient.discovery_cache import get_static_doc
 from googleapiclient.http import MediaFileUpload
 
 from kitlib import config
@@ -30,7 +30,17 @@ from trainyard_kit.clouds.gke.credentials import find_credentials
 from trainyard_kit.clouds.gke.iam import find_roles
 from trainyard_kit.clouds.gke.images import ArtifactRegistry
 from trainyard_kit.clouds.gke.machines import SYSTEM_MACHINE, GkeInfo, GkePlan, choose
-from trainyard_kit.clouds.gke.parts import begun, bucket_name, find_parts, is_ours, labels, tags_of, traces
+from trainyard_kit.clouds.gke.parts import (
+    begun,
+    bucket_name,
+    clusters_of,
+    find_parts,
+    is_ours,
+    labels,
+    parts,
+    tags_of,
+    traces,
+)
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.spec import (
     COMMON_OPTIONS,
@@ -127,13 +137,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     @classmethod
     def clusters(cls, session: GcpSession) -> list[GkeInfo]:
-        parent = f"projects/{session.project}/locations/-"
-        listed = session.find("container", "list_clusters", parent=parent)
-        return [
-            _info(cluster)
-            for cluster in (listed.clusters if listed else ())
-            if is_ours(cluster, cluster.name)
-        ]
+        return [_info(cluster) for cluster in clusters_of(session) if is_ours(cluster, cluster["name"])]
 
     @classmethod
     def find_resources(cls, session: GcpSession, cluster: str | None = None) -> list[CloudResource]:
@@ -151,8 +155,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         delete.delete(session.at(traces(session).get(name) or session.zone), name, steps)
 
     def _describe(self) -> GkeInfo | None:
-        path = f"{self.session.place}/clusters/{self.name}"
-        cluster = self.session.find("container", "get_cluster", name=path) if self.session.zone else None
+        cluster = parts(self.session, self.name)["cluster"].get(self.session) if self.session.zone else None
         return _info(cluster) if cluster is not None and is_ours(cluster, self.name) else None
 
     # Planning
@@ -346,34 +349,31 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         return f'kit.create_cluster("gke", name="{self.name}", {where})'
 
 
-def _info(cluster: types.Cluster) -> GkeInfo:
+def _info(cluster: Mapping[str, Any]) -> GkeInfo:
     owner_tags = tags_of(cluster)
     assert owner_tags is not None  # what is not the kit's is not described
-    pools = [pool for pool in cluster.node_pools if pool.name == create.TRAINING]
+    pools = [pool for pool in cluster.get("nodePools", ()) if pool["name"] == create.TRAINING]
     return GkeInfo(
         owner_tags,
         _machines(pools[0]) if pools else None,
-        cluster.network_config.default_enable_private_nodes,
-        state=cluster.status.name.lower(),
-        version=cluster.current_master_version,
-        endpoint=f"https://{cluster.endpoint}" if cluster.endpoint else "",
-        authority=cluster.master_auth.cluster_ca_certificate,
-        where=cluster.location,
-        network=cluster.network,
-        subnetwork=cluster.subnetwork,
+        bool(cluster.get("networkConfig", {}).get("defaultEnablePrivateNodes")),
+        state=cluster["status"].lower(),
+        version=cluster.get("currentMasterVersion", ""),
+        endpoint=f"https://{cluster['endpoint']}" if cluster.get("endpoint") else "",
+        authority=cluster.get("masterAuth", {}).get("clusterCaCertificate", ""),
+        where=cluster["location"],
+        network=cluster.get("network", ""),
+        subnetwork=cluster.get("subnetwork", ""),
     )
 
 
 def _request(raw: object) -> dict[str, Any]:
     """Check what is added to the request for a cluster: fields of GKE's API, and none of the kit's."""
     fix = 'request={"network": "shared", "subnetwork": "lab", "resourceLabels": {"team": "vision"}}'
-    try:
-        if not isinstance(raw, dict):
-            raise TypeError("it is a dict")
-        create.message(types.Cluster, raw)
-    except (TypeError, json_format.ParseError) as error:
-        what = f"GKE knows no such request: {str(error).splitlines()[0]}"
-        raise BadInput(what, about=f"request={raw!r}", fix=fix) from error
+    fields = json.loads(get_static_doc("container", "v1"))["schemas"]["Cluster"]["properties"]
+    if not isinstance(raw, dict) or (unknown := sorted(raw.keys() - fields)):
+        what = f"GKE knows no {', '.join(unknown)}" if isinstance(raw, dict) else "it is a dict"
+        raise BadInput(what, about=f"request={raw!r}", fix=fix)
     if kits := sorted(OF_THE_KIT & raw.keys()):
         raise BadInput(f"the kit sets {', '.join(kits)}", about=f"request={raw!r}", fix=fix)
     if "subnetwork" in raw and "network" not in raw:
@@ -381,14 +381,18 @@ def _request(raw: object) -> dict[str, Any]:
     return raw
 
 
-def _machines(pool: types.NodePool) -> Machines:
-    kind = next(iter(pool.config.accelerators), None)
-    gpus, accelerator = (kind.accelerator_count, kind.accelerator_type) if kind else (0, "")
-    most = pool.autoscaling.max_node_count if pool.autoscaling.enabled else 0
-    disk_gb = pool.config.disk_size_gb
-    config = pool.config
-    more: dict[str, Any] = {"disk_gb": disk_gb, "flex_start": bool(config.flex_start)}
-    return Machines(config.machine_type, most, gpus, accelerator, config.spot, **more)
+def _machines(pool: Mapping[str, Any]) -> Machines:
+    config, limits = pool["config"], pool.get("autoscaling", {})
+    kind = next(iter(config.get("accelerators", ())), {})
+    return Machines(
+        config["machineType"],
+        limits.get("maxNodeCount", 0) if limits.get("enabled") else 0,
+        int(kind.get("acceleratorCount", 0)),
+        kind.get("acceleratorType", ""),
+        bool(config.get("spot")),
+        disk_gb=config.get("diskSizeGb", DISK_GB),
+        flex_start=bool(config.get("flexStart")),
+    )
 
 
 def _subject(who: str) -> dict[str, str]:

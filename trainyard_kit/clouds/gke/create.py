@@ -4,15 +4,14 @@ Each ``ensure_`` finds a resource, creates it if it does not exist, and refuses 
 a second call continues after the first, wherever that died.
 """
 
-import json
 import logging
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import yaml
-from google.cloud.container_v1 import types
 
 from kitlib.errors import ProviderFailed
 from kitlib.k8s.manifests import merge
@@ -29,7 +28,7 @@ from trainyard_kit.clouds.gke.machines import (
     launch_watch,
     next_zones,
 )
-from trainyard_kit.clouds.gke.operations import LONGEST, POLL, Operations, failure_of
+from trainyard_kit.clouds.gke.operations import CLUSTERS, LONGEST, POLL, Operations, failure_of
 from trainyard_kit.clouds.gke.parts import (
     ENDS,
     ROLES,
@@ -52,7 +51,7 @@ TRAINING_STEP = "training pool"
 log = logging.getLogger(__name__)
 USUAL = {  # seconds
     **dict.fromkeys(("account expiry", "rights expiry", *ENDS.values()), 2),
-    **dict.fromkeys(("account nodes", "rights nodes", "account builds"), 2),
+    **dict.fromkeys(("account nodes", "rights nodes"), 2),
     "network": 30,
     "subnet": 20,
     "router": 20,
@@ -61,7 +60,6 @@ USUAL = {  # seconds
     "cluster": 360,
     TRAINING_STEP: 180,
 }
-Message = TypeVar("Message", types.Cluster, types.NodePool, types.MaintenancePolicy)
 UP, BROKEN = ("RUNNING", "DEGRADED", "RECONCILING", "RUNNING_WITH_ERROR"), ("ERROR", "STOPPING")
 
 
@@ -76,7 +74,6 @@ def create(session: GcpSession, plan: GkePlan, steps: Steps) -> None:
     make.ensure_schedules()
     make.ensure_account("nodes")
     make.ensure_project_role("nodes")
-    make.ensure_account("builds")
     if "network" not in plan.request:
         make.ensure_compute("network", project=session.project)
         make.ensure_compute("subnet", network=True, **make.here)
@@ -104,13 +101,15 @@ def scale(session: GcpSession, cluster: str, nodes: int, steps: Steps) -> None:
     """Set the size of the training pool, and the limit to which it grows; 0 keeps it from growing."""
     path, operations = f"{session.place}/clusters/{cluster}/nodePools/{TRAINING}", Operations(session, steps)
     with steps.step(TRAINING_STEP):
-        pool = session.container("get_node_pool", name=path)
-        limit = autoscaling(nodes, min(pool.autoscaling.min_node_count, nodes))
-        operations.change(TRAINING_STEP, "set_node_pool_autoscaling", name=path, autoscaling=limit)
-        if pool.config.flex_start and nodes:
+        pool = session.rest("container", f"{CLUSTERS}.nodePools.get", name=path)
+        least = min(pool.get("autoscaling", {}).get("minNodeCount", 0), nodes)
+        limits = {"enabled": nodes > 0, "minNodeCount": least, "maxNodeCount": nodes}
+        change = partial(operations.change, TRAINING_STEP, name=path)
+        change("nodePools.setAutoscaling", body={"autoscaling": limits})
+        if pool["config"].get("flexStart") and nodes:
             return  # the autoscaler asks for machines when pods do
         watch = launch_watch(session, cluster, steps.clock)
-        operations.change(TRAINING_STEP, "set_node_pool_size", watch=watch, name=path, node_count=nodes)
+        change("nodePools.setSize", watch=watch, body={"nodeCount": nodes})
 
 
 class Creation:
@@ -172,20 +171,18 @@ class Creation:
                 self._send(part, "resume", name=part.id, body={})
 
     def ensure_bucket(self) -> None:
-        """Create a bucket that is closed to the public, and let builds use it."""
+        """Create a bucket that is closed to the public."""
         part, bucket_labels = self.parts["bucket"], labels(self.tags, self.session)
         body = {"name": part.id, "location": self.session.region.upper(), "labels": bucket_labels}
         self._ensure(part, "insert", project=self.session.project, body=body | self.bodies["bucket"])
-        self._grant(part, "builds", "roles/storage.objectUser", "roles/storage.legacyBucketReader")
 
     def ensure_repository(self) -> None:
-        """Create a repository of images, from which nodes pull and to which builds push."""
+        """Create a repository of images, from which nodes pull."""
         part = self.parts["repository"]
         parent, _, name = part.id.rpartition("/repositories/")
         body = self.bodies["repository"] | {"labels": labels(self.tags, self.session)}
         self._ensure(part, "create", parent=parent, repositoryId=name, body=body)
         self._grant(part, "nodes", "roles/artifactregistry.reader")
-        self._grant(part, "builds", "roles/artifactregistry.writer")
 
     def ensure_cluster(self, plan: GkePlan) -> None:
         """Create the cluster with a small pool for what Kubernetes runs, and no upgrades until its end."""
@@ -204,20 +201,20 @@ class Creation:
             ways = {"enabled": True, "enablePublicEndpoint": True, **allowed}
             body["controlPlaneEndpointsConfig"] = {"ipEndpointsConfig": ways}
         body = merge(merge(body, plan.request), {"resourceLabels": own_labels})
-        self._ensure_container("cluster", "cluster", self.parts["cluster"].id, message(types.Cluster, body))
+        self._ensure_container("cluster", self.parts["cluster"].id, {"cluster": body})
 
     def ensure_end(self) -> None:
         """Have the cluster's labels and its exclusion from upgrades be those of its end."""
         cluster, path, step = self._own(self.parts["cluster"]), self.parts["cluster"].id, "end on the cluster"
-        resource_labels = {**cluster.resource_labels, **labels(self.tags, self.session)}
-        if dict(cluster.resource_labels) == resource_labels:
+        resource_labels = cluster["resourceLabels"] | labels(self.tags, self.session)
+        if cluster["resourceLabels"] == resource_labels:
             return
-        policy = message(types.MaintenancePolicy, maintenance(self.tags))
-        policy.resource_version = cluster.maintenance_policy.resource_version
-        body = {"resource_labels": resource_labels, "label_fingerprint": cluster.label_fingerprint}
+        version = cluster.get("maintenancePolicy", {}).get("resourceVersion", "")
+        policy = {"maintenancePolicy": maintenance(self.tags) | {"resourceVersion": version}}
+        own_labels = {"resourceLabels": resource_labels, "labelFingerprint": cluster["labelFingerprint"]}
         with self.steps.step(step):
-            self.operations.change(step, "set_maintenance_policy", name=path, maintenance_policy=policy)
-            self.operations.change(step, "set_labels", name=path, **body)
+            self.operations.change(step, "setMaintenancePolicy", name=path, body=policy)
+            self.operations.change(step, "setResourceLabels", name=path, body=own_labels)
 
     def ensure_bucket_access(self) -> None:
         """Let the cluster's pods use its bucket, by workload identity.
@@ -235,8 +232,7 @@ class Creation:
         zones: list[str] | None = None
         while True:
             try:
-                pool = message(types.NodePool, self._pool(plan, zone))
-                return self._ensure_container(TRAINING_STEP, "node_pool", path, pool)
+                return self._ensure_container(TRAINING_STEP, path, {"nodePool": self._pool(plan, zone)})
             except GcpError as error:
                 if error.why is not ErrorReason.STOCKOUT:
                     raise
@@ -313,52 +309,40 @@ class Creation:
         body = {**self.bodies[name], "name": title, "description": words, **inside}
         self._ensure(self.parts[name], "insert", body=body, **where)
 
-    def _ensure_container(
-        self, step: str, kind: str, path: str, body: types.Cluster | types.NodePool
-    ) -> None:
+    def _ensure_container(self, step: str, path: str, body: Mapping[str, Any]) -> None:
         """Create a cluster or node pool, in place of one that failed, and wait until it runs."""
         session, operations, clock = self.session, self.operations, self.steps.clock
-        parent, arguments = path.rpartition("/nodePools/")[0] or session.place, {kind: body}
+        parent, _, pool = path.rpartition("/nodePools/") if "/nodePools/" in path else (session.place, "", "")
+        collection = "nodePools." if pool else ""
+        get = partial(session.find, "container", f"{CLUSTERS}.{collection}get", name=path)
         with self.steps.step(step):
-            item = session.find("container", f"get_{kind}", name=path)
-            if item is not None and item.status.name in BROKEN:
-                operations.change(step, f"delete_{kind}", name=path)
-                item = session.find("container", f"get_{kind}", name=path)
+            item = get()
+            if item is not None and item["status"] in BROKEN:
+                operations.change(step, f"{collection}delete", name=path)
+                item = get()
             operation = None
             if item is None:
-                call = lambda: session.container(f"create_{kind}", parent=parent, **arguments)  # noqa: E731
-                operation = operations.create(step, call)
+                method = f"{CLUSTERS}.{collection}create"
+                operation = operations.create(
+                    step, partial(session.rest, "container", method, parent=parent, body=body)
+                )
             end = clock.now() + LONGEST
-            watch = launch_watch(session, self.name, clock, TRAINING if kind == "node_pool" else SYSTEM)
+            watch = launch_watch(session, self.name, clock, pool or SYSTEM)
             while True:
                 operations.wait_operation(step, "container", operation, watch=watch)
-                item = session.find("container", f"get_{kind}", name=path)
-                state = "GONE" if item is None else item.status.name
-                if state in UP:
-                    if state == "RUNNING_WITH_ERROR":
-                        log.warning("%s: not all of it runs: %s", path, failure_of(item))
+                item = get() or {"status": "GONE", "statusMessage": "it was deleted meanwhile"}
+                words = failure_of(item) or item.get("statusMessage") or "it gave no reason"
+                if item["status"] in UP:
+                    if item["status"] == "RUNNING_WITH_ERROR":
+                        log.warning("%s: not all of it runs: %s", path, words)
                     return
-                if state != "PROVISIONING":
-                    words = failure_of(item) if item is not None else "it was deleted meanwhile"
+                if item["status"] != "PROVISIONING":
                     raise to_error(ErrorReply(400, "", words), path, session.project)
                 if clock.now() >= end:
-                    raise ProviderFailed(
-                        "it is still provisioning", about=path, fix="call it again to continue"
-                    )
+                    what, fix = "it is still provisioning", "call it again to continue"
+                    raise ProviderFailed(what, about=path, fix=fix)
                 self.steps.sleep(POLL)
-                operation = operations.running(
-                    path.partition(f"{session.zone}/")[2]
-                )  # that of who was faster
-
-
-def message(kind: type[Message], body: Mapping[str, Any]) -> Message:
-    """Convert a body in REST's words to a message of google-cloud-container, which refuses unknown fields."""
-    return kind.from_json(json.dumps(body))
-
-
-def autoscaling(most: int, least: int) -> types.NodePoolAutoscaling:
-    """The autoscaling of the training pool; for no nodes, none."""
-    return types.NodePoolAutoscaling(enabled=most > 0, min_node_count=least, max_node_count=most)
+                operation = operations.running(path.partition(f"{session.zone}/")[2])  # of who was faster
 
 
 def maintenance(tags: Tags) -> dict[str, Any]:

@@ -161,8 +161,8 @@ def launch_failures(session: GcpSession, cluster: str, pool: str = TRAINING) -> 
     path = f"{session.place}/clusters/{cluster}/nodePools/{pool}"
     messages: dict[str, str] = {}
     with contextlib.suppress(GcpError):  # it tells more, and nothing depends on it
-        group = session.find("container", "get_node_pool", name=path)
-        for url in group.instance_group_urls if group else ():
+        group = session.find("container", "projects.locations.clusters.nodePools.get", name=path) or {}
+        for url in group.get("instanceGroupUrls", ()):
             zone, name = url.split("/")[-3::2]  # …/zones/ZONE/instanceGroupManagers/NAME
             where = {"project": session.project, "zone": zone, "instanceGroupManager": name}
             for item in session.every("compute", "instanceGroupManagers.listErrors", "items", **where):

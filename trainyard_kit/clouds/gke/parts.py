@@ -12,8 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from google.cloud.container_v1 import types
-
 from kitlib.k8s import names
 from trainyard_kit.clouds import tags as tags_
 from trainyard_kit.clouds.gke.session import GcpSession
@@ -22,12 +20,10 @@ from trainyard_kit.clouds.spec import CloudResource
 from trainyard_kit.clouds.tags import Tags
 
 ZONE = "trainyard-zone"  # the label with the cluster's zone: by it the rest is found when the cluster is gone
-# Of the service accounts, in the project; that of builds has rights on bucket and repository alone. Image
-# streaming needs the nodes' second: https://cloud.google.com/kubernetes-engine/docs/how-to/image-streaming
+# Of the service accounts, in the project. Image streaming needs the nodes' second: https://cloud.google.com/kubernetes-engine/docs/how-to/image-streaming
 ROLES: dict[str, tuple[str, ...]] = {
     "expiry": ("roles/container.clusterAdmin",),
     "nodes": ("roles/container.defaultNodeServiceAccount", "roles/serviceusage.serviceUsageConsumer"),
-    "builds": (),
 }
 ENDS = {
     "training": "end of the training pool",
@@ -43,7 +39,7 @@ ORPHANS = {  # collections of Compute Engine in which Kubernetes leaves things, 
     "firewalls": "firewall",
 }
 PRICES = {"forwardingRules": "load balancer", "addresses": "public IPv4 address"}
-Item = Mapping[str, Any] | types.Cluster  # a resource, as its API shows it
+Item = Mapping[str, Any]  # a resource, as its API shows it
 _INSTANCES = "projects.locations.instances"
 _OF_SERVICE = re.compile(r"k8s-fw-(a[0-9a-f]{31})")  # the firewall rule of a Service's load balancer
 
@@ -79,24 +75,19 @@ class Part:
 
     def get(self, session: GcpSession) -> Any:
         """Get it; None if it does not exist."""
-        method = "get_cluster" if self.service == "container" else f"{self.collection}.get"
-        return session.find(self.service, method, **self.where)
+        return session.find(self.service, f"{self.collection}.get", **self.where)
 
     def delete(self, session: GcpSession) -> Any:
         """Begin to delete it; returns the operation; None if it does not exist."""
         if self.service == "storage":  # a bucket has to be empty
             session.empty_bucket(self.where["bucket"])
-        method = "delete_cluster" if self.service == "container" else f"{self.collection}.delete"
-        return session.find(self.service, method, **self.where)
+        return session.find(self.service, f"{self.collection}.delete", **self.where)
 
     def resource(self, session: GcpSession, cluster: str) -> CloudResource:
         """Describe it for lists."""
-        word, state = (
-            re.sub("ies$", "y", self.collection.rpartition(".")[2]),
-            getattr(self.item, "status", None),
-        )
+        word, state = re.sub("ies$", "y", self.collection.rpartition(".")[2]), (self.item or {}).get("status")
         kind = f"{self.service}.googleapis.com/{re.sub('(?<=ss)es$|s$', '', word[0].upper() + word[1:])}"
-        shown = state.name.lower() if state else "there"
+        shown = state.lower() if isinstance(state, str) else "there"
         where, tags = session.zone or session.project, tags_of(self.item)
         return CloudResource(cluster, self.name, kind, self.id, where, shown, self.costs, tags)
 
@@ -124,7 +115,7 @@ def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
             Part("subnet", "compute", "subnetworks", here | {"subnetwork": name}),
             Part("router", "compute", "routers", here | {"router": name}),
             Part("repository", "artifactregistry", collection, {"name": images}, rates[1]),
-            Part("cluster", "container", "clusters", {"name": lab}, price),
+            Part("cluster", "container", "projects.locations.clusters", {"name": lab}, price),
         ]
     return {part.name: part for part in all_parts}
 
@@ -144,9 +135,8 @@ def traces(session: GcpSession) -> dict[str, str]:
     """The kit's clusters of which something exists in the project, each with its zone; empty if unknown."""
     root = f"projects/{session.project}"
     zones: dict[str, str] = {}
-    clusters = session.find("container", "list_clusters", parent=f"{root}/locations/-")
     items = [
-        *(clusters.clusters if clusters else ()),
+        *clusters_of(session),
         *session.every("iam", "projects.serviceAccounts.list", "accounts", name=root, pageSize=100),
         *session.every("compute", "networks.list", "items", project=session.project),
         *session.every("storage", "buckets.list", "items", project=session.project),
@@ -156,6 +146,14 @@ def traces(session: GcpSession) -> dict[str, str]:
         if tags is not None and _is_name(tags.cluster) and not zones.get(tags.cluster):
             zones[tags.cluster] = zone if _is_name(zone) and zone.count("-") == 2 else ""
     return zones
+
+
+def clusters_of(session: GcpSession) -> list[Item]:
+    """List all clusters of the project, the kit's and others; none where GKE's API is not enabled."""
+    parent = f"projects/{session.project}/locations/-"
+    return (session.find("container", "projects.locations.clusters.list", parent=parent) or {}).get(
+        "clusters", []
+    )
 
 
 def begun(session: GcpSession, cluster: str) -> tuple[Tags | None, str]:
@@ -191,10 +189,8 @@ def description(tags: Tags, session: GcpSession) -> str:
 
 def labels_of(item: Item) -> dict[str, str]:
     """The labels of what an API shows."""
-    if not isinstance(item, Mapping):
-        return dict(item.resource_labels)
     words = (word.split("=", 1) for word in item.get("description", "").split() if "=" in word)
-    return item.get("labels") or dict(words)
+    return item.get("labels") or item.get("resourceLabels") or dict(words)
 
 
 def tags_of(item: Item | None) -> Tags | None:

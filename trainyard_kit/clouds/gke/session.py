@@ -1,15 +1,13 @@
 """Requests to Google Cloud: as one user, in one project; what fails is a `GcpError`.
 
-All services but one are reached by the discovery client: one package has the documents of all eight, checks
-a request by them, and a new service needs no new dependency. Clusters and node pools are messages of
-google-cloud-container, over its REST transport: they are deep, and it refuses a field that does not exist.
+All services are reached by the discovery client: one package has their documents, checks a request's
+parameters by them, and a new service needs no new dependency.
 
 google-auth finds the credentials. The variables ``CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER`` and its like
 lead elsewhere, as with gcloud; at an address with ``http://`` nobody signs in.
 """
 
 import copy
-import itertools
 import os
 import threading
 import time
@@ -22,10 +20,7 @@ from urllib.parse import urljoin, urlsplit
 import google.auth
 import google.auth.exceptions as auth
 import httplib2
-from google.auth.credentials import AnonymousCredentials
 from googleapiclient.discovery import build
-from googleapiclient.errors import HttpError
-from googleapiclient.http import BatchHttpRequest
 
 from kitlib.errors import BadInput
 from trainyard_kit.clouds.cloud_errors import ErrorReason
@@ -34,11 +29,10 @@ from trainyard_kit.clouds.gke.token import SCOPES, TOKEN
 
 if TYPE_CHECKING:
     from google.auth.credentials import Credentials
-    from google.cloud.container_v1 import ClusterManagerClient
 
 Answer = TypeVar("Answer")
 _PATHS = {"compute": "compute/v1/", "storage": "storage/v1/"}  # below the root of the service
-_ATTEMPTS, _TIMEOUT, _BATCH, _WORKERS = 3, 60, 100, 8
+_ATTEMPTS, _TIMEOUT, _WORKERS = 3, 60, 8
 
 
 class GcpSession:
@@ -103,14 +97,8 @@ class GcpSession:
             raise translate(error, "google-auth: default credentials", self.project) from error
         return signed.with_quota_project(self.project) if hasattr(signed, "with_quota_project") else signed
 
-    def container(self, method: str, **request: object) -> Any:
-        """Send a request to the container API: a method of `ClusterManagerClient`, and its fields."""
-        call = getattr(self._clusters, method)
-        about = _about("container", method, request)
-        return self._attempt(lambda: call(request=request, retry=None, timeout=_TIMEOUT), about)
-
     def rest(self, service: str, method: str, **parameters: object) -> dict[str, Any]:
-        """Send a request to another API: a method of its discovery document, and its parameters."""
+        """Send a request: a method of a service's discovery document, and its parameters."""
         about = _about(service, method, parameters)
         request = self._request(service, method, parameters, about)
         return self._attempt(lambda: request.execute(http=self._http(service)), about)
@@ -122,8 +110,6 @@ class GcpSession:
             >>> session.find("compute", "networks.get", project="p", network="lab")
         """
         try:
-            if service == "container":
-                return self.container(method, **parameters)
             return self.rest(service, method, **parameters)
         except GcpError as error:
             if self._says_absent(error):
@@ -157,46 +143,17 @@ class GcpSession:
         return error.why is ErrorReason.ABSENT
 
     def empty_bucket(self, bucket: str) -> None:
-        """Delete all versions of all objects, a hundred in each request, of which several are under way.
+        """Delete all versions of all objects, several at the same time."""
 
-        https://cloud.google.com/storage/docs/batch
-        """
-        listed = self.every("storage", "objects.list", "items", bucket=bucket, versions=True)
-        batches = iter(lambda: list(itertools.islice(listed, _BATCH)), [])
-        about = f"storage: objects.delete {bucket}"
+        def delete(stored: Mapping[str, Any]) -> None:
+            version = {"object": stored["name"], "generation": stored.get("generation")}
+            self.find("storage", "objects.delete", bucket=bucket, **version)
+
         with ThreadPoolExecutor(_WORKERS, thread_name_prefix="empty") as pool:
             for _ in pool.map(
-                lambda some: self._attempt(partial(self._delete_objects, bucket, some), about), batches
+                delete, self.every("storage", "objects.list", "items", bucket=bucket, versions=True)
             ):
                 pass
-
-    def _delete_objects(self, bucket: str, objects: list[dict[str, Any]]) -> None:
-        errors: list[HttpError] = []
-
-        def note(_: str, __: object, error: HttpError | None) -> None:
-            if error is not None and error.resp.status != 404:
-                errors.append(error)
-
-        about = f"storage: objects.delete {bucket}"
-        root = endpoint("storage") or "https://storage.googleapis.com"
-        batch = BatchHttpRequest(callback=note, batch_uri=urljoin(root, "/batch/storage/v1"))
-        for stored in objects:
-            request = {"bucket": bucket, "object": stored["name"], "generation": stored.get("generation")}
-            batch.add(self._request("storage", "objects.delete", request, about))
-        batch.execute(http=self._http("storage"))
-        if errors:
-            raise errors[0]
-
-    @cached_property
-    def _clusters(self) -> "ClusterManagerClient":
-        from google.cloud import container_v1  # takes a quarter of a second
-
-        transport = container_v1.ClusterManagerClient.get_transport_class("rest")
-        address = endpoint("container").rstrip("/")
-        signed = AnonymousCredentials() if address.startswith("http:") else self.credentials
-        return container_v1.ClusterManagerClient(
-            transport=transport(host=address or transport.DEFAULT_HOST, credentials=signed)
-        )
 
     def _collection(self, service: str, path: str) -> Any:
         with self._lock:
