@@ -383,7 +383,7 @@ def _request(raw: object) -> dict[str, Any]:
 
 def _machines(pool: Mapping[str, Any]) -> Machines:
     config, limits = pool["config"], pool.get("autoscaling", {})
-    kind = next(iter(config.get("accelerators", ())), {})
+    kind: Mapping[str, Any] = next(iter(config.get("accelerators", ())), {})
     return Machines(
         config["machineType"],
         limits.get("maxNodeCount", 0) if limits.get("enabled") else 0,

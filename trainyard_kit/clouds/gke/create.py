@@ -28,7 +28,7 @@ from trainyard_kit.clouds.gke.machines import (
     launch_watch,
     next_zones,
 )
-from trainyard_kit.clouds.gke.operations import CLUSTERS, LONGEST, POLL, Operations, failure_of
+from trainyard_kit.clouds.gke.operations import CLUSTERS, LONGEST, POLL, Operation, Operations, failure_of
 from trainyard_kit.clouds.gke.parts import (
     ENDS,
     ROLES,
@@ -320,7 +320,7 @@ class Creation:
             if item is not None and item["status"] in BROKEN:
                 operations.change(step, f"{collection}delete", name=path)
                 item = get()
-            operation = None
+            operation: Operation | None = None
             if item is None:
                 method = f"{CLUSTERS}.{collection}create"
                 operation = operations.create(
