@@ -47,16 +47,17 @@ def ranks_alone(job: Job) -> tuple[str, str]:
     """
     if not isinstance(job, TrainingJob) or job.layout is None or job.nodes * job.processes_per_node < 2:
         return "", ""
-    text = "\n".join(source for source in job.sources.values() if isinstance(source, str))
+    sources = [source for source in job.sources.values() if isinstance(source, str)]
+    text = "\n".join(sources)
     if _EVALUATES.search(text) and not _TRAINS.search(text):
         return names.EVALUATES, ""
     settings = " ".join([text, *job.args, *(item["name"] for item in job.env)])
     python = getattr(job, "launcher", "") == "python"
-    local = job.nodes > 1 and (python or _SPAWNS.search(text)) and _LOCAL.search(text)
+    local = job.nodes > 1 and any(
+        _LOCAL.search(source) and (python or _SPAWNS.search(source)) for source in sources
+    )
     calls = _ONE_NODE.search(text) if "lightning" in text or "notebook_launcher" in text else None
-    devices = re.search(
-        r"\bdevices\s{0,2}=\s{0,2}(\d{1,4})\b", text
-    )  # of all nodes, as Lightning counts them
+    devices = re.search(r"\bdevices\s{0,2}=\s{0,2}(\d{1,4})\b", text)  # of all nodes, in Lightning
     counted = not python and devices and int(devices[1]) == job.nodes * job.processes_per_node
     what = fix = ""
     if not _GROUPS.search(text):

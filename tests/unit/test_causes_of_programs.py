@@ -185,9 +185,11 @@ def test_a_missing_module_that_lies_beside_or_above_is_named_with_its_argument(p
         ("import torch\nmodel.eval()\nwith torch.no_grad(): model(x)", ""),
         ("mp.spawn(f)\ndist.init_process_group(init_method='tcp://localhost:1')", "on localhost"),
         ("os.environ.setdefault('MASTER_ADDR', 'localhost')\ndist.init_process_group()", ""),
+        ("import helper\nmp.spawn(f)\ndist.init_process_group()", ""),  # dlrm, whose spawn is a word
     ],
 )
 def test_a_program_whose_ranks_will_not_meet_is_named_before_the_launch(source, words, tmp_path, caplog):
+    (tmp_path / "helper.py").write_text("os.environ['MASTER_ADDR'] = '127.0.0.1'")
     (tmp_path / "train.py").write_text(source)
     with caplog.at_level(logging.WARNING):
         _warn_of_ranks_alone(kit.IndexedJob(tmp_path / "train.py", nodes=2))
