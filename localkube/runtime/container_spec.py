@@ -87,7 +87,7 @@ class MountSpec:
     Attributes:
         destination: The absolute path in the container.
         type: ``bind``, ``tmpfs``, or ``overlay`` for an image: then the source has its layers, and the
-            options are ``lowerdir=…``, as of overlayfs.
+            options are ``lowerdir=…``; or ``merged``: the host's directory, and what the source has besides.
         source: On the host, for a bind mount.
         options: Of mount(8): ``ro``, and ``rro`` for what is mounted below it as well; for tmpfs ``mode=…``
             and ``size=…``. With ``idmap`` the owners of the files of a bind mount are shifted by the

@@ -34,6 +34,7 @@ from localkube.runtime.syscalls import (
     MOUNT_ATTR_NOSUID,
     MOUNT_ATTR_RDONLY,
     MS_NODEV,
+    MS_NOSUID,
     MS_RDONLY,
     MS_UNBINDABLE,
     clone_tree,
@@ -154,9 +155,8 @@ def _mount_layers(spec: ContainerSpec, scratch: str, user_namespace: int | None)
         try:
             os.fchdir(tree)
             above = f"/proc/self/fd/{writable}"
-            options = (
-                f"lowerdir={':'.join(reversed(root.layers))},upperdir={above}/upper,workdir={above}/work"
-            )
+            layers = ":".join(reversed(root.layers))
+            options = f"lowerdir={layers},upperdir={above}/upper,workdir={above}/work"
             # Nothing has to reach the disk: each run has a layer of its own.
             mount("overlay", f"/proc/self/fd/{tree}", "overlay", MS_NODEV, f"{options},userxattr,volatile")
         finally:
@@ -276,6 +276,10 @@ def _mount_entry(entry: MountSpec, root: ContainerRoot) -> None:
     """Make one of the specification's mounts."""
     if entry.type == "overlay":
         _mount_image(entry, root)
+    elif entry.type == "merged":
+        with opened(entry.source) as added, _target(entry, root, is_file=False) as target:
+            merged = f"lowerdir={entry.destination}:/proc/self/fd/{added}"
+            mount("overlay", f"/proc/self/fd/{target}", "overlay", MS_NODEV | MS_NOSUID | MS_RDONLY, merged)
     elif entry.type == "tmpfs":
         options = (option for option in entry.options if option != "ro")
         with _target(entry, root, is_file=False) as target:

@@ -58,8 +58,8 @@ def test_an_image_brings_its_working_directory(pods, name, directory):
 
 APPLETS = """
 set -e
-nc -z -w 2 kubernetes.default 443
-ping -c 1 -W 5 127.0.0.1 >/dev/null
+/usr/bin/nc -z -w 2 kubernetes.default 443
+/bin/ping -c 1 -W 5 127.0.0.1 >/dev/null
 echo ready | nc -l -p 8080 >/dev/null &
 until [ "$(echo | nc -w 5 127.0.0.1 8080 2>/dev/null)" = ready ]; do :; done
 id -u
@@ -67,12 +67,12 @@ id -u
 
 
 @pytest.mark.namespaces
-@pytest.mark.parametrize("name", ["busybox:1.36", "alpine"])
+@pytest.mark.parametrize(("name", "shell"), [("busybox:1.36", "sh"), ("alpine", "/bin/ash")])
 @pytest.mark.parametrize("user", [0, 1000, 65532])
-def test_every_user_of_a_pod_can_wait_with_nc_and_ping(user, name, pods):
+def test_every_user_of_a_pod_can_wait_with_nc_and_ping(user, name, shell, pods):
     rights = {"runAsUser": user, "runAsGroup": user, "allowPrivilegeEscalation": False}
     rights |= {"capabilities": {"drop": ["ALL"]}}
-    main = {"image": name, "command": ["sh", "-c", APPLETS], "securityContext": rights}
+    main = {"image": name, "command": [shell, "-c", APPLETS], "securityContext": rights}
     assert pods.output(pod(main=main)).strip() == str(user)
 
 

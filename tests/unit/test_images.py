@@ -238,6 +238,7 @@ def test_a_bundle_brings_busybox_to_a_machine_without_one(tmp_path, monkeypatch)
         (["sh", "-c", "until nc -z -w 2 api 443; do echo waiting; sleep 2; done"], []),
         (["telnet", "api", "80"], ["telnet"]),
         (["sh", "-c", "ping -c 1 $host && wget -q http://ping.example/nc.txt"], ["wget"]),
+        (["sh", "-c", "apk add --no-cache curl"], ["apk"]),
         (["sh", "-c", "echo $nc; ./ping; cat telnet.txt; export httpd=1"], []),
     ],
 )

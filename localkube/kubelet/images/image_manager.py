@@ -154,7 +154,7 @@ class ImageManager:
         self._secret = secret
         self._programs, self._service = programs or Programs(), service
         self._mode = mode if service else STAND_IN
-        self._overlay = overlay
+        self.overlay = overlay
         self._back_offs: dict[tuple[str, str], _BackOff] = {}
         self._unreachable: dict[str, _BackOff] = {}
         self._pulling: WeakValueDictionary[tuple[str, str, str], asyncio.Lock] = WeakValueDictionary()
@@ -190,7 +190,7 @@ class ImageManager:
             return self._stand_in(pod, container, entry, why=f" ({error})")
         await self._use(record, used_by)
         image = from_record(record, name, images_dir())
-        if self._overlay:
+        if self.overlay:
             return image
         copy = used_by / "root"
         try:
@@ -388,10 +388,9 @@ class ImageManager:
             raise self._not_found(pod, container, str(missing)) from missing
         self._record(pod, container, "Pulled", replaced)
         if entry.program == "applets" and (absent := self._programs.missing_applets(container)):
-            message = (
-                f"{', '.join(absent)}: not found on this machine, whose programs stand in for BusyBox's; "
-            )
-            message += "apt-get install busybox-static brings them"
+            message = f"{', '.join(absent)}: not on this machine, whose programs stand in for BusyBox's; "
+            packages = "packages are not installed in stand-ins: load an image that has them (docs/images.md)"
+            message += packages if absent == ["apk"] else "apt-get install busybox-static brings them"
             self._events(pod).record(pod, "UnsupportedFields", message, warning=True)
         for place in ignored_mounts(container):
             message = f'{place} is not read: {entry.shown} stands in for image "{image}"'

@@ -97,11 +97,10 @@ class Programs:
 
     def missing_applets(self, container: Mapping[str, Any]) -> list[str]:
         """List the programs of BusyBox's image that a container's command calls and this machine lacks."""
-        if self.busybox:
-            return []
+        names = {"apk"} if self.busybox else {"apk", *APPLET_NAMES}
         words = [*(container.get("command") or ()), *(container.get("args") or ())]
         called = {word for text in words for word in re.findall(r"(?<![\w./$-])[a-z]+(?![\w./=-])", text)}
-        return sorted(name for name in APPLET_NAMES & called if not shutil.which(name, path=HOST_PATH))
+        return sorted(name for name in names & called if not shutil.which(name, path=HOST_PATH))
 
 
 def busybox() -> str:
@@ -133,7 +132,7 @@ def applets_directory(program: str) -> str:
                 with contextlib.suppress(FileExistsError):
                     (folder / name).symlink_to("busybox")
         for applet in APPLETS.iterdir():
-            if applet.name != "sh" or os.path.exists("/bin/bash"):
+            if applet.name not in ("ash", "sh") or os.path.exists("/bin/bash"):
                 copy_into(folder, applet.name, applet)
     except (OSError, subprocess.CalledProcessError):
         return str(APPLETS)

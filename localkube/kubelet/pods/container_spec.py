@@ -113,11 +113,8 @@ class ContainerStart:
         user = self._user(image)
         declared = {**grant.env, **await self._declared()}
         environment = self._base_environment(hostname, image, user) | declared
-        if (
-            not image.layers
-            and "PYTHONPATH" in declared
-            and (path := runtime.host.variables.get("PYTHONPATH"))
-        ):
+        path = runtime.host.variables.get("PYTHONPATH")
+        if path and not image.layers and "PYTHONPATH" in declared:
             environment["PYTHONPATH"] += f":{path}"
         process, fork_plan = self._warm_start(
             image, _process(_expanded(container, declared), image, environment, user)
@@ -145,8 +142,11 @@ class ContainerStart:
         """Show the programs of a small image where every user may enter; the cache is for its owner alone."""
         if not image.program_directory or image.program or self.runtime.host.plain:
             return image, ()
-        mount = MountSpec(APPLETS_AT, source=image.program_directory, options=("ro",))
-        return replace(image, program_directory=APPLETS_AT), (mount,)
+        source = image.program_directory
+        places = {*map(os.path.realpath, SYSTEM_PATH.split(":")[2:])} if self.runtime.images.overlay else ()
+        merged = [MountSpec(place, "merged", source) for place in sorted(places) if os.path.isdir(place)]
+        mounts = (MountSpec(APPLETS_AT, source=source, options=("ro",)), *merged)  # also by paths: /bin/ash
+        return replace(image, program_directory=APPLETS_AT), mounts
 
     def _adapted(self, spec: ContainerSpec) -> tuple[ContainerSpec, PlainPod | None]:
         """Adapt a container to plain mode, where there is no other."""
@@ -350,10 +350,7 @@ class ContainerStart:
 
 
 def _process(
-    container: Mapping[str, Any],
-    image: ResolvedImage,
-    environment: Mapping[str, str],
-    user: UserSpec,
+    container: Mapping[str, Any], image: ResolvedImage, environment: Mapping[str, str], user: UserSpec
 ) -> ProcessSpec:
     argv = image.command_line(container)
     if argv is None:
