@@ -5,7 +5,9 @@ They are read when needed, never at import. What belongs to one cluster or run i
 
 import math
 import os
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from kitlib.errors import BadInput
 DEFAULT_CLUSTER = "trainyard"
 # PyTorch's official image; the local cluster runs its own Python environment in its stead.
 DEFAULT_IMAGE = "pytorch/pytorch:2.15.0-cuda13.2-cudnn9-runtime"
+_LABEL = re.compile(r"[\w./-]{1,317}=[\w.-]{0,63}", re.ASCII)
 EFFECTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
 PACKAGE = Path(__file__).resolve().parent
 ROOT = PACKAGE.parent  # of the packages: the checkout, or site-packages
@@ -38,6 +41,8 @@ class Settings:
         storage_class: Of volumes that name none (``TRAINYARD_STORAGE_CLASS``); None leaves it to the cluster.
         tolerations: Of every pod that the kit creates (``TRAINYARD_TOLERATIONS``, taints as kubectl writes
             them: ``dedicated=training:NoSchedule nvidia.com/gpu``).
+        labels: Of all that the kit creates (``TRAINYARD_LABELS``: ``team=vision cost-center=42``); a cluster
+            may ask for them.
         provider: Of clusters that name none (``TRAINYARD_PROVIDER``); a handout sets ``existing``.
         budget: Limit in US dollars for clusters at a cloud (``TRAINYARD_BUDGET``); None is no limit.
     """
@@ -52,6 +57,7 @@ class Settings:
     run_as_user: int | None = None
     registry: str = ""
     provider: str = "local"
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def pull_secrets(self) -> list[dict[str, str]] | None:
@@ -78,6 +84,7 @@ def read(environment: dict[str, str] | None = None) -> Settings:
         pull_secret=env.get("TRAINYARD_PULL_SECRET") or None,
         registry=env.get("TRAINYARD_REGISTRY") or "",
         provider=env.get("TRAINYARD_PROVIDER") or "local",
+        labels=_labels(env.get("TRAINYARD_LABELS") or ""),
         run_as_user=_user(env.get("TRAINYARD_RUN_AS_USER") or None),
         budget=dollars(budget_text, "TRAINYARD_BUDGET")
         if (budget_text := env.get("TRAINYARD_BUDGET"))
@@ -101,6 +108,15 @@ def _user(number: str | None) -> int | None:
         fix = "set it to a number, such as 1000 or 0, or unset it"
         raise BadInput("this is not the number of a user", about=f"TRAINYARD_RUN_AS_USER={number}", fix=fix)
     return None if number is None else int(number)
+
+
+def _labels(text: str) -> dict[str, str]:
+    words = text.replace(",", " ").split()
+    for word in words:
+        if not _LABEL.fullmatch(word):
+            fix = "write key=value, separated by spaces"
+            raise BadInput("this is not a label", about=f"TRAINYARD_LABELS: {word}", fix=fix)
+    return dict(word.split("=") for word in words)
 
 
 def _toleration(taint: str) -> dict[str, str]:

@@ -12,16 +12,16 @@ from kitlib.clusters import Cluster
 from kitlib.clusters.trainer_image import BUILDER
 from kitlib.errors import KitError, Rejected
 from kitlib.jobs.checks import quota_room
-from kitlib.k8s import manifests, names
+from kitlib.k8s import images, manifests, names
 from kitlib.k8s.api_errors import admission_hint
 from kitlib.k8s.api_path import group_path
 from kitlib.k8s.client import Kube, allowed
-from kitlib.k8s.image_index import architectures
 from kitlib.k8s.images import mirrored
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.pod_security import PodSecurity
 from kitlib.k8s.quantities import GPU, allocatable, format_bytes
 from kitlib.storage import pvc, storage_class
+from trainyard_kit.container_images.image_index import architectures
 
 OK, WARNING, FAILED = "ok", "warn", "failed"
 Row = tuple[str, str, str, str]  # check, result, what was found, how to fix it
@@ -127,6 +127,7 @@ def _refusal(kube: Kube, security: PodSecurity) -> str:
     (pod,) = manifests.read(config.manifests("volume", "helper.yaml"))
     name = names.unique("preflight")
     pod = merge(pod, {"metadata": {"name": name, "labels": names.labels(run=name)}})
+    pod = images.pull_from(pod, config.read().registry, None)
     try:
         kube.create(security.apply(pod), dry_run=True)
     except Rejected as error:

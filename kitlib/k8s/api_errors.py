@@ -29,6 +29,7 @@ _QUOTA = re.compile(
     r"exceeded quota: [^,]{1,253}, requested: (?P<requested>[^:]{1,2000}), "
     r"used: [^:]{1,2000}, limited: (?P<limit>.+)"
 )
+_RULES = ("ValidatingAdmissionPolicy", "admission webhook")  # of the cluster's administrators
 _USERS = re.compile(r"run_?as_?user\b.*?(?:range|between|least|>=).*?\b(\d{4,10})\b", re.I | re.S)
 # By a part of the connection's message: what it means, and a fix.
 _PROXY = "Unable to connect to proxy"
@@ -121,6 +122,11 @@ def admission_hint(words: str) -> str:
         return f"{', '.join(bounds)} that the namespace's LimitRange allows"
     if user := _USERS.search(words):
         return f"run_as_user={user[1]} of a job, or for all pods TRAINYARD_RUN_AS_USER={user[1]}"
+    if any(sign in words for sign in _RULES) and "denied" in words:
+        return (
+            "a rule of this cluster asks for it: TRAINYARD_LABELS labels all pods, TRAINYARD_REGISTRY names "
+            "their registry; cpu= and memory= set a job's limits, image= its image, job.patch(…) all else"
+        )
     return ""
 
 

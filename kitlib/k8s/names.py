@@ -76,6 +76,7 @@ def labels(
     except (KeyError, OSError):  # a container's user may have no name
         user = f"user-{os.getuid()}"
     return {
+        **settings.labels,
         KIT: "true",
         **({RUN: run} if run is not None else {}),
         **({VOLUME: volume} if volume is not None else {}),

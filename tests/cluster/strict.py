@@ -5,7 +5,10 @@ import secrets
 import yaml
 
 from kitlib.clusters.existing import ExistingCluster
+from kitlib.errors import Rejected
 from kitlib.k8s import manifests
+
+from ..patience import until
 
 LEVEL = "pod-security.kubernetes.io/enforce"
 
@@ -32,6 +35,31 @@ def default_deny():
     return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta, "spec": spec}
 
 
+def rule(name, expression):
+    """A rule of the cluster about pods, for the namespaces with its label: two objects of the cluster."""
+    group, kind = "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"
+    pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    where = {"matchLabels": {"rule": name}}
+    about = {"resourceRules": [pods]}
+    spec = {"matchConstraints": about, "validations": [{"expression": expression}]}
+    bound = {
+        "policyName": name,
+        "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": where},
+    }
+    meta = {"name": name}
+    return [
+        {"apiVersion": group, "kind": kind, "metadata": meta, "spec": spec},
+        {"apiVersion": group, "kind": f"{kind}Binding", "metadata": meta, "spec": bound},
+    ]
+
+
+RULES = {
+    "labelled": "has(object.metadata.labels) && 'team' in object.metadata.labels",
+    "mirrored": "object.spec.containers.all(c, c.image.startsWith('mirror.example/hub/'))",
+    "limited": "object.spec.containers.all(c, has(c.resources.limits) && 'memory' in c.resources.limits)",
+    "read-only": "object.spec.containers.all(c, has(c.securityContext.readOnlyRootFilesystem))",
+}
 # By the name of a row: labels of the namespace, and objects in it.
 ROWS = {
     "restricted": ({LEVEL: "restricted"}, []),
@@ -46,6 +74,7 @@ ROWS = {
     "no services": ({}, [quota(**{"count/services": "0"})]),
     "scoped": ({}, [quota_of_services_that_run_on()]),
     "default-deny": ({}, [default_deny()]),
+    **{name: ({"rule": name}, rule(name, expression)) for name, expression in RULES.items()},
 }
 READS = {
     "": ["limitranges", "resourcequotas", "serviceaccounts", "events"],
@@ -76,12 +105,26 @@ class StrictNamespace:
         self.kube = cluster.kube.within(self.name)
         for row in rows:
             for item in ROWS[row][1]:
-                self.kube.create(item)
+                self.kube.apply(item)
+            if row in RULES:
+                until(self._refuses, f"the rule {row} to hold")
         self._bind_user(cannot)
         token, _ = self.kube.token("engineer", namespace=self.name, seconds=3600)
         content = cluster.kube.kubeconfig_for(token, user="engineer", namespace=self.name)
         (path / "kubeconfig").write_text(yaml.safe_dump(content))
         self.cluster = ExistingCluster(self.name, kubeconfig=path / "kubeconfig")
+
+    def _refuses(self):
+        """Whether a pod is refused that has nothing that a rule asks for."""
+        spec = {"containers": [{"name": "main", "image": "busybox"}]}
+        try:
+            meta = {"name": "bare"}
+            self.kube.create(
+                {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, dry_run=True
+            )
+        except Rejected as error:
+            return "ValidatingAdmissionPolicy" in error.what
+        return False
 
     def _bind_user(self, cannot):
         rbac = "rbac.authorization.k8s.io"

@@ -89,6 +89,41 @@ def test_pods_of_a_user_whom_no_image_knows_train_in_a_strict_namespace(strict):
     assert f"users [{user}, {user}]" in str(run.logs())
 
 
+READ_ONLY = {"securityContext": {"readOnlyRootFilesystem": True}, "name": "pytorch"}
+WRITABLE = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108: of the pod
+
+
+@pytest.mark.parametrize(
+    ("row", "setting", "fix"),
+    [
+        ("labelled", {"TRAINYARD_LABELS": "team=vision cost-center=42"}, "TRAINYARD_LABELS"),
+        ("limited", {}, "cpu= and memory="),
+        ("read-only", {}, "job.patch("),
+    ],
+)
+def test_what_rules_of_a_cluster_ask_for_is_set_by_what_the_refusal_names(
+    strict, row, setting, fix, tmp_path, monkeypatch
+):
+    cluster = strict(row).cluster
+    with pytest.raises(LaunchRejected) as refused:
+        kit.launch(kit.IndexedJob(meet, nodes=2), cluster=cluster)
+    assert fix in refused.value.fix
+    for name, value in setting.items():
+        monkeypatch.setenv(name, value)
+    assert results(cluster)["pod security"].level == "ok"
+    (tmp_path / "note.txt").write_text("hello")
+    volume = cluster.create_volume("shared")
+    volume.upload(tmp_path / "note.txt")
+    job = kit.IndexedJob(meet, nodes=2, memory="1Gi", cpu=0.5, workspace=volume)
+    if row == "read-only":
+        container = READ_ONLY | {"volumeMounts": [WRITABLE]}
+        volumes = [{"name": "tmp", "emptyDir": {}}]
+        job = job.patch({"spec": {"template": {"spec": {"containers": [container], "volumes": volumes}}}})
+    run = kit.launch(job, cluster=cluster)
+    run.wait()
+    assert "users [65532, 65532]" in str(run.logs())
+
+
 def parameter_server(cluster, **job):
     data = kit.prepare_dataset("mnist", volume=cluster.create_volume("shared"), records=True)
     return kit.ParameterServer("trainers/mnist_parameter_server.py", data=data, workers=2, servers=1, **job)

@@ -3,8 +3,8 @@
 import pytest
 
 from kitlib import config
-from kitlib.k8s.image_index import architectures, split
 from trainyard_kit import cluster_checks as preflight
+from trainyard_kit.container_images.image_index import architectures, split
 
 from . import image_registry, oci_images
 

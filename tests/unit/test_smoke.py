@@ -203,10 +203,16 @@ def test_taints_are_tolerated_as_kubectl_writes_them(taint, toleration):
     assert read.tolerations == (toleration, {"key": "other", "operator": "Exists"})
 
 
-@pytest.mark.parametrize("taint", [":NoSchedule", "a:Never", "=b"])
-def test_what_is_no_taint_is_named(taint):
-    with pytest.raises(BadInput, match=taint):
-        config.read({"TRAINYARD_TOLERATIONS": taint})
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        *(("TOLERATIONS", text) for text in (":NoSchedule", "a:Never", "=b")),
+        *(("LABELS", text) for text in ("team", "=b", "a=b=c", "a=ü")),
+    ],
+)
+def test_what_is_no_taint_or_label_is_named(setting, text):
+    with pytest.raises(BadInput, match=text):
+        config.read({f"TRAINYARD_{setting}": text})
 
 
 @pytest.mark.parametrize(("image", "built"), [("", True), ("registry.example/mine:1", False)])
