@@ -39,7 +39,7 @@ LONGEST = 8000  # characters
 # The first part of a path that is relative to the working directory, where what files= names is put.
 _RELATIVE = re.compile(r"No such file or directory: '(?:\./)?(?!\.{1,2}/|/)([^'/\n]+)")
 # The same of a path above it, or from the root, which a volume alone can have.
-_ABOVE = re.compile(r"No such file or directory: '((?:\./)?\.\./|/)([^'/\n.][^'/\n]*)")
+_ABOVE = re.compile(r"No such file or directory: '((?:\./)?\.\./|/)([^'\n./][^'\n]*)'")
 # What shells say of a program that they do not find.
 _NOT_FOUND = re.compile(
     r"^(?:(?:[\w./-]{1,80}: ){0,2}(?:line )?\d{1,6}: |(?:sh|bash|ash|dash): )?"
@@ -64,6 +64,22 @@ def by_code(code: int) -> KnownError | None:
     return next((error for error in _errors() if code and error.code == code), None)
 
 
+def _mounted(prefix: str, path: str) -> str:
+    """Name the mount with which a file has its path in a pod: a volume keeps the name of what is uploaded."""
+    *folders, name = path.strip("/").split("/")
+    *above, folder = folders or [""]
+    upload, mount = (f"{folder}/{name}", folder) if not above else ("/".join(folders), "/".join(above))
+    fix = (
+        f'volumes={{"/{mount}": volume}}, after volume.upload("{prefix}{upload}"): pods start in /workspace; '
+    )
+    if not folders or folders == ["tmp"]:
+        fix = (
+            f'volumes={{"/data": volume}}, after volume.upload("{name}"), and "/data/{name}" in the program: '
+        )
+        fix += "a pod has its own / and /tmp, which is also its ~; "
+    return f"{fix}or files=[…] for what is beside the program; run.logs() shows the path"
+
+
 def known(text: str, *, lasting: bool = False) -> KnownError | None:
     """Find what a text of an error says; with ``lasting`` of the errors that need no traceback."""
     errors = (error for error in _errors() if error.words and (error.lasts or not lasting))
@@ -71,7 +87,5 @@ def known(text: str, *, lasting: bool = False) -> KnownError | None:
     if meaning and meaning.kind == "NoSuchFile" and (place := _RELATIVE.search(text[:LONGEST])):
         return replace(meaning, fix=meaning.fix.replace("…", f'"{place[1]}"', 1))
     if meaning and meaning.kind == "NoSuchFile" and (place := _ABOVE.search(text[:LONGEST])):
-        fix = f'volumes={{"/{place[2]}": volume}}, after volume.upload("{place[1]}{place[2]}"): pods start '
-        fix += "in /workspace; or files=[…] for what is beside the program; run.logs() shows the path"
-        return replace(meaning, fix=fix)
+        return replace(meaning, fix=_mounted(place[1], place[2]))
     return meaning

@@ -22,6 +22,7 @@ _LIBRARIES = ("absl", "argparse", "click", "fire", "hydra", "omegaconf", "rich_c
 _DOUBTFUL = re.compile(
     r"parse_known\w{0,20}|set_defaults_from|add_(?!argument$|argument_group$)\w{0,30}(arg|option|flag)\w{0,30}"
 )
+_SPLITS = re.compile(r"['\"]=['\"]")  # takes `--option=value` apart
 # How argparse takes false and true for a type: `bool("")` is false, and `bool("False")` is true.
 _OF_BOOLEAN = {"bool": ("=", "=True"), "int": ("=0", "=1"), "bare": ("=False", "")}
 
@@ -79,12 +80,14 @@ class Parser:
         style: ``option``; ``hydra`` for ``key=value``; ``typed`` where the program does not say.
         certain: All that it takes is known, so that anything else is a mistake.
         spelled: Spellings of options that are in the source, however they are declared.
+        by_place: The program looks for a value in the word after its option.
     """
 
     style: str = TYPED
     flags: list[Flag] = field(default_factory=list)
     certain: bool = False
     spelled: Mapping[str, str] = field(default_factory=dict)
+    by_place: bool = False
 
     def find(self, key: str) -> Flag | None:
         """Find an option by one of its spellings, with dashes or underscores, or by its ``dest``."""
@@ -115,7 +118,9 @@ class Parser:
             if value is None or (value is False and (flag is None or flag.switch) and not (flag and flag.no)):
                 continue
             if flag is None:
-                rest += _as_typed(self.spelled.get(_plain(key), key), value)
+                spelled = self.spelled.get(_plain(key), key)
+                by_place = self.by_place and spelled in self.spelled.values() and value is not True
+                rest += [spelled, str(_json(value))] if by_place else _as_typed(spelled, value)
             else:
                 (rest if flag.names[0].startswith("-") else first).extend(flag.words(value))
         return first + rest
@@ -158,13 +163,14 @@ def command_line(
 
 def read(programs: Iterable[str | bytes]) -> Parser:
     """Read what the command line of a program is; its first source is the program itself."""
-    trees, evaluates = [], False
+    trees, evaluates, by_place = [], False, False
     for source in programs:
         try:
             trees.append(parse(source))
         except (SyntaxError, ValueError):
             continue
         evaluates |= all(word in str(source) for word in ("literal_eval", "sys.argv"))
+        by_place |= "sys.argv" in str(source) and not _SPLITS.search(str(source))
     calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     aliases = {name: method for tree in trees for name, method in _aliases(tree)}
     for call in calls:
@@ -184,7 +190,7 @@ def read(programs: Iterable[str | bytes]) -> Parser:
     if any(name.endswith(("HfArgumentParser", "TrlParser")) for name in names):
         return Parser(DATACLASS, flags)
     if not flags:
-        return Parser(PYTHON if evaluates else TYPED, spelled=spelled)
+        return Parser(PYTHON if evaluates else TYPED, spelled=spelled, by_place=by_place)
     nodes = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Assign)]
     parsers = {_name(node.targets[0]) for node in nodes if "ArgumentParser(" in ast.unparse(node.value)}
     return Parser(OPTION, flags, _is_certain(calls, names, parsers), spelled)

@@ -86,7 +86,7 @@ def with_unasked(
             continue
         sources = {**more, **sources}
         files = [*(file for file in files if not PurePosixPath(file).is_relative_to(name)), name]
-    if along := [name for name in files if name in named]:
+    if along := [name for name in files if name in named and name != layout.name]:
         size = sum(path.stat().st_size for name in along for path in named[name].values())
         log.warning("%s names %s: sent along, %s", layout.name, ", ".join(along), format_bytes(size))
     return sources, files

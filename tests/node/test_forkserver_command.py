@@ -153,6 +153,7 @@ def test_variables_that_can_be_obeyed_later_do_not(environment):
 
 # Read by the imports, but only to find a home, a name, temporary files, or certificates; or harmless.
 HARMLESS = {
+    "PYTHONUSERBASE",  # a fork follows it
     "HOME",
     "LNAME",
     "LOGNAME",

@@ -235,9 +235,13 @@ def test_a_way_with_idle_gpus_that_there_is_not_is_refused():
         ("data/x.csv", '["data"]'),
         ("./data", '["data"]'),
         (".env", '[".env"]'),
-        ("../x", '{"/x": volume}, after volume.upload("../x")'),
-        ("/data/x", '{"/data": volume}'),
-        ("./../x", '{"/x": volume}'),
+        ("../x/y", '{"/x": volume}, after volume.upload("../x/y")'),
+        ("../x/y/z", '{"/x": volume}, after volume.upload("../x/y")'),
+        ("/data/x", '{"/data": volume}, after volume.upload("/data/x")'),
+        ("/home/me/sets/a/x.csv", '{"/home/me/sets": volume}, after volume.upload("/home/me/sets/a")'),
+        ("/x.csv", '{"/data": volume}, after volume.upload("x.csv")'),
+        ("/tmp/x.csv", '{"/data": volume}, after volume.upload("x.csv")'),  # noqa: S108: of a pod
+        ("./../x/y", '{"/x": volume}, after volume.upload("./../x/y")'),
         ("../../x/y", "[…]"),
     ],
 )

@@ -136,6 +136,19 @@ def test_hydra_has_keys_and_values():
     assert command_line({"a": "${b}", "c": "[1,2]", "-m": True}, [program]) == ["a=${b}", "c=[1,2]", "-m"]
 
 
+def test_a_program_without_a_parser_gets_a_value_where_it_looks_for_it():
+    by_place = 'import sys\nprint(sys.argv[sys.argv.index("--cfg") + 1])'
+    assert command_line({"cfg": "x", "other": 1, "--cfg": 2}, [by_place]) == [
+        "--cfg",
+        "x",
+        "--other=1",
+        "--cfg",
+        "2",
+    ]
+    taken_apart = 'import sys\nfor word in sys.argv: key, value = word.split("=")\nkey == "--cfg"'
+    assert command_line({"cfg": "x"}, [taken_apart]) == ["--cfg=x"]
+
+
 def test_a_program_that_evaluates_its_arguments_gets_python():
     """As nanoGPT's configurator, and Hugging Face's parser of dataclasses."""
     args = {"compile": False, "amp": True, "betas": [0.9, None], "out": "x"}
