@@ -4,12 +4,16 @@ That of a PyTorchJob is in ``test_operators.py``, where the operator is installe
 """
 
 import copy
+import importlib
+import secrets
+from pathlib import Path
 
 import pytest
 
 import kitlib as kit
 from kitlib.k8s.priority import ensure_priority_class
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.cluster
 
 POD = {
@@ -194,3 +198,46 @@ def test_labels_are_looked_up_in_the_cluster(local_cluster):
         assert found(), found()
     finally:
         kubectl("delete configmap adopted mine --ignore-not-found")
+
+
+CLAIM_OF_DEVICE = importlib.import_module("trainyard_kit.exercises.checks.device_claim").STUB
+OF_GPU = 'device.attributes["gpu.nvidia.com"].'
+ENOUGH = 'device.capacity["gpu.nvidia.com"].memory.compareTo(quantity("40Gi")) >= 0'
+
+
+@pytest.fixture(scope="module")
+def gpus(state_home):
+    """A cluster with one declared A100."""
+    name = f"gpus-{secrets.token_hex(3)}"
+    try:
+        yield kit.create_cluster("local", name=name, nodes=1, gpus=kit.GPU("A100"))
+    finally:
+        kit.clusters.LocalCluster(name).delete()
+
+
+@pytest.mark.parametrize(
+    ("condition", "more", "words"),
+    [
+        (f'{ENOUGH} && {OF_GPU}profile != "7g.80gb"', {}, ""),
+        (f'{OF_GPU}profile in ["3g.40gb", "4g.40gb"]', {}, ""),
+        (ENOUGH, {}, "it takes 7g.80gb"),
+        (ENOUGH.replace(">=", ">"), {}, "it does not take 3g.40gb, which has 40 GiB"),
+        (ENOUGH, {"deviceClassName": "gpu.nvidia.com"}, "it takes a whole GPU"),
+        (f'{OF_GPU}profil == "3g.40gb"', {}, "CEL runtime error: no such key: profil"),
+        ("device.memory > 40", {}, "undefined field 'memory'"),
+        (ENOUGH, {"count": 2}, "several devices"),
+    ],
+)
+def test_a_request_for_a_device_is_judged_by_what_the_scheduler_gives_it(condition, more, words, gpus):
+    exactly = {"deviceClassName": "mig.nvidia.com", "selectors": [{"cel": {"expression": condition}}]}
+    template = changed(CLAIM_OF_DEVICE, "spec.spec.devices.requests.0.exactly", exactly | more)
+    found = kit.check("17", template=template, cluster=gpus)
+    assert bool(found) is not bool(words) and words in " ".join(row.advice for row in found), found
+    assert gpus.kubectl("get pods,resourceclaims -o name") == ""
+
+
+def test_the_notebook_of_gpus_ends_politely_where_nodes_publish_none(local_cluster, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "notebooks" / "scripts")
+    with pytest.raises(SystemExit, match=r"^0$"):
+        importlib.import_module("device_map").check(local_cluster)
+    assert "local provider" in capsys.readouterr().out

@@ -59,6 +59,11 @@ FORMULA = """
         sent = 2 * (ranks - 1) / ranks * 4 * parameters
         return 6 * parameters * tokens / (tflops * 1e12), sent / (gbit * 1e9 / 8)
 """
+FITS = """
+    def fits(taken, wanted):
+        compute, memory = 7 - sum(part[0] for part in taken), 8 - sum(part[1] for part in taken)
+        return min(compute // wanted[0], memory // wanted[1])
+"""
 BUBBLE = """
     def bubble(stages, micro_batches):
         return (stages - 1) / (micro_batches + stages - 1)

@@ -14,7 +14,17 @@ from kitlib.errors import BadInput
 from trainyard_kit import exercises
 from trainyard_kit.exercises.checklist import Checklist, definitions
 
-from .exercise_answers import BUBBLE, EXPOSED, FORMULA, OPTIMIZER, RESUME, RESUME_BY_STATEFUL, SHARDED, STEP
+from .exercise_answers import (
+    BUBBLE,
+    EXPOSED,
+    FITS,
+    FORMULA,
+    OPTIMIZER,
+    RESUME,
+    RESUME_BY_STATEFUL,
+    SHARDED,
+    STEP,
+)
 
 ROOT = Path(__file__).parents[2]
 AMDAHL = "def amdahl(share, workers):\n    return {}"
@@ -85,6 +95,7 @@ SOLUTIONS = {
     "14-memory": MEMORY,
     "15": EXPOSED,
     "15-step": FORMULA,
+    "17-fits": FITS,
     "18": BUBBLE,
 }
 WRONG = tomllib.loads((ROOT / "tests/unit/wrong_answers.toml").read_text())["rows"]

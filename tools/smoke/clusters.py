@@ -61,8 +61,9 @@ class OwnCluster(AbstractContextManager[Any]):
         return _parameters(self)
 
     def close(self) -> None:
-        """Delete it; a notebook may have done so before."""
-        LocalCluster(self.name).delete()
+        """Delete it, and notebook 17's with GPUs beside it; a notebook may have done so before."""
+        for name in (self.name, f"{self.name}-gpus"):
+            LocalCluster(name).delete()
 
     def __exit__(self, *exception: object) -> None:
         self.close()

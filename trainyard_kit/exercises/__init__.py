@@ -20,9 +20,9 @@ EXERCISES = {
     "03": "dockerfile",
     "04": "dataset",
     "05": "ddp",
-    "05-step": "strong_scaling",
+    "05-step": "formulas.strong_scaling",
     "06": "finish",
-    "06-memory": "sharded_memory",
+    "06-memory": "formulas.sharded_memory",
     "07": "pattern",
     "08": "elastic_loop",
     "09": "pytorch_job",
@@ -31,11 +31,13 @@ EXERCISES = {
     "12": "confusion",
     "13": "adoption",
     "14": "resume",
-    "14-memory": "rank_memory",
+    "14-memory": "formulas.rank_memory",
     "15": "exposed",
-    "15-step": "step_formula",
+    "15-step": "formulas.step_formula",
     "16": "causes",
-    "18": "bubble",
+    "17": "device_claim",
+    "17-fits": "formulas.partitions",
+    "18": "formulas.bubble",
 }
 __all__ = ["check"]
 
@@ -87,4 +89,6 @@ def check(notebook: str, **written: object) -> Checklist:
 
 def load(notebook: str) -> Exercise:
     """Import the exercise of a notebook, by the notebook's number."""
-    return importlib.import_module(f"trainyard_kit.exercises.checks.{EXERCISES[notebook]}").EXERCISE
+    module, _, formula = EXERCISES[notebook].partition(".")
+    checks = importlib.import_module(f"trainyard_kit.exercises.checks.{module}")
+    return getattr(checks, f"{formula}_exercise" if formula else "EXERCISE")

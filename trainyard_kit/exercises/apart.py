@@ -61,7 +61,7 @@ def judge(exercise: Exercise, written: Mapping[str, object]) -> Checklist:
         source, results = Path(folder, "cell.py"), Path(folder, "results")
         source.write_text(cell, encoding="utf-8")
         results.touch()
-        words = [module, str(source), str(results), json.dumps(by_name)]
+        words = [module, exercise.name, str(source), str(results), json.dumps(by_name)]
         command = [sys.executable, "-m", "trainyard_kit.exercises.apart", *words]
         with checking(f"making {len(names)} checks in a process of their own") as show:
 
@@ -245,9 +245,9 @@ def _why(ended: int | None, output: str, exercise: Exercise) -> str:
     )
 
 
-def main(module: str, source: str, results: str, names: str) -> None:
+def main(module: str, name: str, source: str, results: str, names: str) -> None:
     """Execute what a cell defines, make the checks, and write a row for each."""
-    exercise: Exercise = importlib.import_module(module).EXERCISE
+    exercise: Exercise = getattr(importlib.import_module(module), name)
     cell = Path(source).read_text(encoding="utf-8")
     linecache.cache[CELL] = (len(cell), None, cell.splitlines(keepends=True), CELL)
     learner = sys.modules[LEARNER] = types.ModuleType(LEARNER)

@@ -100,6 +100,7 @@ class Exercise:
             Nothing of it counts as right.
         text: Whether the answer is a text, in place of a function or class.
         endless: What to look for if it computes for ever.
+        name: Of the exercise in its module.
     """
 
     def __init__(
@@ -109,8 +110,10 @@ class Exercise:
         stub: object = None,
         text: bool = False,
         endless: str = "look for a loop that does not end",
+        name: str = "EXERCISE",
     ) -> None:
         self.takes, self.seconds, self.stub, self.text, self.endless = takes, seconds, stub, text, endless
+        self.name = name
         self.checks: list[ExerciseCheck] = []
 
     def check(

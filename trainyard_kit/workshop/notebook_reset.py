@@ -33,6 +33,7 @@ BY_KUBECTL = {
     "secret": "Secret",
     "persistentvolumeclaim": "PersistentVolumeClaim",
     "storageclass": "StorageClass",
+    "resourceclaimtemplate": "ResourceClaimTemplate",
 }
 ORDER = (*BY_KUBECTL, "run", "dataset", "volume", "operator")
 COURSE_VOLUME = "shared"  # with the datasets of the notebooks

@@ -1,1 +1,1 @@
-"""One exercise a module: its checks and their data. ``exercises.EXERCISES`` has the notebooks' numbers."""
+"""One exercise a module, those of formulas together: checks and data. ``exercises.EXERCISES`` lists them."""

@@ -1,0 +1,89 @@
+"""05, 06, 14, 15, 17, 18: predictions by a formula, compared with its cases in `formulas.toml`.
+
+Sources: computing a batch in parts: Amdahl, 1967. A ring all-reduce: Patarasuk and Yuan, 2009. Bytes of a
+parameter: Rajbhandari et al., ZeRO, 2020, section 3. Six FLOPs of a parameter and token: Kaplan et al., 2020,
+section 2.1. The bubble: Huang et al., GPipe, 2019, section 2.2. Slices of a GPU: NVIDIA's guide to MIG.
+"""
+
+import copy
+import random
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from trainyard_kit.exercises.checklist import Answer, Exercise, ExerciseCheck, near, parts
+
+CALLS = 20
+
+
+def bubble(stages: int, micro_batches: int) -> float:
+    """Compute the share of a step in which a pipeline's stage is idle."""
+    return (stages - 1) / (micro_batches + stages - 1)
+
+
+def partitions(taken: list[list[int]], wanted: list[int]) -> float:
+    """Count the MIG partitions that still fit, of seven compute slices and eight of memory."""
+    compute, memory = 7 - sum(part[0] for part in taken), 8 - sum(part[1] for part in taken)
+    return min(compute // wanted[0], memory // wanted[1])
+
+
+def rank_memory(parameters: int, ranks: int, split: bool) -> list[float]:
+    """Compute a rank's bytes of weights, gradients and Adam's moments in fp32."""
+    share = parameters / (ranks if split else 1)
+    return [4 * share, 4 * share, 8 * share]
+
+
+def sharded_memory(parameters: int, workers: int, split: bool) -> float:
+    """Compute a worker's bytes of weights, gradients and momentum in fp32."""
+    return 12 * parameters / (workers if split else 1)
+
+
+def step_formula(parameters: float, tokens: int, tflops: float, ranks: int, gbit: float) -> list[float]:
+    """Compute the seconds of computing, and of exchanging fp32 gradients by a ring."""
+    exchange = 2 * (ranks - 1) / ranks * 4 * parameters / (gbit * 1e9 / 8)
+    return [6 * parameters * tokens / (tflops * 1e12), exchange]
+
+
+def strong_scaling(workers: int, computing: float, undivided: float, megabytes: float, rate: float) -> float:
+    """Compute the milliseconds of a step of workers that divide a batch."""
+    return computing / workers + undivided + 1000 * 2 * (workers - 1) / workers * megabytes / rate
+
+
+def build(name: str, formula: Callable[..., Any]) -> Exercise:
+    """Make the exercise of a formula, with the cases of its table."""
+    table = tomllib.loads(Path(__file__).with_name("formulas.toml").read_text("utf-8"))[name]
+    exercise = Exercise(table["takes"], seconds=5, stub=table["stub"], name=f"{name}_exercise")
+    labels = table.get("parts", [])
+    for case in table["checks"]:
+        exercise.checks.append(_check(exercise, formula, labels, case))
+    return exercise
+
+
+def _check(exercise: Exercise, formula: Callable[..., Any], labels: list[str], case: Any) -> ExerciseCheck:
+    (name,) = exercise.takes
+
+    def check(**written: Answer) -> None:
+        drawn = [list(map(_draw, case["draw"])) for _ in range(CALLS)] if "draw" in case else []
+        for arguments in [*case.get("calls", []), *drawn]:
+            shown = (f"{value:g}" if type(value) is float else f"{value}" for value in arguments)
+            call = f"{name}({', '.join(shown)})"
+            result, expected = written[name](*copy.deepcopy(arguments)), formula(*arguments)
+            if not labels:
+                near(result, expected, call, case["advice"])
+                continue
+            for label, number, value in zip(labels, parts(result, labels, call), expected, strict=True):
+                if label in case.get("only", labels):
+                    near(number, value, f"{label} of {call}", case["advice"])
+
+    return ExerciseCheck(case["name"], check, case.get("essential", False), after=case.get("after", ""))
+
+
+def _draw(values: list[Any]) -> Any:
+    """Draw a number between two, or one of several values."""
+    between = len(values) == 2 and type(values[0]) is int
+    return random.randint(*values) if between else random.choice(values)
+
+
+FORMULAS = (bubble, partitions, rank_memory, sharded_memory, step_formula, strong_scaling)
+globals().update({f"{formula.__name__}_exercise": build(formula.__name__, formula) for formula in FORMULAS})
