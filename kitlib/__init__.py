@@ -29,6 +29,7 @@ from kitlib.jobs import (
     single_process,
     torchrun,
 )
+from kitlib.k8s.job_kinds import JOBS
 from kitlib.metrics.estimate import estimate
 from kitlib.operators import install, uninstall
 from kitlib.runs.run import Run
@@ -75,7 +76,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    added = plugins.entries("kitlib.names")
+    jobs = {kind.entry.name: kind.entry for kind in JOBS}
+    added = {**jobs, **plugins.entries("kitlib.names")}
     if name not in added:
         raise AttributeError(f"module 'kitlib' has no attribute {name!r}")
     return plugins.load(added[name])

@@ -18,19 +18,8 @@ from kitlib.k8s.manifests import Object
 
 # Of the namespace and the cluster, those that can be the reason why a pod does not run.
 KINDS = (
-    "Pod",
-    "Job",
-    "ReplicaSet",
-    "PersistentVolumeClaim",
-    "PersistentVolume",
-    "StorageClass",
-    "ResourceQuota",
-    "LimitRange",
-    "Node",
-    "NetworkPolicy",
-    "PriorityClass",
-    "Service",
-    "ServiceAccount",
+    *("Pod", "Job", "ReplicaSet", "Service", "ServiceAccount", "Node", "PriorityClass", "NetworkPolicy"),
+    *("PersistentVolumeClaim", "PersistentVolume", "StorageClass", "ResourceQuota", "LimitRange"),
 )
 
 

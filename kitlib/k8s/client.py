@@ -24,6 +24,7 @@ from kitlib.errors import ClusterUnreachable, CommandFailed, KitError, Rejected
 from kitlib.k8s import kubeconfig as kubeconfig_files
 from kitlib.k8s.api_errors import expired, rejected, unserved, words_of
 from kitlib.k8s.api_path import api_path
+from kitlib.k8s.job_kinds import JOBS
 from kitlib.k8s.manifests import Object, title
 
 _WRITING = {"fieldManager": "trainyard", "fieldValidation": "Strict"}
@@ -36,10 +37,7 @@ AGAIN = urllib3.Retry(
 LONGEST_LINE = 2**24  # bytes; no object of the API is as large
 # Of the kinds that the kit requests by name; other kinds come with their apiVersion.
 API_VERSIONS = {
-    "Job": "batch/v1",
-    "PyTorchJob": "kubeflow.org/v1",
-    "TrainJob": "trainer.kubeflow.org/v1alpha1",
-    "ElasticJob": "elastic.pytorch.org/v1alpha1",
+    **{kind.name: kind.api_version for kind in JOBS},
     "Deployment": "apps/v1",
     "DaemonSet": "apps/v1",
     "ReplicaSet": "apps/v1",

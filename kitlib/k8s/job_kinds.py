@@ -1,14 +1,20 @@
 """The objects that make a run's pods: a Job, an operator's kind, or a PodTemplate of plain pods.
 
-For each kind: how many pods it wants, the label of its pods, and the conditions that tell its end. No
+Each kind of job is described in ``manifests/KIND/kind.toml``, beside the YAML that its class patches: how
+many pods it wants, the label of its pods, the conditions of its end, what attendees may have of it. No
 controller looks after plain pods: their PodTemplate, which Kubernetes only stores, is what every scale-up
 creates pods from.
 """
 
 import copy
-from collections.abc import Iterable
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
 
+from kitlib import config
 from kitlib.k8s import names, pods
 from kitlib.k8s.manifests import Object
 
@@ -19,15 +25,19 @@ REPLICAS, MIN_REPLICAS, MAX_REPLICAS = (
     "trainyard/max-replicas",
 )
 SERVERS = "trainyard/servers"  # on the Job of a master: its number of parameter servers
-JOBSET = "jobset.sigs.k8s.io/jobset-name"
 
 
 @dataclass(frozen=True)
 class JobKind:
-    """One kind of main object.
+    """One kind of job, as its ``manifests/KIND/kind.toml`` describes it.
 
     Attributes:
-        name: ``Job``, ``PyTorchJob`` …
+        command: Its name for ``trainyard launch --kind``: the folder's.
+        name: The kind of its main object: ``Job``, ``PyTorchJob`` …
+        api_version: Of the main object.
+        job: The class that builds it, as an entry point: ``module:Class``.
+        main: The main object's name, of the run's.
+        nodes: The argument of the class that is the number of pods.
         operator: What ``kit.install`` installs for it; empty for Kubernetes's own.
         succeeded: Types of the conditions of success.
         failed: Types of the conditions of failure; the one with the reason first.
@@ -36,29 +46,50 @@ class JobKind:
         creator: The object that creates the pods, about which Kubernetes warns: its kind, and the suffix of
             its name after the run's; by default the main object.
         explains: Whether its own message on a failure says more than the failed pod's.
+        replicas: Where its spec has the number of pods; of several the first that is there. A ``*`` sums up.
+        limits: Where its spec has minReplicas and maxReplicas; by default beside all else.
+        beside: Where its spec has the number of pods that these limits do not count.
+        suspend: Where its spec says that it creates no pods.
+        quota: What an attendee of a workshop may have of it and what belongs to it: a count by resource and
+            group. The attendee's role follows from the groups.
     """
 
+    command: str
     name: str
+    api_version: str
+    job: str
+    main: str = "{run}"
+    nodes: str = "nodes"
     operator: str = ""
-    succeeded: tuple[str, ...] = ("Succeeded",)
-    failed: tuple[str, ...] = ("Failed",)
+    succeeded: Sequence[str] = ("Succeeded",)
+    failed: Sequence[str] = ("Failed",)
     pods: str = names.RUN
     role: str = ""
-    creator: tuple[str, str] = ("", "")
+    creator: Sequence[str] = ("", "")
     explains: bool = False
+    replicas: Sequence[str] = ()
+    limits: str = ""
+    beside: str = ""
+    suspend: str = "suspend"
+    quota: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def entry(self) -> EntryPoint:
+        """The class, to be loaded."""
+        return EntryPoint(self.job.partition(":")[2], self.job, "kitlib.jobs")
 
 
-KINDS = {
-    kind.name: kind
-    for kind in (
-        JobKind("Job", succeeded=("Complete", "SuccessCriteriaMet"), failed=("Failed", "FailureTarget")),
-        JobKind("PyTorchJob", "training-operator", role="worker"),
-        # Its pods are those of a JobSet of its name; of other clients, without the kit's labels.
-        JobKind("TrainJob", "trainer", succeeded=("Complete",), pods=JOBSET, creator=("Job", "-node-0")),
-        JobKind("ElasticJob", "elastic-job", explains=True),
-        JobKind(POD_TEMPLATE, role="worker", creator=("Pod", "-store")),  # the workers wait for the store
-    )
-}
+def read_kinds(folder: Path) -> list[JobKind]:
+    """Read the kinds of jobs that a folder of manifests has; Kubernetes's own Job is the first."""
+    files = {path.parent.name: tomllib.loads(path.read_text("utf-8")) for path in folder.glob("*/kind.toml")}
+    jobs = (JobKind(command, **fields) for command, fields in files.items())
+    return sorted(jobs, key=lambda kind: (kind.name != "Job", kind.command))
+
+
+JOBS = read_kinds(config.manifests())
+KINDS: dict[str, JobKind] = {}  # of the main objects: two kinds of jobs are a Job, and are judged alike
+for _kind in JOBS:
+    KINDS.setdefault(_kind.name, _kind)
 
 
 def kind_of(item: Object) -> JobKind:
@@ -75,7 +106,8 @@ def foreign_selector(main: Object) -> str:
     """Build the label selector of the pods of a main object that another client has created, else ''."""
     if names.RUN in (main["metadata"].get("labels") or {}):
         return ""
-    label = JOBSET if main["kind"] == "TrainJob" else names.OPERATORS_JOB_NAME
+    label = KINDS[main["kind"]].pods
+    label = names.OPERATORS_JOB_NAME if label == names.RUN else label
     own = (main.get("spec") or {}).get("selector") or {}
     labels = own.get("matchLabels") or {label: main["metadata"]["name"]}
     return ",".join(f"{key}={value}" for key, value in labels.items())
@@ -86,7 +118,7 @@ def run_of(pod: Object) -> str | None:
     labels = pod["metadata"].get("labels") or {}
     if labels.get(names.ROLE) == "store":
         return None
-    return labels.get(names.RUN) or labels.get(JOBSET)
+    return next((labels[label] for kind in KINDS.values() if labels.get(label := kind.pods)), None)
 
 
 def servers(item: Object) -> int:
@@ -107,13 +139,17 @@ def wanted(item: Object) -> int:
         return 1 + count + replica_limits(item)[0]
     if item.get("kind") == POD_TEMPLATE:
         return replica_limits(item)[0]
-    spec = item["spec"]
-    replicas = spec.get("pytorchReplicaSpecs") or spec.get("replicaSpecs")
-    if replicas:
-        return sum(replica.get("replicas", 1) for replica in replicas.values())
-    if "trainer" in spec:
-        return spec["trainer"].get("numNodes") or 1
-    return spec.get("completions") or spec.get("parallelism") or 1
+    counts = (_read(item["spec"], path) for path in kind_of(item).replicas)
+    return next(filter(None, counts), 1)
+
+
+def _read(spec: Object, path: str) -> int:
+    """Read a number by its path; 0 where there is none. Replicas that a spec leaves out are 1."""
+    key, _, rest = path.partition(".")
+    if key == "*":
+        return sum(_read({rest: 1} | part, rest) for part in spec.values())
+    part: Any = spec.get(key)
+    return _read(part or {}, rest) if rest else part or 0
 
 
 def limits(item: Object) -> tuple[int, int, int]:
@@ -123,10 +159,10 @@ def limits(item: Object) -> tuple[int, int, int]:
     spec, now = item["spec"], wanted(item)
     if count := servers(item):
         return now, 1 + count + 1, now  # the master, the servers, and one worker
-    elastic = spec.get("elasticPolicy") or spec
-    masters = ((spec.get("pytorchReplicaSpecs") or {}).get("Master") or {}).get("replicas", 0)
+    kind = kind_of(item)
+    elastic, fixed = spec.get(kind.limits) or spec, _read(spec, kind.beside)
     least, most = (elastic.get(field) for field in ("minReplicas", "maxReplicas"))
-    return now, masters + least if least else now, masters + most if most else now
+    return now, fixed + least if least else now, fixed + most if most else now
 
 
 def conditions(item: Object) -> dict[str, Object]:

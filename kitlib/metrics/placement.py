@@ -112,7 +112,8 @@ class Placement:
 def group_of(pod: Object) -> str:
     """Find what a pod belongs to: its run, or else its job or app."""
     labels = pod["metadata"].get("labels") or {}
-    known = (labels[label] for label in (names.RUN, job_kinds.JOBSET, *OF_OTHERS) if label in labels)
+    ours = (kind.pods for kind in job_kinds.JOBS)
+    known = (labels[label] for label in (names.RUN, *ours, *OF_OTHERS) if label in labels)
     return next(known, pod["metadata"]["name"])
 
 

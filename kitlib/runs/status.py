@@ -318,12 +318,9 @@ def _deleting(left: Collection[Object]) -> str:
 
 def find_main(kube: Kube, run: str) -> Object | None:
     """Find the object that makes the pods of a run."""
-    for kind in job_kinds.KINDS:
-        items = list_known(kube, kind, fields=f"metadata.name={run}")
-        if not items and kind == "Job":
-            items = list_known(kube, kind, fields=f"metadata.name=elasticdl-{run}-master")
-        if items:
-            return {"kind": kind, **items[0]}  # the members of a list do not have their kind
+    for kind in job_kinds.JOBS:
+        if items := list_known(kube, kind.name, fields=f"metadata.name={kind.main.format(run=run)}"):
+            return {"kind": kind.name, **items[0]}  # the members of a list do not have their kind
     return None
 
 

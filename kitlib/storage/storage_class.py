@@ -4,7 +4,10 @@ Who has rights in one namespace alone may not read classes: then the name decide
 distributions give. An unknown class is assumed to support what is requested.
 """
 
+import tomllib
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 
 from kitlib.errors import BadInput
 from kitlib.k8s.client import Kube, allowed
@@ -14,39 +17,11 @@ CLASS = "StorageClass"
 DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 MANY, ONE = "ReadWriteMany", "ReadWriteOnce"
 MODES = (MANY, ONE, "ReadWriteOncePod", "ReadOnlyMany")
-# https://kubernetes.io/docs/concepts/storage/persistent-volumes/#access-modes, and the drivers' own documents
-ONE_NODE = frozenset(
-    {
-        "ebs.csi.aws.com", "kubernetes.io/aws-ebs", "ebs.csi.eks.amazonaws.com",
-        "pd.csi.storage.gke.io", "kubernetes.io/gce-pd", "hyperdisk.csi.storage.gke.io",
-        "disk.csi.azure.com", "kubernetes.io/azure-disk",
-        "rancher.io/local-path", "docker.io/hostpath", "k8s.io/minikube-hostpath", "microk8s.io/hostpath",
-        "hostpath.csi.k8s.io", "openebs.io/local", "local.csi.openebs.io", "zfs.csi.openebs.io",
-        "topolvm.io", "topolvm.cybozu.com", "kubernetes.io/no-provisioner", "lvm.csi.metal-stack.io",
-        "cinder.csi.openstack.org", "kubernetes.io/cinder", "rook-ceph.rbd.csi.ceph.com", "rbd.csi.ceph.com",
-        "dobs.csi.digitalocean.com", "linodebs.csi.linode.com", "csi.hetzner.cloud", "csi.scaleway.com",
-        "block.csi.vultr.com", "csi.vsphere.vmware.com", "vpc.block.csi.ibm.io",
-        "blockvolume.csi.oraclecloud.com", "csi.exoscale.com", "diskplugin.csi.alibabacloud.com",
-    }
-)  # fmt: skip
-MANY_NODES = frozenset(
-    {
-        "efs.csi.aws.com", "fsx.csi.aws.com", "filestore.csi.storage.gke.io", "file.csi.azure.com",
-        "kubernetes.io/azure-file", "nfs.csi.k8s.io", "cephfs.csi.ceph.com", "rook-ceph.cephfs.csi.ceph.com",
-        "smb.csi.k8s.io", "driver.longhorn.io", "lustre.csi.storage.gke.io", "azurelustre.csi.azure.com",
-        "trainyard.local/directory", "manila.csi.openstack.org", "weka.csi.wekafs.com", "csi.juicefs.com",
-    }
-)  # fmt: skip
-# Where the class cannot be read: the defaults of EKS, GKE, AKS, k3s, minikube, Docker and others.
-ONE_NODE_NAMES = frozenset(
-    {
-        "ebs", "gp2", "gp3", "auto-ebs-sc", "standard-rwo", "premium-rwo", "local-path", "hostpath",
-        "default", "managed", "managed-csi", "managed-premium", "managed-csi-premium", "microk8s-hostpath",
-        "do-block-storage", "linode-block-storage", "linode-block-storage-retain", "hcloud-volumes",
-        "rook-ceph-block", "ocs-storagecluster-ceph-rbd", "gp2-csi", "gp3-csi", "thin-csi",
-        "topolvm-provisioner",
-    }
-)  # fmt: skip
+
+
+@cache
+def _drivers() -> dict[str, list[str]]:
+    return tomllib.loads((Path(__file__).parent / "drivers.toml").read_text("utf-8"))
 
 
 def read_classes(kube: Kube) -> list[Object] | None:
@@ -66,11 +41,12 @@ def nodes_of(name: str | None, classes: Sequence[Object] | None) -> str:
     """Tell on how many nodes at once a volume of a class can be mounted: ``one``, ``many``, or empty."""
     storage_class = next((item for item in classes or () if item["metadata"]["name"] == name), None)
     if storage_class is None:
-        return "one" if classes is None and name in ONE_NODE_NAMES else ""
+        return "one" if classes is None and name in _drivers()["one_node_names"] else ""
     provisioner = storage_class["provisioner"]
     if provisioner.startswith("cluster.local/") or "nfs" in provisioner:  # of a chart, named by its release
         return "many"
-    return "one" if provisioner in ONE_NODE else "many" if provisioner in MANY_NODES else ""
+    many = provisioner in _drivers()["many_nodes"]
+    return "one" if provisioner in _drivers()["one_node"] else "many" if many else ""
 
 
 def check_access_mode(mode: str | None) -> str | None:

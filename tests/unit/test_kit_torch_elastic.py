@@ -5,13 +5,15 @@ from types import SimpleNamespace
 import pytest
 
 import kitlib as kit
+from kitlib import config
 from kitlib.errors import BadInput
 from kitlib.jobs import checks, launcher
-from kitlib.k8s import job_kinds, names
+from kitlib.k8s import job_kinds, manifests, names
 from kitlib.metrics import events
 from kitlib.metrics.rank_processes import rank_processes
 from kitlib.runs.control import plan_workers
 from kitlib.runs.status import run_status
+from trainyard_kit.workshop import attendees
 
 from . import objects
 
@@ -221,3 +223,41 @@ def test_a_trainer_that_imports_the_elastic_runtime_is_started_by_its_launcher_w
     assert {"trainer.py", "elastic.py", "elastic_launch.py", "elastic_rendezvous.py"} <= set(
         objects[0]["data"]
     )
+
+
+SWEEP = """
+name = "Sweep"
+api_version = "example.org/v1"
+job = "sweeps:Sweep"
+replicas = ["trials.*.count"]
+limits = "bounds"
+beside = "controllers"
+role = "trial"
+
+[quota]
+"sweeps.example.org" = 3
+"""
+
+
+def test_another_kind_of_job_is_counted_judged_and_allowed_by_the_file_beside_its_yaml(tmp_path, monkeypatch):
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "kind.toml").write_text(SWEEP)
+    (kind,) = job_kinds.read_kinds(tmp_path)
+    monkeypatch.setitem(job_kinds.KINDS, kind.name, kind)
+    bounds = {"minReplicas": 1, "maxReplicas": 8}
+    spec = {"trials": {"a": {"count": 2}, "b": {}}, "bounds": bounds, "controllers": 1}
+    failure = {"type": "Failed", "status": "True", "message": "no trial is left"}
+    item = {"kind": "Sweep", "metadata": {"name": "x"}, "spec": spec, "status": {"conditions": [failure]}}
+    assert job_kinds.limits(item) == (3, 2, 9)
+    assert job_kinds.failure(item) == "no trial is left"
+    assert job_kinds.selector("Sweep", "x") == "trainyard/run=x,trainyard/role=trial"
+    assert (kind.command, kind.entry.value) == ("sweep", "sweeps:Sweep")
+    monkeypatch.setattr(attendees, "JOB_QUOTA", kind.quota)
+    (role,), (hard,) = (
+        manifests.read(config.manifests("attendee", f"{name}.yaml")) for name in ("role", "resourcequota")
+    )
+    role, hard = (
+        attendees._for(thing, "attendee-ada", labels={}, quota=attendees.Quota()) for thing in (role, hard)
+    )
+    assert role["rules"][-1] == {"apiGroups": ["example.org"], "resources": ["*"], "verbs": ["*"]}
+    assert hard["spec"]["hard"]["count/sweeps.example.org"] == "3"

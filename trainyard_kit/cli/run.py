@@ -7,6 +7,7 @@ import click
 
 from kitlib import clusters
 from kitlib.errors import BadInput, RunNotFound
+from kitlib.k8s.job_kinds import JOBS
 from trainyard_kit.cli.current import default_cluster
 from trainyard_kit.cli.options import (
     CLUSTER,
@@ -157,14 +158,7 @@ def delete_run(name: str, cluster: str, ignore_not_found: bool) -> None:
     next_step(f"trainyard run list -c {cluster}")
 
 
-KINDS = {
-    "indexed-job": "IndexedJob",
-    "torch-elastic": "TorchElastic",
-    "pytorch-job": "PyTorchJob",
-    "train-job": "TrainJob",
-    "elastic-job": "ElasticJob",
-    "parameter-server": "ParameterServer",
-}
+KINDS = {kind.command: kind for kind in JOBS}
 
 
 @click.command()
@@ -220,14 +214,12 @@ def _job(
     **shape: Any,
 ) -> "Job":
     """Build the job of a kind, whose constructor has the same arguments."""
-    import kitlib as kit
-
     resources = {key: value for key, value in (("cpu", cpus), ("memory", memory)) if value is not None}
     mounts = dict(volume.partition("=")[::2] for volume in volumes)
     arguments = {"args": args, "volumes": mounts or None, **shape, **options_of(option)}
-    arguments |= {"workers" if kind == "parameter-server" else "nodes": nodes, **resources}
+    arguments |= {KINDS[kind].nodes: nodes, **resources}
     try:
-        return getattr(kit, KINDS[kind])(trainer, **arguments)
+        return KINDS[kind].entry.load()(trainer, **arguments)
     except TypeError as error:
         what = f"a {kind} has another set of arguments: {str(error).partition(') ')[2] or error}"
         raise BadInput(what, about=f"--kind {kind}", fix="docs/api.md lists those of each kind") from error

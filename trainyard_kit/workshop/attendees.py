@@ -23,6 +23,7 @@ from kitlib.display.tables import Table, age
 from kitlib.errors import BadInput, Rejected
 from kitlib.k8s import manifests, names
 from kitlib.k8s.client import Kube, allowed
+from kitlib.k8s.job_kinds import JOBS
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import check_count, check_quantity, parse_quantity
 from kitlib.k8s.terminating import holders, remaining_conditions
@@ -31,6 +32,8 @@ from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 
 LABEL = "trainyard/attendee"
 ACCOUNT = "attendee"
+# How many objects of each kind of job an attendee may have; the groups of the role follow from it.
+JOB_QUOTA = {resource: count for kind in JOBS for resource, count in kind.quota.items()}
 LONGEST_NAME = 40
 LIMITS_OF_REQUESTS = 8  # what pods may use of memory for a moment, in all, for each byte that they request
 ENDED_PODS = 10  # how many times as many pods may be kept after their end
@@ -248,7 +251,11 @@ def _for(item: Object, namespace: str, *, labels: dict[str, str], quota: Quota) 
     if item["kind"] == "LimitRange" and quota.gpus:  # CUDA alone takes gigabytes of a process
         item["spec"]["limits"][0]["default"]["memory"] = str(quota.memory)
     if item["kind"] == "ResourceQuota" and item["metadata"]["name"] == ACCOUNT:
+        item["spec"]["hard"] |= {f"count/{resource}": str(count) for resource, count in JOB_QUOTA.items()}
         item["spec"]["hard"] |= quota.hard()
+    if item["kind"] == "Role" and item["metadata"]["name"] == ACCOUNT:
+        groups = sorted({resource.partition(".")[2] for resource in JOB_QUOTA})
+        item["rules"].append({"apiGroups": groups, "resources": ["*"], "verbs": ["*"]})
     return item
 
 

@@ -39,9 +39,9 @@ def suspended(facts: Facts) -> Iterator[Cause]:
         main["metadata"]["name"],
         (main["metadata"].get("labels") or {}).get(QUEUE),
     )
-    patch = '{"spec":{"suspend":false}}'
-    if kind == "PyTorchJob":
-        patch = '{"spec":{"runPolicy":{"suspend":false}}}'
+    patch = "false"
+    for key in reversed(f"spec.{job_kinds.KINDS[kind].suspend}".split(".")):
+        patch = f'{{"{key}":{patch}}}'
     fix = f"kubectl patch {kind.lower()} {name} --type=merge -p '{patch}'"
     what = "is suspended: it creates no pods until somebody resumes it"
     if queue:
