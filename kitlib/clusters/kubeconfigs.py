@@ -17,6 +17,7 @@ import yaml
 from kitlib import config
 from kitlib.clusters.base import Cluster
 from kitlib.errors import BadInput
+from kitlib.k8s import manifests
 from kitlib.k8s.kubeconfig import search_path
 
 EXTENSION = "trainyard"
@@ -118,7 +119,7 @@ def _edited(path: Path) -> Iterator[dict[str, Any]]:
             descriptor, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 0600
             try:
                 with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                    yaml.safe_dump(content, file, sort_keys=False, allow_unicode=True)
+                    file.write(manifests.write([content]))
                 Path(aside).replace(path)
             except BaseException:
                 Path(aside).unlink()

@@ -21,6 +21,7 @@ import yaml
 
 from kitlib import config
 from kitlib.errors import BadInput
+from kitlib.k8s import manifests
 from kitlib.k8s.api_errors import words_of
 from kitlib.k8s.credential_plugin import CredentialPlugin
 from kitlib.k8s.manifests import Object
@@ -108,7 +109,7 @@ def _absolute(entry: Object, kind: str, folder: Path) -> Object:
 
 def keep(content: Object) -> Path:
     """Write a kubeconfig into a file of its own, whose name is a digest of it, and return the path."""
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    text = manifests.write([content])
     folder = config.state_folder() / "connections"
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:20]}.kubeconfig"
     if path.exists():

@@ -25,6 +25,10 @@ class Manifest(Text):
         return f"~~~~yaml\n{self!r}\n~~~~"
 
 
+# Numbers and booleans to kubectl's parser of YAML, and not to PyYAML: 08, 1e3, y.
+_PLAIN = re.compile(r"[-+]?[.\d][\w.+-]*|[yYnN]", re.ASCII)
+
+
 class _Dumper(yaml.SafeDumper):
     """Writes multi-line text as a block, and indents lists under their key."""
 
@@ -36,7 +40,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    style = "|" if "\n" in text else None
+    style = "|" if "\n" in text else '"' if _PLAIN.fullmatch(text) else None
     if any(
         character in text for character in "\x85\u2028\u2029"
     ):  # line breaks to PyYAML: lost if not escaped
@@ -53,7 +57,7 @@ def title(item: Object) -> str:
 
 
 def write(objects: Sequence[Object]) -> Manifest:
-    """Write objects as YAML for ``kubectl apply -f``, one document each."""
+    """Write objects as YAML for ``kubectl``, one document each."""
     return Manifest(
         "---\n".join(
             yaml.dump(item, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)

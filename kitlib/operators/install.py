@@ -163,7 +163,7 @@ def _apply(cluster: Cluster, folder: Path, part: OperatorPart) -> None:
     if settings.registry or settings.pull_secret or settings.tolerations:
         text = str(cluster.kubectl(source.replace("-k", "kustomize", 1)))
         items = _pulled(cluster, part, list(manifests.parse(text, about=part.name)), settings)
-        (folder / "pulled.yaml").write_text(yaml.safe_dump_all(items), encoding="utf-8")
+        (folder / "pulled.yaml").write_text(manifests.write(items), encoding="utf-8")
         source = f"-f {shlex.quote(str(folder / 'pulled.yaml'))}"
     # Server-side: some definitions are too long for the annotation of a plain apply.
     cluster.kubectl(f"apply --server-side --force-conflicts {source}")
@@ -180,7 +180,7 @@ def _pulled(
             if key.endswith(".yaml"):
                 parts = {"parts": list(yaml.safe_load_all(text))}
                 pulled = images.pull_from(parts, settings.registry, secrets)["parts"]
-                item["data"][key] = yaml.safe_dump_all(pulled)
+                item["data"][key] = str(manifests.write(pulled))
         if pod := ((item.get("spec") or {}).get("template") or {}).get("spec"):
             pod["tolerations"] = [*(pod.get("tolerations") or ()), *settings.tolerations]
             namespaces.add(item["metadata"].get("namespace", cluster.kube.namespace))

@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kitlib import config
-from kitlib.k8s import names
+from kitlib.k8s import manifests, names
 from kitlib.k8s.kubeconfig import make_kubeconfig
 from trainyard_kit.clouds.spec import ClusterInfo
 
@@ -45,7 +43,7 @@ class ClusterStore:
         self, name: str, where: Mapping[str, str | None], content: Mapping[str, Any]
     ) -> None:
         """Keep a cluster's kubeconfig."""
-        self._write(self.kubeconfig(name, where), yaml.safe_dump(dict(content), sort_keys=False))
+        self._write(self.kubeconfig(name, where), manifests.write([dict(content)]))
 
     def forget(self, name: str, where: Mapping[str, str | None]) -> None:
         """Delete the files of a cluster; what is remembered of one of its name elsewhere stays."""
