@@ -17,7 +17,16 @@ import kitlib as kit
 NODES = 4
 # Side by side, files begin in this order. The one that takes longest of all is the first: no worker is left
 # alone with it at the end. Those of a folder share clusters. What takes seconds fills the gaps.
-ORDER = ("notebooks/test_notebooks.py", "node", "cluster", "browser", "notebooks", "cloud", "unit")
+ORDER = (
+    "notebooks/test_notebooks.py",
+    "node",
+    "cluster",
+    "browser",
+    "notebooks",
+    "cloud",
+    "unit",
+    "localkube",
+)
 HERE = Path(__file__).parent
 
 

@@ -6,7 +6,7 @@ import yaml
 from localkube.api_client import ApiError
 from localkube.kubelet.status.pod_status import pod_status, status_patch
 
-from ..unit.test_node_status import CASES, report
+from ..localkube.test_node_status import CASES, report
 
 NODE = "node-of-a-test"
 

@@ -101,13 +101,15 @@ def test_a_workflow_runs_targets_of_make_and_parts_of_ci_run_that_exist(workflow
 
 
 def test_the_jobs_of_ci_run_every_folder_of_tests_once():
-    asked = [command.split()[2:] for command in commands(load("ci")) if command.startswith(".ci/run tests ")]
+    every = [*commands(load("ci")), *commands(load("localkube"))]
+    asked = [command.split()[2:] for command in every if command.startswith(".ci/run tests ")]
     assert sorted(sum(asked, [])) == sorted(folders_of_tests())
 
 
 def test_ci_runs_on_both_architectures_and_on_every_python_that_is_promised():
-    assert set(load("ci")["jobs"]) == {"lint", "unit-and-node", "notebooks", "clouds"}
-    matrix = load("ci")["jobs"]["unit-and-node"]["strategy"]["matrix"]
+    assert set(load("ci")["jobs"]) == {"lint", "unit", "notebooks", "clouds"}
+    matrix = load("ci")["jobs"]["unit"]["strategy"]["matrix"]
+    assert load("localkube")["jobs"]["node"]["strategy"]["matrix"] == matrix
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     promised = [line.rpartition(" ")[2] for line in project["classifiers"] if ":: Python :: 3." in line]
     assert matrix["python"] == promised == ["3.11", "3.12", "3.13", "3.14"]

@@ -20,7 +20,7 @@ from localkube.errors import LocalClusterError
 from localkube.kubelet.images import image_programs, store
 from localkube.runtime import preload
 
-from . import image_registry, oci_images
+from ..unit import image_registry, oci_images
 
 TINY = "tiny-1.0-py3-none-any.whl"
 
