@@ -5,7 +5,8 @@ that a pod has written in its specification, and nothing below a directory that 
 created or mounted by its name elsewhere: it is resolved here from an open directory, and from then on it is
 the descriptor. The kernel does it by openat2; what has to be made, and kernels without openat2 (before Linux
 5.6), are walked one name at a time, without following a link. Magic links, as in /proc/self/fd, are never
-followed. ``tests/localkube/test_path_resolution.py`` finds who opens by a path instead. Standard library only.
+followed. ``tests/localkube/test_paths_of_pods.py`` finds who opens by a path instead. Standard library
+only.
 
 Source: https://man7.org/linux/man-pages/man2/openat2.2.html
 """

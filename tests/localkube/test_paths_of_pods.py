@@ -61,7 +61,7 @@ BY_PATH = {
     "runtime/plain.py": 1,
     "runtime/pod_network.py": 6,
     "runtime/processes.py": 5,
-    "runtime/rootfs.py": 13,
+    "runtime/rootfs.py": 14,
     "runtime/syscalls.py": 2,
     "runtime/trees.py": 1,
     "runtime/user_namespace.py": 5,
