@@ -40,18 +40,12 @@ BADGES = {
 }
 # Colab and Kaggle are known by a variable that they set, Studio Lab by its home folder.
 CELL = """\
-import importlib.util, os
-hosted = {{"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"}} & set(os.environ)
-hosted = hosted or "studio-lab-user" in os.environ.get("HOME", "")
-installed = importlib.util.find_spec("kitlib")
-if hosted and not (installed and os.path.isdir("../trainers")):  # docs/hosted.md
-    wheels = "{pins}"
-    place = "--no-index --find-links {place}"
-    get_ipython().run_line_magic("pip", f"install --quiet --no-deps {{place}} {{wheels}}")
-    import trainyard_kit.hosted
-    os.chdir(trainyard_kit.hosted.prepare())
-elif not installed:
-    raise ModuleNotFoundError("this kernel has no kitlib: choose the kernel of .venv (docs/hosted.md)")"""
+import importlib.util, os  # docs/hosted.md
+if {{"COLAB_RELEASE_TAG", "KAGGLE_KERNEL_RUN_TYPE"}} & {{*os.environ}} or "studio-lab-user" in os.environ.get("HOME", ""):
+    get_ipython().run_line_magic("pip", "install -q --no-deps --no-index --find-links {place} {pins}")
+    from trainyard_kit import hosted; hosted.enter()
+elif not importlib.util.find_spec("kitlib"):
+    raise ModuleNotFoundError("this kernel has no kitlib: choose the kernel of .venv (docs/hosted.md)")"""  # noqa: E501
 
 
 def setting(project: dict[str, Any]) -> str:

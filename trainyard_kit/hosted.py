@@ -1,6 +1,6 @@
 """Set up the kit in a hosted notebook (Colab, Kaggle, Studio Lab), and leave its Python and packages alone.
 
-The third cell of each notebook calls `prepare` there, after it has installed the kit's wheels of one
+The third cell of each notebook calls `enter` there, after it has installed the kit's wheels of one
 version; ``tools/addresses.py`` writes that cell.
 
 What the environment lacks is installed; what it has is neither upgraded nor downgraded, above all not torch.
@@ -9,6 +9,7 @@ The library is `kitlib`; it cannot be imported before `prepare`, so this needs t
 
 import importlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -54,6 +55,12 @@ def missing(requirements: Iterable[str], installed: Mapping[str, str]) -> list[s
     return wanted
 
 
+def enter() -> None:
+    """Set the kit up, and change to the folder of the notebooks; do nothing where that was done before."""
+    if missing(_declared(), _installed()) or not Path("..", "trainers").is_dir():
+        os.chdir(prepare())
+
+
 def prepare(folder: str = COURSE) -> Path:
     """Install what is missing, copy the course where it is missing, and say what can be done here.
 
@@ -67,11 +74,7 @@ def prepare(folder: str = COURSE) -> Path:
         RuntimeError: pip or the kit failed; the error has its last lines.
     """
     began = time.monotonic()
-    installed = {
-        canonical(distribution.name): distribution.version
-        for distribution in metadata.distributions()
-        if distribution.name
-    }
+    installed = _installed()
     requirements = missing(_declared(), installed)
     if requirements:
         _install(requirements, installed)
@@ -89,6 +92,11 @@ def prepare(folder: str = COURSE) -> Path:
     for line in [*_limits(installed), *_mode()]:
         print(line)
     return here
+
+
+def _installed() -> dict[str, str]:
+    distributions = metadata.distributions()
+    return {canonical(item.name): item.version for item in distributions if item.name}
 
 
 def _declared() -> dict[str, None]:

@@ -32,6 +32,7 @@ SIGS = ("sig-node", "sig-storage", "sig-network", "sig-apps")
 LABELS = {
     "Conformance": "Conformance",
     "NodeConformance": "NodeConformance",
+    "DRA": "DRA && !Alpha && !Disruptive && !Flaky",
     "sigs": f"({' || '.join(SIGS)}) && !Conformance && Feature: isEmpty && !Alpha && !Disruptive && !Flaky",
 }
 PARTS = {"parallel": "!Serial", "serial": "Serial"}

@@ -53,15 +53,19 @@ def test_where_all_is_there_it_only_reports(monkeypatch, capsys):
     assert hosted.prepare() == ROOT / "notebooks"
     said = capsys.readouterr().out
     assert "0 packages installed" in said and "Mode: " in said and "torch 2." in said
+    hosted.enter()
+    assert (Path.cwd(), capsys.readouterr().out) == (ROOT / "notebooks", "")
 
 
 def test_a_notebook_that_is_alone_gets_the_course(monkeypatch, tmp_path, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(metadata, "requires", lambda name: [])
-    folder = hosted.prepare()
+    hosted.enter()
+    folder = Path.cwd()
     assert "course/notebooks" in capsys.readouterr().out
     assert (folder / "00_start.ipynb").is_file() and (folder / "../trainers/digits_ddp.py").is_file()
-    assert hosted.prepare() == folder, "a second run finds it"
+    hosted.enter()
+    assert Path.cwd() == folder, "a second run finds it"
 
 
 def test_a_program_that_fails_is_quoted():
