@@ -6,7 +6,7 @@ A provider is a class that `plugins` names: `local` and `existing` here, EKS and
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from functools import cached_property
 from html import escape
@@ -479,10 +479,6 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     def end_notice(self) -> str:
         """When the cloud deletes it by itself, and how to put that off; empty if it does not."""
         return ""
-
-    def end_reminder(self) -> AbstractContextManager[object]:
-        """Announce the end again in its last hour, until the block ends; nothing where there is no end."""
-        return nullcontext()
 
     def announce_end(self) -> "Cluster":
         """Log when the cloud deletes it, if it does; return the cluster."""

@@ -6,7 +6,6 @@ It keeps no state that the cluster does not have, but for the logs of deleted po
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import nullcontext
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
@@ -330,13 +329,8 @@ class Run(Reports):
     def _explained(self) -> Iterator[tuple[Snapshot, RunStatus]]:
         """Follow its objects and their status, with the first cause beside what has waited for long."""
         reason = self._wait_reason(HANG_SECONDS)
-        for snapshot, status in self._states():
+        for snapshot, status in self.objects.watch():
             yield snapshot, reason.explain(status)
-
-    def _states(self) -> Iterator[tuple[Snapshot, RunStatus]]:
-        """Follow its objects, and announce meanwhile that the cloud is about to delete the cluster."""
-        with self.cluster.end_reminder() if self.cluster is not None else nullcontext():
-            yield from self.objects.watch()
 
     def _watch(self) -> Iterator[tuple[Snapshot, RunStatus]]:
         """Yield objects and status; a failure not before it can be explained.
@@ -344,7 +338,7 @@ class Run(Reports):
         Each watch runs by itself: that of the pods may be behind the one that brings the failure.
         """
         before, settled_by = None, 0.0
-        for snapshot, status in self._states():
+        for snapshot, status in self.objects.watch():
             if status.phase == FAILED and before and not self._explainable(snapshot):
                 settled_by = settled_by or time.monotonic() + SETTLE_SECONDS
                 status = before if time.monotonic() < settled_by else status

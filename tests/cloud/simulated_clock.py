@@ -1,6 +1,6 @@
 """Simulated time: what is to happen is kept in order and happens when the clock is moved past it.
 
-Nothing here sleeps. A test moves the clock itself, by waiting as `clouds.clock.Clock` does, or lets it run.
+Nothing here sleeps. A test moves the clock itself, by waiting as `clouds.steps.Clock` does, or lets it run.
 """
 
 import heapq

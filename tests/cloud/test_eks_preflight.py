@@ -366,15 +366,6 @@ def test_an_account_that_is_not_active_is_not_sent_to_another_region(code):
     assert "aws" in told.fix and "region that is off" not in told.fix and not told.passing
 
 
-def test_a_log_group_of_an_earlier_cluster_is_found_beforehand(aws, user):
-    administrator("logs").create_log_group(logGroupName="/aws/eks/lab/cluster")
-    found = worst(report())
-    assert found["log"].level is Level.FAILED and "delete-log-group" in found["log"].fix
-    administrator("logs").delete_log_group(logGroupName="/aws/eks/lab/cluster")
-    administrator("logs").create_log_group(logGroupName="/aws/eks/lab/cluster-of-another")
-    assert "log" not in worst(report())
-
-
 def test_a_companys_certificate_is_named_with_the_variable_that_helps():
     words = "CERTIFICATE_VERIFY_FAILED: self-signed certificate"
     error = boto.SSLError(endpoint_url="https://eks", error=words)

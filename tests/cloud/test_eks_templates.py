@@ -191,7 +191,6 @@ def test_each_request_of_the_driver_names_its_service_and_operation_where_the_po
     }
     assert unnamed == {
         "orphans.py: session.find(service, operation)",
-        "preflight.py: session.call(service, operation)",
         "preflight.py: session.every(owner, operation, key)",
         "orphans.py: session.every(service, listing, key)",
     }

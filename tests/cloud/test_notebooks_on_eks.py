@@ -1,7 +1,7 @@
 """The course on the provider eks, unchanged: the fake AWS hands out a real cluster, and it really trains.
 
-Simulated time runs by itself here, fast: what takes ten minutes at AWS takes seconds. CodeBuild makes
-the trainer image before the first notebook.
+Simulated time runs by itself here, fast: what takes ten minutes at AWS takes seconds. A stand-in
+of BuildKit makes the trainer image before the first notebook.
 """
 
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ import pytest
 from .aws.machines import files_of, nodes_of
 from .aws.server import Backing
 from .backing_cluster import BackingCluster, way_out
-from .notebook_runs import SECONDS, hide_engines, run_course, said
+from .notebook_runs import SECONDS, run_course, said, stand_in_for_buildkit
 
 DEVICE_PLUGIN = Path(__file__).with_name("device-plugin.yaml")
 NAME, REGION, NODES, SPEED = "course", "us-west-2", 4, 60
@@ -21,10 +21,10 @@ OPTIONS = (f"region={REGION}", "hours=300", "confirm=true")
 
 
 @pytest.fixture
-def aws_that_builds(aws, tmp_path_factory, monkeypatch):
-    """Return the fake, on a machine without an engine that builds images."""
+def aws_that_builds(aws, state_home, tmp_path_factory, monkeypatch):
+    """Return the fake, with nodes that have a stand-in of BuildKit."""
     monkeypatch.delenv("AWS_DEFAULT_REGION")  # the notebooks know by the cluster's name where it is
-    hide_engines(tmp_path_factory.mktemp("images"), monkeypatch)
+    stand_in_for_buildkit(tmp_path_factory.mktemp("images"))
     return aws
 
 

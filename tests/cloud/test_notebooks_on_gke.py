@@ -1,7 +1,7 @@
 """The course on the provider gke, unchanged: the fake Google Cloud hands out a real cluster, and it trains.
 
-Simulated time runs by itself here, fast: what takes ten minutes at Google takes seconds. Cloud Build makes
-the trainer image before the first notebook.
+Simulated time runs by itself here, fast: what takes ten minutes at Google takes seconds. A stand-in
+of BuildKit makes the trainer image before the first notebook.
 """
 
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ import pytest
 from ..unit.container_registry import PASSWORD
 from .backing_cluster import BackingCluster, way_out
 from .google.nodes import nodes_of
-from .notebook_runs import SECONDS, hide_engines, run_course, said
+from .notebook_runs import SECONDS, run_course, said, stand_in_for_buildkit
 from .shared_files import SharedFiles
 
 NAME, NODES, SPEED = "course", 4, 60
@@ -29,10 +29,10 @@ def why_not(parameters):
 
 
 @pytest.fixture
-def google_that_builds(google, tmp_path_factory, monkeypatch):
-    """Return the fake, on a machine without an engine that builds images."""
+def google_that_builds(google, state_home, tmp_path_factory, monkeypatch):
+    """Return the fake, with nodes that have a stand-in of BuildKit."""
     monkeypatch.setenv("CLOUDSDK_AUTH_ACCESS_TOKEN", google.identities.add(PASSWORD))
-    hide_engines(tmp_path_factory.mktemp("images"), monkeypatch)
+    stand_in_for_buildkit(tmp_path_factory.mktemp("images"))
     return google
 
 

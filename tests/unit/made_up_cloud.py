@@ -8,7 +8,6 @@ from kitlib import plugins
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, ProviderFailed
 from trainyard_kit.clouds.checks import Probe, failed, ok, run
-from trainyard_kit.clouds.clock import Clock
 from trainyard_kit.clouds.cluster import CloudCluster
 from trainyard_kit.clouds.cluster_store import ClusterStore, exec_kubeconfig
 from trainyard_kit.clouds.spec import (
@@ -19,6 +18,7 @@ from trainyard_kit.clouds.spec import (
     Machines,
     until_of,
 )
+from trainyard_kit.clouds.steps import Clock
 from trainyard_kit.clouds.tags import Tags
 
 NOWHERE = "https://127.0.0.1:9"  # nobody answers

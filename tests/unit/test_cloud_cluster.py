@@ -7,7 +7,6 @@ import stat
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import dev
 import pytest
@@ -17,8 +16,7 @@ from dev_commands import Commands
 from kitlib import clusters
 from kitlib.clusters.shape import Shape
 from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, PreflightFailed, ProviderFailed
-from kitlib.runs.run import Run
-from trainyard_kit.clouds import checks, ending
+from trainyard_kit.clouds import checks
 
 from .made_up_cloud import Account, MoonCluster, provide, tags
 
@@ -261,36 +259,6 @@ def test_its_end_is_in_what_it_shows_and_urgent_in_the_last_hour(account, caplog
         assert bool(caplog.messages) is (minutes is not None)
     provide(monkeypatch, moon=MoonCluster)
     assert clusters.connect("lab", provider="moon").end_notice() == ""
-
-
-def test_the_last_hour_is_announced_while_a_run_is_waited_for_also_when_it_begins_meanwhile(
-    account, monkeypatch
-):
-    cluster, announced, looked = create(hours=8), threading.Event(), []
-    monkeypatch.setattr(MoonCluster, "announce_end", lambda self: announced.set())
-    described, now = account.described["lab"], datetime.now(UTC)
-    away = ProviderFailed("the network is away", about="lab", fix="wait")
-    ends = iter([away, now + timedelta(hours=9), now + ending.LAST_HOUR + timedelta(milliseconds=50)])
-
-    def end(self):
-        looked.append(next(ends, now + timedelta(minutes=59)))
-        if isinstance(looked[-1], ProviderFailed):
-            raise looked[-1]
-        return looked[-1]
-
-    monkeypatch.setattr(MoonCluster, "_end", end)
-    monkeypatch.setattr(ending, "LOOK_SECONDS", 0.01)
-    run = Run(SimpleNamespace(cluster="lab"), "digits", kind="Job", cluster=cluster)
-    monkeypatch.setattr(run.objects, "watch", lambda: iter([announced.wait(30)]))
-    assert next(iter(run._states())) is True and len(looked) >= 3
-    announced.clear()
-    with cluster.end_reminder() as reminder:  # beside the other
-        reminder._thread.join()
-    assert not announced.is_set()
-    account.described["lab"] = replace(described, tags=tags(expires=None))
-    monkeypatch.undo()
-    with MoonCluster("lab", account).end_reminder() as reminder:
-        reminder._thread.join()  # nothing to announce, so it has ended
 
 
 def test_hours_for_an_existing_cluster_extend_it_or_say_why_not(account, caplog):

@@ -4,7 +4,7 @@ How a cloud does each of these is in `trainyard_kit.clouds.eks` and `trainyard_k
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,9 +18,9 @@ from kitlib.clusters.nodes import is_ready, list_nodes
 from kitlib.clusters.shape import Shape
 from kitlib.display.tables import Table, Text
 from kitlib.errors import BadInput, ClusterNotFound, ClusterUnreachable, KitError, ProviderFailed
-from kitlib.k8s import names
+from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
-from trainyard_kit.clouds import confirmation, ending
+from trainyard_kit.clouds import confirmation
 from trainyard_kit.clouds.checks import Probe, Report, run
 from trainyard_kit.clouds.launches import await_nodes
 from trainyard_kit.clouds.price_table import (
@@ -226,6 +226,16 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         machines = info.machines if info else None
         return (machines.gpus,) * machines.count if machines else ()
 
+    def install_storage_class(self, item: str, parameters: Mapping[str, str]) -> None:
+        """Apply a StorageClass of the manifests; one with other parameters is replaced, its volumes stay."""
+        (template,) = manifests.read(config.manifests(self.provider, item))
+        storage_class = manifests.merge(template, {"parameters": dict(parameters)})
+        kind, name = storage_class["kind"], storage_class["metadata"]["name"]
+        existing = self.kube.find(kind, name)
+        if existing and existing.get("parameters") != storage_class["parameters"]:
+            self.kube.delete(kind, name)
+        self.kube.apply(storage_class)
+
     # Acting
 
     def scale(self, nodes: int, *, confirm: bool = False, budget: float | None = None) -> Table:
@@ -329,18 +339,16 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
             info = self._describe()
         except KitError:  # what is announced beside something else keeps nobody from that
             return ""
-        return ending.notice(info.tags.expires if info else None, self.cloud)
-
-    def end_reminder(self) -> ending.EndReminder:
-        """Announce the end in its last hour, until the block ends: also one that was moved meanwhile."""
-        return ending.EndReminder(self._end, self._remind)
-
-    def _remind(self) -> None:
-        """Announce the end, but once in ten minutes: a run is watched and waited for at the same time."""
-        now = datetime.now(UTC)
-        if self._reminded is None or now - self._reminded > SAME_END:
-            self._reminded = now
-            self.announce_end()
+        end = info.tags.expires if info else None
+        if end is None:
+            return ""
+        minutes = int((end - datetime.now(UTC)).total_seconds() // 60)
+        if minutes < 0:
+            return f"is past its end, {end:%Y-%m-%d %H:%M} UTC: {self.cloud} is deleting it"
+        left = f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+        urgent = "WARNING: less than an hour is left; " if minutes < 60 else ""
+        how = f"{self.cloud} then deletes it and what is on it; cluster.extend(hours=2) puts that off"
+        return f"ends at {end:%Y-%m-%d %H:%M} UTC, in {left}: {urgent}{how}"
 
     def delete(self) -> None:
         """Delete all of it; idempotent. If something is left, the error names it, and what it costs."""

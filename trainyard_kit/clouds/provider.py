@@ -9,10 +9,9 @@ from kitlib.clusters.base import Cluster
 from kitlib.clusters.shape import Shape
 from kitlib.display.tables import Text
 from trainyard_kit.clouds.checks import Check, Report
-from trainyard_kit.clouds.clock import Clock
 from trainyard_kit.clouds.cluster_store import ClusterStore
 from trainyard_kit.clouds.spec import CloudResource, CloudSpec, ClusterInfo, Machines
-from trainyard_kit.clouds.steps import Steps
+from trainyard_kit.clouds.steps import Clock, Steps
 
 Session = TypeVar("Session")
 Plan = TypeVar("Plan", bound=CloudSpec)
@@ -49,7 +48,6 @@ class CloudProvider(Cluster, Generic[Session, Plan, Info]):
     def __init__(self, name: str, session: Session) -> None:
         super().__init__(self.checked(name))
         self.session = session
-        self._reminded: datetime | None = None
 
     @classmethod
     @abstractmethod

@@ -12,7 +12,6 @@ from kitlib.clusters.shape import Shape
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, KitError, ProviderFailed
 from kitlib.k8s import manifests, names
-from trainyard_kit.clouds import storage_classes
 from trainyard_kit.clouds.checks import Check, Probe, Report, failed, run
 from trainyard_kit.clouds.cluster import CloudCluster
 from trainyard_kit.clouds.cluster_store import ClusterStore, exec_kubeconfig
@@ -209,8 +208,8 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
         delete.delete(session, name, steps)
 
     def _install_addons(self, plan: EksPlan) -> None:
-        storage_classes.install(self, "storageclass.yaml", {"fileSystemId": self._stack().outputs["Files"]})
-        storage_classes.install(self, "storageclass-ebs.yaml", {})
+        self.install_storage_class("storageclass.yaml", {"fileSystemId": self._stack().outputs["Files"]})
+        self.install_storage_class("storageclass-ebs.yaml", {})
         self._install_autoscaler()
         if plan.machines.gpus:
             from kitlib.operators import install  # which imports this package

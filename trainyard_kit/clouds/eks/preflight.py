@@ -6,25 +6,13 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from botocore.exceptions import EndpointConnectionError
-
 from trainyard_kit.clouds import tags
 from trainyard_kit.clouds.checks import Check, Probe, failed, ok, trainer_image, warn
 from trainyard_kit.clouds.cloud_errors import classify
 from trainyard_kit.clouds.eks import machines, roles
-from trainyard_kit.clouds.eks.client_errors import AwsError
 from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, EksPlan
 from trainyard_kit.clouds.eks.session import AwsSession
 
-# One request of each service that a cluster needs, which asks for nothing in particular.
-SERVICES = (
-    ("cloudformation", "describe_stacks"),
-    ("eks", "list_clusters"),
-    ("ec2", "describe_regions"),
-    ("efs", "describe_file_systems"),
-    ("scheduler", "list_schedule_groups"),
-    ("ecr", "describe_repositories"),
-)
 # Quotas of which a new cluster takes one: service, code, and the request that lists what is taken.
 # https://docs.aws.amazon.com/general/latest/gr/vpc-service.html
 ONE_OF = {
@@ -41,10 +29,8 @@ def probes(session: AwsSession, name: str, plan: EksPlan | None) -> list[Probe]:
     """List the checks; without a plan, those that need none."""
     first = [
         Probe("credentials", partial(credentials, session), stops=True),
-        Probe("services", partial(services, session), stops=True),
         Probe("account plan", partial(account_plan, session, plan), needed=False),
         Probe("name", partial(free, session, name)),
-        Probe("log group", partial(log_group, session, name), needed=False),
         Probe("permissions", partial(permissions, session, name), needed=False),
         Probe("trainer image", trainer_image, needed=False),
     ]
@@ -98,21 +84,6 @@ def account_plan(session: AwsSession, plan: EksPlan | None) -> Check:
     return failed(about, f"it is the free plan, which starts no {' and no '.join(not_free)}", upgrade)
 
 
-def services(session: AwsSession) -> Check:
-    """Check whether the services that a cluster needs answer: a region may not have them all."""
-    silent = []
-    for service, operation in SERVICES:
-        try:
-            session.call(service, operation)
-        except AwsError as error:  # one who is refused has been answered
-            if isinstance(error.__cause__, EndpointConnectionError):
-                silent.append(service)
-    if silent:
-        words = f"nothing answers as {', '.join(silent)} in {session.region}"
-        return failed("services", words, "check that this machine is online; if it is, choose another region")
-    return ok("services", f"{', '.join(service for service, _ in SERVICES)} answer in {session.region}")
-
-
 def free(session: AwsSession, name: str) -> Check:
     """Check whether the cluster's name is free."""
     answer = session.find("eks", "describe_cluster", name=name)
@@ -123,22 +94,6 @@ def free(session: AwsSession, name: str) -> Check:
         words = f'there is an EKS cluster "{name}" in {session.region}, and it is not the kit\'s'
         return failed("name", words, f'name="{name}-2"')
     return ok("name", f"{name} exists already, created by {owner_tags.owner}")
-
-
-def log_group(session: AwsSession, name: str) -> Check:
-    """Check whether a log group is left of an earlier cluster: one that EKS made is in the stack's way."""
-    about, group = "log group", f"/aws/eks/{name}/cluster"
-    listed = session.every("logs", "describe_log_groups", "logGroups", logGroupNamePrefix=group)
-    exists = any(row["logGroupName"] == group for row in listed)
-    if not exists or session.find("eks", "describe_cluster", name=name):
-        return ok(about, "none exists")
-    stack = session.call(
-        "cloudformation", "describe_stacks", fine=("ValidationError",), StackName=f"trainyard-{name}"
-    )
-    if stack is not None:
-        return ok(about, f"{group} is the stack's")
-    fix = f"aws logs delete-log-group --region {session.region} --log-group-name {group}; or another name"
-    return failed(about, f"{group} is left of an earlier cluster, and would stop the new one", fix)
 
 
 def network_quotas(session: AwsSession, name: str, plan: EksPlan) -> Iterable[Check]:

@@ -9,10 +9,10 @@ import os
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache, cached_property
-from pathlib import Path
 from typing import Any, overload
 
 import boto3
+import botocore.session
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
 from botocore.parsers import ResponseParserError
@@ -47,8 +47,9 @@ class AwsSession:
     def __init__(self, region: str | None = None, profile: str | None = None) -> None:
         self.profile = profile
         region = region or os.environ.get("AWS_REGION") or None
+        self._core = botocore.session.Session(profile=profile)
         try:
-            self._boto = boto3.Session(region_name=region, profile_name=profile)
+            self._boto = boto3.Session(region_name=region, botocore_session=self._core)
         except ProfileNotFound as error:
             raise to_error(error, "sts", "sign in", {}, region=region or "-", profile=profile) from error
         self.region = self._boto.region_name
@@ -170,7 +171,9 @@ class AwsSession:
         self, error: Exception, service: str, operation: str, parameters: dict[str, Any]
     ) -> KitError:
         """Translate an error of botocore."""
-        renew = find_renewal(os.environ, Path.home(), self.profile)
+        settings = self._core.get_scoped_config()
+        source = self._core.full_config["profiles"].get(settings.get("source_profile"), {})
+        renew = find_renewal(os.environ, self.profile, settings | source)
         return to_error(
             error, service, operation, parameters, region=self.region, profile=self.profile, renew=renew
         )

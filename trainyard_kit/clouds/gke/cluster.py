@@ -19,7 +19,6 @@ from kitlib.errors import BadInput
 from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
 from kitlib.storage import Volume, persistent_volume, pvc
-from trainyard_kit.clouds import storage_classes
 from trainyard_kit.clouds.checks import Check, Report
 from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.cluster import CloudCluster
@@ -244,7 +243,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def _install_addons(self, plan: GkePlan) -> None:
         words = ",".join(f"{key}={value}" for key, value in labels(plan.tags, self.session).items())
         network = plan.request.get("network") or f"trainyard-{self.name}"
-        storage_classes.install(self, "storageclass.yaml", {"network": network, "labels": words})
+        self.install_storage_class("storageclass.yaml", {"network": network, "labels": words})
         for admin in plan.admins:
             self.add_admin(admin)
 

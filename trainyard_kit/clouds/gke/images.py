@@ -5,12 +5,11 @@ Pods need no secret: the nodes' account may pull from the repository.
 
 from typing import Any
 
-from trainyard_kit.clouds.clock import Clock
 from trainyard_kit.clouds.gke.create import Creation
 from trainyard_kit.clouds.gke.parts import is_ours, parts
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.gke.token import access_token
-from trainyard_kit.clouds.steps import Steps
+from trainyard_kit.clouds.steps import Clock, Steps
 from trainyard_kit.clouds.tags import Tags
 from trainyard_kit.container_images.registry import Login, Registry, StoredImage, short_name
 

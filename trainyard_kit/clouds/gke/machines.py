@@ -7,11 +7,11 @@ from ipaddress import ip_network
 from typing import Any
 
 from kitlib.errors import BadInput
-from trainyard_kit.clouds.clock import Clock
 from trainyard_kit.clouds.cloud_errors import HOPELESS
 from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.spec import CloudSpec, ClusterInfo, Machines, read_table
+from trainyard_kit.clouds.steps import Clock
 
 SYSTEM, TRAINING = "default-pool", "training"  # names of the pools
 FLEX_START, FLEX_DAYS = (
