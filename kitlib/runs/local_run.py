@@ -95,7 +95,7 @@ class LocalRun(Reports):
         """
         with progress(f"run {self.name}") as line:
             wait(
-                self.objects.watch(),
+                self._states(),
                 until=lambda _: self._process.poll() is not None,
                 timeout=timeout,
                 what="the run to end",
@@ -162,7 +162,7 @@ class LocalRun(Reports):
 
     def _followed(self, only: int | None) -> Iterator[str]:
         position = 0
-        for _ in self.objects.watch():
+        for _ in self._states():
             over = self._process.poll() is not None
             lines = logs.merge(self._logs())
             yield from (line.text for rank, line in lines[position:] if only in (None, rank))
