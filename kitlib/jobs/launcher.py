@@ -1,6 +1,7 @@
 """`launch`: check a job's objects against a cluster, then create them all, or none."""
 
 import contextlib
+import copy
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from kitlib.jobs import checks
 from kitlib.jobs.base import Job, JobArguments, TrainingJob
 from kitlib.jobs.indexed_job import IndexedJob
 from kitlib.jobs.ranks_alone import ranks_alone
-from kitlib.jobs.resources import check_room
+from kitlib.jobs.resources import IDLE_GPUS_VARIABLE, check_room
 from kitlib.k8s import images, names, pods
 from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object, merge
@@ -62,8 +63,8 @@ def launch(
             before that: what is refused leaves the earlier run as it is.
         must_fit: Refuse pods that are larger than every node of a local cluster; by default they are created,
             with a warning, and wait.
-        idle_gpus: What `Run.wait` does with a run whose pods have GPUs and train on the CPU: "warn", "fail"
-            or "allow".
+        idle_gpus: What becomes of a run whose pods have GPUs and train on the CPU: "warn", "fail" or "allow".
+            It fails at the end of its ranks; elastic ones and other images, where `Run.wait` reads the logs.
         options: Arguments of an `IndexedJob`: ``nodes=4, args={"epochs": 2}``.
 
     Raises:
@@ -83,6 +84,9 @@ def launch(
         job = IndexedJob(job, **options)
     on = connect(cluster) if isinstance(cluster, str) else cluster
     notes = {} if idle_gpus == "warn" else {names.IDLE_GPUS: idle_gpus}
+    if idle_gpus == "fail" and isinstance(job, TrainingJob) and not getattr(job, "limits", None):
+        job = copy.copy(job)
+        job.env = [*job.env, {"name": IDLE_GPUS_VARIABLE, "value": idle_gpus}]
     return _launch_on(on, job, replace=replace, must_fit=must_fit, notes=notes)
 
 

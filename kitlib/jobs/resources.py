@@ -24,6 +24,7 @@ NO_GPUS = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 # Without it NCCL says only "unhandled system error": its own reason is what `why` reads.
 NCCL_WARNINGS = {"name": "NCCL_DEBUG", "value": "WARN"}
 GPU_COUNT = "TRAINYARD_GPUS"  # with it a trainer can say that torch sees fewer GPUs than its pod requested
+IDLE_GPUS_VARIABLE = "TRAINYARD_IDLE_GPUS"  # "fail" where a rank that finds none ends with an error
 NOT_READY = "node.kubernetes.io/not-ready"
 STATES = ("not-ready", "unreachable", "unschedulable", "memory-pressure", "disk-pressure", "pid-pressure")
 TRANSIENT = [{"key": f"node.kubernetes.io/{state}", "operator": "Exists"} for state in STATES]

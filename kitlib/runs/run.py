@@ -6,11 +6,12 @@ It keeps no state that the cluster does not have, but for the logs of deleted po
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, Protocol, overload
 
 from kitlib import plugins
-from kitlib.causes import Diagnosis, Facts, causes
+from kitlib.causes import Cause, Diagnosis, Facts, causes
 from kitlib.causes.rules.programs import WARNINGS
 from kitlib.display.progress import Progress, progress
 from kitlib.display.signatures import checked_class
@@ -29,7 +30,7 @@ from kitlib.runs.diagnosis import HANG_SECONDS, diagnose, run_failed
 from kitlib.runs.follower import RunFollower
 from kitlib.runs.logs import Log, LogCache, LogStream
 from kitlib.runs.reports import Reports
-from kitlib.runs.status import DELETED, FAILED, RunObjects, RunStatus, find_main
+from kitlib.runs.status import DELETED, FAILED, SUCCEEDED, RunObjects, RunStatus, find_main
 from kitlib.runs.waiting import WaitReason
 
 if TYPE_CHECKING:
@@ -267,11 +268,14 @@ class Run(Reports):
                 )
             line.done(status.phase, seconds=pods.seconds_run(self.objects.pods()))
         self._check(status)
-        self._warn(status)
+        for cause, fails in self._oddities(status):
+            if fails:
+                raise RunFailed(cause.line, about=self.about, fix=cause.fix, rank=cause.rank)
+            log.warning("%s: %s. %s", self.about, cause.line, cause.fix)
         return status
 
-    def _warn(self, status: RunStatus) -> None:
-        """Log what a run that has succeeded did otherwise than its job is meant, or fail for it."""
+    def _oddities(self, status: RunStatus) -> Iterator[tuple[Cause, bool]]:
+        """Find in what a run that has succeeded is not as its job is meant, and whether it fails for that."""
         live_pods = self.objects.newest(self.objects.pods())
         if len(live_pods) < 2 and not any(GPU in str(pod["spec"]) for pod in live_pods):
             return
@@ -280,9 +284,7 @@ class Run(Reports):
         facts = Facts(self.name, main, live_pods, objects={"Node": nodes}, logs=lines, phase=status.phase)
         notes = ((main or {}).get("metadata") or {}).get("annotations") or {}
         for cause in causes(facts, among=WARNINGS):
-            if cause.kind == "GpusUnused" and notes.get(names.IDLE_GPUS) == "fail":
-                raise RunFailed(cause.line, about=self.about, fix=cause.fix, rank=cause.rank)
-            log.warning("%s: %s. %s", self.about, cause.line, cause.fix)
+            yield cause, cause.kind == "GpusUnused" and notes.get(names.IDLE_GPUS) == "fail"
 
     def _wait_until(
         self, until: Callable[[WorkersTimeline], bool], timeout: float, line: Progress
@@ -330,6 +332,10 @@ class Run(Reports):
         """Follow its objects and their status, with the first cause beside what has waited for long."""
         reason = self._wait_reason(HANG_SECONDS)
         for snapshot, status in self.objects.watch():
+            if status.phase == SUCCEEDED:
+                oddities = list(self._oddities(status))
+                phase = FAILED if any(fails for _, fails in oddities) else SUCCEEDED
+                status = replace(status, phase=phase, reason="; ".join(cause.line for cause, _ in oddities))
             yield snapshot, reason.explain(status)
 
     def _watch(self) -> Iterator[tuple[Snapshot, RunStatus]]:

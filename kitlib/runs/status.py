@@ -52,12 +52,12 @@ class RunStatus:
         return self.phase in (SUCCEEDED, FAILED, DELETED)
 
     def __str__(self) -> str:
+        trouble = f"; {self.reason}" if self.reason else ""
         if self.phase == RUNNING:
             done = f", {self.succeeded} done" if self.succeeded else ""
-            trouble = f"; {self.reason}" if self.reason else ""
             return f"Running: {self.running} of {self.wanted} pods{done}{trouble}"
         if self.phase == SUCCEEDED:
-            return f"Succeeded: {self.succeeded} of {self.wanted} pods"
+            return f"Succeeded: {self.succeeded} of {self.wanted} pods{trouble}"
         return f"{self.phase}: {self.reason}" if self.reason else self.phase
 
     __repr__ = __str__
@@ -289,11 +289,15 @@ class RunObjects:
         for pod in (pod for labels in selectors for pod in self.kube.get_all("Pod", labels=labels)):
             if ours(pod):
                 self.kube.delete("Pod", pod["metadata"]["name"], uid=pod["metadata"]["uid"])
-        if any(map(ours, self.kube.get_all("Pod", labels=pods_of_run))):
+        specs = [WatchSpec("Pod", labels=pods_of_run)]
+        if kind.creator[0] == "Job":  # until it is gone, a new object of the name would take it for its own
+            specs.append(WatchSpec("Job", fields=f"metadata.name={self.name}{kind.creator[1]}"))
+        listed = [self.kube.get_all(spec.kind, labels=spec.labels, fields=spec.fields) for spec in specs]
+        if any(ours(item) for items in listed for item in items):
             with progress(f"run {self.name}") as line:
                 wait(
-                    watch_objects(self.kube, WatchSpec("Pod", labels=pods_of_run)),
-                    until=lambda seen: not any(map(ours, seen["Pod"].values())),
+                    watch_objects(self.kube, *specs),
+                    until=lambda seen: not any(ours(pod) for part in seen.values() for pod in part.values()),
                     what="the pods to end",
                     about=self.about,
                     resume="run.delete() again",

@@ -210,6 +210,10 @@ def report_idle_gpus(before: "set[str]") -> None:
     shown = f"the node's driver is {driver[1]}" if driver else "the pod sees no NVIDIA driver"
     what = f"this pod has {os.environ['TRAINYARD_GPUS']} GPUs, but torch finds no CUDA device"
     print(f"{what}: torch {torch.__version__} {built}, and {shown}", file=sys.stderr)
+    if os.environ.get("TRAINYARD_IDLE_GPUS") == "fail":
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)  # the last of the functions of atexit, as the first that was registered
 
 
 def run_next() -> None:

@@ -3,6 +3,9 @@
 import pytest
 
 import kitlib as kit
+from kitlib.errors import RunFailed
+
+from ..patience import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 TAINT = "nvidia.com/gpu=present:NoSchedule"
@@ -42,6 +45,21 @@ def test_more_workers_than_gpus_train_without_and_the_kit_says_so(cluster, plain
     job = plain(SEEN, nodes=4, name="more").on(cluster)
     assert job.gpus == 0
     assert "4 pods train without GPUs: the nodes have 3" in caplog.text
+
+
+@pytest.mark.parametrize("idle", ["warn", "fail"])
+def test_gpus_that_idle_are_said_by_wait_and_watch_or_fail_the_run(idle, cluster, plain, caplog):
+    job = plain("import torch\nprint('loss 0.5')", nodes=2, name="idle")
+    run = kit.launch(job, cluster=cluster, replace=True, idle_gpus=idle)
+    watch = run.watch()
+    if idle == "fail":
+        with pytest.raises(RunFailed, match="torch finds no CUDA device"):
+            run.wait(timeout=240)
+        assert run.status.phase == "Failed"
+    else:
+        run.wait(timeout=240)
+        assert "has 1 GPU and trains on the CPU" in caplog.text
+    eventually(lambda: ("Failed" in repr(watch), "GPU" in repr(watch)), wanted=(idle == "fail", True))
 
 
 @pytest.mark.slow

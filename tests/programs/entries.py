@@ -123,6 +123,7 @@ def make_environment(name: str, folder: Path) -> Path:
     if not python.exists():
         subprocess.run([*uv, "venv", "--python", sys.executable, str(place)], check=True)
     own = [f"{package}=={version(package).partition('+')[0]}" for package in TORCH]
-    words = [*uv, "pip", "install", f"--python={python}", "--editable", str(ROOT), *own, *packages()[name]]
+    kit = ["--editable", str(ROOT), "--editable", str(ROOT / "localkube")]
+    words = [*uv, "pip", "install", f"--python={python}", *kit, *own, *packages()[name]]
     subprocess.run(words, check=True, cwd=folder)
     return python
