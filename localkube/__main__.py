@@ -151,10 +151,9 @@ def _doctor(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _overload() -> list[dict[str, str]]:
-    from localkube.host import existing
     from localkube.kubelet.resources.cgroup_hierarchy import machine_processes
     from localkube.kubelet.resources.overload import overloads
-    from localkube.paths import state_dir
+    from localkube.paths import existing, state_dir
 
     return overloads(existing(state_dir()), processes=machine_processes())
 

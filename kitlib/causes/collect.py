@@ -6,7 +6,8 @@ A kind that may not be read, or that the cluster lacks, is missing from the fact
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from kitlib.causes.facts import Facts, RankState, in_order
+from kitlib.causes.facts import Facts, in_order
+from kitlib.causes.processes import RankState
 from kitlib.causes.room import ALL_PODS
 from kitlib.display.tracebacks import Line
 from kitlib.errors import KitError

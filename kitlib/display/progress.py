@@ -70,7 +70,7 @@ class TerminalProgress(Progress):
         from rich.markup import escape
 
         self.console = Console(stderr=True, highlight=False)
-        self.plain = lambda text: escape(printable(text))  # a pod may have written it
+        self.plain: Callable[[str], str] = lambda text: escape(printable(text))  # a pod may have written it
         self.status = self.console.status(self.plain(title))
 
     def __enter__(self) -> Self:

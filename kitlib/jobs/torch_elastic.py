@@ -13,7 +13,8 @@ from kitlib import config
 from kitlib.clusters import Cluster
 from kitlib.display.signatures import checked_class
 from kitlib.errors import BadInput
-from kitlib.jobs.base import FOLDER, MAX_NODES, JobArguments, TrainingJob
+from kitlib.jobs.base import MAX_NODES, JobArguments, TrainingJob
+from kitlib.jobs.layout import FOLDER
 from kitlib.jobs.sources import imports, literal, project, sources
 from kitlib.k8s import job_kinds, names
 from kitlib.k8s.manifests import Object, merge

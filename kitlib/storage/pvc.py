@@ -14,7 +14,8 @@ from kitlib.k8s.quantities import check_quantity, parse_quantity
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
 from kitlib.storage import persistent_volume, storage_class
-from kitlib.storage.persistent_volume import CLAIM, VOLUME
+from kitlib.storage.persistent_volume import CLAIM as CLAIM
+from kitlib.storage.persistent_volume import VOLUME
 
 PREPARATION = "prepare-"  # the names of runs that put datasets there begin so
 _NO_SOURCE = {

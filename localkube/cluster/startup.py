@@ -73,7 +73,8 @@ class Startup:
 
     async def _ready(self) -> None:
         # Not before: its import takes a third of a second, in which the control plane can begin.
-        from localkube.api_client import Api, ApiError
+        from localkube.api_client import Api
+        from localkube.errors import ApiError
 
         pki = self._paths.pki
         files = {"cert_file": pki / "admin.crt", "key_file": pki / "admin.key"}

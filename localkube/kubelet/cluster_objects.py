@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, ApiError
+from localkube.api_client import Api
 from localkube.api_path import api_path
+from localkube.errors import ApiError
 from localkube.network.addresses import Addresses, NamespaceAddresses
 
 METRICS_PORT = 4443

@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from localkube.api_client import Api, ApiError
+from localkube.api_client import Api
 from localkube.api_path import api_path
+from localkube.errors import ApiError
 from localkube.kubelet.nodes.node import rfc3339
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from kitlib.errors import BadInput
-from kitlib.jobs.base import FOLDER
+from kitlib.jobs.layout import FOLDER
 from kitlib.jobs.program import TrainerProgram
 from kitlib.jobs.sources import Sources, check_size, content_of, flags, literal
 from kitlib.k8s.manifests import Object, merge

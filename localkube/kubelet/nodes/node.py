@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, ApiError, Informer
+from localkube.api_client import Api, Informer
 from localkube.api_path import api_path
+from localkube.errors import ApiError
 from localkube.kubelet.nodes.node_settings import NodeSettings
 from localkube.kubelet.plugins.device_manager import DeviceManager
 from localkube.kubelet.plugins.gpu_driver import GpuDriver

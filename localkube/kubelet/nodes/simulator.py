@@ -18,8 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import SIMULATED_PREFIX, Api, ApiError
+from localkube.api_client import SIMULATED_PREFIX, Api
 from localkube.api_path import api_path
+from localkube.errors import ApiError
 from localkube.kubelet.api_clients import files
 from localkube.kubelet.cluster_objects import manifest
 from localkube.kubelet.kubelet_config import KubeletConfig

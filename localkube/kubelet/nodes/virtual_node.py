@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import ApiError, Informer, NodeApi
+from localkube.api_client import Informer, NodeApi
+from localkube.errors import ApiError
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.nodes.node import NodePool, keep_alive, register_node
 from localkube.kubelet.nodes.node_settings import NodeSettings

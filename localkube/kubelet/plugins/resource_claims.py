@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from localkube.api_client import Api, ApiError
+from localkube.api_client import Api
 from localkube.api_path import api_path
+from localkube.errors import ApiError
 from localkube.kubelet.plugins.dra_drivers import DraDriver, DraDrivers
 from localkube.kubelet.plugins.gpu_driver import DRIVER, GpuDriver
 from localkube.kubelet.plugins.node_directory import NodeDirectory

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, ApiError, Informer
+from localkube.api_client import Api, Informer
 from localkube.api_path import api_path
+from localkube.errors import ApiError
 from localkube.kubelet.kubelet_config import KubeletConfig
 from localkube.kubelet.logs.log_reader import LogOptions
 from localkube.kubelet.pods.mirror_pods import HASH, SEEN, SOURCE, MirrorPods, config_hash

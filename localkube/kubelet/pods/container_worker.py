@@ -12,7 +12,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
-from localkube.api_client import ApiError
+from localkube.errors import ApiError
 from localkube.kubelet.containers import termination as stopping
 from localkube.kubelet.containers.expansion import ConfigError
 from localkube.kubelet.containers.process import Process

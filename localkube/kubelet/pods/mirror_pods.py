@@ -14,8 +14,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from localkube.api_client import Api, ApiError, Informer, object_key
+from localkube.api_client import Api, Informer, object_key
 from localkube.api_path import api_path
+from localkube.errors import ApiError
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from localkube.api_client import ApiError
 from localkube.api_path import api_path
+from localkube.errors import ApiError
 from localkube.kubelet.containers.termination import waits_for
 from localkube.kubelet.heartbeat import stalled, work_of
 from localkube.kubelet.nodes.node import is_ready

@@ -9,7 +9,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from localkube.api_client import Api, ApiError
+from localkube.api_client import Api
+from localkube.errors import ApiError
 from localkube.kubelet.pods.mirror_pods import is_static
 from localkube.kubelet.status.pod_status import status_patch
 from localkube.runtime.client import RuntimeClient

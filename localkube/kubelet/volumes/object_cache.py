@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from localkube.api_client import Api, ApiError, Informer, find
+from localkube.api_client import Api, Informer, find
 from localkube.api_path import api_path
+from localkube.errors import ApiError
 
 Object = dict[str, Any]
 Pod = Mapping[str, Any]

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Api, ApiError, Informer, object_key
+from localkube.api_client import Api, Informer, object_key
 from localkube.api_path import api_path
+from localkube.errors import ApiError
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.quantity import parse
 from localkube.kubelet.work_pools import WALKS
