@@ -42,14 +42,14 @@ def diagnose(
         look: Look at the processes of ranks also before that: one may be slow.
     """
     newest = objects.newest(objects.pods(), started=status.phase == FAILED)
-    still, missing = seconds_without_a_step(newest, logs), dict[str, str]()
+    idle_seconds, missing = seconds_without_a_step(newest, logs), dict[str, str]()
     running = status.phase == RUNNING and status.running >= status.wanted and rank is None
     processes = list[RankState]()
-    if running and (look or still >= hang_after):
+    if running and (look or idle_seconds >= hang_after):
         with ThreadPoolExecutor(LOOKS) as pool:
             looks = pool.map(lambda pod: _look(objects.kube, pod, missing), newest)
             processes = [state for states in looks for state in states]
-    still = max(still, oldest_call(processes))
+    idle_seconds = max(idle_seconds, oldest_call(processes))
     facts = collect(
         objects.kube,
         run=objects.name,
@@ -58,7 +58,7 @@ def diagnose(
         logs=logs,
         phase=status.phase,
         processes=processes,
-        hang_seconds=still if still >= hang_after else 0.0,
+        hang_seconds=idle_seconds if idle_seconds >= hang_after else 0.0,
     )
     unread = unread_of({**facts.missing, **missing}, processes)
     return Diagnosis(objects.about, str(status), tuple(causes(facts)), unread, tuple(processes))

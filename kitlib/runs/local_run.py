@@ -121,16 +121,16 @@ class LocalRun(Reports):
         if code == 0:
             return Diagnosis(self.about, phase)
         processes = self._look() if code is None else []
-        still = seconds_without_a_step(
+        idle_seconds = seconds_without_a_step(
             (), {0: self._written} if self._written else {0: [Line(self._began, "")]}
         )
-        still = max(still, oldest_call(processes))
+        idle_seconds = max(idle_seconds, oldest_call(processes))
         facts = Facts(
             run=self.name,
             logs=self._lines if code is None else {0: self._written},
             phase=phase,
             processes=processes,
-            hang_seconds=still if still >= hang_after else 0.0,
+            hang_seconds=idle_seconds if idle_seconds >= hang_after else 0.0,
         )
         among = RULES if code is None else None
         return Diagnosis(self.about, phase, tuple(causes(facts, among=among)), ranks=tuple(processes))

@@ -28,14 +28,14 @@ class Displayed(Protocol):
     """What it shows: a `kitlib.widgets.watch.Watch`."""
 
     @property
-    def moves(self) -> bool: ...
+    def is_live(self) -> bool: ...
 
     @property
     def finished(self) -> bool: ...
 
     def state(self) -> object: ...
 
-    def still(self) -> list[dict[str, str]]: ...
+    def static_view(self) -> list[dict[str, str]]: ...
 
     def widget(self) -> Any: ...
 
@@ -52,7 +52,7 @@ class NotebookDisplay:
         from IPython.display import display
 
         self.watch = watch
-        self.live: bool = watch.moves and has_frontend()
+        self.live: bool = watch.is_live and has_frontend()
         self.cells: int = 0
         self.drawn: object = None
         self.shell = get_ipython()
@@ -62,7 +62,7 @@ class NotebookDisplay:
                 watch.when_finished(_later(asyncio.get_running_loop(), self.complete))
         else:
             self.drawn = watch.state()
-            self.handles = [display(picture, raw=True, display_id=True) for picture in watch.still()]
+            self.handles = [display(picture, raw=True, display_id=True) for picture in watch.static_view()]
         self.shell.events.register("post_run_cell", self._after_cell)
 
     def complete(self) -> None:
@@ -85,7 +85,7 @@ class NotebookDisplay:
 
     def _update(self) -> None:
         self.drawn = self.watch.state()
-        picture, *rest = self.watch.still()
+        picture, *rest = self.watch.static_view()
         for handle, bundle in zip(
             self.handles, [picture | self._widget(), *rest] if self.live else [picture, *rest], strict=False
         ):

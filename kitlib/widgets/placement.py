@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class PlacementWatch(ObjectWatch):
     """Pod placement over time; created by :meth:`kitlib.Cluster.watch_placement`."""
 
-    moves = False
+    is_live = False
 
     def __init__(self, kube: Kube) -> None:
         super().__init__(kube, minutes=60)

@@ -40,7 +40,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
     """
 
     kind = "run"
-    moves = True  # whether there is a widget where a front end shows it; else its picture follows each cell
+    is_live = True  # whether there is a widget where a front end shows it; else its picture follows each cell
     over: bool = False  # whether what is followed has come to its end, so that there is nothing to go on with
 
     def __init__(self, title: str) -> None:
@@ -128,7 +128,7 @@ class Watch(AbstractContextManager["Watch"], ABC):
     def table(self) -> Table:
         """Tabulate the present state."""
 
-    def still(self) -> list[dict[str, str]]:
+    def static_view(self) -> list[dict[str, str]]:
         """MIME bundles for a front end without widgets: picture, then table."""
         table = self.table()
         return [self.picture().bundle(), {"text/plain": repr(table), "text/html": table._repr_html_()}]

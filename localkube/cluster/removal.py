@@ -10,14 +10,14 @@ from typing import Any
 
 from localkube import host
 from localkube.cluster.discovery import check_name, end_processes, status
-from localkube.controlplane.lock import Report, lock_path, locked, nobody
+from localkube.controlplane.lock import Report, lock_path, locked, no_progress
 from localkube.errors import LocalClusterError
 from localkube.paths import ClusterPaths, writing
 from localkube.runtime.trees import remove_tree
 from localkube.runtime.user_namespace import enter_user_namespace
 
 
-def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
+def stop(name: str, *, report: Report = no_progress) -> dict[str, Any]:
     """End all processes of a cluster; its objects, volumes and port are kept. Safe to repeat."""
     check_name(name)
     paths = ClusterPaths(name)
@@ -31,7 +31,7 @@ def stop(name: str, *, report: Report = nobody) -> dict[str, Any]:
     return status(name)
 
 
-def delete(name: str, *, report: Report = nobody) -> dict[str, Any]:
+def delete(name: str, *, report: Report = no_progress) -> dict[str, Any]:
     """Remove a cluster: its attendees' kubeconfigs, all processes, its directory. Safe to repeat."""
     check_name(name)
     paths = ClusterPaths(name)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from localkube.controlplane import KUBERNETES, build, build_time
-from localkube.controlplane.lock import Report, alone, nobody
+from localkube.controlplane.lock import Report, alone, no_progress
 from localkube.errors import LocalClusterError, Skipped
 from localkube.paths import cache_dir, packaged_program, target
 
@@ -86,7 +86,7 @@ def obtain(*, report: Callable[[str], None]) -> ControlPlaneBinaries:
 def present() -> ControlPlaneBinaries:
     """Find the control plane that is on this machine already."""
     reasons: list[str] = []
-    chosen = _first([name for name in ORDER if name != "build"], nobody, reasons)
+    chosen = _first([name for name in ORDER if name != "build"], no_progress, reasons)
     if chosen is None:
         raise LocalClusterError("there is no control plane yet", about="; ".join(reasons), fix="make setup")
     return chosen
@@ -95,7 +95,9 @@ def present() -> ControlPlaneBinaries:
 def outlook() -> dict[str, str]:
     """Describe what the next cluster runs: ``version`` and ``origin``, or how long its ``build`` takes."""
     forced = os.environ.get(FORCE)
-    chosen = _first([name for name in ORDER if name != "build" and forced in (None, "", name)], nobody, [])
+    chosen = _first(
+        [name for name in ORDER if name != "build" and forced in (None, "", name)], no_progress, []
+    )
     if chosen is not None:
         return {"version": chosen.version, "origin": chosen.origin}
     took = build_time.expected(build.control_plane().seconds, build_time.measure_speed())

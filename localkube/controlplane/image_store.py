@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.controlplane import binaries
-from localkube.controlplane.lock import Report, nobody
+from localkube.controlplane.lock import Report, no_progress
 from localkube.errors import LocalClusterError
 from localkube.paths import images_dir, private_dir
 
@@ -106,7 +106,7 @@ def _run(
     *arguments: str,
     about: str,
     progress: Callable[[Event], None] | None = None,
-    report: Report = nobody,
+    report: Report = no_progress,
 ) -> list[dict[str, Any]]:
     """Run a command of the program and return its events, those of layers excepted."""
     obtained = _control_plane(report)

@@ -32,7 +32,7 @@ class HeldLock:
     report: Report
 
 
-def nobody(text: str) -> None:
+def no_progress(text: str) -> None:
     """A report function that discards messages."""
 
 

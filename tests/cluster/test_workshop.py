@@ -134,7 +134,7 @@ def test_the_instructor_sees_where_a_notebook_is_what_failed_in_it_and_which_pod
     assert "stuck: 0/4 nodes are available" in row["trouble"]
     assert row["doing"].startswith("failed")
     assert row_of("bob", local_cluster)["doing"] == "not seen yet"
-    assert "ada" in watch.still()[1]["text/html"]
+    assert "ada" in watch.static_view()[1]["text/html"]
     assert watch.picture().save(tmp_path / "workshop.png").stat().st_size > 1000
 
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from localkube.controlplane.lock import lock_path, locked, nobody
+from localkube.controlplane.lock import lock_path, locked, no_progress
 from localkube.paths import ClusterPaths
 
 from ..patience import PATIENCE
@@ -56,7 +56,7 @@ def test_who_waits_for_the_lock_hears_each_step_of_its_holder_and_then_has_it(pa
 
 
 def test_a_lock_that_its_holder_removes_is_taken_anew_by_who_waited(paths):
-    with locked(paths, nobody):
+    with locked(paths, no_progress):
         second = Second(paths)
         second.start()
         second.wait_for("another command")

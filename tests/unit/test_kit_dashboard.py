@@ -150,6 +150,6 @@ def test_a_dashboard_without_any_event_can_be_shown():
     dashboard = Dashboard(run, states=lambda: iter(()), replicas=run.limits)
     assert dashboard.facts()["figures"][0] == ["world size", "0"]
     assert "no rendezvous yet" in repr(dashboard)
-    assert [sorted(output) for output in dashboard.still()][0] == ["image/png", "text/plain"]
+    assert [sorted(output) for output in dashboard.static_view()][0] == ["image/png", "text/plain"]
     view = dashboard.widget()
     assert "ty-lab" in view._dom_classes

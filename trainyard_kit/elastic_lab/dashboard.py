@@ -141,8 +141,8 @@ class Dashboard(RunWatch):
     def table(self) -> Table:
         return self.timeline().table()
 
-    def still(self) -> list[dict[str, str]]:
-        return [*super().still(), {"text/plain": HINT}]
+    def static_view(self) -> list[dict[str, str]]:
+        return [*super().static_view(), {"text/plain": HINT}]
 
     def state(self) -> object:
         with self.lock:
