@@ -95,6 +95,7 @@ def test_any_name_of_a_gpu_becomes_a_valid_label(name):
         ("H100,count=0", "1 to 16 GPUs"),
         ("H100,memory=80", "1Gi or more"),
         ("H100,nvlink=zone", "nvlink of none, node, rack"),
+        ("L40S,nvlink=node", "L40S has no NVLink"),
         ("H100,pace=-1", "a pace from 0 ms on"),
     ],
 )
@@ -108,7 +109,8 @@ def test_a_declaration_that_cannot_be_is_refused_before_anything_starts(text, wo
     [
         ("A100,nvlink=node", 2, {"node-0", "node-1", "node-2", "node-3"}, "1g.10gb 7g.80gb", 4.0),
         ("H200,nvlink=rack", 2, {"rack-a", "rack-b"}, "1g.18gb 7g.141gb", 1.262),
-        ("T4,nvlink=rack,pace=9", None, {"rack-a"}, "", 9.0),
+        ("T4,pace=9", None, {""}, "", 9.0),
+        ("B200", None, {""}, "1g.23gb 7g.180gb", 0.555),
         ("B200", 2, {""}, "1g.23gb 7g.180gb", 0.555),
     ],
 )

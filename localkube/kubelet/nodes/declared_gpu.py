@@ -1,8 +1,9 @@
 """GPUs that nodes declare and this machine does not have: their model, memory, NVLink domain and pace.
 
-Memory, architecture and throughput are NVIDIA's figures; the pace is a simulation's, in proportion to that.
+Figures are those of NVIDIA's data sheets, without sparsity; the pace is a simulation's, in proportion.
 
-Source: https://www.nvidia.com/en-us/data-center/products/
+Sources: data sheets of each product, https://www.nvidia.com/en-us/data-center/; of those with MIG, memory and
+compute capability in https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-gpus.html
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ MODELS = {
 REFERENCE_MS, REFERENCE_TFLOPS = 4.0, 312  # an image on a simulated A100
 MOST_GPUS = 16
 HOW = "docs/gpus.md shows how GPUs are declared"
-NVLINK = ("none", "node", "rack")
+NVLINK, NO_NVLINK = ("none", "node", "rack"), ("T4", "L4", "L40S")  # PCIe cards
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ class DeclaredGpu:
         if not fits or gpu.nvlink not in NVLINK:
             limits = f"1 to {MOST_GPUS} GPUs, 1Gi or more, nvlink of {', '.join(NVLINK)}, a pace from 0 ms on"
             raise LocalClusterError(f"a node declares {limits}", about=text, fix=HOW)
+        if gpu.nvlink != "none" and model in NO_NVLINK:
+            raise LocalClusterError(f"{model} has no NVLink", about=text, fix="leave nvlink out")
         return gpu
 
     def gpus(self) -> list[Gpu]:
@@ -81,7 +84,7 @@ class DeclaredGpu:
     def partitions(self) -> list[tuple[str, int, int, int]]:
         """List the MIG profiles: name, how many fit, compute slices of 7, and memory slices of 8.
 
-        Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
+        Source: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html
         """
         if not MODELS[self.model][5]:
             return []
