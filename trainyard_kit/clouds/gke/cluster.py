@@ -327,7 +327,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     @property
     def registry(self) -> ArtifactRegistry:
         """Its repository in Artifact Registry."""
-        return ArtifactRegistry(self.session, self._found().tags, clock=self.clock)
+        return ArtifactRegistry(self.session, self._found().tags)
 
     def _location(self) -> dict[str, str | None]:
         return {"project": self.session.project, "zone": self.session.zone}

@@ -5,11 +5,9 @@ Pods need no secret: the nodes' account may pull from the repository.
 
 from typing import Any
 
-from trainyard_kit.clouds.gke.create import Creation
-from trainyard_kit.clouds.gke.parts import is_ours, parts
+from trainyard_kit.clouds.gke.parts import parts
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.gke.token import access_token
-from trainyard_kit.clouds.steps import Clock, Steps
 from trainyard_kit.clouds.tags import Tags
 from trainyard_kit.container_images.registry import Login, Registry, StoredImage, short_name
 
@@ -17,8 +15,8 @@ from trainyard_kit.container_images.registry import Login, Registry, StoredImage
 class ArtifactRegistry(Registry):
     """The repository of one cluster."""
 
-    def __init__(self, session: GcpSession, tags: Tags, *, clock: Clock) -> None:
-        self.session, self.tags, self.clock = session, tags, clock
+    def __init__(self, session: GcpSession, tags: Tags) -> None:
+        self.session, self.tags = session, tags
         self.repository = parts(session, tags.cluster)["repository"]
 
     def address(self, name: str) -> str:
@@ -37,15 +35,9 @@ class ArtifactRegistry(Registry):
         return StoredImage(digest, int(shown.get("imageSizeBytes", 0)))
 
     def _uri(self) -> str:
-        item = self.repository.get(self.session)
-        if not is_ours(item, self.tags.cluster):
-            with Steps(f'repository of cluster "{self.tags.cluster}"', clock=self.clock) as steps:
-                Creation(self.session, self.tags, steps).ensure_repository()
-            item = self.repository.get(self.session) or {}
-        default_uri = (
-            f"{self.session.region}-docker.pkg.dev/{self.session.project}/trainyard-{self.tags.cluster}"
-        )
-        return item.get("registryUri") or default_uri
+        where, project, cluster = self.session.region, self.session.project, self.tags.cluster
+        item = self.repository.get(self.session) or {}
+        return item.get("registryUri") or f"{where}-docker.pkg.dev/{project}/trainyard-{cluster}"
 
     def _find(self, collection: str, name: str) -> dict[str, Any] | None:
         return self.session.find(
