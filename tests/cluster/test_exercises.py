@@ -145,6 +145,10 @@ def nobodys_class(local_cluster):
 def test_a_claim_has_the_class_of_the_shared_one(local_cluster, nobodys_class):
     shared = changed(CLAIM, "metadata.name", "shared")
     local_cluster.kubectl("delete pvc shared --ignore-not-found")
+    claim = changed(CLAIM, "spec.storageClassName", nobodys_class)
+    found = kit.check("02", claim=claim, cluster=local_cluster)
+    assert "nosuch.example/none is not installed here" in advice(found, "class exists"), found
+    assert kit.check("02", claim=changed(claim, "spec.storageClassName", "standard"), cluster=local_cluster)
     local_cluster.kube.create(changed(shared, "spec.storageClassName", "standard"))
     try:
         for name, right in ((nobodys_class, False), ("standard", True), ("", False)):

@@ -10,6 +10,7 @@ from trainyard_kit.exercises.manifests import check_kind, check_label, dry_run
 GIB = 2**30
 SHARED = "shared"  # the notebook's claim
 DEFAULT = "storageclass.kubernetes.io/is-default-class"
+PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 STUB = {
     "apiVersion": "v1",
     "kind": "PersistentVolumeClaim",
@@ -63,10 +64,22 @@ def storage_class(claim: Object, cluster: Cluster) -> None:
     known = [class_["metadata"]["name"] for class_ in classes]
     if name is not None and name not in known:
         raise NotYet(f"there is no class {name!r}: use one of {', '.join(known)}, or none for the default")
-    if name is None and not any(
-        (class_["metadata"].get("annotations") or {}).get(DEFAULT) == "true" for class_ in classes
-    ):
+    defaults = [
+        item for item in classes if (item["metadata"].get("annotations") or {}).get(DEFAULT) == "true"
+    ]
+    if name is None and not defaults:
         raise NotYet(f"this cluster has no default class: name one of {', '.join(known)}")
+    provisioner = next((item["provisioner"] for item in classes if item["metadata"]["name"] == name), "")
+    if provisioner and provisioner not in {item["provisioner"] for item in defaults} | _provisioners(cluster):
+        raise NotYet(f"nothing provisions volumes of class {name!r}: {provisioner} is not installed here")
+
+
+def _provisioners(cluster: Cluster) -> set[str]:
+    """List what provisions volumes here, as far as it shows: CSI drivers, and who made the volumes."""
+    drivers = allowed(lambda: cluster.kube.get_all("CSIDriver", api_version="storage.k8s.io/v1")) or []
+    volumes = allowed(lambda: cluster.kube.get_all("PersistentVolume")) or []
+    makers = ((item["metadata"].get("annotations") or {}).get(PROVISIONED_BY, "") for item in volumes)
+    return {item["metadata"]["name"] for item in drivers} | set(makers)
 
 
 @EXERCISE.check("the notebook's last cell finds it")
