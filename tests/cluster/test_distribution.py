@@ -47,11 +47,12 @@ def python(wheel):
     """
     (ROOT / ".pytest_cache").mkdir(exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="wheel-", dir=ROOT / ".pytest_cache"))
+    folder.chmod(0o755)  # for the users of pods
     venv.create(folder, symlinks=True)
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)}))
     shutil.copytree(SITE, site, copy_function=link, symlinks=True, ignore=left_out, dirs_exist_ok=True)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps"]
-    subprocess.run([*pip, "--target", site, wheel], check=True)
+    subprocess.run([*pip, "--target", site, *wheel.parent.glob("*.whl")], check=True)
     script = folder / "bin" / "torchrun"  # which pip makes of torch's entry point
     script.write_text(f"#!{folder}/bin/python\nfrom torch.distributed.run import main\nmain()\n")
     script.chmod(0o755)

@@ -35,7 +35,8 @@ def absent(ends: Sequence[RankEnd], ranks: Sequence[int | str]) -> Iterator[Caus
     timeouts = {end.rank: match for end in ends if (match := _timeout(f"{end.error}\n{end.text}"))}
     if not timeouts:
         return
-    match = next(iter(timeouts.values()))
+    first = min(timeouts, key=lambda rank: timeouts[rank].re is _COLLECTIVE)  # which names no rank
+    match = timeouts[first]
     groups = match.groupdict()
     seconds = f"{int(groups.get('ms2') or groups['ms']) / 1000:g} s"
     missing: list[int | str] = [int(number) for number in re.findall(r"\d+", groups.get("ranks") or "")]
@@ -54,7 +55,6 @@ def absent(ends: Sequence[RankEnd], ranks: Sequence[int | str]) -> Iterator[Caus
         waited += f"; the run has {len(ranks)} ranks"
     elif last:
         waited += f"; its last line: {last}"
-    first = next(iter(timeouts))
     yield Cause(
         kind=kind,
         who=names(missing),
