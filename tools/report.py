@@ -126,7 +126,7 @@ def _tags(cell: NotebookNode) -> list[str]:
 def _failure(cell: NotebookNode, number: int) -> Failure | None:
     source = (cell.source.strip().splitlines() or [""])[0]
     for output in cell.outputs:
-        if output.output_type == "error":
+        if output.output_type == "error" and (output.ename, output.evalue) != ("SystemExit", "0"):
             error = f"{output.ename}: {output.evalue}".strip()
             return Failure(number, source, error, COLOURS.sub("", "\n".join(output.traceback)))
     if cell.metadata.get("papermill", {}).get("status") in {"running", "failed"}:
