@@ -126,7 +126,9 @@ def _tags(cell: NotebookNode) -> list[str]:
 def _failure(cell: NotebookNode, number: int) -> Failure | None:
     source = (cell.source.strip().splitlines() or [""])[0]
     for output in cell.outputs:
-        if output.output_type == "error" and (output.ename, output.evalue) != ("SystemExit", "0"):
+        if output.output_type == "error":
+            if (output.ename, output.evalue) == ("SystemExit", "0"):  # a good end, as papermill has it
+                return None
             error = f"{output.ename}: {output.evalue}".strip()
             return Failure(number, source, error, COLOURS.sub("", "\n".join(output.traceback)))
     if cell.metadata.get("papermill", {}).get("status") in {"running", "failed"}:
