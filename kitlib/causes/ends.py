@@ -304,6 +304,8 @@ def _silent(rank: int | str, pod: Object | None, state: Object, lines: Sequence[
     if not name and (any(_TOLD_TO_END.search(line.text) for line in lines) or _launcher_left(pod, code)):
         name = "SIGTERM"  # which torchrun makes an exception of its own
     error = "" if name else "".join(last[-1:])
+    if state.get("reason") == "ContainerStatusUnknown":  # its node was away: no signal of the program's
+        name, error = "", state.get("message") or "how its container ended is not known"
     time = state.get("finishedAt") or ""
     oom = state.get("reason") == "OOMKilled"
     return _judged(RankEnd(rank, pod, time, code, name, error, "\n".join(last), oom))

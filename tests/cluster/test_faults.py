@@ -127,7 +127,7 @@ def test_what_was_acknowledged_and_the_run_itself_outlast_the_supervisor(own_clu
     writer.stop()
     again = kit.create_cluster("local", name=own_cluster.name, nodes=2, warm=False)
     assert set(writer.acknowledged) <= stored(again)
-    with pytest.raises(kit.RunFailed, match="ContainerStatusUnknown.*the cluster was stopped") as failed:
+    with pytest.raises(kit.RunFailed, match="rank 0 failed first: .*the cluster was stopped") as failed:
         again.run(run.name).wait(timeout=120)
     assert "launch" in failed.value.fix
     fresh = train(again, steps=5)
@@ -161,6 +161,8 @@ with kit.create_cluster("local", name="full", nodes=1, warm=False) as cluster:
     write("after")
     names = {each["metadata"]["name"] for each in cluster.kube.get_all("ConfigMap")}
     print("kept:", {"before", "during", "after"} <= names)
+    for pressure in ("true", "false"):  # seen within ten seconds, and for five minutes
+        cluster.kubectl(f"wait node/node-0 --for=condition=DiskPressure={pressure} --timeout=400s")
     again = kit.launch(kit.IndexedJob(trainer, nodes=1).patch(
         {"spec": {"template": {"spec": {"containers": containers}}}}), cluster=cluster)
     print("again:", again.wait(timeout=120).phase)
@@ -186,7 +188,7 @@ def test_a_disk_that_fills_during_a_run_costs_output_and_nothing_else(tmp_path, 
         env=os.environ | {"XDG_STATE_HOME": str(home)},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
     wanted = [
