@@ -7,7 +7,7 @@ import ctypes
 import errno
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -60,7 +60,7 @@ def unshare(flags: int) -> None:
 
 def fork_for_system_calls() -> int:
     """Fork; the child may only make system calls, and end by ``os._exit``."""
-    return _fork(signal.SIGCHLD)
+    return _forked(_with_lock.fork)  # of the C library, which has its child allocate memory, whatever others did
 
 
 def set_effective_user(uid: int) -> None:
@@ -76,12 +76,13 @@ def fork_first_process() -> int:
     Its parent is this process's own, which reaps it. It may start no threads: the C library does not know
     that it was forked.
     """
-    return _fork(CLONE_PARENT | CLONE_NEWPID | signal.SIGCHLD)
+    flags = CLONE_PARENT | CLONE_NEWPID | signal.SIGCHLD
+    return _forked(lambda: _with_lock.syscall(SYS_CLONE, flags, None, None, None, None))
 
 
-def _fork(flags: int) -> int:
+def _forked(fork: Callable[[], int]) -> int:
     _python.PyOS_BeforeFork()  # else the child may wait for a lock of a thread that it does not have
-    child = _with_lock.syscall(SYS_CLONE, flags, None, None, None, None)
+    child = fork()
     if child:
         _python.PyOS_AfterFork_Parent()
     else:

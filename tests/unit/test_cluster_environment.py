@@ -231,15 +231,21 @@ def test_a_start_is_counted_from_before_the_kit_is_copied(tmp_path, monkeypatch)
     assert order == ["launched", "counted", "copied", "waited"]
 
 
-def test_a_fork_beside_a_thread_that_runs_python_does_not_stop_at_the_interpreters_lock():
-    program = """
-import os, threading
+@pytest.mark.parametrize("beside", ["pass", "libc.free(libc.malloc(200_000))"], ids=["Python", "C"])
+def test_a_fork_beside_a_thread_does_not_stop_at_a_lock_of_the_interpreter_or_of_memory(beside):
+    program = f"""
+import ctypes, os, threading
 from localkube.runtime.syscalls import fork_for_system_calls
-threading.Thread(target=exec, args=("while True: pass",), daemon=True).start()
-for _ in range(50):
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+for _ in range(2):
+    threading.Thread(target=exec, args=("while True: {beside}", globals()), daemon=True).start()
+for _ in range(300):
     child = fork_for_system_calls()
     if not child:
+        libc.malloc(300_000)
         os._exit(0)
     os.waitpid(child, 0)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    env = os.environ | {"MALLOC_ARENA_MAX": "1"}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120, env=env)
