@@ -448,6 +448,7 @@ RECORDED = {  # as torch, NCCL, CUDA, Python and the C library word them
         "ERROR: Could not install packages due to an OSError: [Errno 30] Read-only file system: '/a'",
         "error: externally-managed-environment",
     ],
+    "RemoteShell": ["A daemon failed to report back after being spawned. This could"],
     "NaN": [
         "FloatingPointError: the loss is nan",
         "AssertionError: loss nan",
