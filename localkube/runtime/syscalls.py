@@ -59,8 +59,11 @@ def unshare(flags: int) -> None:
 
 
 def fork_for_system_calls() -> int:
-    """Fork; the child may only make system calls, and end by ``os._exit``."""
-    return _forked(_with_lock.fork)  # of the C library, which has its child allocate memory, whatever others did
+    """Fork; the child may only make system calls, and end by ``os._exit``.
+
+    By the C library, whose child may allocate memory, whatever other threads were doing.
+    """
+    return _forked(_with_lock.fork)
 
 
 def set_effective_user(uid: int) -> None:

@@ -276,11 +276,10 @@ def test_of_a_timeout_the_rank_that_did_not_come_is_the_cause(way, told):
 
 @pytest.mark.parametrize("earlier", [0, 1])
 def test_of_two_timeouts_the_one_that_names_a_rank_is_the_cause(earlier):
-    trace, logs = ["Traceback (most recent call last):", '  File "/lib/torch/distributed/c.py"'], {}
-    for rank, way in enumerate(("gloo", "world size")):
-        logs[rank] = [*(f"[rank{rank}]: {line}" for line in [*trace, TIMEOUTS[way][0]]), *torchrun(rank, 1)]
-    cause = first([pod(rank, at=f"{SECOND[:18]}{rank != earlier:d}Z") for rank in (0, 1)], logs)
-    assert (cause.kind, cause.who) == ("WorldSize", "rank 2")
+    lines = [[*TRACE, TIMEOUTS[way][0]] for way in ("gloo", "world size")]
+    logs = {n: [*(f"[rank{n}]: {line}" for line in lines[n]), *torchrun(n, 1)] for n in (0, 1)}
+    ends = (f"{SECOND[:18]}{rank != earlier:d}Z" for rank in (0, 1))
+    assert first([pod(rank, at=end) for rank, end in enumerate(ends)], logs).who == "rank 2"
 
 
 def several(own, other):
