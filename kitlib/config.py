@@ -167,10 +167,12 @@ def find(path: str | os.PathLike[str]) -> Path:
 
     So ``trainers/digits_ddp.py`` is found from any folder, and in an installed environment.
     """
+    fix = "give the path of an existing file, such as trainers/digits_ddp.py"
+    if not isinstance(path, str | os.PathLike):
+        raise BadInput("this is not the path of a file", about=repr(path)[:200], fix=fix)
     expanded = Path(path).expanduser()
     for candidate in (expanded, DATA / expanded):
         if candidate.is_file():
             return candidate.resolve()
     places = f"{Path.cwd()} and {DATA}"
-    fix = "give the path of an existing file, such as trainers/digits_ddp.py"
     raise BadInput("there is no such file", about=f"{expanded}, looked for in {places}", fix=fix)

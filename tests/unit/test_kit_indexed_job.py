@@ -218,6 +218,8 @@ def test_a_trainer_that_cannot_run_is_refused_before_anything_is_launched(source
 def test_a_trainer_that_is_not_there_is_named_with_the_places_that_were_searched():
     with pytest.raises(BadInput, match="(?s)no such file.*nowhere.py.*" + str(Path.cwd())):
         kit.IndexedJob("nowhere.py")
+    with pytest.raises(BadInput, match="not the path of a file"):
+        kit.IndexedJob("nowhere.py", template={"spec": {}})
 
 
 @pytest.mark.parametrize(
