@@ -231,8 +231,10 @@ def test_a_start_is_counted_from_before_the_kit_is_copied(tmp_path, monkeypatch)
     assert order == ["launched", "counted", "copied", "waited"]
 
 
-@pytest.mark.parametrize("beside", ["pass", "libc.free(libc.malloc(200_000))"], ids=["Python", "C"])
-def test_a_fork_beside_a_thread_does_not_stop_at_a_lock_of_the_interpreter_or_of_memory(beside):
+@pytest.mark.parametrize(
+    ("beside", "forks"), [("pass", 30), ("libc.free(libc.malloc(200_000))", 300)], ids=["Python", "C"]
+)
+def test_a_fork_beside_a_thread_does_not_stop_at_a_lock_of_the_interpreter_or_of_memory(beside, forks):
     program = f"""
 import ctypes, os, threading
 from localkube.runtime.syscalls import fork_for_system_calls
@@ -240,7 +242,7 @@ libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 for _ in range(2):
     threading.Thread(target=exec, args=("while True: {beside}", globals()), daemon=True).start()
-for _ in range(300):
+for _ in range({forks}):
     child = fork_for_system_calls()
     if not child:
         libc.malloc(300_000)
