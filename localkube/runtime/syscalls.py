@@ -7,7 +7,7 @@ import ctypes
 import errno
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -61,9 +61,9 @@ def unshare(flags: int) -> None:
 def fork_for_system_calls() -> int:
     """Fork; the child may only make system calls, and end by ``os._exit``.
 
-    By the C library, whose child may allocate memory, whatever other threads were doing.
+    By Python's own, after which a child has the locks of interpreter and memory, whatever threads held them.
     """
-    return _forked(_with_lock.fork)
+    return os.fork()
 
 
 def set_effective_user(uid: int) -> None:
@@ -79,13 +79,9 @@ def fork_first_process() -> int:
     Its parent is this process's own, which reaps it. It may start no threads: the C library does not know
     that it was forked.
     """
+    _python.PyOS_BeforeFork()
     flags = CLONE_PARENT | CLONE_NEWPID | signal.SIGCHLD
-    return _forked(lambda: _with_lock.syscall(SYS_CLONE, flags, None, None, None, None))
-
-
-def _forked(fork: Callable[[], int]) -> int:
-    _python.PyOS_BeforeFork()  # else the child may wait for a lock of a thread that it does not have
-    child = fork()
+    child = _with_lock.syscall(SYS_CLONE, flags, None, None, None, None)
     if child:
         _python.PyOS_AfterFork_Parent()
     else:
