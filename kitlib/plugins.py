@@ -8,6 +8,7 @@ imports none of them. The groups, and what an entry point of each loads:
 ``kitlib.names``       an attribute of ``kit``, as in ``kit.workshop``
 ``kitlib.runs``        a function of a run's method: its ``timeline``, its ``dashboard``
 ``kitlib.causes``      a rule of ``run.why()``: a function from `kitlib.causes.Facts` to causes
+``kitlib.launches``    a function from a cluster and a job's objects to warnings, before they are created
 ``kitlib.connected``   a function that is called with the API client of a connected cluster
 =====================  =================================================================
 
@@ -60,6 +61,7 @@ def require_extra(extra: str, *, about: str) -> None:
         raise BadInput(what, about=about, fix=f"install trainyard-kit with its extra [{extra}]")
 
 
-def is_installed(entry: metadata.EntryPoint) -> bool:
-    """Whether the package of an entry point can be found, without loading it."""
-    return importlib.util.find_spec(entry.module.partition(".")[0]) is not None
+def load_all(group: str) -> list[Any]:
+    """Load the entry points of a group whose packages are installed."""
+    found = importlib.util.find_spec
+    return [load(entry) for entry in entries(group).values() if found(entry.module.partition(".")[0])]

@@ -21,7 +21,7 @@ from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.pod_security import PodSecurity
 from kitlib.k8s.quantities import GPU, allocatable, format_bytes
 from kitlib.storage import pvc, storage_class
-from trainyard_kit.container_images.image_index import architectures
+from trainyard_kit.container_images.image_index import compare
 
 OK, WARNING, FAILED = "ok", "warn", "failed"
 Row = tuple[str, str, str, str]  # check, result, what was found, how to fix it
@@ -46,7 +46,6 @@ OPERATORS = {
     "elastic.pytorch.org": ("ElasticJob", "elastic-job"),
     "metrics.k8s.io": ("top and usage", "metrics-server"),
 }
-AMD64 = "amd64"  # the one for which PyTorch publishes its image
 PACKAGES = ("grpc", "boto3", "etcd", "tensorboard")  # of trainers, which PyTorch's own image lacks
 # What each run has: its object, pods, and mostly a Service and a ConfigMap.
 OBJECTS = ("pods", "services", "configmaps", "jobs.batch")
@@ -263,24 +262,20 @@ def _images(cluster: Cluster) -> Iterator[Row]:
     if secret and allowed(lambda: cluster.kube.find("Secret", secret) or {}) == {}:
         fix = f"kubectl create secret docker-registry {secret} --docker-server=… --docker-username=…"
         yield "image", FAILED, f'there is no Secret "{secret}" (TRAINYARD_PULL_SECRET)', fix
-    elif foreign := _foreign(cluster, mirrored(image, config.read().registry)):
+        return
+    foreign = kinds = ""
+    if cluster.provider != "local":
+        nodes = allowed(lambda: cluster.kube.get_all("Node"))
+        published, foreign = compare(cluster.kube, mirrored(image, config.read().registry), nodes or ())
+        kinds = f", for {', '.join(sorted(published))}" if published and nodes is None else ""
+    if foreign:
         fix = f"job.patch with a nodeSelector on kubernetes.io/arch; or {BUILDER}"
         yield "image", FAILED, f"{image} is not for the nodes' {foreign}", fix
     elif image.endswith(config.DEFAULT_IMAGE) and cluster.provider != "local":
         words = f"{image}, PyTorch's own: the kit's is not published; this one has no {', '.join(PACKAGES)}"
-        yield "image", WARNING, words, BUILDER
+        yield "image", WARNING, words + kinds, BUILDER
     else:
-        yield "image", OK, image + (f", with Secret {secret}" if secret else ""), ""
-
-
-def _foreign(cluster: Cluster, image: str) -> str:
-    """List the nodes' architectures for which there is no image; empty where either cannot be read."""
-    nodes = [] if cluster.provider == "local" else allowed(lambda: cluster.kube.get_all("Node")) or []
-    kinds = {node["metadata"].get("labels", {}).get("kubernetes.io/arch", "") for node in nodes} - {""}
-    if kinds <= {AMD64}:
-        return ""  # the architecture of every image, as good as
-    published = architectures(image) or ({AMD64} if image.endswith(config.DEFAULT_IMAGE) else kinds)
-    return ", ".join(sorted(kinds - published))
+        yield "image", OK, image + kinds + (f", with Secret {secret}" if secret else ""), ""
 
 
 def _operators(cluster: Cluster) -> Iterator[Row]:

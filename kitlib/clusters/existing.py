@@ -183,5 +183,5 @@ def _memory(name: str) -> Path:
 
 def _announce(kube: Kube) -> None:
     """Call what other packages do when a kubeconfig has been connected to; those not installed do nothing."""
-    for entry in filter(plugins.is_installed, plugins.entries("kitlib.connected").values()):
-        plugins.load(entry)(kube)
+    for follow in plugins.load_all("kitlib.connected"):
+        follow(kube)

@@ -25,7 +25,7 @@ from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.priority import ensure_priority_class
 from kitlib.k8s.wait import wait
 from kitlib.k8s.watch import Snapshot, WatchSpec, watch_objects
-from kitlib.plugins import require_extra
+from kitlib.plugins import load_all, require_extra
 from kitlib.runs.run import Run
 from kitlib.runs.status import RunObjects, find_main
 
@@ -163,6 +163,9 @@ def _check(
         log.warning("%s: %s", about, missing)
     if cluster.provider != "local":  # there the kit's environment stands in
         checks.warn_of_image(job, about=about)
+    for warn in load_all("kitlib.launches"):
+        for warning in warn(cluster, objects):
+            log.warning("%s: %s", about, warning)
     try:
         check_room(objects, cluster, about=about)
     except BadInput as error:

@@ -62,8 +62,8 @@ class NodeResources:
             hard = (quota["spec"].get("hard") or {} for quota in quotas)
             return cls(gpu_nodes=tuple(int(quota.get(f"requests.{GPU}", 0)) for quota in hard))
         usable = [node for node in nodes if is_ready(node) and not node["spec"].get("unschedulable")]
-        cpu_nodes = (node for node in usable if _tolerated(node, tolerations))
-        gpu_nodes = (node for node in usable if _tolerated(node, [*tolerations, GPU_TOLERATION]))
+        cpu_nodes = (node for node in usable if tolerated(node, tolerations))
+        gpu_nodes = (node for node in usable if tolerated(node, [*tolerations, GPU_TOLERATION]))
         gpus = tuple(int(allocatable(node, GPU)) for node in gpu_nodes)
         cores = tuple(allocatable(node, "cpu") for node in cpu_nodes)
         return cls(cores, max(gpus, cluster.training_gpus(), key=sum))
@@ -103,8 +103,8 @@ def check_room(job_objects: Sequence[Object], cluster: Cluster, *, about: str) -
     Nodes that are off, cordoned or under pressure count, and GPUs of a cloud's nodes that are not there yet.
     """
     every = allowed(lambda: list_nodes(cluster.kube)) or []
-    for spec in _pod_specs(list(job_objects)):
-        nodes = [node for node in every if _tolerated(node, [*spec.get("tolerations", ()), *TRANSIENT])]
+    for spec in pod_specs(list(job_objects)):
+        nodes = [node for node in every if tolerated(node, [*spec.get("tolerations", ()), *TRANSIENT])]
         for resource, (keyword, title, show) in RESOURCES.items():
             requested = sum(_requested(container, resource) for container in spec["containers"])
             largest = max((allocatable(node, resource) for node in nodes), default=0.0)
@@ -120,11 +120,11 @@ def check_room(job_objects: Sequence[Object], cluster: Cluster, *, about: str) -
                 raise BadInput(f"{what}{show(largest)}", about=about, fix=fix)
 
 
-def _pod_specs(part: object) -> Iterator[Object]:
+def pod_specs(part: object) -> Iterator[Object]:
     """Find the specs of pods in objects of whatever kind, and what a TrainJob has in their stead."""
     if isinstance(part, list):
         for item in part:
-            yield from _pod_specs(item)
+            yield from pod_specs(item)
     elif isinstance(part, Mapping):
         if "containers" in part:
             yield dict(part)
@@ -138,7 +138,7 @@ def _pod_specs(part: object) -> Iterator[Object]:
                 "tolerations": [{"operator": "Exists"}],
             }
         for item in part.values():
-            yield from _pod_specs(item)
+            yield from pod_specs(item)
 
 
 def _requested(container: Object, resource: str) -> float:
@@ -147,7 +147,7 @@ def _requested(container: Object, resource: str) -> float:
     return parse_quantity(requests.get(resource, limits.get(resource, 0)))
 
 
-def _tolerated(node: Object, tolerations: Sequence[Mapping[str, Any]]) -> bool:
+def tolerated(node: Object, tolerations: Sequence[Mapping[str, Any]]) -> bool:
     """Whether pods with these tolerations are scheduled on a node.
 
     A node that has just become Ready keeps the taint of one that is not for a moment.

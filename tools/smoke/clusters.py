@@ -18,7 +18,7 @@ from kitlib.clusters.existing import ExistingCluster
 from kitlib.display.progress import progress
 from kitlib.errors import BadInput, KitError, Rejected
 from kitlib.k8s import names
-from kitlib.k8s.client import Kube
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.manifests import Object
 from kitlib.k8s.terminating import remaining_conditions
 from kitlib.k8s.wait import wait
@@ -164,14 +164,16 @@ class BorrowedNamespace(AbstractContextManager[Any]):
         with self.stopping.held():
             if self._make(cluster.kube, "Namespace", wanted):
                 self._cluster = self._connect(wanted)
-            elif not self._make(cluster.kube, "ConfigMap", LOCK):
-                raise _taken(cluster.kube)
         kube = self._cluster.kube
-        if "Namespace" in self._made:
+        if self._made:
             _wait_settled(kube)
+        print(kit.preflight(self._cluster), flush=True)
+        if not self._made:
+            with self.stopping.held():
+                if not self._make(kube, "ConfigMap", LOCK):
+                    raise _taken(kube)
         self._before = {context["metadata"]["uid"] for _, context in _by_kubectl(kube)}
         self._operators = _operators(kube)
-        print(kit.preflight(self._cluster), flush=True)
         return self._cluster
 
     def offer(self) -> dict[str, object]:
@@ -285,7 +287,7 @@ def _delete_by_kubectl(kube: Kube, before: set[str]) -> None:
 
 def _by_kubectl(kube: Kube) -> Iterator[tuple[str, Object]]:
     for kind in KINDS_BY_KUBECTL:
-        for item in kube.get_all(kind, labels=names.NOTEBOOK):
+        for item in allowed(lambda kind=kind: kube.get_all(kind, labels=names.NOTEBOOK)) or ():
             yield kind, item
 
 

@@ -1,20 +1,32 @@
-"""For which architectures an image exists, as its registry lists them: read without a login, or not at all.
+"""For which architectures an image exists, as its registry lists them, and which nodes have another.
 
+It is asked without a login, or with that of the Secret by which pods pull.
 https://github.com/opencontainers/distribution-spec/blob/main/spec.md#pulling-manifests
 """
 
+import base64
 import json
 import re
 import urllib.error
 import urllib.request
+from collections.abc import Iterable, Iterator, Sequence
 from http.client import HTTPException
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 from urllib.request import parse_http_list, parse_keqv_list
 
+from kitlib import config
+from kitlib.causes.rules.network import selects
+from kitlib.clusters import Cluster
+from kitlib.jobs.resources import TRANSIENT, pod_specs, tolerated
+from kitlib.k8s import images
+from kitlib.k8s.client import Kube, allowed
 from kitlib.k8s.images import HUB
+from kitlib.k8s.manifests import Object
+from trainyard_kit.container_images.registry import DOCKER_CONFIG
 
 SECONDS = 3
+AMD64, LABEL = "amd64", "kubernetes.io/arch"
 MOST_BYTES = 4 << 20
 ACCEPTED = ",".join(
     f"application/{kind}"
@@ -28,8 +40,88 @@ ACCEPTED = ",".join(
 LOOPBACK = re.compile(r"(localhost|127\.\d+\.\d+\.\d+)(:\d+)?")
 
 
-def architectures(image: str) -> frozenset[str]:
+def warn_of_architectures(cluster: Cluster, objects: Sequence[Object]) -> Iterator[str]:
+    """Name the images of a job that some nodes cannot run on which its pods may be scheduled.
+
+    Nothing is said where this user may not list nodes, or the registry does not answer.
+    """
+    nodes = None if cluster.provider == "local" else allowed(lambda: cluster.kube.get_all("Node"))
+    specs = [
+        *pod_specs(list(objects)),
+        {"containers": [{"image": image} for image in images.named_in(objects)]},
+    ]
+    told: set[str] = set()
+    for spec in specs if nodes else ():
+        usable = [node for node in nodes or () if _may_run(node, spec)]
+        secrets = [secret["name"] for secret in spec.get("imagePullSecrets") or ()]
+        for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:
+            image = container.get("image", "")
+            if not image or image in told:
+                continue
+            told.add(image)
+            published, foreign = compare(cluster.kube, image, usable, secrets)
+            if foreign:
+                kinds, chosen = ", ".join(sorted(published)), sorted(published)[0]
+                what = f"image {image} is for {kinds}, and its pods may be scheduled on nodes of {foreign}"
+                yield f"{what}; job.patch with nodeSelector: {{{LABEL}: {chosen}}}, or build it for both"
+
+
+def compare(
+    kube: Kube, image: str, nodes: Iterable[Object], secrets: Iterable[str] = ()
+) -> tuple[frozenset[str], str]:
+    """Compare an image with nodes.
+
+    Args:
+        kube: Of the namespace that has the Secrets.
+        image: As the nodes pull it.
+        nodes: Those on which its pods may run.
+        secrets: By which pods pull; empty for the setting's.
+
+    Returns:
+        Its architectures, as far as they are known, and those of nodes for which it does not exist.
+    """
+    kinds = {(node["metadata"].get("labels") or {}).get(LABEL, "") for node in nodes} - {""}
+    official = image.endswith(config.DEFAULT_IMAGE)
+    if official and kinds <= {AMD64}:
+        return frozenset({AMD64}), ""
+    published = architectures(image, credentials=_credentials(kube, secrets, split(image)[0]))
+    published = published or frozenset({AMD64} if official else ())
+    return published, ", ".join(sorted(kinds - published)) if published else ""
+
+
+def _may_run(node: Object, spec: Object) -> bool:
+    """Whether a node's labels and taints let a pod onto it, once passing troubles of the node are over."""
+    affinity: Object = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    terms = (affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}).get("nodeSelectorTerms")
+    return (
+        selects({"matchLabels": spec.get("nodeSelector") or {}}, node)
+        and (not terms or any(selects(term, node) for term in terms))
+        and tolerated(node, [*(spec.get("tolerations") or ()), *TRANSIENT])
+    )
+
+
+def _credentials(kube: Kube, secrets: Iterable[str], host: str) -> str:
+    """Read the user and password of a registry from Secrets, in base64; empty if there are none."""
+    for name in filter(None, [*secrets, config.read().pull_secret]):
+        secret = allowed(lambda name=name: kube.find("Secret", name)) or {}  # type: ignore[misc]
+        try:
+            auths = json.loads(base64.b64decode(secret["data"][DOCKER_CONFIG]))["auths"]
+            entries = {urlsplit(key if "//" in key else f"//{key}").netloc: auths[key] for key in auths}
+            entry = entries.get("index.docker.io" if host in HUB else host)
+            if entry:
+                plain = f"{entry.get('username', '')}:{entry.get('password', '')}".encode()
+                return str(entry.get("auth") or base64.b64encode(plain).decode())
+        except (LookupError, ValueError, TypeError, AttributeError):
+            continue  # of another form: pods cannot pull with it either
+    return ""
+
+
+def architectures(image: str, *, credentials: str = "") -> frozenset[str]:
     """Look up an image's architectures, such as ``amd64``; empty if its registry does not answer.
+
+    Args:
+        image: Its reference.
+        credentials: User and password, as ``auth`` in Docker's configuration; without them nobody's.
 
     Example:
         >>> architectures("busybox")
@@ -42,7 +134,7 @@ def architectures(image: str) -> frozenset[str]:
         try:
             content = _get(f"{place}/manifests/{version}", token)
         except urllib.error.HTTPError as error:
-            token = _token(error.headers.get("WWW-Authenticate", ""))
+            token = _token(error.headers.get("WWW-Authenticate", ""), credentials)
             content = _get(f"{place}/manifests/{version}", token)
         if "manifests" not in content:
             return frozenset({_get(f"{place}/blobs/{content['config']['digest']}", token)["architecture"]})
@@ -70,17 +162,23 @@ def split(image: str) -> tuple[str, str, str]:
     return host, path, digest or tag or "latest"
 
 
-def _token(challenge: str) -> str:
-    """Get an anonymous token, from the server that a registry's answer names."""
-    fields = parse_keqv_list(parse_http_list(challenge.partition(" ")[2]))
+def _token(challenge: str, credentials: str) -> str:
+    """Get what to send as Authorization, from the server that a registry's answer names."""
+    scheme, _, rest = challenge.partition(" ")
+    basic = f"Basic {credentials}" if credentials else ""
+    if scheme.lower() == "basic":
+        return basic
+    fields = parse_keqv_list(parse_http_list(rest))
     realm = fields.pop("realm")
-    if not realm.startswith("https://"):
+    if not realm.startswith("https://") and not LOOPBACK.fullmatch(urlsplit(realm).netloc):
         raise ValueError(realm)
-    answer = _get(f"{realm}?{urlencode(fields)}", "")
-    return str(answer.get("token") or answer["access_token"])
+    answer = _get(f"{realm}?{urlencode(fields)}", basic)
+    return f"Bearer {answer.get('token') or answer['access_token']}"
 
 
-def _get(url: str, token: str) -> Any:
-    headers = {"Accept": ACCEPTED} | ({"Authorization": f"Bearer {token}"} if token else {})
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=SECONDS) as answer:
+def _get(url: str, authorization: str) -> Any:
+    request = urllib.request.Request(url, headers={"Accept": ACCEPTED})
+    if authorization:  # and not to the store to which blobs are redirected
+        request.add_unredirected_header("Authorization", authorization)
+    with urllib.request.urlopen(request, timeout=SECONDS) as answer:
         return json.loads(answer.read(MOST_BYTES))

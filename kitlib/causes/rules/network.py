@@ -40,7 +40,7 @@ def denied(facts: Facts) -> Iterator[Cause]:
     if since < QUIET_SECONDS and unresolved is None:
         return
     pod = running[0]
-    policies = [item for item in facts.of("NetworkPolicy") if _selects(item["spec"].get("podSelector"), pod)]
+    policies = [item for item in facts.of("NetworkPolicy") if selects(item["spec"].get("podSelector"), pod)]
     reasons = list(blocked(facts.of("NetworkPolicy"), pod, several=facts.wanted > 1))
     if reasons:
         names = ", ".join(item["metadata"]["name"] for item in policies)
@@ -71,7 +71,7 @@ def _recent(facts: Facts) -> Iterator[Line]:
 
 def blocked(every: Iterable[Object], pod: Object, *, several: bool = True) -> Iterator[str]:
     """Yield what the policies of a namespace keep a pod from, and, if there are several, its equals."""
-    policies = [item for item in every if _selects(item["spec"].get("podSelector"), pod)]
+    policies = [item for item in every if selects(item["spec"].get("podSelector"), pod)]
     into = [item["spec"] for item in policies if "Ingress" in _types(item["spec"])]
     out = [item["spec"] for item in policies if "Egress" in _types(item["spec"])]
     if (
@@ -99,7 +99,7 @@ def _lets(rule: Object, direction: str, pod: Object) -> bool:
     return not peers or any(
         "ipBlock" in peer
         or ("namespaceSelector" in peer and "podSelector" not in peer)
-        or ("podSelector" in peer and _selects(peer["podSelector"], pod))
+        or ("podSelector" in peer and selects(peer["podSelector"], pod))
         for peer in peers
     )
 
@@ -111,7 +111,7 @@ def _lets_dns(rule: Object) -> bool:
     return not rule.get("to") or any("ipBlock" in peer or "namespaceSelector" in peer for peer in rule["to"])
 
 
-def _selects(selector: Object | None, pod: Object) -> bool:
+def selects(selector: Object | None, pod: Object) -> bool:
     """Evaluate a label selector; an empty one selects all."""
     labels = pod["metadata"].get("labels") or {}
     expressions = (selector or {}).get("matchExpressions") or []
