@@ -1,5 +1,6 @@
 """PersistentVolumeClaims: create, wait, find the pods that use one, delete."""
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from kitlib.storage import persistent_volume, storage_class
 from kitlib.storage.persistent_volume import CLAIM as CLAIM
 from kitlib.storage.persistent_volume import VOLUME
 
+NO_CLASS = re.compile(r'storageclass\S* "([^"]+)" not found')
 PREPARATION = "prepare-"  # the names of runs that put datasets there begin so
 _NO_SOURCE = {
     "accessModes",
@@ -163,17 +165,25 @@ def _choose_mode(kube: Kube, claim: str, name: str | None, mode: str | None, siz
     classes = storage_class.read_classes(kube)
     if classes is None:  # with rights in a namespace alone; a dry run says which class is the default
         name = name or default_class(kube, claim, size=size)
+        if name is None:
+            raise _no_class(
+                kube, name, "one that its administrator names, here or as TRAINYARD_STORAGE_CLASS"
+            )
     else:
         known = sorted(item["metadata"]["name"] for item in classes)
         default = storage_class.default_of(classes)
         if name not in known and (name is not None or default is None):
-            what = "there is no such StorageClass" if name else "the cluster has no default StorageClass"
-            fix = f"set storage_class= to one of: {', '.join(known) or 'none; install a CSI driver'}"
-            raise BadInput(what, about=f'storage_class={name!r} in cluster "{kube.cluster}"', fix=fix)
+            raise _no_class(kube, name, f"one of: {', '.join(known) or 'none; install a CSI driver'}")
         name = name or default["metadata"]["name"]  # type: ignore[index]
     nodes = allowed(lambda: list(kube.get_all("Node")))
     count = None if nodes is None else len(nodes)
     return storage_class.choose_access_mode(mode, name, classes, nodes=count, about=about(kube, claim))
+
+
+def _no_class(kube: Kube, name: str | None, known: str) -> BadInput:
+    what = "there is no such StorageClass" if name else "the cluster has no default StorageClass"
+    fix = f"set storage_class= to {known}"
+    return BadInput(what, about=f'storage_class={name!r} in cluster "{kube.cluster}"', fix=fix)
 
 
 def default_class(kube: Kube, claim: str, *, size: str = "5Gi") -> str | None:
@@ -195,7 +205,11 @@ def _wait_bound(kube: Kube, name: str, timeout: float | None) -> None:
     )
 
     def bound(snapshot: Snapshot) -> bool:
-        reasons = {event.get("reason") for event in snapshot.get("Event", {}).values()}
+        events = snapshot.get("Event", {}).values()
+        reasons = {event.get("reason") for event in events}
+        if missing := NO_CLASS.search(" ".join(str(event.get("message")) for event in events)):
+            kube.delete(CLAIM, name)
+            raise _no_class(kube, missing[1], "one that there is")
         phases = {(claim.get("status") or {}).get("phase") for claim in snapshot[CLAIM].values()}
         # Without Events it is unknown whether it waits for a provisioner or for its first pod.
         return (
