@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import kitlib as kit
@@ -287,7 +288,7 @@ def _delete_by_kubectl(kube: Kube, before: set[str]) -> None:
 
 def _by_kubectl(kube: Kube) -> Iterator[tuple[str, Object]]:
     for kind in KINDS_BY_KUBECTL:
-        for item in allowed(lambda kind=kind: kube.get_all(kind, labels=names.NOTEBOOK)) or ():
+        for item in allowed(partial(kube.get_all, kind, labels=names.NOTEBOOK)) or ():
             yield kind, item
 
 
