@@ -178,7 +178,7 @@ def _section(name: str, measure: dict[str, Any]) -> str:
     docstring = inspect.getdoc(sys.modules[MEASURES[name].__module__]) or ""
     heading, _, how = docstring.partition("\n\n")
     machine = measure["machine"]
-    words = "; ".join(f"{result.what}: {number(result.value, result.unit)}" for result in results)
+    message = "; ".join(f"{result.what}: {number(result.value, result.unit)}" for result in results)
     notes = "".join(f"\n{note[:1].upper()}{note[1:]}.\n" for note in _notes(results))
     rounds = f"{measure['rounds']} round{'s' * (measure['rounds'] > 1)}"
     taken = (
@@ -194,7 +194,7 @@ def _section(name: str, measure: dict[str, Any]) -> str:
 
 <picture>
   <source media="(prefers-color-scheme: dark)" srcset="{FOLDER}/{name}-dark.svg">
-  <img src="{FOLDER}/{name}.svg" alt="{words}">
+  <img src="{FOLDER}/{name}.svg" alt="{message}">
 </picture>
 
 {how}

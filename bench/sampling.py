@@ -11,11 +11,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def order(names: Sequence[str], rounds: int) -> list[list[str]]:
+def alternating(names: Sequence[str], rounds: int) -> list[list[str]]:
     """Return the names in the order of each round.
 
     Example:
-        >>> order(["ours", "theirs"], 3)
+        >>> alternating(["ours", "theirs"], 3)
         [['ours', 'theirs'], ['theirs', 'ours'], ['ours', 'theirs']]
     """
     return [list(names) if number % 2 == 0 else list(reversed(names)) for number in range(rounds)]
@@ -29,7 +29,7 @@ def alternate(sides: Mapping[str, Callable[[], T]], rounds: int) -> dict[str, li
         rounds: How many.
     """
     answers: dict[str, list[T]] = {name: [] for name in sides}
-    for names in order(list(sides), rounds):
+    for names in alternating(list(sides), rounds):
         for name in names:
             answers[name].append(sides[name]())
     return answers

@@ -36,8 +36,8 @@ def draw(
         console.print(f"{name}: not measured: {reason}", style="red", markup=False)
     busy = {name: state for name, state in states.items() if state.load > BUSY}
     if busy:
-        words = ", ".join(f"{s.load:g} before {name} ({s.busy_percent:g}% busy)" for name, s in busy.items())
-        console.print(f"The machine had more to do than this: load average {words}.", style="yellow")
+        text = ", ".join(f"{s.load:g} before {name} ({s.busy_percent:g}% busy)" for name, s in busy.items())
+        console.print(f"The machine had more to do than this: load average {text}.", style="yellow")
 
 
 def _row(result: Result) -> list[str]:

@@ -130,7 +130,7 @@ def _toleration(taint: str) -> dict[str, str]:
     return {"key": key} | operator | ({"effect": effect} if effect else {})
 
 
-def home() -> Path:
+def home_directory() -> Path:
     """Locate the user's home folder; BadInput where nothing names one, as for users of OpenShift."""
     try:
         return Path.home()
@@ -151,7 +151,7 @@ def cache_folder() -> Path:
 
 def _xdg(variable: str, default: str) -> Path:
     configured = Path(os.environ.get(variable, ""))
-    return (configured if configured.is_absolute() else home() / default) / "trainyard"
+    return (configured if configured.is_absolute() else home_directory() / default) / "trainyard"
 
 
 def manifests(*parts: str) -> Path:

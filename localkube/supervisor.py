@@ -102,7 +102,7 @@ class Supervisor:
                 if not component.starts_after_api:
                     await self._start(component)
             if self._plan["token_webhook"]:
-                start_task(self._let_out(**self._plan["token_webhook"]), name="token webhook")
+                start_task(self._serve_token_reviews(**self._plan["token_webhook"]), name="token webhook")
             start_task(self._start_late(), name="late components")
             if self._plan["images"]:
                 await serve_images(self._root / "images.sock", **self._plan["images"])
@@ -299,15 +299,15 @@ class Supervisor:
 
     # One server of the host, for the API server alone: pods are in networks of their own.
 
-    async def _let_out(self, inside: list[Any], outside: list[Any]) -> None:
+    async def _serve_token_reviews(self, inside: list[Any], outside: list[Any]) -> None:
         _, descriptors = await self._client.call("socket")
         listener = socket.socket(fileno=descriptors[0])
         listener.bind(tuple(inside))
         listener.listen()
-        lead_out = functools.partial(self._lead_out, to=tuple(outside))
-        await accepting.accept(listener, lead_out, most=MOST_TOKEN_REVIEWS)
+        relay = functools.partial(self._relay_token_review, to=tuple(outside))
+        await accepting.accept(listener, relay, most=MOST_TOKEN_REVIEWS)
 
-    async def _lead_out(self, client: socket.socket, to: tuple[str, int]) -> None:
+    async def _relay_token_review(self, client: socket.socket, to: tuple[str, int]) -> None:
         outside = socket.socket()
         outside.setblocking(False)
         try:

@@ -50,8 +50,8 @@ def sub_group(rank, group):
 
 def group_order(rank, group):
     groups = [group, dist.group.WORLD]
-    for which in groups if rank % 2 else groups[::-1]:
-        dist.all_reduce(torch.ones(4), group=which)
+    for next_group in groups if rank % 2 else groups[::-1]:
+        dist.all_reduce(torch.ones(4), group=next_group)
 
 
 def send_alone(rank, group):

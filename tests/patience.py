@@ -22,35 +22,35 @@ class Standstill:
         if what != self._last:
             self._last, self._end = what, time.monotonic() + self._seconds
 
-    def check(self, wanted: str) -> None:
+    def check(self, expected: str) -> None:
         """Fail once nothing new has been seen for so long.
 
         Raises:
-            AssertionError: It says what was wanted, and what was seen last.
+            AssertionError: It says what was expected, and what was seen last.
         """
         assert time.monotonic() < self._end, (
-            f"wanted {wanted}; for {self._seconds:g} s nothing else was seen than {self._last!r}"
+            f"expected {expected}; for {self._seconds:g} s nothing else was seen than {self._last!r}"
         )
 
 
-def eventually(look: Callable[[], Any], *, wanted: Any = True) -> None:
-    """Look until the answer is ``wanted``: for what cannot be watched, such as a server that comes back.
+def eventually(look: Callable[[], Any], *, expected: Any = True) -> None:
+    """Look until the answer is ``expected``: for what cannot be watched, such as a server that comes back.
 
     Raises:
         AssertionError: It has not changed for long, and is not; the message has the last answer.
     """
     standstill = Standstill()
-    while (seen := look()) != wanted:
-        standstill.seen(seen)
-        standstill.check(repr(wanted))
+    while (answer := look()) != expected:
+        standstill.seen(answer)
+        standstill.check(repr(expected))
         time.sleep(0.1)
 
 
 def until(look: Callable[[], Any], what: str = "it") -> Any:
     """Look until there is something, and return it; ``what`` is for the error."""
     standstill = Standstill()
-    while not (seen := look()):
-        standstill.seen(seen)
+    while not (answer := look()):
+        standstill.seen(answer)
         standstill.check(what)
         time.sleep(0.1)
-    return seen
+    return answer

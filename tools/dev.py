@@ -97,8 +97,8 @@ def help(commands: Commands) -> None:
         print(f"{title} ...")
         for name in names:
             summary = " ".join((TASKS[name].function.__doc__ or "").split())
-            words = "".join(f" {word}=" for word in TASKS[name].words)
-            print(f"  {name:<16} {summary}" + (f"\n{'':<19}{words.strip()}" if words else ""))
+            settings = "".join(f" {word}=" for word in TASKS[name].words)
+            print(f"  {name:<16} {summary}" + (f"\n{'':<19}{settings.strip()}" if settings else ""))
     print("VENV=FOLDER and DRY_RUN=1 are for every task; BUNDLE=FILE and WHEEL=FILE for what sets up.")
 
 

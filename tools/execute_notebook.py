@@ -52,7 +52,7 @@ class TellingEngine(NBClientEngine):
 
         def tell(cell: NotebookNode, *args: object, **kwargs: object) -> object:
             if good_runs and cell.cell_type == "code" and "delete" in cell.source:
-                good_runs.ask()
+                good_runs.check()
                 nb_man.nb.metadata |= {FALSE_CAUSES: good_runs.false_causes} if good_runs.false_causes else {}
             if cell.cell_type == "code" and cell.source.strip():
                 minutes, seconds = divmod(int(time.monotonic() - began), 60)
@@ -115,8 +115,8 @@ def execute(
         print(f"{label}  {notebook.name}: {error.ename}: {error.evalue}", file=sys.stderr)
         return 1
     false_causes = executed.metadata.get(FALSE_CAUSES, [])
-    if good_runs and good_runs.asked:
-        print(f"{label}  why was asked of {len(good_runs.asked)} runs that have succeeded", flush=True)
+    if good_runs and good_runs.checked:
+        print(f"{label}  why was asked of {len(good_runs.checked)} runs that have succeeded", flush=True)
     for cause in false_causes:
         print(f"{label}  {notebook.name}: {cause}", file=sys.stderr)
     return int(bool(false_causes))

@@ -231,8 +231,8 @@ def digits(trial: Trial, cluster: Any, *, nodes: int) -> None:
     start, (end,) = run.metrics("start"), run.metrics("eval").to_dict("records")
     places = sorted(set(start["device"] + " by " + start["backend"]))
     goal = ["cuda:0 by nccl"] if nodes == 1 else ["cuda:0 by gloo"]
-    words = f"{', '.join(places)}; accuracy {end['accuracy']:.3f}; {trial.busiest(run.name)}"
-    trial.note(f"05, {nodes} pods with a GPU each", words, right=places == goal)
+    message = f"{', '.join(places)}; accuracy {end['accuracy']:.3f}; {trial.busiest(run.name)}"
+    trial.note(f"05, {nodes} pods with a GPU each", message, right=places == goal)
 
 
 def language_model(trial: Trial, cluster: Any, *, copies: int, steps: int = 120) -> None:
@@ -252,11 +252,11 @@ def language_model(trial: Trial, cluster: Any, *, copies: int, steps: int = 120)
     seen.stop()
     rates = [run.metrics("step").iloc[-1].to_dict() for run in runs]
     trial.raw[f"gpt-{copies}"] = rates
-    words = " and ".join(f"{rate['tokens_per_s']:,.0f} tokens/s, loss {rate['loss']:.2f}" for rate in rates)
+    message = " and ".join(f"{rate['tokens_per_s']:,.0f} tokens/s, loss {rate['loss']:.2f}" for rate in rates)
     device = runs[0].metrics("start").iloc[0]["device"]
     trial.note(
         f"14, 85 million parameters, bf16, {copies} pods on one GPU",
-        f"{words}; {device}",
+        f"{message}; {device}",
         right=device == "cuda:0",
     )
     trial.note(f"run.watch() of 14, {copies} pods", "; ".join(trial.busiest(run.name) for run in runs))
@@ -279,9 +279,9 @@ def bandwidth(trial: Trial, cluster: Any, *, nodes: int) -> None:
     trial.raw[f"nccl-{nodes}"] = rows.to_dict("records")
     best = rows[rows.operation == "all_reduce"].iloc[-1]
     speed = "algbw" if nodes == 1 else "busbw"
-    words = f"{best[speed + '_bytes_per_s'] / 1e9:.1f} GB/s {speed} of {best['bytes'] >> 20} MiB"
-    words += f", {start['backend']}"
-    trial.note(f"nccl_check.py, {nodes} pods", words, right=not rows["wrong"].any())
+    message = f"{best[speed + '_bytes_per_s'] / 1e9:.1f} GB/s {speed} of {best['bytes'] >> 20} MiB"
+    message += f", {start['backend']}"
+    trial.note(f"nccl_check.py, {nodes} pods", message, right=not rows["wrong"].any())
 
 
 def duplicate(trial: Trial, cluster: Any) -> None:

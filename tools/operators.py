@@ -93,10 +93,10 @@ def run(*words: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = No
     return done.stdout
 
 
-def kubectl(words: str, *, cwd: Path = ROOT) -> str:
+def kubectl(message: str, *, cwd: Path = ROOT) -> str:
     """Run kubectl on the cluster of this run."""
     command = (sys.executable, "-m", "trainyard_kit.cli", "kubectl", "-c", CLUSTER)
-    return run(*command, *shlex.split(words), cwd=cwd)
+    return run(*command, *shlex.split(message), cwd=cwd)
 
 
 def step(words: str, *, cwd: Path = ROOT) -> str:
@@ -108,9 +108,9 @@ def step(words: str, *, cwd: Path = ROOT) -> str:
     return kubectl(words, cwd=cwd)
 
 
-def screen(words: str, text: str) -> str:
+def screen(message: str, text: str) -> str:
     """Run a tool in a pseudo-terminal until it shows a text, and return the end of what it wrote."""
-    program, *arguments = shlex.split(words)
+    program, *arguments = shlex.split(message)
     child, terminal = pty.fork()
     if not child:
         os.environ["TERM"] = "xterm-256color"
@@ -149,7 +149,7 @@ def clone(repository: str, tag: str, folder: Path, sources: Path | None) -> None
     run("git", "clone", "-q", "--depth=1", "--branch", tag, origin, folder)
 
 
-def blocks(words: str, source: Path) -> str:
+def blocks(message: str, source: Path) -> str:
     """Write the blocks of a page's code that words name as ``PAGE.md#NAME`` to files, and name these."""
 
     def write(match: re.Match[str]) -> str:
@@ -161,7 +161,7 @@ def blocks(words: str, source: Path) -> str:
         (source / title).write_text(block, encoding="utf-8")
         return title
 
-    return re.sub(r"(\S+\.md)#(\S+)", write, words)
+    return re.sub(r"(\S+\.md)#(\S+)", write, message)
 
 
 def checkout(operator: Operator, sources: Path | None, cache: Path) -> Path:
@@ -287,12 +287,12 @@ def load_images(operator: Operator, source: Path, programs: Mapping[str, Path], 
             run(sys.executable, "-m", "trainyard_kit.cli", "image", "load", archive)
 
 
-def once_webhooks_answer(words: str, source: Path) -> None:
+def once_webhooks_answer(message: str, source: Path) -> None:
     """Run a step, and again while a webhook does not listen, which readiness may not say."""
     end = time.monotonic() + WEBHOOK_SECONDS
     while True:
         try:
-            step(words, cwd=source)
+            step(message, cwd=source)
         except StepError as error:
             if "call webhook" not in str(error) or time.monotonic() > end:
                 raise

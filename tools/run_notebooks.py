@@ -217,7 +217,7 @@ def main() -> int:
 
     executed = [path for path in notebooks if (folder / path.name).exists()]
     outcome.notebooks = [report.read(folder / path.name, original=path) for path in executed]
-    outcome.thresholds = thresholds.judge(
+    outcome.thresholds = thresholds.evaluate(
         arguments.thresholds, {notebook.name: notebook.figures for notebook in outcome.notebooks}
     )
     outcome.seconds, outcome.setup = outcome.timeline.seconds, take_setup(folder)

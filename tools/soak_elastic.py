@@ -64,9 +64,9 @@ def plan(seed: int, *, events: int, seconds: float) -> list[Disturbance]:
         >>> plan(7, events=2, seconds=10) == plan(7, events=2, seconds=10)
         True
     """
-    dice, busy = random.Random(seed), {"pause": 0.0, "node": 0.0}
+    generator, busy = random.Random(seed), {"pause": 0.0, "node": 0.0}
     made: list[Disturbance] = []
-    times = iter(sorted(dice.uniform(0, seconds) for _ in range(events)))
+    times = iter(sorted(generator.uniform(0, seconds) for _ in range(events)))
     while len(made) < events:
         at = next(times)
         able = dict(WEIGHTS)
@@ -74,10 +74,10 @@ def plan(seed: int, *, events: int, seconds: float) -> list[Disturbance]:
             if at < until or len(made) == events - 1:
                 for what in ("pause",) if kind == "pause" else ("cut", "switch off"):
                     del able[what]
-        what = dice.choices(list(able), list(able.values()))[0]
-        made.append(Disturbance(round(at, 2), what, dice.random()))
+        what = generator.choices(list(able), list(able.values()))[0]
+        made.append(Disturbance(round(at, 2), what, generator.random()))
         if what in UNDO:
-            back = at + dice.uniform(*UNDONE_AFTER)
+            back = at + generator.uniform(*UNDONE_AFTER)
             busy["pause" if what == "pause" else "node"] = back
             made.append(Disturbance(round(back, 2), UNDO[what], made[-1].pick))
     last = max(disturbance.at for disturbance in made)
@@ -143,10 +143,10 @@ class Soak:
             while (left := began + disturbance.at - time.monotonic()) > 0:
                 time.sleep(min(left, 2))
             try:
-                words, done = str(self._do(disturbance)), done + 1
+                message, done = str(self._do(disturbance)), done + 1
             except KitError as error:  # nobody there to be killed just then, for example
-                words = f"could not be done: {error.what}"
-            self.say(asdict(disturbance) | {"after": round(time.monotonic() - began, 2), "came": words})
+                message = f"could not be done: {error.what}"
+            self.say(asdict(disturbance) | {"after": round(time.monotonic() - began, 2), "came": message})
             self.listen()
         return done
 

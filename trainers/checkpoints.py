@@ -244,7 +244,7 @@ class CheckpointManager:
         """Fill the state from the newest complete checkpoint; return False if there is none."""
         if self._files is None:
             return False
-        with _hopeless():
+        with _exit_without_restart():
             checkpoint = self._files.load()
         if checkpoint.state is not None:
             state.load_state_dict(checkpoint.state)
@@ -267,7 +267,7 @@ class CheckpointManager:
 
 
 def _save(files: Checkpoints, state: State) -> None:
-    with _hopeless():
+    with _exit_without_restart():
         content = state.state_dict() | {"rng": torch.get_rng_state()}
         files.save(content, epoch=state.epoch, step=state.step)
 
@@ -278,7 +278,7 @@ def _report(files: Checkpoints, worker: Worker) -> None:
 
 
 @contextmanager
-def _hopeless() -> Iterator[None]:
+def _exit_without_restart() -> Iterator[None]:
     """Exit with a status that tells the launcher that a restart would not help."""
     try:
         yield
@@ -289,7 +289,7 @@ def _hopeless() -> Iterator[None]:
 
 def save_model(path: Path, content: dict[str, Any]) -> None:
     """Write the trained model, or exit with a clear error."""
-    with _hopeless():
+    with _exit_without_restart():
         try:
             write(path, content)
         except (OSError, RuntimeError) as error:

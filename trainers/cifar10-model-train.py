@@ -42,7 +42,7 @@ def main() -> None:
     device, group = ddp.choose_device()
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    dice = torch.Generator().manual_seed(rank)
+    generator = torch.Generator().manual_seed(rank)
     print(f"reading {settings.data}/", flush=True)
     images, labels = (part.to(device) for part in ddp.read_images(folder_of(settings.data), train=True))
     sampler = DistributedSampler[int](TensorDataset(labels))
@@ -57,7 +57,7 @@ def main() -> None:
         sampler.set_epoch(epoch)
         losses: list[float] = []
         for index, chosen in enumerate(torch.tensor(list(sampler)).split(settings.batch_size), 1):
-            pixels = ddp.augment(images, chosen, dice, pad=2, hole=0)
+            pixels = ddp.augment(images, chosen, generator, pad=2, hole=0)
             loss = nn.functional.cross_entropy(model(pixels), labels[chosen.to(device)])
             optimizer.zero_grad()
             loss.backward()

@@ -138,8 +138,8 @@ def describe(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        words = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        raise SystemExit(words) from error
+        message = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        raise SystemExit(message) from error
 
 
 def read_images(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
@@ -166,20 +166,20 @@ def normalise(pixels: Tensor) -> Tensor:
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
-def augment(images: Tensor, chosen: Tensor, dice: torch.Generator, *, pad: int, hole: int) -> Tensor:
+def augment(images: Tensor, chosen: Tensor, generator: torch.Generator, *, pad: int, hole: int) -> Tensor:
     """Gather a batch: shift each image by up to ``pad`` pixels, flip half of them, blank one square.
 
     One index operation handles the whole batch: it has the source row and column of each target pixel.
     """
     count, side, device = len(chosen), images.shape[1], images.device
     line = torch.arange(side, device=device)
-    move = torch.randint(-pad, pad + 1, (2, count, 1), generator=dice).to(device)
-    mirrored = torch.randint(0, 2, (count, 1), generator=dice, dtype=torch.bool).to(device)
+    move = torch.randint(-pad, pad + 1, (2, count, 1), generator=generator).to(device)
+    mirrored = torch.randint(0, 2, (count, 1), generator=generator, dtype=torch.bool).to(device)
     rows, columns = (side - 1 - (side - 1 - (line + by).abs()).abs() for by in move)  # reflected at the edges
     columns = torch.where(mirrored, columns.flip(1), columns)
     batch = normalise(images[chosen.to(device)[:, None, None], rows[:, :, None], columns[:, None, :]])
     if hole:
-        corner = torch.randint(0, side - hole + 1, (2, count, 1), generator=dice).to(device)
+        corner = torch.randint(0, side - hole + 1, (2, count, 1), generator=generator).to(device)
         across, down = ((line - at) // hole == 0 for at in corner)
         batch.masked_fill_((down[:, :, None] & across[:, None, :]).unsqueeze(1), 0)
     return batch
@@ -266,7 +266,7 @@ def train_epoch(
     *,
     settings: argparse.Namespace,
     epoch: int,
-    dice: torch.Generator,
+    generator: torch.Generator,
     cast: AbstractContextManager[object],
 ) -> None:
     """Take one step for each batch of this rank's share."""
@@ -275,7 +275,7 @@ def train_epoch(
     model.train()
     began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
     for index, chosen in enumerate(batches):
-        batch = augment(images, chosen, dice, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
+        batch = augment(images, chosen, generator, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
         with cast:
             answers = model(batch if settings.channels_last else batch.contiguous())
         truth = labels[chosen.to(device)]
@@ -374,18 +374,20 @@ def keep_checkpoint(
     settings: argparse.Namespace,
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
-    dice: torch.Generator,
+    generator: torch.Generator,
     epoch: int,
 ) -> None:
     """Save each rank's part of the state; ``epoch`` is the next one to run. The two newest are kept."""
     began = time.perf_counter()
     share_statistics(network)
     everyone: list[Tensor | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, dice.get_state())  # each rank has its own random generator
+    dist.all_gather_object(everyone, generator.get_state())  # each rank has its own random generator
     model, state = get_state_dict(network, optimizer)
     folder = settings.checkpoint_dir / f"epoch-{epoch:04}"
     content = {"model": model, "optimizer": state, "run": run_of(settings), "epoch": epoch}
-    content["dice"] = tuple(everyone)  # a list would be saved by element, which binds the number of ranks
+    content["generators"] = tuple(
+        everyone
+    )  # a list would be saved by element, which binds the number of ranks
     checkpoint.save(content, checkpoint_id=folder)  # .metadata is written last, and marks it as complete
     if dist.get_rank() == 0:
         for old in sorted(settings.checkpoint_dir.glob("epoch-*"))[:-2]:
@@ -394,7 +396,10 @@ def keep_checkpoint(
 
 
 def resume(
-    settings: argparse.Namespace, network: nn.Module, optimizer: torch.optim.Optimizer, dice: torch.Generator
+    settings: argparse.Namespace,
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    generator: torch.Generator,
 ) -> int:
     """Load this rank's part of the newest complete checkpoint; return the epoch to continue with."""
     found = [max(settings.checkpoint_dir.glob("epoch-*/.metadata"), default=None)]
@@ -402,7 +407,7 @@ def resume(
     if found[0] is None:
         return 0
     folder = found[0].parent
-    about: dict[str, Any] = {"run": run_of(settings), "epoch": 0, "dice": ()}
+    about: dict[str, Any] = {"run": run_of(settings), "epoch": 0, "generators": ()}
     checkpoint.load(about, checkpoint_id=folder)
     if about["run"] != run_of(settings):
         raise SystemExit(
@@ -414,9 +419,9 @@ def resume(
     checkpoint.load({"model": model, "optimizer": state}, checkpoint_id=folder)
     set_state_dict(network, optimizer, model_state_dict=model, optim_state_dict=state)
     optimizer.param_groups[0].update(lr=rate, initial_lr=rate)  # it scales with the ranks of now
-    if dist.get_rank() < len(about["dice"]):
-        dice.set_state(about["dice"][dist.get_rank()])
-    emit("resume", epoch=about["epoch"], ranks_before=len(about["dice"]))
+    if dist.get_rank() < len(about["generators"]):
+        generator.set_state(about["generators"][dist.get_rank()])
+    emit("resume", epoch=about["epoch"], ranks_before=len(about["generators"]))
     return about["epoch"]
 
 
@@ -426,7 +431,7 @@ def run(settings: argparse.Namespace) -> None:
     device, group = choose_device()
     device = device if group else torch.device("cpu")  # gloo does not gather from a GPU that ranks share
     torch.manual_seed(settings.seed)  # the same first weights on every rank
-    dice = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
+    generator = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
 
     about = describe(settings.data_dir)
     folder, limit = settings.data_dir, settings.limit
@@ -444,7 +449,7 @@ def run(settings: argparse.Namespace) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
     per_epoch = -(-len(sampler) // settings.batch_size)
     steps = settings.epochs * per_epoch
-    begin = resume(settings, network, optimizer, dice) if settings.checkpoint_dir else 0
+    begin = resume(settings, network, optimizer, generator) if settings.checkpoint_dir else 0
     done = begin * per_epoch
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(done + step, steps))
     data = {"dataset": about["name"], "synthetic": about["synthetic"]}
@@ -459,10 +464,18 @@ def run(settings: argparse.Namespace) -> None:
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
         train_epoch(
-            model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, dice=dice, cast=cast
+            model,
+            batches,
+            train,
+            optimizer,
+            schedule,
+            settings=settings,
+            epoch=epoch,
+            generator=generator,
+            cast=cast,
         )
         if settings.checkpoint_dir:
-            keep_checkpoint(settings, network, optimizer, dice, epoch + 1)
+            keep_checkpoint(settings, network, optimizer, generator, epoch + 1)
     emit("memory", **memory_of(network, optimizer))
     share_statistics(network)
     result = evaluate(network, *test)

@@ -84,8 +84,8 @@ def describe(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        words = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        raise SystemExit(words) from error
+        message = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        raise SystemExit(message) from error
 
 
 def read_mnist(folder: Path) -> tuple[TensorDataset, TensorDataset]:

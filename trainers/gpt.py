@@ -78,8 +78,8 @@ def read_text() -> torch.Tensor:
 
 def read_batch(text: torch.Tensor, step: int, settings: argparse.Namespace) -> torch.Tensor:
     """Return this rank's sequences of a step: those of all ranks together depend on the step alone."""
-    dice = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
-    starts = torch.randint(len(text) - settings.context, (settings.batch_size,), generator=dice)
+    generator = torch.Generator().manual_seed(settings.seed * 1_000_003 + step)
+    starts = torch.randint(len(text) - settings.context, (settings.batch_size,), generator=generator)
     mine = starts[dist.get_rank() :: dist.get_world_size()]
     return text[mine[:, None] + torch.arange(settings.context + 1)].long()
 
@@ -153,11 +153,11 @@ def distribute(network: GPT, settings: argparse.Namespace, device: torch.device)
 @torch.no_grad()
 def write_sample(model: nn.Module, settings: argparse.Namespace, device: torch.device) -> str:
     """Let the model go on after ``def``, byte by byte; all ranks take part, as each may hold a part of it."""
-    dice, tokens = torch.Generator().manual_seed(settings.seed), list(b"\ndef ")
+    generator, tokens = torch.Generator().manual_seed(settings.seed), list(b"\ndef ")
     for _ in range(settings.sample):
         context = torch.tensor([tokens[-settings.context :]], device=device)
         odds = (model(context)[0, -1].float().cpu() / 0.8).softmax(0)
-        tokens.append(int(torch.multinomial(odds, 1, generator=dice)))
+        tokens.append(int(torch.multinomial(odds, 1, generator=generator)))
     return bytes(tokens).decode("ascii").strip("\n")
 
 

@@ -40,10 +40,10 @@ def parse_settings() -> argparse.Namespace:
 
 def draw(count: int, digits: np.ndarray, labels: np.ndarray, seed: int) -> TensorDataset:
     """Draw images of 28 x 28 pixels: scikit-learn's digits three times as large, each shifted at random."""
-    dice = np.random.default_rng(seed)
-    chosen = dice.integers(len(digits), size=count)
+    generator = np.random.default_rng(seed)
+    chosen = generator.integers(len(digits), size=count)
     large = np.pad(digits[chosen].repeat(3, 1).repeat(3, 2), ((0, 0), (2, 2), (2, 2)))
-    for index, (down, right) in enumerate(dice.integers(-2, 3, size=(count, 2))):
+    for index, (down, right) in enumerate(generator.integers(-2, 3, size=(count, 2))):
         large[index] = np.roll(large[index], (down, right), (0, 1))
     return TensorDataset(torch.from_numpy(large).unsqueeze(1), torch.from_numpy(labels[chosen]))
 

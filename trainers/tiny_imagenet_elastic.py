@@ -97,8 +97,8 @@ def describe(folder: Path) -> dict[str, Any]:
         return json.loads((folder / "dataset.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         advice = f'kit.prepare_dataset("{folder.name}", volume=…), or notebook 04; then mount that volume'
-        words = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
-        raise SystemExit(words) from error
+        message = f"{folder} has no dataset.json, so no whole data set; make it by {advice}"
+        raise SystemExit(message) from error
 
 
 def read_folders(folder: Path, *, train: bool, limit: int = 0) -> tuple[Tensor, Tensor]:
@@ -161,9 +161,9 @@ def normalise(pixels: Tensor) -> Tensor:
 
 def throw_dice(epoch: int, *, images: int, seed: int) -> Tensor:
     """Draw for each image of an epoch its shift down and right, and whether it is flipped."""
-    dice = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    move = torch.randint(-PAD, PAD + 1, (images, 2), generator=dice)
-    return torch.cat([move, torch.randint(0, 2, (images, 1), generator=dice)], dim=1)
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
+    move = torch.randint(-PAD, PAD + 1, (images, 2), generator=generator)
+    return torch.cat([move, torch.randint(0, 2, (images, 1), generator=generator)], dim=1)
 
 
 def augment(images: Tensor, chosen: Tensor, thrown: Tensor) -> Tensor:

@@ -272,8 +272,8 @@ def _images(cluster: Cluster) -> Iterator[Row]:
         fix = f"job.patch with a nodeSelector on kubernetes.io/arch; or {BUILDER}"
         yield "image", FAILED, f"{image} is not for the nodes' {foreign}", fix
     elif image.endswith(config.DEFAULT_IMAGE) and cluster.provider != "local":
-        words = f"{image}, PyTorch's own: the kit's is not published; this one has no {', '.join(PACKAGES)}"
-        yield "image", WARNING, words + kinds, BUILDER
+        message = f"{image}, PyTorch's own: the kit's is not published; this one has no {', '.join(PACKAGES)}"
+        yield "image", WARNING, message + kinds, BUILDER
     else:
         yield "image", OK, image + kinds + (f", with Secret {secret}" if secret else ""), ""
 

@@ -31,8 +31,8 @@ def plot_step_trace(seconds: "pandas.DataFrame", *, slow_rank: int | None) -> Pi
     hidden: dict[str, Any] = {"color": THEME.lines[1], "height": 0.1, "label": "hidden communication"}
     axes.barh([place + 0.38 for place in range(len(names))], table["hidden"], **hidden)
     axes.invert_yaxis()
-    words = "no rank is slow" if slow_rank is None else f"the others wait for rank {slow_rank}"
-    axes.set_title(f"Where a step goes: {words}", loc="left", color=THEME.text)
+    message = "no rank is slow" if slow_rank is None else f"the others wait for rank {slow_rank}"
+    axes.set_title(f"Where a step goes: {message}", loc="left", color=THEME.text)
     axes.set_xlabel("ms of a step")
     tidy(axes)
     axes.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.25), ncols=6)
@@ -40,4 +40,4 @@ def plot_step_trace(seconds: "pandas.DataFrame", *, slow_rank: int | None) -> Pi
         f"rank {rank}: " + ", ".join(f"{part} {row[part]:.0f} ms" for part in LOOKS)
         for rank, row in table.iterrows()
     )
-    return Picture(figure, f"Where a step goes, {words}. {rows}")
+    return Picture(figure, f"Where a step goes, {message}. {rows}")

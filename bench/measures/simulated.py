@@ -17,7 +17,7 @@ from bench.measures.idle import memory, processes_of
 from bench.results import Limit, Result
 from bench.sampling import alternate
 from bench.watching import Watch, wait_account
-from kitlib.clusters.machine import ask
+from kitlib.clusters.machine import call
 from kitlib.clusters.nodes import is_ready
 from kitlib.k8s.client import Kube
 from kitlib.k8s.wait import wait
@@ -53,7 +53,7 @@ def _ours(lab: Lab, nodes: int, pods: int) -> Sample:
     lab.report(f"{nodes} simulated nodes and {pods} pods, ours")
     with lab.cluster(warm=False) as cluster:
         began = time.monotonic()
-        ask("simulate", cluster.name, str(nodes))
+        call("simulate", cluster.name, str(nodes))
         _fill(cluster.kube, SELECTORS["ours"], nodes, pods)
         return time.monotonic() - began, memory(processes_of(cluster))
 

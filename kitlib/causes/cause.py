@@ -130,8 +130,8 @@ class Diagnosis:
             calls = last_calls(state, first.group)
             pending = frozenset(number for number, call in calls.items() if call.is_pending)
             ops = {number: call.op for number, call in calls.items()}
-            place = "paused" if state.state in "Tt" else state.place
-            rows.append(RankRow(display_name(state.rank), ops, pending, place))
+            location = "paused" if state.state in "Tt" else state.location
+            rows.append(RankRow(display_name(state.rank), ops, pending, location))
         return plot_collectives(rows, group=first.group_name, title=self.line)
 
     def json(self) -> dict[str, Any]:
@@ -151,7 +151,7 @@ class Diagnosis:
         phase = self.status.partition(":")[0]
         picture = self.plot()
         image = (
-            f'<img alt="{escape(picture.words)}" src="data:image/png;base64,{picture.bundle()["image/png"]}">'
+            f'<img alt="{escape(picture.alt)}" src="data:image/png;base64,{picture.bundle()["image/png"]}">'
             if picture
             else ""
         )

@@ -100,7 +100,7 @@ class RankState:
         return next((call for call in self.collectives if call.is_pending), None)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The collective with its number, and the program's own line: ``all_reduce #118 of train.py:41``."""
         call, line = self.pending.name if self.pending else self.call, self.line
         return f"{call} of {line}" if call and line else line or call

@@ -117,8 +117,8 @@ def _states(container: Object, *, init: bool) -> Iterator[tuple[str, str, str, s
 def _ending(ended: Object, unknown: str = "") -> str:
     if not ended:
         return unknown
-    words = f"{ended.get('reason') or 'Error'}, exit code {ended.get('exitCode')}"
-    return f"{words}: {ended['message'].strip()}" if ended.get("message") else words
+    message = f"{ended.get('reason') or 'Error'}, exit code {ended.get('exitCode')}"
+    return f"{message}: {ended['message'].strip()}" if ended.get("message") else message
 
 
 def _of_event(event: Object, facts: Facts) -> Signal | None:

@@ -106,7 +106,7 @@ def credentials(*, environment: Mapping[str, str] | None = None, home: Path | No
         environment: By default this process's variables.
         home: By default the user's.
     """
-    variables = dict(os.environ if environment is None else environment), home or config.home()
+    variables = dict(os.environ if environment is None else environment), home or config.home_directory()
     rows = []
     for provider in _providers():
         try:

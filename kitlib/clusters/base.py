@@ -93,8 +93,8 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         """Delete the cluster and wait until it is gone; idempotent."""
 
     @abstractmethod
-    def explain(self, words: str) -> KitError:
-        """Build the error for an API server that does not answer; ``words`` are the connection's."""
+    def explain(self, message: str) -> KitError:
+        """Build the error for an API server that does not answer; ``message`` is the connection's."""
 
     # What a provider may add
 

@@ -147,9 +147,9 @@ class ExistingCluster(Cluster):
         _memory(self.name).unlink(missing_ok=True)
         _forget_here(self.name)
 
-    def explain(self, words: str) -> KitError:
+    def explain(self, message: str) -> KitError:
         """Build the error for an API server that does not answer."""
-        what, fix = unreached(words)
+        what, fix = unreached(message)
         return ClusterUnreachable(what, about=f'cluster "{self.name}", as {self._source} has it', fix=fix)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kitlib.clusters.machine import ask
+from kitlib.clusters.machine import call
 from kitlib.display.progress import progress
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput, CommandFailed
@@ -23,7 +23,7 @@ def find_kubectl() -> list[str]:
     if path is not None:
         return [path]
     with progress("kubectl") as line:
-        return ask("kubectl", report=line.update)
+        return call("kubectl", report=line.update)
 
 
 def run_kubectl(kubectl: Sequence[str], command: str, *, kubeconfig: Path, cluster: str) -> Text:

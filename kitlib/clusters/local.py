@@ -17,7 +17,7 @@ from typing import Any
 from kitlib import config
 from kitlib.clusters import cleanup, kubeconfigs
 from kitlib.clusters.base import Cluster, Rows
-from kitlib.clusters.machine import Unfinished, ask, get_images, load_images
+from kitlib.clusters.machine import Unfinished, call, get_images, load_images
 from kitlib.clusters.shape import Shape
 from kitlib.display.progress import progress
 from kitlib.display.signatures import checked_class
@@ -68,11 +68,11 @@ class LocalCluster(Cluster):
     @cached_property
     def status(self) -> dict[str, Any]:
         """State, version and files of the cluster."""
-        return ask("status", self.name)
+        return call("status", self.name)
 
     def overload(self) -> tuple[str, ...]:
         """List what this machine is short of for its nodes: memory, disk, processes, time."""
-        causes = ask("status", self.name)["overload"]
+        causes = call("status", self.name)["overload"]
         machine = (f"{item['resource']}: {item['what']}; {item['fix']}" for item in causes)
         return (*super().overload(), *machine)
 
@@ -87,11 +87,11 @@ class LocalCluster(Cluster):
             if recreate:
                 line.update("deleting the old one")
                 cleanup.delete_kubeconfigs(name)
-                ask("delete", name, report=line.update)
+                call("delete", name, report=line.update)
             try:
-                status = ask("create", name, *arguments, report=line.update)
+                status = call("create", name, *arguments, report=line.update)
             except ProviderFailed as error:
-                now = ask("status", name)
+                now = call("status", name)
                 if now["state"] == "broken":
                     raise broken(name, now) from error
                 raise
@@ -112,7 +112,7 @@ class LocalCluster(Cluster):
     def find(cls, name: str) -> "LocalCluster | None":
         """Find a cluster of this machine, in whatever state."""
         names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
-        status = ask("status", name)
+        status = call("status", name)
         return None if status["state"] == "absent" else cls(name, status)
 
     @classmethod
@@ -121,13 +121,13 @@ class LocalCluster(Cluster):
         known = ("state", "nodes", "version")
         return [
             cls._row(cluster["name"], cluster.get("reason"), **{key: cluster.get(key) for key in known})
-            for cluster in ask("list")
+            for cluster in call("list")
         ]
 
     def start(self) -> "LocalCluster":
         """Start the cluster again with its objects and volumes; idempotent."""
         with progress(f"cluster {self.name}") as line:
-            self.status = ask("start", self.name, report=line.update)
+            self.status = call("start", self.name, report=line.update)
             line.done(f"{self.status['nodes']} nodes are Ready, Kubernetes {self.status['version']}")
         return self
 
@@ -146,7 +146,7 @@ class LocalCluster(Cluster):
             >>> cluster.scale(4)
         """
         with progress(f"cluster {self.name}") as line:
-            self.status = ask("scale", self.name, str(nodes), report=line.update)
+            self.status = call("scale", self.name, str(nodes), report=line.update)
             remaining = [f"node-{number}" for number in range(nodes)]
             for node in self.nodes():
                 if node["node"].startswith("node-") and node["node"] not in remaining:
@@ -158,7 +158,7 @@ class LocalCluster(Cluster):
         """Stop all its processes, and keep its objects and volumes; idempotent."""
         with progress(f"cluster {self.name}") as line:
             line.update("stopping it")
-            self.status = ask("stop", self.name, report=line.update)
+            self.status = call("stop", self.name, report=line.update)
             line.done("stopped")
 
     def check_running(self) -> "LocalCluster":
@@ -187,14 +187,14 @@ class LocalCluster(Cluster):
             line.update("deleting it")
             cleanup.delete_kubeconfigs(self.name)
             kubeconfigs.remove(self.name)
-            ask("delete", self.name, report=line.update)
+            call("delete", self.name, report=line.update)
             line.done("deleted")
 
     def _switch(self, verb: str, node: str) -> None:
-        ask("node", verb, self.name, node)
+        call("node", verb, self.name, node)
 
     def _shape_links(self, *words: str) -> Table:
-        links, columns = ask("link", self.name, *words), ("link", "bandwidth", "latency", "flows")
+        links, columns = call("link", self.name, *words), ("link", "bandwidth", "latency", "flows")
         return Table(
             columns, [[link[name] for name in columns] for link in links], empty="no link is limited"
         )
@@ -214,7 +214,7 @@ class LocalCluster(Cluster):
         state = *sys.path, *(place.stat().st_mtime_ns for place in packages)
         if state == self._shown:
             return
-        refused = ask("show", self.name, *map(str, entries))["refused"]
+        refused = call("show", self.name, *map(str, entries))["refused"]
         self._shown = state
         for place, why in refused.items():
             fix = "install the project that is there with pip, or move it to a folder of its own"
@@ -222,7 +222,7 @@ class LocalCluster(Cluster):
 
     def image_notice(self, image: str) -> str:
         """Say what stands in for an image that is not in this machine's store."""
-        shown = ask("stand-in", image)
+        shown = call("stand-in", image)
         fix = "trainyard image load FILE puts it into the store"
         where = f'image "{image}" is not in this machine\'s store, and where no registry has it'
         return f"{where}, it is replaced by {shown} ({fix})" if shown else ""
@@ -262,12 +262,12 @@ class LocalCluster(Cluster):
         (folder,) = get_images(program)
         return Path(folder["folder"]) / "manifests"
 
-    def explain(self, words: str) -> KitError:
+    def explain(self, message: str) -> KitError:
         """Build the error for an API server that does not answer, from its files and processes."""
-        now = ask("status", self.name)
+        now = call("status", self.name)
         if now["state"] == "running":
             return ClusterUnreachable(
-                f"its API server does not answer: {words}",
+                f"its API server does not answer: {message}",
                 about=f'cluster "{self.name}"',
                 fix="try again: its supervisor runs, and restarts what died",
             )

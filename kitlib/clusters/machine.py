@@ -38,7 +38,7 @@ class Unfinished(KeyboardInterrupt):
     """The program was interrupted, and ended before it had cleaned up."""
 
 
-def ask(*arguments: str, report: Callable[[str], None] = lambda text: None) -> Any:
+def call(*arguments: str, report: Callable[[str], None] = lambda text: None) -> Any:
     """Run one verb of ``python -m localkube`` and return its result.
 
     Raises:
@@ -126,7 +126,7 @@ def doctor() -> Table:
     Example:
         >>> doctor()
     """
-    report = ask("doctor")
+    report = call("doctor")
     separated = report["mode"] == "namespaces"
     cores, memory, disk = report["cores"], report["memory"], report["disk_free"]
     rows = [
@@ -203,7 +203,7 @@ def _mode(mode: str) -> tuple[str, str, str]:
 def load_images(file: str) -> list[dict[str, Any]]:
     """Load the images of an archive of ``docker save``, or of an OCI layout; return their records."""
     with progress("images") as line:
-        loaded = ask("image-store", "load", str(Path(file).absolute()), report=line.update)
+        loaded = call("image-store", "load", str(Path(file).absolute()), report=line.update)
         line.done(f"{len(loaded)} loaded")
     return loaded
 
@@ -215,7 +215,7 @@ def get_images(*names: str) -> list[dict[str, str]]:
         For each its name, version and folder; the folder has the program and, for an operator, ``manifests``.
     """
     with progress("images") as line:
-        folders = ask("get-images", *names, report=line.update)
+        folders = call("get-images", *names, report=line.update)
         line.done(", ".join(f"{program['name']} {program['version']}" for program in folders))
     return folders
 
@@ -223,6 +223,6 @@ def get_images(*names: str) -> list[dict[str, str]]:
 def manifests_here(program: str) -> Path | None:
     """Folder of the manifests beside an operator's program, if that is on this machine already."""
     with contextlib.suppress(KitError):  # no machine for local clusters, and so without their programs
-        for image in ask("get-images", "--here", program):
+        for image in call("get-images", "--here", program):
             return Path(image["folder"]) / "manifests"
     return None

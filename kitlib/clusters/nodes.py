@@ -117,8 +117,8 @@ def write_switched(kube: Kube, node: str, verb: str, *, at: datetime) -> None:
     """Write the Event that a node was switched on purpose."""
     involved = {"metadata": {"name": node, "uid": node}}  # kubelets write the name for both
     stem = {"shutdown": "stopp", "stop": "stopp", "isolate": "isolat"}.get(verb, verb)
-    words = f"node {node} was {stem}ed on purpose"
-    write_event(kube, make_event(involved, "Node", f"{stem}ed".capitalize(), words, at=at))
+    message = f"node {node} was {stem}ed on purpose"
+    write_event(kube, make_event(involved, "Node", f"{stem}ed".capitalize(), message, at=at))
 
 
 def wait_ready(kube: Kube, *, timeout: float | None) -> None:

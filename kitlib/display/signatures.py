@@ -113,7 +113,7 @@ def _expanded(
     return signature.replace(parameters=[*parameters[:-1], *more, *rest])
 
 
-def _explain(signature: inspect.Signature, name: str, keywords: Mapping[str, Any], words: str) -> BadInput:
+def _explain(signature: inspect.Signature, name: str, keywords: Mapping[str, Any], message: str) -> BadInput:
     """Build the error of arguments that do not fit a signature."""
     names = [parameter for parameter, about in signature.parameters.items() if about.kind in _NAMED]
     names = [parameter for parameter in names if parameter != "self"]
@@ -125,7 +125,7 @@ def _explain(signature: inspect.Signature, name: str, keywords: Mapping[str, Any
             f'{name} has no argument "{wrong}"', about=f"{name}({wrong}={_short(value)})", fix=fix
         )
     usage = ", ".join(_usage(signature.parameters[parameter]) for parameter in names)
-    return BadInput(f"the arguments do not fit: {words}", about=f"{name}(…)", fix=f"{name}({usage})")
+    return BadInput(f"the arguments do not fit: {message}", about=f"{name}(…)", fix=f"{name}({usage})")
 
 
 def near_argument(wrong: str, names: Sequence[str], *, value: object = None, otherwise: str = "") -> str:

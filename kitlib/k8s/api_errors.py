@@ -68,15 +68,15 @@ def rejected(status: int, body: bytes, *, about: str) -> Rejected:
         answer = None
     answer = answer if isinstance(answer, dict) else {}
     reason = answer.get("reason") or ""
-    words = answer.get("message") or text or f"HTTP status {status}"
+    message = answer.get("message") or text or f"HTTP status {status}"
     fix = _FIXES.get(status, "try again; if it persists, look at the logs of the control plane")
-    if status == 403 or admission_hint(words):
-        fix = rbac_hint(words)
-    elif "failed calling webhook" in words:
+    if status == 403 or admission_hint(message):
+        fix = rbac_hint(message)
+    elif "failed calling webhook" in message:
         fix = "the operator that serves this webhook does not run: kubectl get pods -A; kit.install(…) again"
     elif reason == "AlreadyExists":
         fix = "choose another name, or delete the old one first"
-    return Rejected(words, about=about, fix=fix, status=status, reason=reason)
+    return Rejected(message, about=about, fix=fix, status=status, reason=reason)
 
 
 def unserved(error: Rejected) -> bool:
@@ -90,39 +90,39 @@ def unserved(error: Rejected) -> bool:
     return error.status == 404 and (not error.reason or "could not find the requested resource" in error.what)
 
 
-def rbac_hint(words: str) -> str:
+def rbac_hint(message: str) -> str:
     """Suggest what allows a request that the API server or kubectl calls forbidden: a permission, or room."""
-    if hint := admission_hint(words):
+    if hint := admission_hint(message):
         return hint
-    if "violates PodSecurity" in words:
+    if "violates PodSecurity" in message:
         return (
             "set in the pod's securityContext what is named, and leave out root and the node's files: this "
             "namespace allows no pod that has more rights"
         )
-    if 'User "system:anonymous' in words:  # also of a path, such as /version
+    if 'User "system:anonymous' in message:  # also of a path, such as /version
         return "sign in first: the request had no credentials; kit.credentials() lists yours"
-    match = _FORBIDDEN.search(words)
+    match = _FORBIDDEN.search(message)
     if match is None:
         return _FIXES[403]
     how = grant(**{key: match[key] for key in ("verb", "resource", "group", "namespace", "user")})
     return f"what you may do: kubectl auth can-i --list; an administrator allows this by\n{how}"
 
 
-def admission_hint(words: str) -> str:
+def admission_hint(message: str) -> str:
     """Name the argument that a quota, a LimitRange or a range of users asks for; empty for other refusals."""
-    if exceeds_quota(words):
-        size = re.search(r"\brequests\.storage=([1-9]\w*)", words.rpartition("limited:")[2])
+    if exceeds_quota(message):
+        size = re.search(r"\brequests\.storage=([1-9]\w*)", message.rpartition("limited:")[2])
         less = f'size="{size[1]}" is the most' if size else "request less"
         return f"{less}, or ask the administrator for a larger quota: this one never has the room"
-    if "exceeded quota" in words:
+    if "exceeded quota" in message:
         return (
             "delete runs and pods that have ended, request less, or ask the administrator for a larger quota"
         )
-    if bounds := sorted({_bound_hint(*bound.groups()) for bound in _BOUND.finditer(words)}):
+    if bounds := sorted({_bound_hint(*bound.groups()) for bound in _BOUND.finditer(message)}):
         return f"{', '.join(bounds)} that the namespace's LimitRange allows"
-    if user := _USERS.search(words):
+    if user := _USERS.search(message):
         return f"run_as_user={user[1]} of a job, or for all pods TRAINYARD_RUN_AS_USER={user[1]}"
-    if any(sign in words for sign in _RULES) and "denied" in words:
+    if any(sign in message for sign in _RULES) and "denied" in message:
         return (
             "a rule of this cluster asks for it: TRAINYARD_LABELS labels all pods, TRAINYARD_REGISTRY names "
             "their registry; cpu= and memory= set a job's limits, image= its image, job.patch(…) all else"
@@ -135,9 +135,9 @@ def _bound_hint(side: str, resource: str, value: str) -> str:
     return f"{_ARGUMENTS[resource]}={value} is the {'most' if side == 'maximum' else 'least'}"
 
 
-def exceeds_quota(words: str) -> bool:
+def exceeds_quota(message: str) -> bool:
     """Tell whether a quota would refuse a request even if nothing else was there."""
-    match = _QUOTA.search(words)
+    match = _QUOTA.search(message)
     if match is None:
         return False
     requested, limit = (dict(pair.split("=") for pair in part.split(",")) for part in match.groups())
@@ -174,12 +174,12 @@ def expired(authorization: str | None, now: datetime) -> str:
     return ended.isoformat(timespec="minutes") if ended < now else ""
 
 
-def unreached(words: str) -> tuple[str, str]:
+def unreached(message: str) -> tuple[str, str]:
     """Explain a failed connection by its message: what it means, and a fix."""
     for sign, (what, fix) in _CONNECTIONS.items():
-        if sign in words:
-            return f"{what}: {words}", fix
-    return f"its API server does not answer: {words}", "check that it runs"
+        if sign in message:
+            return f"{what}: {message}", fix
+    return f"its API server does not answer: {message}", "check that it runs"
 
 
 def words_of(error: Exception) -> str:
@@ -200,10 +200,10 @@ def launch_rejected(error: Rejected, text: str, *, document: int, fix: str) -> L
     )
 
 
-def locate(words: str, text: str, *, document: int = 0) -> str:
+def locate(reply: str, text: str, *, document: int = 0) -> str:
     """Find the lines of a manifest whose fields are named in the API server's message."""
     positions = {
-        line for path in _FIELD.findall(words) if (line := line_of(text, path, document=document)) is not None
+        line for path in _FIELD.findall(reply) if (line := line_of(text, path, document=document)) is not None
     }
     lines = text.splitlines()
     return "\n".join(f"line {number}: {lines[number - 1].strip()}" for number in sorted(positions))

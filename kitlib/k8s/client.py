@@ -292,12 +292,12 @@ class Kube:
             )
             channel.run_forever(timeout=READ_SECONDS)
         except (client.ApiException, AttributeError) as error:  # the second: it stumbles over its own first
-            words = str(
+            message = str(
                 getattr(error.__context__ if isinstance(error, AttributeError) else error, "reason", "")
             )
-            refused = re.search(r"Handshake status (\d{3}) .{0,300}? -\+-\+- (.*)", words, re.DOTALL)
+            refused = re.search(r"Handshake status (\d{3}) .{0,300}? -\+-\+- (.*)", message, re.DOTALL)
             if refused is None:
-                raise self._explain(words or str(error)) from error
+                raise self._explain(message or str(error)) from error
             raise rejected(int(refused[1]), refused[2].encode(), about=self._place(about)) from error
         except (WebSocketException, OSError) as error:
             raise self._explain(words_of(error)) from error
@@ -398,8 +398,8 @@ class Kube:
                 raise Rejected(what, about=source, fix=fix, status=401, reason="Unauthorized")
             anonymous = response.status == 403 and b"system:anonymous" in response.data
             if (anonymous or response.status == 401) and self._plugin:
-                words = self._plugin.failure or f"{self._plugin.entry['command']} {NOT_ACCEPTED}"
-                what = f"no user is signed in: {words}"
+                message = self._plugin.failure or f"{self._plugin.entry['command']} {NOT_ACCEPTED}"
+                what = f"no user is signed in: {message}"
                 fix = "do what it says, or sign in again; kit.credentials() says which are used"
                 raise Rejected(what, about=source, fix=fix, status=401, reason="Unauthorized")
             if response.status >= 400:
@@ -408,9 +408,9 @@ class Kube:
             raise self._explain(words_of(error)) from error
         return response
 
-    def _unreachable(self, words: str) -> KitError:
+    def _unreachable(self, message: str) -> KitError:
         return ClusterUnreachable(
-            f"its API server does not answer: {words}",
+            f"its API server does not answer: {message}",
             about=f'cluster "{self.cluster}"',
             fix=f"check that {self._client.configuration.host} can be reached from here",
         )

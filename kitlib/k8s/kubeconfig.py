@@ -35,7 +35,7 @@ _LOOPBACK = "localhost,127.0.0.0/8,::1"  # which no proxy reaches: as kubectl ha
 
 def search_path(environment: Mapping[str, str] = os.environ, home: Path | None = None) -> str:
     """Read KUBECONFIG, or name ``~/.kube/config``."""
-    return environment.get("KUBECONFIG", "") or str((home or config.home()) / ".kube" / "config")
+    return environment.get("KUBECONFIG", "") or str((home or config.home_directory()) / ".kube" / "config")
 
 
 def files(paths: str | Path) -> list[Path]:

@@ -192,7 +192,7 @@ class PodLogFollowers:
         """Tell whether any of them may bring another line."""
         return any(thread.is_alive() for thread in self._threads)
 
-    def take(self, seconds: float) -> list[tuple[Any, Line]]:
+    def wait_for_lines(self, seconds: float) -> list[tuple[Any, Line]]:
         """Take the lines that have come, waiting so long for the first.
 
         A pod whose node does not answer can be followed again; any other error of a follower is raised, after

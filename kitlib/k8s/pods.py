@@ -128,8 +128,8 @@ def node_unreachable(pod: Object) -> str:
         or condition(pod, "Ready").get("status") != "False"
     ):
         return ""
-    words = f"its node {pod['spec'].get('nodeName')} does not answer"
-    return f"{words}, and it was evicted" if has_condition(pod, "DisruptionTarget") else words
+    message = f"its node {pod['spec'].get('nodeName')} does not answer"
+    return f"{message}, and it was evicted" if has_condition(pod, "DisruptionTarget") else message
 
 
 def _states(pod: Object) -> list[tuple[Object, Object]]:

@@ -38,7 +38,7 @@ class GpuSample:
     use: GpuUse
 
     @property
-    def place(self) -> tuple[str, str]:
+    def pod_key(self) -> tuple[str, str]:
         """Namespace and name of the pod."""
         return self.namespace, self.pod
 

@@ -124,10 +124,10 @@ class RunControl:
         name = self.objects.name
         with progress(f"run {name}") as line:
             changed = self._scale(main, workers, run_pods, report=line.update)
-            words = f"from {before} to {workers} workers"
-            line.done(words)
-        self._record(main, main["kind"], SCALED, words, at=now)
-        return Text(f"run {name}: {words}" + (f"; {changed}" if changed else ""))
+            message = f"from {before} to {workers} workers"
+            line.done(message)
+        self._record(main, main["kind"], SCALED, message, at=now)
+        return Text(f"run {name}: {message}" + (f"; {changed}" if changed else ""))
 
     def _scale(
         self, main: Object, replicas: int, run_pods: Collection[Object], *, report: Callable[[str], None]

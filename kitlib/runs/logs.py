@@ -83,7 +83,7 @@ class LogCache:
                 for pod in filter(pods.started, live_pods.values()):
                     followers.follow(pod, pod["metadata"]["uid"])
                 alive = followers.alive()  # asked first: what they wrote before they ended is taken below
-                for uid, line in followers.take(0.1 if alive else 0.0):
+                for uid, line in followers.wait_for_lines(0.1 if alive else 0.0):
                     written[uid].append(line)
                 left = [pod["metadata"]["name"] for pod in live_pods.values()]
                 if not alive and not left or time.monotonic() > end:
@@ -239,7 +239,7 @@ class LogStream:
             while not over:
                 # Asked first: what they wrote before they ended is taken below.
                 over = members.ended.is_set() and not followers.alive()
-                yield from followers.take(0.0 if over else 1.0)
+                yield from followers.wait_for_lines(0.0 if over else 1.0)
             members.check()
         except KeyboardInterrupt as error:
             what = "stopped following; the run continues"

@@ -44,13 +44,13 @@ class WorkersTimeline(Protocol):
     """What the entry point ``timeline`` builds of a run's logs and Events.
 
     Attributes:
-        words: Its state now, in a few words.
+        summary: Its state now, in a few words.
         world_size: Of the newest rendezvous, 0 before the first.
         training: Whether a step has been done since.
     """
 
     @property
-    def words(self) -> str: ...
+    def summary(self) -> str: ...
     @property
     def world_size(self) -> int: ...
     @property
@@ -305,10 +305,10 @@ class Run(Reports):
             what="the condition to hold",
             about=self.about,
             resume="run.timeline() shows what there was; wait again, or longer",
-            describe=lambda timeline_now: timeline_now.words,
+            describe=lambda timeline_now: timeline_now.summary,
             report=line.update,
         )
-        line.done(timeline.words)
+        line.done(timeline.summary)
         return timeline
 
     def _statuses(self, follower: RunFollower | None, hang_after: float) -> Iterator[RunStatus]:

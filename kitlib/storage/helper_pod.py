@@ -209,17 +209,19 @@ class HelperPod(AbstractContextManager["HelperPod"]):
             )
         return self.failed(output or f"exit status {status}")
 
-    def failed(self, words: str) -> TransferFailed:
+    def failed(self, message: str) -> TransferFailed:
         """Build the error for a message of a script, kubectl or the cluster."""
-        if any(full in words for full in _FULL):
+        if any(full in message for full in _FULL):
             return VolumeFull(
                 "the volume is full; what had been copied is removed again",
                 about=self.about,
                 fix="remove files from it, or make a larger one",
             )
-        words = "\n".join(line for line in words.splitlines() if "command terminated with" not in line)
+        message = "\n".join(line for line in message.splitlines() if "command terminated with" not in line)
         return TransferFailed(
-            f"the files could not be copied: {words or 'the connection was lost'}",
+            f"the files could not be copied: {message or 'the connection was lost'}",
             about=self.about,
-            fix=rbac_hint(words) if "Forbidden" in words else "try again: no partial copy was left behind",
+            fix=rbac_hint(message)
+            if "Forbidden" in message
+            else "try again: no partial copy was left behind",
         )

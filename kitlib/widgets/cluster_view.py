@@ -193,7 +193,7 @@ class ClusterWatch(ObjectWatch):
 
     def picture(self) -> Picture:
         with self.lock:
-            return plot_usage(self.history, title=self.title, words=repr(self))
+            return plot_usage(self.history, title=self.title, alt=repr(self))
 
     def table(self) -> Table:
         with self.lock:

@@ -21,13 +21,13 @@ class RankRow:
         name: The rank's.
         calls: The names of its calls in the group, by their sequence numbers.
         pending: The numbers of those that are not complete.
-        place: Where it is now.
+        location: Where it is now.
     """
 
     name: str
     calls: Mapping[int, str]
     pending: frozenset[int]
-    place: str
+    location: str
 
 
 def plot_collectives(rows: Sequence[RankRow], *, group: str, title: str) -> Picture:
@@ -56,18 +56,18 @@ def plot_collectives(rows: Sequence[RankRow], *, group: str, title: str) -> Pict
                         linestyle="--" if waits else "-",
                     )
                 )
-            words = call[:CHARACTERS] if call else "not called" if number <= last else ""
+            message = call[:CHARACTERS] if call else "not called" if number <= last else ""
             axes.text(
                 x + 0.5,
                 y + 0.5,
-                words,
+                message,
                 ha="center",
                 va="center",
                 fontsize=8,
                 color=(colour if waits else THEME.ground) if call else THEME.text,
                 style="normal" if call else "italic",
             )
-        axes.text(len(numbers) + 0.1, y + 0.5, row.place, va="center", fontsize=8, color=THEME.text)
+        axes.text(len(numbers) + 0.1, y + 0.5, row.location, va="center", fontsize=8, color=THEME.text)
     axes.set_xlim(0, len(numbers) + 2.1)
     axes.set_ylim(len(rows), 0)
     axes.set_xticks([x + 0.5 for x in range(len(numbers))], [f"#{number}" for number in numbers])
@@ -76,5 +76,5 @@ def plot_collectives(rows: Sequence[RankRow], *, group: str, title: str) -> Pict
     axes.tick_params(length=0, labelsize=8)
     axes.set_frame_on(False)
     axes.set_title(f"{title}\ncalls in {group}: dashed is not complete", loc="left", fontsize=9)
-    places = "; ".join(f"{row.name}: {row.place or 'unknown'}" for row in rows)
+    places = "; ".join(f"{row.name}: {row.location or 'unknown'}" for row in rows)
     return Picture(figure, f"calls in {group}; {places}")

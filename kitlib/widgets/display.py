@@ -97,8 +97,8 @@ class NotebookDisplay:
 
 
 def _later(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> Callable[[], None]:
-    def ask() -> None:
+    def schedule() -> None:
         with contextlib.suppress(RuntimeError):  # the kernel has ended
             loop.call_soon_threadsafe(call)
 
-    return ask
+    return schedule

@@ -66,7 +66,7 @@ class PlacementWatch(ObjectWatch):
         with self.lock:
             title = f"cluster {self.title}"
             return plot_placement(
-                self.placement, title=title, words=repr(self), began=self.began, now=self._now
+                self.placement, title=title, alt=repr(self), began=self.began, now=self._now
             )
 
     def state(self) -> object:
@@ -81,5 +81,5 @@ class PlacementWatch(ObjectWatch):
             lasting = [interval.state for interval in self.placement.intervals if interval.ended is None]
             pod_count = len({interval.uid for interval in self.placement.intervals})
         running, waiting = lasting.count(RUNNING), lasting.count(WAITING)
-        words = f"Placement in cluster {self.title}: {pod_count} pods seen, {running} run, {waiting} wait"
-        return words + (f"; {self.trouble}" if self.trouble else "")
+        message = f"Placement in cluster {self.title}: {pod_count} pods seen, {running} run, {waiting} wait"
+        return message + (f"; {self.trouble}" if self.trouble else "")

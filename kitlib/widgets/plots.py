@@ -71,13 +71,13 @@ def style(index: int) -> tuple[int, tuple[int, ...]]:
 class Picture:
     """A figure that a notebook shows, a script saves, and a terminal describes in a line."""
 
-    def __init__(self, figure: Figure, words: str) -> None:
+    def __init__(self, figure: Figure, alt: str) -> None:
         for text in figure.findobj(Text):  # labels are what pods and people write, and no formulas
             text.set_parse_math(False)
             if text.get_text() != (label := _label(text.get_text())):
                 text.set_text(label)
         self.figure = figure
-        self.words = words
+        self.alt = alt
 
     def save(self, path: str | Path) -> Path:
         """Write it as PNG, SVG or PDF, by the path's suffix."""
@@ -91,10 +91,10 @@ class Picture:
 
     def bundle(self) -> dict[str, str]:
         """Encode it as a MIME bundle, for a display that is updated."""
-        return {"image/png": base64.b64encode(self._repr_png_()).decode(), "text/plain": self.words}
+        return {"image/png": base64.b64encode(self._repr_png_()).decode(), "text/plain": self.alt}
 
     def __repr__(self) -> str:
-        return self.words
+        return self.alt
 
 
 def _label(text: str) -> str:
@@ -133,13 +133,13 @@ def plot_loss(events: Iterable[Event], *, title: str) -> Picture:
         return Picture(figure, "Loss: no steps were reported yet")
     first, last = training.first_and_last_loss()
     ranks, steps = len(training.ranks), training.last_step
-    words = f"Loss of {ranks} ranks over {steps} steps: {first:.3g} at first, {last:.3g} at last"
+    alt = f"Loss of {ranks} ranks over {steps} steps: {first:.3g} at first, {last:.3g} at last"
     if validation := training.validation_losses():
-        words += f"; of the validation {validation[0][1]:.3g} and {validation[-1][1]:.3g}"
-    return Picture(figure, words)
+        alt += f"; of the validation {validation[0][1]:.3g} and {validation[-1][1]:.3g}"
+    return Picture(figure, alt)
 
 
-def plot_run(training: TrainingMetrics, *, title: str, words: str) -> Picture:
+def plot_run(training: TrainingMetrics, *, title: str, alt: str) -> Picture:
     """Plot a run: loss by rank and smoothed, images a second, and the world size as a band."""
     frame = training.frame()
     with_rate = bool(np.isfinite(frame.rate).any())
@@ -158,7 +158,7 @@ def plot_run(training: TrainingMetrics, *, title: str, words: str) -> Picture:
     axes[-1].set(xlabel="step")
     axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.align_ylabels(axes)
-    return Picture(figure, words)
+    return Picture(figure, alt)
 
 
 def _draw_loss(axes: Axes, training: TrainingMetrics, *, title: str, frame: Curves | None = None) -> None:
@@ -192,7 +192,7 @@ def _draw_loss(axes: Axes, training: TrainingMetrics, *, title: str, frame: Curv
 # A cluster
 
 
-def plot_usage(history: UsageHistory, *, title: str, words: str) -> Picture:
+def plot_usage(history: UsageHistory, *, title: str, alt: str) -> Picture:
     """Plot the share of CPU, memory and GPUs in use on every node, over time."""
     shares = {kind: history.percent(kind) for kind in USAGE}
     kinds = [kind for kind in USAGE if kind in ("cpu", "memory") or np.isfinite(shares[kind]).any()]
@@ -214,7 +214,7 @@ def plot_usage(history: UsageHistory, *, title: str, words: str) -> Picture:
     axes[0].set_title(title, loc="left", color=THEME.text)
     axes[-1].set(xlabel="seconds")
     figure.align_ylabels(axes)
-    return Picture(figure, words)
+    return Picture(figure, alt)
 
 
 # Placement: a lane for each node over time, pending pods above them, the loss below
@@ -229,7 +229,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
-def plot_placement(placement: Placement, *, title: str, words: str, began: float, now: float) -> Picture:
+def plot_placement(placement: Placement, *, title: str, alt: str, began: float, now: float) -> Picture:
     """Plot on which node each pod ran, and when: from one time to another, in seconds since 1970."""
     lanes = {
         PENDING: [
@@ -259,7 +259,7 @@ def plot_placement(placement: Placement, *, title: str, words: str, began: float
     for axis in axes:
         tidy(axis)
     axes[-1].set(xlabel="seconds", xlim=(0, max(1.0, now - began)))
-    return Picture(figure, words)
+    return Picture(figure, alt)
 
 
 def _draw_stays(
@@ -330,7 +330,7 @@ def plot_images(
     for panel, image, label in zip(figure.axes, images, labels, strict=False):
         panel.imshow(image, cmap="gray_r" if image.ndim == 2 else None)
         panel.set_title(label if len(label) <= 14 else f"{label[:13]}…", fontsize=8)
-    words = f"{title}: synthetic images" if synthetic else title
-    figure.suptitle(words, fontsize=10, color="firebrick" if synthetic else None)
+    alt = f"{title}: synthetic images" if synthetic else title
+    figure.suptitle(alt, fontsize=10, color="firebrick" if synthetic else None)
     shown = ", ".join(sorted(set(labels))[:12])
-    return Picture(figure, f"{words}; {len(images)} of them, of the classes {shown}")
+    return Picture(figure, f"{alt}; {len(images)} of them, of the classes {shown}")

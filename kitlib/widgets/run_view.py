@@ -112,7 +112,7 @@ class RunWatch(Watch):
         self._gpus = GpuReader(run.kube)
         self._gpu_pods: GpuPods = {}
         self._gpu_use: Mapping[object, GpuUse] = {}  # by rank
-        self.phase, self.words = "Pending", ""
+        self.phase, self.status = "Pending", ""
         self.pods: list[list[object]] = []
         self.events: list[list[object]] = []
         self.logs: PodLogFollowers = PodLogFollowers(run.kube)
@@ -128,7 +128,7 @@ class RunWatch(Watch):
         try:
             for snapshot, status in self.states():
                 with self.lock:
-                    self.phase, self.words = status.phase, str(status)
+                    self.phase, self.status = status.phase, str(status)
                     if snapshot["Pod"] or not status.finished:  # keep showing the pods of a deleted run
                         self.pods = _pods_rows(snapshot["Pod"].values())
                 self._gpu_pods = self._with_gpus(snapshot["Pod"].values())
@@ -162,8 +162,8 @@ class RunWatch(Watch):
                 self._take_gpus(ranks, self._gpus.read({node for _, node in ranks.values()}))
 
     def _take_gpus(self, ranks: GpuPods, read: Mapping[str, list[GpuSample]]) -> None:
-        samples = [sample for samples in read.values() for sample in samples if sample.place in ranks]
-        use = grouped(samples, lambda sample: ranks[sample.place][0])
+        samples = [sample for samples in read.values() for sample in samples if sample.pod_key in ranks]
+        use = grouped(samples, lambda sample: ranks[sample.pod_key][0])
         with self.lock:
             self._gpu_use = use
 
@@ -262,7 +262,7 @@ class RunWatch(Watch):
             "title": self.title,
             "about": f'run "{self.title}" in cluster "{self.run.kube.cluster}"',
             "phase": self.phase,
-            "words": self.words,
+            "words": self.status,
             "figures": figures,
             "notes": notes,
             "finished": self.over,
@@ -294,11 +294,11 @@ class RunWatch(Watch):
     def summary(self) -> str:
         """Describe the run in a sentence."""
         figures = ", ".join(f"{name} {value}" for name, value in self.facts()["figures"])
-        return f"Run {self.title}: {self.words or self.phase}" + (f"; {figures}" if figures else "")
+        return f"Run {self.title}: {self.status or self.phase}" + (f"; {figures}" if figures else "")
 
     def picture(self) -> Picture:
         with self.lock:
-            return plot_run(self.training, title=self.title, words=self.summary())
+            return plot_run(self.training, title=self.title, alt=self.summary())
 
     def table(self) -> Table:
         with self.lock:

@@ -154,7 +154,7 @@ class KubeletServer:
         namespace = request.match_info.get("namespace")
         if namespace is None:
             return await handler(request)
-        holding = self._streams.take(namespace) if self._starts.take(namespace, 1) else None
+        holding = self._streams.acquire(namespace) if self._starts.try_spend(namespace, 1) else None
         if holding is None:
             most = f"at most {self._streams.of_client} at a time, and {NEW_STREAMS} new ones a second"
             message = f"too many streams in namespace {namespace}: {most}"
@@ -163,7 +163,7 @@ class KubeletServer:
             with work_for(namespace):
                 return await handler(request)
         finally:
-            self._streams.give(holding)
+            self._streams.release(holding)
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok")

@@ -75,12 +75,12 @@ async def run_kubelet(config: KubeletConfig) -> None:
     """Run the nodes of a cluster until its runtime exits."""
     kubelet: Kubelet | None = None
 
-    def exited(entry: dict[str, Any]) -> None:
+    def on_exit(entry: dict[str, Any]) -> None:
         if kubelet:
-            kubelet.exited(entry)
+            kubelet.process_exited(entry)
 
     sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
-    client = await RuntimeClient.connect(config.socket, on_exit=exited)
+    client = await RuntimeClient.connect(config.socket, on_exit=on_exit)
     async with ApiClients(config) as clients:
         kubelet = Kubelet(config, clients=clients, client=client)
         await kubelet.run()
@@ -282,15 +282,15 @@ class Kubelet:
         write_private(self._config.file, json.dumps(settings, indent=1))
         return {}
 
-    def exited(self, entry: dict[str, Any]) -> None:
+    def process_exited(self, entry: dict[str, Any]) -> None:
         """Take the exit of a process that the runtime has run."""
         match entry["owner"]:
             case "exec":
-                self._executions.exited(entry)
+                self._executions.command_exited(entry)
             case "container":
-                self._pods.exited(entry)
+                self._pods.container_exited(entry)
             case "component":
-                self._components.exited()
+                self._components.program_exited()
 
 
 def _host_view(config: KubeletConfig) -> HostView:

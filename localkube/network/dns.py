@@ -124,7 +124,7 @@ class DnsServer:
 
     async def _forward(self, query: bytes, question: DNSRecord, client: str, tcp: bool, reply: Reply) -> None:
         self._allowances.spend(client, FORWARDING_SECONDS)
-        reply(await self._upstream.ask(query, client=client, tcp=tcp) or _failure(question, "SERVFAIL"))
+        reply(await self._upstream.forward(query, client=client, tcp=tcp) or _failure(question, "SERVFAIL"))
 
     async def _complete(
         self, question: DNSRecord, answer: DNSRecord, outside: str, client: str, tcp: bool, reply: Reply
@@ -189,7 +189,7 @@ class DnsServer:
 
     async def _stream(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client, *_ = writer.get_extra_info("peername") or ("",)
-        holding = self._connections.take(client)
+        holding = self._connections.acquire(client)
         if holding is None:
             writer.transport.abort()
             return
@@ -199,7 +199,7 @@ class DnsServer:
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             log.debug("a TCP client of the name server has left: %s", error or type(error).__name__)
         finally:
-            self._connections.give(holding)
+            self._connections.release(holding)
             writer.close()
 
     async def _exchange(

@@ -36,17 +36,17 @@ class UpstreamResolver:
         self._rooms: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._failed_at: dict[str, float] = {}
 
-    async def ask(self, query: bytes, *, client: str, tcp: bool = False) -> bytes | None:
+    async def forward(self, query: bytes, *, client: str, tcp: bool = False) -> bytes | None:
         """Return the answer to a packet of a client; None after about three seconds a server."""
-        holding = self._waiting.take(client) if self._servers else None
+        holding = self._waiting.acquire(client) if self._servers else None
         if holding is None:
             return None
         try:
-            return await self._ask(query, self._namespaces.of(client), tcp)
+            return await self._forward(query, self._namespaces.of(client), tcp)
         finally:
-            self._waiting.give(holding)
+            self._waiting.release(holding)
 
-    async def _ask(self, query: bytes, namespace: str, tcp: bool) -> bytes | None:
+    async def _forward(self, query: bytes, namespace: str, tcp: bool) -> bytes | None:
         room = self._rooms.setdefault(namespace, asyncio.Semaphore(OF_NAMESPACE))
         async with room, self._room:
             failed_at = self._failed_at.get(namespace, float("-inf"))
@@ -63,11 +63,11 @@ class UpstreamResolver:
     async def resolve(self, name: str, kind: str, *, client: str) -> list[RR]:
         """Resolve a name; no records when there is no answer."""
         query = DNSRecord.question(name, kind).pack()
-        answer = await self.ask(query, client=client)
+        answer = await self.forward(query, client=client)
         try:
             parsed = DNSRecord.parse(answer) if answer else None
             if parsed and parsed.header.tc:
-                answer = await self.ask(query, client=client, tcp=True)
+                answer = await self.forward(query, client=client, tcp=True)
                 parsed = DNSRecord.parse(answer) if answer else None
         except DNSError as error:
             log.warning("an upstream name server sent an answer that cannot be read: %s", error)

@@ -80,7 +80,7 @@ class Shares:
         self.of_namespace = self.of_namespace or max(self.total // 4, 1)
         self.of_client = self.of_client or max(self.total // 8, 1)
 
-    def take(self, client: str, evict: Callable[[], None] | None = None) -> Holding | None:
+    def acquire(self, client: str, evict: Callable[[], None] | None = None) -> Holding | None:
         """Take one unit for a client, by its address; None if it has its share, or nothing is left."""
         holdings = self._held.get(client, {})
         namespace = self.namespaces.of(client)
@@ -97,8 +97,8 @@ class Shares:
         self._all += 1
         return holding
 
-    def give(self, holding: Holding) -> None:
-        """Give a unit back; harmless when repeated."""
+    def release(self, holding: Holding) -> None:
+        """Return a unit; harmless when repeated."""
         holdings = self._held.get(holding.client, {})
         if holding not in holdings:
             return
@@ -150,7 +150,7 @@ class Allowances:
         self._left[namespace] = left, now
         return left > 0
 
-    def take(self, client: str, units: float) -> bool:
+    def try_spend(self, client: str, units: float) -> bool:
         """Take from the allowance if there is as much left; what is refused costs nothing."""
         if self.spend(client, units):
             return True
@@ -172,9 +172,9 @@ class RelayLimits:
         room = max(LEAST_FLOWS, min(MOST_FLOWS, int(limit * (1 - OWN_DESCRIPTORS)) // 4))
         return cls(Shares(room, namespaces), Shares(room, of_client=room // 4))
 
-    def take_listener(self, namespace: str) -> Holding:
+    def acquire_listener(self, namespace: str) -> Holding:
         """Count a listener of a namespace."""
-        holding = self.listeners.take(namespace)
+        holding = self.listeners.acquire(namespace)
         if holding is None:
             most = self.listeners.of_client
             raise OSError(

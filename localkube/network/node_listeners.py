@@ -118,11 +118,11 @@ class NodeListeners:
 
     async def _listen(self, front: Front, namespace: str) -> Listener:
         listeners = self._limits.listeners
-        holding = self._limits.take_listener(namespace)
+        holding = self._limits.acquire_listener(namespace)
         try:
             bound = await self._sockets.bind(front.node, front.ip, front.port, front.protocol)
         except BaseException:
-            listeners.give(holding)
+            listeners.release(holding)
             raise
         listener = LISTENERS[front.protocol]
-        return listener(bound, self._wanted[front], self._limits.flows, lambda: listeners.give(holding))
+        return listener(bound, self._wanted[front], self._limits.flows, lambda: listeners.release(holding))

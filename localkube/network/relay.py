@@ -98,7 +98,7 @@ class TcpListener(Listener):
                 if error.errno in EXHAUSTED:
                     self._pause()
                 return
-            holding = self._shares.take(address[0])
+            holding = self._shares.acquire(address[0])
             if holding is None:
                 reset(client)
                 continue
@@ -120,10 +120,10 @@ class TcpListener(Listener):
         try:
             halves = await self._halves(client, holding.client)
         except BaseException:
-            self._shares.give(holding)
+            self._shares.release(holding)
             raise
         if halves is None:
-            self._shares.give(holding)
+            self._shares.release(holding)
             return
         near, far = halves
         left = {near, far}
@@ -131,7 +131,7 @@ class TcpListener(Listener):
         def gone(half: "_Half", _: asyncio.Future[None]) -> None:
             left.discard(half)
             if not left:
-                self._shares.give(holding)
+                self._shares.release(holding)
 
         for half in halves:
             half.gone.add_done_callback(functools.partial(gone, half))
@@ -299,13 +299,13 @@ class UdpListener(Listener):
         backend = next(iter(self._choose(client[0])), None)
         if backend is None:
             return None
-        holding = self._shares.take(client[0], evict=lambda: self._end(client))
+        holding = self._shares.acquire(client[0], evict=lambda: self._end(client))
         if holding is None:
             return None
         try:
             flow = self._flows[client] = _Flow(backend, holding)
         except OSError:
-            self._shares.give(holding)
+            self._shares.release(holding)
             raise
         self._loop.add_reader(flow.socket, self._return, client, flow)
         if not self._sweeper:
@@ -327,7 +327,7 @@ class UdpListener(Listener):
         if flow:
             self._loop.remove_reader(flow.socket)
             flow.socket.close()
-            self._shares.give(flow.holding)
+            self._shares.release(flow.holding)
 
     def _sweep(self) -> None:
         oldest = time.monotonic() - FLOW_SECONDS

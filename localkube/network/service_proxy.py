@@ -254,13 +254,15 @@ class ServiceProxy:
 
     def _listen(self, front: Front, choose: Choose, namespace: str) -> Listener:
         limits = self._limits
-        holding = limits.take_listener(namespace)
+        holding = limits.acquire_listener(namespace)
         try:
             bound = bind(front.protocol, self._place(front.ip, front.port))
         except OSError:
-            limits.listeners.give(holding)
+            limits.listeners.release(holding)
             raise
-        return LISTENERS[front.protocol](bound, choose, limits.flows, lambda: limits.listeners.give(holding))
+        return LISTENERS[front.protocol](
+            bound, choose, limits.flows, lambda: limits.listeners.release(holding)
+        )
 
     def _chooser(self, front: Front, balancer: Balancer) -> Choose:
         return lambda client: (

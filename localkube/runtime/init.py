@@ -440,7 +440,7 @@ class RuntimeInit:
             elif pid == self._launcher_pid:
                 self._launcher_pid = 0
             else:
-                self._launches.exited(pid, status)
+                self._launches.child_exited(pid, status)
         if reaped and self._plain:
             plain.end_strays(self._known_pids)
 

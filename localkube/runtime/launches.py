@@ -260,7 +260,7 @@ class Launches:
             launch.read()
         return {launch.pid for launch in self._all if launch.pid is not None}
 
-    def exited(self, pid: int, status: int) -> None:
+    def child_exited(self, pid: int, status: int) -> None:
         """Take the end of a child that is in no table yet."""
         self.pids()
         for launch in self._all:

@@ -389,7 +389,7 @@ def finished(job: dict[str, Any]) -> str:
     )
 
 
-def judge(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: datetime) -> tuple[str, str]:
+def compute_phase(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: datetime) -> tuple[str, str]:
     """Return Created, Running, Restarting, Succeeded or Failed, and why."""
     pods, spec, status = list(pods), job["spec"], job.get("status") or {}
     for pod in pods:
@@ -428,7 +428,7 @@ def status_of(job: dict[str, Any], pods: Iterable[dict[str, Any]], *, now: datet
     status["selector"] = f"{JOB}={job['metadata']['name']},group-name={GROUP}"  # what scale and HPA count by
     if finished(job):
         return status
-    phase, why = judge(job | {"status": status}, pods, now=now)
+    phase, why = compute_phase(job | {"status": status}, pods, now=now)
     if phase in ENDS:
         status["completionTime"] = stamp(now)
     conditions = [dict(condition) for condition in old.get("conditions", [])]

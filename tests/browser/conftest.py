@@ -115,7 +115,7 @@ def page(context, tmp_path):
     page, errors = context.new_page(), []
     page.set_default_timeout(PATIENCE * SECONDS)
     page.on("pageerror", lambda error: errors.append(str(error)))
-    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     yield page
     page.screenshot(path=str(tmp_path / "last.png"))
     page.close()

@@ -25,10 +25,10 @@ def with_parameters(home, name, **values):
     path = home / "notebooks" / name
     notebook = nbformat.read(path, as_version=4)
     known = next(i for i, cell in enumerate(notebook.cells) if "parameters" in cell.metadata.get("tags", []))
-    given = [
+    parameters = [
         f"{key} = {value!r}" for key, value in values.items() if f"{key} =" in notebook.cells[known].source
     ]
-    notebook.cells.insert(known + 1, new_code_cell("\n".join(given)))
+    notebook.cells.insert(known + 1, new_code_cell("\n".join(parameters)))
     nbformat.write(notebook, path)
     return f"notebooks/{name}"
 
@@ -56,10 +56,10 @@ def step_shown(watch):
 
 def until(page, look, what, *, patience=PATIENCE):
     end = time.monotonic() + patience
-    while not (seen := look()):
+    while not (value := look()):
         assert time.monotonic() < end, f"{what} took longer than {patience} s"
         page.wait_for_timeout(100)
-    return seen
+    return value
 
 
 def check_lives(page, watch):

@@ -96,8 +96,8 @@ def test_watches_of_run_and_cluster_live_in_several_views_themes_and_widths(page
         open_notebook(page, url(write_notebook(home, "watches.ipynb", *cells)))
         menu(page, "Run", "Run All Cells")
         until(page, lambda: page.locator(".ty-watch").count() == 3, "three views")
-        usage, one, other = (page.locator(".ty-watch").nth(index) for index in range(3))
-        for tab in (one, other):
+        usage, one_view, other_view = (page.locator(".ty-watch").nth(index) for index in range(3))
+        for tab in (one_view, other_view):
             tab.scroll_into_view_if_needed()
             check_lives(page, tab)
         assert "4 of 4" in usage.inner_text()
@@ -106,23 +106,25 @@ def test_watches_of_run_and_cluster_live_in_several_views_themes_and_widths(page
         picture(page, usage, "watch-cluster.png")
 
         menu(page, "Settings", "Theme", "JupyterLab Dark")
-        until(page, lambda: one.get_attribute("data-theme") == "dark", "the dark theme")
-        check_lives(page, one)
-        picture(page, one, "watch-run-dark.png")
+        until(page, lambda: one_view.get_attribute("data-theme") == "dark", "the dark theme")
+        check_lives(page, one_view)
+        picture(page, one_view, "watch-run-dark.png")
         picture(page, usage, "watch-cluster-dark.png")
         menu(page, "Settings", "Theme", "JupyterLab Light")
 
         page.set_viewport_size({"width": 760, "height": 1200})
-        until(page, lambda: one.evaluate("e => e.scrollWidth <= e.clientWidth"), "a narrow page")
-        canvas = one.locator("canvas").first
-        until(page, lambda: 0 < width_of(canvas) <= width_of(one), "a narrow chart")
+        until(page, lambda: one_view.evaluate("e => e.scrollWidth <= e.clientWidth"), "a narrow page")
+        canvas = one_view.locator("canvas").first
+        until(page, lambda: 0 < width_of(canvas) <= width_of(one_view), "a narrow chart")
 
-        one.locator(".ty-plot").first.focus()
+        one_view.locator(".ty-plot").first.focus()
         page.keyboard.press("Home")
-        legend = one.locator(".u-legend .u-value").first
+        legend = one_view.locator(".u-legend .u-value").first
         until(page, lambda: legend.inner_text() == "0", "the cursor at the first step")
-        assert one.locator(".ty-plot").first.get_attribute("aria-label").startswith("Loss by rank: 4 ranks")
-        assert "Run reporting" in one.locator("[role=status]").text_content()
+        assert (
+            one_view.locator(".ty-plot").first.get_attribute("aria-label").startswith("Loss by rank: 4 ranks")
+        )
+        assert "Run reporting" in one_view.locator("[role=status]").text_content()
         menu(page, "Kernel", "Shut Down Kernel")
 
 

@@ -28,13 +28,13 @@ pytestmark = pytest.mark.timeout(600)
 
 def as_make_lab(_folder, _monkeypatch):
     """Start what README says first, as whoever runs the tests, which in a container is root."""
-    own = Path(sys.prefix) == ROOT / ".venv"
-    return ROOT, ["make", "lab", *([] if own else [f"VENV={sys.prefix}"])], "notebooks"
+    in_checkout = Path(sys.prefix) == ROOT / ".venv"
+    return ROOT, ["make", "lab", *([] if in_checkout else [f"VENV={sys.prefix}"])], "notebooks"
 
 
 def as_course(folder, _monkeypatch):
-    said = CliRunner().invoke(course, [str(folder / "course")], catch_exceptions=False).output
-    line = next(line for line in said.splitlines() if "jupyter lab" in line)
+    output = CliRunner().invoke(course, [str(folder / "course")], catch_exceptions=False).output
+    line = next(line for line in output.splitlines() if "jupyter lab" in line)
     return folder, shlex.split(line.removeprefix("Next: ").partition(",")[0]), "notebooks"
 
 

@@ -52,8 +52,8 @@ class BackingCluster:
         self.failed: Exception | None = None
 
     def __enter__(self) -> "BackingCluster":
-        wanted = ["--nodes", str(len(self._machines)), "--token-webhook", self.webhook, *self.options]
-        status = _localkube("create", self.name, *wanted)
+        flags = ["--nodes", str(len(self._machines)), "--token-webhook", self.webhook, *self.options]
+        status = _localkube("create", self.name, *flags)
         self.kubeconfig = Path(status["kubeconfig"])
         self.program = status["kubectl"]
         server = yaml.safe_load(self.kubeconfig.read_text())["clusters"][0]["cluster"]
@@ -146,6 +146,6 @@ def _localkube(*words: str) -> dict:
 
 def way_out() -> str:
     """Return the address by which this machine speaks to others; nothing is sent."""
-    with socket.socket(type=socket.SOCK_DGRAM) as one:
-        one.connect(("198.51.100.1", 9))
-        return one.getsockname()[0]
+    with socket.socket(type=socket.SOCK_DGRAM) as probe:
+        probe.connect(("198.51.100.1", 9))
+        return probe.getsockname()[0]

@@ -36,6 +36,6 @@ if rank == 0:
     saved = io.BytesIO()
     torch.save(model.module.state_dict(), saved)
     storage.Client(project="none").bucket(BUCKET).blob(OBJECT).upload_from_string(saved.getvalue())
-said = {"event": "end", "time": time.time(), "rank": rank, "world_size": ranks, "loss": loss.item()}
-print(json.dumps(said), flush=True)
+end = {"event": "end", "time": time.time(), "rank": rank, "world_size": ranks, "loss": loss.item()}
+print(json.dumps(end), flush=True)
 distributed.destroy_process_group()

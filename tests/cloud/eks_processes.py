@@ -44,9 +44,9 @@ class EksProcesses:
     def _counted(self, session: AwsSession, service: str):
         key = (self.aws.endpoint, session.region, service)
         if key not in _clients:
-            made = _clients[key] = self.client(session, service)
-            made.meta.events.register("before-send", lambda **about: self.owner.before(**about))
-            made.meta.events.register("response-received", lambda **_: self.owner.after())
+            client = _clients[key] = self.client(session, service)
+            client.meta.events.register("before-send", lambda **about: self.owner.before(**about))
+            client.meta.events.register("response-received", lambda **_: self.owner.after())
         EksProcesses.owner = self
         return _clients[key]
 
@@ -72,8 +72,8 @@ class EksProcesses:
 
     def changes(self) -> list[str]:
         """Return the requests so far that changed something."""
-        every = [call for call in self.aws.calls if not call.reads and call.outcome == "ok"]
-        return [call.action for call in every]
+        writes = [call for call in self.aws.calls if not call.reads and call.outcome == "ok"]
+        return [call.action for call in writes]
 
     def trouble(self, choose: random.Random) -> None:
         """Let something go wrong at one of the next requests, until `clear_faults`."""

@@ -35,7 +35,7 @@ def run_course(folder: Path, behind: AbstractContextManager, *words: str) -> Non
         done = subprocess.run(command, cwd=ROOT, timeout=SECONDS, check=False)
         result = json.loads((folder / "result.json").read_text())
         seconds = {notebook["name"]: notebook["seconds"] for notebook in result["notebooks"]}
-        print(", ".join(f"{name} {taken:.0f} s" for name, taken in seconds.items()), flush=True)
+        print(", ".join(f"{name} {duration:.0f} s" for name, duration in seconds.items()), flush=True)
         verdicts = {notebook["name"]: notebook["verdict"] for notebook in result["notebooks"]}
         assert set(verdicts.values()) == {"passed"}, result["error"] or verdicts
         assert done.returncode == 0, result["error"] or result["verdict"]
@@ -83,9 +83,9 @@ def _add(files: tarfile.TarFile, name: str, content: bytes) -> None:
     files.addfile(member, io.BytesIO(content))
 
 
-def said(folder: Path, notebook: str, cell: str) -> str:
+def printed(folder: Path, notebook: str, cell: str) -> str:
     """Return what the cell that contains some words printed."""
     (path,) = folder.glob(f"{notebook}_*.ipynb")
     cells = json.loads(path.read_text())["cells"]
-    (found,) = [item for item in cells if item["cell_type"] == "code" and cell in "".join(item["source"])]
-    return "".join("".join(output.get("text", "")) for output in found["outputs"])
+    (code_cell,) = [item for item in cells if item["cell_type"] == "code" and cell in "".join(item["source"])]
+    return "".join("".join(output.get("text", "")) for output in code_cell["outputs"])

@@ -57,20 +57,22 @@ class SharedFiles:
             self._stopping.wait(0.1)
 
     def _serve(self, claim: client.V1PersistentVolumeClaim) -> None:
-        asked = (claim.metadata.annotations or {}).get(ASKED_FOR)
-        if asked != self._driver or claim.spec.volume_name or claim.metadata.deletion_timestamp:
+        provisioner = (claim.metadata.annotations or {}).get(ASKED_FOR)
+        if provisioner != self._driver or claim.spec.volume_name or claim.metadata.deletion_timestamp:
             return
-        given = self._storage.read_storage_class(claim.spec.storage_class_name)
-        if why := self._check(given.parameters or {}):
+        storage_class = self._storage.read_storage_class(claim.spec.storage_class_name)
+        if why := self._check(storage_class.parameters or {}):
             self.refused.append(why)
             return
         name = f"pvc-{claim.metadata.uid}"
         (self._folder / name).mkdir(exist_ok=True)
         (self._folder / name).chmod(0o777)
         with suppress(ApiException):  # made already
-            self._core.create_persistent_volume(self._volume(name, claim, given))
+            self._core.create_persistent_volume(self._volume(name, claim, storage_class))
 
-    def _volume(self, name: str, claim: client.V1PersistentVolumeClaim, given: client.V1StorageClass) -> dict:
+    def _volume(
+        self, name: str, claim: client.V1PersistentVolumeClaim, storage_class: client.V1StorageClass
+    ) -> dict:
         reference = {"kind": "PersistentVolumeClaim", "apiVersion": "v1"}
         reference |= {"name": claim.metadata.name, "namespace": claim.metadata.namespace}
         return {
@@ -80,8 +82,8 @@ class SharedFiles:
             "spec": {
                 "capacity": {"storage": claim.spec.resources.requests["storage"]},
                 "accessModes": claim.spec.access_modes,
-                "persistentVolumeReclaimPolicy": given.reclaim_policy,
-                "storageClassName": given.metadata.name,
+                "persistentVolumeReclaimPolicy": storage_class.reclaim_policy,
+                "storageClassName": storage_class.metadata.name,
                 "hostPath": {"path": str(self._folder / name), "type": "Directory"},
                 "claimRef": reference | {"uid": claim.metadata.uid},
             },

@@ -61,8 +61,8 @@ def creation_goes_on(user, points):
         user.begin_again()
         if not killed(user, user.create, point, when):
             return number
-        made = user.create()
-        assert made.status["state"] == RUNNING[made.provider]
+        cluster = user.create()
+        assert cluster.status["state"] == RUNNING[cluster.provider]
         end_clean(user, f"killed {when} change {point}")
     return len(points)
 
@@ -104,7 +104,7 @@ def live(user, *, seed, histories):
     """Have processes create or delete, one in the midst of what another began, die, and meet trouble."""
     choose = random.Random(seed)
     for number in range(histories):
-        told = []
+        messages = []
         user.begin_again()
         for _ in range(choose.randint(1, 3)):
             act = choose.choice([user.create, user.create, user.delete])
@@ -113,11 +113,11 @@ def live(user, *, seed, histories):
                 user.trouble(choose)
             with contextlib.suppress(ProcessKilled, KitError):
                 act(life)
-            told.append((act.__name__, life.dies_at, life.when, str(life.requests[-1:])))
+            messages.append((act.__name__, life.dies_at, life.when, str(life.requests[-1:])))
             user.cloud.clock.sleep(choose.choice([0, PAUSE, 600, 5 * 3600]))
         user.clear_faults()
         user.cloud.clock.sleep(PAUSE)
-        end_clean(user, f"history {number} of seed {seed}: {told}")
+        end_clean(user, f"history {number} of seed {seed}: {messages}")
 
 
 def test_nothing_is_left_after_some_histories(user):

@@ -38,11 +38,11 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(aws, use
     assert timedelta(hours=3.9) < lab.status["expires"] - datetime.now(UTC) < timedelta(hours=4.1)
     assert lab._describe().machines == Machines("m5.xlarge", 2)
     assert lab.bucket == "s3://trainyard-123456789012-us-west-2-lab"
-    there = {resource["kind"] for resource in lab.resources()}
-    assert {"AWS::EKS::Cluster", "AWS::EKS::Nodegroup", "AWS::EFS::FileSystem", "AWS::IAM::Role"} <= there
-    asked = user.changes()
-    assert asked.index("scheduler:CreateSchedule") < asked.index("cloudformation:CreateStack")
-    assert {action.partition(":")[0] for action in asked} == {"iam", "scheduler", "cloudformation"}
+    kinds = {resource["kind"] for resource in lab.resources()}
+    assert {"AWS::EKS::Cluster", "AWS::EKS::Nodegroup", "AWS::EFS::FileSystem", "AWS::IAM::Role"} <= kinds
+    changes = user.changes()
+    assert changes.index("scheduler:CreateSchedule") < changes.index("cloudformation:CreateStack")
+    assert {action.partition(":")[0] for action in changes} == {"iam", "scheduler", "cloudformation"}
     before = aws.left()
     user.create()
     assert aws.left() == before and user.changes().count("cloudformation:CreateStack") == 3
@@ -94,11 +94,11 @@ def test_a_volume_of_a_cluster_that_is_gone_is_listed_and_deleted(aws, user):
     tags = {"trainyard:kit": "true", "trainyard:cluster": "gone"}
     spec = [{"ResourceType": "volume", "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}]
     ec2.create_volume(**here, TagSpecifications=spec)
-    other = ec2.create_volume(**here)["VolumeId"]
+    foreign_volume = ec2.create_volume(**here)["VolumeId"]
     (row,) = EksCluster.find_resources(AwsSession("us-west-2"))
     assert (row.cluster, row.name) == ("gone", "volume of a claim") and "0.08 $" in row.costs
     EksCluster.delete_at(AwsSession("us-west-2"), "gone")
-    assert [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]] == [other]
+    assert [volume["VolumeId"] for volume in ec2.describe_volumes()["Volumes"]] == [foreign_volume]
 
 
 def defaults(**values):
@@ -153,9 +153,9 @@ def test_scaling_returns_when_the_nodes_are_ready_and_tells_what_holds_them_up(a
     aws.launches["train"] = "MaxSpotInstanceCountExceeded: Max spot instance count exceeded"
     monkeypatch.setattr(EksCluster, "_ready_nodes", lambda self: 4)
     began = aws.clock.now()
-    with pytest.raises(ProviderFailed, match="Max spot instance count") as told:
+    with pytest.raises(ProviderFailed, match="Max spot instance count") as raised:
         lab.scale(6, confirm=True)
-    assert "servicequotas" in told.value.fix or "call it again" in told.value.fix
+    assert "servicequotas" in raised.value.fix or "call it again" in raised.value.fix
     assert aws.clock.now() - began < 300
 
 
@@ -174,9 +174,9 @@ def test_at_its_end_all_that_costs_by_the_hour_goes_by_itself(aws, user):
 def test_extending_moves_the_schedules_and_changes_no_resource(aws, user, options):
     lab = user.create(hours=2, **options)
     before = aws.left()
-    asked = len(user.changes())
+    calls_before = len(user.changes())
     lab.extend(6, confirm=True)
-    services = {change.partition(":")[0] for change in user.changes()[asked:]}
+    services = {change.partition(":")[0] for change in user.changes()[calls_before:]}
     assert services <= {"scheduler", "iam"} and aws.left() == before
     assert timedelta(hours=5.9) < lab.status["expires"] - datetime.now(UTC) < timedelta(hours=6.1)
     tags = administrator("eks").describe_cluster(name=NAME)["cluster"]["tags"]
@@ -199,12 +199,12 @@ def test_an_end_that_could_not_be_moved_is_not_shown_later_than_its_schedules(aw
 
 def test_nodes_that_fail_leave_the_control_plane_and_the_next_call_replaces_them(aws, user):
     aws.break_("Nodegroup", "train", "NodeCreationFailure", "Instances failed to join the kubernetes cluster")
-    with pytest.raises(ProviderFailed, match="Instances failed to join the kubernetes cluster") as told:
+    with pytest.raises(ProviderFailed, match="Instances failed to join the kubernetes cluster") as raised:
         user.create()
-    assert "zone=" not in told.value.fix and "NAT gateway" in told.value.fix
-    made = administrator("eks").describe_cluster(name=NAME)["cluster"]
+    assert "zone=" not in raised.value.fix and "NAT gateway" in raised.value.fix
+    cluster = administrator("eks").describe_cluster(name=NAME)["cluster"]
     lab = user.create()
-    assert administrator("eks").describe_cluster(name=NAME)["cluster"]["createdAt"] == made["createdAt"]
+    assert administrator("eks").describe_cluster(name=NAME)["cluster"]["createdAt"] == cluster["createdAt"]
     assert train()["status"] == "ACTIVE"
     user.delete()
     assert aws.left() == [] and lab.status["state"] == "absent"
@@ -219,9 +219,9 @@ def test_where_a_zone_has_no_machines_the_other_is_tried_if_the_user_agrees(aws,
     user.delete()
     aws.break_("Nodegroup", "train", *STOCKOUT)
     monkeypatch.setattr("trainyard_kit.clouds.confirmation.confirm_cost", lambda *_, **__: None)
-    with pytest.raises(ProviderFailed, match="sufficient m5.xlarge capacity") as told:
+    with pytest.raises(ProviderFailed, match="sufficient m5.xlarge capacity") as raised:
         user.create(confirm=False)
-    assert "us-west-2b" in told.value.fix
+    assert "us-west-2b" in raised.value.fix
     user.delete()
     assert aws.left() == []
 
@@ -257,7 +257,7 @@ def test_throttling_and_lost_connections_are_passed_over(aws, user):
 
 
 def test_what_kubernetes_and_guardduty_left_goes_with_the_cluster_and_what_is_others_stays(aws, user):
-    other = foreign_network()
+    foreign = foreign_network()
     lab = user.create()
     outputs = lab._stack().outputs
     for kind in ("load balancer", "classic load balancer", "volume", "network interface", "GuardDuty"):
@@ -268,7 +268,7 @@ def test_what_kubernetes_and_guardduty_left_goes_with_the_cluster_and_what_is_ot
         words in listed for words in ("load balancer", "endpoint", "volume of a claim", "security group")
     )
     user.delete()
-    assert {resource.id for resource in aws.left()} == other
+    assert {resource.id for resource in aws.left()} == foreign
 
 
 def foreign_network():
@@ -278,9 +278,9 @@ def foreign_network():
     subnets = []
     for number, zone in enumerate("ab"):
         block, where = f"10.42.{number}.0/24", f"{REGION}{zone}"
-        made = ec2.create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone=where)["Subnet"]["SubnetId"]
-        ec2.modify_subnet_attribute(SubnetId=made, MapPublicIpOnLaunch={"Value": True})
-        subnets.append(made)
+        subnet = ec2.create_subnet(VpcId=vpc, CidrBlock=block, AvailabilityZone=where)["Subnet"]["SubnetId"]
+        ec2.modify_subnet_attribute(SubnetId=subnet, MapPublicIpOnLaunch={"Value": True})
+        subnets.append(subnet)
     iam.create_role(RoleName="trainyard-lab", Path="/trainyard/", AssumeRolePolicyDocument="{}")
     administrator("s3").create_bucket(
         Bucket="trainyard-lab", CreateBucketConfiguration={"LocationConstraint": REGION}
@@ -289,23 +289,25 @@ def foreign_network():
 
 
 def test_an_existing_network_is_used_and_stays(aws, user):
-    there = foreign_network()
-    vpc, *subnets = sorted(there - {"trainyard-lab"}, key=lambda each: not each.startswith("vpc"))
+    network = foreign_network()
+    vpc, *subnets = sorted(
+        network - {"trainyard-lab"}, key=lambda identifier: not identifier.startswith("vpc")
+    )
     gateway = administrator("ec2").create_internet_gateway()["InternetGateway"]["InternetGatewayId"]
     administrator("ec2").attach_internet_gateway(InternetGatewayId=gateway, VpcId=vpc)
     listed = administrator("ec2").describe_subnets(SubnetIds=subnets)["Subnets"]
     subnets = [row["SubnetId"] for row in sorted(listed, key=lambda row: row["AvailabilityZone"])]
-    own = defaults(ExistingVpc=vpc, ExistingSubnets=",".join(subnets))
-    user.create(patch={"cluster": own})
+    existing_network = defaults(ExistingVpc=vpc, ExistingSubnets=",".join(subnets))
+    user.create(patch={"cluster": existing_network})
     assert train()["subnets"] == [subnets[0]]
     plant(administrator, "load balancer", vpc=vpc, subnet=subnets[0], cluster="somebody-elses")
-    others = {
+    rejected_networks = {
         resource.id
         for resource in aws.left()
         if resource.kind in ("load-balancer", "security-group", "network-interface")
     }
     user.delete()
-    assert {resource.id for resource in aws.left()} - others == there | {gateway}
+    assert {resource.id for resource in aws.left()} - rejected_networks == network | {gateway}
 
 
 @pytest.mark.parametrize("what", ["stack", "role", "schedule group"])
@@ -332,11 +334,11 @@ def test_a_cluster_that_an_administrator_deployed_without_the_kit_is_found_and_d
     cluster = {"ClusterName": NAME, "AdminArn": "arn:aws:iam::123456789012:user/ada"}
     cluster |= {"ZoneOne": f"{REGION}a", "ZoneTwo": f"{REGION}b"}
     pool = {"ClusterName": NAME, "Pool": "train", "InstanceTypes": "m5.xlarge", "Nodes": "2", "MaxNodes": "2"}
-    for name, template, given in (
+    for name, template, values in (
         ("trainyard-lab", "cluster", cluster),
         ("trainyard-lab-train", "nodes", pool),
     ):
-        parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in given.items()]
+        parameters = [{"ParameterKey": key, "ParameterValue": value} for key, value in values.items()]
         body, how = (folder / f"{template}.yaml").read_text(), {"Capabilities": ["CAPABILITY_NAMED_IAM"]}
         stacks.create_stack(StackName=name, TemplateBody=body, Parameters=parameters, Tags=tags, **how)
         aws.clock.sleep(2000)
@@ -377,8 +379,8 @@ def test_a_stack_that_its_schedule_deletes_first_is_no_error(aws, user, monkeypa
 def test_all_clusters_of_a_region_are_listed_priced_and_deleted_from_any_machine(aws, user):
     user.create()
     user.create(name="other")
-    found = resources.list_resources("eks")
-    assert {row["cluster"] for row in found} == {NAME, "other"}
+    table = resources.list_resources("eks")
+    assert {row["cluster"] for row in table} == {NAME, "other"}
     costs = EksCluster.running_costs(AwsSession(REGION))
     assert len(costs) == 2 and all(0.4 < cost.an_hour < 1 for cost in costs)
     assert resources.delete_resources("eks", clusters="other", dry_run=False).rows == []

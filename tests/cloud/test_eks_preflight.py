@@ -28,31 +28,31 @@ def report(**options):
     return EksCluster.preflight("lab", Shape(2, options=OPTIONS | options))
 
 
-def worst(found):
-    return {check.name.split()[0]: check for check in found.checks if check.level is not Level.OK}
+def worst(checks):
+    return {check.name.split()[0]: check for check in checks.checks if check.level is not Level.OK}
 
 
 def test_in_an_account_in_order_nothing_is_found_and_nothing_was_changed(aws, user):
-    found = report(**GPU)
-    assert found.ok and worst(found) == {}, repr(found)
+    checks = report(**GPU)
+    assert checks.ok and worst(checks) == {}, repr(checks)
     assert user.changes() == []
-    assert "user/instructor" in found.checks[0].words
+    assert "user/instructor" in checks.checks[0].message
 
 
 def test_only_an_explicit_denial_fails_what_is_not_found_allowed_is_a_warning(aws, user):
     aws.faults.denied["cloudformation:CreateStack"] = False
     (only,) = worst(report()).values()
-    assert only.level is Level.WARN and "cloudformation:CreateStack" in only.words
+    assert only.level is Level.WARN and "cloudformation:CreateStack" in only.message
     aws.faults.denied["cloudformation:CreateStack"] = True
     (only,) = worst(report()).values()
-    assert only.level is Level.FAILED and "no permission outweighs" in only.words
+    assert only.level is Level.FAILED and "no permission outweighs" in only.message
 
 
 def test_quotas_versions_and_a_foreign_cluster_are_found_before_anything_is_paid_for(aws, user):
     aws.quotas.values["L-DB2E81BA"] = 4
     (only,) = worst(report(**GPU)).values()
-    assert only.level is Level.FAILED and "8 are needed" in only.words and "L-DB2E81BA" in only.fix
-    assert "standard support" in worst(report(version="1.33"))["version"].words
+    assert only.level is Level.FAILED and "8 are needed" in only.message and "L-DB2E81BA" in only.fix
+    assert "standard support" in worst(report(version="1.33"))["version"].message
     with pytest.raises(KitError, match="standard support"):
         user.create(version="1.20")
     assert aws.left() == []
@@ -67,10 +67,10 @@ def test_quotas_versions_and_a_foreign_cluster_are_found_before_anything_is_paid
 )
 def test_the_quota_of_an_a100_and_of_an_h100_is_checked_on_demand_and_as_spot(aws, user, kind, spot, code):
     aws.quotas.values[code] = 191
-    found = worst(report(instance_type=kind, spot=spot))
-    assert ("create-service-linked-role" in found.pop("spot").fix) if spot else "spot" not in found
-    (only,) = found.values()
-    assert only.level is Level.FAILED and "of 191, 0 are taken" in only.words and code in only.fix
+    rows = worst(report(instance_type=kind, spot=spot))
+    assert ("create-service-linked-role" in rows.pop("spot").fix) if spot else "spot" not in rows
+    (only,) = rows.values()
+    assert only.level is Level.FAILED and "of 191, 0 are taken" in only.message and code in only.fix
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_quota_of_which_a_cluster_takes_one_is_found_used_up(aws, user, code, 
     """Codes: https://docs.aws.amazon.com/general/latest/gr/vpc-service.html, ec2-service.html, eks.html"""
     aws.quotas.values[code] = 0
     (only,) = worst(report(**options)).values()
-    assert only.level is Level.FAILED and "1 is needed; of 0" in only.words
+    assert only.level is Level.FAILED and "1 is needed; of 0" in only.message
     page, *ways = fix.split("; ")
     assert page in only.fix and all(way in only.fix for way in ways)
     aws.quotas.values[code] = 50
@@ -187,25 +187,25 @@ def test_a_capacity_block_that_does_not_fit_is_refused_with_what_it_is(aws, user
     if found is not None:
         aws.reservations["cr-1"] = BLOCK | found
     options = {"region": "us-west-2", "capacity_block": "cr-1", "confirm": True} | options
-    with pytest.raises(BadInput, match=words) as told:
+    with pytest.raises(BadInput, match=words) as raised:
         EksCluster.create("lab", Shape(2, options=options))
-    assert fix in told.value.fix and aws.left() == []
+    assert fix in raised.value.fix and aws.left() == []
 
 
 def test_a_capacity_block_brings_type_zone_and_price_and_counts_against_no_quota(aws, user):
     aws.reservations["cr-1"] = dict(BLOCK)
     options = {"region": "us-west-2", "capacity_block": "cr-1", "confirm": True}
-    found = EksCluster.preflight("lab", Shape(2, options=options))
-    assert found.ok and not any("of P instances" in check.name for check in found.checks)
+    checks = EksCluster.preflight("lab", Shape(2, options=options))
+    assert checks.ok and not any("of P instances" in check.name for check in checks.checks)
     aws.reservations["cr-1"]["AvailableInstanceCount"] = 1
     (only,) = EksCluster.preflight("lab", Shape(2, options=options)).failures
-    assert "1 of it are free" in only.words and only.fix == "nodes=1"
+    assert "1 of it are free" in only.message and only.fix == "nodes=1"
     aws.reservations["cr-1"] |= {
         "AvailableInstanceCount": 2,
         "EndDate": datetime.now(UTC) + timedelta(hours=2),
     }
     (only,) = worst(EksCluster.preflight("lab", Shape(2, options=options))).values()
-    assert only.level is Level.WARN and "before the cluster's end" in only.words
+    assert only.level is Level.WARN and "before the cluster's end" in only.message
     lab = EksCluster.create("lab", Shape(2, options=options))
     eks, ec2 = administrator("eks"), administrator("ec2")
     pool = eks.describe_nodegroup(clusterName="lab", nodegroupName="train")["nodegroup"]
@@ -225,27 +225,27 @@ def test_a_capacity_block_brings_type_zone_and_price_and_counts_against_no_quota
 def test_expired_credentials_end_the_checks_at_once(aws, user):
     words = "The security token included in the request is expired"
     aws.fail("*", error="ExpiredToken", message=words, times=None)
-    found = report()
-    assert [check.name for check in found.checks][:1] == ["credentials"] and not found.ok
-    assert "have expired" in found.checks[0].words and found.checks[0].fix
+    checks = report()
+    assert [check.name for check in checks.checks][:1] == ["credentials"] and not checks.ok
+    assert "have expired" in checks.checks[0].message and checks.checks[0].fix
 
 
 def test_administrators_and_pods_of_rooms_are_let_in_until_the_cluster_goes(aws, user):
     role, ada = "arn:aws:iam::123456789012:role/staff/teachers", "arn:aws:iam::123456789012:user/ada"
     lab, eks = user.create(admins=[role]), administrator("eks")
-    said = lab.add_admin(ada)
-    assert 'kit.connect("lab", provider="eks", region="us-west-2")' in said
+    message = lab.add_admin(ada)
+    assert 'kit.connect("lab", provider="eks", region="us-west-2")' in message
     lab.add_admin(ada)  # once more is fine
     for arn in (role, ada):
-        given = eks.list_associated_access_policies(clusterName="lab", principalArn=arn)
-        assert given["associatedAccessPolicies"][0]["policyArn"].endswith("AmazonEKSClusterAdminPolicy")
+        policies = eks.list_associated_access_policies(clusterName="lab", principalArn=arn)
+        assert policies["associatedAccessPolicies"][0]["policyArn"].endswith("AmazonEKSClusterAdminPolicy")
     for _ in range(2):
         lab.grant_pod_access("attendee-ada")
-    whose = {"clusterName": "lab", "namespace": "attendee-ada"}
-    assert len(eks.list_pod_identity_associations(**whose)["associations"]) == 1
+    account = {"clusterName": "lab", "namespace": "attendee-ada"}
+    assert len(eks.list_pod_identity_associations(**account)["associations"]) == 1
     for _ in range(2):
         lab.revoke_pod_access("attendee-ada")
-    assert eks.list_pod_identity_associations(**whose)["associations"] == []
+    assert eks.list_pod_identity_associations(**account)["associations"] == []
     lab.grant_pod_access("attendee-bob")
     user.delete()
     assert aws.left() == []
@@ -271,9 +271,9 @@ def refusal(code, words="no"):
 )
 def test_each_way_to_fail_has_its_words(error, words, passing):
     names = {"StackName": "trainyard-lab"}
-    told = to_error(error, "cloudformation", "create_stack", names, region="eu-west-1", profile=None)
-    assert words in told.what and told.fix
-    assert isinstance(told, AwsError) and told.passing is passing
+    translated = to_error(error, "cloudformation", "create_stack", names, region="eu-west-1", profile=None)
+    assert words in translated.what and translated.fix
+    assert isinstance(translated, AwsError) and translated.passing is passing
 
 
 def test_a_region_or_profile_that_does_not_exist_is_refused(monkeypatch):
@@ -296,14 +296,14 @@ def test_a_region_or_profile_that_does_not_exist_is_refused(monkeypatch):
 def test_the_accounts_plan_is_known_before_anything_is_created(aws, user, plan, level, words):
     aws.plan = plan
     (check,) = (check for check in report().checks if check.name == "account plan")
-    assert check.level is level and words in check.words
+    assert check.level is level and words in check.message
     assert level is Level.OK or "billing" in check.fix
 
 
 def test_who_may_not_ask_for_the_plan_is_warned_and_may_go_on(aws, user):
     aws.fail("freetier:GetAccountPlanState", error="AccessDeniedException", times=None)
     (check,) = worst(report()).values()
-    assert check.level is Level.WARN and "freetier:GetAccountPlanState" in check.words
+    assert check.level is Level.WARN and "freetier:GetAccountPlanState" in check.message
 
 
 PENDING = (
@@ -334,9 +334,9 @@ def test_an_account_that_may_start_nothing_is_told_within_minutes_and_the_same_c
 ):
     aws.launches[pool] = words
     began = aws.clock.now()
-    with pytest.raises(AwsError) as told:
+    with pytest.raises(AwsError) as raised:
         user.create()
-    assert fix in told.value.fix and "zone=" not in told.value.fix and words[:30] in told.value.what
+    assert fix in raised.value.fix and "zone=" not in raised.value.fix and words[:30] in raised.value.what
     assert aws.clock.now() - began < 1000  # of which the control plane takes most
     aws.launches.clear()
     user.create()
@@ -357,17 +357,17 @@ def test_machines_that_a_policy_or_a_key_forbids_are_not_sought_in_another_zone(
     session = SimpleNamespace(region="us-west-2")
     advice = machines.advice(session, "m5.xlarge", f"train: {words}", spot=True, alternative="us-west-2b")
     assert fix in advice and ("zone=" in advice) is (fix == "zone=")
-    assert machines.hopeless(words) is (fix != "zone=")
+    assert machines.is_permanent(words) is (fix != "zone=")
 
 
 @pytest.mark.parametrize("code", ["OptInRequired", "SubscriptionRequiredException", "PendingVerification"])
 def test_an_account_that_is_not_active_is_not_sent_to_another_region(code):
-    told = to_error(refusal(code), "ec2", "describe_regions", {}, region="eu-west-1", profile=None)
-    assert "aws" in told.fix and "region that is off" not in told.fix and not told.passing
+    translated = to_error(refusal(code), "ec2", "describe_regions", {}, region="eu-west-1", profile=None)
+    assert "aws" in translated.fix and "region that is off" not in translated.fix and not translated.passing
 
 
 def test_a_companys_certificate_is_named_with_the_variable_that_helps():
     words = "CERTIFICATE_VERIFY_FAILED: self-signed certificate"
     error = boto.SSLError(endpoint_url="https://eks", error=words)
-    told = to_error(error, "eks", "list_clusters", {}, region="eu-west-1", profile=None)
-    assert "AWS_CA_BUNDLE" in told.fix and not told.passing
+    translated = to_error(error, "eks", "list_clusters", {}, region="eu-west-1", profile=None)
+    assert "AWS_CA_BUNDLE" in translated.fix and not translated.passing

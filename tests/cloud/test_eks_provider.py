@@ -24,7 +24,7 @@ HERE = {"name": "yard", "nodes": 2, "region": "us-west-2", "instance_type": "m5.
 
 
 @pytest.fixture
-def there(aws, state_home, monkeypatch):
+def backing(aws, state_home, monkeypatch):
     """The machines of a real cluster, which stands behind the one that is created."""
     aws.faults.identities[KEY], aws.faults.secrets[KEY] = INSTRUCTOR, "secret"
     monkeypatch.setattr(EksCluster, "clock", aws.clock)
@@ -54,13 +54,13 @@ def whoami(cluster, behind, folder, bearer):
 
 
 @pytest.mark.slow
-def test_a_cluster_is_created_reached_found_scaled_and_deleted(aws, there, tmp_path):
+def test_a_cluster_is_created_reached_found_scaled_and_deleted(aws, backing, tmp_path):
     with pytest.raises(BadInput, match="agreed to"):
         clusters.create_cluster("eks", **HERE)
     assert aws.left() == []
     cluster = clusters.create_cluster("eks", confirm=True, **HERE)
     assert stat.S_IMODE(cluster.kubeconfig.stat().st_mode) == 0o600
-    there.settled()
+    backing.settled()
     cluster.wait_ready(timeout=120)
     assert len(cluster.nodes()) == 3
     assert "efs (default)" in cluster.kubectl("get storageclass efs")
@@ -71,8 +71,8 @@ def test_a_cluster_is_created_reached_found_scaled_and_deleted(aws, there, tmp_p
     assert again.status["expires"] == cluster.status["expires"]
 
     good = token(session := AwsSession("us-west-2"), "yard")
-    told = json.loads(whoami(cluster, there, tmp_path, good).stdout)["status"]["userInfo"]
-    assert told["username"] == INSTRUCTOR and "system:masters" in told["groups"]
+    user = json.loads(whoami(cluster, backing, tmp_path, good).stdout)["status"]["userInfo"]
+    assert user["username"] == INSTRUCTOR and "system:masters" in user["groups"]
     for bad, why in (
         (token(session, "another"), "of another cluster"),
         (changed(good, GetCallerIdentity="GetAccessKeyInfo"), "asks for something else"),
@@ -81,18 +81,18 @@ def test_a_cluster_is_created_reached_found_scaled_and_deleted(aws, there, tmp_p
         (good[:-4] + "aaaa", "is damaged"),
         ("ya29.something", "is Google's"),
     ):
-        assert "Unauthorized" in whoami(cluster, there, tmp_path, bad).stderr, why
+        assert "Unauthorized" in whoami(cluster, backing, tmp_path, bad).stderr, why
 
     with pytest.raises(BadInput, match="agreed to"):
         cluster.scale(3)
     cluster.scale(1)
-    there.settled()
+    backing.settled()
     assert "ends at" in cluster.extend(hours=6, confirm=True)
-    whose = {"clusterName": "yard", "namespace": "attendee-ada"}
+    account = {"clusterName": "yard", "namespace": "attendee-ada"}
     for verb, there_are in ((workshop.add, 1), (workshop.remove, 0)):
         verb("ada", cluster=cluster)
-        found = cluster.session.call("eks", "list_pod_identity_associations", **whose)
-        assert len(found["associations"]) == there_are  # the pods of their room read the bucket
+        associations = cluster.session.call("eks", "list_pod_identity_associations", **account)
+        assert len(associations["associations"]) == there_are  # the pods of their room read the bucket
     cluster.kubectl("create service loadbalancer web --tcp=80")
     cluster.delete()
     assert aws.left() == []

@@ -39,9 +39,9 @@ def sign_in(folder, *, minutes):
     ends = datetime.now(UTC) + timedelta(minutes=minutes)
     access = {"accessKeyId": "ASIATESTTESTTESTTEST", "secretAccessKey": "s", "sessionToken": "t"}
     access |= {"accountId": "123456789012", "expiresAt": f"{ends:%Y-%m-%dT%H:%M:%SZ}"}
-    kept = {"accessToken": access, "refreshToken": "r", "clientId": "c", "dpopKey": key.decode()}
+    token_file = {"accessToken": access, "refreshToken": "r", "clientId": "c", "dpopKey": key.decode()}
     name = hashlib.sha256(SESSION.encode()).hexdigest()
-    (folder / f"{name}.json").write_text(json.dumps(kept | {"tokenType": "t", "identityToken": "i"}))
+    (folder / f"{name}.json").write_text(json.dumps(token_file | {"tokenType": "t", "identityToken": "i"}))
 
 
 def test_who_signed_in_by_aws_login_is_known_and_gets_a_token_for_the_cluster(home, tmp_path):
@@ -60,14 +60,14 @@ def test_a_login_that_cannot_be_used_ends_in_its_own_command_and_never_in_the_li
     if without == "the package":
         sign_in(tmp_path, minutes=60)
         monkeypatch.setattr("botocore.credentials.EC", None)
-    wanted = "aws login --profile ada" if without == "a session" else 'pip install "botocore[crt]"'
+    expected = "aws login --profile ada" if without == "a session" else 'pip install "botocore[crt]"'
     session = AwsSession("us-west-2", "ada")
     for ask in (lambda: session.identity, lambda: session.credentials, lambda: token.token(session, "lab")):
-        with pytest.raises(AwsError) as told:
+        with pytest.raises(AwsError) as raised:
             ask()
-        assert wanted in told.value.fix and "client library" not in told.value.what
+        assert expected in raised.value.fix and "client library" not in raised.value.what
     assert token.main(["--cluster", "lab", "--region", "us-west-2", "--profile", "ada"]) == 1
-    assert wanted in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_expired_credentials_are_renewed_in_the_way_in_which_the_user_signed_in(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     session = AwsSession("us-west-2", profile)  # no request is sent: the error is as AWS sends it
-    said = {"Error": {"Code": "ExpiredToken", "Message": REFUSED}}
-    error = session.translated(ClientError(said, "DescribeStacks"), "cloudformation", "describe_stacks", {})
+    reply = {"Error": {"Code": "ExpiredToken", "Message": REFUSED}}
+    error = session.translated(ClientError(reply, "DescribeStacks"), "cloudformation", "describe_stacks", {})
     assert isinstance(error, KitError) and "have expired" in error.what and fix in error.fix
 
 
@@ -112,6 +112,6 @@ def test_a_configuration_that_leads_nowhere_is_to_be_corrected():
 
 
 def test_the_region_of_a_role_is_read_from_its_name_in_every_partition():
-    found = {"us-west-2", "us-gov-west-1", "cn-north-1", "eusc-de-east-1"}
-    listed = [{"RoleName": f"trainyard-my-lab-{region}-stack"} for region in found]
-    assert roles.regions(SimpleNamespace(region="us-west-2", every=lambda *_, **__: listed)) == found
+    regions = {"us-west-2", "us-gov-west-1", "cn-north-1", "eusc-de-east-1"}
+    listed = [{"RoleName": f"trainyard-my-lab-{region}-stack"} for region in regions]
+    assert roles.regions(SimpleNamespace(region="us-west-2", every=lambda *_, **__: listed)) == regions

@@ -86,10 +86,10 @@ def test_training_nodes_pull_images_in_parallel_to_disks_that_are_fast_enough():
 
 def test_images_and_data_come_from_s3_without_the_price_of_the_nat_gateway():
     endpoint = loads(text("cluster.yaml"))["Resources"]["S3Endpoint"]
-    given = endpoint["Properties"]
-    assert given["VpcEndpointType"] == "Gateway" and endpoint["Condition"] == "OwnNetwork"
-    assert given["ServiceName"] == {"Fn::Sub": "com.amazonaws.${AWS::Region}.s3"}
-    public, private = given["RouteTableIds"]
+    properties = endpoint["Properties"]
+    assert properties["VpcEndpointType"] == "Gateway" and endpoint["Condition"] == "OwnNetwork"
+    assert properties["ServiceName"] == {"Fn::Sub": "com.amazonaws.${AWS::Region}.s3"}
+    public, private = properties["RouteTableIds"]
     assert public == {"Ref": "PublicRouteTable"}
     assert private["Fn::If"][:2] == ["Private", {"Ref": "PrivateRouteTable"}]
 
@@ -113,8 +113,8 @@ def test_what_nodes_import_the_cluster_exports():
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_the_terminal_prints_a_template(name):
-    said = CliRunner().invoke(main, ["cluster", "template", "eks", name.removesuffix(".yaml")])
-    assert said.exit_code == 0 and said.output == text(name)
+    result = CliRunner().invoke(main, ["cluster", "template", "eks", name.removesuffix(".yaml")])
+    assert result.exit_code == 0 and result.output == text(name)
 
 
 def documents(parsed: object):
@@ -151,29 +151,31 @@ def plain(value: object) -> object:
 
 
 def test_a_linter_of_policies_finds_nothing_in_the_templates(parliament):
-    found = [plain(document) for name in TEMPLATES for document in documents(loads(text(name)))]
-    assert len(found) == 2
-    for finding in found:
-        assert [str(one) for one in parliament.analyze_policy_string(json.dumps(finding)).findings] == []
+    policies = [plain(document) for name in TEMPLATES for document in documents(loads(text(name)))]
+    assert len(policies) == 2
+    for finding in policies:
+        assert [
+            str(problem) for problem in parliament.analyze_policy_string(json.dumps(finding)).findings
+        ] == []
 
 
 @pytest.mark.parametrize("whose", ["stack", "user"])
 def test_a_linter_of_policies_finds_only_actions_that_are_newer_than_itself(parliament, whose):
     policy = json.loads(text("policy.json"))[whose]
-    found = parliament.analyze_policy_string(json.dumps(policy)).findings
-    other = [finding for finding in found if finding.issue not in {"UNKNOWN_ACTION", "RESOURCE_STAR"}]
-    assert [str(finding) for finding in other] == []
+    findings = parliament.analyze_policy_string(json.dumps(policy)).findings
+    serious = [finding for finding in findings if finding.issue not in {"UNKNOWN_ACTION", "RESOURCE_STAR"}]
+    assert [str(finding) for finding in serious] == []
 
 
 def test_the_policies_are_those_that_the_schemas_and_the_driver_ask_for():
-    for path, wanted in iam_policy.written().items():
-        assert path.read_text(encoding="utf-8") == wanted, f"{path.name}: run tools/iam_policy.py"
+    for path, expected in iam_policy.written().items():
+        assert path.read_text(encoding="utf-8") == expected, f"{path.name}: run tools/iam_policy.py"
 
 
 @pytest.mark.parametrize("whose", ["stack", "user"])
 def test_a_policy_allows_what_aws_checks_beside_its_actions(whose):
     statements = json.loads(text("policy.json"))[whose]["Statement"]
-    allowed = {action for statement in statements for action in statement["Action"]}
+    allowed = {action for rule in statements for action in rule["Action"]}
     assert iam_policy.with_dependent_actions(allowed) == allowed
     assert {"scheduler:DeleteSchedule", "cloudformation:ListStacks"} <= allowed or whose == "stack"
 
@@ -222,7 +224,7 @@ def test_pods_may_do_what_the_programs_that_fetch_from_a_bucket_ask_for():
     methods = {node.attr for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute)}
     methods &= set(iam_policy._methods("s3"))
     role = loads(text("cluster.yaml"))["Resources"]["PodRole"]["Properties"]["Policies"][0]
-    allowed = {action for one in role["PolicyDocument"]["Statement"] for action in one["Action"]}
+    allowed = {action for rule in role["PolicyDocument"]["Statement"] for action in rule["Action"]}
     assert methods == {"get_object"}
     needed = set().union(*(iam_policy.actions_of("s3", method) for method in methods))
     assert {action for action in needed if not action.endswith("Version")} <= allowed
@@ -232,16 +234,16 @@ def test_the_autoscaler_may_change_the_pools_of_its_cluster_alone_and_removes_em
     """https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/cloudprovider/aws/README.md"""
     template = loads(text("cluster.yaml"))["Resources"]
     policy = template["AutoscalerRole"]["Properties"]["Policies"][0]["PolicyDocument"]["Statement"]
-    changes = {action for one in policy for action in one["Action"] if "Describe" not in action}
-    own = [one for one in policy if "Condition" in one]
-    assert changes - {"ec2:GetInstanceTypesFromInstanceRequirements"} == set(own[0]["Action"])
-    assert own[0]["Condition"] == {
+    changes = {action for rule in policy for action in rule["Action"] if "Describe" not in action}
+    conditional = [rule for rule in policy if "Condition" in rule]
+    assert changes - {"ec2:GetInstanceTypesFromInstanceRequirements"} == set(conditional[0]["Action"])
+    assert conditional[0]["Condition"] == {
         "StringEquals": {"aws:ResourceTag/eks:cluster-name": {"Ref": "ClusterName"}}
     }
     items = {item["kind"]: item for item in manifests.read(config.manifests("eks", "autoscaler.yaml"))}
-    whose = template["AutoscalerIdentity"]["Properties"]
+    identity = template["AutoscalerIdentity"]["Properties"]
     account = items["ServiceAccount"]["metadata"]
-    assert (whose["Namespace"], whose["ServiceAccount"]) == (account["namespace"], account["name"])
+    assert (identity["Namespace"], identity["ServiceAccount"]) == (account["namespace"], account["name"])
     pod = items["Deployment"]["spec"]["template"]["spec"]
     flags = dict(flag.removeprefix("--").split("=") for flag in pod["containers"][0]["args"])
     for kind in ("scale-down-utilization-threshold", "scale-down-gpu-utilization-threshold"):
@@ -263,7 +265,7 @@ def handlers():
 @pytest.mark.parametrize("listed", handlers())
 def test_the_stacks_role_may_do_all_that_a_handler_lists(listed):
     allowed = [
-        action for one in json.loads(text("policy.json"))["stack"]["Statement"] for action in one["Action"]
+        action for rule in json.loads(text("policy.json"))["stack"]["Statement"] for action in rule["Action"]
     ]
     assert set(listed) - {"s3:REST.PUT.OBJECT"} <= set(allowed)  # which is a word of S3's logs
 

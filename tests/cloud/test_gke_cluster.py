@@ -40,8 +40,8 @@ def test_a_cluster_is_used_found_again_by_its_name_and_opened_by_googles_tokens(
         assert "trainyard-cluster=lab" in parameters["labels"]
         again = GkeCluster.create("lab", Shape(1))  # as a notebook asks: by its name alone
         assert again.session.zone == ZONE and again._describe().machines.spot
-        said = lab.add_admin("user:ada@example.org")
-        assert "--member=user:ada@example.org --role=roles/container.clusterViewer" in said
+        message = lab.add_admin("user:ada@example.org")
+        assert "--member=user:ada@example.org --role=roles/container.clusterViewer" in message
         bound = lab.kubectl("get clusterrolebinding trainyard-admin-ada-example-org -o wide")
         assert "ClusterRole/cluster-admin" in bound and "ada@example.org" in bound
         lab.extend(hours=8, confirm=True)

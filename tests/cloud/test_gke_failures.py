@@ -90,8 +90,8 @@ def private_key():
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import rsa
 
-    made = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    return made.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()).decode()
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    return key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption()).decode()
 
 
 def test_a_clock_in_the_past_is_named_where_tls_notices_it_first():
@@ -131,8 +131,10 @@ def test_what_cannot_be_deleted_keeps_its_end_and_nothing_that_is_independent(go
 
 @pytest.mark.parametrize("kind", [httplib2.ServerNotFoundError, OSError, auth.TransportError])
 def test_a_companys_certificate_is_named_with_the_variables_that_help(kind):
-    told = translate(kind("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"), "container", "p")
-    assert "REQUESTS_CA_BUNDLE" in told.fix and "HTTPLIB2_CA_CERTS" in told.fix
+    translated = translate(
+        kind("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed"), "container", "p"
+    )
+    assert "REQUESTS_CA_BUNDLE" in translated.fix and "HTTPLIB2_CA_CERTS" in translated.fix
 
 
 def test_an_organisation_that_forbids_public_addresses_is_answered_by_private_nodes():
@@ -160,9 +162,9 @@ def quota_names():
 def test_the_quota_of_each_kind_of_gpu_has_the_name_that_compute_engine_gives_it(google, kind):
     machine = min(COMES_WITH[kind].items())[1] if kind in COMES_WITH else GPU_MACHINE
     machines = Machines(machine, 2, 1, kind, spot=True)
-    asked = required(GcpSession(PROJECT, ZONE), GkePlan(Tags("lab", "", ""), machines))
-    assert set(asked) <= {*quota_names(), "PREEMPTIBLE_GPUS_PER_GPU_FAMILY"}
-    assert asked["GPUS_ALL_REGIONS"] == 2
+    quotas = required(GcpSession(PROJECT, ZONE), GkePlan(Tags("lab", "", ""), machines))
+    assert set(quotas) <= {*quota_names(), "PREEMPTIBLE_GPUS_PER_GPU_FAMILY"}
+    assert quotas["GPUS_ALL_REGIONS"] == 2
 
 
 @pytest.mark.parametrize(
@@ -172,16 +174,16 @@ def test_the_quota_of_each_kind_of_gpu_has_the_name_that_compute_engine_gives_it
 def test_cores_count_against_the_quota_of_their_family(google, kind, shared, own):
     google.rest.store.put("compute", f"projects/{PROJECT}/zones/{ZONE}/machineTypes/a2-highgpu-1g", CORES)
     plan = GkePlan(Tags("lab", "", ""), Machines(kind, 2))
-    asked = required(GcpSession(PROJECT, ZONE), plan)
-    assert asked["CPUS"] == shared and set(asked) <= quota_names()
-    assert own is None or asked[own] == (24 if own == "A2_CPUS" else 8)
+    quotas = required(GcpSession(PROJECT, ZONE), plan)
+    assert quotas["CPUS"] == shared and set(quotas) <= quota_names()
+    assert own is None or quotas[own] == (24 if own == "A2_CPUS" else 8)
 
 
 def test_a_quota_that_compute_engine_does_not_tell_is_a_warning(google):
     plan = GkePlan(Tags("lab", "", ""), Machines("a3-highgpu-8g", 1, 8, "nvidia-h100-80gb"))
     checks = list(quotas(GcpSession(PROJECT, "us-central1-c"), plan))
     (h100,) = (check for check in checks if "H100" in check.name)
-    assert h100.level is Level.WARN and "8 needed" in h100.words
+    assert h100.level is Level.WARN and "8 needed" in h100.message
 
 
 @pytest.mark.parametrize("kind", [auth.OAuthError, auth.RefreshError, auth.UserAccessTokenError])

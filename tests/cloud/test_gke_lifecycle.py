@@ -56,25 +56,25 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(google, 
     lab = user.create(hours=4)
     assert lab.status["state"] == "running" and lab.status["zone"] == ZONE
     assert timedelta(hours=3.9) < end_of(lab) - datetime.now(UTC) < timedelta(hours=4.1)
-    made, pool = described(), training()
-    assert made.release_channel.channel.name == "REGULAR"
-    assert made.workload_identity_config.workload_pool == f"{PROJECT}.svc.id.goog"
-    assert made.network_config.datapath_provider.name == "ADVANCED_DATAPATH"  # it enforces NetworkPolicies
-    addons = made.addons_config
+    cluster, pool = described(), training()
+    assert cluster.release_channel.channel.name == "REGULAR"
+    assert cluster.workload_identity_config.workload_pool == f"{PROJECT}.svc.id.goog"
+    assert cluster.network_config.datapath_provider.name == "ADVANCED_DATAPATH"  # it enforces NetworkPolicies
+    addons = cluster.addons_config
     assert addons.gcp_filestore_csi_driver_config.enabled and addons.gcs_fuse_csi_driver_config.enabled
     (gpu,) = pool.config.accelerators
     assert (gpu.accelerator_type, gpu.accelerator_count) == ("nvidia-tesla-t4", 1)
     assert (pool.autoscaling.min_node_count, pool.autoscaling.max_node_count) == (0, 2)
-    assert all("nodes" in pool.config.service_account for pool in made.node_pools)
+    assert all("nodes" in pool.config.service_account for pool in cluster.node_pools)
     assert {"cluster", "network", "bucket", "repository"} <= {row["what"] for row in lab.resources()}
-    asked = len(google.calls)
+    calls_before = len(google.calls)
     lab.delete()
     assert google.left() == []
     lab.delete()  # once more is fine
     assert GkeCluster.find(NAME, project=PROJECT) is None
     with pytest.raises(ClusterNotFound, match="no such cluster"):
         lab.extend(4, confirm=True)
-    assert asked < 180 and not lab.resources().rows
+    assert calls_before < 180 and not lab.resources().rows
 
 
 def test_the_schedules_that_end_it_are_there_before_anything_that_costs(google, user):
@@ -199,7 +199,7 @@ def shown(google, monkeypatch):
 def seconds_until(rows, step, words):
     """Seconds from the beginning of a step to a row that says this."""
     began = next(when for when, name, phase, _ in rows if name == step and phase is Phase.RUNS)
-    return next(when for when, name, _, said in rows if name == step and words in said) - began
+    return next(when for when, name, _, message in rows if name == step and words in message) - began
 
 
 def test_machines_that_are_not_given_are_explained_within_a_minute(google, user, shown):
@@ -225,24 +225,26 @@ def test_what_no_waiting_brings_ends_the_call_and_the_same_call_goes_on(
     google.world.launches[pool] = failure
     google.delay(f"CREATE_{kind}", 2100)
     before = google.clock.now()
-    with pytest.raises(GcpError) as told:
+    with pytest.raises(GcpError) as raised:
         user.create()
-    assert fix in told.value.fix and failure[1][:20] in told.value.what and google.clock.now() - before < 900
+    assert (
+        fix in raised.value.fix and failure[1][:20] in raised.value.what and google.clock.now() - before < 900
+    )
     google.world.launches.clear()
     lab = user.create()
     monkeypatch.setattr(GkeCluster, "nodes", lambda self: None)
     monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: 2)
     google.world.launches["training"], before = failure, google.clock.now()
-    with pytest.raises(ProviderFailed) as told:
+    with pytest.raises(ProviderFailed) as raised:
         lab.scale(4, confirm=True)
-    assert fix in told.value.fix and google.clock.now() - before < 300
+    assert fix in raised.value.fix and google.clock.now() - before < 300
 
 
 def test_private_nodes_get_a_router_and_a_network_that_is_given_stays(google, user):
     user.create(private=True, allowed_cidrs=["203.0.113.0/24"])
-    made = described()
-    assert made.network_config.default_enable_private_nodes
-    ranges = made.control_plane_endpoints_config.ip_endpoints_config.authorized_networks_config.cidr_blocks
+    cluster = described()
+    assert cluster.network_config.default_enable_private_nodes
+    ranges = cluster.control_plane_endpoints_config.ip_endpoints_config.authorized_networks_config.cidr_blocks
     assert [range_.cidr_block for range_ in ranges] == ["203.0.113.0/24"]
     assert any("/routers/trainyard-lab" in resource for resource in google.left())
     user.delete()
@@ -340,8 +342,8 @@ def test_all_is_listed_and_deleted_from_another_machine(google, user, monkeypatc
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # where nobody knows the zone
     table = resources.list_resources("gke", project=PROJECT)
     assert {row["cluster"] for row in table} == {NAME}
-    found = {row["what"] for row in table}
-    assert {"network", "subnet", "bucket", "repository", "end of the cluster", "account expiry"} <= found
+    kinds = {row["what"] for row in table}
+    assert {"network", "subnet", "bucket", "repository", "end of the cluster", "account expiry"} <= kinds
     assert resources.delete_resources("gke", project=PROJECT, dry_run=False).rows == []
     assert google.left() == [] and not resources.list_resources("gke", project=PROJECT).rows
 
@@ -355,11 +357,11 @@ def test_what_kubernetes_left_and_the_buckets_objects_go_too(google, user):
         bucket.blob(f"models/{index}").upload_from_string("weights")
     assert lab.upload(__file__, to="code/main.py") == f"{lab.bucket}/code/main.py"
     assert bucket.blob("code/main.py").download_as_bytes() == Path(__file__).read_bytes()
-    found = {item.name: item.costs for item in GkeCluster.find_resources(GcpSession(PROJECT), NAME)}
+    costs = {item.name: item.costs for item in GkeCluster.find_resources(GcpSession(PROJECT), NAME)}
     service = ("a" + "0123456789abcdef" * 2)[:32]
     for name in (f"forwarding rule {service}", "disk pvc-1", "file system pvc-2"):
-        assert found[name], "it costs"
-    assert "disk pvc-not-the-kits" not in found
+        assert costs[name], "it costs"
+    assert "disk pvc-not-the-kits" not in costs
     user.delete()
     assert [resource.rpartition("/")[2] for resource in google.left()] == ["pvc-not-the-kits"]
 
@@ -380,8 +382,8 @@ def leave_behind(google):
     ):
         session.rest("compute", f"{collection}.insert", body=body, **where)
     share = {"tier": "BASIC_HDD", "fileShares": [{"name": "vol1", "capacityGb": "1024"}], "labels": labels}
-    given = {"parent": PLACE, "instanceId": "pvc-2", "body": share}
-    session.rest("file", "projects.locations.instances.create", **given)
+    instance = {"parent": PLACE, "instanceId": "pvc-2", "body": share}
+    session.rest("file", "projects.locations.instances.create", **instance)
     google.clock.sleep(300)
 
 

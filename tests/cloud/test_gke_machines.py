@@ -10,9 +10,9 @@ from trainyard_kit.clouds.gke.machines import choose, disk_type
 ZONE = {"zone": "us-central1-c", "project": "p"}
 
 
-def chosen(**asked):
-    given = dict.fromkeys(("machine_type", "accelerator", "gpus", "spot")) | asked
-    return choose(nodes=2, disk_gb=100, **given)
+def chosen(**options):
+    all_options = dict.fromkeys(("machine_type", "accelerator", "gpus", "spot")) | options
+    return choose(nodes=2, disk_gb=100, **all_options)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_machine_with_one_h100_is_taken_as_spot_only():
 
 
 @pytest.mark.parametrize(
-    ("asked", "machine", "gpus"),
+    ("options", "machine", "gpus"),
     [
         ({}, "e2-standard-4", 0),
         ({"accelerator": "nvidia-tesla-t4"}, "n1-standard-4", 1),
@@ -71,13 +71,13 @@ def test_a_machine_with_one_h100_is_taken_as_spot_only():
         ({"accelerator": "nvidia-later", "machine_type": "z9-standard-8"}, "z9-standard-8", 1),
     ],
 )
-def test_what_is_not_named_is_chosen(asked, machine, gpus):
-    machines = chosen(**asked)
+def test_what_is_not_named_is_chosen(options, machine, gpus):
+    machines = chosen(**options)
     assert (machines.type, machines.gpus, machines.count) == (machine, gpus, 2)
 
 
 @pytest.mark.parametrize(
-    ("asked", "words", "fix"),
+    ("options", "words", "fix"),
     [
         ({"accelerator": "nvidia-h200-141gb", "gpus": 1}, "machines come with 8 of them", "gpus=8"),
         ({"accelerator": "nvidia-l4", "gpus": 3}, "1 or 2 or 4 or 8", "gpus=1"),
@@ -87,9 +87,9 @@ def test_what_is_not_named_is_chosen(asked, machine, gpus):
         ({"machine_type": "a3-megagpu-8g", "gpus": 2}, "no kind of GPU", "it has 8 GPUs"),
     ],
 )
-def test_gpus_that_no_machine_type_comes_with_are_refused(asked, words, fix):
+def test_gpus_that_no_machine_type_comes_with_are_refused(options, words, fix):
     with pytest.raises(BadInput, match=words) as caught:
-        chosen(**asked)
+        chosen(**options)
     assert fix in caught.value.fix
 
 

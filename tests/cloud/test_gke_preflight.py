@@ -35,7 +35,7 @@ def checked(zone="us-central1-c", project=PROJECT, **machines):
 def test_a_project_in_which_all_is_well_passes_and_nothing_is_created(google):
     checks, report = checked()
     assert report.ok, report
-    assert checks["quota NVIDIA_T4_GPUS"].words == "2 needed, 8 of 8 free in us-central1"
+    assert checks["quota NVIDIA_T4_GPUS"].message == "2 needed, 8 of 8 free in us-central1"
     assert google.left() == []
 
 
@@ -87,7 +87,7 @@ def test_a_new_project_is_told_of_apis_billing_and_permissions_in_one_round(goog
     checks, report = checked()
     assert {failure.name for failure in report.failures} == {"APIs", "billing", "permissions"}
     assert checks["zone"].level is checks["quotas"].level is Level.WARN
-    assert "not checked yet" in checks["quotas"].words
+    assert "not checked yet" in checks["quotas"].message
 
 
 def test_a_project_that_does_not_exist_stops_the_checks(google):
@@ -114,7 +114,7 @@ def test_spot_machines_count_against_ordinary_quotas_until_there_are_some_for_sp
         google.quota(metric, 0, region="us-central1")
     google.quota("NVIDIA_T4_GPUS", most, region="us-central1")
     checks, _ = checked(spot=True)
-    assert checks["quota CPUS"].words.startswith("12 needed")
+    assert checks["quota CPUS"].message.startswith("12 needed")
     assert checks["quota NVIDIA_T4_GPUS"].level is level and "quota PREEMPTIBLE_CPUS" not in checks
 
 
@@ -147,5 +147,5 @@ def test_each_method_in_the_life_of_a_cluster_has_its_permissions_known(
     lab.upload(__file__, to="data")
     GkeCluster.running_costs(lab.session)
     user.delete()
-    asked = {call.method for call in google.calls if call.by == "user"}
-    assert asked - {"cloudbilling.projects.getBillingInfo"} <= set(permissions())
+    methods = {call.method for call in google.calls if call.by == "user"}
+    assert methods - {"cloudbilling.projects.getBillingInfo"} <= set(permissions())

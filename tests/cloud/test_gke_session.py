@@ -45,7 +45,7 @@ def test_what_is_not_there_is_none(session):
 @pytest.mark.parametrize("api", ["container", "compute"])
 def test_a_denied_permission_is_named_with_the_role_that_gives_it(google, session, api):
     google.fail(f"{api}.*", 1, permission_denied("compute.networks.create", f"projects/{PROJECT}"))
-    error = refusal(ask, session, api)
+    error = refusal(request, session, api)
     assert (error.why, error.passing) == (ErrorReason.DENIED, False)
     assert error.what == "this user lacks the permission compute.networks.create"
     assert "roles/compute.networkAdmin" in error.fix
@@ -55,7 +55,7 @@ def test_a_denied_permission_is_named_with_the_role_that_gives_it(google, sessio
 @pytest.mark.parametrize("api", ["container", "compute"])
 def test_an_api_that_is_not_enabled_comes_with_the_line_and_the_link_that_enable_it(google, session, api):
     google.fail(f"{api}.*", 1, service_disabled(api, "Some API", PROJECT))
-    error = refusal(ask, session, api)
+    error = refusal(request, session, api)
     assert error.why is ErrorReason.DISABLED
     assert f"gcloud services enable {api}.googleapis.com --project={PROJECT}" in error.fix
     assert f"https://console.cloud.google.com/apis/library/{api}.googleapis.com" in error.fix
@@ -64,15 +64,15 @@ def test_an_api_that_is_not_enabled_comes_with_the_line_and_the_link_that_enable
 @pytest.mark.parametrize("api", ["container", "compute"])
 def test_a_network_that_fails_once_is_not_noticed_and_one_that_is_gone_passes_maybe(google, session, api):
     google.cut(1, "before", calls=1)
-    ask(session, api)
+    request(session, api)
     google.cut(1, "before")
-    error = refusal(ask, session, api)
+    error = refusal(request, session, api)
     assert error.passing and error.why in (ErrorReason.NETWORK, ErrorReason.FAULT)
 
 
 def test_a_project_that_is_not_there_is_said_to_be_so(session):
-    other, path = GcpSession("no-such-project", "us-central1-c"), LAB.replace(PROJECT, "no-such-project")
-    error = refusal(other.rest, "container", "projects.locations.clusters.get", name=path)
+    missing, path = GcpSession("no-such-project", "us-central1-c"), LAB.replace(PROJECT, "no-such-project")
+    error = refusal(missing.rest, "container", "projects.locations.clusters.get", name=path)
     assert error.why is ErrorReason.PROJECT
     assert "gcloud projects list" in error.fix
 
@@ -152,19 +152,19 @@ def test_a_token_for_the_cluster_is_printed_as_kubectl_wants_it(google, tmp_path
     cluster = GkeCluster("lab", GcpSession(PROJECT))
     user = cluster._kubeconfig(ClusterInfo(Tags("lab", "", "")))["users"][0]["user"]["exec"]
     program = [user["command"], "-X", "importtime", *user["args"]]
-    given = {**os.environ, "HOME": str(tmp_path)}
+    environment = {**os.environ, "HOME": str(tmp_path)}
     done = subprocess.run(
-        program, env=given | {"CLOUDSDK_AUTH_ACCESS_TOKEN": "secret"}, capture_output=True, text=True
+        program, env=environment | {"CLOUDSDK_AUTH_ACCESS_TOKEN": "secret"}, capture_output=True, text=True
     )
     assert '"token": "secret"' in done.stdout
     assert "kitlib" not in done.stderr, "kubectl starts it often, and importing the kit takes long"
-    done = subprocess.run(program, env=given, capture_output=True, text=True)
+    done = subprocess.run(program, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert "gcloud auth application-default login" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def ask(session, api):
+def request(session, api):
     if api == "container":
         where = f"projects/{PROJECT}/locations/-"
         return session.rest("container", "projects.locations.clusters.list", parent=where)
@@ -174,8 +174,8 @@ def ask(session, api):
 def test_a_token_for_the_cluster_has_the_scope_by_which_kubernetes_knows_its_user(google, monkeypatch):
     scopes = []
 
-    def default(*, scopes=None, asked=scopes, **_):
-        asked.append(set(scopes))
+    def default(*, scopes=None, requested=scopes, **_):
+        requested.append(set(scopes))
         return AnonymousCredentials(), PROJECT
 
     monkeypatch.setattr("google.auth.default", default)

@@ -65,8 +65,8 @@ def test_gpu_machines_take_their_trainer_from_the_bucket_and_leave_the_model_the
 
         weights = torch.load(io.BytesIO(bucket.blob("models/digits.pt").download_as_bytes()))
         digits = load_digits()
-        said = torch.tensor(digits.data, dtype=torch.float32) / 16 @ weights["weight"].T + weights["bias"]
-        assert (said.argmax(1) == torch.tensor(digits.target)).float().mean() > 0.8
+        logits = torch.tensor(digits.data, dtype=torch.float32) / 16 @ weights["weight"].T + weights["bias"]
+        assert (logits.argmax(1) == torch.tensor(digits.target)).float().mean() > 0.8
         lab.delete()
         assert google.left() == []
         assert list(tmp_path.iterdir()) == [], "completed pods have held the volume"

@@ -31,9 +31,9 @@ def lab(google, local_cluster, monkeypatch):
 def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_sidecar(lab):
     volume = lab.create_volume("fuse-models")  # which is the default
     bucket = lab.bucket.removeprefix("gs://")
-    there = volume.source["csi"]
-    assert there["volumeHandle"] == f"{bucket}:fuse-models"
-    options = there["volumeAttributes"]["mountOptions"].split(",")
+    driver = volume.source["csi"]
+    assert driver["volumeHandle"] == f"{bucket}:fuse-models"
+    options = driver["volumeAttributes"]["mountOptions"].split(",")
     assert {"implicit-dirs", "only-dir=volumes/fuse-models", "rename-dir-limit=1000000"} <= set(options)
     (row,) = [volume for volume in lab.volumes() if volume["volume"] == "fuse-models"]
     assert (row["status"], row["class"]) == ("Bound", "gcs-fuse")
@@ -48,8 +48,8 @@ def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_
     assert HelperPod(lab, "fuse-models").manifest()["metadata"]["annotations"] == WANTED
     prepared = DatasetJob("digits", volume=volume).on(lab)
     assert prepared.objects[-1]["spec"]["template"]["metadata"]["annotations"] == WANTED
-    made = kit.TrainJob("trainers/digits_ddp.py", **trainer).on(lab).objects
-    (patch,) = next(item for item in made if item["kind"] == "TrainJob")["spec"]["runtimePatches"]
+    objects = kit.TrainJob("trainers/digits_ddp.py", **trainer).on(lab).objects
+    (patch,) = next(item for item in objects if item["kind"] == "TrainJob")["spec"]["runtimePatches"]
     (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
     assert job["template"]["spec"]["template"]["metadata"]["annotations"] == WANTED
 

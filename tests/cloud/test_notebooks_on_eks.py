@@ -12,7 +12,7 @@ import pytest
 from .aws.machines import files_of, nodes_of
 from .aws.server import Backing
 from .backing_cluster import BackingCluster, way_out
-from .notebook_runs import SECONDS, run_course, said, stand_in_for_buildkit
+from .notebook_runs import SECONDS, printed, run_course, stand_in_for_buildkit
 
 DEVICE_PLUGIN = Path(__file__).with_name("device-plugin.yaml")
 NAME, REGION, NODES, SPEED = "course", "us-west-2", 4, 60
@@ -62,4 +62,4 @@ def test_the_notebooks_run_on_eks_from_the_first_to_the_last_and_leave_nothing(
     run_course(tmp_path, real_cluster(aws, gpus=gpus), *words)
     assert aws.left() == []
     if list(tmp_path.glob("03_*.ipynb")):
-        assert "sha256:" in said(tmp_path, "03", "image = kit.build_image(")
+        assert "sha256:" in printed(tmp_path, "03", "image = kit.build_image(")

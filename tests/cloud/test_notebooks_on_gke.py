@@ -11,7 +11,7 @@ import pytest
 from ..unit.container_registry import PASSWORD
 from .backing_cluster import BackingCluster, way_out
 from .google.nodes import nodes_of
-from .notebook_runs import SECONDS, run_course, said, stand_in_for_buildkit
+from .notebook_runs import SECONDS, printed, run_course, stand_in_for_buildkit
 from .shared_files import SharedFiles
 
 NAME, NODES, SPEED = "course", 4, 60
@@ -22,8 +22,8 @@ OPTIONS = ("zone=us-central1-c", "hours=300", "confirm=true")
 
 def why_not(parameters):
     """Return why Filestore's driver would make no volume of a class; its labels are how it is found again."""
-    wanted = {"tier": "standard", "network": f"trainyard-{NAME}"}
-    wrong = [key for key, value in wanted.items() if parameters.get(key) != value]
+    options = {"tier": "standard", "network": f"trainyard-{NAME}"}
+    wrong = [key for key, value in options.items() if parameters.get(key) != value]
     wrong += [] if "trainyard-kit=true" in parameters.get("labels", "") else ["labels"]
     return f"the class's {', '.join(wrong)}" if wrong else ""
 
@@ -69,4 +69,4 @@ def test_the_notebooks_run_on_gke_from_the_first_to_the_last_and_leave_nothing(
     assert google.left() == []
     assert list(files.iterdir()) == [], "Kubernetes gave no volume back"
     if list(tmp_path.glob("03_*.ipynb")):
-        assert "sha256:" in said(tmp_path, "03", "image = kit.build_image(")
+        assert "sha256:" in printed(tmp_path, "03", "image = kit.build_image(")

@@ -1,6 +1,6 @@
 """Whose a bearer token is: the webhook by which a local cluster's API server asks a fake cloud (TokenReview).
 
-Not here: how a cloud judges; that is the function which `review` is given.
+Not here: how a cloud authenticates; that is the function which `review` is given.
 """
 
 import json
@@ -28,16 +28,16 @@ class BadToken(Exception):
     """The token is nobody's; the text says why."""
 
 
-def review(body: bytes, judge: Callable[[str], User]) -> bytes:
+def review(body: bytes, authenticate: Callable[[str], User]) -> bytes:
     """Answer a TokenReview.
 
     Args:
         body: What the API server sent, authentication.k8s.io/v1.
-        judge: Returns whose a token is, or raises `BadToken`.
+        authenticate: Returns whose a token is, or raises `BadToken`.
     """
-    asked = json.loads(body)
+    token_review = json.loads(body)
     try:
-        user = judge(asked["spec"]["token"])
+        user = authenticate(token_review["spec"]["token"])
         about = {"username": user.name, "groups": list(user.groups), "uid": user.uid, "extra": user.extra}
         status = {"authenticated": True, "user": about}
     except BadToken as error:

@@ -75,8 +75,8 @@ def service(local_cluster):
     ensure_priority_class(local_cluster.kube, "high")
     local_cluster.apply("manifests/elastic-scheduling/nginx.yaml")
     half = min(parse_quantity(node["cpu"]) for node in local_cluster.nodes()) / 2
-    asked = f"cpu={0.9 * half:.3f}"
-    local_cluster.kubectl(f"set resources deployment test-nginx --requests={asked} --limits={asked}")
+    cpu = f"cpu={0.9 * half:.3f}"
+    local_cluster.kubectl(f"set resources deployment test-nginx --requests={cpu} --limits={cpu}")
     local_cluster.kubectl("rollout status deployment test-nginx --timeout=120s")
     yield f"{half:.3f}"
     local_cluster.kubectl("delete deployment test-nginx --cascade=foreground")
@@ -87,17 +87,11 @@ def plain(write_trainer):
     """Make a job whose pods run a Python file by itself, without torchrun: it starts in no time."""
 
     def make(source: str, *, nodes: int = 2, **job):
-        made = kit.IndexedJob(write_trainer(source), nodes=nodes, **job)
+        job_object = kit.IndexedJob(write_trainer(source), nodes=nodes, **job)
         command = ["python", "/trainyard/trainer/trainer.py"]
         containers = [{"name": "pytorch", "command": command}]
-        return (
-            made.patch(  # a first process without a handler ignores SIGTERM, and would stay for half a minute
-                {
-                    "spec": {
-                        "template": {"spec": {"containers": containers, "terminationGracePeriodSeconds": 1}}
-                    }
-                }
-            )
+        return job_object.patch(  # a first process without a handler ignores SIGTERM, and stays half a minute
+            {"spec": {"template": {"spec": {"containers": containers, "terminationGracePeriodSeconds": 1}}}}
         )
 
     return make

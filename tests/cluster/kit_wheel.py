@@ -19,9 +19,9 @@ def build(folder: Path, *, release: bool = False) -> Path:
                 (Path(source) / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / name, Path(source) / name)
         pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
-        given = os.environ | ({"TRAINYARD_RELEASE": "1"} if release else {})
+        environment = os.environ | ({"TRAINYARD_RELEASE": "1"} if release else {})
         command = [*pip, "--wheel-dir", folder, source, f"{source}/localkube"]
-        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    (made,) = folder.glob("trainyard_kit-*.whl")
-    return made
+    (wheel,) = folder.glob("trainyard_kit-*.whl")
+    return wheel

@@ -23,20 +23,22 @@ def provoke(kube, row, images):
     row = json.loads(text)
     meta = {"name": name, "labels": row.get("namespace", {})}
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
-    own = kube.within(name)
+    own_kube = kube.within(name)
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"}
     binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding"}
-    own.apply(binding | {"metadata": {"name": "learner"}, "roleRef": role, "subjects": [LEARNER]})
+    own_kube.apply(binding | {"metadata": {"name": "learner"}, "roleRef": role, "subjects": [LEARNER]})
     for item in row.get("objects", []):
-        own.apply(item)
+        own_kube.apply(item)
     for claim in row.get("delete", []):
-        own.delete("PersistentVolumeClaim", claim)
+        own_kube.delete("PersistentVolumeClaim", claim)
     if row.get("until") == "denied":  # an API server learns of a policy within seconds
-        until(lambda: not admits(own, job(name, row)))
-    own.create(job(name, row))
+        until(lambda: not admits(own_kube, job(name, row)))
+    own_kube.create(job(name, row))
     if row.get("then") == "delete-pods":
-        (pod,) = until(lambda: [pod for pod in own.get_all("Pod") if pod["status"]["phase"] == "Running"])
-        own.delete("Pod", pod["metadata"]["name"])
+        (pod,) = until(
+            lambda: [pod for pod in own_kube.get_all("Pod") if pod["status"]["phase"] == "Running"]
+        )
+        own_kube.delete("Pod", pod["metadata"]["name"])
 
 
 def admits(kube, item):

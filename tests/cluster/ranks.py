@@ -43,12 +43,12 @@ def component(cluster, name):
 def containers(cluster, run):
     """Return the containers of a run by rank, as the host sees them."""
     supervisor = psutil.Process(cluster.status["processes"]["supervisor"]["pid"])
-    found = {}
+    by_rank = {}
     for process in supervisor.children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if "/trainyard/trainer/trainer.py" in process.cmdline() and process.environ():
-                found[int(process.environ()["NODE_RANK"])] = process
-    return found
+                by_rank[int(process.environ()["NODE_RANK"])] = process
+    return by_rank
 
 
 def at_step(run, step):

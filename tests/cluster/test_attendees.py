@@ -35,8 +35,8 @@ def test_kubectl_reads_as_text_what_is_text(local_cluster, tmp_path):
     item = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "texts"}}
     item["data"] = {str(number): text for number, text in enumerate(["08", "1e3", "0o7", *texts])}
     (tmp_path / "texts.yaml").write_text(manifests.write([item]))
-    seen = local_cluster.kubectl(f"create --dry-run=client -o json -f {tmp_path / 'texts.yaml'}")
-    assert json.loads(seen)["data"] == item["data"]
+    output = local_cluster.kubectl(f"create --dry-run=client -o json -f {tmp_path / 'texts.yaml'}")
+    assert json.loads(output)["data"] == item["data"]
 
 
 REACH = """
@@ -50,13 +50,13 @@ print("reached")
 
 
 def test_pods_of_an_attendee_are_reached_from_their_own_room_alone(local_cluster, name):
-    made = kit.workshop.add(name, cluster=local_cluster)
-    room = local_cluster.kube.within(made.namespace)
+    attendee = kit.workshop.add(name, cluster=local_cluster)
+    room = local_cluster.kube.within(attendee.namespace)
     probe = {"tcpSocket": {"port": 8000}}
     server = {"image": "python", "command": ["python", "-m", "http.server"], "readinessProbe": probe}
     room.create(pod(name="server", main=server))
     ready = "--for=condition=Ready pod/server --timeout=60s"
-    local_cluster.kubectl(f"wait -n {made.namespace} {ready}")
+    local_cluster.kubectl(f"wait -n {attendee.namespace} {ready}")
     address = room.get("Pod", "server")["status"]["podIP"]
     ask = {"image": "python", "command": ["python", "-c", REACH, address]}
     outside = local_cluster.kube

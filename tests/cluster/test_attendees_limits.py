@@ -52,7 +52,7 @@ def test_no_token_that_never_expires(theirs):
     }
     wait(  # the API server learns of a new policy a moment after it was written
         refusals(theirs, token),
-        until=lambda said: "never expire" in said,
+        until=lambda message: "never expire" in message,
         timeout=60,
         what="the Secret to be refused",
         about="an attendee",
@@ -84,7 +84,7 @@ def test_a_priority_that_preempts_nobody_is_allowed(theirs, priorities, local_cl
 def test_no_pod_that_takes_years_to_end(theirs):
     wait(
         refusals(theirs, pod("true", name="tried", terminationGracePeriodSeconds=946_080_000)),
-        until=lambda said: "terminationGracePeriodSeconds of an attendee's pod is at most 600" in said,
+        until=lambda message: "terminationGracePeriodSeconds of an attendee's pod is at most 600" in message,
         timeout=60,
         what="the pod to be refused",
         about="an attendee",
@@ -119,23 +119,23 @@ MANY = {
 def test_no_object_of_more_replicas_or_ports_than_what_serves_all_has_memory_for(theirs, kind):
     version, spec = MANY[kind]
 
-    def made(count):
+    def manifest_of(count):
         return {"apiVersion": version, "kind": kind, "metadata": {"name": "many"}, "spec": spec(count)}
 
     wait(
-        refusals(theirs, made(2147483647)),
-        until=lambda said: "an attendee's" in said and "at most" in said,
+        refusals(theirs, manifest_of(2147483647)),
+        until=lambda message: "an attendee's" in message and "at most" in message,
         timeout=60,
         what="the object to be refused",
         about="an attendee",
         resume="",
         describe=repr,
     )
-    assert refusal(theirs, made(2)) == ""
+    assert refusal(theirs, manifest_of(2)) == ""
 
 
 @pytest.mark.parametrize(
-    ("resources", "said"),
+    ("resources", "message"),
     [
         ({"requests": {"memory": "0"}}, "minimum memory usage per Container is 4Mi"),
         ({"requests": {"cpu": "0"}}, "minimum cpu usage per Container is 1m"),
@@ -143,10 +143,10 @@ def test_no_object_of_more_replicas_or_ports_than_what_serves_all_has_memory_for
         ({"limits": {"ephemeral-storage": "1Ti"}}, "maximum ephemeral-storage usage per Container is 16Gi"),
     ],
 )
-def test_no_pod_whose_use_is_not_counted(theirs, resources, said):
-    made = pod("true", name="tried")
-    made["spec"]["containers"][0]["resources"] = resources
-    assert said in refusal(theirs, made)
+def test_no_pod_whose_use_is_not_counted(theirs, resources, message):
+    manifest = pod("true", name="tried")
+    manifest["spec"]["containers"][0]["resources"] = resources
+    assert message in refusal(theirs, manifest)
 
 
 def pods_in_quota(kube):
@@ -155,8 +155,8 @@ def pods_in_quota(kube):
 
 def test_a_pod_that_says_nothing_has_limits_as_well_as_requests(theirs):
     eventually(lambda: pods_in_quota(theirs) < 3)  # those of the test before have been counted out
-    made = theirs.create(pod("true", name="silent"))
-    resources = made["spec"]["containers"][0]["resources"]
+    created = theirs.create(pod("true", name="silent"))
+    resources = created["spec"]["containers"][0]["resources"]
     theirs.delete("Pod", "silent", grace=0)
     assert resources["limits"] == {"memory": "2Gi", "ephemeral-storage": "4Gi"}
     assert resources["requests"] == {"cpu": "100m", "memory": "256Mi", "ephemeral-storage": "64Mi"}
@@ -182,14 +182,14 @@ def test_no_more_objects_than_are_counted(theirs, local_cluster):
     kube = local_cluster.kube.within(theirs.namespace)
     quota = kube.get("ResourceQuota", "attendee")["spec"]["hard"]
     assert quota["count/pods"] == "30"
-    made = [
+    names = [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"many-{number}"}}
         for number in range(int(quota["count/configmaps"]))
     ]
     with pytest.raises(Rejected, match="exceeded quota: attendee, requested: count/configmaps=1"):
-        for config_map in made:
+        for config_map in names:
             theirs.create(config_map)
-    for config_map in made:
+    for config_map in names:
         theirs.delete("ConfigMap", config_map["metadata"]["name"])
 
 
@@ -214,7 +214,7 @@ def test_every_kind_that_an_attendee_may_create_is_counted(attendee, local_clust
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "body",
     [
         ("create", "serviceaccounts", "", "token"),
         ("impersonate", "serviceaccounts"),
@@ -227,5 +227,5 @@ def test_every_kind_that_an_attendee_may_create_is_counted(attendee, local_clust
     ],
     ids=" ".join,
 )
-def test_no_way_around_what_was_granted(attendee, asked):
-    assert not may(attendee, *asked)
+def test_no_way_around_what_was_granted(attendee, body):
+    assert not may(attendee, *body)

@@ -54,11 +54,11 @@ def attend(attendee, number, folder):
     """Run a notebook as an attendee; return what was printed, and the notebook."""
     (source,) = (ROOT / "notebooks").glob(f"{number}_*.ipynb")
     output = folder / source.name
-    given = {"KUBECONFIG": str(attendee.kubeconfig), "XDG_STATE_HOME": str(folder)}
+    environment = {"KUBECONFIG": str(attendee.kubeconfig), "XDG_STATE_HOME": str(folder)}
     done = subprocess.run(
         [sys.executable, "-m", "papermill", source.name, str(output), "-p", "provider", "existing"],
         cwd=source.parent,
-        env=os.environ | given,
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -69,8 +69,8 @@ def attend(attendee, number, folder):
 
 def test_an_attendees_kubeconfig_runs_the_notebooks_or_they_say_what_it_takes(cluster, tmp_path):
     people = {number: f"runs-{number}" for number in NOTEBOOKS}
-    made = kit.workshop.create([*people.values()], cluster=cluster, datasets=["digits"])
-    restrictions = {attendee.name: attendee for attendee in made.attendees}
+    workshop = kit.workshop.create([*people.values()], cluster=cluster, datasets=["digits"])
+    restrictions = {attendee.name: attendee for attendee in workshop.attendees}
 
     def run(number):
         (tmp_path / number).mkdir()
@@ -93,8 +93,8 @@ def test_an_attendees_kubeconfig_runs_the_notebooks_or_they_say_what_it_takes(cl
 
 def test_an_attendee_with_a_cluster_of_their_own_runs_those_that_need_more_than_a_namespace(cluster):
     lab = kit.workshop.Jupyter(own_cluster=True)
-    made = kit.workshop.add("administrator", cluster=cluster, jupyter=lab)
-    cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
+    attendee = kit.workshop.add("administrator", cluster=cluster, jupyter=lab)
+    cluster.kubectl(f"rollout status deployment/jupyter -n {attendee.namespace} --timeout=180s")
     run = "papermill --log-level ERROR --no-progress-bar $each /tmp/$each"
     script = f"cd notebooks && for each in 01*.ipynb 11*.ipynb 13*.ipynb; do {run} || exit 1; done"
-    cluster.kubectl(f"exec deployment/jupyter -n {made.namespace} -- sh -c '{script}'")
+    cluster.kubectl(f"exec deployment/jupyter -n {attendee.namespace} -- sh -c '{script}'")

@@ -36,8 +36,8 @@ def changed(job, row):
         volumes = [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": row["shm"]}}]
     if flags := row.get("flags"):
         (main,) = (item for item in job.objects if item["kind"] == "Job")
-        (own,) = main["spec"]["template"]["spec"]["containers"]
-        names = [(word.partition("=")[0], word) for word in own["command"]]
+        (trainer_container,) = main["spec"]["template"]["spec"]["containers"]
+        names = [(word.partition("=")[0], word) for word in trainer_container["command"]]
         container["command"] = [f"{name}={flags[name]}" if name in flags else word for name, word in names]
     pod = {"containers": [container]} | ({"volumes": volumes} if volumes else {})
     return job.patch({"spec": {"template": {"spec": pod}}})
@@ -66,27 +66,27 @@ def diagnoses(cluster):
     def diagnose(row):
         run = launch(cluster, row["name"], row)
         if row.get("silent"):  # its ranks never come to a step
-            found = until(
+            diagnosis = until(
                 lambda: (
                     (why := run.why(hang_after=HANG_SECONDS)).first and why.first.kind == row["kind"] and why
                 )
             )
         elif row.get("succeeds"):
             run.wait(timeout=300)
-            found = run.why()
+            diagnosis = run.why()
         elif row.get("hangs"):
             for _ in run.logs(follow=True).head(8):  # until rank 1 has come to its end
                 pass
-            found = run.why(hang_after=HANG_SECONDS)
-            while not found and run.status.running == 2:
-                found = run.why(hang_after=HANG_SECONDS)
+            diagnosis = run.why(hang_after=HANG_SECONDS)
+            while not diagnosis and run.status.running == 2:
+                diagnosis = run.why(hang_after=HANG_SECONDS)
         else:
             with pytest.raises(RunFailed) as failed:
                 run.wait(timeout=300)
-            found = run.why()
-            assert found.first is None or failed.value.what == found.first.line
+            diagnosis = run.why()
+            assert diagnosis.first is None or failed.value.what == diagnosis.first.line
         run.delete()
-        return row["name"], found
+        return row["name"], diagnosis
 
     with ThreadPoolExecutor(3) as pool:
         return dict(pool.map(diagnose, ROWS))

@@ -28,10 +28,10 @@ def cluster(state_home, registries):
     """A cluster in which every row has been made to happen."""
     name = f"waits-{secrets.token_hex(3)}"
     try:
-        made = kit.create_cluster("local", name=name, nodes=2, warm=False)
+        waits_cluster = kit.create_cluster("local", name=name, nodes=2, warm=False)
         with ThreadPoolExecutor(6) as pool:
-            list(pool.map(lambda row: provoke(made.kube, row, registries), ROWS))
-        yield made
+            list(pool.map(lambda row: provoke(waits_cluster.kube, row, registries), ROWS))
+        yield waits_cluster
     finally:
         kit.clusters.LocalCluster(name).delete()
 
@@ -86,12 +86,12 @@ def test_an_undisturbed_run_has_no_cause_at_any_time(cluster, write_trainer):
     program = "import time, torch.distributed as dist\ndist.init_process_group('gloo')\ntime.sleep(3)\n"
     job = kit.IndexedJob(write_trainer(f"{program}dist.destroy_process_group()\n"), nodes=2)
     run = kit.launch(job, cluster=cluster)
-    seen = []
+    diagnoses = []
 
     def ended():
-        seen.append(run.why())
+        diagnoses.append(run.why())
         return run.status.finished
 
     until(ended)
-    assert [why for why in seen if why] == []
+    assert [why for why in diagnoses if why] == []
     assert run.status.phase == "Succeeded"

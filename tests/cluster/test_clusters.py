@@ -110,8 +110,8 @@ def test_a_broken_cluster_is_explained_can_be_recreated_and_as_a_context_manager
 
 
 def test_any_cluster_with_a_kubeconfig_can_be_used(local_cluster):
-    other = kit.connect("mine", kubeconfig=local_cluster.kubeconfig)
-    assert len(other.nodes()) == 4
+    connected = kit.connect("mine", kubeconfig=local_cluster.kubeconfig)
+    assert len(connected.nodes()) == 4
     assert kit.create_cluster("existing", name="mine", kubeconfig=local_cluster.kubeconfig).nodes()
     again = kit.connect("mine")
     paths = (again.kubeconfig, local_cluster.kubeconfig)
@@ -145,7 +145,7 @@ def test_a_node_is_switched_off_comes_back_with_its_cluster_and_others_are_prete
         assert pretended.exit_code == 0, pretended.output
         assert "7 of 7 nodes Ready" in repr(local_cluster)
     finally:
-        machine.ask("simulate", local_cluster.name, "0")
+        machine.call("simulate", local_cluster.name, "0")
     assert "4 of 4 nodes Ready" in repr(local_cluster)
 
 
@@ -168,14 +168,14 @@ def test_a_local_cluster_is_scaled_up_and_down_and_keeps_its_objects(spare):
 
 
 def test_top_tells_what_nodes_and_pods_use(local_cluster):
-    def told():
+    def cpu_usage():
         try:
             return [row["cpu"] for row in local_cluster.top() if row["cpu"] != "-"]
         except kit.errors.Rejected as error:
             assert "ask again" in error.fix
             return []
 
-    eventually(lambda: len(told()), wanted=len(local_cluster.nodes()))
+    eventually(lambda: len(cpu_usage()), expected=len(local_cluster.nodes()))
     assert local_cluster.top()[0]["of memory"].endswith("%")
     assert local_cluster.top("pods").columns == ("pod", "cpu", "memory")
     with pytest.raises(kit.errors.BadInput, match="top is for nodes and for pods"):

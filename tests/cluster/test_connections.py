@@ -99,27 +99,27 @@ def _notebooks(rows):
         )
         for path, namespace, context in rows
     ]
-    seen = []
+    outputs = []
     for process in processes:
         output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
-        seen.append(json.loads(output))
-    return seen
+        outputs.append(json.loads(output))
+    return outputs
 
 
 def test_notebooks_in_processes_never_get_the_namespace_of_another(namespaces, kubeconfig):
     path = kubeconfig()
-    seen = _notebooks([(path, person, "") for person in PEOPLE])
-    assert [set(names) for names in seen] == [{person} for person in PEOPLE]
-    assert all(len(names) == 3 * CALLS for names in seen)
+    outputs = _notebooks([(path, person, "") for person in PEOPLE])
+    assert [set(names) for names in outputs] == [{person} for person in PEOPLE]
+    assert all(len(names) == 3 * CALLS for names in outputs)
 
 
 def test_notebooks_with_two_kubeconfigs_at_once_keep_to_their_own(namespaces, kubeconfig):
     first = kubeconfig("first", more=[("a", "lab", "ada")], current="a")
     second = kubeconfig("second", more=[("a", "other", "bob"), ("b", "lab", "bob")], current="a")
     rows = [(first, "ada", ""), (second, "bob", "b"), (first, "cyd", "lab"), (second, "dan", "b")]
-    seen = _notebooks(rows)
-    assert [set(names) for names in seen] == [{"ada"}, {"bob"}, {"cyd"}, {"dan"}]
+    outputs = _notebooks(rows)
+    assert [set(names) for names in outputs] == [{"ada"}, {"bob"}, {"cyd"}, {"dan"}]
 
 
 def test_notebooks_in_threads_of_one_process_keep_to_their_own(namespaces, kubeconfig):

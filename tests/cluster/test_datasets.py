@@ -26,12 +26,12 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="module")
 def volume(local_cluster):
     """A volume of these tests, deleted with them and their Jobs."""
-    made = local_cluster.create_volume("prepared", size="1Gi")
-    yield made
+    created = local_cluster.create_volume("prepared", size="1Gi")
+    yield created
     for run in local_cluster.runs():
         if run["run"].startswith("prepare-"):
             local_cluster.run(run["run"]).delete()
-    made.delete()
+    created.delete()
 
 
 @pytest.fixture(scope="module")
@@ -65,17 +65,17 @@ def listed(volume, path=""):
 
 def test_a_job_fetches_verifies_and_unpacks_and_the_second_call_finds_it(server, volume):
     server.cuts[PATH] = [5000]
-    made = kit.prepare_dataset("cifar10", volume=volume, synthetic=False)
-    assert (made.synthetic, made.train_images, made.test_images) == (False, 200, 50)
-    assert made.path == "/data/cifar10"
-    assert made.classes[3] == "cat"
+    dataset = kit.prepare_dataset("cifar10", volume=volume, synthetic=False)
+    assert (dataset.synthetic, dataset.train_images, dataset.test_images) == (False, 200, 50)
+    assert dataset.path == "/data/cifar10"
+    assert dataset.classes[3] == "cat"
     assert listed(volume, "cifar10") == ["cifar-10-batches-py", "dataset.json", "sample.npz"]
-    assert [asked for _, asked in server.requests] == [None, "bytes=5000-"]
+    assert [byte_range for _, byte_range in server.requests] == [None, "bytes=5000-"]
     again = kit.prepare_dataset("cifar10", volume=volume)
-    assert repr(again) == repr(made)
+    assert repr(again) == repr(dataset)
     assert len(server.requests) == 2
-    assert "synthetic" not in repr(made.preview())
-    assert "cat" in repr(made.preview())
+    assert "synthetic" not in repr(dataset.preview())
+    assert "cat" in repr(dataset.preview())
 
 
 def _launch(volume, name):
@@ -102,12 +102,12 @@ def test_a_job_whose_pod_is_killed_goes_on_in_another(server, volume):
 
 def test_where_nothing_answers_stand_ins_are_drawn_and_every_view_says_so(volume, monkeypatch):
     monkeypatch.setenv("TRAINYARD_DATASET_MIRROR", "http://127.0.0.1:9")
-    made = kit.prepare_dataset("mnist", volume=volume, limit=100)
-    assert made.synthetic
-    assert "SYNTHETIC" in repr(made)
-    assert "synthetic" in made._repr_html_().lower()
-    assert "synthetic" in repr(made.preview())
-    assert made.train_images == 100
+    dataset = kit.prepare_dataset("mnist", volume=volume, limit=100)
+    assert dataset.synthetic
+    assert "SYNTHETIC" in repr(dataset)
+    assert "synthetic" in dataset._repr_html_().lower()
+    assert "synthetic" in repr(dataset.preview())
+    assert dataset.train_images == 100
     with pytest.raises(DatasetFailed, match="no source could be reached"):
         kit.prepare_dataset("mnist", volume=volume, synthetic=False)
 
@@ -122,10 +122,15 @@ def test_a_folder_of_ones_own_images_becomes_a_dataset(volume, tmp_path):
             for index in range(count):
                 colour = (200 * number, 100, 50 * index)
                 Image.new("RGB", (40 + index, 30), colour).save(folder / f"{index}.png")
-    made = kit.upload_image_folder(tmp_path / "My pets", volume=volume)
-    assert (made.name, made.classes, made.train_images, made.test_images) == ("my-pets", ("cat", "dog"), 6, 2)
+    dataset = kit.upload_image_folder(tmp_path / "My pets", volume=volume)
+    assert (dataset.name, dataset.classes, dataset.train_images, dataset.test_images) == (
+        "my-pets",
+        ("cat", "dog"),
+        6,
+        2,
+    )
     assert listed(volume, "my-pets") == ["dataset.json", "sample.npz", "train", "val"]
-    assert repr(made.preview()) == "my-pets; 6 of them, of the classes cat, dog"
+    assert repr(dataset.preview()) == "my-pets; 6 of them, of the classes cat, dog"
     (tmp_path / "My pets" / "train" / "cat" / "0.png").write_text("no image")
     with pytest.raises(BadInput, match="image cannot be read"):
         kit.upload_image_folder(tmp_path / "My pets", volume=volume)

@@ -136,7 +136,7 @@ print(sorted(path.name for path in (config.DATA / "tools").glob("*.py")))
 def test_the_quick_start_of_the_readme_runs_in_an_installed_environment(python, tmp_path):
     short = Path(os.environ.get("TMPDIR", "/tmp"), f"ty-wheel-{os.getpid()}")  # a Unix socket's path is short
     try:
-        said = run(python, GUARDED, tmp_path / "empty", XDG_STATE_HOME=str(short))
+        output = run(python, GUARDED, tmp_path / "empty", XDG_STATE_HOME=str(short))
     finally:
         shutil.rmtree(short, ignore_errors=True)
-    assert said.splitlines()[-1] == "0 clusters left"
+    assert output.splitlines()[-1] == "0 clusters left"

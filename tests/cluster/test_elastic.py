@@ -58,21 +58,21 @@ def start(launch, write_trainer):
     def begin(nodes=3, **job):
         path = write_trainer(WORKER)
         container = {"name": "worker", "command": ["python", f"/trainyard/trainer/{path.name}"]}
-        made = kit.TorchElastic(path, nodes=nodes, **job)
-        run = launch(made.patch({"template": {"spec": {"containers": [container]}}}))
-        until(lambda: said(run, "rendezvous").nunique() == nodes, "the workers to begin")
+        elastic_job = kit.TorchElastic(path, nodes=nodes, **job)
+        run = launch(elastic_job.patch({"template": {"spec": {"containers": [container]}}}))
+        until(lambda: ranks_of(run, "rendezvous").nunique() == nodes, "the workers to begin")
         return run
 
     return begin
 
 
-def said(run, event):
+def ranks_of(run, event):
     """Return the ranks that have reported it, once for each time."""
     return run.metrics(event)["rank"]
 
 
 def steps(run, rank):
-    return int((said(run, "step") == rank).sum())
+    return int((ranks_of(run, "step") == rank).sum())
 
 
 def end(run):
@@ -85,13 +85,13 @@ def test_processes_are_killed_paused_and_resumed_and_any_kernel_knows_by_whom(st
     until(lambda: steps(run, 2) > 0, "rank 2 to train")
     node = run.pods()[2]["node"]
     assert repr(run.kill(rank=2)) == f"{run.name}-2 (rank 2) on {node}: killed"
-    until(lambda: (said(run, "rendezvous") == 2).sum() == 2, "rank 2 to come back")
+    until(lambda: (ranks_of(run, "rendezvous") == 2).sum() == 2, "rank 2 to come back")
     assert [pod["restarts"] for pod in run.pods()] == [0, 0, 0]
 
     run.pause(rank=1)
     for _ in range(2):  # what it had written before may be on its way to the log the first time
-        stuck, others = steps(run, 1), steps(run, 0)
-        until(lambda others=others: steps(run, 0) > others + 5, "the others to go on")
+        stuck, rank_0 = steps(run, 1), steps(run, 0)
+        until(lambda rank_0=rank_0: steps(run, 0) > rank_0 + 5, "the others to go on")
     assert steps(run, 1) == stuck
     elsewhere = local_cluster.run(run.name)
     with pytest.raises(BadInput, match="rank 0 is not paused"):
@@ -104,9 +104,9 @@ def test_processes_are_killed_paused_and_resumed_and_any_kernel_knows_by_whom(st
         run.kill(rank=7)
     assert "0, 1, 2" in wrong.value.fix
     done = [(event["reason"], event["object"]) for event in elsewhere.events()]
-    wanted = [("Killed", 2), ("Paused", 1), ("Resumed", 1)]
-    assert [pair for pair in done if pair[0] in dict(wanted)] == [
-        (reason, f"Pod/{run.name}-{number}") for reason, number in wanted
+    expected = [("Killed", 2), ("Paused", 1), ("Resumed", 1)]
+    assert [pair for pair in done if pair[0] in dict(expected)] == [
+        (reason, f"Pod/{run.name}-{number}") for reason, number in expected
     ]
     end(run)
     assert run.wait(timeout=120).succeeded == 3
@@ -124,7 +124,7 @@ def test_workers_come_and_leave_and_what_they_wrote_is_kept(start, local_cluster
     until(lambda: steps(run, 2) > 0, "the new worker to train")
     assert f"left: {run.name}-1, {run.name}-2" in run.scale(1)
     assert [pod["pod"] for pod in run.pods()] == [f"{run.name}-0"]
-    assert sorted(said(run, "leave")) == [1, 2]
+    assert sorted(ranks_of(run, "leave")) == [1, 2]
     assert '"leave"' in run.logs(rank=2)
     assert [event["message"] for event in elsewhere.events() if event["reason"] == "Scaled"] == [
         "from 2 to 3 workers",

@@ -37,14 +37,16 @@ def plain(job, command):
     return job.patch({"spec": {"replicaSpecs": {"Worker": worker}}})
 
 
-def named(seen, prefix):
+def named(by_name, prefix):
     """Return the pods whose names begin so, by name, without the etcd at which workers meet."""
-    return {name: pod for name, pod in seen.items() if name.startswith(prefix) and not name.endswith("-etcd")}
+    return {
+        name: pod for name, pod in by_name.items() if name.startswith(prefix) and not name.endswith("-etcd")
+    }
 
 
-def running(seen, prefix):
+def running(by_name, prefix):
     """Return the names of the pods that run and were not told to leave."""
-    mine = named(seen, prefix).items()
+    mine = named(by_name, prefix).items()
     return {name for name, pod in mine if pods.status_word(pod) == "Running"}
 
 
@@ -52,13 +54,13 @@ def until(cluster, what, condition):
     """Wait until a condition holds for the pods of the cluster; return the pods."""
     return wait(
         watch_objects(cluster.kube, WatchSpec("Pod")),
-        until=lambda seen: condition(seen["Pod"]),
+        until=lambda state: condition(state["Pod"]),
         timeout=120,
         what=what,
         about="the pods of the test",
         resume="run it again",
-        describe=lambda seen: ", ".join(
-            f"{name} {pods.status_word(pod)}" for name, pod in seen["Pod"].items()
+        describe=lambda state: ", ".join(
+            f"{name} {pods.status_word(pod)}" for name, pod in state["Pod"].items()
         ),
     )["Pod"]
 
@@ -76,20 +78,20 @@ def test_workers_give_way_to_a_service_of_high_priority_and_come_back(
     workers = {f"gives-way-worker-{index}" for index in range(4)}
     with local_cluster.watch_placement() as watch:
         run = launch(plain(job, START))
-        until(local_cluster, "four workers", lambda seen: running(seen, "gives-way") == workers)
+        until(local_cluster, "four workers", lambda by_name: running(by_name, "gives-way") == workers)
         local_cluster.kubectl("scale deployment test-nginx --replicas=7")
-        seen = until(
+        by_name = until(
             local_cluster,
             "seven pods of the service, and workers that wait",
-            lambda seen: (
-                len(running(seen, "test-nginx")) == 7
-                and sum("Insufficient cpu" in pods.why(pod) for pod in seen.values()) == 3
+            lambda by_name: (
+                len(running(by_name, "test-nginx")) == 7
+                and sum("Insufficient cpu" in pods.why(pod) for pod in by_name.values()) == 3
             ),
         )
-        (stayed,) = running(seen, "gives-way")
+        (stayed,) = running(by_name, "gives-way")
         assert "not enough cpu free" in str(run.status)
         local_cluster.kubectl("scale deployment test-nginx --replicas=1")
-        until(local_cluster, "four workers again", lambda seen: running(seen, "gives-way") == workers)
+        until(local_cluster, "four workers again", lambda by_name: running(by_name, "gives-way") == workers)
     lost = {row["pod"] for row in watch.table() if row["end"] == "preempted"}
     assert lost == workers - {stayed}
     for pod in lost:
@@ -106,22 +108,22 @@ def test_the_number_of_workers_follows_kubectl_and_what_is_deleted_is_made_again
 ):
     job = kit.ElasticJob(write_trainer(WORKER), nodes=1, max_nodes=2, name="scaled")
     launch(plain(job, START))
-    seen = until(local_cluster, "a worker", lambda seen: running(seen, "scaled"))
-    first = seen["scaled-worker-0"]["metadata"]["uid"]
+    pods = until(local_cluster, "a worker", lambda pods: running(pods, "scaled"))
+    first = pods["scaled-worker-0"]["metadata"]["uid"]
     local_cluster.kubectl("scale elasticjob scaled --replicas=2")
-    until(local_cluster, "two workers", lambda seen: len(running(seen, "scaled")) == 2)
+    until(local_cluster, "two workers", lambda pods: len(running(pods, "scaled")) == 2)
     with pytest.raises(CommandFailed, match="more Worker.replicas than maxReplicas"):
         local_cluster.kubectl("scale elasticjob scaled --replicas=3")
     local_cluster.kubectl("delete pod scaled-worker-0 --wait=false")
-    seen = until(
+    pods = until(
         local_cluster,
         "another worker in its place",
-        lambda seen: (
-            len(running(seen, "scaled")) == 2 and seen["scaled-worker-0"]["metadata"]["uid"] != first
+        lambda pods: (
+            len(running(pods, "scaled")) == 2 and pods["scaled-worker-0"]["metadata"]["uid"] != first
         ),
     )
     local_cluster.kubectl("scale elasticjob scaled --replicas=1")
-    until(local_cluster, "one worker", lambda seen: set(named(seen, "scaled")) == {"scaled-worker-0"})
+    until(local_cluster, "one worker", lambda pods: set(named(pods, "scaled")) == {"scaled-worker-0"})
 
 
 def test_limits_that_contradict_each_other_are_refused_by_the_api_server(launch, write_trainer, elastic_job):

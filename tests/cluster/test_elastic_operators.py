@@ -15,31 +15,31 @@ SMALL = {"global_batch_size": 64, "log_every": 1}
 
 def until(run, what, condition):
     """Wait until a condition holds for the newest step that a run has told of; return them all."""
-    told = {}
+    records = {}
 
     def steps():
         for _ in watch_objects(run.kube, WatchSpec("Pod")):
             for record in run.metrics("step").to_dict("records"):
-                told.setdefault(int(record["step"]), record)  # pods that are deleted tell no more
-            yield told
+                records.setdefault(int(record["step"]), record)  # pods that are deleted tell no more
+            yield records
 
     return wait(
         steps(),
-        until=lambda told: bool(told) and condition(told[max(told)]),
+        until=lambda records: bool(records) and condition(records[max(records)]),
         timeout=240,
         what=what,
         about=run.name,
         resume="run the test again",
-        describe=lambda told: str(told[max(told)] if told else run.status),
+        describe=lambda records: str(records[max(records)] if records else run.status),
     )
 
 
-def check_whole(told, *, epochs):
+def check_whole(steps, *, epochs):
     """See that each image was trained on once in each epoch, and that the loss has fallen."""
-    assert sorted(told) == list(range(len(told)))
+    assert sorted(steps) == list(range(len(steps)))
     for epoch in range(epochs):
-        assert sum(event["samples"] for event in told.values() if event["epoch"] == epoch) == IMAGES
-    first, last = (sum(told[index]["loss"] for index in some) for some in (range(10), sorted(told)[-10:]))
+        assert sum(event["samples"] for event in steps.values() if event["epoch"] == epoch) == IMAGES
+    first, last = (sum(steps[index]["loss"] for index in some) for some in (range(10), sorted(steps)[-10:]))
     assert last < first / 2
 
 
@@ -60,13 +60,13 @@ def test_a_pytorch_job_is_scaled_by_hand_and_then_by_an_autoscaler(launch, local
 
         elastic["args"] = SMALL | {"epochs": 60, "step_seconds": 0.05}
         run = launch(kit.PyTorchJob(TRAINER, **elastic))
-        told = until(run, "a worker", lambda step: step["world_size"] == 1)
+        steps = until(run, "a worker", lambda step: step["world_size"] == 1)
         run.scale(2)
-        told |= until(run, "two workers", lambda step: step["world_size"] == 2)
+        steps |= until(run, "two workers", lambda step: step["world_size"] == 2)
         local_cluster.kubectl(f"delete pod {run.name}-worker-0 --wait=false")
         run.wait(timeout=300)
-        told |= until(run, "the end", lambda step: True)
-        check_whole(told, epochs=60)
+        steps |= until(run, "the end", lambda step: True)
+        check_whole(steps, epochs=60)
         run.delete()
         assert run.name not in local_cluster.kubectl("get pods,services,configmaps,pytorchjobs")
     finally:

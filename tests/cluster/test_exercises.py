@@ -62,17 +62,17 @@ def changed(manifest, path, value):
     return item
 
 
-def advice(found, check):
+def advice(checklist, check):
     """Return the advice of the check whose name has these words; it must have failed."""
-    (row,) = (row for row in found if check in row.name)
-    assert row.right is False, found
+    (row,) = (row for row in checklist if check in row.name)
+    assert row.right is False, checklist
     return row.advice
 
 
 def test_a_job_is_run_and_its_pods_print_their_numbers(local_cluster):
     for job in (JOB, changed(JOB, "spec.ttlSecondsAfterFinished", 0)):
-        found = kit.check("01", job=job, cluster=local_cluster)
-        assert found, found
+        checklist = kit.check("01", job=job, cluster=local_cluster)
+        assert checklist, checklist
     assert "exercise-" not in local_cluster.kubectl("get jobs -o name")
 
 
@@ -100,16 +100,16 @@ def test_a_job_is_run_and_its_pods_print_their_numbers(local_cluster):
     ],
 )
 def test_a_wrong_job_is_told_what_to_do(path, value, check, words, local_cluster):
-    found = kit.check("01", job=changed(JOB, path, value), cluster=local_cluster)
-    assert words in advice(found, check), found
+    checklist = kit.check("01", job=changed(JOB, path, value), cluster=local_cluster)
+    assert words in advice(checklist, check), checklist
 
 
 @pytest.mark.parametrize("nonsense", [None, [], "kind: Job", {"kind": "Job", "apiVersion": "batch/v1"}])
 def test_what_is_no_manifest_is_named(nonsense, local_cluster):
     for name, keyword in (("01", "job"), ("02", "claim"), ("11", "priority_class")):
-        found = kit.check(name, **{keyword: nonsense, "cluster": local_cluster})
-        assert not any(row.right for row in list(found)[1:]), found
-        assert not found
+        checklist = kit.check(name, **{keyword: nonsense, "cluster": local_cluster})
+        assert not any(row.right for row in list(checklist)[1:]), checklist
+        assert not checklist
 
 
 @pytest.mark.parametrize(
@@ -125,11 +125,11 @@ def test_what_is_no_manifest_is_named(nonsense, local_cluster):
     ],
 )
 def test_a_claim_is_judged_by_a_dry_run(path, value, check, words, local_cluster):
-    found = kit.check("02", claim=changed(CLAIM, path, value) if path else CLAIM, cluster=local_cluster)
+    checklist = kit.check("02", claim=changed(CLAIM, path, value) if path else CLAIM, cluster=local_cluster)
     if path:
-        assert words in advice(found, check), found
+        assert words in advice(checklist, check), checklist
     else:
-        assert found, found
+        assert checklist, checklist
     assert "mine" not in local_cluster.kubectl("get pvc -o name"), "a dry run creates nothing"
 
 
@@ -146,16 +146,16 @@ def test_a_claim_has_the_class_of_the_shared_one(local_cluster, nobodys_class):
     shared = changed(CLAIM, "metadata.name", "shared")
     local_cluster.kubectl("delete pvc shared --ignore-not-found")
     claim = changed(CLAIM, "spec.storageClassName", nobodys_class)
-    found = kit.check("02", claim=claim, cluster=local_cluster)
-    assert "nosuch.example/none is not installed here" in advice(found, "class exists"), found
+    checklist = kit.check("02", claim=claim, cluster=local_cluster)
+    assert "nosuch.example/none is not installed here" in advice(checklist, "class exists"), checklist
     assert kit.check("02", claim=changed(claim, "spec.storageClassName", "standard"), cluster=local_cluster)
     local_cluster.kube.create(changed(shared, "spec.storageClassName", "standard"))
     try:
         for name, right in ((nobodys_class, False), ("standard", True), ("", False)):
             claim = changed(CLAIM, "spec.storageClassName", name)
-            found = kit.check("02", claim=claim, cluster=local_cluster)
-            assert bool(found) is right, found
-            assert right or "that of the claim shared 'standard'" in advice(found, "class exists")
+            checklist = kit.check("02", claim=claim, cluster=local_cluster)
+            assert bool(checklist) is right, checklist
+            assert right or "that of the claim shared 'standard'" in advice(checklist, "class exists")
     finally:
         local_cluster.kubectl("delete pvc shared")
 
@@ -174,32 +174,32 @@ def test_a_priority_class_is_judged_by_a_dry_run(path, value, check, words, loca
     for name in ("low", "high"):
         ensure_priority_class(local_cluster.kube, name)
     written = changed(PRIORITY, path, value) if path else PRIORITY
-    found = kit.check("11", priority_class=written, cluster=local_cluster)
+    checklist = kit.check("11", priority_class=written, cluster=local_cluster)
     if path:
-        assert words in advice(found, check), found
+        assert words in advice(checklist, check), checklist
     else:
-        assert found, found
+        assert checklist, checklist
 
 
 def test_labels_are_looked_up_in_the_cluster(local_cluster):
-    def found():
+    def checklist():
         return kit.check("13", cluster=local_cluster)
 
     kubectl = local_cluster.kubectl
     kubectl("delete configmap adopted mine --ignore-not-found")
     try:
-        assert "there is no ConfigMap" in advice(found(), "is there")
+        assert "there is no ConfigMap" in advice(checklist(), "is there")
         kubectl("create configmap adopted")
-        assert "no label yet" in advice(found(), "is there")
+        assert "no label yet" in advice(checklist(), "is there")
         kubectl("label configmap adopted team=a")
-        assert "kubectl label" in advice(found(), "own label")
+        assert "kubectl label" in advice(checklist(), "own label")
         kubectl("label configmap adopted trainyard/notebook=13 trainyard/run=forgoten")
-        assert "'forgoten'" in advice(found(), "belongs to the run")
+        assert "'forgoten'" in advice(checklist(), "belongs to the run")
         kubectl("create configmap mine")
         kubectl("label configmap mine adopted --overwrite trainyard/run=forgotten")
-        assert "mine has the label" in advice(found(), "leaves the ConfigMap mine alone")
+        assert "mine has the label" in advice(checklist(), "leaves the ConfigMap mine alone")
         kubectl("label configmap mine trainyard/run-")
-        assert found(), found()
+        assert checklist(), checklist()
     finally:
         kubectl("delete configmap adopted mine --ignore-not-found")
 
@@ -235,8 +235,10 @@ def gpus(state_home):
 def test_a_request_for_a_device_is_judged_by_what_the_scheduler_gives_it(condition, more, words, gpus):
     exactly = {"deviceClassName": "mig.nvidia.com", "selectors": [{"cel": {"expression": condition}}]}
     template = changed(CLAIM_OF_DEVICE, "spec.spec.devices.requests.0.exactly", exactly | more)
-    found = kit.check("17", template=template, cluster=gpus)
-    assert bool(found) is not bool(words) and words in " ".join(row.advice for row in found), found
+    checklist = kit.check("17", template=template, cluster=gpus)
+    assert bool(checklist) is not bool(words) and words in " ".join(row.advice for row in checklist), (
+        checklist
+    )
     assert gpus.kubectl("get pods,resourceclaims -o name") == ""
 
 

@@ -71,9 +71,9 @@ def test_a_token_that_has_expired_and_one_that_is_not_accepted_are_said(spoil):
 def test_a_server_that_cannot_be_reached_or_trusted_is_said(spoil, local_cluster):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    other = kit.connect("gone", kubeconfig=spoil(server={"server": f"https://127.0.0.1:{port}"}))
+    unreachable = kit.connect("gone", kubeconfig=spoil(server={"server": f"https://127.0.0.1:{port}"}))
     with pytest.raises(ClusterUnreachable, match=r"(?s)Connection refused.*the port is right"):
-        other.kube.version()
+        unreachable.kube.version()
     nowhere = kit.connect("nowhere", kubeconfig=spoil(server={"server": "https://no-such-host.invalid:6443"}))
     with pytest.raises(ClusterUnreachable, match=r'"nowhere", as .*kubeconfig'):
         nowhere.kube.version()
@@ -93,11 +93,11 @@ def _another_authority():
 
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "somebody")])
-    made = (
+    certificate = (
         x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
         .not_valid_before(now)
         .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    return made.public_bytes(serialization.Encoding.PEM)
+    return certificate.public_bytes(serialization.Encoding.PEM)

@@ -59,9 +59,9 @@ def test_a_stopped_rank_holds_the_others_and_the_run_goes_on_with_it(own_cluster
         return int(run.logs(rank=0).splitlines()[-1])
 
     until(lambda: reached() == (time.sleep(1), reached())[1], "what was on its way to be in the log")
-    held = reached()
+    step = reached()
     time.sleep(2)  # nothing to watch: that nothing happens is what is looked at
-    assert reached() <= held + 1
+    assert reached() <= step + 1
     assert {pod["status"] for pod in run.pods()} == {"Running"}
     process.resume()
     assert list(lines) == [str(number) for number in range(4, STEPS)]
@@ -108,9 +108,9 @@ def stored(cluster):
 def test_nothing_that_was_acknowledged_is_lost_with(own_cluster, writer, name):
     for _ in range(2):
         before = component(own_cluster, name)
-        seen = len(writer.acknowledged)
+        acknowledged = len(writer.acknowledged)
         before.kill()
-        until(lambda seen=seen: len(writer.acknowledged) > seen + 20)
+        until(lambda acknowledged=acknowledged: len(writer.acknowledged) > acknowledged + 20)
     writer.stop()
     assert len(writer.acknowledged) > 40
     assert set(writer.acknowledged) <= stored(own_cluster)
@@ -191,11 +191,11 @@ def test_a_disk_that_fills_during_a_run_costs_output_and_nothing_else(tmp_path, 
         timeout=600,
         check=False,
     )
-    wanted = [
+    expected = [
         "full: No space left on device",
         "run: Succeeded",
         "output lost: True",
         "kept: True",
         "again: Succeeded",
     ]
-    assert [line for line in done.stdout.splitlines() if ": " in line] == wanted, done.stdout + done.stderr
+    assert [line for line in done.stdout.splitlines() if ": " in line] == expected, done.stdout + done.stderr

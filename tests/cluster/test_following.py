@@ -47,18 +47,18 @@ def launch_printing(write_trainer, launch):
 
 def _numbers(lines):
     """Group the numbers by the life of a pod's container."""
-    found = collections.defaultdict(list)
+    numbers = collections.defaultdict(list)
     for line in lines:
         name, _, number = line.rpartition(" ")
         if number.isdigit():
-            found[name.rpartition("] ")[2]].append(int(number))
-    return found
+            numbers[name.rpartition("] ")[2]].append(int(number))
+    return numbers
 
 
 def _assert_each_once(lines, lives):
-    found = _numbers(lines)
-    assert len(found) == lives, found.keys()
-    assert all(sorted(numbers) == list(range(LINES)) for numbers in found.values()), found
+    by_container = _numbers(lines)
+    assert len(by_container) == lives, by_container.keys()
+    assert all(sorted(numbers) == list(range(LINES)) for numbers in by_container.values()), by_container
 
 
 def test_the_lines_of_a_container_that_restarts_come_once_each(launch_printing):
@@ -80,10 +80,10 @@ def test_the_lines_of_a_pod_that_replaces_a_deleted_one_come_once_each(launch_pr
     lines = list(itertools.islice(stream, 10))
     local_cluster.kube.delete("Pod", run.objects.pods()[0]["metadata"]["name"])
     lines += stream
-    found = _numbers(lines)
-    assert len(found) == 3
-    assert sorted(map(len, found.values()))[1:] == [LINES, LINES]
-    assert all(sorted(numbers) == list(range(len(numbers))) for numbers in found.values())
+    by_container = _numbers(lines)
+    assert len(by_container) == 3
+    assert sorted(map(len, by_container.values()))[1:] == [LINES, LINES]
+    assert all(sorted(numbers) == list(range(len(numbers))) for numbers in by_container.values())
 
 
 def test_a_line_is_neither_lost_nor_repeated_where_the_connection_is_cut(launch_printing, monkeypatch):

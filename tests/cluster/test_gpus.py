@@ -16,9 +16,9 @@ SEEN = "import os; print(os.environ.get('NVIDIA_VISIBLE_DEVICES'))"
 @pytest.fixture(scope="module")
 def cluster(state_home):
     """Three nodes that declare a GPU each; two of them take no pod that has none."""
-    with kit.create_cluster("local", name="gpu-nodes", nodes=3, gpus=1) as made:
-        made.kubectl(f"taint nodes node-1 node-2 {TAINT}")
-        yield made
+    with kit.create_cluster("local", name="gpu-nodes", nodes=3, gpus=1) as gpu_cluster:
+        gpu_cluster.kubectl(f"taint nodes node-1 node-2 {TAINT}")
+        yield gpu_cluster
 
 
 def finish(job, cluster):
@@ -31,8 +31,8 @@ def finish(job, cluster):
 def test_by_default_each_worker_is_on_a_node_of_its_own_with_a_gpu(cluster, plain):
     run = finish(plain(SEEN, nodes=3, name="with"), cluster)
     assert {pod["node"] for pod in run.pods()} == {"node-0", "node-1", "node-2"}
-    given = cluster.kubectl(f"get pods -l trainyard/run=with -o {LIMITS}")
-    assert given.split() == ['{"nvidia.com/gpu":"1"}'] * 3
+    limits = cluster.kubectl(f"get pods -l trainyard/run=with -o {LIMITS}")
+    assert limits.split() == ['{"nvidia.com/gpu":"1"}'] * 3
 
 
 def test_workers_without_gpus_do_not_wait_for_nodes_that_keep_them_off(cluster, plain):
@@ -59,7 +59,7 @@ def test_gpus_that_idle_are_said_by_wait_and_watch_or_fail_the_run(idle, cluster
     else:
         run.wait(timeout=240)
         assert "has 1 GPU and trains on the CPU" in caplog.text
-    eventually(lambda: ("Failed" in repr(watch), "GPU" in repr(watch)), wanted=(idle == "fail", True))
+    eventually(lambda: ("Failed" in repr(watch), "GPU" in repr(watch)), expected=(idle == "fail", True))
 
 
 @pytest.mark.slow

@@ -36,8 +36,8 @@ def cluster(state_home, tmp_path_factory):
     subprocess.run([compiler, "-shared", "-fPIC", "-w", "-o", library, STUB], check=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LD_LIBRARY_PATH", str(folder))
-        with kit.create_cluster("local", name="busy", nodes=2, gpus=1) as made:
-            yield made
+        with kit.create_cluster("local", name="busy", nodes=2, gpus=1) as gpu_cluster:
+            yield gpu_cluster
 
 
 def test_one_gpu_is_offered_by_two_nodes_and_their_labels_say_that_it_is_shared(cluster):
@@ -52,10 +52,10 @@ def test_one_gpu_is_offered_by_two_nodes_and_their_labels_say_that_it_is_shared(
 def test_both_views_show_how_busy_the_gpu_is_of_a_program_that_does_not(cluster, plain):
     run = kit.launch(plain(TRAINER, nodes=2, name="stranger", gpus=1), cluster=cluster)
     watch, nodes = run.watch(), cluster.watch(minutes=5)
-    eventually(lambda: dict(watch.facts()["figures"]).get("GPU"), wanted="64 %")
+    eventually(lambda: dict(watch.facts()["figures"]).get("GPU"), expected="64 %")
     assert dict(watch.facts()["figures"])["GPU memory"] == "3.0 GiB"
     eventually(lambda: bool(watch.training.frame().gpu.size))
-    eventually(lambda: {row[4] for row in nodes.nodes}, wanted={"1 of 1 asked for; 64 %, 3.0 of 80.0 GiB"})
+    eventually(lambda: {row[4] for row in nodes.nodes}, expected={"1 of 1 asked for; 64 %, 3.0 of 80.0 GiB"})
     read = GpuReader(cluster.kube).read(["node-0", "node-1"])
     pods = {sample.pod for samples in read.values() for sample in samples}
     assert pods == {pod["pod"] for pod in run.pods()}

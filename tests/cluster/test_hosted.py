@@ -79,15 +79,22 @@ def environment():
     uv = [Path(sys.executable).with_name("uv")]
     if not (HOSTED / "complete").exists():
         call(*uv, "venv", "--seed", "--clear", folder, "--python", sys.executable)
-        call(*uv, "pip", "install", "--python", python, *(f"{name}=={it}" for name, it in RELEASES.items()))
-        kept = HOSTED / "constraints.txt"
-        kept.write_text("".join(f"{name}=={version}\n" for name, version in installed(python).items()))
+        call(
+            *uv,
+            "pip",
+            "install",
+            "--python",
+            python,
+            *(f"{name}=={number}" for name, number in RELEASES.items()),
+        )
+        constraints = HOSTED / "constraints.txt"
+        constraints.write_text("".join(f"{name}=={version}\n" for name, version in installed(python).items()))
         files = (ROOT / "pyproject.toml", ROOT / "localkube" / "pyproject.toml")
         projects = [tomllib.loads(file.read_text())["project"] for file in files]
         needed = sum((project["dependencies"] for project in projects), [])
-        there = {hosted.canonical(name): version for name, version in installed(python).items()}
-        lacking = hosted.missing(needed, there)
-        call(python, "-m", "pip", "wheel", "-c", kept, "-w", wheels, *lacking)
+        versions = {hosted.canonical(name): version for name, version in installed(python).items()}
+        lacking = hosted.missing(needed, versions)
+        call(python, "-m", "pip", "wheel", "-c", constraints, "-w", wheels, *lacking)
         (HOSTED / "complete").touch()
     for old in wheels.glob("trainyard*"):
         old.unlink()
@@ -112,13 +119,13 @@ def execute(environment):
         nbformat.write(notebook, content / f"{name}.ipynb")
         mounts = [f"{copy}:{environment}", f"{content}:/content", f"{HOSTED / 'wheels'}:/wheels:ro"]
         mounts += [f"{sys.base_prefix}:{sys.base_prefix}:ro"]
-        given = ["HOME=/root", f"PATH={environment}/bin:/usr/bin:/bin"]
-        given += ["PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels", "COLAB_RELEASE_TAG=release-colab"]
+        environment_options = ["HOME=/root", f"PATH={environment}/bin:/usr/bin:/bin"]
+        environment_options += ["PIP_NO_INDEX=1", "PIP_FIND_LINKS=/wheels", "COLAB_RELEASE_TAG=release-colab"]
         for wheel in (HOSTED / "wheels").glob("trainyard_kit*.whl"):
             shutil.copy(wheel, content)  # where the cell looks while no repository is set
         words = ["--user", "0", "--network", "none", "--workdir", "/content", *SMALL]
         words += [word for mount in mounts for word in ("--volume", mount)]
-        words += [word for pair in given for word in ("--env", pair)]
+        words += [word for pair in environment_options for word in ("--env", pair)]
         jupyter = [environment / "bin/python", "-m", "jupyter", "nbconvert", "--execute", "--to", "notebook"]
         call("docker", "run", "--rm", *words, image, *jupyter, "--inplace", f"/content/{name}.ipynb")
         packages = {file.name for file in copy.glob("lib/python*/site-packages/*.dist-info")}
@@ -145,9 +152,9 @@ def test_a_notebook_sets_itself_up_and_changes_nothing_that_was_there(
 ):
     before = {file.name for file in environment.glob("lib/python*/site-packages/*.dist-info")}
     notebook, after = execute(name, **parameters)
-    said = text_of(notebook)
+    output = text_of(notebook)
     assert before <= after, f"changed: {before - after}"
     assert any(name.startswith("trainyard_kit_controlplane-") for name in after)
-    assert "torch 2.8.0" in said and "Mode: plain." in said and "Namespaces are refused" in said
-    assert "Limited: protobuf 5.29.5 stays" in said
-    assert shown in said
+    assert "torch 2.8.0" in output and "Mode: plain." in output and "Namespaces are refused" in output
+    assert "Limited: protobuf 5.29.5 stays" in output
+    assert shown in output

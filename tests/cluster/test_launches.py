@@ -165,14 +165,14 @@ def test_a_launch_that_fails_deletes_what_it_has_created_and_nothing_else(
 ):
     path = write_trainer("pass")
     kube, create = local_cluster.kube, type(local_cluster.kube).create
-    others = []
+    foreign_objects = []
 
     def interrupted(self, item, *, dry_run=False):
         answer = create(self, item, dry_run=dry_run)
         if item["kind"] == "Service" and not dry_run:
             labels = {"trainyard/run": "stopped"}
-            other = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs", "labels": labels}}
-            others.append(create(self, other | {"metadata": {"name": "theirs", "labels": labels}}))
+            secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs", "labels": labels}}
+            foreign_objects.append(create(self, secret | {"metadata": {"name": "theirs", "labels": labels}}))
             raise KeyboardInterrupt
         return answer
 

@@ -49,7 +49,7 @@ def training_operator(local_cluster):
     kit.uninstall("training-operator", cluster=local_cluster)
 
 
-def said(run):
+def trainer_lines(run):
     """Return the lines of the trainer: libraries on a busy machine have warnings to add."""
     lines = [line.partition("] ")[2] for line in run.logs().splitlines()]
     return sorted(line for line in lines if line.startswith("rank "))
@@ -131,7 +131,7 @@ def test_a_pytorch_job_trains_with_two_processes_in_each_of_its_pods(
     assert training_operator[0]["runs as"] == "Deployment/training-operator"
     run = launch(kit.PyTorchJob(write_trainer(TRAINER), nodes=2, processes_per_node=2))
     assert run.wait(timeout=240).succeeded == 2
-    written = said(run)
+    written = trainer_lines(run)
     assert written == [f"rank {rank} of 4 sum 4" for rank in range(4)]
     pods = list(run.pods())
     assert [pod["rank"] for pod in pods] == [0, 1]
@@ -153,8 +153,8 @@ def test_the_manifest_for_cpus_as_shipped_trains_on_two_pods_with_two_processes(
     kubectl("wait pytorchjob/torchrun-cpu --for=condition=Succeeded --timeout=240s")
     for role, node_rank, ranks in (("master", 0, {0, 1}), ("worker", 1, {2, 3})):
         described = kubectl(f"describe pod torchrun-cpu-{role}-0")
-        told = {"PET_NNODES": 2, "PET_NPROC_PER_NODE": 2, "PET_NODE_RANK": node_rank}
-        assert all(re.search(rf"{name}: +{value}$", described, re.M) for name, value in told.items()), (
+        variables = {"PET_NNODES": 2, "PET_NPROC_PER_NODE": 2, "PET_NODE_RANK": node_rank}
+        assert all(re.search(rf"{name}: +{value}$", described, re.M) for name, value in variables.items()), (
             described
         )
         assert "Started" in described.partition("Events:")[2]
@@ -178,8 +178,8 @@ def test_a_pod_that_holds_all_gpus_of_a_node_keeps_another_waiting(node_with_two
     kubectl(f"create -f {filled(WHOLE_NODE)}")
     kubectl("wait pod/torchrun-gpu-master-0 --for=create --timeout=60s")
     kubectl("wait pod/torchrun-gpu-master-0 --for=condition=Ready --timeout=60s")
-    held = kubectl("describe node node-0").partition("Allocated resources:")[2]
-    assert re.search(r"nvidia.com/gpu +2 +2$", held, re.M), held
+    allocated = kubectl("describe node node-0").partition("Allocated resources:")[2]
+    assert re.search(r"nvidia.com/gpu +2 +2$", allocated, re.M), allocated
     limits = {"name": "another", "image": "busybox", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     pod = json.dumps({"spec": {"containers": [limits | {"command": ["true"]}]}})
     kubectl(f"run another --image=busybox --restart=Never --overrides='{pod}'")
@@ -231,10 +231,10 @@ def pytorch_job(*, name="pytorch", policy="Never", workers=2, kind="Worker", **m
 def test_the_exercise_of_a_pytorch_job_is_judged_by_the_operator(
     written, check, words, local_cluster, training_operator
 ):
-    found = kit.check("09", job=written, deployment=DEPLOYMENT, cluster=local_cluster)
-    failed = {row.name: row.advice for row in found if row.right is False}
-    assert bool(found) == (written is not None and not check), found
-    assert not check or any(check in name and words in advice for name, advice in failed.items()), found
+    checklist = kit.check("09", job=written, deployment=DEPLOYMENT, cluster=local_cluster)
+    failed = {row.name: row.advice for row in checklist if row.right is False}
+    assert bool(checklist) == (written is not None and not check), checklist
+    assert not check or any(check in name and words in advice for name, advice in failed.items()), checklist
 
 
 def test_the_rank_of_a_pytorch_job_that_fails_is_named(launch, write_trainer, training_operator):
@@ -284,7 +284,7 @@ def test_a_train_job_trains_by_a_runtime_and_a_job_set(launch, write_trainer, lo
     assert [part["version"] for part in trainer] == ["v0.12.0", "v2.3.0"]
     run = launch(kit.TrainJob(write_trainer(TRAINER), nodes=2, processes_per_node=2))
     assert run.wait(timeout=240).succeeded == 2
-    assert said(run) == [f"rank {rank} of 4 sum 4" for rank in range(4)]
+    assert trainer_lines(run) == [f"rank {rank} of 4 sum 4" for rank in range(4)]
     assert [pod["rank"] for pod in run.pods()] == [0, 1]
     assert len({pod["node"] for pod in run.pods()}) == 2
     pods = local_cluster.kubectl(f"get pods -l trainyard/run={run.name} -o name")
@@ -334,7 +334,7 @@ def test_an_elastic_job_trains_by_workers_that_meet_at_an_etcd(launch, write_tra
     try:
         run = launch(kit.ElasticJob(write_trainer(TRAINER), nodes=2))
         assert run.wait(timeout=240).succeeded == 2
-        assert said(run) == ["rank 0 of 2 sum 2", "rank 1 of 2 sum 2"]
+        assert trainer_lines(run) == ["rank 0 of 2 sum 2", "rank 1 of 2 sum 2"]
         assert [pod["pod"] for pod in run.pods()] == [f"{run.name}-worker-{index}" for index in range(2)]
         run.delete()
         assert run.name not in local_cluster.kubectl("get elasticjobs,services,configmaps,pods")

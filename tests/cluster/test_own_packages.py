@@ -61,8 +61,10 @@ def environment(place: Path) -> Path:
     """Make an environment that is chained to this one by a .pth file; returns its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", place / "env"], check=True)
     packages = next((place / "env" / "lib").glob("python*")) / "site-packages"
-    own = sysconfig.get_path("purelib")
-    (packages / "chain.pth").write_text(f"import site; site.addsitedir({own!r})\n{place / 'more'}\n")
+    site_packages = sysconfig.get_path("purelib")
+    (packages / "chain.pth").write_text(
+        f"import site; site.addsitedir({site_packages!r})\n{place / 'more'}\n"
+    )
     package(place / "more", "chained")
     (packages / "linked").symlink_to(package(place / "elsewhere", "linked"))
     return place / "env" / "bin" / "python"

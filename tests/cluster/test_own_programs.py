@@ -146,9 +146,9 @@ def test_a_program_changes_files_and_writes_beside_them_and_all_is_kept_on_its_w
     run = kit.launch(tmp_path / "write.py", name="own-results", **options)
     try:
         run.wait(timeout=240)
-        kept = volume.download("runs/own-results/results", tmp_path / "kept")
-        assert (kept / "losses.csv").read_text() == "epoch,loss\n0,0.5\n"
-        assert (kept / "epoch.txt").read_text() == "one"
+        downloaded = volume.download("runs/own-results/results", tmp_path / "kept")
+        assert (downloaded / "losses.csv").read_text() == "epoch,loss\n0,0.5\n"
+        assert (downloaded / "epoch.txt").read_text() == "one"
     finally:
         run.delete()
         volume.delete()
@@ -185,10 +185,10 @@ def test_a_program_gets_the_arguments_that_torchrun_and_python_give_it(local_clu
     by_python = by_torchrun.patch({"spec": {"template": {"spec": {"containers": [container]}}}})
     try:
         assert json.loads(here.wait(timeout=120).logs(rank=0).splitlines()[-1]) == at_home
-        for job, wanted in ((by_torchrun, at_home), (by_python, words)):
+        for job, expected in ((by_torchrun, at_home), (by_python, words)):
             run = kit.launch(job, cluster=local_cluster, replace=True)
             run.wait(timeout=240)
-            assert json.loads(run.logs(rank=0).splitlines()[-1]) == wanted
+            assert json.loads(run.logs(rank=0).splitlines()[-1]) == expected
     finally:
         here.delete()
         run.delete()

@@ -43,10 +43,10 @@ def visit(tmp_path_factory):
         "PYTHONPATH": str(REPOSITORY),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    given = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
+    environment_options = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
 
     def run(*command: str, user: int = VISITOR, options: tuple[str, ...] = ()) -> dict:
-        words = ["docker", "run", "--rm", "--user", str(user), *options, *shared, *given]
+        words = ["docker", "run", "--rm", "--user", str(user), *options, *shared, *environment_options]
         words += [
             "--volume",
             f"{cache}:/cache",
@@ -79,11 +79,11 @@ def _cache_for_visitor(folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_two_jobs_train_at_once_in_a_container_without_rights_and_one_stays_within_binders_memory(visit):
-    found = visit("tests/cluster/visit.py")
-    assert found["mode"] == "plain"
-    assert min(found["accuracies"]) > 0.9
-    assert found["memory"] < BINDER_BYTES
-    assert found["left"] == []
+    report = visit("tests/cluster/visit.py")
+    assert report["mode"] == "plain"
+    assert min(report["accuracies"]) > 0.9
+    assert report["memory"] < BINDER_BYTES
+    assert report["left"] == []
 
 
 @pytest.mark.parametrize("user", [VISITOR, 0])

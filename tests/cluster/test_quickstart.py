@@ -21,9 +21,9 @@ KIT = [sys.executable, "-m", "trainyard_kit.cli"]
 @pytest.fixture
 def name(state_home):
     """The name of a cluster, of which nothing is left after the test."""
-    found = f"quick-{secrets.token_hex(3)}"
-    yield found
-    clusters.LocalCluster(found).delete()
+    cluster_name = f"quick-{secrets.token_hex(3)}"
+    yield cluster_name
+    clusters.LocalCluster(cluster_name).delete()
 
 
 def quickstart(name, *words, **environment):

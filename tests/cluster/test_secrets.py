@@ -103,8 +103,8 @@ def token_of(cluster):
         "volumeMounts": [{"name": "fish", "mountPath": "/fish"}],
     }
     broken = container | {"volumeMounts": [{"name": "fish", "mountPath": "/fish", "subPath": "no/such"}]}
-    for name, wanted in (("whole", container), ("broken", broken)):
-        spec = {"restartPolicy": "Never", "containers": [wanted]}
+    for name, container_name in (("whole", container), ("broken", broken)):
+        spec = {"restartPolicy": "Never", "containers": [container_name]}
         spec["volumes"] = [{"name": "fish", "secret": {"secretName": "fish"}}]
         kube.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
     until(
@@ -121,26 +121,26 @@ def folder(state_home, cluster):
     return state_home / "trainyard" / "clusters" / cluster.name
 
 
-def shown(told, hidden):
-    return [(what, where) for what, text in hidden.items() for where, all_ in told.items() if text in all_]
+def shown(texts, hidden):
+    return [(what, where) for what, text in hidden.items() for where, all_ in texts.items() if text in all_]
 
 
 def test_no_secret_is_in_the_logs_of_the_kubelet_and_the_components(cluster, hidden, state_home):
-    told = {
+    logs = {
         path.name: path.read_text(errors="replace")
         for path in (folder(state_home, cluster) / "logs").glob("*.log")
     }
-    assert {"kubelet.log", "kube-apiserver.log", "etcd.log", "supervisor.log"} <= set(told)
-    assert " DEBUG " in told["kubelet.log"]
-    assert shown(told, hidden) == []
+    assert {"kubelet.log", "kube-apiserver.log", "etcd.log", "supervisor.log"} <= set(logs)
+    assert " DEBUG " in logs["kubelet.log"]
+    assert shown(logs, hidden) == []
 
 
 def test_no_secret_is_in_the_command_line_of_any_process(cluster, hidden):
-    told = {}
+    command_lines = {}
     for process in psutil.process_iter(["pid", "cmdline"]):
-        told[process.info["pid"]] = " ".join(process.info["cmdline"] or [])
-    assert any(cluster.name in words for words in told.values())
-    assert shown(told, hidden) == []
+        command_lines[process.info["pid"]] = " ".join(process.info["cmdline"] or [])
+    assert any(cluster.name in words for words in command_lines.values())
+    assert shown(command_lines, hidden) == []
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
@@ -175,7 +175,7 @@ def test_no_secret_is_in_an_executed_notebook_and_its_report(cluster, hidden, tm
         ["-c", REPORT, str(ROOT / "tools"), str(original), str(executed)],
     ):
         subprocess.run([sys.executable, *command], cwd=ROOT, env=os.environ, check=True, timeout=120)
-    told = {path.name: path.read_text() for path in executed.parent.iterdir() if path.is_file()}
-    assert {"07_shows.ipynb", "07_shows.html", "index.html"} <= set(told)
-    assert "whole" in told["07_shows.html"]
-    assert shown(told, hidden) == []
+    files = {path.name: path.read_text() for path in executed.parent.iterdir() if path.is_file()}
+    assert {"07_shows.ipynb", "07_shows.html", "index.html"} <= set(files)
+    assert "whole" in files["07_shows.html"]
+    assert shown(files, hidden) == []

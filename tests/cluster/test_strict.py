@@ -222,7 +222,7 @@ def test_a_volume_that_is_too_large_for_the_namespace_is_refused_with_its_size(s
     with pytest.raises(Rejected, match='size="2Gi" is the most'):
         cluster.create_volume("shared")
     checks = results(cluster)
-    assert row == "little storage" or "max storage 2Gi of a volume" in checks["limit range"].words
+    assert row == "little storage" or "max storage 2Gi of a volume" in checks["limit range"].message
     assert 'size="2Gi"' in checks["storage"].fix
     assert cluster.create_volume("shared", size="2Gi")
 
@@ -264,7 +264,7 @@ def test_a_volume_whose_pod_does_not_start_says_why_and_what_to_do(
 
 def test_preflight_fails_where_a_quota_has_no_room_for_what_each_run_has(strict):
     row = results(strict("no services").cluster)["quota team"]
-    assert (row.level, "count/services" in row.words) == ("failed", True)
+    assert (row.level, "count/services" in row.message) == ("failed", True)
 
 
 def test_a_range_of_users_is_answered_by_the_argument():
@@ -280,18 +280,20 @@ def results(cluster):
 def test_preflight_names_what_a_namespace_forbids_with_rights_in_it_alone(strict):
     checks = results(strict("restricted", "quota", "most", "default-deny").cluster)
     assert (checks["rights"].level, checks["pod security"].level) == ("ok", "ok")
-    assert "restricted: pods run as user 65532" in checks["pod security"].words
+    assert "restricted: pods run as user 65532" in checks["pod security"].message
     assert "cpu= and memory=" in checks["quota team"].fix
-    assert "max cpu 2, memory 2Gi" in checks["limit range"].words
+    assert "max cpu 2, memory 2Gi" in checks["limit range"].message
     policy = checks["network policy"]
-    assert (policy.level, "DNS" in policy.words) == ("failed", True)
+    assert (policy.level, "DNS" in policy.message) == ("failed", True)
     assert "allow-training.yaml" in policy.fix
-    assert checks["nodes"].words.startswith("not checked"), "they are the cluster's, and not the namespace's"
+    assert checks["nodes"].message.startswith("not checked"), (
+        "they are the cluster's, and not the namespace's"
+    )
 
 
 def test_preflight_says_who_builds_the_image_that_nobody_has_published(strict):
     image = results(strict().cluster)["image"]
-    assert (image.level, "not published" in image.words, "build_image" in image.fix) == ("warn", True, True)
+    assert (image.level, "not published" in image.message, "build_image" in image.fix) == ("warn", True, True)
 
 
 def test_preflight_finds_nothing_wrong_with_a_namespace_that_forbids_nothing(strict):
@@ -304,7 +306,7 @@ def test_preflight_finds_nothing_wrong_with_a_namespace_that_forbids_nothing(str
 def test_preflight_fails_for_a_class_of_storage_that_there_is_not(admin_cluster, monkeypatch):
     monkeypatch.setenv("TRAINYARD_STORAGE_CLASS", "nfs")
     row = results(admin_cluster)["storage"]
-    assert (row.level, row.words) == ("failed", "there is no StorageClass nfs")
+    assert (row.level, row.message) == ("failed", "there is no StorageClass nfs")
     assert "standard" in row.fix
 
 
@@ -312,7 +314,7 @@ def test_preflight_names_the_right_that_is_lacking(strict):
     namespace = strict(cannot=("configmaps", "pods/exec"))
     checks = results(namespace.cluster)
     assert checks["rights"].level == "failed"
-    assert "create, get, delete configmaps" in checks["rights"].words
+    assert "create, get, delete configmaps" in checks["rights"].message
     assert "ClusterRole edit" in checks["rights"].fix
     assert "volumes does not work" in checks["right: pods/exec"].fix
 

@@ -25,9 +25,9 @@ def built(local_cluster):
 @pytest.mark.slow
 def test_an_attendee_reads_the_image_and_their_pods_have_it(local_cluster, built, plain):
     name = f"ada-{secrets.token_hex(2)}"
-    made = kit.workshop.add(name, cluster=local_cluster, cpu="2", memory="8Gi", pods=3)
+    attendee = kit.workshop.add(name, cluster=local_cluster, cpu="2", memory="8Gi", pods=3)
     try:
-        theirs = kit.connect("existing", kubeconfig=made.kubeconfig)
+        theirs = kit.connect("existing", kubeconfig=attendee.kubeconfig)
         assert theirs.trainer_image() == built.reference
         run = kit.launch(plain("print('here')", nodes=1, cpu="100m"), cluster=theirs)
         run.wait(timeout=120)

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.cluster
 @pytest.fixture(scope="module")
 def volume(local_cluster):
     """A volume of these tests, deleted with them."""
-    made = local_cluster.create_volume("files", size="1Gi")
-    yield made
-    made.delete()
+    created = local_cluster.create_volume("files", size="1Gi")
+    yield created
+    created.delete()
 
 
 @pytest.fixture
@@ -66,15 +66,15 @@ def test_a_folder_comes_back_as_it_was_sent_and_nothing_else_is_left(volume, fol
     assert os.access(back / "run.sh", os.X_OK)
     assert [entry["name"] for entry in volume.ls("pets/cats")] == ["big ones"]
     assert list((tmp_path / "back").iterdir()) == [back]
-    gone = wait(
+    final_state = wait(
         watch_objects(local_cluster.kube, WatchSpec("Pod", labels="trainyard/volume=files")),
-        until=lambda seen: not seen["Pod"],
+        until=lambda state: not state["Pod"],
         timeout=120,
         what="the helpers to go",
         about="",
         resume="",
     )
-    assert gone["Pod"] == {}
+    assert final_state["Pod"] == {}
 
 
 def test_a_file_replaces_a_file_and_a_folder_only_when_asked_to(volume, folder, tmp_path):
@@ -161,7 +161,7 @@ def test_a_sender_that_is_killed_leaves_nothing_half_made(volume, local_cluster,
         with HelperPod(local_cluster, "files") as helper:
             return [word for word in helper.output("ls -A").split() if word.startswith((".train", "large"))]
 
-    eventually(halves, wanted=[])
+    eventually(halves, expected=[])
 
 
 def test_a_lost_connection_is_said_and_the_file_is_not_there(volume, local_cluster, tmp_path, monkeypatch):
@@ -242,16 +242,16 @@ def test_cleaning_up_knows_of_volumes(local_cluster):
 
 
 def test_kubernetes_accepts_the_volumes_and_classes_of_every_provider_as_they_stand(local_cluster):
-    every = [
+    manifests = [
         path for path in config.manifests().rglob("*.yaml") if path.parent.name in ("volume", "eks", "gke")
     ]
     kinds = ("kind: PersistentVolume\n", "kind: StorageClass\n")
-    texts = {path: path.read_text() for path in sorted(every) if not path.name.startswith("storage-f")}
+    texts = {path: path.read_text() for path in sorted(manifests) if not path.name.startswith("storage-f")}
     texts.pop(config.manifests("volume", "storage.yaml"))  # of whole file systems, filled in below
     files = [path for path, text in texts.items() if any(kind in text for kind in kinds)]
     assert len(files) >= 4
-    said = local_cluster.kubectl(f"apply --dry-run=server {' '.join(f'-f {path}' for path in files)}")
-    assert said.count("created (server dry run)") == len(files)
+    output = local_cluster.kubectl(f"apply --dry-run=server {' '.join(f'-f {path}' for path in files)}")
+    assert output.count("created (server dry run)") == len(files)
 
 
 @pytest.mark.parametrize(("manifest", "pv"), [("storage", "efs-pv"), ("storage-filestore", "filestore-pv")])

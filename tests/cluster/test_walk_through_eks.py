@@ -29,16 +29,16 @@ def volume(local_cluster):
     volume.delete()
 
 
-def said(cluster, selector):
+def evaluation(cluster, selector):
     """Return the ``eval`` event in the logs of a job's pods."""
     written = cluster.kubectl(f"logs -l {selector} --tail=-1")
     events = [json.loads(line) for line in written.splitlines() if line.startswith('{"event"')]
-    (found,) = [event for event in events if event["event"] == "eval"]
-    return found
+    (evaluation,) = [event for event in events if event["event"] == "eval"]
+    return evaluation
 
 
 def train_and_test(cluster, *, timeout):
-    """Apply the manifests as they are shipped; return what the workers and what the test Job said."""
+    """Apply the manifests as they are shipped; return what the workers and what the test Job evaluation."""
     cluster.kubectl(f"apply -f {FOLDER / 'service.yaml'} -f {FOLDER / 'train.yaml'}")
     cluster.kubectl(f"wait job/cifar10-train --for=condition=Complete --timeout={timeout}s")
     columns = "-o custom-columns=NODE:.spec.nodeName --no-headers"
@@ -47,7 +47,7 @@ def train_and_test(cluster, *, timeout):
     cluster.kubectl(f"apply -f {FOLDER / 'test.yaml'}")
     cluster.kubectl("wait job/cifar10-test --for=condition=Complete --timeout=300s")
     trained, tested = (f"batch.kubernetes.io/job-name=cifar10-{job}" for job in ("train", "test"))
-    return said(cluster, trained), said(cluster, tested)
+    return evaluation(cluster, trained), evaluation(cluster, tested)
 
 
 def test_the_manifests_train_and_test_on_few_images(volume, local_cluster):

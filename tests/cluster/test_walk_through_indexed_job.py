@@ -37,13 +37,13 @@ def train(cluster, manifest, *, timeout):
     cluster.kubectl(f"wait job/mnist --for=condition=Complete --timeout={timeout}s")
     pods = json.loads(cluster.kubectl(f"get pods {PODS} -o json"))["items"]
     assert len({pod["spec"]["nodeName"] for pod in pods}) == 4
-    said = cluster.kubectl(f"logs {PODS} --tail=-1")
+    log = cluster.kubectl(f"logs {PODS} --tail=-1")
     events = {}
-    for line in said.splitlines():
+    for line in log.splitlines():
         if line.startswith('{"event"'):
-            each = json.loads(line)
-            events.setdefault(each["event"], []).append(each)
-    return pods, said, events
+            event = json.loads(line)
+            events.setdefault(event["event"], []).append(event)
+    return pods, log, events
 
 
 def check_as_published(events, *, data):
@@ -80,10 +80,10 @@ def gpu_cluster(state_home):
 @pytest.mark.slow
 def test_the_manifest_with_gpus_trains_on_nodes_that_are_labelled_tainted_and_declare_gpus(gpu_cluster):
     cluster, data = gpu_cluster
-    pods, said, events = train(cluster, "job.yaml", timeout=240)
+    pods, log, events = train(cluster, "job.yaml", timeout=240)
     limits = [pod["spec"]["containers"][0]["resources"]["limits"] for pod in pods]
     assert limits == [{"nvidia.com/gpu": "1"}] * 4
     check_as_published(events, data=data)
     devices = {event["device"].partition(":")[0]: event["backend"] for event in events["start"]}
     assert devices in ({"cpu": "gloo"}, {"cuda": "nccl"})
-    assert ("torch finds no CUDA device: training on CPU, by gloo" in said) == ("cpu" in devices)
+    assert ("torch finds no CUDA device: training on CPU, by gloo" in log) == ("cpu" in devices)

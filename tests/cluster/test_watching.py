@@ -145,19 +145,19 @@ def test_a_log_that_is_cut_comes_without_a_gap_and_without_a_double(own_cluster,
             time.sleep(0.0005)
     """
     run = train(own_cluster, source=source)
-    watch, seen = run.watch(), []
+    watch, log_lines = run.watch(), []
     keep = watch.log_tail.add
-    watch.log_tail.add = lambda lines: (seen.extend(lines), keep(lines))
+    watch.log_tail.add = lambda lines: (log_lines.extend(lines), keep(lines))
     for lines in range(500, 5000, 500) if name == "connection" else (500, 2500):
-        until(lambda lines=lines: len(seen) > lines, f"line {lines}")
+        until(lambda lines=lines: len(log_lines) > lines, f"line {lines}")
         cut(watch) if name == "connection" else kill(own_cluster, name)
     assert ended(watch), watch
     for rank in (0, 1):
-        mine = [line.text for who, line in seen if who == rank]
-        wanted = [f"line {number}" for number in range(6000)]
+        mine = [line.text for writer, line in log_lines if writer == rank]
+        expected = [f"line {number}" for number in range(6000)]
         missing = [number for number in range(6000) if f"line {number}" not in set(mine)]
         assert (len(mine), missing[:1], missing[-1:]) == (6000, [], []), watch.trouble
-        assert mine == wanted
+        assert mine == expected
 
 
 def test_a_cluster_is_watched_until_it_is_gone(own_cluster, train):

@@ -117,9 +117,9 @@ def run(request, environment):
 
 def test_what_is_installed_is_in_the_wheels_that_were_just_made(wheels, environment):
     (packages,) = (environment.parent / "lib").glob("python*/site-packages")
-    made = list(wheels.glob("trainyard*.whl"))
-    assert len(made) == len(OURS)
-    for wheel in made:
+    wheel_files = list(wheels.glob("trainyard*.whl"))
+    assert len(wheel_files) == len(OURS)
+    for wheel in wheel_files:
         with zipfile.ZipFile(wheel) as content:
             files = {name: content.read(name) for name in content.namelist()}
         for name in [name for name in files if not name.endswith("/RECORD") and ".data/" not in name]:
@@ -132,9 +132,9 @@ def test_the_kit_brings_its_control_plane_and_all_that_it_needs(environment):
 
 
 def test_the_quick_start_trains_from_wheels_alone(run):
-    said = run("trainyard", "quickstart")
-    assert "Kubernetes v1.36" in said and "from package" in said
-    assert re.search(r"2 workers trained for .* 9\d\.\d% of the test images", said)
+    output = run("trainyard", "quickstart")
+    assert "Kubernetes v1.36" in output and "from package" in output
+    assert re.search(r"2 workers trained for .* 9\d\.\d% of the test images", output)
     assert "no clusters" in run("trainyard", "cluster", "list")
 
 

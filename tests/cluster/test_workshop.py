@@ -39,8 +39,8 @@ def workshop(local_cluster):
 
 
 def connect(workshop, name):
-    (found,) = [attendee for attendee in workshop.attendees if attendee.name == name]
-    return kit.connect(f"room-of-{name}", kubeconfig=found.kubeconfig)
+    (attendee_of_name,) = [attendee for attendee in workshop.attendees if attendee.name == name]
+    return kit.connect(f"room-of-{name}", kubeconfig=attendee_of_name.kubeconfig)
 
 
 def row_of(name, cluster):
@@ -85,9 +85,9 @@ def test_data_are_staged_once_and_read_by_all_and_nobody_spoils_them(workshop, p
         runs.append(kit.launch(plain(source, nodes=1, name="reads", volumes=data.volumes), cluster=theirs))
     for run in runs:
         run.wait(timeout=120)
-        said = repr(run.logs(rank=0))
-        assert "digits" in said
-        assert "read-only: Read-only file system" in said
+        logs = repr(run.logs(rank=0))
+        assert "digits" in logs
+        assert "read-only: Read-only file system" in logs
         run.delete()
 
 
@@ -139,12 +139,12 @@ def test_the_instructor_sees_where_a_notebook_is_what_failed_in_it_and_which_pod
 
 
 def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(workshop, local_cluster):
-    made = kit.workshop.add("no-laptop", cluster=local_cluster, jupyter=kit.workshop.Jupyter())
-    local_cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
-    token = token_of(local_cluster.kube.within(made.namespace))
-    with forwarded(local_cluster, made) as here:
+    attendee = kit.workshop.add("no-laptop", cluster=local_cluster, jupyter=kit.workshop.Jupyter())
+    local_cluster.kubectl(f"rollout status deployment/jupyter -n {attendee.namespace} --timeout=180s")
+    token = token_of(local_cluster.kube.within(attendee.namespace))
+    with forwarded(local_cluster, attendee) as here:
         url = f"http://{here}/api/contents/notebooks"
-        found = wait(
+        state = wait(
             answers(url, token=token),
             until=lambda answer: answer.ok and "content" in answer.text,
             timeout=120,
@@ -153,26 +153,26 @@ def test_a_jupyterlab_for_one_without_a_machine_opens_by_its_token_alone(worksho
             resume="",
             describe=lambda answer: f"{answer.status_code} {answer.text[:200]}",
         )
-        assert "05_indexed_job.ipynb" in found.text
+        assert "05_indexed_job.ipynb" in state.text
         assert requests.get(url, timeout=60).status_code == 403
     program = "import kitlib as kit; print(repr(kit.create_cluster('existing')))"
-    said = local_cluster.kubectl(
-        f'exec deployment/jupyter -n {made.namespace} -- sh -c "cd notebooks && python -c \\"{program}\\""'
+    output = local_cluster.kubectl(
+        f'exec deploy/jupyter -n {attendee.namespace} -- sh -c "cd notebooks && python -c \\"{program}\\""'
     )
-    assert f'namespace "{made.namespace}"' in said
-    inside = f"exec deployment/jupyter -n {made.namespace} -- sh -c"
+    assert f'namespace "{attendee.namespace}"' in output
+    inside = f"exec deployment/jupyter -n {attendee.namespace} -- sh -c"
     local_cluster.kubectl(f'{inside} "echo mine > notebooks/05_indexed_job.ipynb && kill 1"')
     again = "jsonpath={.status.containerStatuses[0].restartCount}=1"
-    local_cluster.kubectl(f"wait pod --all -n {made.namespace} --for={again} --timeout=60s")
-    local_cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
+    local_cluster.kubectl(f"wait pod --all -n {attendee.namespace} --for={again} --timeout=60s")
+    local_cluster.kubectl(f"rollout status deployment/jupyter -n {attendee.namespace} --timeout=180s")
     assert local_cluster.kubectl(f'{inside} "cat notebooks/05_indexed_job.ipynb"').strip() == "mine"
 
 
 @pytest.mark.slow
 def test_what_an_attendee_has_spoiled_is_repaired_by_the_next_call(workshop, local_cluster):
     """They may delete what is in their namespace, and create other objects of these names."""
-    made = kit.workshop.add("vandal", cluster=local_cluster, jupyter=kit.workshop.Jupyter())
-    kube = local_cluster.kube.within(made.namespace)
+    attendee = kit.workshop.add("vandal", cluster=local_cluster, jupyter=kit.workshop.Jupyter())
+    kube = local_cluster.kube.within(attendee.namespace)
     template = {"metadata": {"labels": {"app": "own"}}, "spec": {"containers": [CONTAINER]}}
     rest = {
         ("Secret", "jupyter"): {"immutable": True, "type": "own"},
@@ -187,12 +187,12 @@ def test_what_an_attendee_has_spoiled_is_repaired_by_the_next_call(workshop, loc
     for (kind, name), fields in rest.items():
         spoiled = kube.get(kind, name)
         kube.delete(kind, name)
-        metadata = {"name": name, "namespace": made.namespace}
+        metadata = {"name": name, "namespace": attendee.namespace}
         kube.create({key: spoiled[key] for key in ("apiVersion", "kind")} | {"metadata": metadata} | fields)
     again = kit.workshop.add("vandal", cluster=local_cluster, jupyter=kit.workshop.Jupyter())
     assert len(token_of(kube)) > 16
     assert "jupyter" in repr(kit.connect("vandals", kubeconfig=again.kubeconfig).kube.get_all("Deployment"))
-    local_cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
+    local_cluster.kubectl(f"rollout status deployment/jupyter -n {attendee.namespace} --timeout=180s")
     kit.workshop.remove("vandal", cluster=local_cluster)
 
 
@@ -201,31 +201,33 @@ def test_what_an_attendee_has_spoiled_is_repaired_by_the_next_call(workshop, loc
 def test_an_ingress_leads_to_a_host_of_each_and_past_the_rooms_policy(local_cluster):
     host = "workshop.example.org"
     jupyter = kit.workshop.Jupyter(host=host)
-    made = kit.workshop.add("by-name", cluster=local_cluster, jupyter=jupyter)
-    theirs = local_cluster.kube.within(made.namespace)
-    spec = json.loads(local_cluster.kubectl(f"get ingress jupyter -n {made.namespace} -o json"))["spec"]
+    attendee = kit.workshop.add("by-name", cluster=local_cluster, jupyter=jupyter)
+    theirs = local_cluster.kube.within(attendee.namespace)
+    spec = json.loads(local_cluster.kubectl(f"get ingress jupyter -n {attendee.namespace} -o json"))["spec"]
     (rule,) = spec["rules"]
-    (there,) = rule["http"]["paths"]
+    (path,) = rule["http"]["paths"]
     assert (rule["host"], spec["tls"]) == (f"by-name.{host}", [{"hosts": [f"by-name.{host}"]}])
-    assert (there["path"], there["pathType"], there["backend"]["service"]) == ("/", "Prefix", SERVICE)
-    assert f"https://by-name.{host}/lab?token=" in jupyter.lines(theirs, made)
+    assert (path["path"], path["pathType"], path["backend"]["service"]) == ("/", "Prefix", SERVICE)
+    assert f"https://by-name.{host}/lab?token=" in jupyter.lines(theirs, attendee)
     port = theirs.get("Service", "jupyter")["spec"]["ports"][0]
     assert (port["name"], port["targetPort"]) == ("http", "http")
     allowed = theirs.get("NetworkPolicy", "jupyter")["spec"]
     assert [port["port"] for port in allowed["ingress"][0]["ports"]] == [8888]
-    local_cluster.kubectl(f"rollout status deployment/jupyter -n {made.namespace} --timeout=180s")
-    with forwarded(local_cluster, made) as here, requests.Session() as browser:
+    local_cluster.kubectl(f"rollout status deployment/jupyter -n {attendee.namespace} --timeout=180s")
+    with forwarded(local_cluster, attendee) as here, requests.Session() as browser:
         browser.headers["Host"] = rule["host"]
         lab = browser.get(f"http://{here}/lab", params={"token": token_of(theirs)}, timeout=120)
         assert lab.ok and '"baseUrl": "/"' in lab.text
         # What the browser has by now lets pages of its own origin act, and those of others not.
-        own, other = (f"https://{name}.{host}" for name in ("by-name", "bob"))
+        own_url, foreign_url = (f"https://{name}.{host}" for name in ("by-name", "bob"))
         headers = {"X-XSRFToken": browser.cookies.get("_xsrf", "")}
         terminals = f"http://{here}/api/sessions"
-        assert browser.get(terminals, headers=headers | {"Origin": own}, timeout=60).ok
-        answer = browser.get(terminals, headers=headers | {"Origin": other}, timeout=60)
+        assert browser.get(terminals, headers=headers | {"Origin": own_url}, timeout=60).ok
+        answer = browser.get(terminals, headers=headers | {"Origin": foreign_url}, timeout=60)
         assert "Access-Control-Allow-Origin" not in answer.headers
-        started = browser.post(f"http://{here}/api/kernels", headers=headers | {"Origin": other}, timeout=60)
+        started = browser.post(
+            f"http://{here}/api/kernels", headers=headers | {"Origin": foreign_url}, timeout=60
+        )
         assert started.status_code in (403, 404)
     kit.workshop.remove("by-name", cluster=local_cluster)
 
@@ -244,10 +246,10 @@ def forwarded(cluster, attendee):
 
 
 def test_a_rehearsal_says_whether_the_cluster_is_ready_for_so_many(local_cluster):
-    told = kit.workshop.rehearse(1, cluster=local_cluster, images=["busybox"], cpu="1", memory="1Gi")
-    assert {row["verdict"] for row in told} == {"ready"}, told
-    assert len(told) == 4
-    assert "busybox: on 4 nodes" in repr(told)
+    report = kit.workshop.rehearse(1, cluster=local_cluster, images=["busybox"], cpu="1", memory="1Gi")
+    assert {row["verdict"] for row in report} == {"ready"}, report
+    assert len(report) == 4
+    assert "busybox: on 4 nodes" in repr(report)
     assert "rehearsal" not in local_cluster.kubectl("get namespaces,daemonsets -o name")
 
 

@@ -56,12 +56,12 @@ class Watcher(threading.Thread):
 
     def run(self):
         sampled = 0.0
-        for seen in watch_objects(self.kube, WatchSpec("Pod"), WatchSpec("ResourceQuota")):
-            for key, pod in seen["Pod"].items():
+        for objects in watch_objects(self.kube, WatchSpec("Pod"), WatchSpec("ResourceQuota")):
+            for key, pod in objects["Pod"].items():
                 if key.startswith("attendee-") and (began := started(pod)):
-                    made = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
-                    self.waits[pod["metadata"]["uid"]] = (key, (began - made).total_seconds())
-            self.over += [key for key, item in seen["ResourceQuota"].items() if is_over(item)]
+                    created = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+                    self.waits[pod["metadata"]["uid"]] = (key, (began - created).total_seconds())
+            self.over += [key for key, item in objects["ResourceQuota"].items() if is_over(item)]
             if time.monotonic() - sampled > 5:
                 self.weigh()
                 sampled = time.monotonic()
@@ -89,8 +89,8 @@ class Watcher(threading.Thread):
 def below(roots):
     """Return processes, and all that they have started."""
     processes = [psutil.Process(root) for root in roots]
-    every = [process for root in processes for process in (root, *root.children(recursive=True))]
-    return list({process.pid: process for process in every}.values())
+    processes_below = [process for root in processes for process in (root, *root.children(recursive=True))]
+    return list({process.pid: process for process in processes_below}.values())
 
 
 def started(pod):
@@ -113,20 +113,20 @@ def is_over(quota):
 def attend(attendee, folder):
     """Start notebook 05 as an attendee, with nothing but the kubeconfig."""
     (folder / attendee.name).mkdir()
-    given = {"KUBECONFIG": str(attendee.kubeconfig), "XDG_STATE_HOME": str(folder / attendee.name)}
+    environment = {"KUBECONFIG": str(attendee.kubeconfig), "XDG_STATE_HOME": str(folder / attendee.name)}
     words = [word for name, value in SMALL.items() for word in ("-p", name, str(value))]
     output = folder / f"{attendee.name}.ipynb"
     command = [sys.executable, "-m", "papermill", "05_indexed_job.ipynb", str(output), *words]
     log = (folder / f"{attendee.name}.log").open("w")
     return subprocess.Popen(
-        command, cwd=ROOT / "notebooks", env=os.environ | given, stdout=log, stderr=subprocess.STDOUT
+        command, cwd=ROOT / "notebooks", env=os.environ | environment, stdout=log, stderr=subprocess.STDOUT
     )
 
 
 def test_ten_of_thirty_run_notebook_05_at_once_and_nobody_starves(cluster, tmp_path):
     began = time.monotonic()
     workshop = kit.workshop.create(ROOMS, cluster=cluster, **QUOTA)
-    made = time.monotonic() - began
+    creation_seconds = time.monotonic() - began
     assert len(kit.workshop.list_attendees(cluster=cluster)) == ROOMS
     assert "enough for all at once" in {fact["note"] for fact in workshop.facts}
     watcher = Watcher(cluster)
@@ -152,15 +152,15 @@ def test_ten_of_thirty_run_notebook_05_at_once_and_nobody_starves(cluster, tmp_p
     assert not watcher.over, "a quota did not hold"
     assert {key.partition("/")[0] for key, _ in watcher.waits.values()} == {f"attendee-{n}" for n in running}
     assert watcher.most < MOST_MEMORY, f"{watcher.most / 2**30:.1f} GiB"
-    write_down(made, ended, watcher)
+    write_down(creation_seconds, ended, watcher)
 
 
-def write_down(made, ended, watcher):
+def write_down(creation_seconds, ended, watcher):
     """Leave the figures where the environment says."""
     waits = sorted(seconds for _, seconds in watcher.waits.values())
     figures = {
         "rooms": ROOMS,
-        "seconds to make them": round(made, 1),
+        "seconds to make them": round(creation_seconds, 1),
         "at once": AT_ONCE,
         "seconds of a notebook, first and last to end": [
             round(second) for second in (min(ended.values()), max(ended.values()))

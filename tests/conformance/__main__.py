@@ -48,10 +48,10 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
-    begun = time.monotonic()
+    start = time.monotonic()
 
     def say(line: str) -> None:
-        minutes, seconds = divmod(round(time.monotonic() - begun), 60)
+        minutes, seconds = divmod(round(time.monotonic() - start), 60)
         print(f"{minutes:3}:{seconds:02}  {line}", flush=True)
 
     try:
@@ -69,15 +69,15 @@ def _run(options: argparse.Namespace, say) -> int:
     pwd.getpwnam(options.user)
     keep = KEPT / options.user / options.suite
     parts = [part for part in suite.PARTS if options.only in (None, part)]
-    kept = {part: keep / (f"{part}-focus" if options.focus else part) for part in parts}
+    folders = {part: keep / (f"{part}-focus" if options.focus else part) for part in parts}
     scratch = Path(tempfile.mkdtemp(prefix="conformance-", dir="/var/tmp"))
     scratch.chmod(0o755)
     try:
         suite.install_tools(scratch / "bin", report=say)
-        wanted = suite.list_images(scratch / "bin")
+        required_images = suite.list_images(scratch / "bin")
         account = suite.Account(options.user, scratch / "home", scratch / "bin")
         account.home.mkdir()
-        with images.registry(wanted, folder=scratch, report=say) as mirror:
+        with images.registry(required_images, folder=scratch, report=say) as mirror:
             suite.prepare(account, mirror=mirror)
             with suite.cluster(account, keep=keep, report=say) as kubeconfig:
                 for part in parts:
@@ -87,19 +87,19 @@ def _run(options: argparse.Namespace, say) -> int:
                         labels=f"({suite.LABELS[options.suite]}) && {suite.PARTS[part]}",
                         focus=options.focus,
                         processes=1 if part == "serial" else options.processes,
-                        keep=kept[part],
+                        keep=folders[part],
                         report=say,
                     )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    found = {name: how for part in parts for name, how in report.results(kept[part]).items()}
-    failed = {name: how for name, how in found.items() if how != "passed"}
+    outcomes = {name: how for part in parts for name, how in report.results(folders[part]).items()}
+    failed = {name: how for name, how in outcomes.items() if how != "passed"}
     for name, how in failed.items():
         say(f"{name}\n        {how[:300]}")
-    say(f"{len(found) - len(failed)} of {len(found)} passed; {keep} has the rest")
+    say(f"{len(outcomes) - len(failed)} of {len(outcomes)} passed; {keep} has the rest")
     if not options.focus and not options.only:
         report.write(KEPT)
-    return bool(failed or not found)
+    return bool(failed or not outcomes)
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -103,7 +103,7 @@ class Layer:
         with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as tar:
             # Hard links come after what they are links to.
             for member, data in sorted(
-                self.members.values(), key=lambda each: (each[0].islnk(), each[0].name)
+                self.members.values(), key=lambda entry: (entry[0].islnk(), entry[0].name)
             ):
                 tar.addfile(member, io.BytesIO(data))
         return raw.getvalue()
@@ -116,37 +116,37 @@ def _merged(name: str) -> str:
 
 def layer(recipe: Mapping[str, Any], *, report: Report) -> Layer:
     """Make the layer that a recipe of ``images.toml`` describes."""
-    made = Layer()
+    new_layer = Layer()
     if not recipe.get("bare") and "from" not in recipe:
         for path, mode in FOLDERS.items():
-            made.add_folder(path, mode)
+            new_layer.add_folder(path, mode)
         for name in MERGED:
-            made.add(name, link=f"usr/{name}")
-        made.add(
+            new_layer.add(name, link=f"usr/{name}")
+        new_layer.add(
             "etc/passwd", data="\n".join([PASSWD + "\n".join(recipe.get("users", [])), ""]).lstrip().encode()
         )
-        made.add(
+        new_layer.add(
             "etc/group", data="\n".join([GROUP + "\n".join(recipe.get("groups", [])), ""]).lstrip().encode()
         )
-        _add_busybox(made, packages(["busybox-static"], report=report))
+        _add_busybox(new_layer, packages(["busybox-static"], report=report))
         for package in packages(recipe["packages"], report=report) if "packages" in recipe else ():
-            made.add_package(package)
+            new_layer.add_package(package)
     for path in recipe.get("directories", ()):
-        made.add_folder(path, 0o1777)
+        new_layer.add_folder(path, 0o1777)
     for path, program in recipe.get("cached", {}).items():
-        made.add(path, data=RECIPES[program].path.read_bytes(), mode=0o755)
+        new_layer.add(path, data=RECIPES[program].path.read_bytes(), mode=0o755)
     for path, package in recipe.get("programs", {}).items():
         mode = 0o4755 if path in recipe.get("setuid", ()) else 0o755
-        made.add(path, data=programs.obtain(package, report=report).read_bytes(), mode=mode)
+        new_layer.add(path, data=programs.obtain(package, report=report).read_bytes(), mode=mode)
     if "files" in recipe:
         folder = programs.sources(programs.KUBERNETES) / "test" / "images"
         for path, source in recipe["files"].items():
-            made.add(path, data=(folder / source).read_bytes())
+            new_layer.add(path, data=(folder / source).read_bytes())
     for path, text in recipe.get("text", {}).items():
-        made.add(path, data=text.lstrip().encode())
+        new_layer.add(path, data=text.lstrip().encode())
     for path, link in recipe.get("links", {}).items():
-        made.add(path, link=link)
-    return made
+        new_layer.add(path, link=link)
+    return new_layer
 
 
 def packages(names: Sequence[str], *, report: Report) -> list[Path]:
@@ -188,18 +188,18 @@ def _apt(arguments: Sequence[str], *, archives: Path) -> str:
     return done.stdout
 
 
-def _add_busybox(made: Layer, fetched: Sequence[Path]) -> None:
+def _add_busybox(target_layer: Layer, fetched: Sequence[Path]) -> None:
     for package in fetched:
-        made.add_package(package)
+        target_layer.add_package(package)
     with tempfile.TemporaryDirectory() as scratch:
         program = Path(scratch) / "busybox"
-        program.write_bytes(made.members["usr/bin/busybox"][1])
+        program.write_bytes(target_layer.members["usr/bin/busybox"][1])
         program.chmod(0o755)
         applets = subprocess.run(
             [program, "--list"], capture_output=True, text=True, check=True
         ).stdout.split()
     for applet in {*applets} - {"busybox"}:
-        made.add(f"usr/bin/{applet}", link="busybox")
+        target_layer.add(f"usr/bin/{applet}", link="busybox")
 
 
 class Images:
@@ -242,23 +242,23 @@ class Images:
             recipe = self.recipes[repository]
             self.report(f"Making {repository}")
             below = self._chain(recipe["from"]) if "from" in recipe else []
-            made = layer(recipe, report=self.report)
-            for name, other in recipe.get("registry", {}).items():
-                self._add_registry(made, name, other)
-            tar = made.tar()
+            new_layer = layer(recipe, report=self.report)
+            for name, registry_name in recipe.get("registry", {}).items():
+                self._add_registry(new_layer, name, registry_name)
+            tar = new_layer.tar()
             described = self._blob(LAYER, gzip.compress(tar, compresslevel=1, mtime=0))
             self._layers[repository] = [*below, (_digest(tar), described)]
         return self._layers[repository]
 
-    def _add_registry(self, made: Layer, name: str, repository: str) -> None:
+    def _add_registry(self, target_layer: Layer, name: str, repository: str) -> None:
         """Add an image as agnhost's fake registry reads it."""
         described = self.make(repository, "testing")
         for kind, digests in zip(("manifests", "blobs"), self.contents(described), strict=True):
             for digest in digests:
                 algorithm, value = digest.split(":")
                 path = f"var/registry/{name}/{kind}/{algorithm}/{value[:2]}/{value}/data"
-                made.add(path, data=self.blobs[digest])
-        made.add(f"var/registry/{name}/manifests/testing", data=described["digest"].encode())
+                target_layer.add(path, data=self.blobs[digest])
+        target_layer.add(f"var/registry/{name}/manifests/testing", data=described["digest"].encode())
 
     def _json(self, kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
         return self._blob(kind, json.dumps(content, sort_keys=True).encode())
@@ -275,7 +275,7 @@ def _digest(data: bytes) -> str:
 
 @contextlib.contextmanager
 def registry(
-    wanted: Sequence[str], *, folder: Path, report: Report, recipes: Mapping[str, Any] = SUITE
+    image_names: Sequence[str], *, folder: Path, report: Report, recipes: Mapping[str, Any] = SUITE
 ) -> Iterator[str]:
     """Serve the ``wanted`` images that have a recipe, and yield the address, ``127.0.0.1:PORT``.
 
@@ -291,7 +291,7 @@ def registry(
     program = shutil.which(REGISTRY)
     if program is None:
         raise LocalClusterError("not found on PATH", about=REGISTRY, fix=f"apt-get install {REGISTRY}")
-    images = [name.rpartition(":")[::2] for name in sorted(wanted)]
+    images = [name.rpartition(":")[::2] for name in sorted(image_names)]
     images = [(repository, tag) for repository, tag in images if repository in recipes]
     storage = programs.cache() / f"images-{_fingerprint(images, recipes)}"
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -318,8 +318,8 @@ def registry(
 
 def _fingerprint(images: Sequence[Sequence[str]], recipes: Mapping[str, Any]) -> str:
     digest = hashlib.sha256(json.dumps([images, recipes]).encode())
-    own = [Path(__file__), *(path for path in programs.MODULE.rglob("*") if path.is_file())]
-    for path in sorted(own):
+    sources = [Path(__file__), *(path for path in programs.MODULE.rglob("*") if path.is_file())]
+    for path in sorted(sources):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -343,24 +343,27 @@ def _fill(
     recipes: Mapping[str, Any],
     report: Report,
 ) -> None:
-    made = Images(recipes, report=report)
+    built = Images(recipes, report=report)
     for repository, tag in images:
-        described = made.make(repository, tag)
+        described = built.make(repository, tag)
         place = f"http://{address}/v2/{repository.partition('/')[2]}"
-        manifests, blobs = made.contents(described)
+        manifests, blobs = built.contents(described)
         for digest in blobs:
             if session.head(f"{place}/blobs/{digest}", timeout=60).status_code != requests.codes.ok:
-                begun = session.post(f"{place}/blobs/uploads/", timeout=60)
-                begun.raise_for_status()
+                opened = session.post(f"{place}/blobs/uploads/", timeout=60)
+                opened.raise_for_status()
                 upload = session.put(
-                    begun.headers["Location"], params={"digest": digest}, data=made.blobs[digest], timeout=600
+                    opened.headers["Location"],
+                    params={"digest": digest},
+                    data=built.blobs[digest],
+                    timeout=600,
                 )
                 upload.raise_for_status()
         for digest, name in zip(manifests, (manifests[0], tag), strict=True):
             kind = INDEX if name == tag else MANIFEST
             put = session.put(
                 f"{place}/manifests/{name}",
-                data=made.blobs[digest],
+                data=built.blobs[digest],
                 headers={"Content-Type": kind},
                 timeout=60,
             )

@@ -19,7 +19,7 @@ def results(folder: Path) -> dict[str, str]:
     Args:
         folder: Of the suite's JUnit files.
     """
-    found = {}
+    outcomes = {}
     for path in sorted(folder.glob("junit*.xml")):
         for case in ElementTree.parse(path).getroot().iter("testcase"):
             name, status = case.get("name", ""), case.get("status", "")
@@ -27,8 +27,8 @@ def results(folder: Path) -> dict[str, str]:
             messages = [end.get("message") or end.text or "" for end in ends]
             left_out = status in ("skipped", "pending") and messages == [status]
             if name.startswith("[It] ") and not left_out:
-                found[plain(name)] = PASSED if status == PASSED else f"{status}: {''.join(messages)}"
-    return found
+                outcomes[plain(name)] = PASSED if status == PASSED else f"{status}: {''.join(messages)}"
+    return outcomes
 
 
 def plain(name: str) -> str:
@@ -41,7 +41,7 @@ def plain(name: str) -> str:
     return re.sub(r"\s*\[[A-Z][^\]]*\]", "", name.removeprefix("[It] ")).strip()
 
 
-def write(kept: Path) -> None:
+def write(folder: Path) -> None:
     """Replace the results in the document.
 
     Args:
@@ -51,7 +51,7 @@ def write(kept: Path) -> None:
     _, _, after = rest.partition(END)
     runs = {
         (user.name, suite.name): results(suite / "parallel") | results(suite / "serial")
-        for user in sorted(kept.iterdir())
+        for user in sorted(folder.iterdir())
         for suite in sorted(user.iterdir())
     }
     reasons = tomllib.loads(REASONS.read_text(encoding="utf-8"))["reason"]
@@ -66,15 +66,15 @@ def table(runs: Mapping[tuple[str, str], Mapping[str, str]], reasons: Sequence[M
         reasons: The first counts whose ``match``, a regular expression, finds a test's name,
             and whose ``user``, if it has one, is the run's.
     """
-    rows = {key: found for key, found in runs.items() if found}
+    rows = {key: outcomes for key, outcomes in runs.items() if outcomes}
     lines = _rows(["Suite", "Cluster of", "Run", "Passed", "Not passed"])
-    for (user, suite), found in rows.items():
-        passed = sum(how == PASSED for how in found.values())
-        lines += _rows([suite, _account(user), len(found), passed, len(found) - passed], head=False)
+    for (user, suite), outcomes in rows.items():
+        passed = sum(how == PASSED for how in outcomes.values())
+        lines += _rows([suite, _account(user), len(outcomes), passed, len(outcomes) - passed], head=False)
     lines += ["", *_rows(["Not passed", "Cluster of", "Why"])]
     failures: dict[tuple[str, str], list[str]] = {}
-    for (user, _), found in rows.items():
-        for name, how in found.items():
+    for (user, _), outcomes in rows.items():
+        for name, how in outcomes.items():
             if how != PASSED:
                 why = _reason(name, user, reasons)
                 users = failures.setdefault((why, name), [])

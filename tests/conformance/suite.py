@@ -206,12 +206,12 @@ def run(
 def _follow(process: subprocess.Popen, log: Any, what: str, report: Report) -> None:
     """Report how many tests are done, from ginkgo's output: a bullet each, and a word if it failed."""
     assert process.stdout is not None, "standard output is a pipe"
-    begun = spoke = time.monotonic()
+    start = spoke = time.monotonic()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     output, done, failed, total = "", 0, 0, "?"
 
     def progress() -> str:
-        return f"{what}: {done} of {total} done, {failed} failed, {(time.monotonic() - begun) / 60:.1f} min"
+        return f"{what}: {done} of {total} done, {failed} failed, {(time.monotonic() - start) / 60:.1f} min"
 
     while True:
         if select.select([process.stdout], [], [], REPORT_SECONDS)[0]:
@@ -225,8 +225,8 @@ def _follow(process: subprocess.Popen, log: Any, what: str, report: Report) -> N
             *lines, output = (output + text).split("\n")
             for line in lines:
                 failed += bool(re.search(r"• \[[A-Z]", line))
-                if found := re.search(r"Will run (\d+) of", line):
-                    total = found[1]
+                if announcement := re.search(r"Will run (\d+) of", line):
+                    total = announcement[1]
         if time.monotonic() - spoke >= REPORT_SECONDS:
             spoke = time.monotonic()
             report(progress())

@@ -36,10 +36,10 @@ def _fuzz(name: str, seconds: str) -> int:
 
     with atheris.instrument_imports(include=["localkube", "unpack", "tarfile", "zipfile", "dnslib"]):
         from .targets import TARGETS
-    found = FOUND / name
-    found.mkdir(parents=True, exist_ok=True)
+    corpus = FOUND / name
+    corpus.mkdir(parents=True, exist_ok=True)
     limits = [f"-max_total_time={seconds}", "-max_len=4096", "-rss_limit_mb=1024", "-timeout=120"]
-    folders = [str(found), str(CORPUS / name)]
+    folders = [str(corpus), str(CORPUS / name)]
     atheris.Setup([sys.argv[0], *limits, f"-artifact_prefix={FOUND}/{name}-", *folders], TARGETS[name])
     atheris.Fuzz()
     return 0

@@ -65,15 +65,15 @@ def pieces(data: bytes) -> list[bytes]:
 def spdy_messages(data: bytes) -> list[bytes]:
     """Make messages of SPDY: what begins with an even byte as it is, the others from headers."""
     deflate = zlib.compressobj(zdict=spdy.DICTIONARY)
-    made = []
+    messages = []
     for piece in pieces(data):
         body = piece[1:]
         if piece and piece[0] % 2:
             block = deflate.compress(body[4:]) + deflate.flush(zlib.Z_SYNC_FLUSH)
             content = body[:4].ljust(4, b"\0") + bytes(6) + block
             body = struct.pack(">HHI", 0x8003, spdy.SYN_STREAM, len(content)) + content
-        made.append(body)
-    return made
+        messages.append(body)
+    return messages
 
 
 def framer(data: bytes) -> None:
@@ -103,23 +103,23 @@ def remote_command(data: bytes) -> None:
         Channels(FakeSocket(pieces(data[1:]), protocol)), StreamOptions(True, True, True, True)
     )
 
-    async def take() -> None:
+    async def read_input() -> None:
         async for message in command.input():
             assert message is None or isinstance(message, bytes) or all(0 <= n <= 0xFFFF for n in message)
 
-    _run(take())
+    _run(read_input())
 
 
 def names(data: bytes) -> None:
     replies: list[bytes] = []
 
-    async def ask() -> None:
+    async def serve() -> None:
         zone = Zone(services=FakeInformer(), slices=FakeInformer(), pods=FakeInformer())
         async with DnsServer(zone) as server:
             server.serve(data, "10.244.1.2", tcp=bool(data[:1] > b"\x80"), reply=replies.append)
             await asyncio.sleep(0)
 
-    _run(ask())
+    _run(serve())
     assert all(reply[:2] == data[:2] and len(reply) <= 65535 for reply in replies)
 
 

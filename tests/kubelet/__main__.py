@@ -113,11 +113,11 @@ def _inside(options: argparse.Namespace) -> int:
         stack.enter_context(services.running(plane, volumes=folder / "volumes"))
         kubelet = program.obtain(report=_say)
         for number, group in enumerate(_groups(folder, options.nodes)[1:]):
-            own = folder / f"node-{number}"
-            own.mkdir()
-            made = node.Node(own, kubelet, plane, mirror, f"/{group}", mounts, number)
-            stack.enter_context(made.running())
-            _say(f"node {made.name} is Ready")
+            place = folder / f"node-{number}"
+            place.mkdir()
+            created = node.Node(place, kubelet, plane, mirror, f"/{group}", mounts, number)
+            stack.enter_context(created.running())
+            _say(f"node {created.name} is Ready")
         return _use(plane, folder, options)
 
 
@@ -126,10 +126,12 @@ def _use(plane: bare_control_plane.BareControlPlane, folder: Path, options: argp
     tools.mkdir()
     (tools / "kubectl").write_text(f'#!/bin/sh\nexec {" ".join(plane.kubectl[:2])} "$@"\n')
     (tools / "kubectl").chmod(0o755)
-    own = {f"XDG_{kind}_HOME": str(folder / "home" / kind.lower()) for kind in ("STATE", "CONFIG", "DATA")}
-    own |= {"KUBECONFIG": str(plane.paths.kubeconfig), "PATH": f"{tools}:{os.environ['PATH']}"}
+    environment = {
+        f"XDG_{kind}_HOME": str(folder / "home" / kind.lower()) for kind in ("STATE", "CONFIG", "DATA")
+    }
+    environment |= {"KUBECONFIG": str(plane.paths.kubeconfig), "PATH": f"{tools}:{os.environ['PATH']}"}
     if options.command:
-        own["TRAINYARD_REAL_KUBELET"] = node.NAME
+        environment["TRAINYARD_REAL_KUBELET"] = node.NAME
         command = ["bash", "-c", options.command]
     else:
         command = [
@@ -140,8 +142,10 @@ def _use(plane: bare_control_plane.BareControlPlane, folder: Path, options: argp
             "--output",
             str(options.output),
         ]
-        command += ["--kubeconfig", own["KUBECONFIG"], *options.notebooks]
-    with subprocess.Popen(command, cwd=REPOSITORY, env=os.environ | own, start_new_session=True) as process:
+        command += ["--kubeconfig", environment["KUBECONFIG"], *options.notebooks]
+    with subprocess.Popen(
+        command, cwd=REPOSITORY, env=os.environ | environment, start_new_session=True
+    ) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
@@ -150,11 +154,13 @@ def _use(plane: bare_control_plane.BareControlPlane, folder: Path, options: argp
             raise
 
 
-def _keep(folder: Path, kept: Path) -> None:
-    shutil.rmtree(kept, ignore_errors=True)
-    kept.mkdir(parents=True)
+def _keep(folder: Path, target: Path) -> None:
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
     for log in [*folder.glob("node-*/*.log"), *folder.glob("plane/logs/*.log")]:
-        shutil.copy(log, kept / (log.name if log.parent.name == "logs" else f"{log.parent.name}-{log.name}"))
+        shutil.copy(
+            log, target / (log.name if log.parent.name == "logs" else f"{log.parent.name}-{log.name}")
+        )
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -42,15 +42,15 @@ def make(folder: Path) -> dict[str, Path]:
     return mounts
 
 
-def _make(made: Path, place: str, distributions: Iterable[str]) -> None:
-    venv.create(made, symlinks=True)
-    packages = next((made / "lib").glob("python3*")) / "site-packages"
+def _make(target: Path, place: str, distributions: Iterable[str]) -> None:
+    venv.create(target, symlinks=True)
+    packages = next((target / "lib").glob("python3*")) / "site-packages"
     for name in distributions:
         distribution = metadata.distribution(name)
         for top in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
             _link(Path(str(distribution.locate_file(top))), packages / top)
         for script in distribution.entry_points.select(group="console_scripts"):
-            path = made / "bin" / script.name
+            path = target / "bin" / script.name
             path.write_text(SCRIPT.format(place, script.module, script.attr, script.attr))
             path.chmod(0o755)
 

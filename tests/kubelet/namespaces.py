@@ -25,9 +25,9 @@ OWN_MOUNTS = ("/run", "/var/lib", "/var/log")
 def cover(folder: Path) -> None:
     """Mount own folders over those into which containerd and the kubelet write, whatever is set."""
     for place in OWN_MOUNTS:
-        own = folder / place.strip("/").replace("/", "-")
-        own.mkdir()
-        subprocess.check_call(["mount", "--bind", own, place])
+        empty = folder / place.strip("/").replace("/", "-")
+        empty.mkdir()
+        subprocess.check_call(["mount", "--bind", empty, place])
     # Nothing else answers here, and who waits for an answer waits for seconds.
     resolver = folder / "machine-resolv.conf"
     resolver.write_text(f"nameserver {node.ADDRESS}\n")

@@ -37,9 +37,9 @@ def pods(node: str) -> dict[str, tuple[Object, str]]:
 def comparable(pod: Object) -> Object:
     """Reduce a pod's status to what does not differ from run to run."""
     status = pod["status"]
-    found: Object = {key: status.get(key) for key in ("phase", "reason", "message", "qosClass")}
-    found["message"] = _plain(found["message"])
-    found["conditions"] = {
+    facts: Object = {key: status.get(key) for key in ("phase", "reason", "message", "qosClass")}
+    facts["message"] = _plain(facts["message"])
+    facts["conditions"] = {
         condition["type"]: [
             condition["status"],
             condition.get("reason"),
@@ -49,28 +49,32 @@ def comparable(pod: Object) -> Object:
         for condition in status.get("conditions", [])
     }
     for kind in ("initContainerStatuses", "containerStatuses"):
-        found[kind] = [_container(container, pod) for container in status.get(kind, [])]
-    return found
+        facts[kind] = [_container(container, pod) for container in status.get(kind, [])]
+    return facts
 
 
 def _container(status: Object, pod: Object) -> Object:
-    found = {key: status.get(key) for key in KEPT}
+    status_facts = {key: status.get(key) for key in KEPT}
     looping = pod["metadata"]["name"] in LOOPING
     for key in ("state", "lastState"):
-        found[key] = {name: _facts(name, facts) for name, facts in (found[key] or {}).items()}
+        status_facts[key] = {name: _facts(name, facts) for name, facts in (status_facts[key] or {}).items()}
     if looping:
-        found = {"name": found["name"], "ready": found["ready"], "lastState": found["lastState"]}
-    return found
+        status_facts = {
+            "name": status_facts["name"],
+            "ready": status_facts["ready"],
+            "lastState": status_facts["lastState"],
+        }
+    return status_facts
 
 
 def _facts(name: str, facts: Object) -> Object:
     if name == "running":
         return {}
-    kept = {key: facts[key] for key in ("reason", "exitCode", "signal") if key in facts}
+    selected = {key: facts[key] for key in ("reason", "exitCode", "signal") if key in facts}
     # What an engine says of a command or an image is its own.
     if facts.get("reason") in ("Error", "CreateContainerConfigError") and facts.get("message"):
-        kept["message"] = _plain(facts["message"])
-    return kept
+        selected["message"] = _plain(facts["message"])
+    return selected
 
 
 def _plain(message: str | None) -> str | None:
@@ -84,7 +88,7 @@ def look(kubectl: Callable[..., str]) -> dict[str, Object]:
     """Create the pods in a namespace of their own, wait for each, and return what is reported of it."""
     node = json.loads(kubectl("get", "nodes", "--output=json"))["items"][0]["metadata"]["name"]
     kubectl("create", "namespace", "statuses")
-    found = {}
+    statuses = {}
     try:
         cases = pods(node)
         items = {"apiVersion": "v1", "kind": "List", "items": [pod for pod, _ in cases.values()]}
@@ -93,10 +97,10 @@ def look(kubectl: Callable[..., str]) -> dict[str, Object]:
             wait = f"--for=jsonpath={until}"
             words = (f"pod/{name}", wait, "--timeout=120s", "--output=json")
             pod = json.loads(kubectl("wait", "--namespace=statuses", *words))
-            found[name] = comparable(pod)
+            statuses[name] = comparable(pod)
     finally:
         kubectl("delete", "namespace", "statuses", "--wait=false")
-    return found
+    return statuses
 
 
 def _kubectl(*arguments: str, stdin: Any = None) -> str:

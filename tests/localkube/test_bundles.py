@@ -68,7 +68,7 @@ def pins(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def made(pins, tmp_path_factory):
+def template_bundle(pins, tmp_path_factory):
     """A bundle of all that a cache has, with wheels: pip is asked for them once, as that takes seconds."""
     folder = tmp_path_factory.mktemp("made")
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -78,10 +78,10 @@ def made(pins, tmp_path_factory):
 
 
 @pytest.fixture
-def bundle(made, caches, tmp_path):
+def bundle(made_bundle, caches, tmp_path):
     """A copy of that bundle, which is the first cache's; the other cache is the one in use."""
     caches("other")
-    return Path(shutil.copy(made, tmp_path))
+    return Path(shutil.copy(made_bundle, tmp_path))
 
 
 def program(path):
@@ -105,15 +105,20 @@ def holds(cache):
 
 def test_what_goes_in_comes_out(bundle, caches):
     using.use(bundle, report=lambda line: None)
-    one, other = caches("one"), caches("other")
-    assert holds(other) == sorted(
-        [*holds(one), "programs/busybox/busybox", "wheels/tiny-1.0-py3-none-any.whl", "wheels/wheels.json"]
+    first, second = caches("one"), caches("other")
+    assert holds(second) == sorted(
+        [
+            *holds(first),
+            "programs/busybox/busybox",
+            "wheels/tiny-1.0-py3-none-any.whl",
+            "wheels/wheels.json",
+        ]
     )
-    found = binaries.obtain(report=lambda line: None)
-    assert found.origin == "cache"
-    assert subprocess.run(found.argv("etcd"), capture_output=True, text=True).stdout == "built\n"
+    obtained = binaries.obtain(report=lambda line: None)
+    assert obtained.origin == "cache"
+    assert subprocess.run(obtained.argv("etcd"), capture_output=True, text=True).stdout == "built\n"
     assert RECIPES["jobset"].ready
-    modes = {path.stat().st_mode & 0o777 for path in other.rglob("*") if path.name != "lock"}
+    modes = {path.stat().st_mode & 0o777 for path in second.rglob("*") if path.name != "lock"}
     assert modes == {0o600, 0o700}, "nobody else can read the cache"
 
 
@@ -127,8 +132,8 @@ def test_a_bundle_can_be_used_twice_and_replaces_what_was_there(bundle, caches):
 
 def test_without_wheels_a_bundle_is_compressed(caches, tmp_path):
     goal = tmp_path / "small.tar.gz"
-    made = making.create(goal, with_wheels=False, report=lambda line: None)
-    assert goal.stat().st_size == made["bytes"] < 4 * 300_000 * 0.7
+    bundle_report = making.create(goal, with_wheels=False, report=lambda line: None)
+    assert goal.stat().st_size == bundle_report["bytes"] < 4 * 300_000 * 0.7
     caches("other")
     assert "wheels" not in using.use(goal, report=lambda line: None)["holds"]
 
@@ -146,14 +151,16 @@ def test_container_images_come_along(images_program, caches, tmp_path, monkeypat
     tools.write_text(f'#!/bin/sh\nshift\nexec {images_program} "$@"\n')
     tools.chmod(0o700)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    made = oci_images.image(oci_images.layer(oci_images.entry("file", b"content")))
+    tool_image = oci_images.image(oci_images.layer(oci_images.entry("file", b"content")))
     with image_registry.serve() as registry:
-        loaded = registry.add("team/tool:1", made)
+        loaded = registry.add("team/tool:1", tool_image)
         image_store.pull(loaded, report=lambda line: None)
-        pulled = registry.add("team/other:1", made)
+        pulled = registry.add("team/other:1", tool_image)
         goal = tmp_path / "bundle"
-        held = making.create(goal, with_wheels=False, images=[loaded, pulled], report=lambda line: None)
-    assert manifest.IMAGES in held["holds"]
+        bundle_report = making.create(
+            goal, with_wheels=False, images=[loaded, pulled], report=lambda line: None
+        )
+    assert manifest.IMAGES in bundle_report["holds"]
     caches("other")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "elsewhere"))
     using.use(goal, report=lambda line: None)
@@ -221,9 +228,9 @@ def test_a_disk_that_is_too_small_stays_as_it_was(bundle, tmp_path, monkeypatch,
     try:
         monkeypatch.setenv("XDG_CACHE_HOME", str(disk))
         if not looked:  # somebody else fills the disk meanwhile
-            monkeypatch.setattr(using, "_check_space", lambda goal, found: None)
-        said = refusal(bundle)
-        assert ("MB are free" if looked else "the disk is full") in said.what
+            monkeypatch.setattr(using, "_check_space", lambda goal, size: None)
+        message = refusal(bundle)
+        assert ("MB are free" if looked else "the disk is full") in message.what
         assert holds(disk) == []
     finally:
         subprocess.run(["umount", disk], check=True)
@@ -252,8 +259,10 @@ def test_what_an_interrupted_use_left_is_removed_by_the_next(bundle, caches):
 
 
 def test_a_control_plane_of_somebody_elses_is_not_carried_away(caches, tmp_path, monkeypatch):
-    found = binaries.ControlPlaneBinaries("v1.36.3", "path", {"kube-apiserver": ("/usr/bin/kube-apiserver",)})
-    monkeypatch.setattr(binaries, "obtain", lambda report: found)
+    system_binaries = binaries.ControlPlaneBinaries(
+        "v1.36.3", "path", {"kube-apiserver": ("/usr/bin/kube-apiserver",)}
+    )
+    monkeypatch.setattr(binaries, "obtain", lambda report: system_binaries)
     with pytest.raises(LocalClusterError, match="TRAINYARD_CONTROLPLANE=build"):
         making.create(tmp_path / "bundle", with_wheels=False, report=lambda line: None)
 
@@ -270,9 +279,9 @@ def test_pip_installs_from_the_wheels_alone_where_the_pins_are_the_same(bundle, 
 
 def test_other_pins_are_offered_the_wheels_and_another_python_is_not(bundle, pins, tmp_path):
     using.use(bundle, report=lambda line: None)
-    others = tmp_path / "others.txt"
-    others.write_text("tiny==2.0\n")
-    assert wheels.pip_options(others) == wheels.pip_options(pins)[1:]
+    other_pins = tmp_path / "others.txt"
+    other_pins.write_text("tiny==2.0\n")
+    assert wheels.pip_options(other_pins) == wheels.pip_options(pins)[1:]
     note = wheels.folder() / wheels.NOTE
     note.write_text(json.dumps(json.loads(note.read_text()) | {"python": "cp399"}))
     assert wheels.pip_options(pins) == []

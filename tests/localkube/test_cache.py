@@ -16,20 +16,20 @@ def home(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PATH", "")
-    kept = tmp_path / "cache" / "trainyard"
+    cache_folder = tmp_path / "cache" / "trainyard"
     for name in (
         "controlplane/v0.0.1-used",
         "controlplane/v0.0.1-old",
         "bench/kwok",
         "controlplane/.building-x",
     ):
-        (kept / name).mkdir(parents=True)
-        (kept / name / "file").write_bytes(b"x" * 5000)
+        (cache_folder / name).mkdir(parents=True)
+        (cache_folder / name / "file").write_bytes(b"x" * 5000)
     root = ClusterPaths("lab").root
     root.mkdir(parents=True)
-    program = kept / "controlplane" / "v0.0.1-used" / "kubernetes"
+    program = cache_folder / "controlplane" / "v0.0.1-used" / "kubernetes"
     (root / "plan.json").write_text(json.dumps({"components": [{"argv": [str(program), "etcd"]}]}))
-    return kept
+    return cache_folder
 
 
 def kinds(entries):
@@ -37,16 +37,16 @@ def kinds(entries):
 
 
 def test_each_thing_is_shown_with_its_size_and_who_uses_it(home):
-    found = cache.contents()
-    assert kinds(found) == {
+    contents = cache.contents()
+    assert kinds(contents) == {
         ("controlplane", "v0.0.1-used"): "cluster lab",
         ("controlplane", "v0.0.1-old"): "",
         ("bench", "kwok"): cache.ON_REQUEST,
         ("cluster", "lab"): "absent",
     }
-    sizes = [item.size for item in found]
+    sizes = [item.size for item in contents]
     assert sizes == sorted(sizes, reverse=True)
-    assert all(5000 <= item.size < 20000 for item in found if item.what != "cluster")
+    assert all(5000 <= item.size < 20000 for item in contents if item.what != "cluster")
 
 
 def test_clearing_removes_what_nobody_needs_and_nothing_else(home):

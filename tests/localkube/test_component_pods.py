@@ -14,7 +14,7 @@ def running(number, status=None):
 def test_the_first_start_of_a_program_that_begins_late_is_no_restart():
     component = Component("metrics-server", "metrics-server", Path("log"), POD)
     counts = []
-    for seen in ([], running(1), running(1), running(1, status=9), running(2)):
-        _observe(component, seen)
+    for processes in ([], running(1), running(1), running(1, status=9), running(2)):
+        _observe(component, processes)
         counts.append(component.records["metrics-server"].restart_count)
     assert counts == [0, 0, 0, 0, 1]

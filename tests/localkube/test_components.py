@@ -71,8 +71,8 @@ def test_tokens_are_judged_elsewhere_only_where_that_is_asked_for(started, paths
     assert not [flag for flag in flags(started["kube-apiserver"]) if flag.startswith("authentication-token")]
     control_plane = ControlPlaneBinaries("v1.36.3", "cache", {name: (PROGRAM, name) for name in COMPONENTS})
     at = components.ListenAddresses(token_webhook="http://127.0.0.1:6444/judge")
-    found = {command.name: command for command in components.commands(paths, control_plane, addresses=at)}
-    file = paths.root / flags(found["kube-apiserver"])["authentication-token-webhook-config-file"]
+    by_name = {command.name: command for command in components.commands(paths, control_plane, addresses=at)}
+    file = paths.root / flags(by_name["kube-apiserver"])["authentication-token-webhook-config-file"]
     assert json.loads(file.read_text())["clusters"][0]["cluster"] == {"server": "http://127.0.0.1:6444/judge"}
 
 

@@ -9,10 +9,10 @@ from localkube.kubelet.images.container_image import ResolvedImage, from_record
 
 @pytest.fixture
 def image(tmp_path):
-    made = iter(range(9))
+    numbers = iter(range(9))
 
     def make(*layers):
-        store = tmp_path / f"store-{next(made)}"
+        store = tmp_path / f"store-{next(numbers)}"
         for number, files in enumerate(layers):
             for path, content in files.items():
                 place = store / str(number) / path
@@ -52,9 +52,9 @@ def test_a_record_of_the_store_becomes_what_a_container_needs(tmp_path):
     config = {"Entrypoint": ["/go"], "Cmd": None, "Env": ["A=b=c", "broken"]}
     config |= {"User": "5", "StopSignal": "SIGQUIT"}
     record = {"id": "sha256:0", "digests": digests, "config": config, "layers": ["1", "2"]}
-    made = from_record(record, "docker.io/library/web:3", tmp_path)
-    assert (made.id, made.layers, made.store) == (digests[1], ("1", "2"), tmp_path / "layers")
-    assert made.command_line({}) == ["/go"]
-    assert made.env["A"] == "b=c" and "/bin" in made.env["PATH"] and "broken" not in made.env
-    assert (made.directory, made.user, made.stop_signal) == ("/", "5", "SIGQUIT")
+    web = from_record(record, "docker.io/library/web:3", tmp_path)
+    assert (web.id, web.layers, web.store) == (digests[1], ("1", "2"), tmp_path / "layers")
+    assert web.command_line({}) == ["/go"]
+    assert web.env["A"] == "b=c" and "/bin" in web.env["PATH"] and "broken" not in web.env
+    assert (web.directory, web.user, web.stop_signal) == ("/", "5", "SIGQUIT")
     assert from_record(record | {"digests": []}, "web", tmp_path).id == "sha256:0"

@@ -32,10 +32,10 @@ def test_a_reference_is_written_in_full_as_by_containerd(row):
     assert normalize(row["full"]) == row["full"]
 
 
-@pytest.mark.parametrize("given", NONE)
-def test_what_is_no_reference_is_refused(given):
+@pytest.mark.parametrize("reference", NONE)
+def test_what_is_no_reference_is_refused(reference):
     with pytest.raises(InvalidReference):
-        normalize(given)
+        normalize(reference)
 
 
 def test_a_long_name_is_refused():

@@ -156,10 +156,10 @@ async def test_what_a_failed_step_had_in_memory_goes_at_once(tmp_path):
 async def test_each_step_of_a_pods_tasks_is_marked_and_nothing_else(tmp_path):
     loop = asyncio.get_running_loop()
     Heartbeat(tmp_path, late=print)
-    seen = []
+    marks = []
 
     def look():
-        seen.append((tmp_path / CURRENT).read_bytes().rstrip(b"\0").decode())
+        marks.append((tmp_path / CURRENT).read_bytes().rstrip(b"\0").decode())
 
     async def below():
         look()
@@ -190,7 +190,7 @@ async def test_each_step_of_a_pods_tasks_is_marked_and_nothing_else(tmp_path):
             await second
     finally:
         loop.set_task_factory(None)
-    assert seen == ["", *["one"] * 5, ""]
+    assert marks == ["", *["one"] * 5, ""]
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": "x"}', "3"])

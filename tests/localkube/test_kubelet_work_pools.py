@@ -107,13 +107,13 @@ async def test_requests_of_one_namespace_leave_connections_to_others_and_to_the_
 
 async def test_streams_of_one_namespace_share_its_rate_and_a_neighbours_does_not_wait():
     pace = Pace(rate=10**9, burst=10 * 10**6)
-    begun = asyncio.get_running_loop().time()
+    start = asyncio.get_running_loop().time()
     hostile = [task_of("hostile", pace.pass_on(10**6 - MESSAGE_BYTES)) for _ in range(310)]
     neighbour = task_of("neighbour", pace.pass_on(10**6))
     await asyncio.wait_for(neighbour, 0.1)
     assert sum(task.done() for task in hostile) < 200
     await asyncio.gather(*hostile)
-    assert asyncio.get_running_loop().time() - begun > 0.29
+    assert asyncio.get_running_loop().time() - start > 0.29
 
 
 async def test_who_sends_without_end_to_a_lost_connection_learns_of_its_loss():

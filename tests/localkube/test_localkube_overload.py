@@ -19,14 +19,14 @@ def machine(tmp_path, monkeypatch):
     return tmp_path
 
 
-def found(machine):
+def overloads_of(machine):
     return overload.overloads(Path("/"), processes=1000, proc=machine, group=machine)
 
 
 def test_a_quiet_machine_is_short_of_nothing(machine):
-    assert found(machine) == []
+    assert overloads_of(machine) == []
     (machine / "pressure" / "cpu").unlink()  # a kernel without pressure stall information
-    assert found(machine) == []
+    assert overloads_of(machine) == []
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_a_quiet_machine_is_short_of_nothing(machine):
 )
 def test_stalls_and_counters_of_the_control_group_are_named(machine, file, text, resource, words):
     (machine / file).write_text(text)
-    (item,) = found(machine)
+    (item,) = overloads_of(machine)
     assert item["resource"] == resource
     assert words in item["what"]
     assert item["fix"]
@@ -75,8 +75,8 @@ def test_stalls_and_counters_of_the_control_group_are_named(machine, file, text,
 def test_what_a_kubelet_measures_is_named_before_it_evicts(
     machine, monkeypatch, signal, available, capacity, resource
 ):
-    seen = {signal: overload.Observation(available, capacity)}
-    monkeypatch.setattr(overload, "observe", lambda place, processes: seen)
-    assert [item["resource"] for item in found(machine)] == [resource]
-    seen[signal] = overload.Observation(capacity, capacity)
-    assert found(machine) == []
+    observations = {signal: overload.Observation(available, capacity)}
+    monkeypatch.setattr(overload, "observe", lambda place, processes: observations)
+    assert [item["resource"] for item in overloads_of(machine)] == [resource]
+    observations[signal] = overload.Observation(capacity, capacity)
+    assert overloads_of(machine) == []

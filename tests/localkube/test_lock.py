@@ -13,9 +13,9 @@ from ..patience import PATIENCE
 @pytest.fixture
 def paths(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    made = ClusterPaths("lab")
-    made.root.parent.mkdir(parents=True)
-    return made
+    cluster_paths = ClusterPaths("lab")
+    cluster_paths.root.parent.mkdir(parents=True)
+    return cluster_paths
 
 
 class Second(threading.Thread):

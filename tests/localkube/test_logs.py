@@ -93,11 +93,11 @@ def test_an_entry_torn_by_a_killed_kubelet_does_not_spoil_the_next(path, torn):
 def full(writer):
     """Make every write of a writer fail as on a full disk."""
     writer.feed("stdout", b"")
-    kept, device = os.dup(writer._file), os.open("/dev/full", os.O_WRONLY)
+    descriptor, device = os.dup(writer._file), os.open("/dev/full", os.O_WRONLY)
     os.dup2(device, writer._file)
     yield
-    os.dup2(kept, writer._file)
-    os.close(kept)
+    os.dup2(descriptor, writer._file)
+    os.close(descriptor)
     os.close(device)
 
 
@@ -122,11 +122,11 @@ def reference_tail(text: bytes, lines: int) -> bytes:
 
 @pytest.mark.parametrize("seed", range(30))
 def test_tail_gives_what_the_program_tail_gives(path, seed):
-    dice = random.Random(seed)
+    generator = random.Random(seed)
     writer = LogFiles().open(path)
     written = b""
-    for _ in range(dice.randint(1, 60)):
-        piece = bytes(dice.choice(b"ab\n\n") for _ in range(dice.randint(1, 9))) * dice.choice(
+    for _ in range(generator.randint(1, 60)):
+        piece = bytes(generator.choice(b"ab\n\n") for _ in range(generator.randint(1, 9))) * generator.choice(
             [1, 1, 1, 5000]
         )
         writer.feed("stdout", piece)
@@ -169,10 +169,10 @@ def test_without_follow_a_busy_log_ends_where_it_was_when_asked(path):
         writer = files.open(path)
         writer.feed("stdout", b"before\n")
         reading = read_log(path, files=files, options=LogOptions())
-        seen = [await anext(reading)]
+        blocks = [await anext(reading)]
         writer.feed("stdout", b"after\n")
-        seen += [block async for block in reading]
-        return b"".join(seen)
+        blocks += [block async for block in reading]
+        return b"".join(blocks)
 
     assert asyncio.run(scenario()) == b"before\n"
 
@@ -181,11 +181,11 @@ def test_a_follower_sees_each_write_and_ends_with_the_container(path):
     async def scenario():
         files = LogFiles()
         writer = files.open(path)
-        seen = []
+        blocks = []
 
         async def follow():
             async for block in read_log(path, files=files, options=LogOptions(follow=True, tail_lines=0)):
-                seen.append(block)
+                blocks.append(block)
 
         writer.feed("stdout", b"old\n")
         task = asyncio.create_task(follow())
@@ -196,7 +196,7 @@ def test_a_follower_sees_each_write_and_ends_with_the_container(path):
         writer.feed("stderr", b"at the very end")
         writer.close()
         await asyncio.wait_for(task, 30)
-        return seen
+        return blocks
 
     assert asyncio.run(scenario()) == [b"a", b"b\n", b"c", b"at the very end"]
 
@@ -214,9 +214,9 @@ def test_a_log_goes_on_in_new_files_and_the_oldest_go(path):
         writer.feed("stdout", b"%05d\n" % number)
         assert len(segments(path)) <= SMALL.files
     assert sum(name.stat().st_size for name in segments(path)) <= SMALL.files * (SMALL.bytes + 100)
-    kept = read(path)
-    assert numbers(1000).endswith(kept)
-    assert len(kept) > 2 * 2000 * 6 / 60
+    content = read(path)
+    assert numbers(1000).endswith(content)
+    assert len(content) > 2 * 2000 * 6 / 60
 
 
 def test_a_line_stays_in_one_file_unless_it_never_ends(path):
@@ -247,11 +247,11 @@ def test_a_follower_that_is_left_behind_goes_on_with_what_is_kept(path):
         writer = files.open(path)
         writer.feed("stdout", numbers(1))
         reading = read_log(path, files=files, options=LogOptions(follow=True))
-        seen = [await anext(reading)]
+        blocks = [await anext(reading)]
         for number in range(1, 1000):
             writer.feed("stdout", b"%05d\n" % number)
         writer.close()
-        return seen + [block async for block in reading]
+        return blocks + [block async for block in reading]
 
     text = b"".join(asyncio.run(scenario()))
     assert text.startswith(numbers(2)) and text.endswith(numbers(60, start=940))

@@ -46,9 +46,9 @@ class Container:
 
 @pytest.fixture
 def container(tmp_path):
-    made = Container(tmp_path / "logs" / "trainer" / "0.log")
-    yield made
-    made.close()
+    new_container = Container(tmp_path / "logs" / "trainer" / "0.log")
+    yield new_container
+    new_container.close()
 
 
 def killed_at(function):
@@ -111,7 +111,7 @@ POINTS = [
 def drain(writer, pipe):
     """Write what a pipe holds by now."""
     with contextlib.suppress(BlockingIOError):
-        while writer.take("stdout", pipe):
+        while writer.copy_pipe("stdout", pipe):
             pass
 
 
@@ -124,7 +124,7 @@ def test_a_kubelet_that_dies_loses_nothing_and_writes_nothing_twice(container, d
         writer = container.kubelet()
         os.write(container.writer, second)
         die_at(writer, die)
-        writer.take("stdout", container.reader)
+        writer.copy_pipe("stdout", container.reader)
 
     rotates = len(second) > SMALL.bytes
     died = killed_at(kubelet) == -signal.SIGKILL
@@ -143,13 +143,13 @@ def test_what_was_seen_before_a_kubelet_died_is_written_again_with_the_same_time
         writer = container.kubelet()
         os.write(container.writer, b"one\ntwo\n")
         dies_after_the_write(writer, die)
-        writer.take("stdout", container.reader)
+        writer.copy_pipe("stdout", container.reader)
 
     killed_at(kubelet)
-    seen = container.log(timestamps=True)
+    entries = container.log(timestamps=True)
     container.kubelet()
-    assert container.log(timestamps=True) == seen
-    assert seen.count(b"\n") == 2
+    assert container.log(timestamps=True) == entries
+    assert entries.count(b"\n") == 2
 
 
 def test_each_stream_keeps_its_name(container):
@@ -157,7 +157,7 @@ def test_each_stream_keeps_its_name(container):
         writer = container.kubelet()
         os.write(container.writer, b"error\n")
         dies_within_a_write(writer, die)
-        writer.take("stderr", container.reader)
+        writer.copy_pipe("stderr", container.reader)
 
     killed_at(kubelet)
     container.kubelet()
@@ -173,7 +173,7 @@ def test_a_journal_that_holds_a_head_alone_is_empty(container):
 @pytest.mark.parametrize("seed", range(5))
 def test_kubelets_that_are_killed_at_any_moment_lose_nothing(container, seed):
     """As a machine under load does it: a SIGKILL wherever it happens to be, among rotations."""
-    dice, lines = random.Random(seed), [b"line %d\n" % number for number in range(3000)]
+    generator, lines = random.Random(seed), [b"line %d\n" % number for number in range(3000)]
     source = os.fork()
     if not source:
         os.set_blocking(container.writer, True)
@@ -185,7 +185,7 @@ def test_kubelets_that_are_killed_at_any_moment_lose_nothing(container, seed):
     def follow():
         writer = container.kubelet()
         while select.select([container.reader], [], []):
-            writer.take("stdout", container.reader)
+            writer.copy_pipe("stdout", container.reader)
 
     kills = 0
     ended = False
@@ -196,7 +196,7 @@ def test_kubelets_that_are_killed_at_any_moment_lose_nothing(container, seed):
                 follow()
             finally:
                 os._exit(1)
-        time.sleep(dice.uniform(0.0005, 0.02))
+        time.sleep(generator.uniform(0.0005, 0.02))
         ended = os.waitpid(source, os.WNOHANG)[0] == source
         os.kill(kubelet, signal.SIGKILL)
         os.waitpid(kubelet, 0)

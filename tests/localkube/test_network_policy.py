@@ -64,32 +64,34 @@ INGRESS = {
 
 @pytest.mark.parametrize("case", INGRESS)
 def test_a_pod_accepts_what_its_policy_allows_and_nothing_more(case):
-    rules, who, ports = INGRESS[case]
-    made = pod_rules(A, [policy(policyTypes=["Ingress"], ingress=rules)], EVERYBODY)
-    accepted = {(name, *port) for name, at in ADDRESSES.items() for port in PORTS if made.accepts(at, *port)}
-    assert accepted == {(name, *port) for name in who for port in ports}
-    assert made.egress is None
-    assert made.opens(OUTSIDE, "TCP", 443)
+    rules, peer, ports = INGRESS[case]
+    pod_policy = pod_rules(A, [policy(policyTypes=["Ingress"], ingress=rules)], EVERYBODY)
+    accepted = {
+        (name, *port) for name, at in ADDRESSES.items() for port in PORTS if pod_policy.accepts(at, *port)
+    }
+    assert accepted == {(name, *port) for name in peer for port in ports}
+    assert pod_policy.egress is None
+    assert pod_policy.opens(OUTSIDE, "TCP", 443)
 
 
 def test_outgoing_connections_are_judged_by_the_pod_at_the_other_end():
     rules = [{"to": [{"podSelector": {}}], "ports": [{"port": "serve-80"}]}, {"ports": [DNS]}]
-    made = pod_rules(A, [policy(policyTypes=["Egress"], egress=rules)], EVERYBODY)
-    assert made.opens(B.address, "TCP", 80) and not made.opens(B.address, "TCP", 8080)
-    assert made.opens(C.address, "TCP", 8080) and not made.opens(C.address, "TCP", 80)
-    assert not made.opens(OTHER.address, "TCP", 80)
-    assert made.opens(OUTSIDE, "UDP", 53) and not made.opens(OUTSIDE, "TCP", 53)
-    assert made.ingress is None and made.accepts(OUTSIDE, "TCP", 1)
+    pod_policy = pod_rules(A, [policy(policyTypes=["Egress"], egress=rules)], EVERYBODY)
+    assert pod_policy.opens(B.address, "TCP", 80) and not pod_policy.opens(B.address, "TCP", 8080)
+    assert pod_policy.opens(C.address, "TCP", 8080) and not pod_policy.opens(C.address, "TCP", 80)
+    assert not pod_policy.opens(OTHER.address, "TCP", 80)
+    assert pod_policy.opens(OUTSIDE, "UDP", 53) and not pod_policy.opens(OUTSIDE, "TCP", 53)
+    assert pod_policy.ingress is None and pod_policy.accepts(OUTSIDE, "TCP", 1)
 
 
 def test_policies_add_up():
     first = policy(policyTypes=["Ingress"], ingress=[{"from": [{"podSelector": labelled(pod="b")}]}])
     second = policy(policyTypes=["Ingress"], ingress=[{"ports": [HTTP]}])
     nothing = policy(policyTypes=["Ingress", "Egress"])
-    made = pod_rules(A, [first, nothing, second], EVERYBODY)
-    assert made.accepts(B.address, "TCP", 9999)
-    assert made.accepts(OUTSIDE, "TCP", 80) and not made.accepts(OUTSIDE, "TCP", 81)
-    assert not made.opens(B.address, "TCP", 80)
+    pod_policy = pod_rules(A, [first, nothing, second], EVERYBODY)
+    assert pod_policy.accepts(B.address, "TCP", 9999)
+    assert pod_policy.accepts(OUTSIDE, "TCP", 80) and not pod_policy.accepts(OUTSIDE, "TCP", 81)
+    assert not pod_policy.opens(B.address, "TCP", 80)
 
 
 @pytest.mark.parametrize(
@@ -103,8 +105,8 @@ def test_policies_add_up():
     ],
 )
 def test_the_types_of_a_policy_say_which_directions_it_restricts(spec, directions):
-    made = pod_rules(A, [policy(**spec)], EVERYBODY)
-    assert (made.ingress is not None, made.egress is not None) == directions
+    pod_policy = pod_rules(A, [policy(**spec)], EVERYBODY)
+    assert (pod_policy.ingress is not None, pod_policy.egress is not None) == directions
 
 
 def test_a_policy_of_another_namespace_says_nothing():
@@ -112,15 +114,15 @@ def test_a_policy_of_another_namespace_says_nothing():
 
 
 def test_a_pod_in_its_nodes_network_or_at_its_end_is_nobodys_peer():
-    made = {
+    rules_of_pods = {
         "metadata": {"name": "a", "namespace": "x"},
         "spec": {"containers": []},
         "status": {"podIP": "10.0.0.1"},
     }
-    assert peer(made, {}).address == "10.0.0.1"
-    assert peer(made | {"spec": {"containers": [], "hostNetwork": True}}, {}) is None
-    assert peer(made | {"status": {"podIP": "10.0.0.1", "phase": "Succeeded"}}, {}) is None
-    assert peer(made | {"status": {}}, {}) is None
+    assert peer(rules_of_pods, {}).address == "10.0.0.1"
+    assert peer(rules_of_pods | {"spec": {"containers": [], "hostNetwork": True}}, {}) is None
+    assert peer(rules_of_pods | {"status": {"podIP": "10.0.0.1", "phase": "Succeeded"}}, {}) is None
+    assert peer(rules_of_pods | {"status": {}}, {}) is None
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ def pod(*ports, **spec):
     return {"spec": {"nodeName": "node-0", "containers": containers} | spec}
 
 
-def refused(asked, *, others=(), shortage=None):
-    return refusal(asked, other_pods=others, node=NODE, shortage=shortage)
+def refused(manifest, *, others=(), shortage=None):
+    return refusal(manifest, other_pods=others, node=NODE, shortage=shortage)
 
 
 def with_sysctl(name, **spec):
@@ -51,7 +51,7 @@ def test_a_pod_of_another_operating_system_or_with_a_profile_of_apparmor_is_refu
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "collide"),
+    ("first_port", "second_port", "collide"),
     [
         ({"hostPort": 80}, {"hostPort": 80}, True),
         ({"hostPort": 80}, {"hostPort": 81}, False),
@@ -61,14 +61,14 @@ def test_a_pod_of_another_operating_system_or_with_a_profile_of_apparmor_is_refu
         ({"containerPort": 80}, {"containerPort": 80}, False),
     ],
 )
-def test_a_port_of_the_node_is_one_pods(one, other, collide):
-    found = refused(pod(one), others=[pod(other)])
+def test_a_port_of_the_node_is_one_pods(first_port, second_port, collide):
+    rejection = refused(pod(first_port), others=[pod(second_port)])
     message = "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
-    assert found == (("NodePorts", message) if collide else None)
+    assert rejection == (("NodePorts", message) if collide else None)
 
 
 @pytest.mark.parametrize(
-    ("asked", "fits"),
+    ("spec", "fits"),
     [
         (pod(nodeSelector={"disk": "ssd"}), True),
         (pod(nodeSelector={"disk": "tape"}), False),
@@ -83,9 +83,9 @@ def test_a_port_of_the_node_is_one_pods(one, other, collide):
         (pod(affinity={"nodeAffinity": {}}), True),
     ],
 )
-def test_a_pod_that_was_bound_to_another_kind_of_node_is_refused(asked, fits):
+def test_a_pod_that_was_bound_to_another_kind_of_node_is_refused(spec, fits):
     message = "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"
-    assert refused(asked) == (None if fits else ("NodeAffinity", message))
+    assert refused(spec) == (None if fits else ("NodeAffinity", message))
 
 
 def exists(**toleration):

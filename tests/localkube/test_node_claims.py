@@ -44,7 +44,7 @@ async def test_a_bound_claim_is_the_directory_of_its_volume(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "changes", "message"),
+    ("claim_name", "changes", "message"),
     [
         (claim(phase="Pending"), {}, "not bound yet"),
         (claim(phase="Lost"), {}, "not bound yet"),
@@ -58,9 +58,9 @@ async def test_a_bound_claim_is_the_directory_of_its_volume(tmp_path):
         (claim(), {"bound_to": OWN | {"name": "other"}}, "bound to another claim"),
     ],
 )
-async def test_a_claim_whose_binding_is_not_both_sides_is_not_mounted(tmp_path, asked, changes, message):
+async def test_a_claim_whose_binding_is_not_both_sides_is_not_mounted(tmp_path, claim_name, changes, message):
     with pytest.raises(ClaimError, match=message):
-        await locate(asked, volume(tmp_path, **changes))
+        await locate(claim_name, volume(tmp_path, **changes))
 
 
 @pytest.mark.parametrize("name", ["../../persistentvolumes/pv", "pv/../other", "..", "%2e%2e"])

@@ -35,7 +35,7 @@ class Kubelet:
         command = [str(folder / "rules"), str(folder / "file")]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    def ask(self, **question) -> str | None:
+    def call(self, **question) -> str | None:
         self.process.stdin.write(json.dumps(question).encode() + b"\n")
         self.process.stdin.flush()
         answer = json.loads(self.process.stdout.readline())
@@ -57,7 +57,7 @@ def kubelet(tmp_path_factory):
 @settings(max_examples=500, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_references_expand_as_in_the_kubelet(kubelet, text):
     variables = {"A": "1", "B": "$(A)", " ": "blank"}
-    assert expand(text, variables) == kubelet.ask(Expand=text, Variables=variables)
+    assert expand(text, variables) == kubelet.call(Expand=text, Variables=variables)
 
 
 @given(FILES, st.sampled_from(["A", "AB", "x"]))
@@ -72,4 +72,4 @@ def test_files_of_variables_are_read_as_by_the_kubelet(kubelet, text, key):
         value = EnvFile(text).value(key)
     except EnvFileError:
         value = None
-    assert value == kubelet.ask(EnvFile=base64.b64encode(text).decode(), Key=key)
+    assert value == kubelet.call(EnvFile=base64.b64encode(text).decode(), Key=key)

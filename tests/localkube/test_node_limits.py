@@ -31,16 +31,16 @@ def test_cores_go_to_those_who_ask_for_fewer_than_there_are():
 
 def test_cores_of_a_container_that_has_ended_are_given_again():
     cores = CoreAllocator([0, 1])
-    assert cores.take("a", 1) == [0]
+    assert cores.allocate("a", 1) == [0]
     cores.free("a")
-    assert cores.take("b", 1) == [0]
-    assert cores.take("c", 1) == [1]
+    assert cores.allocate("b", 1) == [0]
+    assert cores.allocate("c", 1) == [1]
 
 
 def test_nodes_begin_at_cores_of_their_own():
     cores = CoreAllocator([0, 1, 2, 3])
-    assert cores.take("a", 2, first=2) == [2, 3]
-    assert cores.take("b", 1, first=6) == [0]
+    assert cores.allocate("a", 2, first=2) == [2, 3]
+    assert cores.allocate("b", 1, first=6) == [0]
 
 
 @pytest.fixture

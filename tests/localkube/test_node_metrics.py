@@ -18,7 +18,7 @@ class Clock:
 
 
 @pytest.fixture
-def made():
+def metered():
     """Return a meter of two nodes, its clock, what runs where, and what each container uses."""
     nodes = [NodeSettings(name=f"node-{n}", index=n, cpus=1, memory=1 << 30, storage=1) for n in (0, 1)]
     running = {"node-0": [container("one"), container("one", name="side"), container("two")], "node-1": []}
@@ -38,23 +38,23 @@ async def series(meter, address="10.244.254.1"):
     return {line.split(" ")[0]: line.split(" ")[1:] for line in lines if not line.startswith("#")}
 
 
-async def test_a_node_without_pods_uses_its_share_of_the_kubelet(made):
-    found = await series(made[0], "10.244.254.2")
-    assert float(found["node_cpu_usage_seconds_total"][0]) > 0
-    assert float(found["node_memory_working_set_bytes"][0]) > 1 << 20
-    assert not any(key.startswith("container") for key in found)
+async def test_a_node_without_pods_uses_its_share_of_the_kubelet(metered):
+    samples = await series(metered[0], "10.244.254.2")
+    assert float(samples["node_cpu_usage_seconds_total"][0]) > 0
+    assert float(samples["node_memory_working_set_bytes"][0]) > 1 << 20
+    assert not any(key.startswith("container") for key in samples)
 
 
-async def test_a_node_keeps_the_time_of_containers_that_have_gone(made):
-    meter, clock, running, _ = made
+async def test_a_node_keeps_the_time_of_containers_that_have_gone(metered):
+    meter, clock, running, _ = metered
     before = float((await series(meter))["node_cpu_usage_seconds_total"][0])
     running["node-0"].clear()
     clock.now += 10
     assert float((await series(meter))["node_cpu_usage_seconds_total"][0]) >= before >= 6.0
 
 
-async def test_one_look_serves_all_nodes_for_a_second(made):
-    meter, clock, _, use = made
+async def test_one_look_serves_all_nodes_for_a_second(metered):
+    meter, clock, _, use = metered
     await meter.measure()
     use["two.main.0"] = Usage(9.0, 1)
     clock.now += 0.5
@@ -63,8 +63,8 @@ async def test_one_look_serves_all_nodes_for_a_second(made):
     assert (await meter.measure()).usage["two.main.0"].cpu == 9.0
 
 
-async def test_processes_are_looked_at_beside_the_event_loop(made):
-    meter, _, running, use = made
+async def test_processes_are_looked_at_beside_the_event_loop(metered):
+    meter, _, running, use = metered
     threads = []
     meter._control_groups = lambda identity: threads.append(threading.current_thread()) or use[identity]
     await asyncio.gather(*(meter.measure() for _ in range(8)))

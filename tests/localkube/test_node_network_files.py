@@ -13,17 +13,17 @@ def pod(name="web", **spec):
     return {"metadata": {"name": name, "namespace": "space"}, "spec": spec}
 
 
-def hosts(given):
-    name, full = network_files.hostname(given, node="node-0")
+def hosts(manifest):
+    name, full = network_files.hostname(manifest, node="node-0")
     return network_files.hosts(
-        given, name=name, full=full, addresses=["10.244.1.2"], of_node="127.0.0.1 box\n"
+        manifest, name=name, full=full, addresses=["10.244.1.2"], of_node="127.0.0.1 box\n"
     )
 
 
 def resolved(**spec):
-    found, events = resolver(pod(**spec), cluster=CLUSTER, of_node=NODE)
+    resolver_lines, events = resolver(pod(**spec), cluster=CLUSTER, of_node=NODE)
     assert events == []
-    return found.text()
+    return resolver_lines.text()
 
 
 def test_hosts_have_the_kubelets_first_lines_and_the_comment_of_aliases():
@@ -46,9 +46,9 @@ def test_hosts_have_the_kubelets_first_lines_and_the_comment_of_aliases():
 
 
 def test_a_pod_in_the_nodes_network_gets_the_nodes_hosts_and_name():
-    given = pod(hostNetwork=True, hostAliases=[{"ip": "10.0.0.7", "hostnames": ["db"]}])
-    assert network_files.hostname(given, node="node-0") == ("node-0", "")
-    assert hosts(given) == (
+    manifest = pod(hostNetwork=True, hostAliases=[{"ip": "10.0.0.7", "hostnames": ["db"]}])
+    assert network_files.hostname(manifest, node="node-0") == ("node-0", "")
+    assert hosts(manifest) == (
         "# Kubernetes-managed hosts file (host network).\n127.0.0.1 box\n"
         "\n# Entries added by HostAliases.\n10.0.0.7\tdb\n"
     )
@@ -116,9 +116,9 @@ def test_what_a_resolver_does_not_read_is_left_out_and_reported():
     servers = ["1.0.0.1", "1.0.0.2", "1.0.0.3", "1.0.0.4"]
     searches = [f"{'x' * 60}.{number}" for number in range(40)]
     config = {"nameservers": servers, "searches": searches}
-    found, events = resolver(pod(dnsPolicy="None", dnsConfig=config), cluster=CLUSTER, of_node=NODE)
-    assert found.servers == tuple(servers[:3])
-    assert len(found.searches) == 32
+    resolver_lines, events = resolver(pod(dnsPolicy="None", dnsConfig=config), cluster=CLUSTER, of_node=NODE)
+    assert resolver_lines.servers == tuple(servers[:3])
+    assert len(resolver_lines.searches) == 32
     assert [event.split(",")[0] for event in events] == [
         "Nameserver limits were exceeded",
         "Search Line limits were exceeded",

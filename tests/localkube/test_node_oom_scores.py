@@ -28,14 +28,14 @@ def test_the_api_servers_word_on_quality_of_service_counts():
 
 
 @pytest.mark.parametrize(
-    ("own", "score", "written"),
+    ("own_score", "score", "written"),
     [("-999", -997, "-997"), ("-999", 3, "3"), ("0", -997, "100"), ("0", 999, "999"), ("950", 3, "1000")],
 )
 def test_a_pod_stays_above_the_processes_of_a_cluster_that_could_not_be_lowered(
-    tmp_path, monkeypatch, own, score, written
+    tmp_path, monkeypatch, own_score, score, written
 ):
     file = tmp_path / "oom_score_adj"
-    file.write_text(own)
+    file.write_text(own_score)
     monkeypatch.setattr(processes, "OOM_SCORE", str(file))
     processes.give_way(score)
     assert file.read_text() == written

@@ -12,20 +12,20 @@ FEW = IdRanges(first=1000, size=10, count=3, idmap=True)
 
 def test_each_pod_has_a_range_that_a_kubelet_finds_again_after_its_restart(tmp_path):
     ids = PodIds(FEW, pods=tmp_path)
-    given = {uid: ids.of(uid) for uid in ("a", "b", "c")}
-    assert {span.host_id for span in given.values()} == {1000, 1010, 1020}
-    assert {span.size for span in given.values()} == {10}
+    ranges = {uid: ids.of(uid) for uid in ("a", "b", "c")}
+    assert {span.host_id for span in ranges.values()} == {1000, 1010, 1020}
+    assert {span.size for span in ranges.values()} == {10}
     again = PodIds(FEW, pods=tmp_path)
-    assert {uid: again.of(uid) for uid in given} == given
+    assert {uid: again.of(uid) for uid in ranges} == ranges
 
 
 def test_a_range_is_free_again_when_its_pod_has_gone(tmp_path):
     ids = PodIds(FEW, pods=tmp_path)
-    given = [ids.of(uid) for uid in ("a", "b", "c")]
+    ranges = [ids.of(uid) for uid in ("a", "b", "c")]
     with pytest.raises(RuntimeCallError, match="all 3 ranges of user ids are in use"):
         ids.of("d")
     ids.release("b")
-    assert ids.of("d") == given[1]
+    assert ids.of("d") == ranges[1]
 
 
 def test_without_idmapped_mounts_pods_share_a_range_and_without_root_they_have_the_users_id(tmp_path):

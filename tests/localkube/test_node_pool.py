@@ -13,9 +13,9 @@ def pool():
 
 def test_every_pod_has_an_address_of_its_own_and_keeps_it():
     node = pool()
-    given = {uid: node.address(uid) for uid in map(str, range(253))}
-    assert len(set(given.values())) == 253
-    assert {uid: node.address(uid) for uid in given} == given
+    addresses = {uid: node.address(uid) for uid in map(str, range(253))}
+    assert len(set(addresses.values())) == 253
+    assert {uid: node.address(uid) for uid in addresses} == addresses
 
 
 def test_an_address_is_given_again_as_late_as_possible():

@@ -43,22 +43,22 @@ def test_a_large_disk_is_not_full_when_a_tenth_of_it_is_left():
 
 
 def test_this_machine_has_all_that_is_measured(tmp_path):
-    seen = observe(tmp_path, processes=1 << 20)
-    assert {"memory.available", "nodefs.available", "pid.available"} <= seen.keys()
-    assert all(0 < signal.available <= signal.capacity for signal in seen.values())
+    observations = observe(tmp_path, processes=1 << 20)
+    assert {"memory.available", "nodefs.available", "pid.available"} <= observations.keys()
+    assert all(0 < signal.available <= signal.capacity for signal in observations.values())
 
 
 @pytest.fixture
 def machine():
     """A machine whose disk and time a test sets."""
     state = {"nodefs.available": Observation(50, 1000), "now": 0.0}
-    found = Pressure(
+    pressure = Pressure(
         (Threshold("memory.available", "1"), DISK),
         transition=300,
         observe=lambda: {"nodefs.available": state["nodefs.available"]},
         clock=lambda: state["now"],
     )
-    return found, state
+    return pressure, state
 
 
 def test_a_condition_is_kept_for_the_transition_period(machine):

@@ -21,7 +21,7 @@ class Watched:
         self.over = asyncio.Event()
         self.probes = Prober(
             container,
-            ask=self.ask,
+            run_probe=self.run_probe,
             began=time.time(),
             changed=lambda: self.seen.append((self.probes.started, self.probes.ready)),
             failed=self.failed.append,
@@ -29,7 +29,7 @@ class Watched:
             **options,
         )
 
-    async def ask(self, spec):
+    async def run_probe(self, spec):
         try:
             answer = next(self.answers)
         except StopIteration:
@@ -54,31 +54,31 @@ class Watched:
 
 async def test_liveness_fails_after_so_many_failures_in_a_row_and_is_asked_no_more():
     answers = [BAD, BAD, FINE, BAD, BAD, BAD, FINE]
-    seen = await Watched(answers, {"livenessProbe": QUICK | {"failureThreshold": 3}}).run()
-    assert (seen.failed, seen.asked) == (["liveness"], 6)
-    assert seen.events[0] == "Liveness probe failed: no good"
+    watched = await Watched(answers, {"livenessProbe": QUICK | {"failureThreshold": 3}}).run()
+    assert (watched.failed, watched.asked) == (["liveness"], 6)
+    assert watched.events[0] == "Liveness probe failed: no good"
 
 
 async def test_readiness_comes_and_goes_by_its_thresholds():
     spec = QUICK | {"failureThreshold": 2, "successThreshold": 2}
-    seen = await Watched([FINE, BAD, FINE, FINE, BAD, FINE, BAD, BAD], {"readinessProbe": spec}).run()
-    assert seen.seen == [(True, True), (True, False)]
-    assert seen.failed == []
+    watched = await Watched([FINE, BAD, FINE, FINE, BAD, FINE, BAD, BAD], {"readinessProbe": spec}).run()
+    assert watched.seen == [(True, True), (True, False)]
+    assert watched.failed == []
 
 
 async def test_nothing_else_is_asked_before_the_startup_probe_has_passed():
     spec = QUICK | {"failureThreshold": 3}
     container = {"startupProbe": spec, "livenessProbe": QUICK, "readinessProbe": QUICK}
-    seen = await Watched([BAD, BAD, FINE], container).run()
-    assert seen.seen[0] == (True, False)
-    assert set(seen.events) == {"Startup probe failed: no good"}
+    watched = await Watched([BAD, BAD, FINE], container).run()
+    assert watched.seen[0] == (True, False)
+    assert set(watched.events) == {"Startup probe failed: no good"}
 
 
 async def test_a_probe_that_cannot_be_asked_counts_for_nothing():
     broken = [HandlerError("port web not found")] * 3
-    seen = await Watched([*broken, FINE], {"livenessProbe": QUICK | {"failureThreshold": 1}}).run()
-    assert seen.failed == []
-    assert seen.events == ["Liveness probe errored and resulted in unknown state: port web not found"]
+    watched = await Watched([*broken, FINE], {"livenessProbe": QUICK | {"failureThreshold": 1}}).run()
+    assert watched.failed == []
+    assert watched.events == ["Liveness probe errored and resulted in unknown state: port web not found"]
 
 
 def test_a_port_may_be_given_by_name_and_a_missing_one_is_named():

@@ -58,12 +58,12 @@ def test_a_pod_that_changes_while_its_node_returns_is_restored_before_it_starts(
         "spec": {"nodeName": "node-0"},
         "status": {"containerStatuses": [{"name": "main", **RUNNING}]},
     }
-    begun = []
+    started = []
     worker = SimpleNamespace(pod=pod, uid="u", containers={"main": None}, runtime=runtime, records={})
-    worker.start = lambda: begun.append(worker.records["main"].state)
+    worker.start = lambda: started.append(worker.records["main"].state)
     worker.changed = lambda pod: None
     manager = object.__new__(PodManager)
     manager._nodes, manager._workers = {"node-0": SimpleNamespace(is_reachable=True)}, {}
     monkeypatch.setattr(manager, "_new_worker", lambda pod: worker)
     manager._changed("MODIFIED", pod, None)
-    assert begun == ["terminated"]
+    assert started == ["terminated"]

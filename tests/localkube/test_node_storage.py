@@ -30,8 +30,8 @@ def test_a_pod_without_limits_is_not_looked_at():
 
 
 def test_an_empty_dir_over_its_limit_is_named_first():
-    found = excess(pod("1Mi", scratch={"sizeLimit": "2Mi"}), StorageUsage({"scratch": 3 * MIB}, {}))
-    assert found == 'Usage of EmptyDir volume "scratch" exceeds the limit "2Mi". '
+    message = excess(pod("1Mi", scratch={"sizeLimit": "2Mi"}), StorageUsage({"scratch": 3 * MIB}, {}))
+    assert message == 'Usage of EmptyDir volume "scratch" exceeds the limit "2Mi". '
 
 
 def test_a_pod_has_the_limits_of_its_containers_together_with_its_empty_dirs():
@@ -44,8 +44,8 @@ def test_a_pod_has_the_limits_of_its_containers_together_with_its_empty_dirs():
 
 
 def test_a_container_has_its_own_limit():
-    found = excess(pod("1Mi", "8Mi"), StorageUsage({}, {"c0": 2 * MIB, "c1": MIB}))
-    assert found == 'Container c0 exceeded its local ephemeral storage limit "1Mi". '
+    message = excess(pod("1Mi", "8Mi"), StorageUsage({}, {"c0": 2 * MIB, "c1": MIB}))
+    assert message == 'Container c0 exceeded its local ephemeral storage limit "1Mi". '
 
 
 def test_disk_usage_is_what_is_allocated_and_follows_no_links(tmp_path):

@@ -15,21 +15,21 @@ def test_a_pod_that_asks_for_nothing_unusual_gets_all_of_it():
 
 def test_fields_that_are_lost_for_one_reason_share_a_sentence():
     user = {"securityContext": {"runAsUser": 0}}
-    asked = pod({"name": "other"} | user, securityContext={"runAsUser": 0, "fsGroup": 0}, hostUsers=True)
-    assert unsupported_fields(asked) == [
+    manifest = pod({"name": "other"} | user, securityContext={"runAsUser": 0, "fsGroup": 0}, hostUsers=True)
+    assert unsupported_fields(manifest) == [
         "hostUsers is not supported: the pod has a user namespace of its own"
     ]
     lost = "securityContext.runAsUser, securityContext.fsGroup, securityContext.runAsUser of container other"
     assert (
         f"{lost} are not supported: in plain mode every process is the cluster's user"
-        in unsupported_fields_in_plain_mode(asked)
+        in unsupported_fields_in_plain_mode(manifest)
     )
 
 
 def test_limits_of_a_whole_pod_are_named_and_its_requests_are_not():
     assert unsupported_fields(pod(resources={"requests": {"cpu": "1"}})) == []
-    (said,) = unsupported_fields(pod(resources={"limits": {"memory": "1Gi"}}))
-    assert said.startswith("resources.limits is not supported: ")
+    (sentence,) = unsupported_fields(pod(resources={"limits": {"memory": "1Gi"}}))
+    assert sentence.startswith("resources.limits is not supported: ")
 
 
 def test_plain_mode_keeps_less():

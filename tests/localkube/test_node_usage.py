@@ -24,9 +24,11 @@ def processes(table, memory=0):
 
 
 def test_a_container_is_the_tree_of_its_first_process():
-    found = processes({5: (1, 10, 5, 0), 6: (5, 1, 0, 0), 7: (6, 2, 0, 3), 8: (1, 99, 0, 0)}, memory=100)
-    assert sorted(found.tree(5)) == [5, 6, 7]
-    usage = found.usage(5)
+    process_table = processes(
+        {5: (1, 10, 5, 0), 6: (5, 1, 0, 0), 7: (6, 2, 0, 3), 8: (1, 99, 0, 0)}, memory=100
+    )
+    assert sorted(process_table.tree(5)) == [5, 6, 7]
+    usage = process_table.usage(5)
     assert round(usage.cpu / TICK_SECONDS) == 10 + 5 + 1 + 2 + 3
     assert usage.memory == 3 * 100 * 1024
 
@@ -43,7 +45,7 @@ def test_a_container_that_only_sleeps_has_used_something():
 
 def test_a_counter_goes_on_where_a_child_took_its_time_along():
     counter = MonotonicCounter()
-    assert [counter.take(reading) for reading in (1.0, 4.0, 2.0, 3.0)] == [1.0, 4.0, 4.0, 5.0]
+    assert [counter.add(reading) for reading in (1.0, 4.0, 2.0, 3.0)] == [1.0, 4.0, 4.0, 5.0]
 
 
 def test_the_real_figures_of_a_process_are_those_of_its_memory():

@@ -21,37 +21,37 @@ def test_a_small_file_takes_a_page_and_what_is_noted_of_it():
 
 
 def test_a_namespace_has_an_eighth_and_the_message_says_what_it_has(shares):
-    shares.take("a", {"v": (MEMORY, 6 * MIB)}, namespace="ada")
+    shares.reserve("a", {"v": (MEMORY, 6 * MIB)}, namespace="ada")
     with pytest.raises(ShareError, match="no space left on device: .* need 3Mi .* ada have 6Mi and may"):
-        shares.take("b", {"v": (MEMORY, 3 * MIB)}, namespace="ada")
-    shares.take("b", {"v": (DISK, 3 * MIB)}, namespace="ada")
-    shares.take("c", {"v": (MEMORY, 8 * MIB)}, namespace="bob")
+        shares.reserve("b", {"v": (MEMORY, 3 * MIB)}, namespace="ada")
+    shares.reserve("b", {"v": (DISK, 3 * MIB)}, namespace="ada")
+    shares.reserve("c", {"v": (MEMORY, 8 * MIB)}, namespace="bob")
     assert shares.used(MEMORY) == {"ada": 6 * MIB, "bob": 8 * MIB}
 
 
 def test_room_returns_with_the_pod_and_a_volume_counts_once(shares):
     for size in (6, 7, 8):
-        shares.take("a", {"v": (MEMORY, size * MIB)}, namespace="ada")
+        shares.reserve("a", {"v": (MEMORY, size * MIB)}, namespace="ada")
     shares.forget("a")
-    shares.take("b", {"v": (MEMORY, 8 * MIB)}, namespace="ada")
+    shares.reserve("b", {"v": (MEMORY, 8 * MIB)}, namespace="ada")
 
 
 def test_many_volumes_of_many_pods_are_counted_together(shares):
     """Two hundred and sixty times one object, and pods with a little each."""
     with pytest.raises(ShareError):
-        shares.take("a", {f"v{n}": (MEMORY, MIB) for n in range(260)}, namespace="ada")
+        shares.reserve("a", {f"v{n}": (MEMORY, MIB) for n in range(260)}, namespace="ada")
     assert shares.used(MEMORY) == {}
     for number in range(8):
-        shares.take(f"p{number}", {"v": (MEMORY, MIB)}, namespace="ada")
+        shares.reserve(f"p{number}", {"v": (MEMORY, MIB)}, namespace="ada")
     with pytest.raises(ShareError):
-        shares.take("p9", {"v": (MEMORY, MIB)}, namespace="ada")
+        shares.reserve("p9", {"v": (MEMORY, MIB)}, namespace="ada")
 
 
 def test_all_namespaces_together_leave_room_to_rewrite_a_volume(shares):
     for number in range(7):
-        shares.take("p", {f"v{number}": (MEMORY, 8 * MIB)}, namespace=f"n{number}")
+        shares.reserve("p", {f"v{number}": (MEMORY, 8 * MIB)}, namespace=f"n{number}")
     with pytest.raises(ShareError, match="those of all namespaces have 56Mi of 64Mi"):
-        shares.take("q", {"v": (MEMORY, MIB)}, namespace="late")
+        shares.reserve("q", {"v": (MEMORY, MIB)}, namespace="late")
 
 
 async def test_an_object_is_read_once_for_all_volumes_of_a_pod_however_long_that_takes(tmp_path):

@@ -60,10 +60,10 @@ def test_what_is_missing_is_made_as_directories_or_refused(volume):
 def test_what_is_made_is_open_to_all_users_of_the_pod(volume):
     previous = os.umask(0o077)
     try:
-        made = resolve(volume, "runs/7", MAKES)
+        descriptor = resolve(volume, "runs/7", MAKES)
     finally:
         os.umask(previous)
-    assert stat.S_IMODE(made.stat().st_mode) == stat.S_IMODE(made.parent.stat().st_mode) == 0o755
+    assert stat.S_IMODE(descriptor.stat().st_mode) == stat.S_IMODE(descriptor.parent.stat().st_mode) == 0o755
 
 
 def test_links_that_stay_inside_are_followed(volume):

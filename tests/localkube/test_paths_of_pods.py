@@ -70,17 +70,17 @@ BY_PATH = {
 
 def calls_by_path(text):
     """List the functions of a module that open, make, change or mount by a path alone, once for each call."""
-    found = []
+    calls = []
 
     def visit(node, name):
         for child in ast.iter_child_nodes(node):
             is_named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             if isinstance(child, ast.Call) and _name(child.func) in CALLS and not _has_descriptor(child):
-                found.append(name)
+                calls.append(name)
             visit(child, f"{name}.{child.name}".lstrip(".") if is_named else name)
 
     visit(ast.parse(text), "")
-    return found
+    return calls
 
 
 def _name(function):
@@ -107,8 +107,8 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("module", MODULES)
 def test_no_other_module_opens_makes_or_mounts_by_a_path_of_a_pod(module):
-    found = calls_by_path((ROOT / module).read_text())
-    assert len(found) == BY_PATH.get(module, 0), f"new or gone, in one of: {found}"
+    calls = calls_by_path((ROOT / module).read_text())
+    assert len(calls) == BY_PATH.get(module, 0), f"new or gone, in one of: {calls}"
 
 
 def test_a_call_by_a_path_is_found_and_one_from_a_descriptor_is_none():

@@ -19,15 +19,15 @@ from localkube.controlplane.progress_deadline import (
 BUSY = "while True: pass"
 
 
-def look(deadline, progress=0, *, crashes=None, **wanted):
+def look(deadline, progress=0, *, crashes=None, **activity):
     """Look one second later."""
-    return deadline.check(progress, 1.0, wanted, crashes)
+    return deadline.check(progress, 1.0, activity, crashes)
 
 
-def seconds_until_given_up(deadline, **wanted):
+def seconds_until_given_up(deadline, **activity):
     for second in range(1, 10_000):
-        if found := look(deadline, **wanted):
-            return second, found
+        if stuck := look(deadline, **activity):
+            return second, stuck
     raise AssertionError("it waits for ever")
 
 
@@ -37,16 +37,16 @@ def test_a_busy_part_is_waited_for_much_longer_than_the_deadline():
 
 
 def test_parts_that_only_poll_are_given_up_after_the_deadline():
-    second, found = seconds_until_given_up(ProgressDeadline(10), server=0.05, etcd=0.01)
-    assert (second, found.part) == (10, None)
-    assert "no part had work, for 10 s" in found.reason
+    second, stuck = seconds_until_given_up(ProgressDeadline(10), server=0.05, etcd=0.01)
+    assert (second, stuck.part) == (10, None)
+    assert "no part had work, for 10 s" in stuck.reason
 
 
 def test_a_part_that_stands_still_is_named_though_others_are_busy():
-    second, found = seconds_until_given_up(
+    second, stuck = seconds_until_given_up(
         ProgressDeadline(10, never_idle=["etcd"]), server=1.0, etcd=0.0, manager=0.0
     )
-    assert (second, found.part) == (10, "etcd")
+    assert (second, stuck.part) == (10, "etcd")
 
 
 def test_each_step_forward_begins_the_deadline_anew():
@@ -57,9 +57,9 @@ def test_each_step_forward_begins_the_deadline_anew():
 
 
 def test_work_that_comes_to_nothing_is_given_up_in_the_end():
-    second, found = seconds_until_given_up(ProgressDeadline(10), server=1.0)
+    second, stuck = seconds_until_given_up(ProgressDeadline(10), server=1.0)
     assert second == LONGEST * 10
-    assert "changed nothing" in found.reason
+    assert "changed nothing" in stuck.reason
 
 
 def test_a_part_that_ends_again_and_again_is_named_with_its_status():
@@ -85,14 +85,14 @@ def test_an_interval_in_which_this_process_was_held_up_itself_counts_little():
 
 @pytest.fixture
 def program():
-    begun = []
+    programs = []
 
     def begin(source):
-        begun.append(subprocess.Popen([sys.executable, "-c", source]))
-        return begun[-1].pid
+        programs.append(subprocess.Popen([sys.executable, "-c", source]))
+        return programs[-1].pid
 
     yield begin
-    for process in begun:
+    for process in programs:
         process.kill()
         process.wait()
 
@@ -107,9 +107,9 @@ def test_a_busy_program_wants_its_time_though_the_core_is_shared_and_a_sleeping_
     time.sleep(2)
     activity.sample(pids)
     time.sleep(2)
-    interval, wanted = activity.sample(pids)
-    assert wanted["one"] > interval / 2 and wanted["two"] > interval / 2
-    assert wanted["asleep"] < interval / 10
+    interval, shares = activity.sample(pids)
+    assert shares["one"] > interval / 2 and shares["two"] > interval / 2
+    assert shares["asleep"] < interval / 10
 
 
 def test_a_stopped_program_wants_nothing(program):

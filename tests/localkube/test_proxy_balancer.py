@@ -51,10 +51,10 @@ def near(endpoints, client, *, local=False):
 
 
 def test_endpoints_of_the_clients_node_are_taken_where_traffic_is_local():
-    found = [ServiceEndpoint(A, "node-0"), ServiceEndpoint(B, "node-1")]
-    assert near(found, NODES[1], local=True) == [B]
-    assert near(found, NODES[2], local=True) == []
-    assert near(found, NODES[1]) == near(found, None, local=True) == [A, B]
+    endpoints = [ServiceEndpoint(A, "node-0"), ServiceEndpoint(B, "node-1")]
+    assert near(endpoints, NODES[1], local=True) == [B]
+    assert near(endpoints, NODES[2], local=True) == []
+    assert near(endpoints, NODES[1]) == near(endpoints, None, local=True) == [A, B]
 
 
 def test_hints_lead_to_the_same_node_then_to_the_same_zone_and_else_nowhere_in_particular():

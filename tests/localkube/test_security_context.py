@@ -14,14 +14,14 @@ FILES = {
 }
 
 
-def find(image_user="", own=None, **of_pod):
+def find(image_user="", of_container=None, **of_pod):
     pod = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"securityContext": of_pod}}
-    container = {"name": "c", "securityContext": own or {}}
+    container = {"name": "c", "securityContext": of_container or {}}
     return security_context.user(pod, container, image_user=image_user, read=FILES.get)
 
 
 @pytest.mark.parametrize(
-    ("image_user", "own", "of_pod", "user"),
+    ("image_user", "of_container", "of_pod", "user"),
     [
         ("", {}, {}, UserSpec(0, 0, (0,))),
         ("web", {}, {}, UserSpec(101, 102, (102, 500))),
@@ -36,12 +36,12 @@ def find(image_user="", own=None, **of_pod):
         ("web", {}, {"supplementalGroupsPolicy": "Strict"}, UserSpec(101, 102, (102,))),
     ],
 )  # fmt: skip
-def test_the_security_context_comes_before_the_image(image_user, own, of_pod, user):
-    assert find(image_user, own, **of_pod) == user
+def test_the_security_context_comes_before_the_image(image_user, of_container, of_pod, user):
+    assert find(image_user, of_container, **of_pod) == user
 
 
 @pytest.mark.parametrize(
-    ("image_user", "own", "refused"),
+    ("image_user", "of_container", "refused"),
     [
         ("", {}, "image will run as root"),
         ("0:5", {}, "image will run as root"),
@@ -49,9 +49,9 @@ def test_the_security_context_comes_before_the_image(image_user, own, of_pod, us
         ("5", {"runAsUser": 0}, "breaks non-root policy"),
     ],
 )
-def test_root_is_refused_where_the_pod_asks_for_another_user(image_user, own, refused):
+def test_root_is_refused_where_the_pod_asks_for_another_user(image_user, of_container, refused):
     with pytest.raises(ConfigError, match=refused.replace("(", r"\(").replace(")", r"\)")) as caught:
-        find(image_user, own, runAsNonRoot=True)
+        find(image_user, of_container, runAsNonRoot=True)
     assert caught.value.reason == "CreateContainerConfigError"
     assert find("5", {"runAsUser": 6}, runAsNonRoot=True).uid == 6
 
@@ -72,9 +72,9 @@ def test_root_is_refused_where_the_pod_asks_for_another_user(image_user, own, re
     ],
 )
 def test_ids_outside_of_the_pods_user_namespace_are_refused(size, image_user, of_pod):
-    found = find(image_user, **of_pod)
+    ids = find(image_user, **of_pod)
     with pytest.raises(ConfigError, match="not one of the"):
-        security_context.refuse_foreign_ids((found.uid, *found.additional_gids), size=size)
+        security_context.refuse_foreign_ids((ids.uid, *ids.additional_gids), size=size)
 
 
 @pytest.mark.parametrize("number", ["²", "٣", "9" * 5000, "-1", "+1", "1_0", " 1"])
@@ -82,12 +82,12 @@ def test_what_is_no_number_in_an_image_is_no_id(number):
     with pytest.raises(ConfigError, match="unable to find user"):
         find(number)
     passwd = {"/etc/passwd": f"odd:x:{number}:{number}::/:/bin/sh\n"}
-    assert security_context.home(1, passwd.get) == "/"
+    assert security_context.home_directory(1, passwd.get) == "/"
 
 
 def test_home_is_that_of_the_image():
-    assert security_context.home(101, FILES.get) == "/home/web"
-    assert security_context.home(4711, FILES.get) == "/"
+    assert security_context.home_directory(101, FILES.get) == "/home/web"
+    assert security_context.home_directory(4711, FILES.get) == "/"
 
 
 @pytest.mark.parametrize("image_user", ["nobody-knows", "web:nobody-knows"])
@@ -98,7 +98,7 @@ def test_names_that_the_image_lacks_are_refused(image_user):
 
 
 @pytest.mark.parametrize(
-    ("context", "kept"),
+    ("context", "capabilities"),
     [
         ({}, set(DEFAULT_CAPABILITIES)),
         ({"capabilities": {"drop": ["ALL"]}}, set()),
@@ -109,8 +109,8 @@ def test_names_that_the_image_lacks_are_refused(image_user):
         ({"privileged": True}, set(CAPABILITIES)),
     ],
 )
-def test_capabilities_are_added_to_and_dropped_from_the_default(context, kept):
-    assert set(security_context.capabilities({"securityContext": context})) == kept
+def test_capabilities_are_added_to_and_dropped_from_the_default(context, capabilities):
+    assert set(security_context.capabilities({"securityContext": context})) == capabilities
 
 
 def test_programs_of_the_image_may_give_privileges_unless_that_is_refused():
@@ -119,12 +119,14 @@ def test_programs_of_the_image_may_give_privileges_unless_that_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("of_pod", "own", "words"),
+    ("of_pod", "of_container", "words"),
     [
         ({"seccompProfile": {"type": "Localhost", "localhostProfile": "x.json"}}, {}, "seccomp/x.json"),
         ({}, {"appArmorProfile": {"type": "Localhost", "localhostProfile": "x"}}, "profile not found x"),
     ],
 )
-def test_a_profile_that_a_node_would_have_is_refused_in_the_runtime_s_words(of_pod, own, words):
+def test_a_profile_that_a_node_would_have_is_refused_in_the_runtime_s_words(of_pod, of_container, words):
     with pytest.raises(ConfigError, match=words):
-        security_context.refuse_profiles({"spec": {"securityContext": of_pod}}, {"securityContext": own})
+        security_context.refuse_profiles(
+            {"spec": {"securityContext": of_pod}}, {"securityContext": of_container}
+        )

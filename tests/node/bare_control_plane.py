@@ -97,9 +97,9 @@ def bare(
     certificates.write_kubeconfig(
         paths.kubeconfig, server=addresses.api, name="bare", pki=paths.pki, user="admin"
     )
-    wanted = [c for c in commands(paths, control_plane, addresses=addresses) if c.name in components]
+    selected = [c for c in commands(paths, control_plane, addresses=addresses) if c.name in components]
     with contextlib.ExitStack() as stack:
-        for component in wanted:
+        for component in selected:
             stack.enter_context(_running(change(component), paths))
             if component.name == "kube-apiserver":
                 _wait_until_ready(f"{addresses.api}/readyz", component, paths)
@@ -156,6 +156,6 @@ def _on_loopback() -> ListenAddresses:
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for taken in sockets:
-            taken.bind(("127.0.0.1", 0))
-        return [taken.getsockname()[1] for taken in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [listener.getsockname()[1] for listener in sockets]

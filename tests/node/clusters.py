@@ -46,8 +46,8 @@ def localkube(
         Refused: It answered with an error.
     """
     command = [sys.executable, "-m", "localkube", *arguments]
-    own = {"XDG_STATE_HOME": str(home), "XDG_CONFIG_HOME": str(config_of(home))}
-    environment = {**os.environ, **own, "PYTHONPATH": str(REPOSITORY), **(env or {})}
+    xdg = {"XDG_STATE_HOME": str(home), "XDG_CONFIG_HOME": str(config_of(home))}
+    environment = {**os.environ, **xdg, "PYTHONPATH": str(REPOSITORY), **(env or {})}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)
     return answer(done.stdout, done.stderr)
 
@@ -120,20 +120,20 @@ class RunningCluster:
 
     def process(self, *words: str) -> psutil.Process:
         """Return the one process of this cluster that has these words in its command line, once it runs."""
-        found: list[psutil.Process] = []
+        matches: list[psutil.Process] = []
 
         def look() -> int:
             several = self.processes_with(*words)
             # A shell's child has its words until it becomes what it was forked for.
             with suppress(psutil.NoSuchProcess):  # one ends at this moment
-                found[:] = [
-                    child for child in several if child.ppid() not in {other.pid for other in several}
+                matches[:] = [
+                    child for child in several if child.ppid() not in {parent.pid for parent in several}
                 ]
-                return len(found)
+                return len(matches)
             return 0
 
-        eventually(look, wanted=1)
-        return found[0]
+        eventually(look, expected=1)
+        return matches[0]
 
     def processes_with(self, *words: str) -> list[psutil.Process]:
         """Return the processes of this cluster with all these words in their command line."""
@@ -159,8 +159,8 @@ def running_cluster(
     """
     shape = shape if warm else ("--no-warm", *shape)
     try:
-        made = localkube("create", name, *shape, home=home, preexec_fn=enter, **options)
-        cluster = RunningCluster(home, made, enter=enter)
+        created = localkube("create", name, *shape, home=home, preexec_fn=enter, **options)
+        cluster = RunningCluster(home, created, enter=enter)
         try:
             yield cluster
         finally:
@@ -214,12 +214,12 @@ class Pods:
         if pod["status"]["phase"] == "Succeeded":
             return self.logs(pod, container)
         try:
-            said = self.logs(pod, container)
+            text = self.logs(pod, container)
         except client.ApiException as error:  # it has none: the status says why
-            said = str(error.reason)
-        raise AssertionError(f"the pod failed: {said}\n{pod['status']}")
+            text = str(error.reason)
+        raise AssertionError(f"the pod failed: {text}\n{pod['status']}")
 
-    def until(self, name: str, seen: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    def until(self, name: str, condition: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         """Watch a pod until ``seen`` holds for it, and return it."""
         last: Any = "nothing was seen of it"
         while True:
@@ -232,7 +232,7 @@ class Pods:
             )
             for event in stream:
                 last = event["raw_object"]
-                if event["type"] != "DELETED" and seen(last):
+                if event["type"] != "DELETED" and condition(last):
                     return last
             if last == before:
                 status = last["status"] if isinstance(last, dict) else last
@@ -240,7 +240,7 @@ class Pods:
 
     def wait_for_event(self, name: str, reason: str, words: str) -> dict[str, Any]:
         """Watch the events on a pod until one has the reason and the words, and return it."""
-        seen = []
+        messages = []
         stream = watch.Watch().stream(
             self.cluster.core.list_namespaced_event,
             "default",
@@ -251,8 +251,8 @@ class Pods:
             item = event["raw_object"]
             if item["reason"] == reason and words in item["message"]:
                 return item
-            seen.append((item["reason"], item["message"]))
-        raise AssertionError(f"pod {name}: no event {reason} with {words!r} among {seen}")
+            messages.append((item["reason"], item["message"]))
+        raise AssertionError(f"pod {name}: no event {reason} with {words!r} among {messages}")
 
     def gone(self, name: str) -> None:
         """Watch until the API has forgotten a pod."""
@@ -278,13 +278,13 @@ class Pods:
             _preload_content=False,
             _request_timeout=PATIENCE,
         )
-        seen = b""
+        output = b""
         for chunk in stream.stream():
-            seen += chunk
-            if line.encode() in seen.split(b"\n"):
+            output += chunk
+            if line.encode() in output.split(b"\n"):
                 stream.close()
                 return
-        raise AssertionError(f"{line!r} is not in {seen!r}")
+        raise AssertionError(f"{line!r} is not in {output!r}")
 
 
 def pod(
@@ -319,8 +319,8 @@ def on_node(index: int) -> dict[str, Any]:
 def container(pod: dict[str, Any], name: str = "main") -> dict[str, Any]:
     """Return a container's status; an empty one when nothing is reported yet."""
     status = pod["status"]
-    every = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
-    return next((item for item in every if item["name"] == name), {"state": {}, "restartCount": 0})
+    statuses = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    return next((item for item in statuses if item["name"] == name), {"state": {}, "restartCount": 0})
 
 
 def state(pod: dict[str, Any], name: str = "main") -> dict[str, Any]:

@@ -45,13 +45,13 @@ def pods(cluster):
     """Make pods in the shared cluster; those that are left are deleted after the test."""
     from .clusters import Pods
 
-    with Pods(cluster) as made:
-        yield made
+    with Pods(cluster) as cluster_pods:
+        yield cluster_pods
 
 
 @pytest.fixture
-def made(cluster):
-    """Apply manifests; what was made is deleted after the test."""
+def created_objects(cluster):
+    """Apply manifests; they are deleted after the test."""
     from .workloads import apply, delete
 
     things = []

@@ -184,13 +184,13 @@ class Pair:
         assert chosen is not None, f"{argv} would start cold"
         null = os.open(os.devnull, os.O_RDONLY)
         pipes = [os.pipe(), os.pipe()]
-        given = {"stdout": pipes[0][1], "stderr": pipes[1][1]}
+        descriptors = {"stdout": pipes[0][1], "stderr": pipes[1][1]}
         if stdin is not None:
-            given["stdin"] = null if stdin == subprocess.DEVNULL else stdin
+            descriptors["stdin"] = null if stdin == subprocess.DEVNULL else stdin
         variables = tuple(f"{name}={value}" for name, value in env.items())
         spec = ContainerSpec(ProcessSpec(tuple(argv), variables, str(cwd)))
-        request = asdict(StartRequest(spec, fork_plan=chosen)) | {"fds": list(given)}
-        answer = self.request(request, list(given.values()))
+        request = asdict(StartRequest(spec, fork_plan=chosen)) | {"fds": list(descriptors)}
+        answer = self.request(request, list(descriptors.values()))
         for descriptor in (null, pipes[0][1], pipes[1][1]):
             os.close(descriptor)
         assert "pid" in answer, answer

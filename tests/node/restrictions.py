@@ -64,7 +64,7 @@ def without_namespaces() -> Enter:
     return enter
 
 
-def nobody(places: Mapping[Path, Path]) -> Enter:
+def become_nobody(places: Mapping[Path, Path]) -> Enter:
     """Return how root becomes the user nobody, who sees ``places`` even below directories closed to others.
 
     Args:
@@ -75,7 +75,7 @@ def nobody(places: Mapping[Path, Path]) -> Enter:
 
 
 def become(user: int, group: int, places: Mapping[Path, Path]) -> Enter:
-    """Return how root becomes another user, for whom ``places`` are as for `nobody`."""
+    """Return how root becomes another user, for whom ``places`` are as for `become_nobody`."""
     doors = {door for path in places if (door := _closed(path))}
 
     def enter() -> None:

@@ -66,7 +66,7 @@ class Terminal:
             AssertionError: It did not come within a minute, or the command ended without it.
         """
         end = time.monotonic() + PATIENCE
-        while not (found := re.search(pattern, self.seen)):
+        while not (match := re.search(pattern, self.seen)):
             left = end - time.monotonic()
             ready = left > 0 and select.select([self._master], [], [], left)[0]
             assert ready, f"{pattern} is not in {self.seen}"
@@ -76,8 +76,8 @@ class Terminal:
                 data = b""
             assert data, f"it ended, and {pattern} is not in {self.seen}"
             self.seen += data.decode()
-        self.seen = self.seen[found.end() :]
-        return found
+        self.seen = self.seen[match.end() :]
+        return match
 
     def wait(self) -> int:
         """Return its exit code."""

@@ -57,8 +57,8 @@ def occupy(cluster):
         {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
         {"name": "memory", "emptyDir": {"medium": "Memory"}},
     ]
-    made = pod("touch /data/file; sleep 600 & sleep 600", name="busy", volumes=volumes, **BUSY)
-    Pods(cluster).running(made)
+    manifest = pod("touch /data/file; sleep 600 & sleep 600", name="busy", volumes=volumes, **BUSY)
+    Pods(cluster).running(manifest)
     return Footprint.of(cluster.root)
 
 

@@ -22,7 +22,7 @@ def on_the_host(cluster):
     return [process for process in cluster.processes() if here in namespaces(process.pid)]
 
 
-def ask(cluster, path, *, token=None):
+def status_of(cluster, path, *, token=None):
     """Return the status of a request to the API without a certificate."""
     context = ssl.create_default_context(cafile=str(cluster.root / "pki" / "ca.crt"))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -56,10 +56,10 @@ def test_the_control_plane_and_the_pods_are_not_in_the_hosts_network(cluster):
 
 def test_strangers_may_ask_for_health_and_nothing_else(cluster):
     for path in ("/readyz", "/livez", "/healthz"):
-        eventually(lambda path=path: ask(cluster, path), wanted=200)
+        eventually(lambda path=path: status_of(cluster, path), expected=200)
     for path in ("/", "/api", "/version", "/metrics", "/openapi/v3", "/api/v1/pods"):
-        assert ask(cluster, path) in (401, 403), path
-    assert ask(cluster, "/api/v1/pods", token="forged") == 401
+        assert status_of(cluster, path) in (401, 403), path
+    assert status_of(cluster, "/api/v1/pods", token="forged") == 401
 
 
 def test_the_authority_of_one_cluster_is_not_that_of_another(cluster, tmp_path):
@@ -108,8 +108,8 @@ def test_files_are_their_owners_alone(cluster):
 
 def test_the_users_own_kubeconfig_is_left_alone(cluster):
     assert Path(cluster.status["kubeconfig"]).is_relative_to(cluster.home)
-    own = Path.home() / ".kube" / "config"
-    assert not own.exists() or str(cluster.status["api_port"]) not in own.read_text()
+    kubeconfig = Path.home() / ".kube" / "config"
+    assert not kubeconfig.exists() or str(cluster.status["api_port"]) not in kubeconfig.read_text()
 
 
 def test_no_control_group_is_made(cluster):

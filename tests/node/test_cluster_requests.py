@@ -37,8 +37,8 @@ def call(tmp_path, monkeypatch, capsys):
 def refused(call, *arguments, **options):
     """Return the error that a verb answers with."""
     with pytest.raises(Refused) as caught:
-        made = call(*arguments, **options)
-        os.kill(made["processes"]["supervisor"]["pid"], signal.SIGTERM)
+        done = call(*arguments, **options)
+        os.kill(done["processes"]["supervisor"]["pid"], signal.SIGTERM)
     assert set(caught.value.error) == {"what", "about", "fix"}
     assert all(caught.value.error.values())
     return caught.value.error
@@ -84,8 +84,8 @@ def test_a_shape_that_no_node_can_have_is_refused(call, tmp_path, option, words)
 
 
 def test_a_port_that_is_taken_is_named(call, tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         error = refused(call, "create", "lab", *SMALL, f"--port={port}")
     assert error["about"] == f"127.0.0.1:{port}"
     assert "in use" in error["what"]
@@ -130,9 +130,9 @@ def test_a_full_disk_is_named_at_once_with_the_figures_of_doctor(tmp_path, size)
 
 
 def test_a_machine_that_refuses_namespaces_says_why_and_which_switch_allows_them(tmp_path):
-    asked = (*SMALL, "--mode", "namespaces")
+    arguments = (*SMALL, "--mode", "namespaces")
     error = refused(
-        localkube, "create", "lab", *asked, home=tmp_path, preexec_fn=restrictions.without_namespaces()
+        localkube, "create", "lab", *arguments, home=tmp_path, preexec_fn=restrictions.without_namespaces()
     )
     assert "a user namespace was refused" in error["what"]
     assert "sysctl -w user.max_user_namespaces=" in error["fix"]

@@ -31,15 +31,15 @@ def all_ready(cluster):
 
 
 def test_each_program_is_a_mirror_pod_of_its_node(cluster):
-    found = pods_of(cluster)
+    mirror_pods = pods_of(cluster)
     for name in PROGRAMS:
-        pod = found[f"{name}-node-0"]
+        pod = mirror_pods[f"{name}-node-0"]
         annotations = pod["metadata"]["annotations"]
         assert annotations["kubernetes.io/config.source"] == "file"
         assert annotations["kubernetes.io/config.mirror"] == annotations["kubernetes.io/config.hash"]
         assert pod["status"]["phase"] == "Running"
         assert pod["metadata"]["ownerReferences"][0]["kind"] == "Node"
-    server = found["kube-apiserver-node-0"]
+    server = mirror_pods["kube-apiserver-node-0"]
     assert (
         server["metadata"]["labels"].items()
         >= {"component": "kube-apiserver", "tier": "control-plane"}.items()
@@ -83,10 +83,10 @@ def test_a_program_that_is_started_again_counts_it_also_for_the_next_kubelet(clu
 
     before, _ = restarts()
     cluster.process("kube-scheduler").kill()
-    eventually(restarts, wanted=(before + 1, True))
+    eventually(restarts, expected=(before + 1, True))
     kubelet = cluster.process("localkube.kubelet")
     kubelet.kill()
     eventually(lambda: cluster.process("localkube.kubelet").pid != kubelet.pid)
     name = "kube-dns-node-0"
-    eventually(lambda: the_pod(cluster, name)["status"]["containerStatuses"][0]["restartCount"], wanted=1)
+    eventually(lambda: the_pod(cluster, name)["status"]["containerStatuses"][0]["restartCount"], expected=1)
     assert restarts() == (before + 1, True)

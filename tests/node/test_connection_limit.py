@@ -18,15 +18,15 @@ from .tls import Authority
 @in_network_namespace
 async def test_connections_of_an_address_beyond_its_share_are_reset_and_others_stay():
     listener = socket.create_server(("10.244.0.1", 6443))
-    held = {address: [] for address in ("10.244.0.1", "10.244.1.2", "10.244.1.3", "127.0.0.1")}
-    for address, clients in held.items():
+    connections = {address: [] for address in ("10.244.0.1", "10.244.1.2", "10.244.1.3", "127.0.0.1")}
+    for address, clients in connections.items():
         await run("ip", "address", "add", f"{address}/16", "dev", "lo") if address[-1] in "23" else None
         for _ in range(9):
             client = socket.create_connection(("10.244.0.1", 6443), source_address=(address, 0))
             clients.append((client, listener.accept()[0]))
-    held["10.244.1.3"] = held["10.244.1.3"][:5]  # the rest is closed
+    connections["10.244.1.3"] = connections["10.244.1.3"][:5]  # the rest is closed
     ConnectionLimit(port=6443, network="10.244.0.0/16", most=5).enforce(besides="10.244.0.1")
-    assert {address: sum(map(is_open, clients)) for address, clients in held.items()} == {
+    assert {address: sum(map(is_open, clients)) for address, clients in connections.items()} == {
         "10.244.0.1": 9,
         "10.244.1.2": 5,
         "10.244.1.3": 5,

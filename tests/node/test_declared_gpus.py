@@ -59,8 +59,8 @@ def test_a_device_is_given_once_however_it_is_asked_for_and_held_over_a_kubelets
     eventually(lambda: cluster.process("localkube.kubelet").pid != kubelet.pid)
     if way == "mig":  # two of these partitions fit in a GPU
         ended(lab, pods.running(asking(way))["metadata"]["name"])
-    for other in {"number", "gpu", "mig"} - ({"mig"} if way == "mig" else set()):
-        name = pods.create(asking(other))
+    for second_way in {"number", "gpu", "mig"} - ({"mig"} if way == "mig" else set()):
+        name = pods.create(asking(second_way))
         pods.wait_for_event(name, "FailedScheduling", "cannot allocate all claims")
         ended(lab, name)
     ended(lab, holder)

@@ -28,10 +28,10 @@ def plugin(cluster, pods):
     mounts.append({"name": "state", "mountPath": "/state"})
     main = python(SOURCE) | {"volumeMounts": mounts}
     name = pods.running(pod(main=main, volumes=volumes, **on_node(0)))["metadata"]["name"]
-    eventually(lambda: quantities(cluster), wanted=("2", "2"))
+    eventually(lambda: quantities(cluster), expected=("2", "2"))
     yield name
     cluster.core.delete_namespaced_pod(name, "default", grace_period_seconds=0)
-    eventually(lambda: quantities(cluster)[1], wanted="0")
+    eventually(lambda: quantities(cluster)[1], expected="0")
 
 
 def quantities(cluster, node="node-0"):
@@ -46,12 +46,12 @@ def with_devices(count, script, **spec):
 
 def test_a_container_gets_the_variables_mounts_and_device_nodes_of_its_devices(pods, plugin):
     script = "echo $FLUX; cat /flux/capacitor; echo; head -c 3 /dev/flux | od -An -tx1; echo > /flux/new"
-    made = pods.finish(with_devices(1, script))
-    lines = [line.strip() for line in pods.logs(made).splitlines()]
+    finished = pods.finish(with_devices(1, script))
+    lines = [line.strip() for line in pods.logs(finished).splitlines()]
     assert lines[:3] == ["flux-2", "1.21 GW", "00 00 00"]  # the plugin prefers its last one
     assert "Read-only" in lines[3]
-    assert made["spec"]["nodeName"] == "node-0"
-    (device,) = container(made)["allocatedResourcesStatus"]
+    assert finished["spec"]["nodeName"] == "node-0"
+    (device,) = container(finished)["allocatedResourcesStatus"]
     assert device == {"name": RESOURCE, "resources": [{"resourceID": "flux-2", "health": "Healthy"}]}
     assert "prepared flux-2" in pods.logs(plugin)
 
@@ -70,10 +70,10 @@ def test_devices_are_given_once_and_come_back(cluster, pods, plugin):
 def test_an_unhealthy_device_is_not_given_and_shows_on_the_pod_that_has_it(cluster, pods, plugin):
     name = pods.running(with_devices(1, "exec sleep 600"))["metadata"]["name"]
     cluster.kubectl("exec", plugin, "--", "touch", "/state/sick")
-    eventually(lambda: quantities(cluster), wanted=("2", "1"))
+    eventually(lambda: quantities(cluster), expected=("2", "1"))
     pods.until(name, lambda pod: "'Unhealthy'" in str(container(pod).get("allocatedResourcesStatus")))
     cluster.kubectl("exec", plugin, "--", "rm", "/state/sick")
-    eventually(lambda: quantities(cluster), wanted=("2", "2"))
+    eventually(lambda: quantities(cluster), expected=("2", "2"))
 
 
 def test_a_container_keeps_its_devices_over_its_restarts_and_the_kubelets(cluster, pods, plugin):
@@ -82,7 +82,7 @@ def test_a_container_keeps_its_devices_over_its_restarts_and_the_kubelets(cluste
     kubelet = cluster.process("localkube.kubelet")
     kubelet.kill()
     eventually(lambda: cluster.process("localkube.kubelet").pid != kubelet.pid)
-    eventually(lambda: quantities(cluster), wanted=("2", "2"))
+    eventually(lambda: quantities(cluster), expected=("2", "2"))
     eventually(lambda: ends(cluster, name))
     pods.until(name, lambda pod: container(pod)["restartCount"] == 1 and "running" in container(pod)["state"])
     assert pods.logs(name) == "flux-2\n"
@@ -99,19 +99,19 @@ def ends(cluster, name):
 
 
 @pytest.fixture
-def claims(made):
+def claims(created_objects):
     """Two devices of the plugin's DRA driver on node-0, a claim of both, and a template of such claims."""
     api, name = {"apiVersion": "resource.k8s.io/v1"}, {"metadata": {"name": "parts"}}
     requests = [{"name": request, "exactly": {"deviceClassName": "parts"}} for request in "ab"]
     spec = {"spec": {"devices": {"requests": requests}}}
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
     devices = {"pool": pool, "devices": [{"name": device} for device in "abcd"]}
-    made({**api, "kind": "DeviceClass", **name, "spec": {}})
-    made(
+    created_objects({**api, "kind": "DeviceClass", **name, "spec": {}})
+    created_objects(
         {**api, "kind": "ResourceSlice", **name, "spec": {"driver": DRIVER, "nodeName": "node-0", **devices}}
     )
-    made({**api, "kind": "ResourceClaim", **name, **spec})
-    made({**api, "kind": "ResourceClaimTemplate", **name, "spec": spec})
+    created_objects({**api, "kind": "ResourceClaim", **name, **spec})
+    created_objects({**api, "kind": "ResourceClaimTemplate", **name, "spec": spec})
 
 
 def with_claim(script, source, **claim):
@@ -141,7 +141,7 @@ def test_a_claim_is_prepared_once_for_its_pods_and_ends_with_the_last(cluster, p
     )
     cluster.kubectl("exec", plugin, "--", "rm", "/state/broken")
     pods.gone(second)
-    eventually(lambda: pods.logs(plugin).splitlines()[-1].strip(), wanted="unprepare parts")
+    eventually(lambda: pods.logs(plugin).splitlines()[-1].strip(), expected="unprepare parts")
     calls = [line.split()[0] for line in pods.logs(plugin).splitlines() if "parts" in line]
     assert calls == ["prepare", *["unprepare"] * (len(calls) - 1)]
 

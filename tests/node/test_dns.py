@@ -74,7 +74,7 @@ async def exchange(port, packet, tcp=False):
         transport.close()
 
 
-async def ask(port, name, kind="A", *, tcp=False, room=None):
+async def resolve(port, name, kind="A", *, tcp=False, room=None):
     question = DNSRecord.question(name, kind)
     if room:
         question.add_ar(EDNS0(udp_len=room))
@@ -86,14 +86,14 @@ def values(answer):
 
 
 async def test_a_service_resolves_whatever_the_case_of_its_letters(port):
-    answer = await ask(port, "Web.default.SVC.cluster.local")
+    answer = await resolve(port, "Web.default.SVC.cluster.local")
     assert values(answer) == ["10.96.0.20"]
     assert str(answer.rr[0].rname) == "Web.default.SVC.cluster.local."
     assert (answer.header.aa, answer.header.ra, answer.rr[0].ttl) == (1, 1, 5)
 
 
 async def test_nobody_may_cache_a_denial(port):
-    answer = await ask(port, "ddp-0.ddp.default.svc.cluster.local")
+    answer = await resolve(port, "ddp-0.ddp.default.svc.cluster.local")
     assert answer.header.rcode == RCODE.NXDOMAIN
     (authority,) = answer.auth
     assert (authority.rtype, authority.ttl, authority.rdata.times[-1]) == (QTYPE.SOA, 0, 0)
@@ -101,35 +101,37 @@ async def test_nobody_may_cache_a_denial(port):
 
 async def test_a_change_is_answered_at_once_although_answers_are_remembered(port, site):
     for _ in range(2):
-        assert values(await ask(port, WEB)) == ["10.96.0.20"]
+        assert values(await resolve(port, WEB)) == ["10.96.0.20"]
     site.services.put(service("web", cluster_ip="10.96.0.21"))
-    assert values(await ask(port, WEB)) == ["10.96.0.21"]
+    assert values(await resolve(port, WEB)) == ["10.96.0.21"]
     site.services.drop("default", "web")
-    assert (await ask(port, WEB)).header.rcode == RCODE.NXDOMAIN
+    assert (await resolve(port, WEB)).header.rcode == RCODE.NXDOMAIN
 
 
 async def test_a_long_answer_is_truncated_over_udp_and_whole_over_tcp(port):
     name = "many.default.svc.cluster.local"
-    short = await ask(port, name)
+    short = await resolve(port, name)
     assert (short.header.tc, short.rr, str(short.q.qname)) == (1, [], f"{name}.")
-    assert len((await ask(port, name, tcp=True)).rr) == 100
-    assert len((await ask(port, name, room=4096)).rr) == 100
+    assert len((await resolve(port, name, tcp=True)).rr) == 100
+    assert len((await resolve(port, name, room=4096)).rr) == 100
 
 
 async def test_addresses_of_a_headless_service_come_in_changing_order(port):
-    orders = {tuple(values(await ask(port, "many.default.svc.cluster.local", tcp=True))) for _ in range(5)}
+    orders = {
+        tuple(values(await resolve(port, "many.default.svc.cluster.local", tcp=True))) for _ in range(5)
+    }
     assert len(orders) > 1
 
 
 async def test_an_alias_inside_the_cluster_is_followed_and_a_circle_ends(port):
-    assert values(await ask(port, "alias.default.svc.cluster.local")) == [f"{WEB}.", "10.96.0.20"]
-    assert set(values(await ask(port, "loop.default.svc.cluster.local"))) == {
+    assert values(await resolve(port, "alias.default.svc.cluster.local")) == [f"{WEB}.", "10.96.0.20"]
+    assert set(values(await resolve(port, "loop.default.svc.cluster.local"))) == {
         "loop.default.svc.cluster.local."
     }
 
 
 async def test_without_an_upstream_foreign_names_fail(port):
-    assert (await ask(port, "example.org")).header.rcode == RCODE.SERVFAIL
+    assert (await resolve(port, "example.org")).header.rcode == RCODE.SERVFAIL
 
 
 @pytest.mark.parametrize(
@@ -141,7 +143,7 @@ async def test_rubbish_does_not_disturb(port, packet):
         Client, remote_addr=("127.0.0.1", port)
     )
     transport.sendto(packet)
-    assert values(await ask(port, WEB)) == ["10.96.0.20"]
+    assert values(await resolve(port, WEB)) == ["10.96.0.20"]
     transport.close()
 
 
@@ -244,7 +246,7 @@ async def connected(site, outside):
 
 
 async def test_foreign_names_are_asked_upstream(connected, outside):
-    answer = await ask(connected, "example.org")
+    answer = await resolve(connected, "example.org")
     assert (values(answer), answer.header.aa) == (["192.0.2.1"], 0)
     assert set(outside.asked) == {"example.org."}
 
@@ -255,33 +257,36 @@ async def test_names_of_the_cluster_never_leave_it(connected, outside):
         "example.org.cluster.local",
         "9.9.244.10.in-addr.arpa",
     ):
-        assert (await ask(connected, name)).header.rcode == RCODE.NXDOMAIN
+        assert (await resolve(connected, name)).header.rcode == RCODE.NXDOMAIN
     assert outside.asked == []
 
 
 async def test_what_is_too_long_for_udp_is_asked_again_over_tcp(connected):
-    assert (await ask(connected, "long.example.org")).header.tc == 1
-    assert values(await ask(connected, "long.example.org", tcp=True)) == ["192.0.2.1"]
+    assert (await resolve(connected, "long.example.org")).header.tc == 1
+    assert values(await resolve(connected, "long.example.org", tcp=True)) == ["192.0.2.1"]
 
 
 async def test_an_external_name_is_resolved_to_its_end(connected):
-    assert values(await ask(connected, "out.default.svc.cluster.local")) == ["data.example.org.", "192.0.2.1"]
+    assert values(await resolve(connected, "out.default.svc.cluster.local")) == [
+        "data.example.org.",
+        "192.0.2.1",
+    ]
 
 
 async def test_a_silent_upstream_costs_patience_once(site):
     silent = Outside(silent=True)
     port = await silent.listen()
     async with DnsServer(site.zone, upstreams=[("127.0.0.1", port)]) as server:
-        own = await server.listen("127.0.0.1", 0)
-        assert (await ask(own, "example.org")).header.rcode == RCODE.SERVFAIL
+        own_port = await server.listen("127.0.0.1", 0)
+        assert (await resolve(own_port, "example.org")).header.rcode == RCODE.SERVFAIL
         patient = len(silent.asked)
-        assert (await ask(own, "example.com")).header.rcode == RCODE.SERVFAIL
+        assert (await resolve(own_port, "example.com")).header.rcode == RCODE.SERVFAIL
         assert len(silent.asked) - patient < patient
-        assert values(await ask(own, WEB)) == ["10.96.0.20"]
+        assert values(await resolve(own_port, WEB)) == ["10.96.0.20"]
     silent.close()
 
 
 async def test_after_a_refusing_upstream_the_next_is_asked(site, outside):
     async with DnsServer(site.zone, upstreams=[("127.0.0.1", 9), ("127.0.0.1", outside.port)]) as server:
-        own = await server.listen("127.0.0.1", 0)
-        assert values(await ask(own, "example.org")) == ["192.0.2.1"]
+        own_port = await server.listen("127.0.0.1", 0)
+        assert values(await resolve(own_port, "example.org")) == ["192.0.2.1"]

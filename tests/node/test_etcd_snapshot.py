@@ -23,9 +23,9 @@ def snapshot(control_plane, tmp_path_factory):
         assert etcd_snapshot.obtain(control_plane, report=lines.append, create=False) is None
         folder = etcd_snapshot.obtain(control_plane, report=lines.append)
         assert folder is not None, lines
-        said = len(lines)
+        lines_before = len(lines)
         assert etcd_snapshot.obtain(control_plane, report=lines.append) == folder
-        assert len(lines) == said
+        assert len(lines) == lines_before
     return folder
 
 

@@ -24,7 +24,7 @@ def environment(tmp_path: Path) -> Path:
     return directory
 
 
-def ask(environment: Path, *argv: str, **env: str):
+def plan_of(environment: Path, *argv: str, **env: str):
     env = {"LANG": "C.UTF-8"} | env
     return plan(argv, env, python=str(environment / "python"), path=f"/nowhere:{environment}:/usr/bin:/bin")
 
@@ -40,10 +40,10 @@ def ask(environment: Path, *argv: str, **env: str):
     ],
 )
 def test_a_python_command_of_the_environment_is_forked(environment, argv, kind, target, arguments):
-    found = ask(environment, *argv)
-    assert (found["kind"], found["target"], found["arguments"]) == (kind, target, arguments)
-    assert found["argv"] == list(argv)
-    assert found["executable"] == str(environment / argv[0])
+    planned = plan_of(environment, *argv)
+    assert (planned["kind"], planned["target"], planned["arguments"]) == (kind, target, arguments)
+    assert planned["argv"] == list(argv)
+    assert planned["executable"] == str(environment / argv[0])
 
 
 def test_a_console_script_in_a_path_with_spaces_is_run_by_the_interpreter_that_its_shell_would_start(
@@ -56,23 +56,23 @@ def test_a_console_script_in_a_path_with_spaces_is_run_by_the_interpreter_that_i
     python, script = directory / "python", directory / "torchrun"
     script.write_text(f"""#!/bin/sh\n'''exec' '{python}' "$0" "$@"\n' '''\nprint("ran")\n""")
     script.chmod(0o755)
-    found = plan(["torchrun", "x"], {"LANG": "C.UTF-8"}, python=str(python), path=str(directory))
-    assert found["argv"] == [str(python), str(script), "x"]
-    assert (found["comm"], found["executable"]) == ("python", str(python))
+    planned = plan(["torchrun", "x"], {"LANG": "C.UTF-8"}, python=str(python), path=str(directory))
+    assert planned["argv"] == [str(python), str(script), "x"]
+    assert (planned["comm"], planned["executable"]) == ("python", str(python))
 
 
 def test_a_console_script_of_the_environment_is_run_by_the_interpreter_in_its_first_line(environment):
-    found = ask(environment, "torchrun", "--nproc-per-node=2", "train.py")
-    assert found["argv"] == [
+    planned = plan_of(environment, "torchrun", "--nproc-per-node=2", "train.py")
+    assert planned["argv"] == [
         f"{environment}/python3",
         f"{environment}/torchrun",
         "--nproc-per-node=2",
         "train.py",
     ]
-    assert (found["comm"], found["target"]) == ("torchrun", f"{environment}/torchrun")
-    found = ask(environment, "shown")
-    assert found["argv"] == ["python", f"{environment}/shown"]
-    assert (found["comm"], found["executable"]) == ("python", f"{environment}/python")
+    assert (planned["comm"], planned["target"]) == ("torchrun", f"{environment}/torchrun")
+    planned = plan_of(environment, "shown")
+    assert planned["argv"] == ["python", f"{environment}/shown"]
+    assert (planned["comm"], planned["executable"]) == ("python", f"{environment}/python")
 
 
 @pytest.mark.parametrize(
@@ -87,9 +87,9 @@ def test_a_console_script_of_the_environment_is_run_by_the_interpreter_in_its_fi
 def test_only_torchrun_of_this_interpreter_forks_its_workers_without_a_forkserver(
     environment, argv, mounts, prefixed
 ):
-    found = ask(environment, *argv)
-    command = cold_command(found, mounts=[mount.format(environment=environment) for mount in mounts])
-    prefix = [found["executable"], "-P", "-m", COLD_TORCHRUN] if prefixed else []
+    planned = plan_of(environment, *argv)
+    command = cold_command(planned, mounts=[mount.format(environment=environment) for mount in mounts])
+    prefix = [planned["executable"], "-P", "-m", COLD_TORCHRUN] if prefixed else []
     assert command == [*prefix, *argv]
 
 
@@ -114,7 +114,7 @@ def test_only_torchrun_of_this_interpreter_forks_its_workers_without_a_forkserve
     ],
 )
 def test_what_a_fork_cannot_be_starts_cold(environment, argv):
-    assert ask(environment, *argv) is None
+    assert plan_of(environment, *argv) is None
 
 
 @pytest.mark.parametrize(
@@ -140,15 +140,15 @@ def test_what_a_fork_cannot_be_starts_cold(environment, argv):
     ],
 )
 def test_a_variable_that_is_read_once_at_the_start_makes_it_cold(environment, name, value):
-    assert ask(environment, "python", "x.py", **{name: value}) is None
+    assert plan_of(environment, "python", "x.py", **{name: value}) is None
 
 
 def test_variables_that_can_be_obeyed_later_do_not(environment):
     free = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": "/x", "PYTHONHASHSEED": "random", "OMP_NUM_THREADS": "2"}
     free |= {"LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": "0", "NCCL_DEBUG": "INFO", "TORCHELASTIC_RUN_ID": "x"}
-    assert ask(environment, "python", "x.py", **free)["unbuffered"]
-    assert not ask(environment, "python", "x.py", PYTHONUNBUFFERED="0")["unbuffered"]
-    assert ask(environment, "python", "x.py", PYTHONDONTWRITEBYTECODE="x")["no_bytecode"]
+    assert plan_of(environment, "python", "x.py", **free)["unbuffered"]
+    assert not plan_of(environment, "python", "x.py", PYTHONUNBUFFERED="0")["unbuffered"]
+    assert plan_of(environment, "python", "x.py", PYTHONDONTWRITEBYTECODE="x")["no_bytecode"]
 
 
 # Read by the imports, but only to find a home, a name, temporary files, or certificates; or harmless.

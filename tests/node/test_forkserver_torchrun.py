@@ -26,11 +26,11 @@ def pair() -> Iterator[Pair]:
 
 def events(outcome: Outcome) -> list[dict]:
     """Return what a trainer reported, without times."""
-    found = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith("{")]
-    for event in found:
+    records = [json.loads(line) for line in outcome.stdout.splitlines() if line.startswith("{")]
+    for event in records:
         for name in ("time", "seconds", "images_per_s"):
             event.pop(name, None)
-    return sorted(found, key=lambda event: (event["rank"], event["event"], event.get("step", 0)))
+    return sorted(records, key=lambda event: (event["rank"], event["event"], event.get("step", 0)))
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def forking(pair: Pair, argv: list[str], *, cwd: Path, **env: str) -> Process:
 def test_variables_that_a_program_sets_before_it_imports_torch_have_their_effect(pair, start):
     program = "early_variables" if start[-1] == "-m" else "early_variables.py"
     cold, forked = pair.both([*start, program], cwd=PROGRAMS)
-    said = {f"debug level DebugLevel.DETAIL threads {min(2, os.cpu_count())}"}
-    assert set(forked.stdout.splitlines()) == set(cold.stdout.splitlines()) == said
+    lines = {f"debug level DebugLevel.DETAIL threads {min(2, os.cpu_count())}"}
+    assert set(forked.stdout.splitlines()) == set(cold.stdout.splitlines()) == lines
 
 
 @pytest.mark.parametrize("way", ["exit", *slow("agree", "raise")])

@@ -97,7 +97,7 @@ def exchange(address, port, *, timeout=10):
         return type(error).__name__ if type(error) is not OSError else os.strerror(error.errno)
 
 
-def ask(name, kind, *, stream=False):
+def resolve(name, kind, *, stream=False):
     """Ask the gateway's DNS; return the reply's code and the last four bytes of each answer."""
     question = b"".join(bytes([len(part)]) + part.encode() for part in name.split(".")) + b"\0"
     query = struct.pack("!6H", 7, 0x0100, 1, 0, 0, 0) + question + struct.pack("!2H", kind, 1)
@@ -132,12 +132,12 @@ def pings(address, *, patience):
 
 
 def play_pod(host, ports):
-    """Look around as a pod and return what was seen."""
+    """Look around as a pod and return what was results."""
     with socket.socket(type=socket.SOCK_DGRAM) as echo:
         echo.settimeout(30)
         echo.sendto(b"abc", (host, ports["udp"]))
         datagram = echo.recv(100).decode()
-    seen = {
+    results = {
         "large": exchange(host, ports["tcp"]),
         "closed": exchange(host, 9),
         "service": exchange("10.96.0.1", 443),
@@ -145,10 +145,10 @@ def play_pod(host, ports):
         "neighbour": exchange("10.244.9.9", 80),
         "nothing": exchange("0.0.0.1", ports["private"]),
         "datagram": datagram,
-        "own name": ask(socket.gethostname(), 1),
-        "own name, by TCP": ask(socket.gethostname(), 1, stream=True),
-        "IPv6": ask(socket.gethostname(), 28),
-        "no such name": ask("there.is.no.such.name.invalid", 1),
+        "own name": resolve(socket.gethostname(), 1),
+        "own name, by TCP": resolve(socket.gethostname(), 1, stream=True),
+        "IPv6": resolve(socket.gethostname(), 28),
+        "no such name": resolve("there.is.no.such.name.invalid", 1),
         "ping gateway": pings(GATEWAY, patience=30),
         "ping other": pings("192.0.2.77", patience=1),
     }
@@ -156,8 +156,8 @@ def play_pod(host, ports):
         subprocess.run(["ip", *line.split()], check=True)
     subprocess.run(["ip", "route", "flush", "table", "local", "127.0.0.0/8"], check=False)
     Path("/proc/sys/net/ipv4/conf/pod0/route_localnet").write_text("1")
-    seen["loopback"] = exchange("127.0.0.1", ports["private"], timeout=2)
-    return seen
+    results["loopback"] = exchange("127.0.0.1", ports["private"], timeout=2)
+    return results
 
 
 def _child(parent, play):
@@ -228,7 +228,7 @@ def gateway(descriptor, *arguments, **options):
 
 
 @pytest.fixture(scope="module")
-def seen():
+def results():
     host = own_address()
     if host is None:
         pytest.skip("this machine has no address but the loopback's, so the gateway was NOT tested")
@@ -242,43 +242,43 @@ def seen():
             return result()
 
 
-def test_a_pod_fetches_what_is_large_after_ending_its_own_side(seen):
-    assert seen["large"] == hashlib.sha256(LARGE).hexdigest()
+def test_a_pod_fetches_what_is_large_after_ending_its_own_side(results):
+    assert results["large"] == hashlib.sha256(LARGE).hexdigest()
 
 
-def test_a_pod_exchanges_datagrams(seen):
-    assert seen["datagram"] == "cba"
+def test_a_pod_exchanges_datagrams(results):
+    assert results["datagram"] == "cba"
 
 
-def test_names_are_resolved_as_the_host_resolves_them(seen):
+def test_names_are_resolved_as_the_host_resolves_them(results):
     expected = socket.gethostbyname(socket.gethostname())
     for way in ("own name", "own name, by TCP"):
-        assert seen[way]["code"] == 0
-        assert seen[way]["address"] == expected
+        assert results[way]["code"] == 0
+        assert results[way]["address"] == expected
 
 
-def test_an_address_of_version_six_is_answered_as_absent(seen):
-    assert (seen["IPv6"]["code"], seen["IPv6"]["answers"]) == (0, 0)
+def test_an_address_of_version_six_is_answered_as_absent(results):
+    assert (results["IPv6"]["code"], results["IPv6"]["answers"]) == (0, 0)
 
 
-def test_a_name_that_is_none_fails_and_does_not_hang(seen):
-    assert seen["no such name"]["code"] in (2, 3)
+def test_a_name_that_is_none_fails_and_does_not_hang(results):
+    assert results["no such name"]["code"] in (2, 3)
 
 
 @pytest.mark.parametrize("where", ["closed", "service", "metadata"])
-def test_what_is_closed_or_forbidden_is_refused_and_does_not_hang(seen, where):
-    assert seen[where] == "ConnectionRefusedError"
+def test_what_is_closed_or_forbidden_is_refused_and_does_not_hang(results, where):
+    assert results[where] == "ConnectionRefusedError"
 
 
-def test_the_hosts_loopback_is_out_of_reach(seen):
-    assert seen["loopback"] in ("TimeoutError", "ConnectionRefusedError", "No route to host")
+def test_the_hosts_loopback_is_out_of_reach(results):
+    assert results["loopback"] in ("TimeoutError", "ConnectionRefusedError", "No route to host")
     assert Visited.visits == 0
 
 
-def test_the_gateway_does_not_speak_for_others(seen):
-    assert seen["neighbour"] == "No route to host"
-    assert seen["ping gateway"]
-    assert not seen["ping other"]
+def test_the_gateway_does_not_speak_for_others(results):
+    assert results["neighbour"] == "No route to host"
+    assert results["ping gateway"]
+    assert not results["ping other"]
 
 
 def test_the_gateway_ends_with_its_standard_input():

@@ -52,11 +52,17 @@ def tar(files: dict[str, bytes], links: dict[str, str] | None = None) -> bytes:
     return out.getvalue()
 
 
-def layout(made: Image, name: str = "docker.io/library/tool:1", **annotations: str) -> dict[str, bytes]:
+def layout(
+    layout_image: Image, name: str = "docker.io/library/tool:1", **annotations: str
+) -> dict[str, bytes]:
     """The files of an OCI layout."""
-    blobs = {**made.blobs, made.digest: made.manifest}
-    blobs |= {digest: text for digest, (_, text) in made.manifests.items()}
-    listed = {"mediaType": made.media, "digest": made.digest, "size": len(made.manifest)}
+    blobs = {**layout_image.blobs, layout_image.digest: layout_image.manifest}
+    blobs |= {digest: text for digest, (_, text) in layout_image.manifests.items()}
+    listed = {
+        "mediaType": layout_image.media,
+        "digest": layout_image.digest,
+        "size": len(layout_image.manifest),
+    }
     annotations = annotations or {"io.containerd.image.name": name}
     return {
         **{f"blobs/{digest.replace(':', '/')}": text for digest, text in blobs.items()},
@@ -68,18 +74,18 @@ def layout(made: Image, name: str = "docker.io/library/tool:1", **annotations: s
 
 
 def docker_save(
-    made: Image, layers: tuple[bytes, ...], *tags: str
+    saved_image: Image, layers: tuple[bytes, ...], *tags: str
 ) -> tuple[dict[str, bytes], dict[str, str]]:
     """The files and links of an archive as docker save wrote them until version 25."""
-    config = made.id.partition(":")[2]
-    files, links, listed, seen = {f"{config}.json": made.blobs[made.id]}, {}, [], {}
+    config = saved_image.id.partition(":")[2]
+    files, links, listed, digests = {f"{config}.json": saved_image.blobs[saved_image.id]}, {}, [], {}
     for number, content in enumerate(layers):
         name = f"{number:064x}/layer.tar"
-        if content in seen:
-            links[name] = f"../{seen[content]}"
+        if content in digests:
+            links[name] = f"../{digests[content]}"
         else:
             files[name] = content
-        seen.setdefault(content, name)
+        digests.setdefault(content, name)
         listed.append(name)
     entry = {"Config": f"{config}.json", "RepoTags": list(tags) or None, "Layers": listed}
     return {**files, "manifest.json": json.dumps([entry]).encode()}, links
@@ -96,12 +102,12 @@ def load(store: Path, content: bytes, tmp_path: Path, *options: str):
 @pytest.mark.parametrize("packed", [False, True])
 def test_an_archive_of_docker_save_is_loaded(store, tmp_path, packed):
     layers = (*BOTH, BOTH[0])
-    made = image(*layers, config={"Cmd": ["a"]})
-    content = tar(*docker_save(made, layers, "tool:1", "other/tool:2"))
+    source = image(*layers, config={"Cmd": ["a"]})
+    content = tar(*docker_save(source, layers, "tool:1", "other/tool:2"))
     done = load(store, gzip.compress(content) if packed else content, tmp_path)
     record = done.image
     assert done.last("loaded")["new"] is True
-    assert record["id"] == made.id
+    assert record["id"] == source.id
     assert record["names"] == ["docker.io/library/tool:1", "docker.io/other/tool:2"]
     assert record["layers"][0] == record["layers"][2]
     assert reader.find("tool:1", store=store) == record
@@ -109,34 +115,34 @@ def test_an_archive_of_docker_save_is_loaded(store, tmp_path, packed):
 
 
 def test_an_oci_layout_is_loaded_from_a_tar_a_folder_and_a_pipe(tmp_path):
-    made = image(*BOTH)
-    files = layout(made)
+    source = image(*BOTH)
+    files = layout(source)
     for name, content in files.items():
         (tmp_path / "folder" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "folder" / name).write_bytes(content)
     (tmp_path / "tar").write_bytes(tar(files))
     for number, place in enumerate(("tar", "folder")):
         record = images(tmp_path / f"store{number}", "load", str(tmp_path / place)).image
-        assert (record["id"], record["names"]) == (made.id, ["docker.io/library/tool:1"])
+        assert (record["id"], record["names"]) == (source.id, ["docker.io/library/tool:1"])
     done = subprocess.run(
         [program(), "load", "--store", str(tmp_path / "piped"), "-"],
         input=tar(files),
         stdout=subprocess.PIPE,
         check=True,
     )
-    assert json.loads(done.stdout)["image"]["id"] == made.id
+    assert json.loads(done.stdout)["image"]["id"] == source.id
 
 
 def test_an_index_in_a_layout_is_searched_for_the_platform(store, tmp_path):
-    made = {f"linux/{name}": image(*BOTH, architecture=name) for name in ("amd64", "arm64")}
-    content = tar(layout(index(made)))
+    by_platform = {f"linux/{name}": image(*BOTH, architecture=name) for name in ("amd64", "arm64")}
+    content = tar(layout(index(by_platform)))
     record = load(store, content, tmp_path, "--platform", "linux/arm64").image
     assert record["architecture"] == "arm64"
     assert load(store, content, tmp_path, "--platform", "linux/s390x").reason == "platform"
 
 
 @pytest.mark.parametrize(
-    ("annotations", "found"),
+    ("annotations", "references"),
     [
         ({"org.opencontainers.image.ref.name": "quay.io/a/b:1"}, ["quay.io/a/b:1"]),
         ({"org.opencontainers.image.ref.name": "tool:1"}, ["docker.io/library/tool:1"]),
@@ -144,22 +150,22 @@ def test_an_index_in_a_layout_is_searched_for_the_platform(store, tmp_path):
         ({"unrelated": "x"}, []),
     ],
 )
-def test_a_layout_names_its_images_by_annotations(store, tmp_path, annotations, found):
+def test_a_layout_names_its_images_by_annotations(store, tmp_path, annotations, references):
     record = load(store, tar(layout(image(*BOTH), **annotations)), tmp_path).image
-    assert record["names"] == found
+    assert record["names"] == references
     assert reader.find(record["id"], store=store) == record
 
 
 @pytest.mark.parametrize("kind", ["blob", "config", "layer", "nothing", "text", "cut"])
 def test_what_is_no_whole_archive_is_refused_and_leaves_nothing(store, tmp_path, kind):
-    made = image(*BOTH)
-    files = layout(made)
+    source = image(*BOTH)
+    files = layout(source)
     if kind == "blob":
-        del files[next(name for name in files if name.startswith("blobs/") and made.id[7:] not in name)]
+        del files[next(name for name in files if name.startswith("blobs/") and source.id[7:] not in name)]
     elif kind == "config":
-        files[f"blobs/{made.id.replace(':', '/')}"] = b"{}"
+        files[f"blobs/{source.id.replace(':', '/')}"] = b"{}"
     elif kind == "layer":
-        manifest = json.loads(made.manifest)
+        manifest = json.loads(source.manifest)
         files[f"blobs/{manifest['layers'][0]['digest'].replace(':', '/')}"] = b"x"
     elif kind == "nothing":
         files = {"unrelated": b"x"}
@@ -257,19 +263,19 @@ def use(store: Path, record: dict, path: Path, name: str = "container") -> Path:
 
 
 def test_a_removed_image_leaves_nothing_but_what_others_share(store, registry, pulled):
-    other = registry.add("team/other:1", image(BOTH[0], layer(entry("x"))))
-    kept = images(store, "pull", other).image
+    reference = registry.add("team/other:1", image(BOTH[0], layer(entry("x"))))
+    remaining = images(store, "pull", reference).image
     done = images(store, "remove", pulled).last("removed")
     assert done["untagged"] == [pulled] and len(done["images"]) == 1 and done["freed"] > 0
-    assert names(store, "layers") == sorted(kept["layers"])
-    assert [record["id"] for record in reader.records(store=store)] == [kept["id"]]
-    manifest = json.loads((store / "blobs/sha256" / kept["manifest"][7:]).read_text())
+    assert names(store, "layers") == sorted(remaining["layers"])
+    assert [record["id"] for record in reader.records(store=store)] == [remaining["id"]]
+    manifest = json.loads((store / "blobs/sha256" / remaining["manifest"][7:]).read_text())
     blobs = {blob["digest"][7:] for blob in [*manifest["layers"], manifest["config"]]}
-    assert set(names(store, "blobs/sha256")) == blobs | {kept["manifest"][7:]}
+    assert set(names(store, "blobs/sha256")) == blobs | {remaining["manifest"][7:]}
     assert [
         manifest["digest"] for manifest in json.loads((store / "index.json").read_text())["manifests"]
-    ] == [kept["manifest"]]
-    assert images(store, "remove", kept["id"]).status == 0
+    ] == [remaining["manifest"]]
+    assert images(store, "remove", remaining["id"]).status == 0
     assert names(store, "layers") == names(store, "blobs/sha256") == names(store, "names") == []
 
 
@@ -305,8 +311,8 @@ def test_links_of_containers_that_are_gone_are_removed_and_count_as_a_use(store,
 def test_the_image_that_was_not_used_for_longest_goes_first(store, registry):
     records = []
     for number in range(4):
-        made = image(layer(entry("large", os.urandom(1 << 20))))
-        record = images(store, "pull", registry.add(f"age/{number}x:1", made)).image
+        large = image(layer(entry("large", os.urandom(1 << 20))))
+        record = images(store, "pull", registry.add(f"age/{number}x:1", large)).image
         records.append(record)
         path = store / "images" / f"{record['id'][7:]}.json"
         moment = time.time() - 3600 + (1000 if number == 0 else number)
@@ -367,7 +373,7 @@ def test_a_store_that_is_not_there_yet_is_empty(store):
 
 
 def test_an_image_is_checked_out_as_its_layers_merged(registry, store, tmp_path):
-    made = image(
+    source = image(
         layer(
             folder("a", 0o750),
             entry("a/one", b"1", mode=0o4755),
@@ -381,13 +387,13 @@ def test_an_image_is_checked_out_as_its_layers_merged(registry, store, tmp_path)
         layer(entry(".wh.gone"), folder("b"), entry("b/.wh..wh..opq"), entry("b/new"), folder("type")),
         layer(entry("way", b"a file")),
     )
-    record = images(store, "pull", registry.add("merged/x:1", made)).image
+    record = images(store, "pull", registry.add("merged/x:1", source)).image
     goal = tmp_path / "goal"
     goal.mkdir()
     done = images(store, "checkout", record["id"], str(goal))
     assert done.last("checkedout")["image"] == record["id"]
-    found = {str(path.relative_to(goal)) for path in goal.rglob("*")}
-    assert found == {"a", "a/one", "a/hard", "b", "b/new", "way", "type"}
+    paths = {str(path.relative_to(goal)) for path in goal.rglob("*")}
+    assert paths == {"a", "a/one", "a/hard", "b", "b/new", "way", "type"}
     assert (goal / "way").read_bytes() == b"a file" and (goal / "type").is_dir()
     assert (goal / "a/one").samefile(goal / "a/hard")
     assert (goal / "a").stat().st_mode & 0o7777 == 0o750
@@ -401,8 +407,8 @@ def test_an_image_is_checked_out_as_its_layers_merged(registry, store, tmp_path)
 def test_a_link_in_a_lower_layer_is_not_followed_when_checking_out(registry, store, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
-    made = image(layer(link("way", str(outside))), layer(folder("way"), entry("way/file", b"x")))
-    record = images(store, "pull", registry.add("hostile/x:1", made)).image
+    source = image(layer(link("way", str(outside))), layer(folder("way"), entry("way/file", b"x")))
+    record = images(store, "pull", registry.add("hostile/x:1", source)).image
     goal = tmp_path / "goal"
     goal.mkdir()
     assert images(store, "checkout", record["id"], str(goal)).status == 0

@@ -36,14 +36,14 @@ def kit(tmp_path):
 
 
 def test_an_image_is_pulled_listed_saved_removed_and_loaded(kit, registry, tmp_path):
-    made = image(layer(entry("large", os.urandom(3 << 20))), compress="")
-    reference = registry.add("team/tool:1", made)
+    source = image(layer(entry("large", os.urandom(3 << 20))), compress="")
+    reference = registry.add("team/tool:1", source)
     pulled = kit("pull", reference)
-    assert pulled.stdout == f"{reference} is {made.id}\n", pulled.stderr
+    assert pulled.stdout == f"{reference} is {source.id}\n", pulled.stderr
     assert re.search(r"\d\.\d of 3\.2 MB", pulled.stderr)
     assert "unchanged" in kit("pull", reference).stderr
     for listed in (kit("list").stdout, kit().stdout):
-        assert re.search(rf"{re.escape(reference)} +{made.id[7:19]} +linux/\w+ +3\.\d+ MiB", listed)
+        assert re.search(rf"{re.escape(reference)} +{source.id[7:19]} +linux/\w+ +3\.\d+ MiB", listed)
     archive = str(tmp_path / "saved.tar")
     assert kit("save", reference, "--file", archive).stdout == f"{archive}: 3.2 MB\n"
     removed = kit("remove", reference).stdout
@@ -51,7 +51,7 @@ def test_an_image_is_pulled_listed_saved_removed_and_loaded(kit, registry, tmp_p
         "MB freed\n"
     )
     assert reference not in kit("list").stdout
-    assert kit("load", archive).stdout == f"{reference} is {made.id}\n"
+    assert kit("load", archive).stdout == f"{reference} is {source.id}\n"
     assert "0 images removed" in kit("prune").stdout
     assert kit("prune", "--all").stdout.startswith(f"{reference} is removed\n")
 

@@ -65,8 +65,8 @@ def refused(registry, tmp_path):
 
 
 def is_whiteout(path: Path) -> bool:
-    found = path.lstat()
-    return stat.S_ISCHR(found.st_mode) and found.st_rdev == 0
+    status = path.lstat()
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == 0
 
 
 def is_opaque(path: Path) -> bool:
@@ -77,12 +77,12 @@ def is_opaque(path: Path) -> bool:
 
 
 def with_attributes(name: str, content: bytes = b"", **attributes: bytes) -> tuple:
-    made = entry(name, content)
-    made[0].pax_headers = {
+    member = entry(name, content)
+    member[0].pax_headers = {
         f"SCHILY.xattr.{key.replace('__', '.')}": value.decode("utf-8", "surrogateescape")
         for key, value in attributes.items()
     }
-    return made
+    return member
 
 
 def as_nobody(tmp_path: Path, subordinate: str = "") -> list[str]:
@@ -101,7 +101,7 @@ def as_nobody(tmp_path: Path, subordinate: str = "") -> list[str]:
 
 
 def test_modes_times_links_and_attributes_are_kept(pull):
-    made = pull(
+    pulled_image = pull(
         layer(
             folder("bin", 0o555, mtime=1_600_000_000),
             entry("bin/setuid", b"x", mode=0o4755),
@@ -113,7 +113,7 @@ def test_modes_times_links_and_attributes_are_kept(pull):
             with_attributes("noted", user__note=b"text"),
         )
     )
-    (root,) = made.layers
+    (root,) = pulled_image.layers
     assert stat.S_IMODE((root / "bin/setuid").stat().st_mode) == 0o4755
     assert stat.S_IMODE((root / "bin/setgid").stat().st_mode) == 0o2755
     assert stat.S_IMODE((root / "tmp").stat().st_mode) == 0o1777
@@ -139,7 +139,7 @@ def test_files_get_their_owners_and_capabilities_as_root(pull):
 def test_another_user_with_subordinate_ids_gives_files_their_owners(pull, tmp_path):
     if shutil.which("newuidmap") is None:
         pytest.skip("there is no newuidmap (Debian's package uidmap)")
-    made = pull(
+    pulled_image = pull(
         layer(
             folder("root", 0o550),
             entry("root/file", b"x", mode=0o400, uid=0),
@@ -151,7 +151,7 @@ def test_another_user_with_subordinate_ids_gives_files_their_owners(pull, tmp_pa
         layer(entry("closed/.wh.file"), entry("last", uid=65534)),
         prefix=as_nobody(tmp_path, "nobody:300000:65536\n"),
     )
-    first, second = made.layers
+    first, second = pulled_image.layers
     assert (first / "root/file").stat().st_uid == NOBODY
     assert ((first / "owned").stat().st_uid, (first / "owned").stat().st_gid) == (300032, 300033)
     assert (second / "last").stat().st_uid == 365533
@@ -160,16 +160,19 @@ def test_another_user_with_subordinate_ids_gives_files_their_owners(pull, tmp_pa
     # Of version 3, with the namespace's root: in other namespaces it means nothing.
     assert os.getxattr(first / "able", "security.capability")[3] == 3
     done = images(
-        made.store, "remove", made.record["id"], prefix=as_nobody(tmp_path, "nobody:300000:65536\n")
+        pulled_image.store,
+        "remove",
+        pulled_image.record["id"],
+        prefix=as_nobody(tmp_path, "nobody:300000:65536\n"),
     )
     assert done.status == 0, done
-    assert list((made.store / "layers").iterdir()) == []
+    assert list((pulled_image.store / "layers").iterdir()) == []
 
 
 @root_only
 def test_without_subordinate_ids_all_files_are_the_users(pull, tmp_path):
     prefix = as_nobody(tmp_path)
-    made = pull(
+    pulled_image = pull(
         layer(
             folder("root", 0o550),
             entry("root/file", b"x", mode=0o400),
@@ -180,22 +183,22 @@ def test_without_subordinate_ids_all_files_are_the_users(pull, tmp_path):
         layer(entry("root/.wh.file"), entry("closed/.wh..wh..opq")),
         prefix=prefix,
     )
-    first, second = made.layers
-    assert {path.lstat().st_uid for path in made.store.rglob("*")} == {NOBODY}
+    first, second = pulled_image.layers
+    assert {path.lstat().st_uid for path in pulled_image.store.rglob("*")} == {NOBODY}
     assert stat.S_IMODE((first / "owned").stat().st_mode) == 0o4755
     assert stat.S_IMODE((first / "closed").stat().st_mode) == 0
     assert is_whiteout(second / "root/file") and is_opaque(second / "closed")
-    assert images(made.store, "remove", made.record["id"], prefix=prefix).status == 0
-    assert list((made.store / "layers").iterdir()) == []
+    assert images(pulled_image.store, "remove", pulled_image.record["id"], prefix=prefix).status == 0
+    assert list((pulled_image.store / "layers").iterdir()) == []
 
 
 def test_without_user_namespaces_images_are_pulled_all_the_same(pull):
-    made = pull(
+    pulled_image = pull(
         layer(folder("bin"), entry("bin/a", b"x", uid=33), entry(".wh.b")),
         enter=restrictions.without_namespaces(),
     )
-    assert (made.layers[0] / "bin/a").stat().st_uid == os.getuid()
-    assert is_whiteout(made.layers[0] / "b")
+    assert (pulled_image.layers[0] / "bin/a").stat().st_uid == os.getuid()
+    assert is_whiteout(pulled_image.layers[0] / "b")
 
 
 def test_whiteouts_hide_what_is_below(pull):
@@ -224,28 +227,28 @@ def test_a_file_is_not_hidden_by_its_own_layers_whiteout(pull):
 
 
 def test_folders_without_an_entry_are_what_they_are_below(pull):
-    made = pull(
+    pulled_image = pull(
         layer(folder("tmp", 0o1777), folder("srv", 0o700, mtime=1_600_000_000)),
         layer(entry("other")),
         layer(entry("tmp/x"), entry("srv/x"), entry("new/x")),
     )
-    top = made.layers[2]
+    top = pulled_image.layers[2]
     assert stat.S_IMODE((top / "tmp").stat().st_mode) == 0o1777
     assert stat.S_IMODE((top / "srv").stat().st_mode) == 0o700
     assert stat.S_IMODE((top / "new").stat().st_mode) == 0o755
 
 
 def test_the_kernel_shows_the_layers_merged(pull, tmp_path):
-    made = pull(
+    pulled_image = pull(
         layer(folder("a"), entry("a/one", b"1"), folder("b"), entry("b/old"), entry("gone")),
         layer(entry("a/two", b"2"), entry(".wh.gone"), entry(".wh.b"), folder("b"), entry("b/new")),
     )
     mount = "mount -t overlay overlay -o userxattr,lowerdir=2:1 /mnt && find /mnt | sort"
-    numbers = made.record["layers"]
+    numbers = pulled_image.record["layers"]
     mount = mount.replace("2:1", ":".join(reversed(numbers)))
     done = subprocess.run(
         ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount],
-        cwd=made.store / "layers",
+        cwd=pulled_image.store / "layers",
         capture_output=True,
         text=True,
     )
@@ -255,7 +258,7 @@ def test_the_kernel_shows_the_layers_merged(pull, tmp_path):
     assert shown == ["/mnt", "/mnt/a", "/mnt/a/one", "/mnt/a/two", "/mnt/b", "/mnt/b/new"]
     merged = tmp_path / "merged"
     merged.mkdir()
-    assert images(made.store, "checkout", made.record["id"], str(merged)).status == 0
+    assert images(pulled_image.store, "checkout", pulled_image.record["id"], str(merged)).status == 0
     assert [f"/mnt/{path.relative_to(merged)}" for path in sorted(merged.rglob("*"))] == shown[1:]
 
 
@@ -266,16 +269,16 @@ def test_devices_are_left_out_and_counted(pull):
         entry("hidden", type=tarfile.CHRTYPE),  # 0:0, as overlayfs writes a whiteout
         entry("file"),
     ]
-    made = pull(layer(*members))
-    assert made.record["left_out"] == 3
-    assert sorted(path.name for path in made.layers[0].iterdir()) == ["file"]
+    pulled_image = pull(layer(*members))
+    assert pulled_image.record["left_out"] == 3
+    assert sorted(path.name for path in pulled_image.layers[0].iterdir()) == ["file"]
 
 
 # Hostile layers.
 
 
 def test_names_that_climb_out_stay_inside(pull, tmp_path):
-    made = pull(
+    pulled_image = pull(
         layer(
             entry("../../../../outside1", b"x"),
             entry("/absolute", b"x"),
@@ -284,7 +287,7 @@ def test_names_that_climb_out_stay_inside(pull, tmp_path):
             link("hard", "../../../../etc/hostname-that-is-not-there", hard=False),
         )
     )
-    names = {str(path.relative_to(made.layers[0])) for path in made.layers[0].rglob("*")}
+    names = {str(path.relative_to(pulled_image.layers[0])) for path in pulled_image.layers[0].rglob("*")}
     assert names == {"outside1", "absolute", "a", "outside2", "hard"}
     assert not list(tmp_path.glob("outside*")) and not list(tmp_path.parent.glob("outside*"))
 
@@ -294,7 +297,7 @@ def test_nothing_is_written_through_a_link(pull, tmp_path, target):
     outside = tmp_path / "outside"
     outside.mkdir()
     to = target.format(outside=outside)
-    made = pull(
+    pulled_image = pull(
         layer(
             link("way", to),
             entry("way/written", b"x"),
@@ -305,17 +308,17 @@ def test_nothing_is_written_through_a_link(pull, tmp_path, target):
     )
     assert list(outside.iterdir()) == []
     assert not is_opaque(outside)
-    assert list(made.layers[0].rglob("written")), "it is below the layer's own folder"
+    assert list(pulled_image.layers[0].rglob("written")), "it is below the layer's own folder"
 
 
 def test_a_file_that_replaces_a_link_does_not_follow_it(pull, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("as it was")
     victim.chmod(0o600)
-    made = pull(layer(link("a", str(victim)), entry("a", b"x", mode=0o777)))
+    pulled_image = pull(layer(link("a", str(victim)), entry("a", b"x", mode=0o777)))
     assert victim.read_text() == "as it was"
     assert stat.S_IMODE(victim.stat().st_mode) == 0o600
-    assert (made.layers[0] / "a").read_bytes() == b"x"
+    assert (pulled_image.layers[0] / "a").read_bytes() == b"x"
 
 
 @pytest.mark.parametrize("target", ["{outside}/file", "../../../outside/file", "/etc/passwd"])
@@ -372,14 +375,14 @@ def test_a_cut_layer_is_refused(refused):
 @root_only
 @pytest.mark.parametrize("ids", ["", "nobody:300000:65536\n"])
 def test_an_interrupted_pull_of_another_user_leaves_no_half_layer(registry, tmp_path, ids):
-    made = image(
+    pulled_image = image(
         layer(*(entry(f"{n}", b"x" * 1000, uid=7) for n in range(40_000))),
         layer(*(entry(f"{n}", b"x" * 1000) for n in range(40_000))),
         compress="",
     )
     store = tmp_path / "store"
     pulling = subprocess.Popen(
-        [*as_nobody(tmp_path, ids), *command(store, "pull", registry.add("interrupted/x:1", made))],
+        [*as_nobody(tmp_path, ids), *command(store, "pull", registry.add("interrupted/x:1", pulled_image))],
         stdout=subprocess.PIPE,
         stdin=subprocess.DEVNULL,
         text=True,
@@ -414,14 +417,14 @@ def small_disk(tmp_path):
 @pytest.mark.parametrize("kind", ["large", "bomb", "sparse", "files"])
 def test_a_layer_that_does_not_fit_is_an_error_and_leaves_nothing(registry, tmp_path, small_disk, kind):
     if kind == "large":
-        made = image(layer(entry("a", os.urandom(80 << 20))), compress="")
+        pulled_image = image(layer(entry("a", os.urandom(80 << 20))), compress="")
     elif kind == "bomb":
-        made = image(layer(*(entry(f"{n}", bytes(1 << 20)) for n in range(200))))
+        pulled_image = image(layer(*(entry(f"{n}", bytes(1 << 20)) for n in range(200))))
     elif kind == "sparse":
-        made = image(sparse_archive(tmp_path))
+        pulled_image = image(sparse_archive(tmp_path))
     else:
-        made = image(layer(*(entry(f"{n}") for n in range(6000))))
-    done = images(tmp_path / "store", "pull", registry.add(f"full/{kind}:1", made), prefix=small_disk)
+        pulled_image = image(layer(*(entry(f"{n}") for n in range(6000))))
+    done = images(tmp_path / "store", "pull", registry.add(f"full/{kind}:1", pulled_image), prefix=small_disk)
     assert done.reason == "disk", done
     assert "may still be written" in done.message or "no space left" in done.message
     assert done.errors == "", "nothing is left of the layer"

@@ -35,21 +35,21 @@ def layer_of(store: Path, record: dict, number: int) -> Path:
 
 
 def test_a_pulled_image_is_a_record_and_unpacked_layers(registry, store):
-    made = image(
+    source = image(
         layer(folder("bin"), entry("bin/a", b"program", mode=0o755), link("bin/b", "a")),
         layer(folder("bin"), entry("bin/.wh.b"), entry("bin/c", b"more")),
         config={"Entrypoint": ["/bin/a"], "Env": ["X=1"], "User": "1000"},
     )
-    reference = registry.add("team/tool:1", made)
+    reference = registry.add("team/tool:1", source)
     done = images(store, "pull", reference)
     record = done.image
     assert done.last("pulled")["new"] is True
-    assert record["id"] == made.id
+    assert record["id"] == source.id
     assert record["names"] == [reference]
-    assert record["digests"] == [f"{registry.address}/team/tool@{made.digest}"]
+    assert record["digests"] == [f"{registry.address}/team/tool@{source.digest}"]
     assert record["config"] == {"Entrypoint": ["/bin/a"], "Env": ["X=1"], "User": "1000"}
     assert (record["os"], record["architecture"]) == ("linux", target()[1])
-    manifest = json.loads(made.manifest)
+    manifest = json.loads(source.manifest)
     assert record["size"] == sum(item["size"] for item in manifest["layers"])
     assert (layer_of(store, record, 0) / "bin/a").read_bytes() == b"program"
     assert (layer_of(store, record, 0) / "bin/b").readlink() == Path("a")
@@ -61,9 +61,9 @@ def test_layers_are_shared_between_images_and_fetched_once(registry, store):
     base = layer(entry("base", b"of both"))
     first = image(base, layer(entry("one", b"1")))
     second = image(base, layer(entry("two", b"2")))
-    one = images(store, "pull", registry.add("a:1", first)).image
+    first_image = images(store, "pull", registry.add("a:1", first)).image
     two = images(store, "pull", registry.add("b:1", second)).image
-    assert one["layers"][0] == two["layers"][0]
+    assert first_image["layers"][0] == two["layers"][0]
     assert len(names(store, "layers")) == 3
     fetched = [path for _, path in registry.requests if "/blobs/" in path]
     assert len(fetched) == len({path.rpartition("/")[2] for path in fetched}) == 5
@@ -90,14 +90,14 @@ def test_a_tag_that_moves_leaves_the_old_image_without_that_name(registry, store
 
 def test_a_registry_that_states_no_digest_is_asked_for_the_manifest(registry, store):
     registry.head = False
-    made = small()
-    assert images(store, "pull", registry.add("a:1", made)).image["id"] == made.id
+    source = small()
+    assert images(store, "pull", registry.add("a:1", source)).image["id"] == source.id
 
 
 def test_a_digest_is_pulled_as_it_is(registry, store):
-    made = small()
-    registry.add("a:1", made)
-    name = f"{registry.address}/a@{made.digest}"
+    source = small()
+    registry.add("a:1", source)
+    name = f"{registry.address}/a@{source.digest}"
     record = images(store, "pull", name).image
     assert (record["names"], record["digests"]) == ([], [name])
     assert reader.find(name, store=store) == record
@@ -105,24 +105,24 @@ def test_a_digest_is_pulled_as_it_is(registry, store):
 
 @pytest.mark.parametrize("docker", [False, True])
 def test_an_index_is_searched_for_the_platform(registry, store, docker):
-    made = {
+    source = {
         "linux/amd64": small(b"amd64", architecture="amd64", docker=docker),
         "linux/arm64": small(b"arm64", architecture="arm64", docker=docker),
         "windows/amd64": small(b"windows", architecture="amd64", docker=docker),
     }
-    whole = index(made, docker=docker)
+    whole = index(source, docker=docker)
     reference = registry.add("a:1", whole)
     for platform in ("linux/arm64", "linux/amd64"):
         record = images(store, "pull", "--platform", platform, reference).image
-        assert record["id"] == made[platform].id
+        assert record["id"] == source[platform].id
         assert record["digests"] == [f"{registry.address}/a@{whole.digest}"]
-        assert reader.find(reference, store=store)["id"] == made[platform].id
+        assert reader.find(reference, store=store)["id"] == source[platform].id
 
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_another_machines_image_is_refused(registry, store, listed):
-    made = small(architecture="s390x")
-    reference = registry.add("a:1", index({"linux/s390x": made}) if listed else made)
+    source = small(architecture="s390x")
+    reference = registry.add("a:1", index({"linux/s390x": source}) if listed else source)
     done = images(store, "pull", reference)
     assert done.reason == "platform"
     assert "linux/s390x" in done.message
@@ -138,25 +138,25 @@ def test_layers_are_compressed_by_gzip_zstd_or_not(registry, store, compress):
 
 
 def test_an_image_may_have_empty_layers_no_config_and_many_layers(registry, store):
-    made = image(layer(), *(layer(entry(f"{n}", b"x")) for n in range(200)))
-    record = images(store, "pull", registry.add("a:1", made)).image
+    source = image(layer(), *(layer(entry(f"{n}", b"x")) for n in range(200)))
+    record = images(store, "pull", registry.add("a:1", source)).image
     assert len(record["layers"]) == 201
     assert record["config"] == {}
     assert (layer_of(store, record, 200) / "199").exists()
 
 
 def test_progress_is_told_in_bytes(registry, store):
-    made = image(layer(entry("large", LARGE)), compress="")
-    blob = max(made.blobs, key=lambda each: len(made.blobs[each]))
+    source = image(layer(entry("large", LARGE)), compress="")
+    blob = max(source.blobs, key=lambda digest: len(source.blobs[digest]))
     registry.fault = lambda request, path: (
         path.endswith(blob) and (request.drip(registry.blobs[blob], pieces=12, seconds=1.5) or True)
     )
-    done = images(store, "pull", registry.add("a:1", made))
-    told = [event for event in done.events if event["event"] == "layer"]
-    assert {(event["digest"], event["size"]) for event in told} == {(blob, len(registry.blobs[blob]))}
-    bytes_told = [event["bytes"] for event in told]
+    done = images(store, "pull", registry.add("a:1", source))
+    progress = [event for event in done.events if event["event"] == "layer"]
+    assert {(event["digest"], event["size"]) for event in progress} == {(blob, len(registry.blobs[blob]))}
+    bytes_told = [event["bytes"] for event in progress]
     assert bytes_told == sorted(bytes_told) and bytes_told[-1] == len(registry.blobs[blob])
-    assert len(told) > 1
+    assert len(progress) > 1
 
 
 # Registries that misbehave.
@@ -164,8 +164,8 @@ def test_progress_is_told_in_bytes(registry, store):
 
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_download_that_is_cut_goes_on_where_it_was_if_the_registry_knows_ranges(registry, store, ranges):
-    made = image(layer(entry("large", LARGE)), compress="")
-    blob = max(made.blobs, key=lambda each: len(made.blobs[each]))
+    source = image(layer(entry("large", LARGE)), compress="")
+    blob = max(source.blobs, key=lambda digest: len(source.blobs[digest]))
     cuts = iter([1 << 20, 5 << 20] if ranges else [1 << 20])
 
     def cut(request, path):
@@ -175,22 +175,22 @@ def test_a_download_that_is_cut_goes_on_where_it_was_if_the_registry_knows_range
         return True
 
     registry.fault = cut
-    record = images(store, "pull", registry.add("a:1", made)).image
+    record = images(store, "pull", registry.add("a:1", source)).image
     assert (layer_of(store, record, 0) / "large").read_bytes() == LARGE
     starts = [int(range_.removeprefix("bytes=").rstrip("-")) for range_ in registry.ranges if range_]
     assert not ranges or (len(starts) == 2 and 0 < starts[0] <= 1 << 20 < starts[1])
 
 
-@pytest.mark.parametrize("which", ["layer", "config", "manifest"])
-def test_content_of_another_digest_is_refused_and_leaves_nothing(registry, store, which):
-    made = small()
-    reference = registry.add("a:1", made)
-    if which == "manifest":
-        media, text = registry.manifests[f"a/{made.digest}"]
-        registry.manifests[f"a/{made.digest}"] = (media, text + b" ")
+@pytest.mark.parametrize("corrupted", ["layer", "config", "manifest"])
+def test_content_of_another_digest_is_refused_and_leaves_nothing(registry, store, corrupted):
+    source = small()
+    reference = registry.add("a:1", source)
+    if corrupted == "manifest":
+        media, text = registry.manifests[f"a/{source.digest}"]
+        registry.manifests[f"a/{source.digest}"] = (media, text + b" ")
     else:
-        is_config = lambda each: each == made.id  # noqa: E731
-        blob = next(blob for blob in made.blobs if is_config(blob) == (which == "config"))
+        is_config = lambda digest: digest == source.id  # noqa: E731
+        blob = next(blob for blob in source.blobs if is_config(blob) == (corrupted == "config"))
         registry.blobs[blob] = bytes(len(registry.blobs[blob]))
     done = images(store, "pull", reference)
     assert done.reason == "digest"
@@ -201,11 +201,13 @@ def test_content_of_another_digest_is_refused_and_leaves_nothing(registry, store
 
 def test_a_layer_whose_content_is_not_what_the_config_says_is_refused(registry, store):
     right, wrong = layer(entry("a", b"right")), layer(entry("a", b"wrong"))
-    made, other = image(right), image(wrong)
-    manifest = json.loads(made.manifest)
-    manifest["layers"] = json.loads(other.manifest)["layers"]
+    source, wrong_image = image(right), image(wrong)
+    manifest = json.loads(source.manifest)
+    manifest["layers"] = json.loads(wrong_image.manifest)["layers"]
     text = json.dumps(manifest).encode()
-    done = images(store, "pull", registry.add("a:1", Image(text, made.media, {**other.blobs, **made.blobs})))
+    done = images(
+        store, "pull", registry.add("a:1", Image(text, source.media, {**wrong_image.blobs, **source.blobs}))
+    )
     assert done.reason == "digest"
     assert names(store, "layers") == names(store, "diff-ids") == []
 
@@ -294,9 +296,9 @@ def test_a_registry_that_drips_is_given_up(registry, store):
                 time.sleep(0.2)
         return True
 
-    made = image(layer(entry("large", LARGE)), compress="")
+    source = image(layer(entry("large", LARGE)), compress="")
     registry.fault = drip
-    done = images(store, "pull", registry.add("a:1", made), seconds=PATIENCE)
+    done = images(store, "pull", registry.add("a:1", source), seconds=PATIENCE)
     assert "sends less than a kilobyte a second" in done.message
 
 
@@ -316,12 +318,12 @@ def test_an_endless_error_is_not_read_to_its_end(registry, store):
 
 
 def test_two_pulls_of_one_image_fetch_it_once(registry, store):
-    made = image(layer(entry("large", LARGE)), layer(entry("x", b"x")), compress="")
-    blob = max(made.blobs, key=lambda each: len(made.blobs[each]))
+    source = image(layer(entry("large", LARGE)), layer(entry("x", b"x")), compress="")
+    blob = max(source.blobs, key=lambda digest: len(source.blobs[digest]))
     registry.fault = lambda request, path: (
         path.endswith(blob) and (request.drip(registry.blobs[blob], pieces=5, seconds=1) or True)
     )
-    reference = registry.add("a:1", made)
+    reference = registry.add("a:1", source)
     pulling = [
         subprocess.Popen(command(store, "pull", reference), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
         for _ in range(3)
@@ -335,8 +337,8 @@ def test_two_pulls_of_one_image_fetch_it_once(registry, store):
 
 
 def test_a_killed_pull_is_continued_by_the_next(registry, store):
-    made = image(layer(entry("large", LARGE)), compress="")
-    blob = max(made.blobs, key=lambda each: len(made.blobs[each]))
+    source = image(layer(entry("large", LARGE)), compress="")
+    blob = max(source.blobs, key=lambda digest: len(source.blobs[digest]))
     stop = threading.Event()
 
     def stall(request, path):
@@ -353,7 +355,7 @@ def test_a_killed_pull_is_continued_by_the_next(registry, store):
         return True
 
     registry.fault = stall
-    reference = registry.add("a:1", made)
+    reference = registry.add("a:1", source)
     killed = subprocess.Popen(
         command(store, "pull", reference), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
     )
@@ -371,8 +373,8 @@ def test_a_killed_pull_is_continued_by_the_next(registry, store):
 
 
 def test_an_interrupted_pull_leaves_no_half_layer(registry, store):
-    made = image(layer(*(entry(f"{n}", b"x" * 1000) for n in range(60_000))), compress="")
-    reference = registry.add("a:1", made)
+    source = image(layer(*(entry(f"{n}", b"x" * 1000) for n in range(60_000))), compress="")
+    reference = registry.add("a:1", source)
     pulling = subprocess.Popen(
         command(store, "pull", reference), stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
     )
@@ -388,8 +390,8 @@ def test_an_interrupted_pull_leaves_no_half_layer(registry, store):
 
 
 def test_what_a_killed_pull_has_unpacked_is_pruned(registry, store):
-    made = image(layer(*(entry(f"{n}", b"x" * 1000) for n in range(60_000))), compress="")
-    reference = registry.add("a:1", made)
+    source = image(layer(*(entry(f"{n}", b"x" * 1000) for n in range(60_000))), compress="")
+    reference = registry.add("a:1", source)
     pulling = subprocess.Popen(
         command(store, "pull", reference), stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL
     )

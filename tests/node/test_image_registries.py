@@ -44,10 +44,10 @@ def test_secrets_match_by_path_and_wildcard_as_in_the_kubelet(registry, store):
     registry.credentials = "reader:secret"
     reference = registry.add("private/a:1", small())
     port = registry.address.partition(":")[2]
-    others = secret(f"{registry.address}/public", "reader", "secret")
-    assert images(store, "pull", reference, auths=[others]).reason == "unauthorized"
+    other_secret = secret(f"{registry.address}/public", "reader", "secret")
+    assert images(store, "pull", reference, auths=[other_secret]).reason == "unauthorized"
     for match in (f"{registry.address}/private", f"https://{registry.address}/v1/", f"127.0.*.1:{port}"):
-        done = images(store, "pull", reference, auths=[others, secret(match, "reader", "secret")])
+        done = images(store, "pull", reference, auths=[other_secret, secret(match, "reader", "secret")])
         assert done.status == 0, (match, done)
 
 
@@ -85,11 +85,11 @@ def test_a_credential_helper_is_asked(registry, store, tmp_path):
 
 
 def test_credentials_are_sent_to_nobody_else(registry, store):
-    with serve() as other:
-        other.credentials = "x:y"
-        other.add("a:1", small())
-        images(store, "pull", f"{other.address}/a:1", auths=[secret(registry, "reader", "secret")])
-        assert set(other.authorizations) == {""}
+    with serve() as second_registry:
+        second_registry.credentials = "x:y"
+        second_registry.add("a:1", small())
+        images(store, "pull", f"{second_registry.address}/a:1", auths=[secret(registry, "reader", "secret")])
+        assert set(second_registry.authorizations) == {""}
 
 
 def test_credentials_that_nobody_asked_for_stay_at_home(registry, store):
@@ -99,13 +99,13 @@ def test_credentials_that_nobody_asked_for_stay_at_home(registry, store):
 
 
 def test_a_blob_elsewhere_is_fetched_without_the_registrys_credentials(registry, store, tmp_path):
-    made = image(layer(entry("large", LARGE)), compress="")
-    blob = max(made.blobs, key=lambda each: len(made.blobs[each]))
+    source = image(layer(entry("large", LARGE)), compress="")
+    blob = max(source.blobs, key=lambda digest: len(source.blobs[digest]))
     registry.credentials = "reader:secret"
-    reference = registry.add("a:1", made)
+    reference = registry.add("a:1", source)
     cuts = iter([1 << 20])
     with serve() as elsewhere:
-        elsewhere.blobs = dict(made.blobs)
+        elsewhere.blobs = dict(source.blobs)
         hosts(
             tmp_path,
             registry.address,
@@ -115,7 +115,7 @@ def test_a_blob_elsewhere_is_fetched_without_the_registrys_credentials(registry,
         place = f"http://{elsewhere.address}/v2/store/blobs/{blob}"
 
         def cut(request, path):
-            request.blob(made.blobs[blob], cut=next(cuts, None))
+            request.blob(source.blobs[blob], cut=next(cuts, None))
             return True
 
         elsewhere.fault = cut
@@ -145,8 +145,8 @@ def hosts(tmp_path: Path, host: str, text: str) -> None:
 
 
 def test_a_mirror_is_asked_first_and_told_whose_image_it_is(registry, store, tmp_path):
-    made = small()
-    registry.add("team/a:1", made)
+    source = small()
+    registry.add("team/a:1", source)
     hosts(
         tmp_path,
         "registry.invalid",
@@ -155,7 +155,7 @@ def test_a_mirror_is_asked_first_and_told_whose_image_it_is(registry, store, tmp
     )
     record = images(store, "pull", "registry.invalid/team/a:1").image
     assert record["names"] == ["registry.invalid/team/a:1"]
-    assert record["digests"] == [f"registry.invalid/team/a@{made.digest}"]
+    assert record["digests"] == [f"registry.invalid/team/a@{source.digest}"]
     assert {query for query in registry.queries if query} == {"ns=registry.invalid"}
 
 
@@ -192,20 +192,20 @@ def test_plain_http_is_for_this_machine_alone(store, tmp_path):
 
 @needs_registry
 def test_debians_registry_with_a_password_is_opened_by_a_secret(store, tmp_path):
-    made = small()
+    source = small()
     with serve_registry(tmp_path, password=PASSWORD) as address:
-        push(address, "team/tool", "1", made, credentials=f"AWS:{PASSWORD}")
+        push(address, "team/tool", "1", source, credentials=f"AWS:{PASSWORD}")
         reference = f"{address}/team/tool:1"
         assert images(store, "pull", reference).reason == "unauthorized"
         assert images(store, "pull", reference, auths=[secret(address, "AWS", PASSWORD)]).status == 0
 
 
-def push(address: str, repository: str, tag: str, made: Image, *, credentials: str = "") -> None:
+def push(address: str, repository: str, tag: str, source: Image, *, credentials: str = "") -> None:
     import httpx
 
     auth = tuple(credentials.split(":", 1)) if credentials else None
     with httpx.Client(base_url=f"http://{address}/v2/{repository}", auth=auth) as client:
-        for name, content in made.blobs.items():
+        for name, content in source.blobs.items():
             place = client.post("/blobs/uploads/").headers["Location"]
             client.put(
                 f"{place}{'&' if '?' in place else '?'}digest={name}",
@@ -213,6 +213,6 @@ def push(address: str, repository: str, tag: str, made: Image, *, credentials: s
                 headers={"Content-Type": "application/octet-stream"},
             ).raise_for_status()
         client.put(
-            f"/manifests/{tag}", content=made.manifest, headers={"Content-Type": made.media}
+            f"/manifests/{tag}", content=source.manifest, headers={"Content-Type": source.media}
         ).raise_for_status()
-        assert digest(made.manifest) == made.digest
+        assert digest(source.manifest) == source.digest

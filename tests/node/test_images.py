@@ -91,8 +91,8 @@ def test_an_image_without_a_command_runs_its_own(pods):
 
 
 def test_an_event_tells_of_a_tag_that_docker_hub_does_not_have(pods, cluster):
-    made = pods.running(image("pytorch/pytorch:2.15.0", command=["sleep", "100"]))
-    about = f"involvedObject.name={made['metadata']['name']},reason=MissingImage"
+    running = pods.running(image("pytorch/pytorch:2.15.0", command=["sleep", "100"]))
+    about = f"involvedObject.name={running['metadata']['name']},reason=MissingImage"
     cluster.kubectl("wait", "--for=create", "event", f"--field-selector={about}", "--timeout=120s")
 
 
@@ -119,13 +119,13 @@ def test_nginx_serves_its_folder_and_logs_requests(pods, cluster):
 def test_nginx_says_that_it_reads_no_configuration(pods, cluster):
     volume = {"name": "settings", "emptyDir": {}}
     mount = {"name": "settings", "mountPath": "/etc/nginx/conf.d"}
-    made = pods.running(pod(main={"image": "nginx", "volumeMounts": [mount]}, volumes=[volume]))
-    assert "Welcome" in fetch(pods, f"http://{made['status']['podIP']}/")
+    running = pods.running(pod(main={"image": "nginx", "volumeMounts": [mount]}, volumes=[volume]))
+    assert "Welcome" in fetch(pods, f"http://{running['status']['podIP']}/")
     cluster.kubectl(
         "wait",
         "--for=create",
         "event",
-        f"--field-selector=involvedObject.name={made['metadata']['name']},reason=UnsupportedFields",
+        f"--field-selector=involvedObject.name={running['metadata']['name']},reason=UnsupportedFields",
         "--timeout=120s",
     )
 
@@ -147,9 +147,9 @@ def test_curl_images_take_arguments(pods):
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")
 def test_the_cuda_sample_fails_without_a_gpu_as_the_real_one_does(pods):
-    made = pods.finish(image("nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"))
-    assert state(made)["terminated"]["exitCode"] == 1
-    assert "no CUDA-capable device is detected" in pods.logs(made)
+    finished = pods.finish(image("nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0"))
+    assert state(finished)["terminated"]["exitCode"] == 1
+    assert "no CUDA-capable device is detected" in pods.logs(finished)
 
 
 @pytest.fixture(scope="module")
@@ -181,8 +181,11 @@ def test_a_container_waits_for_a_program_that_is_missing_and_starts_when_it_is_t
     (folder / "trainyard").mkdir()
     (folder / "trainyard" / "controlplane").symlink_to(cache_dir() / "controlplane")
     home = Path(request.config.cache.mkdir("images"))
-    own = {"XDG_CACHE_HOME": str(folder)}
-    with running_cluster("--nodes", "1", name="images", home=home, env=own) as cluster, Pods(cluster) as pods:
+    environment = {"XDG_CACHE_HOME": str(folder)}
+    with (
+        running_cluster("--nodes", "1", name="images", home=home, env=environment) as cluster,
+        Pods(cluster) as pods,
+    ):
         name = pods.create(image(ETCD, command=["etcd", "--version"]))
         reasons = {}
         pods.until(name, lambda pod: _note(reasons, state(pod)) and "ImagePullBackOff" in reasons)
@@ -193,8 +196,8 @@ def test_a_container_waits_for_a_program_that_is_missing_and_starts_when_it_is_t
         pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded")
         assert "etcd Version: 3.4.13" in pods.logs(name)
         events = json.loads(cluster.kubectl("get", "events", "-o", "json"))["items"]
-        said = {event["message"] for event in events if event["reason"] == "Failed"}
-        assert {"Error: ErrImagePull", "Error: ImagePullBackOff"} <= said
+        messages = {event["message"] for event in events if event["reason"] == "Failed"}
+        assert {"Error: ErrImagePull", "Error: ImagePullBackOff"} <= messages
 
 
 def put_in_place(built: Path, goal: Path) -> None:
@@ -213,8 +216,8 @@ def _note(reasons: dict, state: dict) -> bool:
 
 @pytest.mark.namespaces
 def test_a_user_that_a_stand_in_s_program_cannot_run_as_is_named(pods):
-    asked = pods.running(image("nginx", securityContext={"runAsUser": 101}))["metadata"]["name"]
-    assert pods.wait_for_event(asked, "UnsupportedFields", "runAsUser has no effect")["type"] == "Warning"
+    name = pods.running(image("nginx", securityContext={"runAsUser": 101}))["metadata"]["name"]
+    assert pods.wait_for_event(name, "UnsupportedFields", "runAsUser has no effect")["type"] == "Warning"
 
 
 @pytest.mark.parametrize(

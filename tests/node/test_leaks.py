@@ -54,15 +54,15 @@ def come_and_go(cluster, number, *, pods):
         until(cluster, name, f"jsonpath={{.status.ready}}={quarter}")
     for process in cluster.processes_with("sleep", "602"):
         process.kill()
-    wanted = [1] * quarter
-    eventually(lambda: restarts(cluster, hit), wanted=wanted)
+    counts = [1] * quarter
+    eventually(lambda: restarts(cluster, hit), expected=counts)
     for name in (many, kept, hit):
         gone(cluster, name)
 
 
 def restarts(cluster, name):
-    found = cluster.core.list_namespaced_pod("default", label_selector=f"job-name={name}").items
-    return [status.restart_count for pod in found for status in pod.status.container_statuses or []]
+    job_pods = cluster.core.list_namespaced_pod("default", label_selector=f"job-name={name}").items
+    return [status.restart_count for pod in job_pods for status in pod.status.container_statuses or []]
 
 
 def is_below_cluster(group):
@@ -74,23 +74,23 @@ def test_a_directory_a_process_and_a_descriptor_too_many_are_seen(busy):
     stray = busy.root / "pods" / "stray"
     stray.mkdir()
     Pods(busy).running(pod("sleep 600", name="stray"))
-    found = {line.split(":")[0] for line in ResourceCounts.of(busy.root).differences(before)}
+    kinds = {line.split(":")[0] for line in ResourceCounts.of(busy.root).differences(before)}
     stray.rmdir()
     busy.kubectl("delete", "pod", "stray", "--now", f"--timeout={PATIENCE}s")
-    assert found >= {"processes", "namespaces", "interfaces", "descriptors", "files", "pod_directories"}
+    assert kinds >= {"processes", "namespaces", "interfaces", "descriptors", "files", "pod_directories"}
 
 
 def test_sixty_pods_leave_no_process_namespace_mount_descriptor_or_file(busy):
     come_and_go(busy, 0, pods=8)  # what is made once: threads, caches, connections
-    eventually(lambda: ResourceCounts.of(busy.root).pod_directories, wanted=0)
+    eventually(lambda: ResourceCounts.of(busy.root).pod_directories, expected=0)
     # A namespace without pods loses its group with the next sweep.
-    eventually(lambda: [group for group in control_groups(busy.root) if is_below_cluster(group)], wanted=[])
+    eventually(lambda: [group for group in control_groups(busy.root) if is_below_cluster(group)], expected=[])
     before = ResourceCounts.of(busy.root)
-    kept = [busy.process("localkube.kubelet"), runtime_init(busy.root), busy.processes()[0]]
-    memory = [own_memory(process) for process in kept]
+    lasting = [busy.process("localkube.kubelet"), runtime_init(busy.root), busy.processes()[0]]
+    memory = [own_memory(process) for process in lasting]
     come_and_go(busy, 1, pods=60)
-    eventually(lambda: ResourceCounts.of(busy.root), wanted=before)
-    for process, size in zip(kept, memory, strict=True):
+    eventually(lambda: ResourceCounts.of(busy.root), expected=before)
+    for process, size in zip(lasting, memory, strict=True):
         assert own_memory(process) - size < GROWTH, process
 
 
@@ -104,8 +104,8 @@ def test_clusters_that_come_and_go_leave_nothing(request, tmp_path):
             with running_cluster("--nodes", "2", name="cycle", home=home, env=scratch) as cluster:
                 Pods(cluster).running(pod("sleep 600"))
                 traces = Footprint.of(cluster.root)
-                found = {line.split()[0] for line in traces.left()}
-                assert found >= {"process", "namespace", "port"}, "what is not gone is seen"
+                kinds = {line.split()[0] for line in traces.left()}
+                assert kinds >= {"process", "namespace", "port"}, "what is not gone is seen"
             assert traces.left() == []
         store = home / "trainyard" / "images"  # of the user, and not of a cluster
         assert [path for path in home.rglob("*") if path.is_file() and store not in path.parents] == []

@@ -24,9 +24,9 @@ http.server.HTTPServer(('', 8000), Handler).serve_forever()
 @pytest.fixture
 def place(cluster):
     """A directory of the host that the pods of a test share with it."""
-    made = cluster.home / f"place-{secrets.token_hex(3)}"
-    made.mkdir()
-    return made
+    folder = cluster.home / f"place-{secrets.token_hex(3)}"
+    folder.mkdir()
+    return folder
 
 
 def at(place):
@@ -55,8 +55,8 @@ def test_a_container_waits_for_the_hook_of_the_one_before_it(pods):
     slow = {"name": "slow", "image": "busybox", "command": ["sh", "-c", FOREVER]}
     slow["lifecycle"] = {"postStart": {"sleep": {"seconds": 2}}}
     after = {"name": "after", "image": "busybox", "command": ["sh", "-c", FOREVER]}
-    made = pods.running(pod(containers=[slow, after], terminationGracePeriodSeconds=30))
-    began = [seconds(state(made, name)["running"]["startedAt"]) for name in ("slow", "after")]
+    created = pods.running(pod(containers=[slow, after], terminationGracePeriodSeconds=30))
+    began = [seconds(state(created, name)["running"]["startedAt"]) for name in ("slow", "after")]
     assert began[1] - began[0] >= 1  # times are in whole seconds
 
 
@@ -75,9 +75,9 @@ def test_the_pre_stop_hook_comes_before_the_signal_and_within_the_grace_period(p
     name = pods.running(pod(containers=[tidy], **at(place), terminationGracePeriodSeconds=600))["metadata"][
         "name"
     ]
-    begun = time.monotonic()
+    start = time.monotonic()
     cluster.kubectl("delete", "pod", name)
-    assert time.monotonic() - begun >= 2
+    assert time.monotonic() - start >= 2
     assert lines(place / "ends") == ["asked"]
 
 
@@ -124,7 +124,7 @@ def test_sidecars_begin_in_order_before_the_others_and_end_after_them_in_reverse
         "name"
     ]
     # A container without a probe is ready before its program has written anything.
-    eventually(lambda: lines(place / "begins"), wanted=["first", "second", "main"])
+    eventually(lambda: lines(place / "begins"), expected=["first", "second", "main"])
     cluster.kubectl("delete", "pod", name)
     assert lines(place / "ends") == ["main", "second", "first"]
 
@@ -167,31 +167,31 @@ def test_a_container_may_have_a_restart_policy_and_rules_of_its_own(pods, place)
     again = shell("again", "[ -e /place/again ] && exit 0; touch /place/again; exit 42")
     again |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
     once = shell("once", "exit 1", restartPolicy="Never")
-    made = pods.finish(pod(containers=[again, once], **at(place)))
-    assert (container(made, "again")["restartCount"], container(made, "once")["restartCount"]) == (1, 0)
-    assert state(made, "again")["terminated"]["exitCode"] == 0
-    assert made["status"]["phase"] == "Failed"
+    ended = pods.finish(pod(containers=[again, once], **at(place)))
+    assert (container(ended, "again")["restartCount"], container(ended, "once")["restartCount"]) == (1, 0)
+    assert state(ended, "again")["terminated"]["exitCode"] == 0
+    assert ended["status"]["phase"] == "Failed"
 
 
 def test_containers_of_a_pod_share_its_network_and_its_volumes(pods, place):
     serve = "cd /place; echo hello > word; exec python -m http.server 8000 --bind 127.0.0.1"
     get = 'import urllib.request as r; print(r.urlopen("http://localhost:8000/word").read())'
     ask = f"until python -c '{get}' 2>/dev/null; do sleep 0.1; done"
-    made = pods.until(
+    ended = pods.until(
         pods.create(pod(containers=[shell("server", serve), shell("client", ask)], **at(place))),
         lambda pod: "terminated" in state(pod, "client"),
     )
-    assert "hello" in pods.logs(made, "client")
+    assert "hello" in pods.logs(ended, "client")
 
 
 def test_containers_see_each_others_processes_where_their_pod_asks_for_it(pods, cluster, place):
     hold = shell("hold", "sleep 43210 & exec sleep 43211")
     look = "until pkill -9 -xf 'sleep 43211'; do sleep 0.05; done; sleep 54321 &"
-    made = pods.finish(pod(containers=[hold, shell("look", look)], shareProcessNamespace=True, **at(place)))
-    assert state(made, "hold")["terminated"]["exitCode"] == 137
-    assert state(made, "look")["terminated"]["exitCode"] == 0
+    ended = pods.finish(pod(containers=[hold, shell("look", look)], shareProcessNamespace=True, **at(place)))
+    assert state(ended, "hold")["terminated"]["exitCode"] == 137
+    assert state(ended, "look")["terminated"]["exitCode"] == 0
     for word in ("43210", "54321", "infinity"):
-        eventually(lambda word=word: cluster.processes_with(word), wanted=[])
+        eventually(lambda word=word: cluster.processes_with(word), expected=[])
 
 
 @pytest.mark.namespaces
@@ -211,7 +211,7 @@ def test_a_readiness_gate_is_somebody_elses_to_open_and_to_close(pods, cluster):
     for status in ("True", "False"):
         condition = {"type": gate, "status": status}
         cluster.core.patch_namespaced_pod_status(name, "default", {"status": {"conditions": [condition]}})
-        pods.until(name, lambda pod, wanted=status == "True": is_ready(pod) == wanted)
+        pods.until(name, lambda pod, expected=status == "True": is_ready(pod) == expected)
 
 
 def test_what_a_pod_asks_for_in_vain_is_named(pods):
@@ -240,5 +240,5 @@ def test_what_probes_have_found_survives_the_kubelet(cluster, pods):
 
 
 def kubelet_of(cluster):
-    found = [p.pid for p in cluster.processes() if "localkube.kubelet" in " ".join(command_line(p))]
-    return found[0] if len(found) == 1 else None
+    pids = [p.pid for p in cluster.processes() if "localkube.kubelet" in " ".join(command_line(p))]
+    return pids[0] if len(pids) == 1 else None

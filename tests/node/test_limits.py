@@ -36,10 +36,10 @@ def without(request):
     with (
         state_home(request.config.cache.mkdir("lab")) as home,
         running_cluster("--nodes", "1", name="plain", home=home, env={"TRAINYARD_CGROUPS": "off"}) as cluster,
-        Pods(cluster) as made,
+        Pods(cluster) as limited_pods,
     ):
         assert not (cluster.root / RECORD).exists()
-        yield made
+        yield limited_pods
 
 
 def limited(source, **limits):
@@ -75,7 +75,7 @@ def test_a_container_sees_its_own_limit_and_no_other_group(groups, pods):
 
 def test_a_container_that_has_ended_leaves_no_group(groups, cluster, pods):
     uid = pods.finish(limited("print()", cpu="500m"))["metadata"]["uid"]
-    eventually(lambda: any(path.name.startswith(uid) for path in directories(cluster)), wanted=False)
+    eventually(lambda: any(path.name.startswith(uid) for path in directories(cluster)), expected=False)
 
 
 def test_without_groups_a_container_runs_on_as_many_cores_as_its_limit(without):
@@ -95,7 +95,7 @@ def test_without_groups_a_container_moves_to_more_cores_when_it_is_resized(witho
     source = f"import time\nwhile True:\n  {CORES}\n  time.sleep(0.2)"
     name = without.running(limited(source, cpu="500m", memory="64Mi"))["metadata"]["name"]
     resize(without.cluster, name, {"limits": {"cpu": "1500m"}, "requests": {"cpu": "1500m"}})
-    eventually(lambda: without.logs(name, tail_lines=1), wanted="2\n")
+    eventually(lambda: without.logs(name, tail_lines=1), expected="2\n")
 
 
 def test_memory_volumes_have_the_size_that_they_were_given(pods):
@@ -122,34 +122,34 @@ def test_nothing_is_left_of_the_groups_of_a_cluster_that_was_killed(groups, requ
         Pods(cluster) as pods,
     ):
         pods.running(pod("sleep 600"))
-        assert (found := directories(cluster))
+        assert (leftovers := directories(cluster))
         cluster.process("localkube.supervisor", str(cluster.root)).kill()
         pods._names.clear()
         cluster.localkube("delete")
-        assert not [path for path in found if path.exists() or path.parent.exists()]
+        assert not [path for path in leftovers if path.exists() or path.parent.exists()]
 
 
 def test_a_command_that_joins_a_container_is_in_its_group(groups, cluster, pods):
     name = pods.running(limited("import time; time.sleep(600)", cpu="500m"))["metadata"]["name"]
-    own = cluster.kubectl("exec", name, "--", "cat", "/proc/1/cgroup")
-    assert "main.0" in own
-    assert cluster.kubectl("exec", name, "--", "cat", "/proc/self/cgroup") == own
+    cgroup = cluster.kubectl("exec", name, "--", "cat", "/proc/1/cgroup")
+    assert "main.0" in cgroup
+    assert cluster.kubectl("exec", name, "--", "cat", "/proc/self/cgroup") == cgroup
 
 
 def test_a_container_that_could_not_be_started_leaves_no_group(groups, cluster, pods):
     manifest = pod(main={"command": ["/no/such/program"], "resources": {"limits": {"cpu": "500m"}}})
     uid = pods.finish(manifest)["metadata"]["uid"]
-    eventually(lambda: any(path.name.startswith(uid) for path in directories(cluster)), wanted=False)
+    eventually(lambda: any(path.name.startswith(uid) for path in directories(cluster)), expected=False)
 
 
 def test_pods_that_ask_for_nothing_share_a_weight_and_count_their_processes_alone(groups, pods):
-    made = pods.finish(pod("cat /proc/self/cgroup"))
-    assert f"best-effort/{made['metadata']['uid']}\n" in pods.logs(made)
+    finished = pods.finish(pod("cat /proc/self/cgroup"))
+    assert f"best-effort/{finished['metadata']['uid']}\n" in pods.logs(finished)
 
 
 @pytest.mark.parametrize("limits", [{}, {"cpu": "500m"}], ids=["best effort", "limited"])
 def test_the_processes_of_a_pod_are_limited(groups, cluster, pods, limits):
     uid = pods.running(pod("exec sleep 600", main={"resources": {"limits": limits}}))["metadata"]["uid"]
     roots = [Path(path) for path in json.loads((cluster.root / RECORD).read_text())]
-    found = [limit.read_text().strip() for root in roots for limit in root.glob(f"**/{uid}/pids.max")]
-    assert found == [str(PIDS_LIMIT)]
+    pid_limits = [limit.read_text().strip() for root in roots for limit in root.glob(f"**/{uid}/pids.max")]
+    assert pid_limits == [str(PIDS_LIMIT)]

@@ -40,14 +40,14 @@ def cluster(request):
 @pytest.fixture
 def switch(cluster):
     """Switch nodes, by ``python -m localkube node``; all of them are back after the test."""
-    gone = {}
+    lost_pods = {}
 
     def call(verb, node):
-        gone[node] = BACK.get(verb)
+        lost_pods[node] = BACK.get(verb)
         return localkube("node", verb, cluster.name, node, home=cluster.home)["state"]
 
     yield call
-    for node, verb in gone.items():
+    for node, verb in lost_pods.items():
         if verb:
             call(verb, node)
 
@@ -58,14 +58,14 @@ def tolerating(seconds):
     return {"tolerations": [toleration | {"tolerationSeconds": seconds}]}
 
 
-def until_ready(cluster, node, wanted):
+def until_ready(cluster, node, ready):
     """Watch a node until it is Ready, or not."""
     only = f"metadata.name={node}"
     stream = watch.Watch().stream(cluster.core.list_node, field_selector=only, timeout_seconds=PATIENCE)
     for event in stream:
-        if is_ready(event["raw_object"]) == wanted:
+        if is_ready(event["raw_object"]) == ready:
             return
-    raise AssertionError(f"Ready of {node} did not become {wanted}")
+    raise AssertionError(f"Ready of {node} did not become {ready}")
 
 
 def taints(cluster, node):
@@ -96,34 +96,34 @@ def test_a_node_that_is_switched_off_is_silent_and_returns_with_the_pods_that_re
     assert cluster.core.read_namespaced_pod(name, "default").status.phase == "Running", "nobody was told"
     until_ready(cluster, node, False)
     eventually(lambda: UNREACHABLE in taints(cluster, node))
-    pods.until(evicted, lambda seen: seen["metadata"].get("deletionTimestamp"))
+    pods.until(evicted, lambda item: item["metadata"].get("deletionTimestamp"))
 
     assert switch("start", node) == "running"
     until_ready(cluster, node, True)
     pods.gone(evicted)
-    again = pods.until(name, lambda seen: is_ready(seen) and container(seen)["restartCount"] == 1)
+    again = pods.until(name, lambda item: is_ready(item) and container(item)["restartCount"] == 1)
     assert again["metadata"]["uid"] == stays["metadata"]["uid"]
     assert container(again)["lastState"]["terminated"]["exitCode"] == 137
     assert running_with(cluster, "# evicted") == 0
-    eventually(lambda: taints(cluster, node), wanted=set())
+    eventually(lambda: taints(cluster, node), expected=set())
 
 
 def test_volumes_in_memory_are_empty_when_the_power_is_back_and_those_on_disk_are_not(cluster, pods, switch):
     volumes = [{"name": "memory", "emptyDir": {"medium": "Memory"}}, {"name": "disk", "emptyDir": {}}]
     mounts = [{"name": volume["name"], "mountPath": f"/{volume['name']}"} for volume in volumes]
     script = "echo found: $(ls /memory) $(ls /disk); touch /memory/ram /disk/disk; echo up; exec sleep 600"
-    made = pod(script, main={"volumeMounts": mounts}, volumes=volumes, restartPolicy="Always")
-    before = pods.running(made)
+    manifest = pod(script, main={"volumeMounts": mounts}, volumes=volumes, restartPolicy="Always")
+    before = pods.running(manifest)
     name, node = before["metadata"]["name"], before["spec"]["nodeName"]
     pods.wait_for_line(name, "up")
     switch("stop", node)
     switch("start", node)
-    pods.until(name, lambda seen: is_ready(seen) and container(seen)["restartCount"] == 1)
+    pods.until(name, lambda item: is_ready(item) and container(item)["restartCount"] == 1)
     pods.wait_for_line(name, "up")
     assert pods.logs(name).splitlines()[0] == "found: disk"
     for place in ("writable", "termination"):
         left = cluster.root / "pods" / before["metadata"]["uid"] / place
-        eventually(lambda left=left: [path.name for path in left.iterdir()], wanted=["main.1"])
+        eventually(lambda left=left: [path.name for path in left.iterdir()], expected=["main.1"])
 
 
 @pytest.mark.slow
@@ -153,7 +153,7 @@ def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when
     assert switch("isolate", "node-0") == "isolated"
     pods.wait_for_line(progress["metadata"]["name"], "unreachable")
     until_ready(cluster, "node-0", False)
-    pods.until(server["metadata"]["name"], lambda seen: seen["metadata"].get("deletionTimestamp"))
+    pods.until(server["metadata"]["name"], lambda item: item["metadata"].get("deletionTimestamp"))
     cluster.process("localkube.kubelet").kill()
     eventually(lambda: running_with(cluster, "localkube.kubelet"))
     assert running_with(cluster, "SimpleHTTPRequestHandler") >= 1, "nobody could tell it to end"
@@ -162,8 +162,8 @@ def test_the_pods_of_a_node_that_is_cut_off_run_on_among_themselves_and_end_when
     pods.gone(server["metadata"]["name"])
     assert running_with(cluster, "SimpleHTTPRequestHandler") == 0
     until_ready(cluster, "node-0", True)
-    seen = pods.until(near["metadata"]["name"], is_ready)
-    assert container(seen)["restartCount"] == 0
+    item = pods.until(near["metadata"]["name"], is_ready)
+    assert container(item)["restartCount"] == 0
     pods.wait_for_line(near["metadata"]["name"], "unreachable")
     lines = pods.logs(near).splitlines()
     assert lines.index("unreachable") > 40, "it reached its neighbour all the time, until that ended"
@@ -196,7 +196,7 @@ def test_a_cluster_that_slept_as_a_laptop_does_goes_on_without_evicting_anybody(
         process.resume()
     for index in range(3):
         until_ready(cluster, f"node-{index}", True)
-        eventually(lambda node=f"node-{index}": taints(cluster, node), wanted=set())
+        eventually(lambda node=f"node-{index}": taints(cluster, node), expected=set())
     after = pods.until(name, is_ready)
     assert container(after)["restartCount"] == 0
     assert not after["metadata"].get("deletionTimestamp")

@@ -41,27 +41,27 @@ def test_a_node_tells_of_its_own_pods_in_the_kubelets_words(cluster, busy):
     labels = f'{{container="main",namespace="default",pod="{name}"}}'
     memory = f"container_memory_working_set_bytes{labels}"
     eventually(lambda: series(cluster, node).get(memory, 0) > 64 << 20)
-    found = series(cluster, node)
-    assert {key.partition("{")[0] for key in found} >= set(FAMILIES)
-    assert found[memory] < 120 << 20
-    assert found["scrape_error"] == 0
-    (other,) = {"node-0", "node-1"} - {node}
-    assert not any(name in key for key in series(cluster, other))
+    samples = series(cluster, node)
+    assert {key.partition("{")[0] for key in samples} >= set(FAMILIES)
+    assert samples[memory] < 120 << 20
+    assert samples["scrape_error"] == 0
+    (other_node,) = {"node-0", "node-1"} - {node}
+    assert not any(name in key for key in series(cluster, other_node))
 
 
 def test_the_time_that_is_counted_never_falls_while_children_come_and_go(cluster, pods):
     script = "while true; do python3 -c 'sum(range(300000))'; done"
-    made = pods.running(pod(script))
-    name, node = made["metadata"]["name"], made["spec"]["nodeName"]
+    running = pods.running(pod(script))
+    name, node = running["metadata"]["name"], running["spec"]["nodeName"]
     key = f'container_cpu_usage_seconds_total{{container="main",namespace="default",pod="{name}"}}'
-    seen = []
+    readings = []
 
     def enough():
-        seen.append(series(cluster, node).get(key, 0.0))
-        return seen[-1] > seen[0] + 0.3
+        readings.append(series(cluster, node).get(key, 0.0))
+        return readings[-1] > readings[0] + 0.3
 
     eventually(enough)
-    assert seen == sorted(seen)
+    assert readings == sorted(readings)
 
 
 def top(cluster, *words):
@@ -73,7 +73,7 @@ def top(cluster, *words):
 
 def test_kubectl_top_shows_every_node_and_the_pod(cluster, busy):
     name = busy["metadata"]["name"]
-    eventually(lambda: sorted(line[0] for line in top(cluster, "nodes")), wanted=["node-0", "node-1"])
+    eventually(lambda: sorted(line[0] for line in top(cluster, "nodes")), expected=["node-0", "node-1"])
     eventually(lambda: name in [line[0] for line in top(cluster, "pods")])
     ((_, cpu, memory),) = [line for line in top(cluster, "pods") if line[0] == name]
     assert int(cpu.removesuffix("m")) > 5
@@ -94,15 +94,15 @@ def test_nobody_but_metrics_server_and_the_api_server_may_ask(cluster):
     listening = [socket.laddr.ip for socket in kubelet.net_connections() if socket.laddr.port == 10250]
     address = next((address for address in listening if address.endswith(".254.1")), "10.244.254.1")
 
-    def ask(who, path):
+    def status_of(client, path):
         command = ["nsenter", "-t", str(kubelet.pid), "-n", "python3", "-c", script]
-        command += [str(pki), who, path, address]
+        command += [str(pki), client, path, address]
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
-    assert ask("scheduler", "/metrics/resource") == 403
-    assert ask("metrics-server", "/metrics/resource") == 200
-    assert ask("metrics-server", "/stats/summary") == 403
-    assert ask("metrics-server", "/containerLogs/default/a/b") == 403
+    assert status_of("scheduler", "/metrics/resource") == 403
+    assert status_of("metrics-server", "/metrics/resource") == 200
+    assert status_of("metrics-server", "/stats/summary") == 403
+    assert status_of("metrics-server", "/containerLogs/default/a/b") == 403
 
 
 def answer_of(cluster, node):

@@ -29,8 +29,8 @@ def home(request):
     """Yield a user's directory with a volume, another container's root, and what neither may show."""
     with folder_of(request.param) as path:
         _fill(path)
-        for made in path.rglob("*"):
-            os.chown(made, request.param, request.param, follow_symlinks=False)
+        for entry in path.rglob("*"):
+            os.chown(entry, request.param, request.param, follow_symlinks=False)
         yield path
 
 
@@ -50,10 +50,10 @@ def _fill(home):
     (home / "root").mkdir()
 
 
-def exchange(one: Path, other: Path) -> None:
+def exchange(first: Path, second: Path) -> None:
     """Swap two entries in one step."""
     libc = ctypes.CDLL(None, use_errno=True)
-    names = os.fsencode(one), os.fsencode(other)
+    names = os.fsencode(first), os.fsencode(second)
     assert libc.renameat2(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_EXCHANGE) == 0
 
 
@@ -195,7 +195,7 @@ async def test_a_shadowed_directory_whose_entries_are_exchanged_shows_none_of_th
             for fields in map(str.split, Path("/proc/self/mountinfo").read_text().splitlines())
             if fields[4].startswith(shown) and not fields[4].endswith("mine")
         }
-        assert all({"ro", "nosuid", "nodev"} <= found for found in flags.values()), flags
+        assert all({"ro", "nosuid", "nodev"} <= mount_flags for mount_flags in flags.values()), flags
 
     at_every_step(home, work, _exchanging(home, "sub", link), look)
 
@@ -280,15 +280,15 @@ async def test_nothing_is_mounted_on_the_root_itself(home):
 @in_network_namespace
 async def test_a_mount_has_its_flags_before_it_is_attached(home):
     (home / "target").mkdir()
-    seen = []
+    attached = []
 
     def trace(frame, event, argument):
         if frame.f_code.co_name == "move_mount" and event == "call":
             tree = frame.f_locals["tree"]
-            seen.append(os.fstatvfs(tree).f_flag & READ_ONLY)
+            attached.append(os.fstatvfs(tree).f_flag & READ_ONLY)
 
     with closing(open_own(str(home / "target"))) as target:
         sys.settrace(trace)
         attach(clone(str(home / "volume")), target, (READ_ONLY, True))
         sys.settrace(None)
-    assert seen == [READ_ONLY]
+    assert attached == [READ_ONLY]

@@ -7,7 +7,7 @@ import pytest
 
 from ..patience import eventually
 from .clusters import on_node, pod, python
-from .test_pods_host_network import NODES, SERVE, ask, ports_of, service
+from .test_pods_host_network import NODES, SERVE, ports_of, replies, service
 
 # What a container does at once, before anything can have confined it late.
 FIRST_ACT = """
@@ -38,9 +38,9 @@ def web(cluster):
     with service(cluster, type="NodePort") as name, Pods(cluster) as pods:
         probes = {"tcpSocket": {"port": 8080}, "periodSeconds": 1}
         main = python(SERVE) | {"args": ["8080", "web"], "readinessProbe": probes, "livenessProbe": probes}
-        made = pods.running(pod(main=main, labels={"app": name}, **on_node(0)))
+        running = pods.running(pod(main=main, labels={"app": name}, **on_node(0)))
         number = ports_of(cluster, name)["tcp"].node_port
-        yield made["status"]["podIP"], name, number, made["metadata"]["name"]
+        yield running["status"]["podIP"], name, number, running["metadata"]["name"]
 
 
 def ways(web):
@@ -58,21 +58,21 @@ def never(words):
     return [f"!{word}" for word in words]
 
 
-def in_force(pods, *words, wanted, **spec):
+def in_force(pods, *words, expected, **spec):
     """Ask until a policy that was just made, or deleted, shows in the answers."""
-    eventually(lambda: ask(pods, *words, **spec), wanted=wanted)
+    eventually(lambda: replies(pods, *words, **spec), expected=expected)
 
 
 def test_what_a_policy_does_not_let_in_is_dropped_whatever_its_way(cluster, pods, web):
     friends = [{"podSelector": {"matchLabels": {"role": "friend"}}}]
     with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}, ingress=[{"from": friends}]):
-        in_force(pods, *never(ways(web)), wanted=["nothing"] * 5)
-        assert ask(pods, *ways(web), labels={"role": "friend"}) == ["web"] * 5
+        in_force(pods, *never(ways(web)), expected=["nothing"] * 5)
+        assert replies(pods, *ways(web), labels={"role": "friend"}) == ["web"] * 5
         # Its probes and the API server come from its node.
-        found = pods.until(web[3], lambda seen: seen["status"]["containerStatuses"][0]["ready"])
-        assert found["status"]["containerStatuses"][0]["restartCount"] == 0
+        web_pod = pods.until(web[3], lambda item: item["status"]["containerStatuses"][0]["ready"])
+        assert web_pod["status"]["containerStatuses"][0]["restartCount"] == 0
         assert cluster.kubectl("exec", web[3], "--", "echo", "reached") == "reached\n"
-    assert ask(pods, *ways(web)) == ["web"] * 5
+    assert replies(pods, *ways(web)) == ["web"] * 5
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ def test_a_pod_that_calls_itself_another_ones_mirror_does_not_lift_its_policy(cl
         with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}):
             cluster.kubectl("create", "-f", "-", stdin=forged)
             cluster.kubectl("wait", "pod/forged", "--for=jsonpath={.metadata.deletionTimestamp}")
-            in_force(pods, *never(ways(web)), wanted=["nothing"] * 5)
+            in_force(pods, *never(ways(web)), expected=["nothing"] * 5)
     finally:
         cluster.kubectl("patch", "pod/forged", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
@@ -93,7 +93,8 @@ def test_a_port_that_a_policy_leaves_out_is_closed(cluster, pods, web):
     ports = [{"port": 8080, "protocol": "UDP"}]
     with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}, ingress=[{"ports": ports}]):
         tcp, udp, by_name, udp_by_name, _ = ways(web)
-        in_force(pods, udp, udp_by_name, *never([tcp, by_name]), wanted=["web", "web", "nothing", "nothing"])
+        expected = ["web", "web", "nothing", "nothing"]
+        in_force(pods, udp, udp_by_name, *never([tcp, by_name]), expected=expected)
 
 
 def test_what_a_pod_may_not_open_is_dropped_names_included(cluster, pods, web):
@@ -103,11 +104,11 @@ def test_what_a_pod_may_not_open_is_dropped_names_included(cluster, pods, web):
     server = {"to": [{"podSelector": {"matchLabels": {"app": web[1]}}}], "ports": [{"port": 8080}]}
     tcp, udp, by_name, udp_by_name, _ = ways(web)
     with policy(cluster, podSelector=mine, policyTypes=["Egress"], egress=[server]):
-        asked = [tcp, *never([udp, by_name])]
-        in_force(pods, *asked, wanted=["web", "nothing", "nothing"], labels={"role": "confined"})
+        targets = [tcp, *never([udp, by_name])]
+        in_force(pods, *targets, expected=["web", "nothing", "nothing"], labels={"role": "confined"})
     with policy(cluster, podSelector=mine, policyTypes=["Egress"], egress=[server, dns]):
-        asked = [tcp, by_name, *never([udp, udp_by_name])]
-        in_force(pods, *asked, wanted=["web", "web", "nothing", "nothing"], labels={"role": "confined"})
+        targets = [tcp, by_name, *never([udp, udp_by_name])]
+        in_force(pods, *targets, expected=["web", "web", "nothing", "nothing"], labels={"role": "confined"})
 
 
 def test_a_pod_is_confined_before_it_starts_and_knows_those_that_come_later(cluster, pods):
@@ -117,15 +118,15 @@ def test_a_pod_is_confined_before_it_starts_and_knows_those_that_come_later(clus
     friends = [{"podSelector": {"matchLabels": {"role": "later"}}}]
     main = python(SERVE) | {"args": ["8080", "first"], "readinessProbe": {"tcpSocket": {"port": 8080}}}
     with policy(cluster, podSelector={"matchLabels": {"role": "first"}}, ingress=[{"from": friends}]):
-        made = pods.running(pod(main=main, labels={"role": "first"}))
-        assert ask(pods, f"tcp:{made['status']['podIP']}:8080", labels={"role": "later"}) == ["first"]
+        running = pods.running(pod(main=main, labels={"role": "first"}))
+        assert replies(pods, f"tcp:{running['status']['podIP']}:8080", labels={"role": "later"}) == ["first"]
 
 
 def test_the_next_kubelet_keeps_the_rules_and_removes_those_of_policies_that_are_gone(cluster, pods, web):
     kubelet = cluster.process("localkube.kubelet")
     with policy(cluster, podSelector={"matchLabels": {"app": web[1]}}):
-        in_force(pods, *never(ways(web)[:1]), wanted=["nothing"])
+        in_force(pods, *never(ways(web)[:1]), expected=["nothing"])
         kubelet.kill()
-        assert ask(pods, *never(ways(web)[:1])) == ["nothing"]
+        assert replies(pods, *never(ways(web)[:1])) == ["nothing"]
         cluster.process("localkube.kubelet").kill()
-    assert ask(pods, *ways(web)) == ["web"] * 5
+    assert replies(pods, *ways(web)) == ["web"] * 5

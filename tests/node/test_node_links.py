@@ -48,9 +48,9 @@ class Rates:
         self.cluster, self.names, self.addresses = cluster, [], []
         for index in range(4):
             main = python(SINK) | {"readinessProbe": {"tcpSocket": {"port": 9000}, "periodSeconds": 1}}
-            made = pods.running(pod(main=main, **on_node(index)))
-            self.names.append(made["metadata"]["name"])
-            self.addresses.append(made["status"]["podIP"])
+            running = pods.running(pod(main=main, **on_node(index)))
+            self.names.append(running["metadata"]["name"])
+            self.addresses.append(running["status"]["podIP"])
 
     def between(self, sender, receiver, seconds=2):
         words = ("--", "python", "-c", SEND, self.addresses[receiver], str(seconds))
@@ -59,10 +59,10 @@ class Rates:
     def link(self, *words):
         return localkube("link", self.cluster.name, *words, **self.options)
 
-    def holds(self, sender, receiver, wanted):
+    def holds(self, sender, receiver, expected):
         """Measure until a rate is as wanted: on a machine that does other work a sample may be too small."""
-        seconds = 4 if wanted < 50 else 2
-        eventually(lambda: abs(self.between(sender, receiver, seconds) / wanted - 1) <= REACH)
+        seconds = 4 if expected < 50 else 2
+        eventually(lambda: abs(self.between(sender, receiver, seconds) / expected - 1) <= REACH)
 
 
 NOBODY = pytest.param("nobody", marks=pytest.mark.slow)
@@ -94,13 +94,13 @@ def rates(request, tmp_path_factory):
         yield rates
 
 
-@pytest.mark.parametrize(("bandwidth", "wanted"), [("10Mbit", 10), ("100Mbit", 100), ("1Gbit", 1000)])
-def test_pods_of_two_racks_send_as_fast_as_the_link_between_them(rates, bandwidth, wanted):
+@pytest.mark.parametrize(("bandwidth", "expected"), [("10Mbit", 10), ("100Mbit", 100), ("1Gbit", 1000)])
+def test_pods_of_two_racks_send_as_fast_as_the_link_between_them(rates, bandwidth, expected):
     (row,) = rates.link("rack-a", "rack-b", "--bandwidth", bandwidth)
-    assert (row["link"], row["bandwidth"]) == ("rack-a to rack-b", f"{wanted} Mbit/s")
-    rates.holds(0, 3, wanted)
-    rates.holds(2, 1, wanted)
-    assert rates.between(0, 1) > 1.5 * wanted  # of one rack: as fast as this machine
+    assert (row["link"], row["bandwidth"]) == ("rack-a to rack-b", f"{expected} Mbit/s")
+    rates.holds(0, 3, expected)
+    rates.holds(2, 1, expected)
+    assert rates.between(0, 1) > 1.5 * expected  # of one rack: as fast as this machine
 
 
 def test_links_change_add_up_survive_the_kubelet_and_go(rates):

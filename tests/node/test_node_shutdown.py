@@ -31,19 +31,19 @@ def test_pods_end_within_their_grace_period_critical_ones_last(cluster, pods, sh
     spec = on_node(1) | {"terminationGracePeriodSeconds": 20, "restartPolicy": "Always"}
     critical = pods.running(pod(SAYS_WHEN, priorityClassName="system-node-critical", **spec))
     ordinary = pods.running(pod(SAYS_WHEN, **spec))
-    other = pods.running(pod("exec sleep 600", **on_node(0)))["metadata"]["name"]
+    other_pod = pods.running(pod("exec sleep 600", **on_node(0)))["metadata"]["name"]
     assert shut_down() == "stopped"
     ended = []
     for item in (ordinary, critical):
-        seen = pods.until(item["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Failed")
-        status = seen["status"]
+        failed_pod = pods.until(item["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Failed")
+        status = failed_pod["status"]
         assert (status["reason"], status["message"]) == ("Terminated", MESSAGE)
         (disruption,) = [row for row in status["conditions"] if row["type"] == "DisruptionTarget"]
         assert (disruption["reason"], disruption["message"]) == ("TerminationByKubelet", MESSAGE)
-        assert container(seen)["state"]["terminated"]["exitCode"] == 0
-        ended.append(container(seen)["state"]["terminated"]["finishedAt"])
+        assert container(failed_pod)["state"]["terminated"]["exitCode"] == 0
+        ended.append(container(failed_pod)["state"]["terminated"]["finishedAt"])
     assert ended[0] < ended[1]
-    assert pods.until(other, bool)["status"]["phase"] == "Running"
+    assert pods.until(other_pod, bool)["status"]["phase"] == "Running"
     assert not ready(cluster)
 
 
@@ -51,7 +51,7 @@ def test_a_node_that_shuts_down_admits_no_pods(cluster, pods, shut_down):
     pods.running(pod("trap 'sleep 4' TERM; sleep 600 & wait", **on_node(1), terminationGracePeriodSeconds=20))
     with concurrent.futures.ThreadPoolExecutor() as threads:
         off = threads.submit(shut_down)
-        eventually(lambda: ready(cluster), wanted=False)
+        eventually(lambda: ready(cluster), expected=False)
         late = pods.finish(pod("true", nodeName="node-1"))["status"]
         off.result()
     assert late["reason"] == "NodeShutdown"

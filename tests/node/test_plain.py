@@ -33,8 +33,12 @@ def cluster(request):
 
 def test_pods_share_the_machines_namespaces(cluster, pods):
     assert cluster.status["mode"] == "plain"
-    own = "".join(f"{Path(f'/proc/self/ns/{name}').readlink()}\n" for name in ("net", "mnt", "pid"))
-    assert pods.output(pod("for name in net mnt pid; do readlink /proc/self/ns/$name; done")) == own
+    own_namespaces = "".join(
+        f"{Path(f'/proc/self/ns/{name}').readlink()}\n" for name in ("net", "mnt", "pid")
+    )
+    assert (
+        pods.output(pod("for name in net mnt pid; do readlink /proc/self/ns/$name; done")) == own_namespaces
+    )
 
 
 def test_nothing_listens_but_on_the_loopback(cluster, pods):
@@ -42,8 +46,8 @@ def test_nothing_listens_but_on_the_loopback(cluster, pods):
     listening = set()
     for process in cluster.processes():
         with contextlib.suppress(psutil.NoSuchProcess):  # it has ended since
-            found = process.net_connections("inet")
-            listening |= {port.laddr.ip for port in found if port.status == psutil.CONN_LISTEN}
+            connections = process.net_connections("inet")
+            listening |= {port.laddr.ip for port in connections if port.status == psutil.CONN_LISTEN}
     assert listening and all(address.startswith("127.") for address in listening)
 
 
@@ -90,10 +94,10 @@ def test_a_kubernetes_client_in_a_pod_finds_its_account_and_the_api(pods):
 def test_what_a_container_leaves_behind_ends_with_it(cluster, pods):
     mark = "sleep 98765"
     script = f"({mark} &) ; setsid {mark} & exec sleep 600"
-    made = pods.create(pod(script))
-    eventually(lambda: len(_running(mark)), wanted=2)
-    cluster.kubectl("delete", "pod", made, "--grace-period=0", "--force")
-    eventually(lambda: _running(mark), wanted=[])
+    name = pods.create(pod(script))
+    eventually(lambda: len(_running(mark)), expected=2)
+    cluster.kubectl("delete", "pod", name, "--grace-period=0", "--force")
+    eventually(lambda: _running(mark), expected=[])
 
 
 def test_a_process_that_lost_its_parent_lives_on_in_its_container(pods):
@@ -102,22 +106,22 @@ def test_a_process_that_lost_its_parent_lives_on_in_its_container(pods):
 
 
 def test_a_command_joins_the_pod_and_ends_with_its_container(cluster, pods):
-    made = pods.create(pod("echo here > /tmp/mine; sleep 600", hostname="joined"))
-    pods.until(made, is_ready)
-    assert cluster.kubectl("exec", made, "--", "sh", "-c", "hostname; cat /tmp/mine") == "joined\nhere\n"
+    name = pods.create(pod("echo here > /tmp/mine; sleep 600", hostname="joined"))
+    pods.until(name, is_ready)
+    assert cluster.kubectl("exec", name, "--", "sh", "-c", "hostname; cat /tmp/mine") == "joined\nhere\n"
 
 
 def test_what_is_not_kept_is_named_by_an_event(cluster, pods):
-    made = pods.create(
+    name = pods.create(
         pod(
             "sleep 600",
             main={"securityContext": {"readOnlyRootFilesystem": True}},
             volumes=[{"name": "shm", "emptyDir": {"medium": "Memory"}}],
         )
     )
-    pods.wait_for_event(made, "UnsupportedFields", "a volume in memory is a directory on disk")
+    pods.wait_for_event(name, "UnsupportedFields", "a volume in memory is a directory on disk")
     pods.wait_for_event(
-        made, "UnsupportedFields", "readOnlyRootFilesystem of container main is not supported"
+        name, "UnsupportedFields", "readOnlyRootFilesystem of container main is not supported"
     )
 
 
@@ -134,9 +138,9 @@ def test_a_static_program_finds_its_files_by_its_arguments_and_an_event_says_wha
     try:
         main["volumeMounts"] = [{"name": "settings", "mountPath": "/settings"}]
         volumes = [{"name": "settings", "configMap": {"name": "settings"}}]
-        made = pods.finish(pod(main=main, volumes=volumes))
-        assert pods.logs(made) == "configmap/found\n"
-        pods.wait_for_event(made["metadata"]["name"], "UnsupportedFields", "is linked statically")
+        ended = pods.finish(pod(main=main, volumes=volumes))
+        assert pods.logs(ended) == "configmap/found\n"
+        pods.wait_for_event(ended["metadata"]["name"], "UnsupportedFields", "is linked statically")
     finally:
         cluster.core.delete_namespaced_config_map("settings", "default")
 
@@ -152,10 +156,10 @@ def test_a_machine_that_refuses_namespaces_gets_a_plain_cluster_by_itself(reques
     with (
         state_home(request.config.cache.mkdir("plain-lab")) as home,
         running_cluster("--nodes", "1", home=home, enter=enter) as refused,
-        Pods(refused) as made,
+        Pods(refused) as plain_pods,
     ):
         assert refused.status["mode"] == "plain"
-        assert made.output(pod("hostname", hostname="rank-0")) == "rank-0\n"
+        assert plain_pods.output(pod("hostname", hostname="rank-0")) == "rank-0\n"
 
 
 @pytest.mark.parametrize("victim", ["runtime", "supervisor"])
@@ -165,12 +169,12 @@ def test_nothing_is_left_when_what_owns_the_pods_is_killed(request, victim):
         with running_cluster("--nodes", "1", "--mode", "plain", name="killed", home=home) as cluster:
             script = f"(setsid {mark} &) ; {mark} & wait"
             cluster.core.create_namespaced_pod("default", pod(script, name="victim"))
-            eventually(lambda: len(_running(mark)), wanted=2)
+            eventually(lambda: len(_running(mark)), expected=2)
             traces = Footprint.of(cluster.root)
             names = {"supervisor": "supervisor", "runtime": "runtime"}
             os.kill(cluster.status["processes"][names[victim]]["pid"], signal.SIGKILL)
-            eventually(lambda: _running(mark), wanted=[])
-        eventually(traces.left, wanted=[])
+            eventually(lambda: _running(mark), expected=[])
+        eventually(traces.left, expected=[])
 
 
 def _running(mark: str) -> list[psutil.Process]:

@@ -11,13 +11,13 @@ def sysctls(**values):
 
 def refused(pods, manifest):
     """Return reason and message of a pod that its node rejects, of which the kubelet reports nothing more."""
-    made = pods.finish(manifest)
-    status = made["status"]
+    rejected = pods.finish(manifest)
+    status = rejected["status"]
     by_others = {"conditions", "qosClass", "observedGeneration"}
     assert set(status) - by_others == {"phase", "reason", "message", "startTime"}, status
     assert {condition["type"] for condition in status.get("conditions", [])} <= {"PodScheduled"}
     assert status["phase"] == "Failed"
-    shown = pods.cluster.kubectl("get", "pod", made["metadata"]["name"], "--no-headers").split()[2]
+    shown = pods.cluster.kubectl("get", "pod", rejected["metadata"]["name"], "--no-headers").split()[2]
     assert shown == status["reason"]
     return status["reason"], status["message"]
 
@@ -25,8 +25,8 @@ def refused(pods, manifest):
 @pytest.mark.namespaces
 def test_a_pod_sets_parameters_of_its_own_namespaces(pods):
     script = "cat /proc/sys/kernel/shm_rmid_forced /proc/sys/net/ipv4/ip_local_port_range"
-    asked = sysctls(kernel__shm_rmid_forced="1", net__ipv4__ip_local_port_range="40000 41000")
-    assert pods.output(pod(script, securityContext=asked)).split() == ["1", "40000", "41000"]
+    spec = sysctls(kernel__shm_rmid_forced="1", net__ipv4__ip_local_port_range="40000 41000")
+    assert pods.output(pod(script, securityContext=spec)).split() == ["1", "40000", "41000"]
     assert pods.output(pod(script)).split()[0] == "0"
 
 
@@ -65,8 +65,8 @@ def test_the_second_pod_with_a_port_of_the_node_is_refused_until_the_first_is_go
 def test_every_change_of_the_specification_is_observed(cluster, pods):
     name = pods.running(pod("exec sleep 600"))["metadata"]["name"]
     cluster.kubectl("patch", "pod", name, "-p", '{"spec":{"activeDeadlineSeconds":5000}}')
-    seen = pods.until(name, lambda pod: pod["status"]["observedGeneration"] == 2)
-    observed = {row["type"]: row["observedGeneration"] for row in seen["status"]["conditions"]}
+    updated = pods.until(name, lambda pod: pod["status"]["observedGeneration"] == 2)
+    observed = {row["type"]: row["observedGeneration"] for row in updated["status"]["conditions"]}
     assert set(observed.values()) == {2}, observed
 
 
@@ -80,8 +80,8 @@ def test_a_change_is_observed_in_a_pod_that_waits(cluster, pods):
 
 @pytest.mark.namespaces
 def test_the_user_of_a_container_is_in_its_status(pods):
-    asked = {"runAsUser": 1000, "runAsGroup": 3000, "supplementalGroups": [4000]}
-    made = pods.finish(pod("id -u; id -g; id -G", securityContext=asked))
-    assert pods.logs(made).split() == ["1000", "3000", "3000", "4000"]
+    context = {"runAsUser": 1000, "runAsGroup": 3000, "supplementalGroups": [4000]}
+    finished = pods.finish(pod("id -u; id -g; id -G", securityContext=context))
+    assert pods.logs(finished).split() == ["1000", "3000", "3000", "4000"]
     linux = {"uid": 1000, "gid": 3000, "supplementalGroups": [3000, 4000]}
-    assert container(made)["user"] == {"linux": linux}
+    assert container(finished)["user"] == {"linux": linux}

@@ -32,10 +32,10 @@ def terminated(pod, name="main"):
     ],
 )
 def test_an_exit_code_has_its_reason_and_its_phase(pods, script, code, reason, phase):
-    made = pods.finish(pod(script))
-    assert (terminated(made)["exitCode"], terminated(made)["reason"]) == (code, reason)
-    assert made["status"]["phase"] == phase
-    assert terminated(made)["startedAt"] <= terminated(made)["finishedAt"]
+    finished = pods.finish(pod(script))
+    assert (terminated(finished)["exitCode"], terminated(finished)["reason"]) == (code, reason)
+    assert finished["status"]["phase"] == phase
+    assert terminated(finished)["startedAt"] <= terminated(finished)["finishedAt"]
 
 
 def test_a_pod_ends_with_the_last_of_its_containers_and_fails_with_any(pods):
@@ -43,23 +43,23 @@ def test_a_pod_ends_with_the_last_of_its_containers_and_fails_with_any(pods):
         {"name": name, "image": "busybox", "command": ["sh", "-c", script]}
         for name, script in (("first", "exit 0"), ("second", "exit 4"))
     ]
-    made = pods.finish(pod(containers=containers))
-    assert made["status"]["phase"] == "Failed"
-    assert terminated(made, "first")["reason"] == "Completed"
-    assert terminated(made, "second")["exitCode"] == 4
+    finished = pods.finish(pod(containers=containers))
+    assert finished["status"]["phase"] == "Failed"
+    assert terminated(finished, "first")["reason"] == "Completed"
+    assert terminated(finished, "second")["exitCode"] == 4
 
 
 def test_what_a_container_leaves_in_its_termination_file_is_its_message(pods):
-    made = pods.finish(pod("echo -n best accuracy 0.98 > /dev/termination-log"))
-    assert terminated(made)["message"] == "best accuracy 0.98"
-    made = pods.finish(pod("echo -n elsewhere > /tmp/word", main={"terminationMessagePath": "/tmp/word"}))
-    assert terminated(made)["message"] == "elsewhere"
+    finished = pods.finish(pod("echo -n best accuracy 0.98 > /dev/termination-log"))
+    assert terminated(finished)["message"] == "best accuracy 0.98"
+    finished = pods.finish(pod("echo -n elsewhere > /tmp/word", main={"terminationMessagePath": "/tmp/word"}))
+    assert terminated(finished)["message"] == "elsewhere"
 
 
 def test_the_last_lines_of_a_failed_container_stand_in_for_a_message_where_it_is_asked_for(pods):
     fallback = {"terminationMessagePolicy": "FallbackToLogsOnError"}
-    made = pods.finish(pod("echo the loss is not a number; exit 1", main=fallback))
-    assert terminated(made)["message"].strip() == "the loss is not a number"
+    finished = pods.finish(pod("echo the loss is not a number; exit 1", main=fallback))
+    assert terminated(finished)["message"].strip() == "the loss is not a number"
     assert not terminated(pods.finish(pod("echo all is well", main=fallback))).get("message")
     assert not terminated(pods.finish(pod("echo nobody asked; exit 1"))).get("message")
 
@@ -67,8 +67,8 @@ def test_the_last_lines_of_a_failed_container_stand_in_for_a_message_where_it_is
 def test_a_line_that_was_written_in_parts_is_one_line_of_that_message(pods):
     fallback = {"terminationMessagePolicy": "FallbackToLogsOnError"}
     parts = "printf '    '; sleep 0.5; printf 'sys.exit'; sleep 0.5; echo '(main())'; exit 1"
-    made = pods.finish(pod(parts, main=fallback))
-    assert terminated(made)["message"].strip("\n") == "    sys.exit(main())"
+    finished = pods.finish(pod(parts, main=fallback))
+    assert terminated(finished)["message"].strip("\n") == "    sys.exit(main())"
 
 
 def test_deleting_asks_first_and_gives_the_time_that_was_promised(pods, cluster):
@@ -85,7 +85,7 @@ def test_what_does_not_end_in_time_is_killed_with_all_that_descends_from_it(pods
     pods.wait_for_line(name, "deaf")
     sleeper = cluster.process("sleep", "98765")
     cluster.kubectl("delete", "pod", name)
-    eventually(sleeper.is_running, wanted=False)
+    eventually(sleeper.is_running, expected=False)
 
 
 def test_a_pod_that_is_forced_away_leaves_no_process(pods, cluster):
@@ -93,12 +93,14 @@ def test_a_pod_that_is_forced_away_leaves_no_process(pods, cluster):
     pods.wait_for_line(name, "deaf")
     sleeper = cluster.process("sleep", "87654")
     cluster.kubectl("delete", "pod", name, "--force", "--grace-period=0")
-    eventually(sleeper.is_running, wanted=False)
+    eventually(sleeper.is_running, expected=False)
 
 
 def test_the_image_that_does_nothing_ends_when_it_is_asked_to(pods):
-    made = pods.finish(pod(main={"image": "registry.example/pause:3.10"}, activeDeadlineSeconds=1, **PATIENT))
-    assert terminated(made)["exitCode"] == 0
+    finished = pods.finish(
+        pod(main={"image": "registry.example/pause:3.10"}, activeDeadlineSeconds=1, **PATIENT)
+    )
+    assert terminated(finished)["exitCode"] == 0
 
 
 def test_a_pod_deleted_before_it_could_start_is_gone_as_well(pods, cluster):
@@ -110,11 +112,11 @@ def test_a_pod_deleted_before_it_could_start_is_gone_as_well(pods, cluster):
 
 
 def test_output_is_complete_when_the_end_is_reported(pods):
-    made = pods.finish(
+    finished = pods.finish(
         pod("i=0; while [ $i -lt 2000 ]; do echo line $i; i=$((i+1)); done; printf unfinished")
     )
-    assert pods.logs(made).splitlines() == [*(f"line {i}" for i in range(2000)), "unfinished"]
-    assert container(made)["restartCount"] == 0
+    assert pods.logs(finished).splitlines() == [*(f"line {i}" for i in range(2000)), "unfinished"]
+    assert container(finished)["restartCount"] == 0
 
 
 def shared(cluster):

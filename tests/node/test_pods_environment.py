@@ -49,8 +49,8 @@ def test_what_the_manifest_does_not_declare_is_left_as_it_is(pods):
     words = "$(HOSTNAME) $(HOME) $(PATH) $(NONE) $$(PATH) $(KUBERNETES_SERVICE_HOST) $(SET"
     env = [{"name": "SET", "value": "$(HOME)"}, {"name": "PATH_OF_DATA", "value": "$(SET)/$(PATH)"}]
     main = {"command": ["echo"], "args": [words, "$(SET)", "$(PATH_OF_DATA)"], "env": env}
-    said = "$(HOSTNAME) $(HOME) $(PATH) $(NONE) $(PATH) 10.96.0.1 $(SET $(HOME) $(HOME)/$(PATH)\n"
-    assert pods.output(pod(main=main)) == said
+    expected = "$(HOSTNAME) $(HOME) $(PATH) $(NONE) $(PATH) 10.96.0.1 $(SET $(HOME) $(HOME)/$(PATH)\n"
+    assert pods.output(pod(main=main)) == expected
 
 
 def test_hooks_are_not_expanded_and_probes_know_literal_values_alone(pods, settings):
@@ -119,9 +119,9 @@ def test_variables_come_from_files_that_an_init_container_wrote(pods):
     show = (
         "import os; print([os.environ.get(name) for name in ('WORLD', 'TEXT', 'LINKED', 'NOBODY', 'SIZE')])"
     )
-    made = with_files(script, *env)
-    made["spec"]["containers"][0] |= python(show)
-    assert pods.output(made) == "['2', 'a b\\nc # d', 'a b\\nc # d', None, '2 nodes']\n"
+    manifest = with_files(script, *env)
+    manifest["spec"]["containers"][0] |= python(show)
+    assert pods.output(manifest) == "['2', 'a b\\nc # d', 'a b\\nc # d', None, '2 nodes']\n"
 
 
 BROKEN = [
@@ -148,9 +148,9 @@ def test_config_maps_and_secrets_become_variables(pods, settings):
         {"configMapRef": {"name": "there-is-none", "optional": True}},
     ]
     env = [{"name": "E", "valueFrom": {"configMapKeyRef": {"name": settings, "key": "EPOCHS"}}}]
-    found = variables(pods, main={"envFrom": env_from, "env": env})
-    wanted = {"TRAIN_LEARNING_RATE": "0.1", "TRAIN_EPOCHS": "3", "PASSWORD": "not for argv", "E": "3"}
-    assert wanted.items() <= found.items()
+    in_container = variables(pods, main={"envFrom": env_from, "env": env})
+    expected = {"TRAIN_LEARNING_RATE": "0.1", "TRAIN_EPOCHS": "3", "PASSWORD": "not for argv", "E": "3"}
+    assert expected.items() <= in_container.items()
 
 
 def test_a_container_whose_config_map_is_missing_waits_for_it(pods, cluster):
@@ -178,32 +178,32 @@ def test_the_downward_api_tells_a_container_of_its_pod(pods):
         "HOST": "status.hostIP",
     }
     env = [{"name": key, "valueFrom": {"fieldRef": {"fieldPath": path}}} for key, path in fields.items()]
-    made = pods.finish(
+    finished = pods.finish(
         pod(main=python(SHOW) | {"env": env}, labels={"app": "digits"}, annotations={"trainer/rank": "7"})
     )
-    found = json.loads(pods.logs(made))
-    assert {key: found[key] for key in fields} == {
-        "NAME": made["metadata"]["name"],
+    facts = json.loads(pods.logs(finished))
+    assert {key: facts[key] for key in fields} == {
+        "NAME": finished["metadata"]["name"],
         "NAMESPACE": "default",
-        "UID": made["metadata"]["uid"],
+        "UID": finished["metadata"]["uid"],
         "APP": "digits",
         "RANK": "7",
-        "NODE": made["spec"]["nodeName"],
+        "NODE": finished["spec"]["nodeName"],
         "ACCOUNT": "default",
-        "ADDRESS": made["status"]["podIP"],
-        "HOST": made["status"]["hostIP"],
+        "ADDRESS": finished["status"]["podIP"],
+        "HOST": finished["status"]["hostIP"],
     }
 
 
 def test_the_downward_api_tells_a_container_of_its_resources(pods):
-    wanted = {"CPU": ("limits.cpu", "1m", "500"), "MEMORY": ("requests.memory", "1Mi", "64")}
+    fields = {"CPU": ("limits.cpu", "1m", "500"), "MEMORY": ("requests.memory", "1Mi", "64")}
     env = [
         {"name": key, "valueFrom": {"resourceFieldRef": {"resource": resource, "divisor": divisor}}}
-        for key, (resource, divisor, _) in wanted.items()
+        for key, (resource, divisor, _) in fields.items()
     ]
     resources = {"limits": {"cpu": "500m"}, "requests": {"memory": "64Mi", "cpu": "10m"}}
-    found = variables(pods, main={"env": env, "resources": resources})
-    assert {key: found[key] for key in wanted} == {key: value for key, (_, _, value) in wanted.items()}
+    in_container = variables(pods, main={"env": env, "resources": resources})
+    assert {key: in_container[key] for key in fields} == {key: value for key, (_, _, value) in fields.items()}
 
 
 def test_the_command_runs_in_its_working_directory(pods):
@@ -215,8 +215,8 @@ def test_the_command_runs_in_its_working_directory(pods):
 
 @pytest.mark.parametrize(("limit", "count"), [("100m", "1"), ("1", "1"), ("1500m", "2")])
 def test_openmp_and_mkl_start_as_many_threads_as_the_cpu_limit_allows(pods, limit, count):
-    found = variables(pods, main={"resources": {"limits": {"cpu": limit}, "requests": {"cpu": "10m"}}})
-    assert (found["OMP_NUM_THREADS"], found["MKL_NUM_THREADS"]) == (count, count)
+    in_container = variables(pods, main={"resources": {"limits": {"cpu": limit}, "requests": {"cpu": "10m"}}})
+    assert (in_container["OMP_NUM_THREADS"], in_container["MKL_NUM_THREADS"]) == (count, count)
 
 
 def test_the_users_own_environment_stays_outside(pods):

@@ -10,8 +10,8 @@ from .terminals import Terminal
 
 def status(pod, name="debugger"):
     """Return an ephemeral container's status; an empty one when nothing is reported yet."""
-    found = pod["status"].get("ephemeralContainerStatuses") or []
-    return next((status for status in found if status["name"] == name), {"state": {}})
+    statuses = pod["status"].get("ephemeralContainerStatuses") or []
+    return next((status for status in statuses if status["name"] == name), {"state": {}})
 
 
 def debug(cluster, name, *words, script):
@@ -102,8 +102,8 @@ def test_a_debugger_starts_while_an_init_container_still_runs(cluster, pods):
 
 
 def state_of_init(pod):
-    found = pod["status"].get("initContainerStatuses") or [{"state": {}}]
-    return found[0]["state"]
+    statuses = pod["status"].get("initContainerStatuses") or [{"state": {}}]
+    return statuses[0]["state"]
 
 
 def test_a_debugger_survives_the_kubelet_and_is_not_run_again(cluster, pods, target):
@@ -111,7 +111,7 @@ def test_a_debugger_survives_the_kubelet_and_is_not_run_again(cluster, pods, tar
     pods.until(target, lambda pod: "running" in status(pod)["state"])
     cluster.process("localkube.kubelet").kill()
     command = cluster.kubectl_command("exec", target, "-c", "debugger", "--", "true")
-    eventually(lambda: subprocess.run(command, capture_output=True, check=False).returncode, wanted=0)
+    eventually(lambda: subprocess.run(command, capture_output=True, check=False).returncode, expected=0)
     cluster.kubectl("exec", target, "-c", "debugger", "--", "kill", "1")
     assert ended(pods, target)["exitCode"] == 0
     assert pods.logs(target, container="debugger") == "once\n"

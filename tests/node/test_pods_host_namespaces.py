@@ -30,24 +30,24 @@ def test_a_pod_with_the_nodes_processes_sees_them_and_can_end_none(pods):
         kill -9 1
         for each in /proc/[0-9]*; do tr '\\0' ' ' < $each/cmdline 2> /dev/null; echo; done
     """
-    seen = pods.output(pod(script, hostPID=True))
-    assert "localkube/runtime/init.py" in seen.splitlines()[0]
-    assert "kube-apiserver" in seen
-    assert "Operation not permitted" in seen
+    output = pods.output(pod(script, hostPID=True))
+    assert "localkube/runtime/init.py" in output.splitlines()[0]
+    assert "kube-apiserver" in output
+    assert "Operation not permitted" in output
 
 
 @pytest.fixture
 def runtime_class(cluster):
     api = client.NodeV1Api(cluster._api)
-    made = []
+    names = []
 
     def make(name, handler):
         api.create_runtime_class({"metadata": {"name": name}, "handler": handler})
-        made.append(name)
+        names.append(name)
         return name
 
     yield make
-    for name in made:
+    for name in names:
         api.delete_runtime_class(name)
 
 

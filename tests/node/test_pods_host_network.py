@@ -26,7 +26,7 @@ for server in servers:
 # Asks each "tcp:ADDRESS:PORT" or "udp:…" until it answers; "!" before it: it must not.
 ASK = """
 import socket, sys, time
-def ask(word):
+def request(word):
     kind, host, port = word.split(":")
     with socket.socket(type=socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM) as sock:
         sock.settimeout(2)
@@ -38,7 +38,7 @@ for word in sys.argv[1:]:
     end = time.monotonic() + (3 if word[0] == "!" else 60)
     while time.monotonic() < end:
         try:
-            print(ask(word.lstrip("!")), end=" ")
+            print(request(word.lstrip("!")), end=" ")
             break
         except OSError:
             time.sleep(0.1)
@@ -55,7 +55,7 @@ def server(port, name, **spec):
     return pod(main=main, **spec)
 
 
-def ask(pods, *words, **spec):
+def replies(pods, *words, **spec):
     return pods.output(pod(main=python(ASK) | {"args": list(words)}, **spec)).split()
 
 
@@ -78,27 +78,28 @@ def service(cluster, **spec):
 
 def test_pods_in_the_networks_of_two_nodes_have_the_same_port(pods):
     for index in range(2):
-        made = pods.running(server(8080, f"on-{index}", hostNetwork=True, **on_node(index)))
-        assert made["status"]["podIP"] == made["status"]["hostIP"] == NODES[index]
+        running = pods.running(server(8080, f"on-{index}", hostNetwork=True, **on_node(index)))
+        assert running["status"]["podIP"] == running["status"]["hostIP"] == NODES[index]
     words = [f"{kind}:{node}:8080" for kind in ("tcp", "udp") for node in NODES]
-    assert ask(pods, *words) == ["on-0", "on-1"] * 2
+    assert replies(pods, *words) == ["on-0", "on-1"] * 2
     assert (
-        ask(pods, "tcp:127.0.0.1:8080", "udp:127.0.0.1:8080", hostNetwork=True, **on_node(1)) == ["on-1"] * 2
+        replies(pods, "tcp:127.0.0.1:8080", "udp:127.0.0.1:8080", hostNetwork=True, **on_node(1))
+        == ["on-1"] * 2
     )
 
 
 @pytest.mark.namespaces
 def test_a_pod_in_its_nodes_network_reaches_pods_and_services_by_tcp_and_udp(cluster, pods):
     with service(cluster) as name:
-        made = pods.running(server(8080, "pod", labels={"app": name}))
+        running = pods.running(server(8080, "pod", labels={"app": name}))
         address = cluster.core.read_namespaced_service(name, "default").spec.cluster_ip
         words = [
             f"{kind}:{at}"
-            for at in (f"{made['status']['podIP']}:8080", f"{address}:80")
+            for at in (f"{running['status']['podIP']}:8080", f"{address}:80")
             for kind in ("tcp", "udp")
         ]
-        assert ask(pods, *words, hostNetwork=True) == ["pod"] * 4
-        by_name = ask(pods, f"udp:{name}:80", hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
+        assert replies(pods, *words, hostNetwork=True) == ["pod"] * 4
+        by_name = replies(pods, f"udp:{name}:80", hostNetwork=True, dnsPolicy="ClusterFirstWithHostNet")
         assert by_name == ["pod"]
 
 
@@ -121,19 +122,19 @@ def test_a_port_of_the_node_is_the_pods_by_address_and_protocol(pods):
     }.items():
         pods.running(server(8080, name, main={"ports": [same | port]}, **on_node(0)))
     words = ["tcp:127.0.0.1:54321", f"tcp:{NODES[0]}:54321", f"udp:{NODES[0]}:54321"]
-    assert ask(pods, *words, hostNetwork=True, **on_node(0)) == ["loopback", "node", "udp"]
-    assert ask(pods, *words[1:], f"!tcp:{NODES[1]}:54321", **on_node(1)) == ["node", "udp", "nothing"]
+    assert replies(pods, *words, hostNetwork=True, **on_node(0)) == ["loopback", "node", "udp"]
+    assert replies(pods, *words[1:], f"!tcp:{NODES[1]}:54321", **on_node(1)) == ["node", "udp", "nothing"]
 
 
 def test_a_port_of_the_node_ends_with_its_pod(pods):
     ports = [{"hostPort": 54322, "containerPort": 8080}]
     first = pods.running(server(8080, "first", main={"ports": ports}, **on_node(0)))["metadata"]["name"]
-    assert ask(pods, f"tcp:{NODES[0]}:54322") == ["first"]
+    assert replies(pods, f"tcp:{NODES[0]}:54322") == ["first"]
     pods.cluster.core.delete_namespaced_pod(first, "default", grace_period_seconds=0)
     pods.gone(first)
-    assert ask(pods, f"!tcp:{NODES[0]}:54322") == ["nothing"]
+    assert replies(pods, f"!tcp:{NODES[0]}:54322") == ["nothing"]
     pods.running(server(8080, "second", main={"ports": ports}, **on_node(0)))
-    assert ask(pods, f"tcp:{NODES[0]}:54322") == ["second"]
+    assert replies(pods, f"tcp:{NODES[0]}:54322") == ["second"]
 
 
 @pytest.mark.namespaces
@@ -142,9 +143,9 @@ def test_a_node_port_is_on_every_node_and_goes_with_the_services_type(cluster, p
         pods.running(server(8080, "pod", labels={"app": name}))
         numbers = {kind: port.node_port for kind, port in ports_of(cluster, name).items()}
         words = [f"{kind}:{node}:{numbers[kind]}" for kind in ("tcp", "udp") for node in NODES]
-        assert ask(pods, *words) == ["pod"] * 4
+        assert replies(pods, *words) == ["pod"] * 4
         cluster.core.patch_namespaced_service(name, "default", {"spec": {"type": "ClusterIP"}})
-        assert ask(pods, *(f"!{word}" for word in words[:2]), f"tcp:{name}:80") == [
+        assert replies(pods, *(f"!{word}" for word in words[:2]), f"tcp:{name}:80") == [
             "nothing",
             "nothing",
             "pod",
@@ -158,21 +159,21 @@ def test_traffic_stays_on_the_node_where_the_service_says_so(cluster, pods):
         pods.running(server(8080, "here", labels={"app": name}, **on_node(0)))
         number = ports_of(cluster, name)["tcp"].node_port
         words = [f"tcp:{NODES[0]}:{number}", f"tcp:{name}:80", f"!tcp:{NODES[1]}:{number}"]
-        assert ask(pods, *words, **on_node(0)) == ["here", "here", "nothing"]
-        assert ask(pods, f"!tcp:{name}:80", **on_node(1)) == ["nothing"]
+        assert replies(pods, *words, **on_node(0)) == ["here", "here", "nothing"]
+        assert replies(pods, f"!tcp:{name}:80", **on_node(1)) == ["nothing"]
 
 
 @pytest.mark.namespaces
 def test_a_pod_in_an_isolated_nodes_network_is_cut_off_with_it(cluster, pods):
     pods.running(server(8080, "cut", hostNetwork=True, **on_node(1)))
-    assert ask(pods, f"tcp:{NODES[1]}:8080", **on_node(0)) == ["cut"]
+    assert replies(pods, f"tcp:{NODES[1]}:8080", **on_node(0)) == ["cut"]
     localkube("node", "isolate", cluster.name, "node-1", home=cluster.home)
     try:
-        assert ask(pods, f"!tcp:{NODES[1]}:8080", **on_node(0)) == ["nothing"]
+        assert replies(pods, f"!tcp:{NODES[1]}:8080", **on_node(0)) == ["nothing"]
     finally:
         localkube("node", "reconnect", cluster.name, "node-1", home=cluster.home)
     with Pods(cluster) as later:
         later.until(
-            later.create(pod("true", **on_node(1))), lambda seen: seen["status"]["phase"] == "Succeeded"
+            later.create(pod("true", **on_node(1))), lambda item: item["status"]["phase"] == "Succeeded"
         )
-        assert ask(later, f"tcp:{NODES[1]}:8080", **on_node(0)) == ["cut"]
+        assert replies(later, f"tcp:{NODES[1]}:8080", **on_node(0)) == ["cut"]

@@ -44,8 +44,8 @@ def test_read_only_mounts_of_the_host_cannot_be_made_writable_again(pods):
 def test_a_read_only_root_leaves_volumes_and_scratch_places_writable(pods):
     script = "touch /here 2>&1 || echo refused; touch /data/file /tmp/file && echo kept"
     mounts = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
-    made = pod(script, main=READ_ONLY | mounts, volumes=[{"name": "data", "emptyDir": {}}])
-    lines = pods.output(made).splitlines()
+    manifest = pod(script, main=READ_ONLY | mounts, volumes=[{"name": "data", "emptyDir": {}}])
+    lines = pods.output(manifest).splitlines()
     assert lines[-2:] == ["refused", "kept"]
 
 
@@ -71,9 +71,11 @@ def test_a_pod_sees_its_own_processes_and_no_others(pods):
 def test_a_pod_has_no_privileges_over_the_kernel(pods):
     script = "grep -E 'CapEff|NoNewPrivs' /proc/self/status"
     effective, no_new = pods.output(pod(script)).split("\n")[:2]
-    kept = int(effective.split()[1], 16)
+    capabilities = int(effective.split()[1], 16)
     system_admin, net_admin, ptrace, module = 21, 12, 19, 16
-    assert not [number for number in (system_admin, net_admin, ptrace, module) if kept & (1 << number)]
+    assert not [
+        number for number in (system_admin, net_admin, ptrace, module) if capabilities & (1 << number)
+    ]
     assert no_new.split() == ["NoNewPrivs:", "1"]
 
 

@@ -73,7 +73,7 @@ def greeters(cluster):
         spec = {"selector": {"app": name}, "ports": ports} | spec
         cluster.core.create_namespaced_service("default", {"metadata": {"name": service}, "spec": spec})
     with Pods(cluster) as pods:
-        made = [
+        running = [
             pods.create(
                 pod(
                     main=python(GREET),
@@ -84,34 +84,34 @@ def greeters(cluster):
             )
             for index in range(2)
         ]
-        for server in made:
+        for server in running:
             pods.until(server, is_ready)
         yield name
     for service in (name, f"{name}-each"):
         cluster.core.delete_namespaced_service(service, "default")
 
 
-def ask(pods, url):
+def fetch(pods, url):
     main = python(ASK)
     return pods.output(pod(main=main | {"args": [url]})).strip()
 
 
 @pytest.mark.parametrize("form", ["{0}", "{0}.default", "{0}.default.svc", "{0}.default.svc.cluster.local"])
 def test_a_service_is_reached_by_each_form_of_its_name(pods, greeters, form):
-    assert ask(pods, f"http://{form.format(greeters)}/").startswith("greeter-")
+    assert fetch(pods, f"http://{form.format(greeters)}/").startswith("greeter-")
 
 
 def test_a_service_is_reached_by_its_address_and_spreads_over_its_pods(pods, cluster, greeters):
     address = cluster.core.read_namespaced_service(greeters, "default").spec.cluster_ip
     main = python(ASK_ALL)
-    seen = pods.output(pod(main=main | {"args": [f"http://{address}/", "greeter-0", "greeter-1"]})).split()
-    assert set(seen) == {"greeter-0", "greeter-1"}
+    answers = pods.output(pod(main=main | {"args": [f"http://{address}/", "greeter-0", "greeter-1"]})).split()
+    assert set(answers) == {"greeter-0", "greeter-1"}
 
 
 def test_each_pod_of_a_headless_service_has_a_name_of_its_own(pods, greeters):
     for index in range(2):
         name = f"greeter-{index}.{greeters}-each"
-        assert ask(pods, f"http://{name}:8080/") == f"greeter-{index}"
+        assert fetch(pods, f"http://{name}:8080/") == f"greeter-{index}"
 
 
 def test_a_pod_that_is_made_later_finds_services_in_its_environment(pods, greeters):
@@ -121,18 +121,18 @@ def test_a_pod_that_is_made_later_finds_services_in_its_environment(pods, greete
 
 def test_a_pod_knows_itself_by_the_name_that_its_specification_gives(pods):
     script = "hostname; hostname -f; getent hosts $(hostname); cat /etc/hostname"
-    made = pods.finish(pod(script, hostname="rank-0", subdomain="workers"))
-    name, full, line, written = pods.logs(made).splitlines()
+    finished = pods.finish(pod(script, hostname="rank-0", subdomain="workers"))
+    name, full, line, written = pods.logs(finished).splitlines()
     assert (name, full, written) == ("rank-0", "rank-0.workers.default.svc.cluster.local", "rank-0")
-    assert line.split()[0] == made["status"]["podIP"]
+    assert line.split()[0] == finished["status"]["podIP"]
 
 
 def test_a_pod_has_the_resolver_and_the_name_that_it_asks_for(pods):
     config = {"nameservers": ["192.0.2.53"], "searches": ["lab.example"], "options": [{"name": "rotate"}]}
-    asked = {"dnsPolicy": "None", "dnsConfig": config, "subdomain": "team", "setHostnameAsFQDN": True}
+    spec = {"dnsPolicy": "None", "dnsConfig": config, "subdomain": "team", "setHostnameAsFQDN": True}
     full = "anna.team.default.svc.cluster.local"
-    made = pods.output(pod("cat /etc/resolv.conf; hostname; head -1 /etc/hosts", hostname="anna", **asked))
-    assert made.splitlines() == [
+    output = pods.output(pod("cat /etc/resolv.conf; hostname; head -1 /etc/hosts", hostname="anna", **spec))
+    assert output.splitlines() == [
         "search lab.example",
         "nameserver 192.0.2.53",
         "options rotate",
@@ -161,8 +161,8 @@ def test_a_pod_may_do_what_its_account_is_given(pods, cluster):
     cluster.kubectl(
         "create", "rolebinding", "reader", "--clusterrole=view", "--serviceaccount=default:reader"
     )
-    made = pod(main=python(CALL_API) | {"args": ["known"]}, serviceAccountName="reader")
-    assert pods.output(made) == "200\n"
+    manifest = pod(main=python(CALL_API) | {"args": ["known"]}, serviceAccountName="reader")
+    assert pods.output(manifest) == "200\n"
 
 
 def test_a_pod_can_be_without_a_token(pods):
@@ -174,15 +174,15 @@ def test_pods_reach_each_other_by_address_and_are_on_the_network_of_their_node(p
     server = pods.running(pod(main=python(GREET), hostname="alone"))
     address, node = server["status"]["podIP"], server["spec"]["nodeName"]
     assert address.startswith(f"10.244.{int(node.removeprefix('node-')) + 1}.")
-    assert ask(pods, f"http://{address}:8080/") == "alone"
+    assert fetch(pods, f"http://{address}:8080/") == "alone"
     assert "running" in state(server)
 
 
 @pytest.mark.namespaces
 def test_who_has_an_address_keeps_its_hardware_address_as_pods_come_and_go(pods):
-    still = pods.running(pod("sleep 600"))["status"]["podIP"]
-    own = "".join(f":{int(part):02x}" for part in still.split("."))
-    seen = {"10.244.0.1": "0a:58:0a:f4:00:01", still: f"0a:58{own}"}
+    lasting_ip = pods.running(pod("sleep 600"))["status"]["podIP"]
+    suffix = "".join(f":{int(part):02x}" for part in lasting_ip.split("."))
+    hardware_addresses = {"10.244.0.1": "0a:58:0a:f4:00:01", lasting_ip: f"0a:58{suffix}"}
     for _ in range(3):  # each brings a port to the bridge, and takes it away
-        output = pods.output(pod(main=python(LOOK_UP) | {"args": list(seen)}))
-        assert dict(line.split() for line in output.splitlines()) == seen
+        output = pods.output(pod(main=python(LOOK_UP) | {"args": list(hardware_addresses)}))
+        assert dict(line.split() for line in output.splitlines()) == hardware_addresses

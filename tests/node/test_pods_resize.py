@@ -50,10 +50,10 @@ def resized(pods, name, resources):
     )
 
 
-def limits(cluster, made):
+def limits(cluster, manifest):
     """Read the CPU limit (in cores) and the memory limit of the main container from its control group."""
     roots = [Path(path) for path in json.loads((cluster.root / RECORD).read_text())]
-    groups = [group for root in roots for group in root.rglob(f"{made['metadata']['uid']}.main.*")]
+    groups = [group for root in roots for group in root.rglob(f"{manifest['metadata']['uid']}.main.*")]
     files = {
         path.name: path.read_text().split()
         for group in groups
@@ -79,9 +79,9 @@ def test_a_running_container_gets_more_and_less_without_a_restart(groups, cluste
     name = running(pods)
     for resources, expected in ((LARGE, (0.4, 128 << 20)), (SMALL, (0.2, 64 << 20))):
         resize(cluster, name, resources)
-        made = resized(pods, name, resources)
-        assert limits(cluster, made) == expected
-        assert container(made)["restartCount"] == 0
+        resized_pod = resized(pods, name, resources)
+        assert limits(cluster, resized_pod) == expected
+        assert container(resized_pod)["restartCount"] == 0
     pods.wait_for_event(name, "ResizeStarted", 'Pod resize started: {"containers":[{"name":"main"')
     pods.wait_for_event(name, "ResizeCompleted", '"generation":3}')
 
@@ -100,7 +100,7 @@ def test_a_container_whose_policy_says_so_is_restarted(cluster, pods):
 def test_what_does_not_fit_on_the_node_waits_until_there_is_room_or_is_taken_back(cluster, pods):
     node = cluster.core.read_node("node-1").status.allocatable["cpu"]
     half = f"{int(node.removesuffix('m')) * 6 // 10}m" if node.endswith("m") else f"{int(node) * 600}m"
-    other = running(pods, {"requests": {"cpu": half}}, **on_node(1))
+    neighbour = running(pods, {"requests": {"cpu": half}}, **on_node(1))
     name = running(pods, {"requests": {"cpu": "10m"}}, **on_node(1))
     resize(cluster, name, {"requests": {"cpu": half}})
     waiting = pods.until(name, lambda pod: condition(pod, "PodResizePending"))
@@ -113,7 +113,7 @@ def test_what_does_not_fit_on_the_node_waits_until_there_is_room_or_is_taken_bac
     resized(pods, name, {"requests": {"cpu": "10m"}})
     resize(cluster, name, {"requests": {"cpu": half}})
     pods.until(name, lambda pod: condition(pod, "PodResizePending"))
-    cluster.core.delete_namespaced_pod(other, "default", grace_period_seconds=0)
+    cluster.core.delete_namespaced_pod(neighbour, "default", grace_period_seconds=0)
     resized(pods, name, {"requests": {"cpu": half}})
 
 
@@ -144,6 +144,6 @@ def test_a_kubelet_goes_on_with_what_the_former_one_has_allocated(cluster, pods)
     kubelet.suspend()
     resize(cluster, name, SMALL)
     kubelet.kill()
-    made = resized(pods, name, SMALL)
-    assert container(made)["restartCount"] == 0
+    resized_pod = resized(pods, name, SMALL)
+    assert container(resized_pod)["restartCount"] == 0
     eventually(lambda: cluster.process("localkube.kubelet").pid != kubelet.pid)

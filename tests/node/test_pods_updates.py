@@ -37,9 +37,9 @@ def test_the_image_that_runs_is_reported_until_the_next_one_does(cluster, pods):
         pods, "trap 'sleep 2; exit 3' TERM; while :; do sleep 0.1; done", terminationGracePeriodSeconds=30
     )
     cluster.kubectl("set", "image", f"pod/{name}", f"main={TWO_IMAGES[1]}")
-    seen = []
-    pods.until(name, lambda pod: seen.append(container(pod)) or runs(pod) == 2)
-    assert {status["image"] for status in seen if status["restartCount"] == 0} == {TWO_IMAGES[0]}
+    images = []
+    pods.until(name, lambda pod: images.append(container(pod)) or runs(pod) == 2)
+    assert {status["image"] for status in images if status["restartCount"] == 0} == {TWO_IMAGES[0]}
 
 
 @pytest.mark.parametrize("sidecar", [False, True], ids=["main", "sidecar"])
@@ -50,10 +50,10 @@ def test_a_pod_stays_ready_between_the_runs_of_two_images(cluster, pods, sidecar
     changed = "beside" if sidecar else "main"
     pods.until(name, is_ready)
     cluster.kubectl("set", "image", f"pod/{name}", f"{changed}={TWO_IMAGES[1]}")
-    seen = []
-    pods.until(name, lambda pod: seen.append(pod) or container(pod, changed)["restartCount"] == 1)
-    assert all(is_ready(pod) for pod in seen)
-    assert container(seen[-1], changed)["lastState"]["terminated"]["exitCode"] == 137
+    readiness = []
+    pods.until(name, lambda pod: readiness.append(pod) or container(pod, changed)["restartCount"] == 1)
+    assert all(is_ready(pod) for pod in readiness)
+    assert container(readiness[-1], changed)["lastState"]["terminated"]["exitCode"] == 137
 
 
 def test_a_replacement_that_cannot_start_is_reported_with_the_end_of_the_run_before(cluster, pods):
@@ -62,10 +62,10 @@ def test_a_replacement_that_cannot_start_is_reported_with_the_end_of_the_run_bef
     name = running(pods, main={"env": [config_map]})
     cluster.kubectl("delete", "configmap", "for-a-while")
     cluster.kubectl("set", "image", f"pod/{name}", f"main={TWO_IMAGES[1]}")
-    seen = pods.until(name, lambda pod: "waiting" in state(pod))
-    assert not is_ready(seen)
-    assert state(seen)["waiting"]["reason"] == "CreateContainerConfigError"
-    assert container(seen)["lastState"]["terminated"]["exitCode"] == 137
+    waiting = pods.until(name, lambda pod: "waiting" in state(pod))
+    assert not is_ready(waiting)
+    assert state(waiting)["waiting"]["reason"] == "CreateContainerConfigError"
+    assert container(waiting)["lastState"]["terminated"]["exitCode"] == 137
 
 
 def test_other_containers_go_on_when_one_has_another_image(cluster, pods):

@@ -24,7 +24,7 @@ def files(cluster):
 @pytest.fixture
 def claim(cluster):
     """Make a claim of an access mode; it is deleted after the test."""
-    made = []
+    names = []
 
     def make(mode):
         name = f"claim-{secrets.token_hex(3)}"
@@ -32,11 +32,11 @@ def claim(cluster):
         cluster.core.create_namespaced_persistent_volume_claim(
             "default", {"metadata": {"name": name}, "spec": spec}
         )
-        made.append(name)
+        names.append(name)
         return {"name": "data", "persistentVolumeClaim": {"claimName": name}}
 
     yield make
-    for name in made:
+    for name in names:
         cluster.core.delete_namespaced_persistent_volume_claim(name, "default")
 
 
@@ -56,8 +56,8 @@ def test_the_containers_of_a_pod_share_an_empty_directory(pods, source, kind):
         {"name": "writer", "image": "busybox", "command": ["sh", "-c", write], **at("/out")},
         {"name": "reader", "image": "busybox", "command": ["sh", "-c", read], **at("/in")},
     ]
-    made = pod(containers=containers, volumes=[{"name": "data", "emptyDir": source}])
-    lines = pods.output(made, "reader").split()
+    manifest = pod(containers=containers, volumes=[{"name": "data", "emptyDir": source}])
+    lines = pods.output(manifest, "reader").split()
     assert lines[0] == "42"
     assert kind in lines[1]
 
@@ -66,15 +66,15 @@ def test_a_config_map_is_a_directory_of_files(pods, files):
     volumes = [{"name": "data", "configMap": {"name": files, "defaultMode": 0o755}}]
     script = "ls /data; cat /data/train.py; echo; stat -L -c %a /data/train.py; "
     script += "touch /data/x 2>/dev/null || echo refused"
-    wanted = ["eval.py", "train.py", "print(1)", "755", "refused"]
-    assert pods.output(pod(script, main=at("/data"), volumes=volumes)).split() == wanted
+    expected = ["eval.py", "train.py", "print(1)", "755", "refused"]
+    assert pods.output(pod(script, main=at("/data"), volumes=volumes)).split() == expected
 
 
 def test_a_secret_can_be_mounted_item_by_item(pods, files):
     source = {"secretName": files, "items": [{"key": "token", "path": "deep/key", "mode": 0o400}]}
     script = "cat /data/deep/key; stat -L -c ' %a' /data/deep/key"
-    made = pod(script, main=at("/data"), volumes=[{"name": "data", "secret": source}])
-    assert pods.output(made) == "s3cret 400\n"
+    manifest = pod(script, main=at("/data"), volumes=[{"name": "data", "secret": source}])
+    assert pods.output(manifest) == "s3cret 400\n"
 
 
 def test_a_projected_volume_joins_a_token_files_and_fields(pods, files):
@@ -85,11 +85,11 @@ def test_a_projected_volume_joins_a_token_files_and_fields(pods, files):
     ]
     script = "cut -d. -f2 /data/token; grep app /data/labels; cat /data/eval.py"
     volumes = [{"name": "data", "projected": {"sources": sources}}]
-    made = pods.finish(pod(script, main=at("/data"), volumes=volumes, labels={"app": "digits"}))
-    token, labels, source = pods.logs(made).splitlines()
+    finished = pods.finish(pod(script, main=at("/data"), volumes=volumes, labels={"app": "digits"}))
+    token, labels, source = pods.logs(finished).splitlines()
     claims = json.loads(base64.urlsafe_b64decode(token + "=="))
     assert claims["aud"] == ["trainer"]
-    assert claims["kubernetes.io"]["pod"]["name"] == made["metadata"]["name"]
+    assert claims["kubernetes.io"]["pod"]["name"] == finished["metadata"]["name"]
     assert (labels, source) == ('app="digits"', "print(2)")
 
 
@@ -115,8 +115,8 @@ def test_two_pods_on_two_nodes_share_a_claim(pods, claim):
         names.append(
             pods.create(pod(script, main=at("/data") | {"env": env}, volumes=volumes, **on_node(index)))
         )
-    seen = [pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded") for name in names]
-    assert [made["spec"]["nodeName"] for made in seen] == ["node-0", "node-1"]
+    finished = [pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded") for name in names]
+    assert [item["spec"]["nodeName"] for item in finished] == ["node-0", "node-1"]
     assert [pods.logs(name) for name in names] == ["met right\n", "met left\n"]
 
 
@@ -140,5 +140,5 @@ def test_a_directory_or_a_file_of_a_volume_can_be_mounted_alone(pods, files):
 def test_a_mount_point_that_the_host_lacks_is_made_for_the_pod_alone(pods, path):
     above, name = os.path.split(path)
     script = f"echo written > {path}/file && cat {path}/file; ls {above}; ls /usr/bin/env"
-    made = pod(script, main=at(path), volumes=[{"name": "data", "emptyDir": {}}])
-    assert pods.output(made) == f"written\n{name}\n/usr/bin/env\n"
+    manifest = pod(script, main=at(path), volumes=[{"name": "data", "emptyDir": {}}])
+    assert pods.output(manifest) == f"written\n{name}\n/usr/bin/env\n"

@@ -83,7 +83,7 @@ def pod(tmp_path, library):
 def test_a_volume_is_seen_in_its_place_by_python_and_by_programs(pod):
     (pod.volume / "sub").mkdir()
     (pod.volume / "sub" / "file").write_text("hello\n")
-    seen = pod.python("""
+    printed = pod.python("""
         import json, os, shutil
         os.chdir("/data/sub")
         os.makedirs("/data/new/deep")
@@ -94,7 +94,7 @@ def test_a_volume_is_seen_in_its_place_by_python_and_by_programs(pod):
         print(json.dumps([open("file").read(), os.getcwd(), names, os.path.realpath("/data/link"),
                           open("/data/./sub//file").read()]))
     """)
-    assert seen == ["hello\n", "/data/sub", ["link", "new", "sub"], "/data/sub/file", "hello\n"]
+    assert printed == ["hello\n", "/data/sub", ["link", "new", "sub"], "/data/sub/file", "hello\n"]
     assert (pod.volume / "new" / "moved").read_text() == "hello\n"
     shell = pod.run(
         "sh", "-c", "cd /data/sub && pwd && cat file && echo more >> file && tail -n 1 /data/sub/file"
@@ -137,13 +137,13 @@ def test_each_pod_has_a_tmp_of_its_own_also_for_names_that_the_c_library_makes_u
 
 
 def test_the_pods_name_and_hosts_are_those_of_its_files(pod):
-    seen = pod.python("""
+    printed = pod.python("""
         import json, platform, socket
         print(json.dumps([socket.gethostname(), platform.node(), socket.getfqdn(),
                           socket.gethostbyname("other"), socket.getaddrinfo("digits-0", 80)[0][4]]))
     """)
     full = "digits-0.digits.default.svc.cluster.local"
-    assert seen == ["digits-0", "digits-0", full, "10.244.2.9", [ADDRESS, 80]]
+    assert printed == ["digits-0", "digits-0", full, "10.244.2.9", [ADDRESS, 80]]
     assert pod.run("sh", "-c", "hostname; hostname -f").stdout == f"digits-0\n{full}\n"
 
 
@@ -154,7 +154,7 @@ def test_names_of_the_cluster_that_do_not_exist_are_refused_without_asking_the_m
 
 @pytest.mark.parametrize("family, anywhere", [("AF_INET", "0.0.0.0"), ("AF_INET6", "::")])
 def test_a_listener_on_every_address_listens_on_the_pods_alone(pod, family, anywhere):
-    seen = pod.python(f"""
+    printed = pod.python(f"""
         import json, socket
         server = socket.socket(socket.{family}); server.bind(("{anywhere}", 0)); server.listen()
         port = server.getsockname()[1]
@@ -168,14 +168,16 @@ def test_a_listener_on_every_address_listens_on_the_pods_alone(pod, family, anyw
         print(json.dumps([*(each[0] for each in addresses), heard]))
     """)
     wide = "::ffff:" if family == "AF_INET6" else ""
-    assert seen[:4] == [wide + ADDRESS, ADDRESS, ADDRESS, wide + ADDRESS]
+    assert printed[:4] == [wide + ADDRESS, ADDRESS, ADDRESS, wide + ADDRESS]
     real = f"{7:02X}{1:02X}{pod.octet:02X}{127:02X}"
-    assert seen[4] and all(line.split(":")[0].endswith(real) for line in seen[4])
+    assert printed[4] and all(line.split(":")[0].endswith(real) for line in printed[4])
 
 
 def test_two_pods_use_the_same_port_and_reach_each_other(pod, tmp_path):
-    other = tmp_path / "other-pod"
-    other.write_text(pod.description.read_text().replace(ADDRESS, "10.244.2.9").replace("digits-0", "other"))
+    other_pod = tmp_path / "other-pod"
+    other_pod.write_text(
+        pod.description.read_text().replace(ADDRESS, "10.244.2.9").replace("digits-0", "other")
+    )
     server = """if True:
         import socket
         server = socket.socket(); server.bind(("", 80)); server.listen()
@@ -185,27 +187,27 @@ def test_two_pods_use_the_same_port_and_reach_each_other(pod, tmp_path):
     environment = {"LD_PRELOAD": str(pod.library), "PATH": os.environ["PATH"]}
     with subprocess.Popen(
         [sys.executable, "-c", server],
-        env=environment | {"TRAINYARD_POD": str(other)},
+        env=environment | {"TRAINYARD_POD": str(other_pod)},
         stdout=subprocess.PIPE,
     ) as progress:
         progress.stdout.readline()
-        seen = pod.python("""
+        printed = pod.python("""
             import json, socket
             own = socket.socket(); own.bind(("0.0.0.0", 80)); own.listen()
             client = socket.create_connection(("other", 80))
             print(json.dumps([client.recv(100).decode(), *client.getpeername(), *own.getsockname()]))
         """)
-    assert seen == [ADDRESS, "10.244.2.9", 80, ADDRESS, 80]
+    assert printed == [ADDRESS, "10.244.2.9", 80, ADDRESS, 80]
 
 
 def test_the_loopback_is_the_pods_own_and_says_so(pod):
-    seen = pod.python("""
+    printed = pod.python("""
         import json, socket
         server = socket.socket(); server.bind(("127.0.0.1", 0)); server.listen()
         client = socket.create_connection(server.getsockname())
         print(json.dumps([server.getsockname()[0], server.accept()[0].getsockname()[0]]))
     """)
-    assert seen == ["127.0.0.1", "127.0.0.1"]
+    assert printed == ["127.0.0.1", "127.0.0.1"]
 
 
 def test_an_address_that_is_not_the_pods_cannot_be_listened_on(pod):
@@ -243,10 +245,10 @@ def test_without_a_pod_nothing_changes(library):
 
 def test_the_kubelet_and_the_library_agree_on_addresses(pod):
     host, port = LoopbackAddresses(pod.octet, low=64000).reach(ADDRESS, 80)
-    seen = pod.python("""
+    printed = pod.python("""
         import json, socket
         server = socket.socket(); server.bind(("0.0.0.0", 80)); server.listen()
         print(json.dumps([line.split()[1] for line in open("/proc/net/tcp").readlines()[1:]]))
     """)
     numbers = [int(part) for part in host.split(".")]
-    assert "".join(f"{part:02X}" for part in reversed(numbers)) + f":{port:04X}" in seen
+    assert "".join(f"{part:02X}" for part in reversed(numbers)) + f":{port:04X}" in printed

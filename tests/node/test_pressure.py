@@ -34,9 +34,9 @@ def short(request):
         running_cluster(
             "--nodes", "2", "--eviction-hard", "memory.available<100%", name="short", home=home
         ) as cluster,
-        Pods(cluster) as made,
+        Pods(cluster) as short_pods,
     ):
-        yield made
+        yield short_pods
 
 
 HOLD = "held = bytearray(32 << 20); import time; time.sleep(600)"
@@ -44,11 +44,11 @@ HOLD = "held = bytearray(32 << 20); import time; time.sleep(600)"
 
 def test_short_memory_evicts_what_is_above_its_requests_and_keeps_the_critical(short):
     cluster = short.cluster
-    eventually(lambda: conditions(cluster), wanted=[{"MemoryPressure"}] * 2)
-    eventually(lambda: taints(cluster), wanted={"node.kubernetes.io/memory-pressure"})
+    eventually(lambda: conditions(cluster), expected=[{"MemoryPressure"}] * 2)
+    eventually(lambda: taints(cluster), expected={"node.kubernetes.io/memory-pressure"})
     tolerant = {"tolerations": [{"operator": "Exists"}]}
     manifest = pod("exec sleep 600", priorityClassName="system-node-critical", **tolerant)
-    kept = cluster.core.create_namespaced_pod("kube-system", manifest).metadata.name
+    critical = cluster.core.create_namespaced_pod("kube-system", manifest).metadata.name
     small = short.running(pod("exec sleep 600", **tolerant))["metadata"]["name"]
     status = short.finish(pod(main=python(HOLD), **tolerant))["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
@@ -57,9 +57,9 @@ def test_short_memory_evicts_what_is_above_its_requests_and_keeps_the_critical(s
     assert "kubelet has insufficient memory available" in cluster.kubectl("describe", "nodes")
     eventually(lambda: "EvictionThresholdMet" in cluster.kubectl("get", "events"))
     assert cluster.core.read_namespaced_pod(small, "default").status.phase == "Running"  # under a megabyte
-    survivor = cluster.core.read_namespaced_pod(kept, "kube-system")
+    survivor = cluster.core.read_namespaced_pod(critical, "kube-system")
     assert survivor.status.phase in ("Pending", "Running")
-    cluster.core.delete_namespaced_pod(kept, "kube-system", grace_period_seconds=0)
+    cluster.core.delete_namespaced_pod(critical, "kube-system", grace_period_seconds=0)
 
 
 @contextmanager
@@ -87,13 +87,13 @@ def test_a_pod_that_fills_the_disk_is_evicted_alone_and_the_cluster_goes_on():
         scratch = {"volumes": [{"name": "data", "emptyDir": {}}]}
         main = {"volumeMounts": [{"name": "data", "mountPath": "/data"}]}
         full = pods.create(pod(FILL.format(place="/data"), main=main, **scratch, **on_node(1)))
-        eventually(lambda: conditions(cluster), wanted=[{"DiskPressure"}] * 2)
+        eventually(lambda: conditions(cluster), expected=[{"DiskPressure"}] * 2)
         status = pods.until(full, lambda pod: pod["status"]["phase"] == "Failed")["status"]
         assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
         assert "low on resource: ephemeral-storage. Threshold quantity: 256Mi" in status["message"]
         assert is_ready(pods.until(beside, bool))
-        eventually(lambda: conditions(cluster), wanted=[set(), set()])
-        eventually(lambda: taints(cluster), wanted=set())
+        eventually(lambda: conditions(cluster), expected=[set(), set()])
+        eventually(lambda: taints(cluster), expected=set())
         assert pods.output(pod("echo works")) == "works\n"
         # And once more outside of volumes, where the writable layer is.
         status = pods.finish(pod(FILL.format(place="/tmp")))["status"]

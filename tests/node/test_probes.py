@@ -46,9 +46,9 @@ def served(**probes):
 
 
 def events(cluster, name, reason):
-    wanted = f"involvedObject.name={name},reason={reason}"
+    selector = f"involvedObject.name={name},reason={reason}"
     return cluster.kubectl(
-        "get", "events", f"--field-selector={wanted}", "-o", "jsonpath={.items[*].message}"
+        "get", "events", f"--field-selector={selector}", "-o", "jsonpath={.items[*].message}"
     )
 
 
@@ -65,12 +65,12 @@ def test_a_pod_is_ready_once_its_http_probe_is_answered(pods):
 
 def test_a_pod_whose_probe_fails_is_not_ready_and_an_event_says_why(pods, cluster):
     name = pods.create(pod(main=served(readinessProbe=http("/no"))))
-    seen = pods.until(name, lambda pod: "running" in state(pod))
+    running = pods.until(name, lambda pod: "running" in state(pod))
     pods.wait_for_event(name, "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 500")
     conditions = {c["type"]: c for c in pods.until(name, lambda pod: True)["status"]["conditions"]}
     assert conditions["Ready"]["status"] == conditions["ContainersReady"]["status"] == "False"
     assert "containers with unready status: [main]" in conditions["Ready"]["message"]
-    assert container(seen)["restartCount"] == 0
+    assert container(running)["restartCount"] == 0
 
 
 def test_a_service_leads_only_to_pods_that_are_ready(pods, cluster):
@@ -84,13 +84,13 @@ def test_a_service_leads_only_to_pods_that_are_ready(pods, cluster):
     )
     slices = ("get", "endpointslices", "-l", "kubernetes.io/service-name=probed", "-o")
     ready = "jsonpath={.items[*].endpoints[*].conditions.ready}"
-    eventually(lambda: cluster.kubectl(*slices, ready), wanted="true")
+    eventually(lambda: cluster.kubectl(*slices, ready), expected="true")
     cluster.kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/{name}:8000/proxy/break")
     assert not is_ready(pods.until(name, lambda pod: not is_ready(pod)))
-    eventually(lambda: cluster.kubectl(*slices, ready), wanted="false")
+    eventually(lambda: cluster.kubectl(*slices, ready), expected="false")
     cluster.kubectl("get", "--raw", f"/api/v1/namespaces/default/pods/{name}:8000/proxy/repair")
     assert container(pods.until(name, is_ready))["restartCount"] == 0
-    eventually(lambda: cluster.kubectl(*slices, ready), wanted="true")
+    eventually(lambda: cluster.kubectl(*slices, ready), expected="true")
     cluster.kubectl("delete", "service", "probed")
 
 
@@ -136,9 +136,9 @@ def test_an_end_that_a_probe_has_brought_about_is_no_success(pods):
 def test_a_job_pod_that_a_probe_has_ended_has_failed_and_is_not_started_again(pods):
     probe = {"tcpSocket": {"port": 9}} | QUICK
     deaf = "trap 'exit 3' TERM; sleep infinity & wait"
-    made = pods.finish(pod(deaf, main={"livenessProbe": probe}, restartPolicy="Never"))
-    assert state(made)["terminated"]["exitCode"] == 3
-    assert container(made)["restartCount"] == 0
+    finished = pods.finish(pod(deaf, main={"livenessProbe": probe}, restartPolicy="Never"))
+    assert state(finished)["terminated"]["exitCode"] == 3
+    assert container(finished)["restartCount"] == 0
 
 
 def test_a_command_that_takes_too_long_is_ended_and_has_failed(pods, cluster):

@@ -185,8 +185,8 @@ async def test_events_tell_what_became_of_a_claim(api, provisioner, create):
     await create("told", "ReadWriteOnce")
     await create("block", "ReadWriteOnce", volumeMode="Block")
     events = f"/api/v1/namespaces/{NAMESPACE}/events"
-    made = await until(api, events, lambda change, item: _event(item) == ("told", "ProvisioningSucceeded"))
-    assert made["message"].startswith("Successfully provisioned volume pvc-")
+    event = await until(api, events, lambda change, item: _event(item) == ("told", "ProvisioningSucceeded"))
+    assert event["message"].startswith("Successfully provisioned volume pvc-")
     refused = await until(api, events, lambda change, item: _event(item) == ("block", "ProvisioningFailed"))
     assert refused["type"] == "Warning"
     assert "use Filesystem" in refused["message"]

@@ -183,14 +183,14 @@ async def test_a_reset_is_passed_on_as_a_reset():
 @in_network_namespace
 async def test_a_slow_reader_slows_the_writer_and_nothing_is_lost():
     sent = os.urandom(1 << 20) * 48
-    taken = 0
+    sent_bytes = 0
 
     async def handle(reader, writer):
-        nonlocal taken
+        nonlocal sent_bytes
         for start in range(0, len(sent), 1 << 20):
             writer.write(sent[start : start + (1 << 20)])
             await writer.drain()
-            taken = start + (1 << 20)
+            sent_bytes = start + (1 << 20)
         writer.close()
 
     server = await asyncio.start_server(handle, "10.244.1.2", 8080)
@@ -198,7 +198,7 @@ async def test_a_slow_reader_slows_the_writer_and_nothing_is_lost():
         reader, writer = await asyncio.open_connection(IP, 80)
         writer.transport.pause_reading()
         await asyncio.sleep(0.5)
-        assert taken < len(sent) / 2
+        assert sent_bytes < len(sent) / 2
         writer.transport.resume_reading()
         received = hashlib.sha256(await asyncio.wait_for(reader.read(), 30)).digest()
         assert received == hashlib.sha256(sent).digest()
@@ -229,14 +229,14 @@ async def test_datagrams_of_a_client_stay_with_one_endpoint_while_it_is_ready():
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as client:
             client.connect((IP, 53))
 
-            async def ask():
+            async def echo():
                 await loop.sock_sendall(client, b"?")
                 return await asyncio.wait_for(loop.sock_recv(client, 100), 30)
 
-            assert {await ask() for _ in range(4)} == {b"10.244.1.2 ?"}
+            assert {await echo() for _ in range(4)} == {b"10.244.1.2 ?"}
             cluster.point_to("10.244.2.2")
             await settle()
-            assert {await ask() for _ in range(4)} == {b"10.244.2.2 ?"}
+            assert {await echo() for _ in range(4)} == {b"10.244.2.2 ?"}
 
 
 @in_network_namespace
@@ -288,10 +288,10 @@ async def test_headless_services_and_other_protocols_are_left_alone():
 @in_network_namespace
 async def test_many_clients_at_once_are_all_served():
     cluster = Cluster("10.244.1.2", "10.244.2.2")
-    async with Backend("10.244.1.2") as one, Backend("10.244.2.2") as two, cluster.proxy():
+    async with Backend("10.244.1.2") as first, Backend("10.244.2.2") as two, cluster.proxy():
         answers = await asyncio.gather(*(greeting() for _ in range(300)))
         assert sorted(set(answers)) == ["10.244.1.2", "10.244.2.2"]
-        assert (one.seen, two.seen) == (150, 150)
+        assert (first.seen, two.seen) == (150, 150)
 
 
 async def test_without_a_site_a_service_can_be_placed_elsewhere():

@@ -71,15 +71,15 @@ def of(registry, name: str, **fields):
 def test_a_container_runs_what_its_image_says(pods, registry):
     assert "uid=0(root) gid=0(root)" in pods.output(pod(main=of(registry, "system:1")))
     show = {"command": ["sh", "-c", "pwd; id; cat note; echo $HOME; test -e /etc/group || echo no group"]}
-    said = pods.output(pod(main=of(registry, "web:1") | show)).splitlines()
-    assert said[0] == "/home/web" and said[1].startswith("uid=101(web) gid=102 ")
-    assert said[2:] == ["upper", "/home/web", "no group"]
+    output = pods.output(pod(main=of(registry, "web:1") | show)).splitlines()
+    assert output[0] == "/home/web" and output[1].startswith("uid=101(web) gid=102 ")
+    assert output[2:] == ["upper", "/home/web", "no group"]
 
 
 def test_its_status_and_events_are_a_kubelets(pods, registry):
-    made = pods.running(pod(main=of(registry, "system:1", imagePullPolicy="Always", **SLEEP)))
-    name = made["metadata"]["name"]
-    assert container(made)["imageID"].startswith(f"{registry.address}/system@sha256:")
+    created = pods.running(pod(main=of(registry, "system:1", imagePullPolicy="Always", **SLEEP)))
+    name = created["metadata"]["name"]
+    assert container(created)["imageID"].startswith(f"{registry.address}/system@sha256:")
     pods.wait_for_event(name, "Pulling", f'Pulling image "{registry.address}/system:1"')
     pods.wait_for_event(name, "Pulled", "Successfully pulled image")
     again = pods.running(pod(main=of(registry, "system:1", **SLEEP)))["metadata"]["name"]
@@ -88,9 +88,9 @@ def test_its_status_and_events_are_a_kubelets(pods, registry):
 
 def test_what_it_writes_is_its_own_and_nothing_of_the_host_is_seen(pods, registry):
     write = {"command": ["sh", "-c", "echo mine > /etc/passwd; touch /new; ls /; cat /etc/passwd"]}
-    said = pods.output(pod(main=of(registry, "system:1") | write)).splitlines()
-    assert "new" in said and said[-1] == "mine"
-    assert not {"usr", "root", "boot", "srv"} & set(said)
+    output = pods.output(pod(main=of(registry, "system:1") | write)).splitlines()
+    assert "new" in output and output[-1] == "mine"
+    assert not {"usr", "root", "boot", "srv"} & set(output)
     look = {"command": ["sh", "-c", "ls /; cat /etc/passwd"]}
     assert "new" not in (second := pods.output(pod(main=of(registry, "system:1") | look)))
     assert "web" in second
@@ -121,12 +121,12 @@ def test_any_user_may_leave_a_message(pods, registry):
     main = of(
         registry, "system:1", command=["sh", "-c", "echo left > /dev/why"], terminationMessagePath="/dev/why"
     )
-    made = pods.finish(pod(main=main | {"securityContext": {"runAsUser": 1000}}))
-    assert state(made)["terminated"]["message"] == "left\n"
+    created = pods.finish(pod(main=main | {"securityContext": {"runAsUser": 1000}}))
+    assert state(created)["terminated"]["message"] == "left\n"
 
 
 def test_groups_come_from_the_pod_and_from_the_image(pods, registry):
-    asked = {"runAsUser": 101, "fsGroup": 777, "supplementalGroups": [888]}
+    context = {"runAsUser": 101, "fsGroup": 777, "supplementalGroups": [888]}
     show = of(
         registry,
         "system:1",
@@ -135,27 +135,27 @@ def test_groups_come_from_the_pod_and_from_the_image(pods, registry):
     show["command"] = ["sh", "-c", "touch /data/f; id; stat -c '%u %g %a' /data /data/f"]
     volumes = {"volumes": [{"name": "data", "emptyDir": {}}]}
     show["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
-    said = pods.output(pod(main=show, securityContext=asked, **volumes)).splitlines()
-    assert said[0] == "uid=101(web) gid=102(web) groups=102(web),500(extra),777,888"
-    assert said[1:] == ["0 777 2777", "101 777 644"]
+    output = pods.output(pod(main=show, securityContext=context, **volumes)).splitlines()
+    assert output[0] == "uid=101(web) gid=102(web) groups=102(web),500(extra),777,888"
+    assert output[1:] == ["0 777 2777", "101 777 644"]
 
 
 def test_programs_may_give_privileges_unless_that_is_refused(pods, registry):
-    for allowed, seen in ((True, "0"), (False, "1")):
+    for allowed, item in ((True, "0"), (False, "1")):
         main = of(registry, "system:1", command=["grep", "NoNewPrivs", "/proc/self/status"])
         main["securityContext"] = {"runAsUser": 101, "allowPrivilegeEscalation": allowed}
-        assert pods.output(pod(main=main)).split() == ["NoNewPrivs:", seen]
+        assert pods.output(pod(main=main)).split() == ["NoNewPrivs:", item]
 
 
 def test_the_image_s_signal_ends_it(pods, registry):
     script = "trap 'echo usr1; exit 0' USR1; echo ready; while true; do sleep 1; done"
-    made = pods.running(
+    created = pods.running(
         pod(main=of(registry, "web:1", command=["sh", "-c", script]), terminationGracePeriodSeconds=60)
     )
-    name = made["metadata"]["name"]
+    name = created["metadata"]["name"]
     pods.cluster.kubectl("wait", f"pod/{name}", "--for=condition=Ready", "--timeout=60s")
     pods.cluster.core.delete_namespaced_pod(name, "default")
-    ended = pods.until(name, lambda seen: state(seen).get("terminated"))
+    ended = pods.until(name, lambda item: state(item).get("terminated"))
     assert state(ended)["terminated"]["exitCode"] == 0
 
 
@@ -170,8 +170,8 @@ def test_an_image_is_a_volume(pods, registry):
         {"name": "i", "mountPath": "/one", "subPath": "etc/passwd"},
     ]
     volume = {"name": "i", "image": {"reference": f"{registry.address}/web:1"}}
-    said = pods.output(pod(main=show, volumes=[volume])).splitlines()
-    assert said[-2:] == ["upper", "fixed"] and said[0].startswith("root:")
+    output = pods.output(pod(main=show, volumes=[volume])).splitlines()
+    assert output[-2:] == ["upper", "fixed"] and output[0].startswith("root:")
 
 
 def test_a_private_image_needs_the_pod_s_secret(cluster, pods, registry):
@@ -193,7 +193,7 @@ def test_a_private_image_needs_the_pod_s_secret(cluster, pods, registry):
     registry.credentials = "ada:secret"
     try:
         refused = pods.create(pod(main=of(registry, "private:1")))
-        pods.until(refused, lambda seen: state(seen).get("waiting", {}).get("reason") == "ErrImagePull")
+        pods.until(refused, lambda item: state(item).get("waiting", {}).get("reason") == "ErrImagePull")
         secrets = [{"name": "pull"}]
         assert "uid=0" in pods.output(pod(main=of(registry, "private:1"), imagePullSecrets=secrets))
     finally:
@@ -202,26 +202,26 @@ def test_a_private_image_needs_the_pod_s_secret(cluster, pods, registry):
 
 def test_an_image_that_cannot_be_had_backs_off_in_the_kubelet_s_words(pods, registry):
     name = pods.create(pod(main=of(registry, "nothing:1")))
-    seen = pods.until(name, lambda seen: state(seen).get("waiting", {}).get("reason") == "ErrImagePull")
-    assert "not found" in state(seen)["waiting"]["message"]
-    pods.until(name, lambda seen: state(seen).get("waiting", {}).get("reason") == "ImagePullBackOff")
+    item = pods.until(name, lambda item: state(item).get("waiting", {}).get("reason") == "ErrImagePull")
+    assert "not found" in state(item)["waiting"]["message"]
+    pods.until(name, lambda item: state(item).get("waiting", {}).get("reason") == "ImagePullBackOff")
     pods.wait_for_event(name, "BackOff", "Back-off pulling image")
     never = pods.create(pod(main=of(registry, "nothing:1", imagePullPolicy="Never")))
-    pods.until(never, lambda seen: state(seen).get("waiting", {}).get("reason") == "ErrImageNeverPull")
-    own = pods.create(pod(main=of(registry, "pytorch/pytorch:not-there", **SLEEP)))
-    pods.until(own, lambda seen: state(seen).get("waiting", {}).get("reason") == "ErrImagePull")
+    pods.until(never, lambda item: state(item).get("waiting", {}).get("reason") == "ErrImageNeverPull")
+    reference_pod = pods.create(pod(main=of(registry, "pytorch/pytorch:not-there", **SLEEP)))
+    pods.until(reference_pod, lambda item: state(item).get("waiting", {}).get("reason") == "ErrImagePull")
     bad = pods.create(pod(main={"image": "Not/A:Name:x"}))
-    pods.until(bad, lambda seen: state(seen).get("waiting", {}).get("reason") == "InvalidImageName")
+    pods.until(bad, lambda item: state(item).get("waiting", {}).get("reason") == "InvalidImageName")
 
 
 def test_where_no_registry_answers_the_host_s_files_stand_in(cluster, pods):
     list_registry(cluster.home, "127.0.0.1:1")
-    made = pods.running(pod(main={"image": "127.0.0.1:1/nobody/answers", **SLEEP}))
-    event = pods.wait_for_event(made["metadata"]["name"], "Pulled", "is not pulled")
+    created = pods.running(pod(main={"image": "127.0.0.1:1/nobody/answers", **SLEEP}))
+    event = pods.wait_for_event(created["metadata"]["name"], "Pulled", "is not pulled")
     assert "stands in for it" in event["message"]
     strict = {"trainyard/images": "pull"}
     name = pods.create(pod(main={"image": "127.0.0.1:1/nobody/answers", **SLEEP}, annotations=strict))
-    pods.until(name, lambda seen: state(seen).get("waiting", {}).get("reason") == "ErrImagePull")
+    pods.until(name, lambda item: state(item).get("waiting", {}).get("reason") == "ErrImagePull")
 
 
 @pytest.mark.parametrize("name", ["me/pytorch-cpu:v1", "team/trainyard/trainer:2", "pytorch/pytorch:mine"])
@@ -232,10 +232,10 @@ def test_an_image_of_ones_own_is_not_replaced_whatever_its_name(name, pods, regi
 
 def test_an_image_in_use_is_not_pruned(cluster, pods, registry):
     registry.add("used:1", image(base(), layer(entry("used", b"yes\n")), config={"Env": ["PATH=/bin"]}))
-    made = pods.running(pod(main=of(registry, "used:1", **SLEEP)))
+    created = pods.running(pod(main=of(registry, "used:1", **SLEEP)))
     cluster_images = cluster.home / "trainyard" / "images"
     users = [path.readlink() for path in (cluster_images / "users").iterdir()]
-    assert any(made["metadata"]["uid"] in user.parts for user in users)
+    assert any(created["metadata"]["uid"] in user.parts for user in users)
 
 
 @pytest.mark.slow
@@ -246,8 +246,8 @@ def test_a_user_with_one_id_runs_images_as_the_users_that_they_name(registry):
         os.chown(home, 65534, 65534)
         enter = enter_as_nobody(home)
         with running_cluster(home=home, enter=enter, **nobodys(home)) as cluster, Pods(cluster) as pods:
-            said = pods.output(pod(main=of(registry, "web:1", command=["sh", "-c", "id; cat note"])))
-            assert said.startswith("uid=101(web) gid=102") and said.endswith("upper\n")
+            output = pods.output(pod(main=of(registry, "web:1", command=["sh", "-c", "id; cat note"])))
+            assert output.startswith("uid=101(web) gid=102") and output.endswith("upper\n")
             user = {"securityContext": {"runAsUser": 1000, "runAsGroup": 3000}}
             assert "uid=1000 gid=3000" in pods.output(pod(main=of(registry, "system:1") | user))
 
@@ -267,8 +267,8 @@ def test_a_user_with_subordinate_ids_has_all_users_of_an_image(registry):
             script = (
                 "cat /proc/self/uid_map; touch /tmp/x; chown 101:102 /tmp/x; stat -c %u:%g /tmp/x /home/web"
             )
-            said = pods.output(pod(main=of(registry, "system:1", command=["sh", "-c", script]))).split()
-            assert said == ["0", "0", "1", "1", "1", "65535", "101:102", "101:102"]
+            output = pods.output(pod(main=of(registry, "system:1", command=["sh", "-c", script]))).split()
+            assert output == ["0", "0", "1", "1", "1", "65535", "101:102", "101:102"]
             groups = {"securityContext": {"runAsUser": 101, "fsGroup": 777}}
             assert "777" in pods.output(pod(main=of(registry, "system:1"), **groups))
         assert not (home / "trainyard" / "clusters" / cluster.name).exists()

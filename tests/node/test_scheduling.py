@@ -46,8 +46,10 @@ def test_a_no_execute_taint_evicts_and_says_why(pods, cluster, tainted):
     assert is_ready(pods.until(stays, lambda pod: True))
 
 
-def test_a_pod_of_high_priority_takes_the_place_of_another_which_ends_gracefully(pods, cluster, made):
-    urgent = made(
+def test_a_pod_of_high_priority_takes_the_place_of_another_which_ends_gracefully(
+    pods, cluster, created_objects
+):
+    urgent = created_objects(
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": named("urgent")}}
         | {"value": 1000}
     )
@@ -77,9 +79,9 @@ def test_an_evicted_pod_ends_gracefully_and_its_condition_names_the_eviction(pod
 def test_a_pod_that_is_deleted_stays_until_its_grace_period_is_over_and_no_longer(pods, cluster):
     deaf = "trap '' TERM; sleep infinity & wait"
     name = pods.running(pod(deaf, terminationGracePeriodSeconds=600))["metadata"]["name"]
-    begun = time.monotonic()
+    start = time.monotonic()
     cluster.kubectl("delete", "pod", name, "--grace-period=2", "--timeout=120s")
-    assert time.monotonic() - begun >= 2
+    assert time.monotonic() - start >= 2
 
 
 def test_a_forced_deletion_cuts_a_graceful_one_short(pods, cluster):
@@ -89,5 +91,5 @@ def test_a_forced_deletion_cuts_a_graceful_one_short(pods, cluster):
     pods.until(name, lambda pod: "deletionTimestamp" in pod["metadata"])
     process = next(p for p in cluster.processes() if "76543" in " ".join(p.cmdline()))
     cluster.kubectl("delete", "pod", name, "--force", "--grace-period=0", "--timeout=120s")
-    eventually(process.is_running, wanted=False)
+    eventually(process.is_running, expected=False)
     assert name not in names(pods_of(cluster, ""))

@@ -21,7 +21,7 @@ import json, ssl, urllib.error, urllib.request, pathlib
 token = pathlib.Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 context = ssl._create_unverified_context()
 headers = {"Authorization": "Bearer " + token.read_text()} if token.exists() else {}
-def ask(path, method="GET", body=None):
+def request(path, method="GET", body=None):
     data = json.dumps(body).encode() if body else None
     url = "https://kubernetes.default.svc.cluster.local" + path
     request = urllib.request.Request(url, data, headers | {"Content-Type": "application/json"}, method=method)
@@ -30,8 +30,9 @@ def ask(path, method="GET", body=None):
     except urllib.error.HTTPError as error:
         return error.code
 made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "mine"}}
-print(token.exists(), [ask("/api/v1/namespaces/default/secrets"), ask("/api/v1/nodes/node-0/proxy/pods"),
-      ask("/api/v1/namespaces/default/configmaps", "POST", made)])
+secrets = request("/api/v1/namespaces/default/secrets")
+print(token.exists(), [secrets, request("/api/v1/nodes/node-0/proxy/pods"),
+      request("/api/v1/namespaces/default/configmaps", "POST", made)])
 """
 
 
@@ -83,8 +84,8 @@ def request(cluster, method="GET", path="/api/v1/namespaces/default/configmaps",
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be another user, so this was NOT tested")
 def test_another_user_of_the_machine_reaches_neither_files_nor_sockets_nor_processes(cluster):
     # Pods of other tests go meanwhile, with their directories, which os.walk passes over.
-    found = [Path(top, name) for top, below, names in os.walk(cluster.root) for name in (*below, *names)]
-    files = [path for path in [cluster.root, *found] if not path.is_symlink()]
+    paths = [Path(top, name) for top, below, names in os.walk(cluster.root) for name in (*below, *names)]
+    files = [path for path in [cluster.root, *paths] if not path.is_symlink()]
     keys = [path for path in files if path.suffix in (".key", ".sock") or path.name == "kubeconfig"]
     assert len(keys) > 5
     sockets = list(cluster.root.glob("*.sock"))
@@ -92,7 +93,7 @@ def test_another_user_of_the_machine_reaches_neither_files_nor_sockets_nor_proce
     assert len(sockets) and len(pids) > 7
 
     def look():
-        own = {
+        readable = {
             "listed": (files, lambda path: list(path.parent.iterdir())),
             "opened": (keys, lambda path: path.open("rb")),
             "connected to": (sockets, connect),
@@ -103,12 +104,13 @@ def test_another_user_of_the_machine_reaches_neither_files_nor_sockets_nor_proce
             "signalled": (pids, lambda pid: os.kill(pid, 0)),
         }
         done = {
-            what: [str(item) for item in items if succeeds(act, item)] for what, (items, act) in own.items()
+            what: [str(item) for item in items if succeeds(act, item)]
+            for what, (items, act) in readable.items()
         }
         return done | {"api answers": ["it"] if succeeds(request, cluster) else []}
 
-    seen = as_nobody(look)
-    assert not any(seen.values()), seen
+    by_stranger = as_nobody(look)
+    assert not any(by_stranger.values()), by_stranger
 
 
 @pytest.mark.parametrize(
@@ -146,8 +148,8 @@ def test_the_port_speaks_no_plain_http(cluster):
 
 @pytest.mark.parametrize("mounted", [False, True], ids=["without a token", "with its account's token"])
 def test_a_pod_cannot_act_on_the_api_by_itself(pods, mounted):
-    said = pods.output(pod(main=python(ASK), automountServiceAccountToken=mounted))
-    assert said == f"{mounted} [{', '.join(['403' if mounted else '401'] * 3)}]\n"
+    output = pods.output(pod(main=python(ASK), automountServiceAccountToken=mounted))
+    assert output == f"{mounted} [{', '.join(['403' if mounted else '401'] * 3)}]\n"
 
 
 def test_no_key_of_the_cluster_is_readable_in_a_pod(pods, cluster):
@@ -155,9 +157,9 @@ def test_no_key_of_the_cluster_is_readable_in_a_pod(pods, cluster):
     assert {"admin.key", "node-node-0.key"} <= set(names)
     keys = f"find / -xdev -name '*.key' -path '*{cluster.name}*' 2>/dev/null"
     search = f"{keys}; cat {cluster.root}/pki/node-node-0.key 2>&1"
-    said = pods.output(pod(f"({search}) | grep -v '^cat' ; ls /proc/1/root/proc | grep -c '^[0-9]'"))
-    assert "PRIVATE KEY" not in said
-    assert not [name for name in names if name in said]
+    output = pods.output(pod(f"({search}) | grep -v '^cat' ; ls /proc/1/root/proc | grep -c '^[0-9]'"))
+    assert "PRIVATE KEY" not in output
+    assert not [name for name in names if name in output]
 
 
 @pytest.mark.parametrize("place", ["", "pki", "link/pki", "not-there/yet"])
@@ -189,16 +191,18 @@ def test_the_clusters_own_directory_is_empty_in_a_host_path_above_it(pods, clust
     volumes = [{"name": "above", "hostPath": {"path": str(path)}}]
     main = {"volumeMounts": [{"name": "above", "mountPath": "/above"}]}
     within = Path("/") if root == "the machine" else cluster.home
-    own = Path("/above") / cluster.root.relative_to(within)
-    script = f"cd {shlex.quote(str(own.parents[1]))} && ls -A | wc -l; touch x 2>/dev/null || echo closed"
+    directory = Path("/above") / cluster.root.relative_to(within)
+    script = (
+        f"cd {shlex.quote(str(directory.parents[1]))} && ls -A | wc -l; touch x 2>/dev/null || echo closed"
+    )
     assert pods.output(pod(script, main=main, volumes=volumes)).split() == ["0", "closed"]
 
 
 def test_the_clusters_own_processes_cannot_be_seen_or_signalled_from_a_pod(pods, cluster):
     runtime_init = resources.runtime_init(cluster.root)
-    said = pods.output(
+    output = pods.output(
         pod(f"cat /proc/[0-9]*/cmdline; kill -9 -1; kill -9 {runtime_init.pid}; echo; echo alive")
     )
-    assert "alive" in said.splitlines()
-    assert "runtime/init.py" not in said
+    assert "alive" in output.splitlines()
+    assert "runtime/init.py" not in output
     assert runtime_init.is_running()

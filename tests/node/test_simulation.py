@@ -51,10 +51,10 @@ def test_simulated_nodes_are_ready_and_marked_and_stay_so_when_the_kubelet_is_ki
     assert ready(cluster) == 20
     # A new node has a taint of the control plane's own until that has seen it Ready.
     eventually(
-        lambda: [node["spec"]["taints"] for node in simulated(cluster).values()], wanted=[[TAINT]] * 20
+        lambda: [node["spec"]["taints"] for node in simulated(cluster).values()], expected=[[TAINT]] * 20
     )
     cluster.process("localkube.kubelet").kill()
-    eventually(lambda: simulators(cluster), wanted=1)
+    eventually(lambda: simulators(cluster), expected=1)
     assert simulate(5) == 5
     assert sorted(simulated(cluster)) == [f"simulated-{index}" for index in range(5)]
 
@@ -63,29 +63,29 @@ def test_a_pod_that_tolerates_it_runs_there_as_far_as_anybody_can_tell_and_other
     cluster, simulate, pods
 ):
     simulate(5)
-    there = pods.running(pod("exit 1", **TOLERATED))
-    assert there["spec"]["nodeName"].startswith("simulated-")
-    assert there["status"]["podIP"]
+    simulated = pods.running(pod("exit 1", **TOLERATED))
+    assert simulated["spec"]["nodeName"].startswith("simulated-")
+    assert simulated["status"]["podIP"]
     away = pods.running(pod("sleep 60"))
     assert not away["spec"]["nodeName"].startswith("simulated-")
     with pytest.raises(AssertionError, match="no preferred addresses"):
-        cluster.kubectl("logs", there["metadata"]["name"])
-    cluster.kubectl("delete", "pod", there["metadata"]["name"], "--timeout=120s")
+        cluster.kubectl("logs", simulated["metadata"]["name"])
+    cluster.kubectl("delete", "pod", simulated["metadata"]["name"], "--timeout=120s")
 
 
 def test_what_the_node_controller_says_of_silent_nodes_and_their_pods_is_contradicted(
     cluster, simulate, pods
 ):
     simulate(5)
-    there = pods.running(pod("true", **TOLERATED))
-    said = {
+    simulated = pods.running(pod("true", **TOLERATED))
+    conditions = {
         "type": "Ready",
         "status": "False",
         "reason": "NodeStatusNeverUpdated",
         "message": "said by a test",
     }
-    for kind, name in (("node", there["spec"]["nodeName"]), ("pod", there["metadata"]["name"])):
-        patch = json.dumps({"status": {"conditions": [said]}})
+    for kind, name in (("node", simulated["spec"]["nodeName"]), ("pod", simulated["metadata"]["name"])):
+        patch = json.dumps({"status": {"conditions": [conditions]}})
         cluster.kubectl("patch", kind, name, "--subresource=status", f"--patch={patch}")
         cluster.kubectl("wait", "--for=condition=Ready", kind, name, "--timeout=120s")
 

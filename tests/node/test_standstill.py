@@ -31,7 +31,7 @@ def cluster(request):
 @pytest.fixture
 def start(cluster):
     """Begin ``start``, and return its process when the supervisor is about to run; its end is awaited."""
-    begun = []
+    processes = []
 
     def start(*options):
         process = subprocess.Popen(
@@ -41,14 +41,14 @@ def start(cluster):
             stderr=subprocess.PIPE,
             text=True,
         )
-        begun.append(process)
+        processes.append(process)
         for line in process.stdout:
             if json.loads(line).get("progress") == "starting the control plane":
                 return process
         raise AssertionError(process.communicate())
 
     yield start
-    for process in begun:
+    for process in processes:
         process.communicate()
         cluster.localkube("stop")
 

@@ -97,9 +97,15 @@ def surroundings(pods, script, command, *, env=(), user="root", readonly=False):
     ]
     output = pods.output(pod(main=main, volumes=volumes, hostname="rank-0", securityContext=USERS[user]))
     output = re.sub(r"/pods/[0-9a-f-]{36}/", "/pods/this/", output)
-    found = json.loads(re.sub(r"\.\.20\d\d_[\d_]+\.\w+", "..data of now", output.splitlines()[-1]))
-    found = {f"{kind}: {name}": fact for kind, facts in found.items() for name, fact in facts.items()}
-    return {name: fact for name, fact in found.items() if name not in CHANGES and not ELSEWHERE.search(name)}
+    facts_by_kind = json.loads(re.sub(r"\.\.20\d\d_[\d_]+\.\w+", "..data of now", output.splitlines()[-1]))
+    facts_by_kind = {
+        f"{kind}: {name}": fact for kind, facts in facts_by_kind.items() for name, fact in facts.items()
+    }
+    return {
+        name: fact
+        for name, fact in facts_by_kind.items()
+        if name not in CHANGES and not ELSEWHERE.search(name)
+    }
 
 
 def different(warm, cold):

@@ -16,7 +16,7 @@ def place(cluster):
     """Write manifests of static pods of node-1; those that are left are removed."""
     folder = cluster.root / "static-pods" / "node-1"
     folder.mkdir(parents=True, exist_ok=True)
-    made = []
+    files = []
 
     class Place:
         name = f"static-{secrets.token_hex(3)}"
@@ -32,10 +32,10 @@ def place(cluster):
             aside.rename(self.path)
 
         def seen(self):
-            found = cluster.kubectl(
+            output = cluster.kubectl(
                 "get", "pods", "-o", "json", f"--field-selector=metadata.name={self.shown}"
             )
-            items = json.loads(found)["items"]
+            items = json.loads(output)["items"]
             return items[0] if items else None
 
         def ready(self, *, besides=None):
@@ -44,10 +44,10 @@ def place(cluster):
             )
             return self.seen()
 
-    made.append(Place())
-    yield made[0]
-    made[0].path.unlink(missing_ok=True)
-    eventually(made[0].seen, wanted=None)
+    files.append(Place())
+    yield files[0]
+    files[0].path.unlink(missing_ok=True)
+    eventually(files[0].seen, expected=None)
 
 
 def process(cluster):
@@ -66,8 +66,8 @@ def test_a_file_is_a_pod_with_a_mirror_until_it_is_removed(cluster, place):
     assert cluster.kubectl("logs", place.shown) == "begun\n"
     assert cluster.kubectl("exec", place.shown, "--", "echo", "within") == "within\n"
     place.path.unlink()
-    eventually(place.seen, wanted=None)
-    eventually(lambda: cluster.processes_with("sh", FOREVER), wanted=[])
+    eventually(place.seen, expected=None)
+    eventually(lambda: cluster.processes_with("sh", FOREVER), expected=[])
 
 
 def test_deleting_the_mirror_ends_nothing_and_makes_another(cluster, place):
@@ -100,7 +100,7 @@ def test_the_next_kubelet_goes_on_with_it(cluster, place):
     assert process(cluster) == runs
     assert place.ready()["metadata"]["uid"] == before["metadata"]["uid"]
     place.path.unlink()
-    eventually(lambda: cluster.processes_with("sh", FOREVER), wanted=[])
+    eventually(lambda: cluster.processes_with("sh", FOREVER), expected=[])
 
 
 @pytest.mark.parametrize(

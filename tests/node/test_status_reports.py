@@ -49,4 +49,4 @@ async def test_a_patch_for_a_pod_that_was_replaced_is_refused(api):
 
 
 def _in_order(status):
-    return status | {"conditions": sorted(status["conditions"], key=lambda each: each["type"])}
+    return status | {"conditions": sorted(status["conditions"], key=lambda row: row["type"])}

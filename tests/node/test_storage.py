@@ -11,12 +11,12 @@ def test_the_places_that_a_container_writes_to_are_on_disk_and_new_for_each_run(
         f"cd /; stat -f -c %T {places}; ls -A /tmp /var/tmp; touch /tmp/left /run/left /var/tmp/left; exit 1"
     )
     name = pods.create(pod(script, restartPolicy="OnFailure"))
-    made = pods.until(name, lambda pod: container(pod)["restartCount"] > 0)
+    restarted = pods.until(name, lambda pod: container(pod)["restartCount"] > 0)
     first = pods.logs(name, previous=True)
     assert "tmpfs" not in first
-    eventually(lambda: pods.logs(name), wanted=first)  # else something is left of the first run
-    written = cluster.root / "pods" / made["metadata"]["uid"] / "writable"
-    eventually(lambda: len(list(written.iterdir())), wanted=0)
+    eventually(lambda: pods.logs(name), expected=first)  # else something is left of the first run
+    written = cluster.root / "pods" / restarted["metadata"]["uid"] / "writable"
+    eventually(lambda: len(list(written.iterdir())), expected=0)
 
 
 @pytest.mark.namespaces

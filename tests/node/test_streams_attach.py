@@ -21,9 +21,9 @@ def attach(cluster, *words, **options):
 
 
 def running(pods, script, **main):
-    made = pods.create(pod(script, main=main))
-    pods.wait_for_line(made, "ready\r" if main.get("tty") else "ready")
-    return made
+    name = pods.create(pod(script, main=main))
+    pods.wait_for_line(name, "ready\r" if main.get("tty") else "ready")
+    return name
 
 
 def test_input_reaches_a_container_and_its_output_everybody_and_the_log(cluster, pods):
@@ -66,7 +66,7 @@ def test_the_input_stays_open_for_the_next(cluster, pods):
 def test_the_input_ends_with_the_first_where_it_is_for_once(cluster, pods):
     name = running(pods, ECHO, stdin=True, stdinOnce=True)
     with say(cluster, name, "1\n") as attached:
-        eventually(lambda: pods.logs(name), wanted="ready\ngot 1\nend\n")
+        eventually(lambda: pods.logs(name), expected="ready\ngot 1\nend\n")
         attached.kill()
 
 

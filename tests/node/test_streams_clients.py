@@ -36,7 +36,7 @@ def target(cluster):
     """The name of a pod for commands, with servers on its localhost."""
     cluster.core.create_namespaced_pod("default", pod(name="clients", main=python(SERVER)))
     cluster.kubectl("wait", "--for=condition=Ready", "pod/clients", f"--timeout={PATIENCE}s")
-    eventually(lambda: cluster.kubectl("logs", "clients"), wanted="listening\n")
+    eventually(lambda: cluster.kubectl("logs", "clients"), expected="listening\n")
     yield "clients"
     cluster.kubectl("delete", "pod", "clients", "--now")
 
@@ -54,23 +54,23 @@ def forward(cluster, name, *ports):
 
 
 def test_strings_reach_a_command_as_utf_8_and_its_exit_code_comes_back(cluster, target):
-    given = ["one\ntwo\n", "\n", TEXT, "a line without an end"]
+    texts = ["one\ntwo\n", "\n", TEXT, "a line without an end"]
     command = execute(cluster, target, "sh", "-c", "cat; echo problem >&2; exit 3")
-    for piece in given:
+    for piece in texts:
         command.write_stdin(piece)
     command.close_channel(0)
     command.run_forever(timeout=PATIENCE)
-    assert command.read_stdout() == "".join(given)
+    assert command.read_stdout() == "".join(texts)
     assert (command.read_stderr(), command.returncode) == ("problem\n", 3)
 
 
 def test_a_megabyte_in_one_string_arrives_whole(cluster, target):
-    given = TEXT * 50_000
+    text = TEXT * 50_000
     command = execute(cluster, target, "sha256sum")
-    command.write_stdin(given)
+    command.write_stdin(text)
     command.close_channel(0)
     command.run_forever(timeout=PATIENCE)
-    assert command.read_stdout().split()[0] == hashlib.sha256(given.encode()).hexdigest()
+    assert command.read_stdout().split()[0] == hashlib.sha256(text.encode()).hexdigest()
     assert command.returncode == 0
 
 

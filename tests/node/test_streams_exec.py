@@ -16,12 +16,12 @@ from .terminals import Terminal
 def target(cluster):
     """The name of a pod that runs, for commands."""
     main = {"env": [{"name": "WHO", "value": "me"}], "workingDir": "/var/tmp"}
-    made = cluster.core.create_namespaced_pod(
+    created = cluster.core.create_namespaced_pod(
         "default", pod("exec sleep 6000", name="exec-target", main=main)
     )
-    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{made.metadata.name}", f"--timeout={PATIENCE}s")
-    yield made.metadata.name
-    cluster.kubectl("delete", "pod", made.metadata.name, "--now")
+    cluster.kubectl("wait", "--for=condition=Ready", f"pod/{created.metadata.name}", f"--timeout={PATIENCE}s")
+    yield created.metadata.name
+    cluster.kubectl("delete", "pod", created.metadata.name, "--now")
 
 
 def run(cluster: RunningCluster, *words: str, **options) -> subprocess.CompletedProcess:
@@ -36,7 +36,7 @@ def processes(cluster: RunningCluster, mark: str) -> int:
 
 
 def started(cluster: RunningCluster, mark: str) -> None:
-    eventually(lambda: processes(cluster, mark), wanted=1)
+    eventually(lambda: processes(cluster, mark), expected=1)
 
 
 def test_a_command_has_the_containers_environment_directory_name_and_processes(cluster, target):
@@ -69,10 +69,10 @@ def test_a_pod_that_is_not_there_and_a_container_that_has_ended_are_named(cluste
 
 
 def test_input_reaches_the_command_byte_for_byte_and_ends(cluster, target):
-    given = os.urandom(3_000_000)
-    done = run(cluster, "exec", "-i", target, "--", "cat", input=given)
-    assert done.stdout == given
-    assert run(cluster, "exec", "-i", target, "--", "head", "-c", "3", input=given).stdout == given[:3]
+    data = os.urandom(3_000_000)
+    done = run(cluster, "exec", "-i", target, "--", "cat", input=data)
+    assert done.stdout == data
+    assert run(cluster, "exec", "-i", target, "--", "head", "-c", "3", input=data).stdout == data[:3]
 
 
 def test_a_terminal_has_a_name_a_size_and_an_interrupt_key(cluster, target):
@@ -83,7 +83,7 @@ def test_a_terminal_has_a_name_a_size_and_an_interrupt_key(cluster, target):
         terminal.until(r"/dev/pts/\d+\r\nxterm\r\n31 97\r\n")
         terminal.resize(60, 20)
         terminal.hear_of_size()
-        eventually(lambda: _size(terminal), wanted="20 60")
+        eventually(lambda: _size(terminal), expected="20 60")
         terminal.type("sleep 1000\r")
         started(cluster, "1000")
         terminal.type("\x03")
@@ -114,15 +114,15 @@ def test_a_command_ends_with_kubectl_and_all_that_it_started_too(cluster, target
     mark = f"70{int(number)}1"
     command = cluster.kubectl_command("exec", target, "--", "sh", "-c", f"sleep {mark} & sleep {mark}; true")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as kubectl:
-        eventually(lambda: processes(cluster, mark), wanted=2)
+        eventually(lambda: processes(cluster, mark), expected=2)
         kubectl.send_signal(number)
-    eventually(lambda: processes(cluster, mark), wanted=0)
+    eventually(lambda: processes(cluster, mark), expected=0)
 
 
 def test_a_command_on_a_terminal_ends_with_kubectl(cluster, target):
     with Terminal(cluster.kubectl_command("exec", "-it", target, "--", "sh", "-c", "sleep 7071; true")):
         started(cluster, "7071")
-    eventually(lambda: processes(cluster, "7071"), wanted=0)
+    eventually(lambda: processes(cluster, "7071"), expected=0)
 
 
 def test_a_command_ends_with_its_container_and_kubectl_hears_of_it(cluster, pods):
@@ -141,8 +141,8 @@ def test_commands_end_with_the_kubelet_and_containers_do_not(cluster, target):
         started(cluster, "7091")
         cluster.process("localkube.kubelet").kill()
         assert kubectl.wait(PATIENCE) != 0
-    eventually(lambda: processes(cluster, "7091"), wanted=0)
-    eventually(lambda: run(cluster, "exec", target, "--", "echo", "again").stdout, wanted=b"again\n")
+    eventually(lambda: processes(cluster, "7091"), expected=0)
+    eventually(lambda: run(cluster, "exec", target, "--", "echo", "again").stdout, expected=b"again\n")
 
 
 def test_what_a_command_leaves_behind_does_not_keep_kubectl(cluster, target):

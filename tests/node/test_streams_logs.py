@@ -53,8 +53,8 @@ def test_a_container_that_has_written_nothing_has_an_empty_log(cluster, pods):
 
 def test_a_log_is_read_and_followed_across_rotation_and_its_size_is_bounded(cluster, pods):
     name = pods.create(pod("read go; seq 1000000; seq 500000", main={"stdin": True}))
-    made = pods.until(name, lambda pod: "running" in state(pod))
-    place = cluster.root / "pods" / made["metadata"]["uid"] / "logs" / "main"
+    running = pods.until(name, lambda pod: "running" in state(pod))
+    place = cluster.root / "pods" / running["metadata"]["uid"] / "logs" / "main"
     with kubectl(cluster, "logs", "-f", name) as following:
         say(cluster, name, "go")
         expected = itertools.chain(range(1, 1_000_001), range(1, 500_001))
@@ -65,21 +65,21 @@ def test_a_log_is_read_and_followed_across_rotation_and_its_size_is_bounded(clus
     assert sum(path.stat().st_size for path in place.iterdir()) < 5 * 12.5 * MEGABYTE
     assert cluster.kubectl("logs", name, "--tail=2") == "499999\n500000\n"
     assert cluster.kubectl("logs", name, "--tail=300000").startswith("200001\n")
-    kept = cluster.kubectl("logs", name)
-    assert kept.endswith("999999\n1000000\n" + "".join(f"{number}\n" for number in range(1, 500_001)))
+    log = cluster.kubectl("logs", name)
+    assert log.endswith("999999\n1000000\n" + "".join(f"{number}\n" for number in range(1, 500_001)))
 
 
 def test_output_that_cannot_be_kept_is_said_in_an_event_and_the_container_goes_on(cluster, pods):
     name = pods.create(pod("read go; seq 100000; seq 100000 >&2; exit 3", main={"stdin": True}))
-    made = pods.until(name, lambda pod: "running" in state(pod))
-    place = cluster.root / "pods" / made["metadata"]["uid"]
+    running = pods.until(name, lambda pod: "running" in state(pod))
+    place = cluster.root / "pods" / running["metadata"]["uid"]
     place.mkdir(exist_ok=True)
     (place / "logs").write_text("in the way")
     say(cluster, name, "go")
     ended = pods.until(name, lambda pod: "terminated" in state(pod))
     assert state(ended)["terminated"]["exitCode"] == 3
-    said = "Output of container main is lost until there is room for it: Not a directory"
-    eventually(lambda: cluster.kubectl("events", "--for", f"pod/{name}").count(said), wanted=1)
+    message = "Output of container main is lost until there is room for it: Not a directory"
+    eventually(lambda: cluster.kubectl("events", "--for", f"pod/{name}").count(message), expected=1)
 
 
 def test_every_flag_of_kubectl_logs_is_honoured(cluster, pods):

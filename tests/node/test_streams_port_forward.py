@@ -35,7 +35,7 @@ def target(cluster):
     """The name of a pod with a server on its localhost."""
     cluster.core.create_namespaced_pod("default", pod(name="forwarded", main=python(SERVER)))
     cluster.kubectl("wait", "--for=condition=Ready", "pod/forwarded", f"--timeout={PATIENCE}s")
-    eventually(lambda: cluster.kubectl("logs", "forwarded"), wanted="listening\n")
+    eventually(lambda: cluster.kubectl("logs", "forwarded"), expected="listening\n")
     yield "forwarded"
     cluster.kubectl("delete", "pod", "forwarded", "--now")
 
@@ -47,9 +47,9 @@ def forwarding(cluster: RunningCluster, *words: str) -> Iterator[tuple[int, subp
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as kubectl:
         try:
             line = kubectl.stdout.readline()
-            found = re.search(r"127\.0\.0\.1:(\d+)", line)
-            assert found, line + kubectl.stderr.read()
-            yield int(found[1]), kubectl
+            match = re.search(r"127\.0\.0\.1:(\d+)", line)
+            assert match, line + kubectl.stderr.read()
+            yield int(match[1]), kubectl
         finally:
             kubectl.kill()
 
@@ -103,7 +103,7 @@ def test_connections_end_with_kubectl(cluster, target):
         assert connection.recv(1) == b"x"
         assert established(cluster, target) == 2
         kubectl.send_signal(signal.SIGKILL)
-    eventually(lambda: established(cluster, target), wanted=0)
+    eventually(lambda: established(cluster, target), expected=0)
     connection.close()
 
 

@@ -79,19 +79,19 @@ def victim(homes, silent):
 
 @pytest.fixture
 def pods(victim):
-    with Pods(victim) as made:
-        yield made
+    with Pods(victim) as victim_pods:
+        yield victim_pods
 
 
 def component(cluster, name):
     """Return a program of the control plane, which may be one of several in the same binary."""
-    found = [
+    processes = [
         process
         for process in cluster.processes()
         if name in [Path(word).name for word in command_line(process)[:2]]
     ]
-    assert len(found) <= 1
-    return found[0] if found else None
+    assert len(processes) <= 1
+    return processes[0] if processes else None
 
 
 def killed(cluster, name):
@@ -136,13 +136,13 @@ def test_pods_are_placed_again_after_a_killed_scheduler(victim, pods):
 
 
 def test_a_component_whose_restart_is_refused_is_tried_again_until_it_starts(victim, pods):
-    log, said = victim.root / "logs" / "kube-scheduler.log", victim.root / "logs" / "supervisor.log"
-    kept = log.rename(log.with_suffix(".kept"))
+    log, supervisor_log = victim.root / "logs" / "kube-scheduler.log", victim.root / "logs" / "supervisor.log"
+    renamed = log.rename(log.with_suffix(".kept"))
     log.mkdir()  # which nobody can write to
     component(victim, "kube-scheduler").kill()
-    eventually(lambda: said.read_text().count("kube-scheduler cannot be started") > 1)
+    eventually(lambda: supervisor_log.read_text().count("kube-scheduler cannot be started") > 1)
     log.rmdir()
-    kept.rename(log)
+    renamed.rename(log)
     eventually(lambda: component(victim, "kube-scheduler") is not None)
     assert pods.output(pod("echo placed")) == "placed\n"
 
@@ -163,9 +163,9 @@ def test_nobody_is_forbidden_what_they_may_do_while_the_api_server_starts_again(
     request = urllib.request.Request(url, headers=headers)
     answers = []
 
-    def ask(_):
+    def poll(_):
         """Request it again and again until it is answered as before."""
-        while time.monotonic() - begun < PATIENCE and (not answers or answers[-1] != 200):
+        while time.monotonic() - start < PATIENCE and (not answers or answers[-1] != 200):
             try:
                 with urllib.request.urlopen(request, context=context, timeout=5) as answer:
                     answers.append(answer.status)
@@ -177,18 +177,18 @@ def test_nobody_is_forbidden_what_they_may_do_while_the_api_server_starts_again(
     before = component(victim, "kube-apiserver")
     before.kill()
     before.wait()
-    begun = time.monotonic()
+    start = time.monotonic()
     with ThreadPoolExecutor(4) as threads:
-        list(threads.map(ask, range(4)))
+        list(threads.map(poll, range(4)))
     assert set(answers) == {200}
 
 
 def test_a_new_kubelet_reattaches_to_what_runs_and_reports_what_has_ended_meanwhile(victim, pods):
     place, _ = gate(victim)
-    ends, stays = (
+    ends, lasting = (
         pods.running(waiting(victim, name, code=code)) for name, code in (("ends", 7), ("stays", 3))
     )
-    addresses = {made["metadata"]["name"]: made["status"]["podIP"] for made in (ends, stays)}
+    addresses = {item["metadata"]["name"]: item["status"]["podIP"] for item in (ends, lasting)}
     processes = {name: victim.process("sh", name) for name in ("ends", "stays")}
     supervisor = psutil.Process(victim.status["processes"]["supervisor"]["pid"])
 
@@ -196,7 +196,7 @@ def test_a_new_kubelet_reattaches_to_what_runs_and_reports_what_has_ended_meanwh
     try:
         kubelet = victim.process("localkube.kubelet")
         kubelet.kill()
-        eventually(lambda: kubelet.is_running() and kubelet.status() != psutil.STATUS_ZOMBIE, wanted=False)
+        eventually(lambda: kubelet.is_running() and kubelet.status() != psutil.STATUS_ZOMBIE, expected=False)
         (place / "ends").touch()
         assert psutil.wait_procs([processes["ends"]], timeout=PATIENCE)[1] == []
     finally:
@@ -208,7 +208,7 @@ def test_a_new_kubelet_reattaches_to_what_runs_and_reports_what_has_ended_meanwh
 
     assert processes["stays"].is_running()
     (place / "stays").touch()
-    ended = pods.until(stays["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Failed")
+    ended = pods.until(lasting["metadata"]["name"], lambda pod: pod["status"]["phase"] == "Failed")
     assert state(ended)["terminated"]["exitCode"] == 3
     assert (container(ended)["restartCount"], ended["status"]["podIP"]) == (
         0,
@@ -229,13 +229,13 @@ def test_a_new_kubelet_serves_names_logs_and_new_pods_on_every_node(victim, pods
 
 
 def test_a_new_kubelet_does_not_start_again_what_has_ended(victim, pods):
-    made = pods.finish(pod("echo once"))
+    finished = pods.finish(pod("echo once"))
     victim.process("localkube.kubelet").kill()
     assert pods.output(pod("echo again")) == "again\n"
-    after = victim.core.read_namespaced_pod(made["metadata"]["name"], "default")
+    after = victim.core.read_namespaced_pod(finished["metadata"]["name"], "default")
     assert after.status.phase == "Succeeded"
     assert after.status.container_statuses[0].restart_count == 0
-    assert pods.logs(made) == "once\n"
+    assert pods.logs(finished) == "once\n"
 
 
 def test_a_killed_gateway_comes_back_and_serves_pods(victim, pods):

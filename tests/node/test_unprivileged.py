@@ -15,7 +15,7 @@ from . import restrictions
 from .clusters import PATIENCE, Refused, localkube, pod, python, running_cluster, state
 from .terminals import Terminal
 from .test_network_policies import policy
-from .test_pods_host_network import NODES, SERVE, ask, ports_of, service
+from .test_pods_host_network import NODES, SERVE, ports_of, replies, service
 from .unprivileged import enter_as_nobody, nobodys
 
 pytestmark = pytest.mark.skipif(
@@ -71,8 +71,8 @@ def test_commands_run_in_pods_with_and_without_a_terminal_and_files_are_copied(c
 def test_a_pod_cannot_write_on_the_host_and_is_held_to_its_memory(pods):
     assert pods.output(pod("touch /usr/of-a-pod 2>/dev/null || echo refused")) == "refused\n"
     hog = "held = bytearray(200 << 20); held[::4096] = b'x' * len(held[::4096]); import time; time.sleep(600)"
-    made = pods.finish(pod(main=python(hog) | {"resources": {"limits": {"memory": "64Mi"}}}))
-    assert state(made)["terminated"]["reason"] == "OOMKilled"
+    finished = pods.finish(pod(main=python(hog) | {"resources": {"limits": {"memory": "64Mi"}}}))
+    assert state(finished)["terminated"]["reason"] == "OOMKilled"
 
 
 def test_the_users_home_without_rights_is_named(home, enter):
@@ -87,13 +87,13 @@ def test_the_users_home_without_rights_is_named(home, enter):
 def test_networks_of_nodes_and_policies_are_the_users_own(cluster, pods):
     with service(cluster, type="NodePort") as name:
         main = python(SERVE) | {"args": ["8080", "web"], "readinessProbe": {"tcpSocket": {"port": 8080}}}
-        made = pods.running(pod(main=main, labels={"app": name}))
-        at = f"tcp:{made['status']['podIP']}:8080"
+        running = pods.running(pod(main=main, labels={"app": name}))
+        at = f"tcp:{running['status']['podIP']}:8080"
         words = [at, f"tcp:{name}:80", f"tcp:{NODES[1]}:{ports_of(cluster, name)['tcp'].node_port}"]
-        assert ask(pods, *words) == ["web"] * 3
-        assert ask(pods, at, hostNetwork=True) == ["web"]
+        assert replies(pods, *words) == ["web"] * 3
+        assert replies(pods, at, hostNetwork=True) == ["web"]
         with policy(cluster, podSelector={"matchLabels": {"app": name}}):
-            assert ask(pods, *(f"!{word}" for word in words)) == ["nothing"] * 3
+            assert replies(pods, *(f"!{word}" for word in words)) == ["nothing"] * 3
 
 
 def test_deleting_leaves_nothing_even_after_the_supervisor_was_killed(home, cluster):

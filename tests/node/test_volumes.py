@@ -140,17 +140,17 @@ async def test_a_token_still_holds_while_the_api_server_is_away(make_pod, api):
 
 async def test_pods_that_start_together_share_one_request(api, create, namespace):
     await create("configmaps", "shared", data={"a": "1"})
-    asked = []
+    requests = []
 
     class Counting:
         async def get(self, path):
-            asked.append(path)
+            requests.append(path)
             return await api.get(path)
 
     objects = ObjectCache(lambda _node: Counting())
     pod = {"metadata": {"namespace": namespace}, "spec": {"nodeName": "node-0"}}
     answers = await asyncio.gather(*(objects.configmap(pod, "shared") for _ in range(200)))
-    assert len(asked) == 1
+    assert len(requests) == 1
     assert all(answer["data"] == {"a": "1"} for answer in answers)
     assert await objects.secret(pod, "absent") is None
 

@@ -26,7 +26,9 @@ def enter_as_nobody(home: Path) -> Enter:
             shutil.copytree(folder, copy / folder.name)
     for path in [copy, *copy.rglob("*")]:
         os.chown(path, restrictions.NOBODY, restrictions.NOBODY)
-    return restrictions.nobody({place: place for place in restrictions.python_places()} | {originals: copy})
+    return restrictions.become_nobody(
+        {place: place for place in restrictions.python_places()} | {originals: copy}
+    )
 
 
 def nobodys(home: Path) -> dict[str, Any]:

@@ -14,17 +14,17 @@ async def until(api: Api, path: str, condition, *, timeout: float = PATIENCE):
     Raises:
         AssertionError: None did in time; the message shows all that were seen last.
     """
-    found = asyncio.get_running_loop().create_future()
+    first_match = asyncio.get_running_loop().create_future()
     watch = Informer(api, path)
 
     def look(change, item, before):
-        if not found.done() and condition(change, item):
-            found.set_result(item)
+        if not first_match.done() and condition(change, item):
+            first_match.set_result(item)
 
     watch.subscribe(look)
     task = asyncio.create_task(watch.run())
     try:
-        return await asyncio.wait_for(found, timeout)
+        return await asyncio.wait_for(first_match, timeout)
     except TimeoutError as error:
         raise AssertionError(f"not seen within {timeout} s; there is {list(watch.store.values())}") from error
     finally:

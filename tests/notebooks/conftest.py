@@ -64,7 +64,7 @@ def finish(state_home):
                 **options,
             )
         except subprocess.TimeoutExpired as error:  # whose words do not say how far it had come
-            said = (error.output or b"").decode(errors="replace")
-            pytest.fail(f"not done after {timeout} s: {command}\n{said}", pytrace=False)
+            output = (error.output or b"").decode(errors="replace")
+            pytest.fail(f"not done after {timeout} s: {command}\n{output}", pytrace=False)
 
     return run

@@ -41,14 +41,14 @@ def test_a_run_that_has_to_stop_ends_every_lane_and_deletes_its_cluster(
     make_notebook("08_waits", *WAITS)
     command = runner("--cluster", CLUSTER, "--nodes", "1", "--lanes", "2", "--folder", str(tmp_path))
     with subprocess.Popen(command, cwd=ROOT, env=os.environ, text=True, stdout=subprocess.PIPE) as process:
-        seen, there = [], set()
+        lines, kernels = [], set()
         for line in process.stdout:
-            seen.append(line)
+            lines.append(line)
             if "cell 5/5" in line:
-                there.add(line.split()[0])
-                if there == {"07", "08"}:  # the time limit sends a signal, too
+                kernels.add(line.split()[0])
+                if kernels == {"07", "08"}:  # the time limit sends a signal, too
                     process.send_signal(number)
-    assert process.returncode == status, "".join(seen)
+    assert process.returncode == status, "".join(lines)
     assert not {CLUSTER, f"{CLUSTER}-2"} & {cluster["cluster"] for cluster in kit.list_clusters()}
     result = json.loads((tmp_path / "reports" / "result.json").read_text())
     assert "passed" not in [notebook["verdict"] for notebook in result["notebooks"]]

@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(LIMIT + 300)]
 @pytest.fixture
 def gpus_of_runs(state_home):
     """Create a cluster of four nodes with a GPU each; note the GPUs of all pods, by run and role."""
-    cluster, seen = kit.create_cluster("local", name=CLUSTER, nodes=4, gpus=1), defaultdict(set)
+    cluster, gpu_counts = kit.create_cluster("local", name=CLUSTER, nodes=4, gpus=1), defaultdict(set)
 
     def follow():
         with contextlib.suppress(KitError):  # the cluster is deleted
@@ -55,11 +55,11 @@ def gpus_of_runs(state_home):
                     (container, *_) = pod["spec"]["containers"]
                     gpus = (container["resources"].get("limits") or {}).get("nvidia.com/gpu", "0")
                     run = labels.get(names.RUN)
-                    seen[run, labels.get(names.ROLE) in WITHOUT].add(gpus)
+                    gpu_counts[run, labels.get(names.ROLE) in WITHOUT].add(gpus)
 
     follower = threading.Thread(target=follow, name="gpus-of-runs", daemon=True)
     follower.start()
-    yield seen
+    yield gpu_counts
     cluster.delete()
 
 

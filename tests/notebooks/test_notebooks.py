@@ -99,17 +99,17 @@ def program(reports, *words):
 def check_nbval(done):
     """Fail with the error of the cell that did, and below it all that was said, and how the cluster is."""
     if done.returncode:
-        said = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
-        failed = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
-        traceback = said.partition("\nTraceback:\n")[2].partition("\n=====")[0].strip()
+        output = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+        failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        traceback = output.partition("\nTraceback:\n")[2].partition("\n=====")[0].strip()
         try:
             now = brief(kit.connect(CLUSTER))
         except KitError as error:
             now = str(error)
-        pytest.fail("\n".join([traceback.rpartition("\n\n")[2], *failed, said, now]), pytrace=False)
+        pytest.fail("\n".join([traceback.rpartition("\n\n")[2], *failed, output, now]), pytrace=False)
 
 
-def told(reports):
+def results_by_notebook(reports):
     """Return what a run says of each notebook."""
     result = json.loads((reports / "result.json").read_text())
     return {notebook["name"]: notebook for notebook in result["notebooks"]}
@@ -119,8 +119,8 @@ def check_papermill(done, reports, *, names):
     """Fail with the last lines, which name the cells; return what the run says of itself."""
     assert done.returncode == 0, done.stdout
     assert json.loads((reports / "result.json").read_text())["verdict"] == "passed"
-    assert list(told(reports)) == names
-    return told(reports)
+    assert list(results_by_notebook(reports)) == names
+    return results_by_notebook(reports)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_nbval_passes_a_notebook_that_keeps_the_cluster(name, cluster_of_the_not
 
 def test_papermill_passes_notebooks_on_the_same_cluster(papermill):
     names, done, reports = papermill
-    for name, found in check_papermill(done, reports, names=names).items():
-        assert found["figures"].get("accuracy", 1) >= LEAST.get(name, 0), name
+    for name, result in check_papermill(done, reports, names=names).items():
+        assert result["figures"].get("accuracy", 1) >= LEAST.get(name, 0), name
 
 
 def test_papermill_reports_what_became_of_them(papermill):
@@ -197,6 +197,6 @@ def test_papermill_passes_all_as_a_user_without_privileges(finish):
             "--output",
             str(home / "reports"),
         ]
-        enter = restrictions.nobody({place: place for place in restrictions.python_places()})
+        enter = restrictions.become_nobody({place: place for place in restrictions.python_places()})
         done = finish(command, timeout=LIMIT, env=os.environ | home_of_nobody, preexec_fn=enter)
         check_papermill(done, home / "reports", names=NOTEBOOKS)

@@ -29,7 +29,7 @@ def test_a_rehearsal_prints_seconds_beside_the_last_ones_and_keeps_them(finish, 
     assert done.returncode == 0, done.stdout
     assert re.search(r"^00_start +\d+ +7 +passed$", done.stdout, re.MULTILINE), done.stdout
     assert re.search(r"^together +\d+ +16 +passed$", done.stdout, re.MULTILINE), done.stdout
-    kept = json.loads((tmp_path / notebook_rehearsal.KEPT).read_text())
-    assert kept["place"]["cores"] >= 1
-    assert set(kept["seconds"]) == {"00_start", notebook_rehearsal.AROUND}
+    stored = json.loads((tmp_path / notebook_rehearsal.KEPT).read_text())
+    assert stored["place"]["cores"] >= 1
+    assert set(stored["seconds"]) == {"00_start", notebook_rehearsal.AROUND}
     assert (tmp_path / "index.html").exists()

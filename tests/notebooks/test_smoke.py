@@ -58,7 +58,7 @@ def smoke(local_cluster, runner, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def told(tmp_path):
+def read_report(tmp_path):
     """Return a function that reads what a run says for programs, in its documented shape."""
 
     def read():
@@ -78,7 +78,7 @@ def namespaces(cluster):
 
 @pytest.mark.slow
 def test_an_administrator_gets_a_namespace_for_the_run_and_a_bundle_when_a_notebook_fails(
-    make_notebook, smoke, finish, told, local_cluster, tmp_path
+    make_notebook, smoke, finish, read_report, local_cluster, tmp_path
 ):
     make_notebook("07_fails", CONNECT, LAUNCH, "first = 1\nassert first == 2, 'one is not two'", "never = 1")
     make_notebook("08_passes", CONNECT, OPERATOR)
@@ -89,7 +89,7 @@ def test_an_administrator_gets_a_namespace_for_the_run_and_a_bundle_when_a_noteb
     assert "08_passes: passed" in done.stdout
     assert namespaces(local_cluster) == before, "the run's namespace is gone, and the operator's"
 
-    result, cases = told()
+    result, cases = read_report()
     assert result["verdict"] == "failed"
     assert result["cluster"]["namespace"] == f"trainyard-{result['run']}"
     assert result["notebooks"][0]["failure"]["cell"] == 5
@@ -122,7 +122,7 @@ def check_bundle(path, cluster, run):
 
 @pytest.mark.slow
 def test_an_attendee_works_in_their_namespace_and_only_what_the_run_made_is_deleted(
-    make_notebook, smoke, finish, told, local_cluster, tmp_path
+    make_notebook, smoke, finish, read_report, local_cluster, tmp_path
 ):
     make_notebook(
         "07_leaves", CONNECT, LAUNCH, BY_HAND, LABEL, "cluster.kube.get('ConfigMap', 'trainyard-run')"
@@ -132,8 +132,8 @@ def test_an_attendee_works_in_their_namespace_and_only_what_the_run_made_is_dele
     theirs = kit.connect("theirs", kubeconfig=attendee.kubeconfig)
 
     def objects():
-        there = local_cluster.kubectl(f"-n {attendee.namespace} get configmap,job,pod -o name").split()
-        return set(there) - {"configmap/kube-root-ca.crt"}  # which Kubernetes adds in its own time
+        names = local_cluster.kubectl(f"-n {attendee.namespace} get configmap,job,pod -o name").split()
+        return set(names) - {"configmap/kube-root-ca.crt"}  # which Kubernetes adds in its own time
 
     try:
         local_cluster.kubectl(f"-n {attendee.namespace} create configmap kept --from-literal=a=b")
@@ -142,7 +142,7 @@ def test_an_attendee_works_in_their_namespace_and_only_what_the_run_made_is_dele
         done = finish(smoke(*words, kubeconfig=attendee.kubeconfig), timeout=400)
         assert done.returncode == 3, done.stdout
         assert "threshold missed: accuracy in 08_scores: 0.5, wanted at least 0.9" in done.stdout
-        result, cases = told()
+        result, cases = read_report()
         assert result["verdict"] == "threshold missed"
         assert result["cluster"]["namespace"] == attendee.namespace
         assert result["cluster"]["nodes"] is None
@@ -156,7 +156,7 @@ def test_an_attendee_works_in_their_namespace_and_only_what_the_run_made_is_dele
         scored.unlink()
         done = finish(smoke(kubeconfig=attendee.kubeconfig), timeout=400)
         assert done.returncode == 4, done.stdout
-        assert "run-other works in it, since" in told()[0]["error"]
+        assert "run-other works in it, since" in read_report()[0]["error"]
         assert theirs.kube.find("ConfigMap", "trainyard-run"), "another run's mark stays"
     finally:
         theirs.delete()
@@ -164,28 +164,30 @@ def test_an_attendee_works_in_their_namespace_and_only_what_the_run_made_is_dele
 
 
 @pytest.mark.slow
-def test_a_terminated_run_deletes_its_namespace(make_notebook, smoke, told, local_cluster):
+def test_a_terminated_run_deletes_its_namespace(make_notebook, smoke, read_report, local_cluster):
     make_notebook("07_waits", CONNECT, LAUNCH, "import threading\nthreading.Event().wait()")
     before = namespaces(local_cluster)
     with subprocess.Popen(
         smoke(), cwd=ROOT, env=os.environ, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     ) as process:
-        seen = []
+        lines = []
         for line in process.stdout:
-            seen.append(line)
+            lines.append(line)
             if re.search(r"cell 5/\d", line):
                 process.terminate()
-    assert process.returncode == 130, "".join(seen)
+    assert process.returncode == 130, "".join(lines)
     assert namespaces(local_cluster) == before
-    assert told()[0]["verdict"] == "interrupted"
+    assert read_report()[0]["verdict"] == "interrupted"
 
 
-def test_a_kubeconfig_that_leads_nowhere_is_told_in_the_report(make_notebook, smoke, finish, told, tmp_path):
+def test_a_kubeconfig_that_leads_nowhere_is_told_in_the_report(
+    make_notebook, smoke, finish, read_report, tmp_path
+):
     make_notebook("07_never", "never = 1")
     lost = tmp_path / "lost.kubeconfig"
     done = finish(smoke(kubeconfig=lost), timeout=120)
     assert done.returncode == 4, done.stdout
-    result, cases = told()
+    result, cases = read_report()
     assert "there is no such kubeconfig" in result["error"]
     assert cases["made, reached and cleaned up"].is_error
     assert result["error"].splitlines()[0] in (tmp_path / "reports" / "index.html").read_text()

@@ -70,8 +70,8 @@ def run_program(cluster: kit.Cluster, entry: Entry, folder: Path) -> None:
         if entry.curve and (run.metrics().empty or "rank" not in repr(run.plot())):
             raise UnexpectedEnd(f"no curve in {str(run.logs())[-500:]!r}")
         if entry.checkpoint:
-            with tempfile.TemporaryDirectory() as kept:
-                volume.download(f"runs/{entry.name}/{entry.checkpoint}", kept)
+            with tempfile.TemporaryDirectory() as data_folder:
+                volume.download(f"runs/{entry.name}/{entry.checkpoint}", data_folder)
     finally:
         run.delete()
         volume.remove(f"runs/{entry.name}")
@@ -92,9 +92,9 @@ def apply_manifest(cluster: kit.Cluster, entry: Entry, folder: Path) -> None:
     if entry.install:
         kit.install(entry.install, cluster=cluster)
     text = entry.file(folder).read_text(encoding="utf-8")
-    own = re.search(r"^  namespace: (\S+)$", text, re.MULTILINE)
-    namespace = own[1] if own else entry.name
-    if not own or namespace not in cluster.kubectl("get namespaces"):
+    declared_namespace = re.search(r"^  namespace: (\S+)$", text, re.MULTILINE)
+    namespace = declared_namespace[1] if declared_namespace else entry.name
+    if not declared_namespace or namespace not in cluster.kubectl("get namespaces"):
         cluster.kubectl(f"create namespace {namespace}")
     try:
         try:
@@ -110,7 +110,7 @@ def apply_manifest(cluster: kit.Cluster, entry: Entry, folder: Path) -> None:
             events = cluster.kubectl(f"get pods,events --namespace={namespace}")
             raise UnexpectedEnd(f"{error}\n{events}") from error
     finally:
-        if own:
+        if declared_namespace:
             cluster.kubectl(f"delete --wait=false --ignore-not-found --filename={entry.file(folder)}")
         else:
             cluster.kubectl(f"delete namespace {namespace} --wait=false")

@@ -122,8 +122,8 @@ def make_environment(name: str, folder: Path) -> Path:
     python, uv = place / "bin" / "python", [sys.executable, "-m", "uv", "--quiet"]
     if not python.exists():
         subprocess.run([*uv, "venv", "--python", sys.executable, str(place)], check=True)
-    own = [f"{package}=={version(package).partition('+')[0]}" for package in TORCH]
+    pinned = [f"{package}=={version(package).partition('+')[0]}" for package in TORCH]
     kit = ["--editable", str(ROOT), "--editable", str(ROOT / "localkube")]
-    words = [*uv, "pip", "install", f"--python={python}", *kit, *own, *packages()[name]]
+    words = [*uv, "pip", "install", f"--python={python}", *kit, *pinned, *packages()[name]]
     subprocess.run(words, check=True, cwd=folder)
     return python

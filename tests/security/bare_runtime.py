@@ -29,7 +29,7 @@ from localkube.runtime.messages import close_all
 from localkube.runtime.syscalls import DEFAULT_CAPABILITIES
 from localkube.supervisor import RUNTIME_INIT
 
-from ..node.restrictions import nobody, python_places
+from ..node.restrictions import become_nobody, python_places
 from ..patience import PATIENCE
 from .users import folder_of
 
@@ -113,13 +113,13 @@ async def bare_runtime(user: int, **settings: Any) -> AsyncIterator[BareRuntime]
             "tmpfs": str(root / "tmpfs"),
             "node_addresses": [],
         }
-        enter = nobody({place: place for place in python_places()}) if user != os.getuid() else None
+        enter = become_nobody({place: place for place in python_places()}) if user != os.getuid() else None
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(root / "socket"))
             listener.listen(8)
-            told = json.dumps(usual | settings | {"listener": listener.fileno()})
+            runtime_settings = json.dumps(usual | settings | {"listener": listener.fileno()})
             process = subprocess.Popen(  # noqa: ASYNC220 - a fork, and no wait
-                [sys.executable, "-S", "-s", "-E", str(RUNTIME_INIT), told],
+                [sys.executable, "-S", "-s", "-E", str(RUNTIME_INIT), runtime_settings],
                 pass_fds=[listener.fileno()],
                 preexec_fn=enter,
                 cwd="/",

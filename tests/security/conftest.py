@@ -44,5 +44,5 @@ def _twice(home, second, enter):
 
 @pytest.fixture
 def pods(cluster):
-    with Pods(cluster) as made:
-        yield made
+    with Pods(cluster) as cluster_pods:
+        yield cluster_pods

@@ -59,8 +59,8 @@ def test_no_command_begins_with_inheritable_or_ambient_capabilities(cluster, pod
     """CVE-2022-24769, CVE-2022-29162, CVE-2022-27650: they gave programs with file capabilities more."""
     name = pods.create(pod(f"{CREDENTIALS}; echo up; sleep 600"))
     pods.wait_for_line(name, "up")
-    said = pods.logs(name) + cluster.kubectl("exec", name, "--", "sh", "-c", CREDENTIALS)
-    assert re.findall("Cap...:\\t([0-9a-f]+)", said) == [NONE] * 4
+    output = pods.logs(name) + cluster.kubectl("exec", name, "--", "sh", "-c", CREDENTIALS)
+    assert re.findall("Cap...:\\t([0-9a-f]+)", output) == [NONE] * 4
 
 
 def test_a_process_cannot_rewrite_the_program_that_it_was_started_from(pods):
@@ -79,8 +79,8 @@ def test_a_termination_message_is_written_in_its_container_alone(path, pods, req
     manifest = pod(f"echo outside > {path.format(name)}; true")
     container_of = manifest["spec"]["containers"][0]
     container_of["terminationMessagePath"] = path.format(name)
-    made = pods.create(manifest)
-    pods.until(made, lambda pod: pod["status"]["phase"] in ("Failed", "Succeeded"))
+    pod_name = pods.create(manifest)
+    pods.until(pod_name, lambda pod: pod["status"]["phase"] in ("Failed", "Succeeded"))
     assert not Path("/tmp", name).exists()
 
 
@@ -97,8 +97,8 @@ def test_a_termination_message_is_written_in_its_container_alone(path, pods, req
 def test_a_containers_environment_is_its_programs_alone(env, cluster, pods):
     name = pods.create(pod("echo up; sleep 600", main={"env": [env]}))
     pods.wait_for_line(name, "up")
-    said = cluster.kubectl("exec", name, "--", "sh", "-c", "cat /proc/self/environ").split("\0")
-    assert f"{env['name']}={env['value']}" in said
+    variables = cluster.kubectl("exec", name, "--", "sh", "-c", "cat /proc/self/environ").split("\0")
+    assert f"{env['name']}={env['value']}" in variables
 
 
 def test_an_environment_that_no_program_can_have_is_an_error_of_its_container(pods):
@@ -129,8 +129,8 @@ def test_the_kubelet_has_no_interface_that_nobody_needs(path, cluster):
 
 def test_a_pod_in_the_nodes_network_finds_no_abstract_socket_of_the_cluster(pods):
     """CVE-2020-15257: containerd's shim listened on one, which has no permissions."""
-    said = pods.output(pod("grep -c ' @' /proc/net/unix || true", hostNetwork=True))
-    assert said == "0\n"
+    output = pods.output(pod("grep -c ' @' /proc/net/unix || true", hostNetwork=True))
+    assert output == "0\n"
 
 
 def entry(name, kind=tarfile.REGTYPE, link=""):

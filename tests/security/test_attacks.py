@@ -78,8 +78,8 @@ def attack(cluster, kube, neighbour, names, *, starts):
             "-n", "ada", "delete", "job,pvc,configmap,secret,service", "-l", "soak=attack", "--wait=false"
         )
         pods = ("-n", "ada", "delete", "pods", "--all", "--grace-period=0", "--force", "--wait=false")
-        eventually(lambda: (cluster.kubectl(*pods), ada.get_all("Pod"))[1], wanted=[])
-    eventually(lambda: kubelet.memory_info().rss - before < LEFT_BYTES, wanted=True)
+        eventually(lambda: (cluster.kubectl(*pods), ada.get_all("Pod"))[1], expected=[])
+    eventually(lambda: kubelet.memory_info().rss - before < LEFT_BYTES, expected=True)
     return record
 
 
@@ -116,11 +116,11 @@ def target(cluster, kube):
 def test_a_flood_of_streams_has_its_namespaces_share_and_ends_nothing_of_a_neighbour(
     name, cluster, neighbour, target, record_property
 ):
-    kubelet, begun = cluster.process("localkube.kubelet"), time.monotonic()
+    kubelet, start = cluster.process("localkube.kubelet"), time.monotonic()
     before, url, tls = kubelet.memory_info().rss, *target
     with neighbour.watching() as record:
         counts = asyncio.run(flood(url, name, tls=tls, streams=NEW_AT_ONCE + 100, seconds=8))
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start
         most = kubelet.memory_info().rss
     record_property("neighbour", record.figures())
     record_property("streams", dict(counts))

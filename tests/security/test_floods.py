@@ -201,11 +201,11 @@ async def test_input_that_a_command_does_not_read_waits_at_the_client():
 
 
 async def test_a_window_of_a_million_columns_is_no_work():
-    seen = []
+    window_sizes = []
 
     async def serve(request):
         command = await RemoteCommand.accept(request, StreamOptions(True, True, False, True))
-        seen.extend([size async for size in command.input()])
+        window_sizes.extend([size async for size in command.input()])
         return command.response
 
     async with served(serve, "v5.channel.k8s.io") as sock:
@@ -217,7 +217,7 @@ async def test_a_window_of_a_million_columns_is_no_work():
             for size in [*sizes, "[" * 100_000, *sizes[:1]]:
                 await sock.send_bytes(bytes([RESIZE]) + size.encode())
             await sock.close()
-    assert seen == [(80, 24)] * 2
+    assert window_sizes == [(80, 24)] * 2
 
 
 async def answer_hello(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

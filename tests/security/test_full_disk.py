@@ -45,21 +45,21 @@ def fill(path, *, but):
 
 @by_root
 def test_the_reserve_is_released_on_a_full_disk_and_taken_again_when_there_is_space(small_disk):
-    kept = small_disk / "reserve"
-    reserve = DiskReserve(kept, size=64 << 20)
+    reserve_file = small_disk / "reserve"
+    reserve = DiskReserve(reserve_file, size=64 << 20)
     reserve.look()
-    assert kept.stat().st_blocks * 512 == 64 << 20
+    assert reserve_file.stat().st_blocks * 512 == 64 << 20
     fill(small_disk / "most", but=8 << 20)
     reserve.look()
-    assert kept.exists()
+    assert reserve_file.exists()
     fill(small_disk / "all", but=0)
     reserve.look()
-    assert not kept.exists()
+    assert not reserve_file.exists()
     reserve.look()
-    assert not kept.exists()
+    assert not reserve_file.exists()
     (small_disk / "most").unlink()
     reserve.look()
-    assert kept.exists()
+    assert reserve_file.exists()
 
 
 @by_root
@@ -70,20 +70,20 @@ def test_etcd_stores_objects_when_a_pod_has_filled_the_disk(small_disk):
         running_cluster("--nodes", "1", home=home) as cluster,
         Pods(cluster) as pods,
     ):
-        kept = cluster.root / "etcd.reserve"
-        eventually(kept.exists)
+        reserve_file = cluster.root / "etcd.reserve"
+        eventually(reserve_file.exists)
         etcd = cluster.process("etcd")
         volumes = [{"name": "fill", "emptyDir": {}}]
         main = python(FILL) | {"volumeMounts": [{"name": "fill", "mountPath": "/fill"}]}
         name = pods.create(pod(main=main, volumes=volumes))
-        eventually(kept.exists, wanted=False)
+        eventually(reserve_file.exists, expected=False)
         for number in range(OBJECTS):
             cluster.core.create_namespaced_config_map(
                 "kube-public", {"metadata": {"name": f"large-{number}"}, "data": {"a": "x" * BYTES}}
             )
         assert etcd.is_running()
         cluster.core.delete_namespaced_pod(name, "default", grace_period_seconds=0)
-        eventually(kept.exists)
+        eventually(reserve_file.exists)
         assert pods.output(pod("echo works")) == "works\n"
 
 
@@ -92,8 +92,8 @@ def test_etcd_stores_objects_when_a_pod_has_filled_the_disk(small_disk):
 def test_a_stopped_cluster_whose_disk_has_filled_says_so_when_it_is_started(small_disk):
     with state_home(small_disk) as home, running_cluster("--nodes", "1", home=home) as cluster:
         cluster.localkube("stop")
-        for kept in cluster.root.glob("*.reserve"):
-            kept.unlink()
+        for reserve_file in cluster.root.glob("*.reserve"):
+            reserve_file.unlink()
         fill(small_disk / "all", but=0)
         with pytest.raises(Refused) as caught:
             cluster.localkube("start")

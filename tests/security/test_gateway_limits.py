@@ -74,10 +74,10 @@ def reached(address, *, source="", timeout=20):
 
 
 def opened(count, address=""):
-    made = [socket.socket(type=socket.SOCK_DGRAM) for _ in range(count)]
-    for connection in made:
+    sockets = [socket.socket(type=socket.SOCK_DGRAM) for _ in range(count)]
+    for connection in sockets:
         connection.bind((address, 0))
-    return made
+    return sockets
 
 
 def echoes(sockets):
@@ -93,16 +93,16 @@ def echoes(sockets):
 
 def flood():
     subprocess.run(["ip", "address", "add", f"{SECOND}/16", "dev", "pod0"], check=True)
-    many, other = opened(TRIED), opened(1, SECOND)
+    many, second_client = opened(TRIED), opened(1, SECOND)
     heard = sum(echoes(many[begin : begin + 50]) for begin in range(0, TRIED, 50))
-    return {"heard": heard, "other": echoes(other), "again": echoes(many[:1])}
+    return {"heard": heard, "other": echoes(second_client), "again": echoes(many[:1])}
 
 
 def dial(address):
     """Begin connections to nobody, and count those that are not refused."""
-    made = [socket.socket() for _ in range(DIALLED)]
+    sockets = [socket.socket() for _ in range(DIALLED)]
     poll = select.poll()
-    for connection in made:
+    for connection in sockets:
         connection.setblocking(False)
         connection.bind((address, 0))
         connection.connect_ex((SILENT, 80))
@@ -112,14 +112,14 @@ def dial(address):
         for number, _ in ready:
             poll.unregister(number)
             refused.add(number)
-    return made, DIALLED - len(refused)
+    return sockets, DIALLED - len(refused)
 
 
 def dial_without_end():
     for address in (SECOND, OTHER):
         subprocess.run(["ip", "address", "add", f"{address}/16", "dev", "pod0"], check=True)
     resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
-    kept, first = dial(POD)
+    connections, first = dial(POD)
     kept_too, second = dial(SECOND)
     return {
         "of a pod": first,
@@ -134,10 +134,10 @@ def ask_without_end():
     for sender in opened(TRIED, POD):
         for kind in (QTYPE.TXT, QTYPE.MX):
             sender.sendto(DNSRecord.question("silent.example", QTYPE[kind]).pack(), (GATEWAY, 53))
-    (other,) = opened(1, OTHER)
-    other.settimeout(PATIENCE)
-    other.sendto(DNSRecord.question("localhost").pack(), (GATEWAY, 53))
-    return {"address": str(DNSRecord.parse(other.recv(512)).a.rdata)}
+    (second_client,) = opened(1, OTHER)
+    second_client.settimeout(PATIENCE)
+    second_client.sendto(DNSRecord.question("localhost").pack(), (GATEWAY, 53))
+    return {"address": str(DNSRecord.parse(second_client.recv(512)).a.rdata)}
 
 
 def seen_by(play, *arguments):
@@ -147,23 +147,25 @@ def seen_by(play, *arguments):
 
 @pytest.mark.timeout(300)
 def test_no_metadata_service_of_any_cloud_is_reached_and_the_world_is():
-    seen = seen_by(lambda: {name: reached(address) for name, address in {**METADATA, "world": WORLD}.items()})
-    assert seen == dict.fromkeys(METADATA, False) | {"world": True}
+    reached_by_name = seen_by(
+        lambda: {name: reached(address) for name, address in {**METADATA, "world": WORLD}.items()}
+    )
+    assert reached_by_name == dict.fromkeys(METADATA, False) | {"world": True}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_pod_holds_a_share_of_the_datagram_flows_and_another_pod_gets_its_own():
-    seen = seen_by(flood)
-    assert seen == {"heard": OF_POD, "other": 1, "again": 1}
+    counts = seen_by(flood)
+    assert counts == {"heard": OF_POD, "other": 1, "again": 1}
 
 
 @pytest.mark.timeout(300)
 def test_a_pod_and_a_namespace_hold_their_shares_of_dials_and_another_one_gets_out(tmp_path):
     pods = tmp_path / "pods"
     pods.write_text(f"{POD} ada\n{SECOND} ada\n{OTHER} bob\n")
-    seen = seen_by(dial_without_end, "--pods", str(pods))
-    assert seen == {"of a pod": DIALS_OF_POD, "of both": DIALS_OF_NAMESPACE, "other": True}
+    counts = seen_by(dial_without_end, "--pods", str(pods))
+    assert counts == {"of a pod": DIALS_OF_POD, "of both": DIALS_OF_NAMESPACE, "other": True}
 
 
 @pytest.mark.timeout(300)

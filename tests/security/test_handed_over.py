@@ -85,23 +85,23 @@ def test_yaml_load_is_safe_by_a_loader_that_the_module_derives_from_a_safe_one(s
 
 
 def test_nothing_is_loaded_by_a_function_that_runs_what_it_reads():
-    found, seen = [], set()
+    loads, modules = [], set()
     for name, source in sources():
         module = ast.parse(source)
         for call in (node for node in ast.walk(module) if isinstance(node, ast.Call)):
             function = ast.unparse(call.func)
-            seen.add(function)
+            modules.add(function)
             if function in SAFE:
                 keyword, value = SAFE[function]
-                given = {keyword.arg: keyword.value for keyword in call.keywords}
-                if getattr(given.get(keyword), "value", None) is not value:
-                    found.append(f"{name}:{call.lineno}: {function} without {keyword}={value}")
+                keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+                if getattr(keywords.get(keyword), "value", None) is not value:
+                    loads.append(f"{name}:{call.lineno}: {function} without {keyword}={value}")
             elif function == "yaml.load" and loads_safely(call, module):
                 continue
             elif function in UNSAFE and name not in READ_PICKLES:
-                found.append(f"{name}:{call.lineno}: {function}")
-    assert not found
-    assert {"torch.load", "np.load", "yaml.safe_load"} <= seen, "the product loads files"
+                loads.append(f"{name}:{call.lineno}: {function}")
+    assert not loads
+    assert {"torch.load", "np.load", "yaml.safe_load"} <= modules, "the product loads files"
 
 
 class Code:

@@ -54,17 +54,17 @@ def test_a_parent_of_the_clusters_directory_is_renamed_by_no_pod(cluster, pods):
 
 def test_the_clusters_directory_is_hidden_by_whatever_name_its_parent_has(cluster, pods):
     """As after a rename by somebody on the machine; the link keeps the cluster at work meanwhile."""
-    state, other = cluster.home / "trainyard", cluster.home / "elsewhere"
-    state.rename(other)
-    state.symlink_to(other.name)
+    state, second_link = cluster.home / "trainyard", cluster.home / "elsewhere"
+    state.rename(second_link)
+    state.symlink_to(second_link.name)
     try:
-        name = pods.create(mounting(other / "clusters" / cluster.name / "pki", "find /host"))
+        name = pods.create(mounting(second_link / "clusters" / cluster.name / "pki", "find /host"))
         pods.wait_for_event(name, "FailedMount", "belongs to the local cluster itself")
-        said = pods.output(mounting(cluster.home, "ls -A /host/elsewhere | wc -l", read_only=True))
-        assert said == "0\n"
+        output = pods.output(mounting(cluster.home, "ls -A /host/elsewhere | wc -l", read_only=True))
+        assert output == "0\n"
     finally:
         state.unlink()
-        other.rename(state)
+        second_link.rename(state)
     assert pods.output(mounting(cluster.home, "ls -A /host/trainyard | wc -l")) == "0\n"
 
 
@@ -82,5 +82,5 @@ def test_a_working_directory_is_none_of_the_descriptors_of_who_starts_the_contai
         pods.create(pod("true", main={"workingDir": f"/proc/self/fd/{number}"})) for number in range(3, 12, 2)
     ]
     for name in names:
-        made = pods.until(name, lambda pod: pod["status"]["phase"] in ("Succeeded", "Failed"))
-        assert made["status"]["phase"] == "Failed", made["spec"]
+        ended_pod = pods.until(name, lambda pod: pod["status"]["phase"] in ("Succeeded", "Failed"))
+        assert ended_pod["status"]["phase"] == "Failed", ended_pod["spec"]

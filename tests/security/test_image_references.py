@@ -127,10 +127,10 @@ def test_a_proxy_is_not_asked_for_the_loopback_either(pull, proxied):
 @pytest.mark.parametrize("way", ["manifest", "blob", "token"])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 def test_no_redirect_and_no_realm_leads_to_the_loopback(pull, way, host):
-    made = small()
+    source = small()
     with listening() as server, serve() as registry:
         list_registry(pull.home, registry.address)
-        reference = registry.add("a:1", made)
+        reference = registry.add("a:1", source)
         place = f"http://{host}:{server.port}/v1/secret?of=the-machine"
         if way == "token":
             registry.credentials, registry.tokens, registry.realm = "ada:secret", True, place
@@ -198,6 +198,6 @@ def test_a_pod_s_image_reaches_nothing_on_the_machine_and_its_event_says_nothing
     with listening() as server:
         reference = f"127.0.0.1:{server.port}/a/b:1"
         name = pods.create(pod(main={"image": reference, "command": ["true"]}))
-        seen = pods.until(name, lambda pod: state(pod).get("waiting", {}).get("reason") == "ErrImagePull")
-        assert "is an address of this machine" in state(seen)["waiting"]["message"]
+        waiting = pods.until(name, lambda pod: state(pod).get("waiting", {}).get("reason") == "ErrImagePull")
+        assert "is an address of this machine" in state(waiting)["waiting"]["message"]
         assert not server.heard

@@ -119,8 +119,8 @@ def test_no_call_of_another_architecture_passes_the_filter(pods):
         "x32's getpid": "libc.syscall(0x40000000 | 39)",
     }
     script = TRY + CALL_I386 + "\n".join(f"print({call})" for call in calls.values())
-    said = dict(zip(calls, pods.output(pod(main=python(script))).split(), strict=True))
-    assert said == dict.fromkeys(calls, str(-errno.ENOSYS)) | {"x32's getpid": "-1"}
+    results = dict(zip(calls, pods.output(pod(main=python(script))).split(), strict=True))
+    assert results == dict.fromkeys(calls, str(-errno.ENOSYS)) | {"x32's getpid": "-1"}
 
 
 def test_a_pod_listens_below_1024_and_pings_without_a_privilege(pods):
@@ -158,8 +158,8 @@ def test_no_mount_honours_setuid_files_or_devices_but_those_of_dev(cluster, pods
         {"name": "claimed", "persistentVolumeClaim": {"claimName": "data"}},
     ]
     main = {"volumeMounts": [{"name": item["name"], "mountPath": f"/v/{item['name']}"} for item in volumes]}
-    said = pods.output(pod("cut -d ' ' -f 5,6 /proc/self/mountinfo", main=main, volumes=volumes))
-    mounts = [line.split(" ") for line in said.splitlines()]
+    output = pods.output(pod("cut -d ' ' -f 5,6 /proc/self/mountinfo", main=main, volumes=volumes))
+    mounts = [line.split(" ") for line in output.splitlines()]
     assert {f"/v/{volume['name']}" for volume in volumes} <= {place for place, _ in mounts}
     masked = {place for place, _ in mounts if place.startswith("/proc/")}  # by /dev/null
     rest = [mount for mount in mounts if not mount[0].startswith("/dev") and mount[0] not in masked]
@@ -169,11 +169,11 @@ def test_no_mount_honours_setuid_files_or_devices_but_those_of_dev(cluster, pods
 
 def test_pods_have_users_of_their_own_on_the_machine(cluster, pods):
     for name in ("one", "two"):
-        made = pods.create(pod(name=name, main=SLEEP | {"env": [{"name": "NAME", "value": name}]}))
-        pods.wait_for_line(made, "up")
-    found = cluster.processes_with("-c", SLEEP["command"][2])
-    users = {process.uids().real for process in found}
-    assert len(found) == 2
+        name_of_pod = pods.create(pod(name=name, main=SLEEP | {"env": [{"name": "NAME", "value": name}]}))
+        pods.wait_for_line(name_of_pod, "up")
+    processes = cluster.processes_with("-c", SLEEP["command"][2])
+    users = {process.uids().real for process in processes}
+    assert len(processes) == 2
     if cluster.root.stat().st_uid == NOBODY:
         assert users == {NOBODY}
     else:
@@ -188,10 +188,10 @@ def test_a_claim_shows_the_files_of_one_pod_to_the_next_as_its_own(cluster, pods
         "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": "shared"}}],
     }
     pods.output(pod("echo secret > /shared/file && chmod 600 /shared/file", **spec))
-    said = pods.output(
+    output = pods.output(
         pod("cat /shared/file; stat -c '%u %g %a' /shared/file /shared; rm /shared/file", **spec)
     )
-    assert said.splitlines() == [
+    assert output.splitlines() == [
         "secret",
         "0 0 600",
         "0 0 777",
@@ -236,8 +236,8 @@ def test_a_process_that_joins_a_container_cannot_be_read_there(cluster, pods):
     for _ in range(5):
         cluster.kubectl("exec", name, "--", "true")
     cluster.kubectl("exec", name, "--", "touch", "/tmp/over")
-    made = pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded")
-    assert pods.logs(made).splitlines() == ["up", "seen"]
+    succeeded = pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded")
+    assert pods.logs(succeeded).splitlines() == ["up", "seen"]
 
 
 @contextmanager
@@ -292,5 +292,5 @@ time.sleep(600)
 def test_a_pod_that_fills_what_it_may_write_does_not_keep_others_from_their_secrets(cluster, pods):
     name = pods.create(pod(main=python(TRY + FILL)))
     pods.wait_for_line(name, "full")
-    said = pods.output(pod("wc -c < /var/run/secrets/kubernetes.io/serviceaccount/token"))
-    assert int(said) > 100
+    output = pods.output(pod("wc -c < /var/run/secrets/kubernetes.io/serviceaccount/token"))
+    assert int(output) > 100

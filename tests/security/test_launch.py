@@ -48,13 +48,13 @@ def slow_path(runtime: BareRuntime) -> str:
 
 def inside(runtime: BareRuntime) -> list[psutil.Process]:
     """Return the processes in containers that are still the runtime's own code."""
-    found = []
+    processes = []
     for child in runtime.process.children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
             mounts, above = (Path(f"/proc/{pid}/ns/mnt").readlink() for pid in (child.pid, child.ppid()))
             if "python" in child.name() and depth(child) > runtime.depth and mounts != above:
-                found.append(child)
-    return found
+                processes.append(child)
+    return processes
 
 
 async def searching(runtime: BareRuntime) -> psutil.Process:
@@ -63,10 +63,10 @@ async def searching(runtime: BareRuntime) -> psutil.Process:
     return inside(runtime)[0]
 
 
-async def wait_until(seen: Callable[[], Any]) -> None:
+async def wait_until(condition: Callable[[], Any]) -> None:
     """Look again and again: nobody reports what others' processes do."""
     async with asyncio.timeout(PATIENCE):
-        while not seen():  # noqa: ASYNC110
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
@@ -156,15 +156,17 @@ async def launchers(runtime: BareRuntime) -> tuple[psutil.Process, psutil.Proces
 
     There is one as soon as a container was started.
     """
-    found: list[psutil.Process] = []
+    matches: list[psutil.Process] = []
 
     def look() -> bool:
-        every = runtime.process.children(recursive=True)
-        found[:] = [one for one in every if any(word.endswith("launcher.py") for word in one.cmdline())]
-        return len(found) == 2
+        children = runtime.process.children(recursive=True)
+        matches[:] = [
+            child for child in children if any(word.endswith("launcher.py") for word in child.cmdline())
+        ]
+        return len(matches) == 2
 
     await wait_until(look)
-    launcher, ahead = sorted(found, key=depth)
+    launcher, ahead = sorted(matches, key=depth)
     return launcher, ahead
 
 

@@ -57,12 +57,12 @@ def ready(cluster):
 def test_another_user_gets_no_answer_and_root_and_the_clusters_own_user_do(cluster):
     port = cluster.status["api_port"]
 
-    def ask(wanted):
-        assert is_answered(port) is wanted
+    def check(answered):
+        assert is_answered(port) is answered
 
-    as_user(STRANGER, lambda: ask(False))
-    as_user(cluster.root.stat().st_uid, lambda: ask(True))
-    ask(True)
+    as_user(STRANGER, lambda: check(False))
+    as_user(cluster.root.stat().st_uid, lambda: check(True))
+    check(True)
 
 
 @by_root
@@ -70,11 +70,11 @@ def test_idle_connections_of_another_user_keep_nobody_from_the_api(cluster):
     port, before = cluster.status["api_port"], descriptors(cluster)
 
     def occupy():
-        held = []
+        connections = []
         for _ in range(IDLE):
             with contextlib.suppress(ConnectionError):
-                held.append(socket.create_connection(("127.0.0.1", port), timeout=60))
-        for connection in held:
+                connections.append(socket.create_connection(("127.0.0.1", port), timeout=60))
+        for connection in connections:
             with contextlib.suppress(ConnectionError):
                 assert connection.recv(1) == b""
 
@@ -86,11 +86,11 @@ def test_idle_connections_of_another_user_keep_nobody_from_the_api(cluster):
 def test_more_connections_than_the_usual_limit_of_descriptors_leave_the_api_ready(cluster):
     """They are of this user."""
     port = cluster.status["api_port"]
-    held = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(IDLE)]
+    connections = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(IDLE)]
     try:
         assert ready(cluster)
     finally:
-        for connection in held:
+        for connection in connections:
             connection.close()
     eventually(lambda: descriptors(cluster) < IDLE)
     assert ready(cluster)

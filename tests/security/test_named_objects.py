@@ -194,7 +194,7 @@ def test_no_name_in_a_pod_leads_to_an_object_of_another_namespace(cluster, names
             name for name in waiting if not any(text in str(messages.get(name)) for text in REFUSALS)
         )
 
-    eventually(unexplained, wanted=[])
+    eventually(unexplained, expected=[])
     assert cluster.process("localkube.kubelet").pid == kubelet.pid
     for pod in statuses(cluster):
         name = pod["metadata"]["name"]
@@ -227,14 +227,14 @@ def test_a_node_and_what_serves_all_nodes_read_what_pods_name_and_nothing_else(c
     pod["metadata"]["name"] = "honest"
     pod["spec"]["volumes"] = [{"name": "v", "secret": {"secretName": "own"}}]
     cluster.core.create_namespaced_pod(MALLORY, pod)
-    own, other = (f"/api/v1/namespaces/{name}" for name in (MALLORY, BOB))
-    eventually(lambda: status_of(cluster, "node-node-0", f"{own}/secrets/own"), wanted=200)
+    own_path, foreign_path = (f"/api/v1/namespaces/{name}" for name in (MALLORY, BOB))
+    eventually(lambda: status_of(cluster, "node-node-0", f"{own_path}/secrets/own"), expected=200)
     for path in (
-        f"{other}/secrets/top",
-        f"{other}/configmaps/top",
-        f"{other}/persistentvolumeclaims/top",
-        f"{own}/configmaps/own",
-        f"{own}/secrets",
+        f"{foreign_path}/secrets/top",
+        f"{foreign_path}/configmaps/top",
+        f"{foreign_path}/persistentvolumeclaims/top",
+        f"{own_path}/configmaps/own",
+        f"{own_path}/secrets",
         "/api/v1/secrets",
         "/api/v1/pods",
         "/api/v1/nodes/node-1",
@@ -242,10 +242,10 @@ def test_a_node_and_what_serves_all_nodes_read_what_pods_name_and_nothing_else(c
     ):
         assert status_of(cluster, "node-node-0", path) == 403, path
     for part in ("informers", "provisioner", "simulator"):
-        for path in ("/api/v1/secrets", f"{own}/secrets/own", "/api/v1/configmaps"):
+        for path in ("/api/v1/secrets", f"{own_path}/secrets/own", "/api/v1/configmaps"):
             assert status_of(cluster, part, path) == 403, (part, path)
         body = json.dumps(pod | {"metadata": {"name": "planted"}}).encode()
-        assert status_of(cluster, part, f"{own}/pods", method="POST", body=body) == 403
-    token = f"{other}/serviceaccounts/default/token"
+        assert status_of(cluster, part, f"{own_path}/pods", method="POST", body=body) == 403
+    token = f"{foreign_path}/serviceaccounts/default/token"
     body = json.dumps({"spec": {}}).encode()
     assert status_of(cluster, "node-node-0", token, method="POST", body=body) == 403

@@ -41,8 +41,8 @@ def cluster(request):
 
 @pytest.fixture
 def pods(cluster):
-    with Pods(cluster) as made:
-        yield made
+    with Pods(cluster) as cluster_pods:
+        yield cluster_pods
 
 
 @pytest.fixture
@@ -77,12 +77,14 @@ def test_containers_give_way_to_the_clusters_own_processes(cluster, pods):
         ("burstable", {"requests": {"memory": "64Mi"}}),
         ("guaranteed", {"limits": {"memory": "64Mi", "cpu": "100m"}}),
     ):
-        made = pod("cat /proc/self/oom_score_adj; sleep 0.1; (cat /proc/self/oom_score_adj)")
-        made["spec"]["containers"][0]["resources"] = resources
-        names[kind] = [int(line) for line in pods.output(made).split()]
-    own = [int(Path(f"/proc/{process.pid}/oom_score_adj").read_text()) for process in cluster.processes()]
+        manifest = pod("cat /proc/self/oom_score_adj; sleep 0.1; (cat /proc/self/oom_score_adj)")
+        manifest["spec"]["containers"][0]["resources"] = resources
+        names[kind] = [int(line) for line in pods.output(manifest).split()]
+    cluster_scores = [
+        int(Path(f"/proc/{process.pid}/oom_score_adj").read_text()) for process in cluster.processes()
+    ]
     assert names["best-effort"] == [1000, 1000]
-    assert max(own) < names["guaranteed"][0] < names["burstable"][0] < 1000
+    assert max(cluster_scores) < names["guaranteed"][0] < names["burstable"][0] < 1000
 
 
 def test_many_pods_of_many_processes_leave_the_machine_and_neighbours_theirs(cluster, pods, ada):
@@ -104,7 +106,7 @@ def test_many_pods_of_many_processes_leave_the_machine_and_neighbours_theirs(clu
             counts = [int(log.split()[1]) for log in logs if log]
             return len(counts) == 6 and sum(counts) < SHARE
 
-        eventually(ended_or_bounded, wanted=True)
+        eventually(ended_or_bounded, expected=True)
         script = FORK.format(most=100, seconds=0)
         assert pods.output(pod(main=python(script))) == "threads 99\n"
 
@@ -142,7 +144,7 @@ def test_connections_of_a_pod_to_every_port_of_the_cluster_take_no_memory_of_the
                 lambda name=f"connects-{number}": cluster.kubectl(
                     "-n", "ada", "logs", name, "--ignore-errors"
                 ),
-                wanted="connected\n",
+                expected="connected\n",
             )
         pods.output(pod("nslookup kubernetes.default || true"))
         inside = {
@@ -169,11 +171,11 @@ def claim(size):
     return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": spec}
 
 
-def with_volume(made, mounted, **source):
+def with_volume(manifest, mounted, **source):
     """Add a volume to a pod, which its container has at ``mounted``."""
-    made["spec"].setdefault("volumes", []).append({"name": "v", **source})
-    made["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": mounted}]
-    return made
+    manifest["spec"].setdefault("volumes", []).append({"name": "v", **source})
+    manifest["spec"]["containers"][0]["volumeMounts"] = [{"name": "v", "mountPath": mounted}]
+    return manifest
 
 
 def events(cluster, reason, name):
@@ -195,7 +197,7 @@ def test_a_claim_that_holds_more_than_its_size_is_named_and_its_own_pods_end(clu
         assert 'Usage of PersistentVolumeClaim "data"' in message and 'exceeds its size "1Mi"' in message
         assert 'exceeds its size "1Mi"' in events(cluster, "VolumeSizeExceeded", "data")
     ada(with_volume(pod("ls /data | wc -l", name="later"), "/data", **source))
-    eventually(lambda: "its size is 1Mi" in events(cluster, "FailedMount", "later"), wanted=True)
+    eventually(lambda: "its size is 1Mi" in events(cluster, "FailedMount", "later"), expected=True)
     ada(with_volume(pod("ls /data | wc -l", name="reads"), "/data",
                     persistentVolumeClaim={"claimName": "data", "readOnly": True}))  # fmt: skip
     cluster.kubectl("-n", "ada", "wait", "pod/reads", SUCCEEDED)
@@ -223,21 +225,21 @@ def test_a_secret_in_a_hundred_volumes_leaves_room_for_the_secrets_of_others(clu
         "stringData": {"k": "x" * 10**6},
     }
     ada(large)
-    made = pod(name="takes-all")
+    manifest = pod(name="takes-all")
     if projected:
         items = [{"key": "k", "path": f"k{number}"} for number in range(100)]
         source = [{"secret": {"name": "large", "items": [item]}} for item in items]
-        made["spec"]["volumes"] = [{"name": "v", "projected": {"sources": source}}]
+        manifest["spec"]["volumes"] = [{"name": "v", "projected": {"sources": source}}]
     else:
-        made["spec"]["volumes"] = [
+        manifest["spec"]["volumes"] = [
             {"name": f"v{number}", "secret": {"secretName": "large"}} for number in range(100)
         ]
     with undisturbed(cluster, pods):
-        ada(made)
+        ada(manifest)
         ada(pod("sleep 600", name="small"))  # the namespace's own others go on
         cluster.kubectl("-n", "ada", "wait", "pod/small", "--for=condition=Ready")
         eventually(
-            lambda: "no space left on device" in events(cluster, "FailedMount", "takes-all"), wanted=True
+            lambda: "no space left on device" in events(cluster, "FailedMount", "takes-all"), expected=True
         )
         assert "MountVolume.SetUp failed for volume" in events(cluster, "FailedMount", "takes-all")
 
@@ -252,9 +254,9 @@ def test_the_room_of_secrets_returns_when_a_pod_has_ended(cluster, pods, ada):
     ada(large)
     volumes = [{"name": f"v{number}", "secret": {"secretName": "large"}} for number in range(40)]
     for name in ("first", "second", "third"):
-        made = pod("true", name=name)
-        made["spec"]["volumes"] = volumes
-        ada(made)
+        manifest = pod("true", name=name)
+        manifest["spec"]["volumes"] = volumes
+        ada(manifest)
     cluster.kubectl(
         "-n", "ada", "wait", "pod", "--all", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s"
     )

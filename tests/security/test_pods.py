@@ -33,22 +33,22 @@ def digging(kind, **volume):
 
 
 def test_a_deep_directory_in_an_emptydir_goes_with_its_pod(cluster, pods):
-    made = pods.finish(digging("scratch", emptyDir={}))
-    assert made["status"]["phase"] == "Succeeded"
-    uid, name = made["metadata"]["uid"], made["metadata"]["name"]
+    finished = pods.finish(digging("scratch", emptyDir={}))
+    assert finished["status"]["phase"] == "Succeeded"
+    uid, name = finished["metadata"]["uid"], finished["metadata"]["name"]
     assert (cluster.root / "pods" / uid / "volumes" / "scratch").is_dir()
     cluster.core.delete_namespaced_pod(name, "default", grace_period_seconds=0)
-    eventually((cluster.root / "pods" / uid).exists, wanted=False)
+    eventually((cluster.root / "pods" / uid).exists, expected=False)
 
 
 def test_a_claim_with_a_deep_directory_is_reclaimed_and_the_next_one_is_bound(cluster, pods):
     claim(cluster, "deep")
-    made = pods.finish(digging("claimed", persistentVolumeClaim={"claimName": "deep"}))
-    assert made["status"]["phase"] == "Succeeded"
-    cluster.core.delete_namespaced_pod(made["metadata"]["name"], "default", grace_period_seconds=0)
+    finished = pods.finish(digging("claimed", persistentVolumeClaim={"claimName": "deep"}))
+    assert finished["status"]["phase"] == "Succeeded"
+    cluster.core.delete_namespaced_pod(finished["metadata"]["name"], "default", grace_period_seconds=0)
     volume = cluster.core.read_namespaced_persistent_volume_claim("deep", "default").spec.volume_name
     cluster.core.delete_namespaced_persistent_volume_claim("deep", "default")
-    eventually((cluster.root / "volumes" / volume).exists, wanted=False)
+    eventually((cluster.root / "volumes" / volume).exists, expected=False)
     claim(cluster, "next")
     volumes = [{"name": "claimed", "persistentVolumeClaim": {"claimName": "next"}}]
     assert pods.output(pod("echo bound", volumes=volumes)) == "bound\n"
@@ -63,7 +63,7 @@ def test_a_kubelet_starts_beside_deep_directories_that_nobody_owns(cluster, pods
     before.kill()
     assert pods.output(pod("echo works")) == "works\n"
     assert cluster.process("localkube.kubelet").pid != before.pid
-    eventually((cluster.root / left.parents[1]).exists, wanted=False)
+    eventually((cluster.root / left.parents[1]).exists, expected=False)
 
 
 def test_a_port_of_a_pod_that_has_ended_is_not_the_clusters_own(cluster, pods):
@@ -126,9 +126,9 @@ def test_a_pod_that_asks_for_nothing_cannot_fork_without_end(cluster, pods):
 def test_a_pod_that_fills_its_scratch_directory_takes_disk_and_not_memory(cluster, pods):
     name = pods.running(pod("dd if=/dev/zero of=/tmp/full bs=1M count=64 2>/dev/null; sleep 600"))
     written = cluster.root / "pods" / name["metadata"]["uid"] / "writable" / "main.0" / "tmp" / "full"
-    eventually(lambda: written.exists() and written.stat().st_size, wanted=64 << 20)
+    eventually(lambda: written.exists() and written.stat().st_size, expected=64 << 20)
     cluster.core.delete_namespaced_pod(name["metadata"]["name"], "default", grace_period_seconds=0)
-    eventually(written.exists, wanted=False)
+    eventually(written.exists, expected=False)
 
 
 def test_what_the_last_pods_leave_does_not_keep_the_cluster_from_being_deleted(cluster, pods):

@@ -42,8 +42,8 @@ def shorten(pki, file, until):
         .not_valid_before(certificate.not_valid_before_utc)
         .not_valid_after(until)
     )
-    made = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
-    (pki / f"{file}.crt").write_bytes(made)
+    pem = builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    (pki / f"{file}.crt").write_bytes(pem)
 
 
 def leaves(cluster):
@@ -59,7 +59,7 @@ def answers(cluster):
         return False
 
 
-def said(cluster, name):
+def read_log(cluster, name):
     """Read a log; after a renewal the API server closes its connections, and one request fails."""
     try:
         return cluster.kubectl("logs", name)
@@ -71,7 +71,7 @@ def works(cluster):
     """Use every part: the API, etcd, the controllers, the scheduler, the kubelet and its server."""
     with Pods(cluster) as pods:
         name = pods.finish(pod("echo works"))["metadata"]["name"]
-        eventually(lambda: said(cluster, name), wanted="works\n")
+        eventually(lambda: read_log(cluster, name), expected="works\n")
     cluster.kubectl("create", "job", "used", "--image=busybox", "--", "true")
     cluster.kubectl("wait", "--for=condition=Complete", "job/used", "--timeout=120s")
     cluster.kubectl("delete", "job", "used")

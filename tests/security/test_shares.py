@@ -51,14 +51,14 @@ def open_files():
 
 def test_a_namespace_and_a_client_have_their_shares_and_the_others_have_theirs():
     shares = Shares(16, two_namespaces())
-    of_ada = [shares.take(ADA) for _ in range(3)]
+    of_ada = [shares.acquire(ADA) for _ in range(3)]
     assert of_ada[1] and not of_ada[2]
-    of_ada += [shares.take(ADA_TOO) for _ in range(3)]
+    of_ada += [shares.acquire(ADA_TOO) for _ in range(3)]
     assert [bool(holding) for holding in of_ada] == [True, True, False, True, True, False]
-    assert shares.take(BOB)
+    assert shares.acquire(BOB)
     for _ in range(2):  # harmless when repeated
-        shares.give(of_ada[0])
-    assert shares.take(ADA) and not shares.take(ADA)
+        shares.release(of_ada[0])
+    assert shares.acquire(ADA) and not shares.acquire(ADA)
 
 
 def test_a_client_ends_its_own_oldest_for_a_new_one_and_nobody_else_s():
@@ -67,9 +67,9 @@ def test_a_client_ends_its_own_oldest_for_a_new_one_and_nobody_else_s():
     def take(client, name):
         def end():
             ended.append(name)
-            shares.give(holding)
+            shares.release(holding)
 
-        holding = shares.take(client, end)
+        holding = shares.acquire(client, end)
         return holding
 
     assert take(BOB, "bob's") and all(take(ADA, name) for name in ("first", "second", "third"))
@@ -103,10 +103,10 @@ def relayed(protocol):
 
 
 def client_socket(address, kind=socket.SOCK_DGRAM):
-    made = socket.socket(socket.AF_INET, kind)
-    made.setblocking(False)
-    made.bind((address, 0))
-    return made
+    new_socket = socket.socket(socket.AF_INET, kind)
+    new_socket.setblocking(False)
+    new_socket.bind((address, 0))
+    return new_socket
 
 
 class Echo(asyncio.DatagramProtocol):
@@ -158,20 +158,20 @@ async def test_connections_that_one_pod_holds_leave_some_for_others():
         try:
             async with asyncio.timeout(PATIENCE):
                 reader, writer = await asyncio.open_connection(IP, 5000, local_addr=(address, 0))
-                kept.append(writer)
+                connections.append(writer)
                 return await reader.readexactly(5) == b"hello"
         except (OSError, asyncio.IncompleteReadError):
             return False
 
-    kept = []
+    connections = []
     server = await asyncio.start_server(hello, "10.244.3.3", 5000)
     with few_descriptors():
         async with server, relayed("TCP"):
             greetings = [await greeted(ADA) for _ in range(40)]
             assert greetings[0] and not greetings[-1]
             assert await greeted(BOB)
-            kept[0].close()
-            await kept[0].wait_closed()
+            connections[0].close()
+            await connections[0].wait_closed()
             async with asyncio.timeout(10):
                 while not await greeted(ADA):
                     pass
@@ -335,12 +335,12 @@ async def test_connections_to_the_name_server_that_one_pod_holds_leave_some_for_
     before = open_files()
     async with DnsServer(zone(), namespaces=two_namespaces()) as server:
         await server.listen("10.244.0.1", 53)
-        held = [
+        connections = [
             await asyncio.open_connection("10.244.0.1", 53, local_addr=(address, 0))
             for address in GREEDY
             for _ in range(200)
         ]
-        assert open_files() - before < len(held) + 300
+        assert open_files() - before < len(connections) + 300
         reader, writer = await asyncio.open_connection("10.244.0.1", 53, local_addr=(BOB, 0))
         question = DNSRecord.question("web.default.svc.cluster.local").pack()
         writer.write(len(question).to_bytes(2) + question)
@@ -377,9 +377,9 @@ def pod_of(namespace, image):
 
 @pytest.fixture
 def manager():
-    made = ImageManager(secret=None, service=SlowRegistries(), mode="pull")
-    made.recorders["node"] = NoEvents()
-    return made
+    image_manager = ImageManager(secret=None, service=SlowRegistries(), mode="pull")
+    image_manager.recorders["node"] = NoEvents()
+    return image_manager
 
 
 async def pull(manager, namespace, name):

@@ -25,11 +25,11 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize(("critical", "code", "said"), [(True, 1, ""), (False, 0, "goes on\n")])
-def test_a_critical_task_that_fails_ends_its_process_and_another_does_not(critical, code, said):
+@pytest.mark.parametrize(("critical", "code", "output"), [(True, 1, ""), (False, 0, "goes on\n")])
+def test_a_critical_task_that_fails_ends_its_process_and_another_does_not(critical, code, output):
     program = PROGRAM.format(critical=critical)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (code, said), done.stderr
+    assert (done.returncode, done.stdout) == (code, output), done.stderr
     assert "RuntimeError: of no use" in done.stderr
 
 
@@ -44,17 +44,17 @@ async def test_an_object_that_a_callback_cannot_take_does_not_end_the_watch_of_t
                 "items": items,
             }
 
-    seen = []
+    names = []
 
     def take(change, item, before):
         if item["metadata"]["name"] == "strange":
             raise KeyError("no such field")
-        seen.append(item["metadata"]["name"])
+        names.append(item["metadata"]["name"])
 
     informer = Informer(Pages(), "/api/v1/pods")
     informer.subscribe(take)
     await informer._list()
-    assert seen == ["usual"]
+    assert names == ["usual"]
 
 
 @pytest.mark.parametrize(

@@ -32,12 +32,12 @@ def serve_registry(folder: Path, *, password: str = "") -> Iterator[str]:
     command = ["docker-registry", "serve", configuration]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
-            said = []
+            lines = []
             for line in process.stderr:
-                said.append(line)
+                lines.append(line)
                 if "listening on" in line:
                     break
-            assert "listening on" in said[-1], "".join(said)
+            assert "listening on" in lines[-1], "".join(lines)
             yield f"127.0.0.1:{port}"
         finally:
             process.terminate()

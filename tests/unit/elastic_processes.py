@@ -174,20 +174,20 @@ class ElasticRun:
 
     def events(self, event: str, number: int | None = None) -> list[dict]:
         """Return what one worker, or all of them, have said so far, by time."""
-        found = []
+        records = []
         for index in range(len(self.workers)) if number is None else [number]:
             text = self.log(index).read_text() if self.log(index).exists() else ""
             lines = [line for line in text.splitlines() if line.startswith('{"event') and line.endswith("}")]
-            found += [json.loads(line) | {"worker": index} for line in lines]
-        return sorted((line for line in found if line["event"] == event), key=lambda each: each["time"])
+            records += [json.loads(line) | {"worker": index} for line in lines]
+        return sorted((line for line in records if line["event"] == event), key=lambda record: record["time"])
 
     def wait_for(self, true, what: str):
         """Wait until a function returns something true, and return that."""
         deadline = time.monotonic() + DEADLINE
-        while not (found := true()):
+        while not (value := true()):
             assert time.monotonic() < deadline, f"not seen: {what}\n{self.everything()}"
             time.sleep(0.05)
-        return found
+        return value
 
     def wait_for_steps(self, world_size: int, *, after: float = 0, count: int = 2) -> dict:
         """Wait until steps were taken in a world of that size since then; return the round's event."""

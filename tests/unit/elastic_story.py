@@ -44,14 +44,14 @@ class Story:
         """Have them do steps; return when the last one was done."""
         for number in numbers:
             for rank, worker in enumerate(workers):
-                told = {
+                fields = {
                     "epoch": epoch,
                     "step": number,
                     "loss": 2.0 / (number + 1),
                     "samples": 32,
                     "images_per_s": 160.0,
                 }
-                self.say(at, worker, "step", rank=rank, world=len(workers), **told)
+                self.say(at, worker, "step", rank=rank, world=len(workers), **fields)
             at += every
         return at - every
 
@@ -78,29 +78,29 @@ class Story:
 def lab():
     """Return two workers of which one is killed, comes back, hangs and goes on; then they become three."""
     story = Story({"lab-0": "node-0", "lab-1": "node-1", "lab-2": "node-2"})
-    one, two, three = ["lab-0"], ["lab-0", "lab-1"], ["lab-0", "lab-1", "lab-2"]
-    story.meet(1.0, 1, two, reason="start", step=1, source="fresh")
-    story.train(1.2, range(1, 6), two)  # to 2.0
+    alone, pair, trio = ["lab-0"], ["lab-0", "lab-1"], ["lab-0", "lab-1", "lab-2"]
+    story.meet(1.0, 1, pair, reason="start", step=1, source="fresh")
+    story.train(1.2, range(1, 6), pair)  # to 2.0
     story.say(
         2.2, "lab-1", "step", rank=1, world=2, epoch=0, step=6, loss=0.3, samples=32
     )  # it alone got there
     story.happen(2.25, "Killed", "Pod", "lab-1", "SIGKILL to rank 1, process 17")
     story.say(2.3, "lab-0", "lost", rank=0, world=2, epoch=0, step=6, reason="Connection reset by peer")
-    story.meet(3.0, 2, one, reason="peer lost", step=6, waited=0.7)
-    story.train(3.2, range(6, 9), one)  # to 3.6
-    story.meet(4.5, 3, two, reason="join", step=9, pids={"lab-1": 40}, waited=0.8)
-    story.train(4.7, range(9, 12), two)  # to 5.1
+    story.meet(3.0, 2, alone, reason="peer lost", step=6, waited=0.7)
+    story.train(3.2, range(6, 9), alone)  # to 3.6
+    story.meet(4.5, 3, pair, reason="join", step=9, pids={"lab-1": 40}, waited=0.8)
+    story.train(4.7, range(9, 12), pair)  # to 5.1
     story.happen(5.25, "Paused", "Pod", "lab-1", "SIGSTOP to rank 1, process 40")
     story.say(10.3, "lab-0", "lost", rank=0, world=2, epoch=0, step=12, reason="timed out")
-    story.meet(11.0, 4, one, reason="peer silent", step=12, waited=0.7)
-    story.train(11.2, range(12, 16), one)  # to 11.8
+    story.meet(11.0, 4, alone, reason="peer silent", step=12, waited=0.7)
+    story.train(11.2, range(12, 16), alone)  # to 11.8
     story.happen(11.85, "Resumed", "Pod", "lab-1", "SIGCONT to rank 1, process 40")
     story.say(12.0, "lab-1", "lost", rank=1, world=2, epoch=0, step=12, reason="the others have gone on")
-    story.meet(12.5, 5, two, reason="join", step=16, pids={"lab-1": 40}, waited=0.4)
-    story.train(12.7, range(16, 19), two)  # to 13.1
+    story.meet(12.5, 5, pair, reason="join", step=16, pids={"lab-1": 40}, waited=0.4)
+    story.train(12.7, range(16, 19), pair)  # to 13.1
     story.happen(13.15, "Scaled", "Pod", "lab-0", "scaled 2 → 3")
-    story.meet(14.5, 6, three, reason="join", step=19, pids={"lab-1": 40, "lab-2": 17}, waited=0.5)
-    end = story.train(14.7, range(19, 23), three)
-    for rank, worker in enumerate(three):
+    story.meet(14.5, 6, trio, reason="join", step=19, pids={"lab-1": 40, "lab-2": 17}, waited=0.5)
+    end = story.train(14.7, range(19, 23), trio)
+    for rank, worker in enumerate(trio):
         story.say(end + 0.1, worker, "end", rank=rank, world=3, steps=22)
     return story

@@ -77,10 +77,10 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, b"{}")
         elif self.registry.fault and self.registry.fault(self, url.path):
             pass
-        elif found := re.fullmatch(r"/v2/(.+)/manifests/(.+)", url.path):
-            self._manifest(f"{found[1]}/{found[2]}")
-        elif found := re.fullmatch(r"/v2/.+/blobs/(.+)", url.path):
-            self.blob(self.registry.blobs.get(found[1]))
+        elif match := re.fullmatch(r"/v2/(.+)/manifests/(.+)", url.path):
+            self._manifest(f"{match[1]}/{match[2]}")
+        elif match := re.fullmatch(r"/v2/.+/blobs/(.+)", url.path):
+            self.blob(self.registry.blobs.get(match[1]))
         else:
             self.refuse(404, "NAME_UNKNOWN")
 
@@ -99,11 +99,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def blob(self, content: bytes | None, *, ranges: bool = True, cut: int | None = None) -> None:
         """Send a blob, or what is left of it; ``cut`` closes the connection after so many bytes."""
-        wanted = self.headers.get("Range")
-        self.registry.ranges.append(wanted)
+        byte_range = self.headers.get("Range")
+        self.registry.ranges.append(byte_range)
         if content is None:
             return self.refuse(404, "BLOB_UNKNOWN")
-        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted and ranges else 0
+        start = int(byte_range.removeprefix("bytes=").rstrip("-")) if byte_range and ranges else 0
         body = content[start:]
         self.send_response(206 if start else 200)
         self.send_header("Content-Length", str(len(body)))
@@ -128,27 +128,29 @@ class Handler(BaseHTTPRequestHandler):
             time.sleep(seconds / pieces)
 
     def _manifest(self, name: str) -> None:
-        found = self.registry.manifests.get(name)
-        if found is None:
+        manifest = self.registry.manifests.get(name)
+        if manifest is None:
             return self.refuse(404, "MANIFEST_UNKNOWN")
         if self.command == "HEAD" and not self.registry.head:
             return self.answer(200, b"")
-        media, content = found
+        media, content = manifest
         headers = {"Content_Type": media}
         if self.registry.head:
             headers["Docker_Content_Digest"] = digest(content)
         return self.answer(200, content, **headers)
 
     def _allowed(self) -> bool:
-        wanted = self.registry.credentials
-        given = self.headers.get("Authorization", "")
-        self.registry.authorizations.append(given)
-        if not wanted:
+        credentials = self.registry.credentials
+        authorization = self.headers.get("Authorization", "")
+        self.registry.authorizations.append(authorization)
+        if not credentials:
             return True
         right = (
-            "Bearer right" if self.registry.tokens else f"Basic {base64.b64encode(wanted.encode()).decode()}"
+            "Bearer right"
+            if self.registry.tokens
+            else f"Basic {base64.b64encode(credentials.encode()).decode()}"
         )
-        return given == right
+        return authorization == right
 
     def _challenge(self) -> None:
         realm = self.registry.realm or f"http://{self.registry.address}/token"
@@ -156,8 +158,8 @@ class Handler(BaseHTTPRequestHandler):
         self.refuse(401, "UNAUTHORIZED", WWW_Authenticate=how)
 
     def _token(self, query: dict[str, list[str]]) -> None:
-        given = self.headers.get("Authorization", "").removeprefix("Basic ")
-        if base64.b64decode(given).decode() == self.registry.credentials:
+        authorization = self.headers.get("Authorization", "").removeprefix("Basic ")
+        if base64.b64decode(authorization).decode() == self.registry.credentials:
             self.answer(200, json.dumps({"token": "right", "scope": query.get("scope")}).encode())
         else:
             self.refuse(401, "UNAUTHORIZED")

@@ -79,7 +79,8 @@ class MoonPlan(CloudSpec):
 class MoonCluster(CloudCluster):
     """A cluster at the made-up cloud."""
 
-    provider, cloud, place, pool, up = "moon", "the Moon", "region", "train", ("active",)
+    provider, cloud, location_attribute = "moon", "the Moon", "region"
+    pool, ready_states = "train", ("active",)
     store = ClusterStore("moon")
     options = {"region": "of the moon", "spot": "cheaper"} | COMMON_OPTIONS
     price_list, system_machine = "amazon", "t3.large"
@@ -92,7 +93,7 @@ class MoonCluster(CloudCluster):
         return name
 
     @classmethod
-    def _session(cls, name, given):
+    def _session(cls, name, options):
         return cls.account
 
     @classmethod
@@ -103,8 +104,8 @@ class MoonCluster(CloudCluster):
 
     @classmethod
     def find(cls, name, *, region=None):
-        found = cls(name, cls.account)
-        return found if found._describe() else None
+        cluster = cls(name, cls.account)
+        return cluster if cluster._describe() else None
 
     @classmethod
     def credentials(cls, environment, home):
@@ -116,13 +117,13 @@ class MoonCluster(CloudCluster):
 
     @classmethod
     def find_resources(cls, session, cluster=None):
-        costs, found = {"cluster": "0.10 $ an hour"}, []
+        costs, resources = {"cluster": "0.10 $ an hour"}, []
         for (name, part), state in session.things.items():
             if cluster in (None, name):
-                whose = session.described[name].tags if name in session.described else None
+                tags = session.described[name].tags if name in session.described else None
                 what = (name, part, f"Moon::{part}", f"{part}-1", session.region)
-                found.append(CloudResource(*what, state, costs.get(part, ""), whose))
-        return found
+                resources.append(CloudResource(*what, state, costs.get(part, ""), tags))
+        return resources
 
     @classmethod
     def _delete(cls, session, name, steps):
@@ -136,15 +137,15 @@ class MoonCluster(CloudCluster):
         return self.session.described.get(self.name)
 
     def _planned(self, shape):
-        given = shape.options
-        tags = self._tags(self._end() or until_of(given.get("hours", 4)))
-        machines = Machines("m5.xlarge", shape.nodes, spot=given.get("spot") is True)
+        options = shape.options
+        tags = self._tags(self._end() or until_of(options.get("hours", 4)))
+        machines = Machines("m5.xlarge", shape.nodes, spot=options.get("spot") is True)
         return MoonPlan(tags, machines)
 
-    def _reuse_existing(self, found, plan, shape):
-        if found.machines and found.machines.spot != plan.machines.spot:
+    def _reuse_existing(self, info, plan, shape):
+        if info.machines and info.machines.spot != plan.machines.spot:
             raise BadInput("it exists already, with other machines", about=self.title, fix="delete it")
-        return replace(plan, machines=found.machines or plan.machines)
+        return replace(plan, machines=info.machines or plan.machines)
 
     def _preflight(self, plan):
         def quota():
@@ -162,12 +163,12 @@ class MoonCluster(CloudCluster):
                 with steps.step(part):
                     self.session.call("create", self.name, part)
         authority = base64.b64encode(b"a certificate").decode()
-        found = ClusterInfo(plan.tags, plan.machines, plan.private, "active", "1.35", NOWHERE, authority)
-        self.session.described[self.name] = replace(found, where=self.session.region)
+        info = ClusterInfo(plan.tags, plan.machines, plan.private, "active", "1.35", NOWHERE, authority)
+        self.session.described[self.name] = replace(info, where=self.session.region)
 
     def _scale(self, nodes, steps):
-        found = self._found()
-        self.session.described[self.name] = replace(found, machines=replace(found.machines, count=nodes))
+        info = self._found()
+        self.session.described[self.name] = replace(info, machines=replace(info.machines, count=nodes))
 
     def _ready_nodes(self):
         return self._found().machines.count if self.account.shortage == ("", "") else 0
@@ -176,11 +177,11 @@ class MoonCluster(CloudCluster):
         words, _ = self.account.shortage
         return {next(self.account.attempts): words} if words else {}
 
-    def _hopeless(self, words):
+    def _permanent_failure_fix(self, message):
         return self.account.shortage[1]
 
-    def _extend(self, found, until, steps):
-        self.session.described[self.name] = replace(found, tags=replace(found.tags, expires=until))
+    def _extend(self, info, until, steps):
+        self.session.described[self.name] = replace(info, tags=replace(info.tags, expires=until))
 
     def _quotas(self, machines, nodes, more):
         yield ok("quota", f"{nodes} of {machines.type}, {more} more")
@@ -191,8 +192,8 @@ class MoonCluster(CloudCluster):
     def _location(self):
         return {"region": self.session.region}
 
-    def _kubeconfig(self, found):
-        return exec_kubeconfig(self.name, found, {"command": "moon-token", "args": [], "apiVersion": "v1"})
+    def _kubeconfig(self, info):
+        return exec_kubeconfig(self.name, info, {"command": "moon-token", "args": [], "apiVersion": "v1"})
 
     def nodes(self):
         return Text(f"{self._found().machines.count} nodes")

@@ -46,11 +46,11 @@ def node(cpu="4", gpus="0", memory="16Gi", *, taints=(), ready="True", labels=No
 
 def cluster(kube, *, provider="existing", training_gpus=()):
     """Make a cluster that adds nothing to pods, with the API of a test."""
-    made = SimpleNamespace(
+    stand_in = SimpleNamespace(
         name="lab",
         provider=provider,
         kube=kube,
-        announce_end=lambda: made,
+        announce_end=lambda: stand_in,
         show_packages=lambda: None,
         image_notice=lambda image: "",
         share_files=lambda files, modes: None,
@@ -60,4 +60,4 @@ def cluster(kube, *, provider="existing", training_gpus=()):
         trainer_image=lambda: "registry.example/trainer@sha256:0",
         training_gpus=lambda: training_gpus,
     )
-    return made
+    return stand_in

@@ -161,7 +161,7 @@ def program() -> str:
 
 
 @dataclass(frozen=True)
-class Said:
+class StoreResult:
     """What the program has said: its exit status, and its events by name."""
 
     status: int
@@ -192,8 +192,8 @@ def command(store: Path, verb: str, *arguments: str, for_pod: bool = False) -> l
     return [program(), verb, "--store", str(store), *options, *arguments]
 
 
-def said(done: subprocess.CompletedProcess) -> Said:
-    return Said(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)
+def result_of(done: subprocess.CompletedProcess) -> StoreResult:
+    return StoreResult(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)
 
 
 def images(
@@ -206,7 +206,7 @@ def images(
     prefix: Sequence[str] = (),
     enter: Callable[[], None] | None = None,
     for_pod: bool = False,
-) -> Said:
+) -> StoreResult:
     """Run a command of the store to its end.
 
     Args:
@@ -223,4 +223,4 @@ def images(
         preexec_fn=enter,
         check=False,
     )
-    return said(done)
+    return result_of(done)

@@ -116,8 +116,8 @@ class LocalJob:
 
     def start(self, program: str, index: int = 0) -> multiprocessing.Process:
         """Start a process."""
-        own = [f"--master=127.0.0.1:{self.port}", f"--index={index}"]
-        flags = self.flags if program == "master" else own
+        own_flags = [f"--master=127.0.0.1:{self.port}", f"--index={index}"]
+        flags = self.flags if program == "master" else own_flags
         log = str(self.log(program, index))
         process = self._context.Process(target=_enter, args=(program, flags, log))
         process.start()
@@ -138,16 +138,16 @@ class LocalJob:
         """Return what a process has said so far."""
         path = self.log(program, index)
         lines = path.read_text().splitlines() if path.exists() else []
-        said = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        return [line for line in said if not event or line["event"] == event]
+        records = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        return [line for line in records if not event or line["event"] == event]
 
     def wait_for(self, program: str, event: str, *, index: int = 0, count: int = 1) -> list[dict]:
         """Wait until a process has said something so many times."""
         deadline = time.monotonic() + DEADLINE
-        while len(found := self.events(program, index, event)) < count:
+        while len(events := self.events(program, index, event)) < count:
             assert time.monotonic() < deadline, f"no {count} {event}: {self.everything()}"
             time.sleep(0.02)
-        return found
+        return events
 
     def join(self, program: str, index: int = 0) -> int:
         """Wait for a process's end; return its exit code."""

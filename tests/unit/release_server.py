@@ -34,15 +34,15 @@ def serving(release: Release, host: str = "127.0.0.1") -> Iterator[str]:
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked = self.headers.get("Range")
-            release.requests.append((self.path, asked))
+            byte_range = self.headers.get("Range")
+            release.requests.append((self.path, byte_range))
             status = release.statuses.get(self.path, 200 if self.path in release.files else 404)
             if status != 200:
                 self.send_error(status)
                 return
             content, first = release.files[self.path], 0
-            if asked and release.ranges:
-                first = int(asked.removeprefix("bytes=").rstrip("-"))
+            if byte_range and release.ranges:
+                first = int(byte_range.removeprefix("bytes=").rstrip("-"))
                 if first >= len(content):
                     self.send_error(416)
                     return

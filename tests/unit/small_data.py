@@ -53,15 +53,15 @@ def _write_description(folder: Path, name: str, classes: list[str], train: int, 
 
 def write_cifar10(folder: Path, *, train: int = 200, test: int = 50) -> Path:
     """Write five training batches and a test batch whose classes differ by their colour, under noise."""
-    dice = np.random.default_rng(0)
-    colours = dice.integers(40, 216, (10, 3, 1, 1))
+    generator = np.random.default_rng(0)
+    colours = generator.integers(40, 216, (10, 3, 1, 1))
     batches = folder / "cifar-10-batches-py"
     batches.mkdir(parents=True)
     for name, count in [(f"data_batch_{number}", train // 5) for number in range(1, 6)] + [
         ("test_batch", test)
     ]:
-        labels = dice.permutation(np.arange(count) % 10)
-        pixels = (colours[labels] + dice.normal(0, 25, (count, 3, 32, 32))).clip(0, 255).astype(np.uint8)
+        labels = generator.permutation(np.arange(count) % 10)
+        pixels = (colours[labels] + generator.normal(0, 25, (count, 3, 32, 32))).clip(0, 255).astype(np.uint8)
         batch = {b"data": pixels.reshape(count, -1), b"labels": labels.tolist()}
         (batches / name).write_bytes(pickle.dumps(batch))
     return _write_description(folder, "cifar10", CLASSES, train, test)
@@ -69,12 +69,12 @@ def write_cifar10(folder: Path, *, train: int = 200, test: int = 50) -> Path:
 
 def write_mnist(folder: Path, *, train: int = 200, test: int = 50) -> Path:
     """Write MNIST's four files, with a bright bar for a digit: the higher the number, the further down."""
-    dice = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     raw = folder / "MNIST" / "raw"
     raw.mkdir(parents=True)
     for name, count in (("train", train), ("t10k", test)):
-        labels = dice.integers(0, 10, count).astype(np.uint8)
-        pixels = dice.integers(0, 60, (count, 28, 28)).astype(np.uint8)
+        labels = generator.integers(0, 10, count).astype(np.uint8)
+        pixels = generator.integers(0, 60, (count, 28, 28)).astype(np.uint8)
         for image, label in zip(pixels, labels, strict=True):
             image[2 * label + 4 : 2 * label + 8] += 180
         header = struct.pack(">IIII", 0x803, count, 28, 28)
@@ -87,12 +87,12 @@ def write_folders(folder: Path, *, side: int = 64, inner: str = "tiny-imagenet-2
     """Write JPEG files in a folder for each of four classes of one colour each: 20 to train on, 5 to test."""
     from PIL import Image
 
-    dice = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     for number, colour in enumerate(((200, 40, 40), (40, 200, 40), (40, 40, 200), (200, 200, 40))):
         for part, count in (("train", 20), ("val", 5)):
             place = folder / inner / part / f"n{number}" / "images"
             place.mkdir(parents=True)
             for index in range(count):
-                pixels = (colour + dice.normal(0, 20, (side, side, 3))).clip(0, 255).astype(np.uint8)
+                pixels = (colour + generator.normal(0, 20, (side, side, 3))).clip(0, 255).astype(np.uint8)
                 Image.fromarray(pixels).save(place / f"{index}.JPEG")
     return _write_description(folder, "tiny-imagenet-200", ["n0", "n1", "n2", "n3"], 80, 20)

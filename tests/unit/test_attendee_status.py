@@ -57,9 +57,9 @@ def test_a_cell_is_found_in_the_course_and_one_of_several_notebooks_by_where_it_
 
 
 def test_every_cell_of_the_course_is_known():
-    found = progress_reporter.cells()
-    assert len(found) > 100
-    assert ("10_parameter_server", 3) in [place[:2] for place in found["import kitlib as kit"]]
+    cells = progress_reporter.cells()
+    assert len(cells) > 100
+    assert ("10_parameter_server", 3) in [place[:2] for place in cells["import kitlib as kit"]]
 
 
 def test_a_teller_writes_the_last_word_and_an_errors_first_line():
@@ -69,10 +69,10 @@ def test_a_teller_writes_the_last_word_and_an_errors_first_line():
     assert kube.wrote.wait(30)
     reporter.cell_finished(cell("run.plot()", error=KitError("no such run\nmore", about="run", fix="none")))
     reporter.close()
-    (said,) = [json.loads(text) for text in kube.written.values()]
+    (record,) = [json.loads(text) for text in kube.written.values()]
     assert list(kube.written) == ["05_indexed_job"]
-    assert (said["cell"], said["of"], said["state"]) == (4, 4, "failed")
-    assert said["error"] == "KitError: no such run"
+    assert (record["cell"], record["of"], record["state"]) == (4, 4, "failed")
+    assert record["error"] == "KitError: no such run"
 
 
 @pytest.mark.parametrize("status", [403, 404])
@@ -116,12 +116,15 @@ def pod(name, namespace, *, phase, why="", run=None):
     return objects.pod(name, phase=phase, conditions=waits, **meta)
 
 
-def told(cell, of, state="done", error="", at="2030-01-01T11:59:00+00:00"):
+def report_of(cell, of, state="done", error="", at="2030-01-01T11:59:00+00:00"):
     return json.dumps({"cell": cell, "of": of, "state": state, "error": error, "at": at})
 
 
 def test_the_table_says_where_everybody_is_and_whose_pods_fail_and_why():
-    bob = {"00_start": told(9, 9), "05_indexed_job": told(3, 4, "failed", "Oh: no", "2030-01-01T11:59:30Z")}
+    bob = {
+        "00_start": report_of(9, 9),
+        "05_indexed_job": report_of(3, 4, "failed", "Oh: no", "2030-01-01T11:59:30Z"),
+    }
     namespaces, places = zip(room("bob", **bob), room("ada"), strict=True)
     pods = [
         pod("digits-1-x", "attendee-bob", phase="Failed", why="OOMKilled", run="digits"),
@@ -129,8 +132,8 @@ def test_the_table_says_where_everybody_is_and_whose_pods_fail_and_why():
         pod("well", "attendee-bob", phase="Running"),
         pod("others", "default", phase="Failed"),
     ]
-    found = attendee_status.statuses(namespaces, places, pods, label=LABEL)
-    ada, bob = list(attendee_status.table(found, NOW))
+    statuses = attendee_status.statuses(namespaces, places, pods, label=LABEL)
+    ada, bob = list(attendee_status.table(statuses, NOW))
     assert (ada["attendee"], ada["doing"]) == ("ada", "not seen yet")
     assert (bob["notebook"], bob["cell"], bob["doing"]) == ("05_indexed_job", "3 of 4", "failed, for 30s")
     assert (bob["finished"], bob["pods"]) == ("00", "1 run, 1 wait, 1 failed")
@@ -144,20 +147,20 @@ def test_the_table_says_where_everybody_is_and_whose_pods_fail_and_why():
         "[]",
         "NaN",
         '{"at": "soon"}',
-        told(1, 2, "dances"),
-        told(1, 2, error={"html": "<b>"}),
-        told(True, 2),
-        told(1, 10**300),
-        told(1, 2, at="2030-01-01T11:59:00"),  # of no time zone
-        told(1, 2, at="2" * 5000),
-        told(1, 2, error="x" * 100_000),
+        report_of(1, 2, "dances"),
+        report_of(1, 2, error={"html": "<b>"}),
+        report_of(True, 2),
+        report_of(1, 10**300),
+        report_of(1, 2, at="2030-01-01T11:59:00"),  # of no time zone
+        report_of(1, 2, at="2" * 5000),
+        report_of(1, 2, error="x" * 100_000),
         "[" * 100_000,
         "9" * 5000,
     ],
     ids=lambda text: text[:40],
 )
 def test_what_somebody_has_spoiled_is_left_out(text):
-    assert attendee_status.read({"05_indexed_job": text, "06_data_parallel": told(1, 5)})[0].cell == 1
+    assert attendee_status.read({"05_indexed_job": text, "06_data_parallel": report_of(1, 5)})[0].cell == 1
     assert len(attendee_status.read({"05_indexed_job": text})) == 0
     namespaces, places = zip(room("ada", **{"05_indexed_job": text}), room("bob"), strict=True)
     ada, bob = attendee_status.statuses(namespaces, places, [], label=LABEL)
@@ -187,26 +190,26 @@ def test_a_pod_whose_number_is_none_spoils_no_table(number, place):
 def test_pods_of_one_that_cannot_be_read_leave_the_others_rows_as_they_are():
     broken = pod("odd", "attendee-ada", phase="Failed")
     broken["status"]["containerStatuses"] = "none"
-    namespaces, places = zip(room("ada"), room("bob", **{"00_start": told(9, 9)}), strict=True)
-    found = attendee_status.statuses(namespaces, places, [broken], label=LABEL)
-    ada, bob = attendee_status.table(found, NOW)
+    namespaces, places = zip(room("ada"), room("bob", **{"00_start": report_of(9, 9)}), strict=True)
+    statuses = attendee_status.statuses(namespaces, places, [broken], label=LABEL)
+    ada, bob = attendee_status.table(statuses, NOW)
     assert ada["trouble"].startswith("pods unreadable: ")
     assert bob["notebook"] == "00_start"
 
 
 def test_what_somebody_reports_takes_no_more_than_a_row():
     """Names, errors and messages are theirs: no control characters, HTML, turned text or flood."""
-    flood = {f"{number:02}_own": told(1, 2) for number in range(3000)}
-    evil = {"05_indexed_job": told(3, 4, "failed", EVIL + "x" * 100, "2030-01-01T11:59:30Z")}
+    flood = {f"{number:02}_own": report_of(1, 2) for number in range(3000)}
+    evil = {"05_indexed_job": report_of(3, 4, "failed", EVIL + "x" * 100, "2030-01-01T11:59:30Z")}
     broken = pod("odd", "attendee-ada", phase="Pending", why="\x1b]0;title\x07<img src=x>" + "y" * 10_000)
     namespaces, places = zip(room("ada", **flood, **evil), strict=True)
-    found = attendee_status.statuses(namespaces, places, [broken], label=LABEL)
-    shown = attendee_status.table(found, NOW)
+    statuses = attendee_status.statuses(namespaces, places, [broken], label=LABEL)
+    shown = attendee_status.table(statuses, NOW)
     assert len(repr(shown)) < 2000
     assert not set(repr(shown)) & set("\x1b\x07\u202e")
     assert "<script>" not in shown._repr_html_()
     assert "<img" not in shown._repr_html_()
-    assert shares(found)[0] == ["05_indexed_job"]
+    assert shares(statuses)[0] == ["05_indexed_job"]
 
 
 def test_an_instructor_in_no_workshop_sees_no_attendees():
@@ -216,8 +219,8 @@ def test_an_instructor_in_no_workshop_sees_no_attendees():
 def test_the_live_table_has_a_row_for_each_and_how_far_they_are():
     kube = SimpleNamespace(cluster="lab", within=lambda namespace: kube)
     watch = WorkshopWatch(kube, label=LABEL, minutes=1)
-    ada = {"00_start": told(9, 9), "05_indexed_job": told(2, 4)}
-    bob = {"05_indexed_job": told(3, 4, "failed", "Oh: no")}
+    ada = {"00_start": report_of(9, 9), "05_indexed_job": report_of(2, 4)}
+    bob = {"05_indexed_job": report_of(3, 4, "failed", "Oh: no")}
     namespaces, places = zip(room("ada", **ada), room("bob", **bob), room("eve"), strict=True)
     watch.statuses = attendee_status.statuses(namespaces, places, [], label=LABEL)
     view = LiveView(kind="workshop")

@@ -47,8 +47,8 @@ def docs(tmp_path, monkeypatch):
 
 
 def published(docs, **runs: dict) -> str:
-    for name, found in runs.items():
-        (docs / f"{name}.json").write_text(json.dumps(found))
+    for name, results in runs.items():
+        (docs / f"{name}.json").write_text(json.dumps(results))
     assert publish.main([str(docs / f"{name}.json") for name in runs]) == 0
     return (docs / "performance.md").read_text()
 
@@ -86,8 +86,8 @@ def test_a_busy_machine_is_not_published_and_a_peer_that_gave_up_has_no_number(d
 
 
 def test_the_page_is_what_the_results_say():
-    found = json.loads((publish.DOCS / "performance.json").read_text())
-    page = publish.page(found, profiles=publish.DOCS / "profiles")
+    stored = json.loads((publish.DOCS / "performance.json").read_text())
+    page = publish.page(stored, profiles=publish.DOCS / "profiles")
     assert page == (publish.DOCS / "performance.md").read_text(), "python -m bench.publish writes it anew"
-    for name in ("overview", *found):
+    for name in ("overview", *stored):
         assert (publish.DOCS / publish.FOLDER / f"{name}.svg").exists()

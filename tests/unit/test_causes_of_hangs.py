@@ -30,7 +30,7 @@ def state(number, word="S", cpu=0.0, helpers=(), **more):
     return RankState(number, 10 + number, word, cpu, dict(helpers), **({"waits": FUTEX} | more))
 
 
-def found(*processes, phase="Running", **more):
+def causes_of(*processes, phase="Running", **more):
     return causes(Facts(processes=processes, phase=phase, hang_seconds=90, **more), RULES)
 
 
@@ -59,7 +59,7 @@ ROWS = {
 @pytest.mark.parametrize("row", ROWS)
 def test_the_rank_that_holds_up_the_others_is_named(row):
     processes, kind, line = ROWS[row]
-    (cause,) = found(*processes)
+    (cause,) = causes_of(*processes)
     assert cause.kind == kind
     assert cause.line.startswith(line)
     assert "nothing was written for 90 s" in cause.evidence
@@ -67,7 +67,7 @@ def test_the_rank_that_holds_up_the_others_is_named(row):
 
 def test_ranks_that_wait_for_more_than_there_are_are_named_by_what_they_say_themselves():
     ranks = [state(number, joining=Joining(number, 3), world_size=2) for number in range(2)]
-    (cause,) = found(*ranks)
+    (cause,) = causes_of(*ranks)
     assert (cause.kind, cause.line[:57]) == (
         "WorldSize",
         "ranks 0, 1 are in init_process_group for a world size of ",
@@ -76,7 +76,7 @@ def test_ranks_that_wait_for_more_than_there_are_are_named_by_what_they_say_them
 
 
 def test_a_rank_without_a_process_keeps_the_others_from_meeting():
-    (cause,) = found(state(0, joining=Joining(0, 3), world_size=3), state(1, joining=Joining(1, 3)))
+    (cause,) = causes_of(state(0, joining=Joining(0, 3), world_size=3), state(1, joining=Joining(1, 3)))
     assert cause.line.startswith("rank 2 has no process: it ended with exit code 0, or never started; 2 of 3")
     assert cause.rank == 2
 
@@ -91,7 +91,7 @@ def test_why_a_rank_gave_no_collectives_is_said_with_what_was_not_read():
 
 def test_a_store_at_localhost_is_one_for_each_pod():
     here = Joining(1, 2, "localhost:29500")
-    (cause,) = found(state(0, joining=Joining(0, 2)), state(1, joining=here, world_size=2))
+    (cause,) = causes_of(state(0, joining=Joining(0, 2)), state(1, joining=here, world_size=2))
     assert cause.kind == "MasterAddress"
     assert "finds no store of rank 0 at localhost:29500" in cause.line
 
@@ -110,14 +110,14 @@ def test_a_rank_that_left_the_loop_is_named_by_its_steps():
         event = {"event": "step", "time": 1.0, "rank": number, "world_size": 2}
         return [Line("", json.dumps(event | {"step": step})) for step in range(steps)]
 
-    (cause,) = found(state(0), state(1), logs={0: lines(0, 9), 1: lines(1, 7)})
+    (cause,) = causes_of(state(0), state(1), logs={0: lines(0, 9), 1: lines(1, 7)})
     assert cause.line == "rank 1 waits elsewhere: its last step was 6, that of others 8"
 
 
 def test_a_program_that_computes_and_writes_nothing_is_well():
-    assert found(state(0, "R", 0.9), state(1, "R", 0.8)) == []
-    assert found(state(0, "R", 0.9), state(1, "R", 0.8), phase="Succeeded") == []
-    assert found() == []
+    assert causes_of(state(0, "R", 0.9), state(1, "R", 0.8)) == []
+    assert causes_of(state(0, "R", 0.9), state(1, "R", 0.8), phase="Succeeded") == []
+    assert causes_of() == []
 
 
 def test_the_processes_of_ranks_are_told_from_their_launcher_and_their_data_loaders():

@@ -44,7 +44,7 @@ def kinds(*logs, gpus=0, command=(), notes=None, phase="Succeeded", labels=None)
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "found"),
+    ("first_size", "second_size", "kind"),
     [
         (START.format(1), START.format(1), ["NeverMet"]),
         (
@@ -72,9 +72,9 @@ def kinds(*logs, gpus=0, command=(), notes=None, phase="Succeeded", labels=None)
         ("loss 0.5", "loss 0.5", []),
     ],
 )
-def test_ranks_that_train_alone_are_named(one, other, found):
-    assert kinds(one.split("\n"), other.split("\n")) == found
-    assert kinds(one.split("\n")) == []
+def test_ranks_that_train_alone_are_named(first_size, second_size, kind):
+    assert kinds(first_size.split("\n"), second_size.split("\n")) == kind
+    assert kinds(first_size.split("\n")) == []
 
 
 def test_workers_of_parameter_servers_form_no_group():
@@ -98,7 +98,7 @@ def test_that_ranks_never_met_ends_no_run():
 
 
 @pytest.mark.parametrize(
-    ("command", "found"),
+    ("command", "kind"),
     [
         (["accelerate", "launch", "train.py"], 1),
         (["sh", "-c", "pip list\naccelerate launch --num_processes=2 train.py"], 1),
@@ -120,8 +120,8 @@ def test_that_ranks_never_met_ends_no_run():
         (["fabric", "run", "--devices=2", "train.py"], 1),
     ],
 )
-def test_a_command_that_starts_a_world_in_each_pod_is_named(command, found):
-    assert kinds(["loss 0.5"], ["loss 0.5"], command=command) == ["NeverMet"] * found
+def test_a_command_that_starts_a_world_in_each_pod_is_named(command, kind):
+    assert kinds(["loss 0.5"], ["loss 0.5"], command=command) == ["NeverMet"] * kind
     assert kinds(["loss 0.5"], command=command) == []
 
 
@@ -132,7 +132,7 @@ def test_gpus_that_may_idle_are_not_named():
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "kind"),
     [
         ("UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found 11040).", 1),
         ("RuntimeError: Found no NVIDIA driver on your system.", 1),
@@ -144,12 +144,12 @@ def test_gpus_that_may_idle_are_not_named():
         ("loss 0.5 on the cpus", 0),
     ],
 )
-def test_gpus_that_are_not_used_are_named_with_the_line_that_says_why(line, found):
-    assert kinds([line], gpus=2) == ["GpusUnused"] * found
+def test_gpus_that_are_not_used_are_named_with_the_line_that_says_why(line, kind):
+    assert kinds([line], gpus=2) == ["GpusUnused"] * kind
     assert kinds([line]) == []
     assert kinds(["device: cuda:0", line], gpus=1) == []
     assert kinds([line], gpus=1, labels={names.DECLARED_GPUS: "true"}) == []
-    assert kinds([*["step"] * 1000, line], gpus=1) == ["GpusUnused"] * found
+    assert kinds([*["step"] * 1000, line], gpus=1) == ["GpusUnused"] * kind
 
 
 @pytest.mark.parametrize("place", [".", "..", "lib"])

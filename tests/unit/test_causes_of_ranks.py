@@ -1,5 +1,8 @@
 """The rank that failed first, from what it wrote, what torchrun reports and what the node saw."""
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
 from kitlib.causes import Facts, causes
@@ -31,7 +34,7 @@ def torchrun(rank, code, local=0, *, closed=()):
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
         "Failures:",
     ]
-    rows = [*((other, -15) for other in closed), (rank, code)]
+    rows = [*((closed_rank, -15) for closed_rank in closed), (rank, code)]
     for number, (failed, exit_code) in enumerate(rows):
         if failed == rank:
             table.append("Root Cause (first observed failure):")
@@ -120,12 +123,12 @@ CONNECTIONS_OF_ITS_OWN = {
 }
 
 
-@pytest.mark.parametrize("whose", CONNECTIONS_OF_ITS_OWN)
-def test_a_connection_to_something_else_than_a_rank_is_no_consequence(whose):
-    own = ["Traceback (most recent call last):", *CONNECTIONS_OF_ITS_OWN[whose]]
-    logs = {0: lost(0, 1), 1: [f"[rank1]: {text}" for text in own]}
+@pytest.mark.parametrize("client", CONNECTIONS_OF_ITS_OWN)
+def test_a_connection_to_something_else_than_a_rank_is_no_consequence(client):
+    traceback_lines = ["Traceback (most recent call last):", *CONNECTIONS_OF_ITS_OWN[client]]
+    logs = {0: lost(0, 1), 1: [f"[rank1]: {text}" for text in traceback_lines]}
     cause = first([pod(0), pod(1)], logs)
-    assert cause.line == f"rank 1 failed first: {own[-1]}"
+    assert cause.line == f"rank 1 failed first: {traceback_lines[-1]}"
 
 
 @pytest.mark.parametrize("launcher", ["python", "torchrun"])
@@ -207,8 +210,8 @@ def test_where_all_ranks_fail_alike_the_lowest_is_named_once_whoever_was_first()
 
 def test_of_two_errors_of_their_own_the_later_one_failed_as_well():
     ends = causes(Facts(pods=[pod(0, code=3), pod(1, code=4, at="2026-01-01T00:00:09Z")]))
-    said = [cause.line.partition(", ")[0] for cause in ends]
-    assert said == ["rank 0 failed first: exit code 3", "rank 1 failed as well: exit code 4"]
+    starts = [cause.line.partition(", ")[0] for cause in ends]
+    assert starts == ["rank 0 failed first: exit code 3", "rank 1 failed as well: exit code 4"]
 
 
 THREAD = ["Exception in thread Thread-1 (load):", *TRACE, "ValueError: bad label 12"]
@@ -263,12 +266,12 @@ TIMEOUTS = {  # what rank 0 of two wrote, and what is said of the rank that did 
 }
 
 
-@pytest.mark.parametrize("told", [TOLD, []], ids=["its launcher says so", "its log was cut"])
+@pytest.mark.parametrize("expected", [TOLD, []], ids=["its launcher says so", "its log was cut"])
 @pytest.mark.parametrize("way", TIMEOUTS)
-def test_of_a_timeout_the_rank_that_did_not_come_is_the_cause(way, told):
+def test_of_a_timeout_the_rank_that_did_not_come_is_the_cause(way, expected):
     error, (kind, line) = TIMEOUTS[way]
     trace = ["[rank0]: Traceback (most recent call last):", '[rank0]:   File "/lib/torch/distributed/c.py"']
-    logs = {0: [*trace, f"[rank0]: {error}", *torchrun(0, 1)], 1: ["step 4", *told]}
+    logs = {0: [*trace, f"[rank0]: {error}", *torchrun(0, 1)], 1: ["step 4", *expected]}
     cause = first([pod(0), pod(1, leaving=True)], logs)
     assert cause.kind == kind
     assert cause.line.startswith(line)
@@ -282,9 +285,9 @@ def test_of_two_timeouts_the_one_that_names_a_rank_is_the_cause(earlier):
     assert first([pod(rank, at=end) for rank, end in enumerate(ends)], logs).who == "rank 2"
 
 
-def several(own, other):
+def several(first, second):
     """A pod of a rank that runs, or has ended, with a container beside it."""
-    states = [{"name": "pytorch", "state": own}, {"name": "logger", "state": other}]
+    states = [{"name": "pytorch", "state": first}, {"name": "logger", "state": second}]
     return pod(0, code=None, phase="Running") | {"status": {"phase": "Running", "containerStatuses": states}}
 
 
@@ -311,8 +314,8 @@ def test_a_container_that_keeps_a_pod_whose_rank_has_ended_is_named():
 def test_a_rank_whose_init_container_failed_has_not_ended_early():
     waits = [{"name": "pytorch", "state": {"waiting": {"reason": "PodInitializing"}}}]
     failed = pod(1, code=None) | {"status": {"phase": "Failed", "containerStatuses": waits}}
-    found = causes(Facts(pods=[pod(0, leaving=True), failed], logs={0: lines(TOLD)}))
-    assert "EndedEarly" not in [cause.kind for cause in found]
+    named_causes = causes(Facts(pods=[pod(0, leaving=True), failed], logs={0: lines(TOLD)}))
+    assert "EndedEarly" not in [cause.kind for cause in named_causes]
 
 
 def test_the_first_end_counts_and_not_the_first_report():
@@ -339,8 +342,12 @@ def test_a_pod_that_was_deleted_for_the_failure_of_another_is_no_cause():
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_traceback_that_an_elastic_run_survived_is_not_the_cause_of_a_later_failure(processes):
     """torchrun has restarted the ranks since; only its last report is the table of its end."""
-    own = ["Traceback (most recent call last):", '  File "/x.py", line 3', "ValueError: bad label 12"]
-    survived = [*(f"[rank1]: {text}" for text in own), torchrun(1, 1)[0], "step 1", "step 2"]
+    traceback_lines = [
+        "Traceback (most recent call last):",
+        '  File "/x.py", line 3',
+        "ValueError: bad label 12",
+    ]
+    survived = [*(f"[rank1]: {text}" for text in traceback_lines), torchrun(1, 1)[0], "step 1", "step 2"]
     pods_of_run = [pod(0, processes=processes), pod(1, code=1, processes=processes)]
     logs = {0: [*lost(0, 1), torchrun(0, 1)[0], *lost(0, 1), *torchrun(0, 1)]}
     cause = first(pods_of_run, logs | {1: [*survived, *torchrun(1, -9)]})
@@ -348,8 +355,8 @@ def test_a_traceback_that_an_elastic_run_survived_is_not_the_cause_of_a_later_fa
     killed = pod(1, code=137, reason="OOMKilled", processes=processes)
     cause = first([pods_of_run[0], killed], logs | {1: survived})
     assert (cause.kind, cause.who) == ("OOMKilled", "rank 1")
-    other = [f"[rank1]: {text}" for text in [*own[:2], "KeyError: 'label'"]]
-    cause = first(pods_of_run, logs | {1: [*survived, *other, *torchrun(1, 1)]})
+    second_log = [f"[rank1]: {text}" for text in [*traceback_lines[:2], "KeyError: 'label'"]]
+    cause = first(pods_of_run, logs | {1: [*survived, *second_log, *torchrun(1, 1)]})
     assert cause.line == "rank 1 failed first: KeyError: 'label'"
 
 
@@ -364,104 +371,7 @@ def test_a_run_that_has_succeeded_has_no_cause():
     assert causes(Facts(pods=[pod(0, code=0, phase="Succeeded")], logs={}, phase="Succeeded")) == []
 
 
-RECORDED = {  # as torch, NCCL, CUDA, Python and the C library word them
-    "CudaOutOfMemory": [
-        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total",
-        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
-    ],
-    "DriverTooOld": [
-        "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
-        "RuntimeError: CUDA error: CUDA driver version is insufficient for CUDA runtime version",
-        "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 804: forward compatibility was",
-    ],
-    "WrongArchitecture": [
-        "RuntimeError: CUDA error: no kernel image is available for execution on the device"
-    ],
-    "NoGPU": [
-        "RuntimeError: No CUDA GPUs are available",
-        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
-        "AssertionError: Torch not compiled with CUDA enabled",
-        "RuntimeError: nccl2 requires at least one CUDA device",
-        "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
-        "RuntimeError: CUDA error: invalid device ordinal",
-        "AssertionError: insufficient CUDA devices for DDP command",
-    ],
-    "DuplicateGPU": [
-        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, invalid usage\n"
-        "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
-        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"
-    ],
-    "NcclNetwork": [
-        "torch.distributed.DistBackendError: NCCL error, unhandled system error, NCCL version 2.21.5\n"
-        "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error.",
-        "x-1:45:45 [0] NCCL WARN Bootstrap : no socket interface found",
-    ],
-    "Timeout": [
-        "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=118, OpType=ALLREDUCE",
-        "RuntimeError: [pair.cc] Timed out waiting 1800000ms for recv operation to complete",
-    ],
-    "SharedMemory": [
-        "RuntimeError: DataLoader worker (pid 45) is killed by signal: Bus error. It is possible that "
-        "dataloader's workers are out of shared memory. Please try to raise your shared memory limit.",
-        "RuntimeError: unable to write to file </torch_45_12>: No space left on device (28) in shared memory",
-    ],
-    "Backend": ["RuntimeError: Distributed package doesn't have MPI built in. MPI is only included if"],
-    "OpenFiles": ["OSError: [Errno 24] Too many open files: '/dev/null'"],
-    "Threads": [
-        "RuntimeError: can't start new thread",
-        "OSError: [Errno 11] Resource temporarily unavailable",
-    ],
-    "DataLoader": ["RuntimeError: DataLoader worker (pid(s) 45) exited unexpectedly"],
-    "DiskFull": ["OSError: [Errno 28] No space left on device: '/data/checkpoint.pt'"],
-    "ReadOnly": ["OSError: [Errno 30] Read-only file system: '/trainyard/trainer/out.txt'"],
-    "PermissionDenied": ["PermissionError: [Errno 13] Permission denied: '/data/x'"],
-    "PortTaken": [
-        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
-        "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
-    ],
-    "NameNotFound": [
-        "socket.gaierror: [Errno -2] Name or service not known",
-        "torch.distributed.DistNetworkError: The IPv4 network addresses of (x-9.x, 29500) cannot be "
-        "retrieved (gai error: -2 - Name or service not known).",
-        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
-    ],
-    "Rendezvous": [
-        "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients",
-        "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
-    ],
-    "Etcd": ["etcd.EtcdConnectionFailed: Connection to etcd failed due to MaxRetryError"],
-    "WorldSize": [
-        "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
-        "expected, but not set"
-    ],
-    "UnusedParameters": ["RuntimeError: Expected to have finished reduction in the prior iteration before"],
-    "CudaAssert": ["RuntimeError: CUDA error: device-side assert triggered"],
-    "MissingModule": [
-        "ImportError: libGL.so.1: cannot open shared object file: No such file or directory",
-        "ModuleNotFoundError: No module named 'timm'",
-    ],
-    "SyntaxError": ["SyntaxError: invalid syntax", "IndentationError: unexpected indent"],
-    "Arguments": ["train.py: error: unrecognized arguments: --epoch=3", "Error: No such option: --epoch"],
-    "NoSuchFile": ["FileNotFoundError: [Errno 2] No such file or directory: '/data/train.csv'"],
-    "PipInstall": [
-        "ERROR: Could not install packages due to an OSError: [Errno 30] Read-only file system: '/a'",
-        "error: externally-managed-environment",
-    ],
-    "RemoteShell": ["A daemon failed to report back after being spawned. This could"],
-    "NaN": [
-        "FloatingPointError: the loss is nan",
-        "AssertionError: loss nan",
-        "ValueError: loss=inf at step 3",
-        "RuntimeError: Function 'MulBackward0' returned nan values",
-    ],
-    "ShapeMismatch": [
-        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running",
-        "RuntimeError: ProcessGroupGloo::allgather: invalid tensor size at index 0 (expected (6), got (4))",
-    ],
-    "ModelMismatch": [
-        "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 2 params, while rank 1 has 4"
-    ],
-}
+RECORDED = tomllib.loads((Path(__file__).parent / "recorded_errors.toml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(

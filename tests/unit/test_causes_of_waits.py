@@ -32,7 +32,7 @@ def policy(name="deny", selector=None, types=("Ingress", "Egress"), **rules):
     return {"metadata": {"name": name}, "spec": spec}
 
 
-def found(rules, *policies, pods=(), phase="Running", logs=None, events=(), item=None, **kinds):
+def causes_of(rules, *policies, pods=(), phase="Running", logs=None, events=(), item=None, **kinds):
     known = {"NetworkPolicy": policies} | kinds
     facts = Facts(
         run="digits",
@@ -68,7 +68,7 @@ DNS = {"ports": [{"port": 53, "protocol": "UDP"}]}
     ],
 )
 def test_policies_are_evaluated_as_the_network_does(policies, words):
-    shown = found(network.RULES, *policies, pods=[pod()])
+    shown = causes_of(network.RULES, *policies, pods=[pod()])
     assert len(shown) == bool(words)
     for word in words:
         assert word in shown[0].what
@@ -77,7 +77,7 @@ def test_policies_are_evaluated_as_the_network_does(policies, words):
 
 def test_a_run_that_has_done_a_step_is_not_kept_apart():
     logs = {0: [Line("", '{"event": "step", "loss": 1}')]}
-    assert found(network.RULES, policy(), pods=[pod()], logs=logs) == []
+    assert causes_of(network.RULES, policy(), pods=[pod()], logs=logs) == []
 
 
 def test_a_node_in_trouble_is_named_with_its_ranks():
@@ -88,7 +88,7 @@ def test_a_node_in_trouble_is_named_with_its_ranks():
         objects.condition("MemoryPressure", "False"),
     ]
     node = {"metadata": {"name": "n"}, "spec": {}, "status": {"conditions": conditions}}
-    shown = found(nodes.RULES, pods=[pod()], Node=[node])
+    shown = causes_of(nodes.RULES, pods=[pod()], Node=[node])
     assert [cause.kind for cause in shown] == ["NodeNotReady", "DiskPressure", "KubeletStalled"]
     assert {cause.who for cause in shown} == {"node n (rank 0)"}
     assert "is short of disk" in shown[1].what
@@ -96,21 +96,21 @@ def test_a_node_in_trouble_is_named_with_its_ranks():
 
 def test_who_may_not_read_nodes_learns_of_a_lost_one_from_the_pod():
     ready = [objects.condition("Ready", "False"), objects.condition("ContainersReady")]
-    (cause,) = found(nodes.RULES, pods=[pod(conditions=ready)])
+    (cause,) = causes_of(nodes.RULES, pods=[pod(conditions=ready)])
     assert (cause.kind, cause.who) == ("NodeNotReady", "node n (rank 0)")
 
 
 @pytest.mark.parametrize("kind", ["PyTorchJob", "TrainJob", "ElasticJob"])
 def test_an_object_on_which_nobody_acts_names_its_operator(kind):
-    (cause,) = found(waiting.RULES, item=main(kind), phase="Pending")
+    (cause,) = causes_of(waiting.RULES, item=main(kind), phase="Pending")
     assert (cause.kind, "kit.install" in cause.fix) == ("NoOperator", True)
-    assert found(waiting.RULES, item=main(kind, age=3), phase="Pending") == []
+    assert causes_of(waiting.RULES, item=main(kind, age=3), phase="Pending") == []
 
 
 def test_a_job_past_its_deadline_that_its_operator_forgot_is_named():
     spec = {"runPolicy": {"activeDeadlineSeconds": 60}}
     item = main("PyTorchJob", spec=spec, status={"startTime": objects.SINCE})
-    (cause,) = found(waiting.RULES, item=item, pods=[pod()])
+    (cause,) = causes_of(waiting.RULES, item=item, pods=[pod()])
     assert "past its activeDeadlineSeconds of 60" in cause.what
 
 
@@ -121,7 +121,7 @@ def test_a_job_that_its_operator_has_given_up_names_the_limit_and_not_the_pods_t
     item["spec"] = {"runPolicy": {"backoffLimit": 2}, "pytorchReplicaSpecs": {"Master": {}}}
     killing = {"reason": "Killing", "message": "Stopping container x", "type": "Normal", "metadata": {}}
     killing |= {"involvedObject": {"kind": "Pod", "name": "digits-worker-0"}, "lastTimestamp": objects.SINCE}
-    (cause,) = found([waiting.gave_up, reported.reported], item=item, events=[killing], phase="Failed")
+    (cause,) = causes_of([waiting.gave_up, reported.reported], item=item, events=[killing], phase="Failed")
     assert (cause.kind, "backoffLimit of 2" in cause.what) == ("BackoffLimit", True)
     assert "was deleted while it ran" in cause.ruled_out[0]
 
@@ -131,9 +131,9 @@ def test_what_a_controller_tried_again_is_no_cause(phase):
     about = {"involvedObject": {"kind": "Endpoints", "name": "digits"}, "lastTimestamp": objects.SINCE}
     event = {"reason": "FailedToCreateEndpoint", "type": "Warning", "metadata": {}} | about
     event["message"] = 'Failed to create endpoint for service ada/digits: endpoints "digits" already exists'
-    assert not found([reported.reported], item=main(age=600), events=[event], phase=phase)
+    assert not causes_of([reported.reported], item=main(age=600), events=[event], phase=phase)
     refused = event | {"message": "Failed to create endpoint for service ada/digits: forbidden: no quota"}
-    named = found([reported.reported], item=main(age=600), events=[refused], phase=phase)
+    named = causes_of([reported.reported], item=main(age=600), events=[refused], phase=phase)
     assert [cause.kind for cause in named] == ["FailedToCreateEndpoint"] * (phase == "Running")
 
 

@@ -279,15 +279,15 @@ def test_the_scheduler_s_message_is_taken_apart(kind, message, words):
 
 
 @pytest.mark.parametrize(
-    ("held", "cpu", "words"),
+    ("holders", "cpu", "words"),
     [
         ("3", "4", ": most is free on n: 1; pod digits-1 holds 3"),
         ("0", "2", ": the largest, n, has 2 in all"),
     ],
 )
-def test_a_shortage_says_how_much_is_free_and_who_holds_the_rest(held, cpu, words):
+def test_a_shortage_says_how_much_is_free_and_who_holds_the_rest(holders, cpu, words):
     waiting = unscheduled("0/1 nodes are available: 1 Insufficient cpu.")
-    containers = [{"name": "main", "resources": {"requests": {"cpu": held}}}]
+    containers = [{"name": "main", "resources": {"requests": {"cpu": holders}}}]
     running = objects.pod("digits-1", node="n", labels=LABELS, containers=containers)
     known = {"Node": [objects.node(cpu)], ALL_PODS: [waiting, running]}
     facts = Facts(run="digits", main=MAIN, pods=[waiting], objects=known, phase="Pending")
@@ -296,9 +296,9 @@ def test_a_shortage_says_how_much_is_free_and_who_holds_the_rest(held, cpu, word
 
 def test_ranks_that_wait_for_the_same_are_one_cause():
     message = "0/1 nodes are available: 1 Insufficient cpu."
-    other = unscheduled(message)
-    other["metadata"] = other["metadata"] | {"name": "digits-1-fghij"}
-    assert first(pods=[unscheduled(message), other]).who == "rank 0 (pod digits-0-abcde), and 1 more,"
+    second_pod = unscheduled(message)
+    second_pod["metadata"] = second_pod["metadata"] | {"name": "digits-1-fghij"}
+    assert first(pods=[unscheduled(message), second_pod]).who == "rank 0 (pod digits-0-abcde), and 1 more,"
 
 
 def test_an_event_about_what_has_passed_is_no_cause():
@@ -343,7 +343,7 @@ def test_events_of_an_earlier_run_of_the_same_name_say_nothing():
         facts = Facts(run="digits", main=MAIN | {"status": failed}, events=events, phase="Failed")
         shown = causes(facts, [reported.reported])
         assert [cause.kind for cause in shown] == ([] if earlier else ["PodDeleted"])
-    own = {"kind": "Job", "name": "digits"}
-    refused = event("FailedCreate", "no", involvedObject=own | {"uid": "another"})
+    involved = {"kind": "Job", "name": "digits"}
+    refused = event("FailedCreate", "no", involvedObject=involved | {"uid": "another"})
     assert first(refused) is None
-    assert first(event("FailedCreate", "no", involvedObject=own | {"uid": "main"}))
+    assert first(event("FailedCreate", "no", involvedObject=involved | {"uid": "main"}))

@@ -39,8 +39,8 @@ def commands(group=main, words=()):
 EVERY = dict(commands())
 
 
-def run(*words, **given):
-    return CliRunner().invoke(main, words, **given)
+def run(*words, **options):
+    return CliRunner().invoke(main, words, **options)
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
@@ -113,7 +113,7 @@ def test_bash_completes_commands_options_and_the_names_of_clusters(tmp_path):
     )
     program.chmod(0o755)
     script = run("completion", "bash").stdout
-    for line, wanted in (
+    for line, expected in (
         ("trainyard clu", ["cluster"]),
         ("trainyard cluster delete l", ["lab"]),
         ("trainyard run list -c ", ["lab", "other"]),
@@ -129,7 +129,7 @@ def test_bash_completes_commands_options_and_the_names_of_clusters(tmp_path):
         done = subprocess.run(
             ["bash", "-c", ask], env=environment, capture_output=True, text=True, check=True
         )
-        assert done.stdout.split() == wanted, done.stderr
+        assert done.stdout.split() == expected, done.stderr
 
 
 # What errors advise
@@ -172,9 +172,9 @@ def check_command(line):
     words = shlex.split(line)[1:]
     command, context = main, click.Context(main)
     while isinstance(command, click.Group) and words:
-        found = command.get_command(context, words[0])
-        assert found, f"{line}: there is no {words[0]}"
-        command, words = found, words[1:]
+        subcommand = command.get_command(context, words[0])
+        assert subcommand, f"{line}: there is no {words[0]}"
+        command, words = subcommand, words[1:]
         context = click.Context(command, parent=context)
     known = {flag: param for param in command.params for flag in param.opts}
     for word in words:
@@ -199,7 +199,7 @@ def test_what_every_error_advises_is_a_command_in_a_terminal():
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "wanted"),
+    ("text", "words", "expected"),
     [
         (
             'region="eu-central-1", or set AWS_REGION',
@@ -215,12 +215,12 @@ def test_what_every_error_advises_is_a_command_in_a_terminal():
         ("set it to a=b", ("version",), "set it to a=b"),
     ],
 )
-def test_an_argument_is_advised_as_the_option_of_the_command(text, words, wanted):
-    assert terminal(text, *words) == wanted
+def test_an_argument_is_advised_as_the_option_of_the_command(text, words, expected):
+    assert terminal(text, *words) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ('kit.create_cluster("local", name="lab")', "trainyard cluster create lab --provider local"),
         (
@@ -242,9 +242,9 @@ def test_an_argument_is_advised_as_the_option_of_the_command(text, words, wanted
         ('kit.check("05")', 'kit.check("05")'),
     ],
 )
-def test_a_call_is_advised_as_the_command_that_does_the_same(text, wanted):
+def test_a_call_is_advised_as_the_command_that_does_the_same(text, expected):
     shown = terminal(text, "version", cluster="lab", run="digits")
-    assert shown == wanted
+    assert shown == expected
     if shown.startswith("trainyard"):
         check_command(re.match(r"trainyard [^;,]*?(?= deletes| begins| shows|$)", shown)[0])
 
@@ -297,14 +297,14 @@ def test_no_other_command_of_kubectl_has_a_c_of_its_own():
     except KitError:
         pytest.skip("no kubectl here")
 
-    def ask(*words):
+    def kubectl_help(*words):
         return subprocess.run([*program, *words, "--help"], capture_output=True, text=True, check=True).stdout
 
-    names = re.findall(r"^  ([a-z-]+)  +\w", ask(), re.M)
+    names = re.findall(r"^  ([a-z-]+)  +\w", kubectl_help(), re.M)
     assert len(names) > 20
-    own = {name for name in names if re.search(r"^ +-c, --", ask(name), re.M)}
-    assert own <= set(WITH_CONTAINER)
-    assert set(WITH_CONTAINER) - own == {"set"}  # set env, set image and set resources have it
+    with_c = {name for name in names if re.search(r"^ +-c, --", kubectl_help(name), re.M)}
+    assert with_c <= set(WITH_CONTAINER)
+    assert set(WITH_CONTAINER) - with_c == {"set"}  # set env, set image and set resources have it
 
 
 # The course

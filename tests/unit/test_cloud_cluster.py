@@ -26,13 +26,14 @@ def account(monkeypatch, tmp_path):
     """An empty account, files in a folder of the test's own, and nobody at the keyboard."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
-    there = Account()
-    monkeypatch.setattr(MoonCluster, "account", there, raising=False)
-    monkeypatch.setattr(MoonCluster, "clock", there.clock)
+    moon = Account()
+    monkeypatch.setattr(MoonCluster, "account", moon, raising=False)
+    monkeypatch.setattr(MoonCluster, "clock", moon.clock)
     monkeypatch.setattr(
-        "trainyard_kit.clouds.cluster.release", lambda kube, about: there.calls.append(("release", about))
+        "trainyard_kit.clouds.cluster.release",
+        lambda kube, about: moon.calls.append(("release", about)),
     )
-    return there
+    return moon
 
 
 def create(nodes=2, *, recreate=False, **options):
@@ -56,18 +57,18 @@ def test_a_cluster_is_created_remembered_and_reached_by_a_kubeconfig_without_a_s
 
 def test_clusters_of_one_name_in_two_places_have_a_kubeconfig_each_and_one_is_forgotten_alone(account):
     cluster = create()
-    there = MoonCluster("lab", Account())
-    there.session.region = "moon-2"
+    elsewhere = MoonCluster("lab", Account())
+    elsewhere.session.region = "moon-2"
     first = cluster.kubeconfig
-    second = there.store.kubeconfig("lab", there._location())
+    second = elsewhere.store.kubeconfig("lab", elsewhere._location())
     assert first.name == "lab.moon-1.kubeconfig" and second.name == "lab.moon-2.kubeconfig"
-    there.store.write("lab", there._location())
-    there.store.write_kubeconfig("lab", there._location(), {"server": "another"})
+    elsewhere.store.write("lab", elsewhere._location())
+    elsewhere.store.write_kubeconfig("lab", elsewhere._location(), {"server": "another"})
     assert "moon-token" in first.read_text() and stat.S_IMODE(second.stat().st_mode) == 0o600
     cluster.store.forget("lab", cluster._location())
     assert not first.exists() and second.exists()
-    assert there.store.read("lab") == {"region": "moon-2"}  # the last one that was used
-    there.store.forget("lab", there._location())
+    assert elsewhere.store.read("lab") == {"region": "moon-2"}  # the last one that was used
+    elsewhere.store.forget("lab", elsewhere._location())
     assert MoonCluster.list() == [] and not second.exists()
 
 
@@ -95,18 +96,18 @@ def test_the_image_of_a_release_is_written_to_where_the_preflight_reads_it(tmp_p
     monkeypatch.setattr(dev, "PUBLISHED", tmp_path / "published.toml")
     dev.image_index(Commands({"IMAGE": "Registry.example/Lab/trainer"}))
     name = f"registry.example/lab/trainer@{digest}"
-    assert f"TRAINYARD_IMAGE={name}" in checks.trainer_image(dev.PUBLISHED).words
+    assert f"TRAINYARD_IMAGE={name}" in checks.trainer_image(dev.PUBLISHED).message
     assert f'    digest = "{digest}"\n' in capsys.readouterr().out
 
 
 def test_the_preflight_names_the_published_image_or_who_builds_it(account, tmp_path, monkeypatch):
     monkeypatch.delenv("TRAINYARD_IMAGE", raising=False)
-    assert "none is published yet: kit.build_image(cluster=cluster)" in checks.trainer_image().words
+    assert "none is published yet: kit.build_image(cluster=cluster)" in checks.trainer_image().message
     file = tmp_path / "published.toml"
     file.write_text(f'name = "registry.example/kit/trainer"\ndigest = "sha256:{"a" * 64}"\n')
-    assert "TRAINYARD_IMAGE=registry.example/kit/trainer@sha256:aaa" in checks.trainer_image(file).words
+    assert "TRAINYARD_IMAGE=registry.example/kit/trainer@sha256:aaa" in checks.trainer_image(file).message
     monkeypatch.setenv("TRAINYARD_IMAGE", "registry.example/own")
-    assert checks.trainer_image(file).words == "registry.example/own, as TRAINYARD_IMAGE says"
+    assert checks.trainer_image(file).message == "registry.example/own, as TRAINYARD_IMAGE says"
 
 
 def test_nothing_is_created_unless_the_price_is_agreed_to_and_within_the_budget(account):
@@ -135,9 +136,12 @@ def test_what_was_begun_is_gone_on_with_and_nodes_that_it_lacks_are_agreed_to_an
     with pytest.raises(ProviderFailed, match="no capacity"):
         create()
     account.faults.clear()
-    for asked, words in (({"nodes": 5, "budget": 2}, "above the budget"), ({"confirm": False}, "agreed to")):
+    for options, words in (
+        ({"nodes": 5, "budget": 2}, "above the budget"),
+        ({"confirm": False}, "agreed to"),
+    ):
         with pytest.raises(BadInput, match=words):
-            create(**asked)
+            create(**options)
     create()
     assert account.calls.count(("create", "cluster")) == 1
     assert account.described["lab"].state == "active"
@@ -209,8 +213,8 @@ def test_what_is_left_after_a_deletion_is_an_error_with_its_cost(account, monkey
 
 def test_an_api_server_that_does_not_answer_is_explained_by_the_clouds_state(account):
     cluster = create()
-    found = cluster.explain("connection refused")
-    assert isinstance(found, ClusterUnreachable) and "the Moon says it is active" in found.what
+    explanation = cluster.explain("connection refused")
+    assert isinstance(explanation, ClusterUnreachable) and "the Moon says it is active" in explanation.what
     cluster.delete()
     assert ("release", cluster.title) in account.calls
     assert isinstance(cluster.explain("connection refused"), ClusterNotFound)

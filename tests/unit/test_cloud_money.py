@@ -28,7 +28,7 @@ ESTIMATE = Estimate(
     (
         Price("EKS control plane", 0.10, source="price list"),
         Price("node g4dn.xlarge", 0.526, 2, "price list"),
-        Price("file system, a gigabyte", 0.0004, 10, "price list", stays="its files are yours"),
+        Price("file system, a gigabyte", 0.0004, 10, "price list", retention_reason="its files are yours"),
     ),
     hours=4,
 )
@@ -39,18 +39,18 @@ def no_budget(monkeypatch):
     monkeypatch.delenv("TRAINYARD_BUDGET", raising=False)
 
 
-def answers(*given):
+def answers(*replies):
     """Return what stands in for the keyboard, and the questions that it was asked."""
-    asked, left = [], list(given)
+    questions, left = [], list(replies)
 
     def ask(question: str) -> str:
-        asked.append(question)
+        questions.append(question)
         return left.pop(0)
 
-    return ask, asked
+    return ask, questions
 
 
-def nobody(question: str) -> str:
+def no_terminal(question: str) -> str:
     raise EOFError
 
 
@@ -76,7 +76,7 @@ def test_names_in_an_estimate_cannot_bring_markup_into_a_notebook():
 def test_the_kits_table_has_a_date_and_prices_what_is_stored_by_the_hour():
     table = price_table("amazon")
     assert isinstance(table.date, date)
-    stored = table.price("EFS", what="file system", count=10, stays="its files are yours")
+    stored = table.price("EFS", what="file system", count=10, retention_reason="its files are yours")
     assert stored.together == pytest.approx(10 * 0.30 / HOURS_A_MONTH)
     assert str(table.date) in stored.source and table.region in stored.source
     assert table.price("g4dn.xlarge", spot=True).dollars_an_hour < table.price("g4dn.xlarge").dollars_an_hour
@@ -84,9 +84,9 @@ def test_the_kits_table_has_a_date_and_prices_what_is_stored_by_the_hour():
 
 
 def test_yes_is_a_yes_and_anything_else_is_a_no():
-    ask, asked = answers("Yes ")
+    ask, questions = answers("Yes ")
     confirmation.confirm_cost(ESTIMATE, ask=ask)
-    assert "4.62" in asked[0] and "yes" in asked[0]
+    assert "4.62" in questions[0] and "yes" in questions[0]
     for no in ("", "no", "y"):
         with pytest.raises(NotConfirmed, match="nothing was started"):
             confirmation.confirm_cost(ESTIMATE, ask=answers(no)[0])
@@ -94,13 +94,13 @@ def test_yes_is_a_yes_and_anything_else_is_a_no():
 
 def test_what_was_agreed_to_beforehand_is_shown_and_not_asked(caplog):
     with caplog.at_level(logging.INFO, logger="trainyard"):
-        confirmation.confirm_cost(ESTIMATE, confirm=True, ask=nobody)
+        confirmation.confirm_cost(ESTIMATE, confirm=True, ask=no_terminal)
     assert "4.62" in caplog.text
 
 
 def test_where_nobody_can_be_asked_the_error_names_the_argument():
     with pytest.raises(BadInput) as error:
-        confirmation.confirm_cost(ESTIMATE, ask=nobody)
+        confirmation.confirm_cost(ESTIMATE, ask=no_terminal)
     assert "confirm=True" in error.value.fix
 
 
@@ -139,9 +139,9 @@ def test_the_page_on_prices_says_what_the_table_says():
     page = text.partition("## The whole course")[0]
     amazon, google = price_table("amazon"), price_table("google")
     machines = {name: float(figure) for name, figure in re.findall(r"`([\w.-]+)` ([\d.]+\d)", page)}
-    wanted = {name: figure for price in (amazon, google) for name, figure in price.an_hour.items()}
+    figures_by_name = {name: figure for price in (amazon, google) for name, figure in price.an_hour.items()}
     assert machines == pytest.approx(
-        {name: figure for name, figure in wanted.items() if " " not in name}, rel=1e-3
+        {name: figure for name, figure in figures_by_name.items() if " " not in name}, rel=1e-3
     )
     rows = re.findall(r"^\| ([^|]+?) \| ([\d.]+)[^|]*\| ([\d.]+) \|", page, re.M)
     figures = {what: (float(first), float(second)) for what, first, second in rows}
@@ -177,11 +177,11 @@ def counts(prices):
 
 
 def test_a_cluster_is_priced_with_its_disks_its_addresses_and_what_the_course_stores():
-    found = cluster_prices("amazon", spec(type="g4dn.xlarge", count=2, gpus=1), system="t3.large")
+    prices = cluster_prices("amazon", spec(type="g4dn.xlarge", count=2, gpus=1), system="t3.large")
     by_hand = 0.10 + 0.0832 + 2 * 0.526 + (250 * 0.08 + 2 * 475 * 0.04) / 730 + 3 * 0.005
     stored = (10 * 0.30 + 5 * 0.10) / 730
-    assert Estimate("lab", found, hours=1).an_hour == pytest.approx(by_hand + stored)
-    assert not any(item.stays for item in found)
+    assert Estimate("lab", prices, hours=1).an_hour == pytest.approx(by_hand + stored)
+    assert not any(item.retention_reason for item in prices)
 
 
 def test_the_throughput_that_is_paid_for_is_that_of_the_nodes_disks():
@@ -200,9 +200,9 @@ def test_private_nodes_have_one_address_and_a_gateway_instead_of_one_each():
 
 
 def test_a_cluster_without_training_nodes_costs_its_control_plane_and_system_node():
-    found = counts(cluster_prices("google", spec(), system="e2-standard-4"))
-    assert found["GKE control plane"] == found["node e2-standard-4, of the system"] == 1
-    assert found["public IPv4 address"] == 1 and found["disks, a gigabyte"] == 50
+    prices = counts(cluster_prices("google", spec(), system="e2-standard-4"))
+    assert prices["GKE control plane"] == prices["node e2-standard-4, of the system"] == 1
+    assert prices["public IPv4 address"] == 1 and prices["disks, a gigabyte"] == 50
 
 
 def test_a_gpu_is_priced_apart_only_beside_machines_that_do_not_come_with_it():
@@ -231,12 +231,12 @@ def test_only_googles_shared_volume_has_a_price_of_its_own_in_the_notes():
 
 def test_reading_and_writing_a_volume_at_aws_is_in_the_sum_and_in_the_budget():
     prices = cluster_prices("amazon", spec(), system="t3.large")
-    one, two = (Estimate("lab", prices, hours=hours) for hours in (1, 2))
-    assert one.total - one.an_hour == pytest.approx(30 * 0.03 + 5 * 0.06)
-    assert two.total - one.total == pytest.approx(one.an_hour)
-    assert "0.030 once" in " ".join(repr(one).split())
+    one_hour, two_hours = (Estimate("lab", prices, hours=hours) for hours in (1, 2))
+    assert one_hour.total - one_hour.an_hour == pytest.approx(30 * 0.03 + 5 * 0.06)
+    assert two_hours.total - one_hour.total == pytest.approx(one_hour.an_hour)
+    assert "0.030 once" in " ".join(repr(one_hour).split())
     with pytest.raises(BadInput, match="above the budget"):
-        confirmation.confirm_cost(one, confirm=True, budget=one.an_hour + 1)
+        confirmation.confirm_cost(one_hour, confirm=True, budget=one_hour.an_hour + 1)
     assert any(
         "ten epochs over 150 GB of your own are 45 dollars" in note for note in cost_notes("amazon", spec())
     )

@@ -23,14 +23,14 @@ class Mute(MoonCluster):
 @pytest.fixture
 def account(monkeypatch):
     """Two complete clusters in an account that both clouds' names lead to."""
-    there = Account()
-    monkeypatch.setattr(MoonCluster, "account", there, raising=False)
-    monkeypatch.setattr(MoonCluster, "clock", there.clock)
+    moon_account = Account()
+    monkeypatch.setattr(MoonCluster, "account", moon_account, raising=False)
+    monkeypatch.setattr(MoonCluster, "clock", moon_account.clock)
     provide(monkeypatch, eks=MoonCluster, gke=MoonCluster)
     for name in ("lab", "other"):
-        there.things |= {(name, part): "active" for part in PARTS}
-        there.described[name] = ClusterInfo(tags(name), Machines("m5.xlarge", 2), where="moon-1")
-    return there
+        moon_account.things |= {(name, part): "active" for part in PARTS}
+        moon_account.described[name] = ClusterInfo(tags(name), Machines("m5.xlarge", 2), where="moon-1")
+    return moon_account
 
 
 def place(account, provider=MoonCluster):
@@ -38,8 +38,8 @@ def place(account, provider=MoonCluster):
 
 
 def test_a_cloud_that_does_not_answer_is_a_row_and_not_silence(account):
-    found, unanswered = resources.find([place(account), place(account, Mute)])
-    last = list(resources.table(found, unanswered))[-1]
+    rows_of_resources, unanswered = resources.find([place(account), place(account, Mute)])
+    last = list(resources.table(rows_of_resources, unanswered))[-1]
     assert last["what"] == "moon-1 could not be queried" and last["id"] == "no credentials were found"
 
 
@@ -58,10 +58,10 @@ def test_a_cloud_that_there_is_not_is_refused(account):
 
 
 def test_more_than_one_cluster_has_to_be_typed_for(account):
-    asked = []
+    questions = []
     with pytest.raises(NotConfirmed):
-        resources.delete_resources("eks", dry_run=False, ask=lambda text: asked.append(text) or "no")
-    assert "2 clusters" in asked[0] and "lab (moon, moon-1)" in asked[0]
+        resources.delete_resources("eks", dry_run=False, ask=lambda text: questions.append(text) or "no")
+    assert "2 clusters" in questions[0] and "lab (moon, moon-1)" in questions[0]
     assert account.left() == ["lab", "other"]
     resources.delete_resources("eks", dry_run=False, ask=lambda text: "delete")
     assert account.left() == []
@@ -87,8 +87,8 @@ def test_costs_are_summed_over_clusters_and_shown_beside_the_budget(account):
     table = resources.costs([place(account), place(account)], budget=20)
     rows = {row["what"]: row for row in table}
     assert list(rows) == ['cluster "lab" in moon-1', 'cluster "other" in moon-1', "together", "budget"]
-    one = float(rows['cluster "lab" in moon-1']["dollars an hour"])
-    assert float(rows["together"]["dollars an hour"]) == pytest.approx(2 * one, abs=0.02)
+    hourly = float(rows['cluster "lab" in moon-1']["dollars an hour"])
+    assert float(rows["together"]["dollars an hour"]) == pytest.approx(2 * hourly, abs=0.02)
     assert rows["budget"]["to its end"] == "20.00"
     account.described["lab"] = ClusterInfo(tags(), Machines("z9.huge", 2), where="moon-1")
     assert resources.costs([place(account)]).rows[-1][1].startswith("at least ")

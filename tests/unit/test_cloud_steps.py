@@ -37,9 +37,12 @@ def test_in_a_log_each_step_is_a_line_when_it_ends(caplog):
     caplog.set_level(logging.INFO, logger="trainyard")
     with shown_elsewhere(), pytest.raises(ProviderFailed), expecting("lab", SimulatedClock()) as steps:
         work(steps)
-    said = [record.getMessage() for record in caplog.records]
-    assert said[:2] == ["lab: ✓ network: done after 4 s", "lab: ✗ cluster: failed after 3 min 20 s: no room"]
-    assert "1 of 3 steps done after 3 min 24 s; failed: cluster" in said[2] and len(said) == 3
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages[:2] == [
+        "lab: ✓ network: done after 4 s",
+        "lab: ✗ cluster: failed after 3 min 20 s: no room",
+    ]
+    assert "1 of 3 steps done after 3 min 24 s; failed: cluster" in messages[2] and len(messages) == 3
 
 
 def test_the_table_has_usual_and_actual_durations_and_what_waits():
@@ -87,10 +90,10 @@ def test_what_a_cloud_says_is_shown_as_text_and_never_as_markup():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "said"), [(0.2, "0 s"), (59.4, "59 s"), (60, "1 min"), (540, "9 min"), (545, "9 min 5 s")]
+    ("seconds", "text"), [(0.2, "0 s"), (59.4, "59 s"), (60, "1 min"), (540, "9 min"), (545, "9 min 5 s")]
 )
-def test_durations_are_in_minutes_from_one_minute_on(seconds, said):
-    assert duration(seconds) == said
+def test_durations_are_in_minutes_from_one_minute_on(seconds, text):
+    assert duration(seconds) == text
 
 
 def test_an_executed_notebook_keeps_the_last_table_as_one_output():

@@ -89,8 +89,8 @@ def test_a_tag_that_says_nothing_is_refused(tag):
 def alone(program, folder):
     """Return a PATH on which there is this program, if there is one at all, and no other."""
     folder.mkdir()
-    if found := shutil.which(program):
-        (folder / program).symlink_to(found)
+    if path := shutil.which(program):
+        (folder / program).symlink_to(path)
     return str(folder)
 
 
@@ -169,8 +169,8 @@ def test_what_is_left_out_is_what_the_engine_leaves_out(tmp_path, ignore):
         docker("rmi", "--force", name)
     ours = {str(path.relative_to(tmp_path)) for path in BuildContext(tmp_path, file).files}
     # These two are always sent, and copied only if no rule leaves them out.
-    own = {"Dockerfile", ".dockerignore"}
-    assert ours - own == sent - own
+    own_files = {"Dockerfile", ".dockerignore"}
+    assert ours - own_files == sent - own_files
 
 
 def test_an_archive_has_the_files_and_what_runs_still_runs(dockerfile, tmp_path):

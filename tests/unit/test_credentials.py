@@ -8,7 +8,7 @@ KEY = {"AWS_ACCESS_KEY_ID": "AKIATHEID", "AWS_SECRET_ACCESS_KEY": "the-secret"}
 
 
 @pytest.fixture
-def ask(tmp_path):
+def credentials_row(tmp_path):
     """Return a function that says what a provider would use in a home made by this test."""
 
     def say(provider, environment=None, **files):
@@ -22,21 +22,21 @@ def ask(tmp_path):
     return say
 
 
-def test_an_empty_home_needs_nothing_for_local_and_is_told_what_to_run_for_the_others(ask):
-    assert "no account" in ask("local")
-    assert "no kubeconfig" in ask("existing")
-    assert "aws configure sso" in ask("eks")
-    assert "gcloud auth application-default login" in ask("gke")
+def test_an_empty_home_needs_nothing_for_local_and_is_told_what_to_run_for_the_others(credentials_row):
+    assert "no account" in credentials_row("local")
+    assert "no kubeconfig" in credentials_row("existing")
+    assert "aws configure sso" in credentials_row("eks")
+    assert "gcloud auth application-default login" in credentials_row("gke")
 
 
-def test_keys_in_the_environment_win_over_a_profile(ask):
+def test_keys_in_the_environment_win_over_a_profile(credentials_row):
     credentials = "[lab]\naws_access_key_id = AKIAOTHER\naws_secret_access_key = hidden\n"
-    said = ask("eks", KEY | {"AWS_PROFILE": "lab"}, dot_aws__credentials=credentials)
-    assert said.startswith('AWS_ACCESS_KEY_ID from the environment; the profile "lab" is not asked')
+    row = credentials_row("eks", KEY | {"AWS_PROFILE": "lab"}, dot_aws__credentials=credentials)
+    assert row.startswith('AWS_ACCESS_KEY_ID from the environment; the profile "lab" is not asked')
 
 
-def test_half_a_key_is_said(ask):
-    assert "half of a key" in ask("eks", {"AWS_ACCESS_KEY_ID": "AKIATHEID"})
+def test_half_a_key_is_said(credentials_row):
+    assert "half of a key" in credentials_row("eks", {"AWS_ACCESS_KEY_ID": "AKIATHEID"})
 
 
 @pytest.mark.parametrize(
@@ -48,25 +48,27 @@ def test_half_a_key_is_said(ask):
         ({}, {"dot_aws__credentials": "no ini file"}, "nothing was found"),
     ],
 )
-def test_a_profile_is_looked_for_in_both_files(ask, environment, files, words):
-    assert words in ask("eks", environment, **files)
+def test_a_profile_is_looked_for_in_both_files(credentials_row, environment, files, words):
+    assert words in credentials_row("eks", environment, **files)
 
 
-def test_googles_variable_wins_over_gclouds_file_and_must_name_a_file(ask, tmp_path):
-    own = {"dot_config__gcloud__application_default_credentials.json": "{}"}
-    assert "gcloud's default credentials" in ask("gke", **own)
-    assert "no project" in ask("gke", **own)
+def test_googles_variable_wins_over_gclouds_file_and_must_name_a_file(credentials_row, tmp_path):
+    default_file = {"dot_config__gcloud__application_default_credentials.json": "{}"}
+    assert "gcloud's default credentials" in credentials_row("gke", **default_file)
+    assert "no project" in credentials_row("gke", **default_file)
     project = {"dot_config__gcloud__configurations__config_default": "[core]\nproject = class-7\n"}
-    assert 'project "class-7"' in ask("gke", **own, **project)
+    assert 'project "class-7"' in credentials_row("gke", **default_file, **project)
     key = tmp_path / "key.json"
-    assert "which does not exist" in ask("gke", {"GOOGLE_APPLICATION_CREDENTIALS": str(key)}, **own)
+    assert "which does not exist" in credentials_row(
+        "gke", {"GOOGLE_APPLICATION_CREDENTIALS": str(key)}, **default_file
+    )
     key.write_text("{}")
-    said = ask("gke", {"GOOGLE_APPLICATION_CREDENTIALS": str(key)}, **own)
-    assert said.startswith(f"GOOGLE_APPLICATION_CREDENTIALS: {key}")
+    row = credentials_row("gke", {"GOOGLE_APPLICATION_CREDENTIALS": str(key)}, **default_file)
+    assert row.startswith(f"GOOGLE_APPLICATION_CREDENTIALS: {key}")
 
 
-def test_no_secret_is_shown(ask, tmp_path):
-    ask("eks", dot_aws__credentials="[default]\naws_secret_access_key = hidden-1\n")
+def test_no_secret_is_shown(credentials_row, tmp_path):
+    credentials_row("eks", dot_aws__credentials="[default]\naws_secret_access_key = hidden-1\n")
     shown = repr(credentials(environment=KEY, home=tmp_path)) + repr(
         credentials(environment={}, home=tmp_path)
     )

@@ -55,9 +55,9 @@ def test_one_seed_draws_the_same_and_another_one_others(program, tmp_path, name)
 
 
 def test_torchvision_reads_mnist(program, tmp_path):
-    said = prepared(program, tmp_path, "mnist", "--limit=120")
+    output = prepared(program, tmp_path, "mnist", "--limit=120")
     training, test = (MNIST(tmp_path / "mnist", train=train) for train in (True, False))
-    assert (len(training), len(test)) == (120, 20) == (said["train_images"], said["test_images"])
+    assert (len(training), len(test)) == (120, 20) == (output["train_images"], output["test_images"])
     assert training.data.shape == (120, 28, 28)
     assert sorted(set(training.targets.tolist())) == list(range(10))
     assert training[0][0].size == (28, 28)
@@ -89,11 +89,11 @@ def test_torchvision_reads_cifar10_once_it_is_told_the_checksums(program, tmp_pa
 
 
 def test_image_folders_are_what_torchvision_reads_of_tiny_imagenet(program, tmp_path):
-    said = prepared(program, tmp_path, "tiny-imagenet-200", "--limit=400")
+    output = prepared(program, tmp_path, "tiny-imagenet-200", "--limit=400")
     root = tmp_path / "tiny-imagenet-200" / "tiny-imagenet-200"
     training, val = ImageFolder(root / "train"), ImageFolder(root / "val")
-    assert (len(training), len(val)) == (400, 200) == (said["train_images"], said["test_images"])
-    assert training.classes == val.classes == said["classes"]
+    assert (len(training), len(val)) == (400, 200) == (output["train_images"], output["test_images"])
+    assert training.classes == val.classes == output["classes"]
     assert len(training.classes) == 200
     assert training[0][0].size == (64, 64)
     assert len((root / "wnids.txt").read_text().split()) == 200
@@ -116,9 +116,9 @@ def test_the_real_tiny_imagenet_is_sorted_into_folders_of_classes(program, tmp_p
 
 
 def test_the_digits_are_those_that_come_with_scikit_learn(program, tmp_path):
-    said = prepared(program, tmp_path, "digits")
-    assert not said["synthetic"]
-    assert (said["train_images"], said["test_images"]) == (1437, 360)
+    output = prepared(program, tmp_path, "digits")
+    assert not output["synthetic"]
+    assert (output["train_images"], output["test_images"]) == (1437, 360)
 
 
 def test_a_small_network_learns_the_stand_ins_and_not_at_once(program):
@@ -129,9 +129,9 @@ def test_a_small_network_learns_the_stand_ins_and_not_at_once(program):
     looks, sets = Looks(10, group=2, seed=0), []
     for seed, count in ((1, 2000), (2, 500)):
         rng = np.random.default_rng(seed)
-        which = labels(count, 10, rng)
-        drawn = torch.from_numpy(pictures(which, looks, 32, rng)).permute(0, 3, 1, 2).float() / 127.5 - 1
-        sets.append((drawn, torch.from_numpy(which)))
+        classes = labels(count, 10, rng)
+        drawn = torch.from_numpy(pictures(classes, looks, 32, rng)).permute(0, 3, 1, 2).float() / 127.5 - 1
+        sets.append((drawn, torch.from_numpy(classes)))
     convolutions = (nn.Conv2d(3, 6, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(6, 16, 5), nn.ReLU())
     dense = (nn.Linear(400, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, 10))
     model = nn.Sequential(*convolutions, nn.MaxPool2d(2), nn.Flatten(), *dense)

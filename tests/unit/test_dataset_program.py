@@ -47,8 +47,12 @@ def run(program, *flags, **more):
 
 
 def is_complete(program):
-    said = json.loads((program.root / "cifar10" / "dataset.json").read_text())
-    assert (said["synthetic"], said["train_images"], said["test_images"]) == (False, 200, 50)
+    facts = json.loads((program.root / "cifar10" / "dataset.json").read_text())
+    assert (facts["synthetic"], facts["train_images"], facts["test_images"]) == (
+        False,
+        200,
+        50,
+    )
     assert sorted(path.name for path in (program.root / "cifar10").iterdir()) == [
         "cifar-10-batches-py",
         "dataset.json",
@@ -92,7 +96,7 @@ def test_a_cut_download_goes_on_where_it_stopped(program, release, content):
         events, _, status = run(program, mirror=url)
     assert status == 0
     assert is_complete(program)
-    assert [asked for _, asked in release.requests] == [None, "bytes=5000-", "bytes=12000-"]
+    assert [byte_range for _, byte_range in release.requests] == [None, "bytes=5000-", "bytes=12000-"]
     assert any("cut with" in event.get("doing", "") for event in events)
 
 
@@ -129,7 +133,7 @@ def test_a_part_of_something_else_is_thrown_away(program, release, content):
     with serving(release) as url:
         assert run(program, mirror=url)[2] == 0
     assert is_complete(program)
-    assert [asked for _, asked in release.requests] == ["bytes=5000-", None]
+    assert [byte_range for _, byte_range in release.requests] == ["bytes=5000-", None]
 
 
 def test_the_next_mirror_is_tried_where_one_has_nothing(program, release):

@@ -21,7 +21,9 @@ def python_packages():
     files = (ROOT / "pyproject.toml", ROOT / "localkube" / "pyproject.toml")
     projects = [tomllib.loads(file.read_text())["project"] for file in files]
     lines = [
-        line for it in projects for line in sum(it["optional-dependencies"].values(), it["dependencies"])
+        line
+        for table in projects
+        for line in sum(table["optional-dependencies"].values(), table["dependencies"])
     ]
     return {name for line in lines if not (name := Requirement(line).name).startswith("trainyard-kit")}
 
@@ -38,8 +40,8 @@ def npm_packages():
 
 
 def test_every_direct_dependency_has_one_line_and_every_line_a_dependency():
-    wanted = python_packages() | go_modules() | npm_packages()
-    assert sorted(lines()) == sorted(wanted)
+    expected = python_packages() | go_modules() | npm_packages()
+    assert sorted(lines()) == sorted(expected)
 
 
 def test_every_line_says_what_for_instead_of_what_how_it_is_kept_up_and_its_licence():

@@ -11,15 +11,15 @@ SOURCES = sorted((ROOT / "docs" / "diagrams").glob("*.d2"))
 PAGES = [*(ROOT / "docs").glob("*.md"), *(ROOT / "notebooks").glob("*.ipynb")]
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda each: each.stem)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_a_picture_was_made_from_the_present_text(source):
     picture = ROOT / "docs" / "images" / f"{source.stem}.svg"
     hashed = hashlib.sha256(source.read_bytes()).hexdigest()
     assert f"<!-- source: {hashed} -->" in picture.read_text(encoding="utf-8"), "tools/dev.py diagrams"
 
 
-@pytest.mark.parametrize("source", SOURCES, ids=lambda each: each.stem)
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_a_page_shows_each_diagram_with_words_for_those_who_do_not_see_it(source):
     image = re.compile(rf"!\[([^\]]*)\]\([./a-z]*images/{source.stem}\.svg\)")
-    words = [found for page in PAGES for found in image.findall(page.read_text(encoding="utf-8"))]
+    words = [alt for page in PAGES for alt in image.findall(page.read_text(encoding="utf-8"))]
     assert words and all(len(word) > 60 for word in words)

@@ -69,7 +69,7 @@ def distributions(words):
     """List the distributions that the words after ``pip install`` name."""
     text = re.sub(r"[\\\"']|\\n", " ", words)
     split = shlex.split(text, comments=True)
-    found, skip = [], False
+    names, skip = [], False
     for word in split:
         if (
             skip
@@ -80,10 +80,10 @@ def distributions(words):
             skip = not skip and bool(WITH_VALUE.fullmatch(word))
             continue
         try:
-            found.append(canonicalize_name(Requirement(word.strip(",.:")).name))
+            names.append(canonicalize_name(Requirement(word.strip(",.:")).name))
         except InvalidRequirement:
             break  # a word of the sentence that follows
-    return found
+    return names
 
 
 def named(text):
@@ -120,15 +120,15 @@ def test_the_distributions_have_the_names_that_are_ours():
 
 def test_the_index_is_named_in_no_document_until_both_are_registered():
     """docs/releasing.md says which steps a person takes first; it alone names the command."""
-    told = [
+    mentions = [
         path.relative_to(ROOT)
         for path in files()
         if path.suffix in (".md", ".ipynb") and path.name not in ("releasing.md", "CHANGELOG.md")
         if named(path.read_text(encoding="utf-8")) & OURS
     ]
-    cells = {path for path in told if path.suffix == ".ipynb"} | {Path("docs/hosted.md")}
-    assert set(told) <= cells, "a pip install of ours outside of the hosted cell"
-    assert all("--no-index" in (ROOT / path).read_text(encoding="utf-8") for path in told)
+    cells = {path for path in mentions if path.suffix == ".ipynb"} | {Path("docs/hosted.md")}
+    assert set(mentions) <= cells, "a pip install of ours outside of the hosted cell"
+    assert all("--no-index" in (ROOT / path).read_text(encoding="utf-8") for path in mentions)
 
 
 @pytest.fixture
@@ -189,11 +189,11 @@ def test_an_address_that_is_no_repository_is_refused(checkout, address):
 
 def run_cell(monkeypatch, environment, *, installed, folder):
     """Run the hosted cell where the kit is installed or not; return what it gave to pip."""
-    asked = []
+    commands = []
 
     class Shell:
         def run_line_magic(self, name, line):
-            asked.append((name, line))
+            commands.append((name, line))
 
     import importlib.util
 
@@ -211,7 +211,7 @@ def run_cell(monkeypatch, environment, *, installed, folder):
             importlib.util, "find_spec", lambda name: find(name) if name != "kitlib" or installed else None
         )
         exec(hosted_cell("", "0.1.0"), {"get_ipython": Shell})
-    return asked
+    return commands
 
 
 @pytest.mark.parametrize(

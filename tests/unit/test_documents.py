@@ -21,26 +21,26 @@ def test_a_packages_page_has_no_link_that_is_dead_there():
 
 
 @pytest.mark.parametrize(
-    ("figure", "said"),
+    ("figure", "pattern"),
     [
         ("disk_gb", r"([\d.]+) GB of (?:free )?disk"),
         ("download_gb", r"(?:downloads up to|build or) ([\d.]+) GB"),
     ],
 )
-def test_what_a_set_up_takes_has_one_source(figure, said):
+def test_what_a_set_up_takes_has_one_source(figure, pattern):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    wanted = {str(project["tool"]["trainyard"][figure])}
+    expected = {str(project["tool"]["trainyard"][figure])}
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
     for page in pages:
-        figures = set(re.findall(said, page.read_text(encoding="utf-8")))
-        assert figures in (wanted, set()), page.name
+        figures = set(re.findall(pattern, page.read_text(encoding="utf-8")))
+        assert figures in (expected, set()), page.name
         assert figures or page.name not in ("README.md", "instructors-guide.md"), page.name
 
 
 def _measured(what: str) -> tuple[str, str]:
     """Return a benchmark's value, and its peer's, as documents write them."""
     parts = json.loads((ROOT / "docs" / "performance.json").read_text()).values()
-    (result,) = [it for part in parts for it in part["results"] if it["what"] == what]
+    (result,) = [entry for part in parts for entry in part["results"] if entry["what"] == what]
     return f"{result['value']:.2f}", f"{result['peer_value']:.0f}"
 
 

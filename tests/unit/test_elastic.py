@@ -17,8 +17,8 @@ def assert_as_if_nothing_had_happened(run, *, survivor=None):
     assert {step["step"] for step in steps} == set(range(len(losses)))
     assert {step["samples"] for step in steps} == {BATCH}
     assert max(abs(step["loss"] - losses[step["step"]]) for step in steps) < 1e-9
-    own = [step["step"] for step in steps if step["worker"] == survivor]
-    assert own == sorted(set(own))  # it has taken no step twice
+    survivor_steps = [step["step"] for step in steps if step["worker"] == survivor]
+    assert survivor_steps == sorted(set(survivor_steps))  # it has taken no step twice
 
 
 def lose_and_win_workers(run):

@@ -112,10 +112,10 @@ def test_an_etcd_without_the_v2_api_is_said_and_not_tried_again(tmp_path):
 
     class Etcd(http.server.BaseHTTPRequestHandler):  # 3.6 answers so
         def do_GET(self):
-            found = self.path == "/version"
-            self.send_response(200 if found else 404)
+            known = self.path == "/version"
+            self.send_response(200 if known else 404)
             self.end_headers()
-            self.wfile.write(b'{"etcdserver":"3.6.1"}' if found else b"404 page not found")
+            self.wfile.write(b'{"etcdserver":"3.6.1"}' if known else b"404 page not found")
 
         def log_message(self, *_):
             pass
@@ -151,7 +151,7 @@ def test_a_trainer_gets_the_arguments_that_torchrun_gives_it(tmp_path):
     words = ["$(HOME)", "$$", "$HOME", "${local_rank}", "", "--", "--nnodes=3", "a\nb", "'\"", "-m", "é", "$"]
     starts = (["-m", "torch.distributed.run", "--standalone"], [str(LAUNCHER)])
     commands = ([sys.executable, *start, "say.py", *words] for start in starts)
-    torchrun, own = (
+    torchrun, by_kit = (
         subprocess.run(command, cwd=tmp_path, capture_output=True, check=True).stdout for command in commands
     )
-    assert own == torchrun
+    assert by_kit == torchrun

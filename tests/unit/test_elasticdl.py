@@ -44,8 +44,8 @@ def elasticdl(tmp_path, monkeypatch):
     monkeypatch.setattr(clusters, "connect", lambda name: Local())
 
     def run(*words, **flags):
-        given = [f"--{name}={value}" for name, value in flags.items()]
-        done = CliRunner().invoke(main, [*words, *given])
+        options = [f"--{name}={value}" for name, value in flags.items()]
+        done = CliRunner().invoke(main, [*words, *options])
         return done.exit_code, done.output
 
     assert run("zoo", "init", model_zoo="model_zoo")[0] == 0
@@ -84,8 +84,8 @@ def test_the_published_flags_arrive_in_the_pods(elasticdl):
     }
     assert elasticdl("train", **flags)[0] == 0
     objects = list(yaml.safe_load_all(Path("job.yaml").read_text()))
-    found = containers(objects)
-    args = found["master"][1]["args"]
+    by_name = containers(objects)
+    args = by_name["master"][1]["args"]
     for words in (
         "--records=/data/mnist/train",
         "--test-records=/data/mnist/test",
@@ -100,13 +100,16 @@ def test_the_published_flags_arrive_in_the_pods(elasticdl):
         "--log-level=INFO",
     ):
         assert words in args
-    spec, worker = found["worker"]
+    spec, worker = by_name["worker"]
     assert worker["image"] == "gcr.io/mine/elasticdl:mnist" and worker["imagePullPolicy"] == "IfNotPresent"
-    asked = {"cpu": "1", "memory": "1024Mi", "ephemeral-storage": "1024Mi"}
-    assert worker["resources"] == {"requests": asked, "limits": asked | {"cpu": "2", "memory": "2048Mi"}}
+    requests = {"cpu": "1", "memory": "1024Mi", "ephemeral-storage": "1024Mi"}
+    assert worker["resources"] == {
+        "requests": requests,
+        "limits": requests | {"cpu": "2", "memory": "2048Mi"},
+    }
     assert {"name": "A", "value": "1,2"} in worker["env"] and {"name": "B", "value": "3"} in worker["env"]
-    assert (spec["priorityClassName"], found["master"][0]["priorityClassName"]) == ("low", "high")
-    assert found["ps"][1]["resources"]["requests"] == {"cpu": "1", "memory": "4096Mi"}
+    assert (spec["priorityClassName"], by_name["master"][0]["priorityClassName"]) == ("low", "high")
+    assert by_name["ps"][1]["resources"]["requests"] == {"cpu": "1", "memory": "4096Mi"}
     trainer = "/trainyard/trainer/mnist_functional_api/mnist_functional_api.py"
     assert f"--trainer={trainer}" in args
     (source,) = (volume for volume in spec["volumes"] if volume["name"] == "trainer")
@@ -152,9 +155,9 @@ def test_on_a_cloud_the_zoo_is_the_one_in_the_image(elasticdl, monkeypatch):
     ],
 )
 def test_what_cannot_work_is_refused_with_what_to_do(elasticdl, flags, words):
-    status, said = elasticdl("train", **TRAIN | {"yaml": "job.yaml"} | flags)
+    status, output = elasticdl("train", **TRAIN | {"yaml": "job.yaml"} | flags)
     assert status != 0 and not Path("job.yaml").exists()
-    assert re.search(words, said, re.DOTALL), said
+    assert re.search(words, output, re.DOTALL), output
 
 
 def test_zoo_init_keeps_what_is_there(tmp_path, monkeypatch):
@@ -174,8 +177,8 @@ def test_zoo_build_and_push_bring_the_zoo_to_a_registry(tmp_path_factory, elasti
         image = f"{registry}/elasticdl:mnist"
         try:
             assert elasticdl("zoo", "build", "model_zoo", image=image)[0] == 0
-            status, said = elasticdl("zoo", "push", image)
-            assert status == 0 and "sha256:" in said
+            status, output = elasticdl("zoo", "push", image)
+            assert status == 0 and "sha256:" in output
         finally:
             docker("rmi", "--force", image)
 
@@ -195,7 +198,7 @@ def train(folder, **settings):
     """Run a job with a worker and a server; return it."""
     (folder / "records").mkdir(parents=True)
     zoo = shutil.copytree(ZOO, folder / "zoo", dirs_exist_ok=True)
-    own = {
+    job_settings = {
         "trainer": zoo / "mnist_functional_api" / "mnist_functional_api.py",
         "model_zoo": zoo,
         "functions": json.dumps(FUNCTIONS),
@@ -207,7 +210,7 @@ def train(folder, **settings):
     }
     for part, count in (("train", 128), ("test", 64)):
         write_digits(folder / "records" / f"{part}.npy", count)
-    with LocalJob(folder, **own | settings) as job:
+    with LocalJob(folder, **job_settings | settings) as job:
         job.flags.append(f"--records={folder / 'train'}")  # a part of a dataset
         for program in ("master", "server", "worker"):
             job.start(program)
@@ -235,5 +238,5 @@ def test_a_module_of_a_zoo_trains_is_evaluated_and_predicts(tmp_path):
     checkpoints = unused | {"init": tmp_path / "train" / "state"}
     predicted = train(tmp_path / "predict", mode="prediction", **checkpoints)
     assert predicted.events("master", event="predictions")[0]["images"] == 64
-    said = re.findall(r"predicts, by class: \[(.*)\]", predicted.log("worker").read_text())
-    assert sum(int(word) for line in said for word in line.split(",")) == 64
+    predictions = re.findall(r"predicts, by class: \[(.*)\]", predicted.log("worker").read_text())
+    assert sum(int(word) for line in predictions for word in line.split(",")) == 64

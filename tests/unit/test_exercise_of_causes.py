@@ -25,9 +25,9 @@ def test_answers_are_judged_by_what_the_program_does(seed, ranks):
 @pytest.mark.parametrize("seed", [1, 2])
 def test_each_wrong_failure_gets_a_hint_that_does_not_say_the_right_one(seed):
     for case, (failure, rank) in causes.plan(seed, 4).items():
-        for other in set(causes.FAILURES) - {failure}:
-            hint = advice({case: (other, rank)}, seed)[case]
-            assert hint == f"no {other}: {causes.AGAINST[other]}"
+        for wrong in set(causes.FAILURES) - {failure}:
+            hint = advice({case: (wrong, rank)}, seed)[case]
+            assert hint == f"no {wrong}: {causes.AGAINST[wrong]}"
             assert f"it is {failure}" not in hint
 
 

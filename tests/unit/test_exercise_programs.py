@@ -96,20 +96,22 @@ def test_the_program_is_trained_on_two_ranks(name, tmp_path):
     changes, check, advice = PROGRAMS[name]
     program = tmp_path / "my_digits.py"
     program.write_text(filled(**changes))
-    found = kit.check("05", program=program)
+    checklist = kit.check("05", program=program)
     if name == "only TODO 1":
-        assert [row.right for row in found][-2:] == [None, None]
-        assert "not judged yet" in [*found][-1].advice
+        assert [row.right for row in checklist][-2:] == [None, None]
+        assert "not judged yet" in [*checklist][-1].advice
     if not check:
-        assert found, found
+        assert checklist, checklist
     else:
-        assert any(check in row.name and advice in row.advice for row in found if row.right is False), found
+        assert any(check in row.name and advice in row.advice for row in checklist if row.right is False), (
+            checklist
+        )
 
 
 def test_a_program_without_changes_is_not_run():
-    first, *others = kit.check("05", program=ROOT / "notebooks" / "scripts" / "digits_todo.py")
+    first, *open_rows = kit.check("05", program=ROOT / "notebooks" / "scripts" / "digits_todo.py")
     assert "as it was" in first.advice
-    assert not any(row.right for row in others)
+    assert not any(row.right for row in open_rows)
 
 
 @pytest.mark.parametrize("program", [None, "no-such-file.py", 5])

@@ -9,7 +9,7 @@ import pytest
 
 import kitlib as kit
 from kitlib.display.progress import Progress
-from trainyard_kit.exercises import apart
+from trainyard_kit.exercises import sandbox
 from trainyard_kit.exercises.checks.dataset import Entries
 
 from .test_exercises import CONFUSION, DATASET, FLAGS, INSTRUCTION, SOLUTIONS, cell, dockerfile, rows
@@ -19,13 +19,13 @@ VARIANTS = tomllib.loads(Path(__file__).with_name("exercise_variants.toml").read
 
 @pytest.mark.parametrize(("notebook", "old", "new"), VARIANTS["right"])
 def test_an_answer_may_be_right_in_an_unusual_way(notebook, old, new):
-    assert (found := rows(notebook, SOLUTIONS[notebook].replace(old, new))), found
+    assert (checklist := rows(notebook, SOLUTIONS[notebook].replace(old, new))), checklist
 
 
 @pytest.mark.parametrize(("notebook", "old", "new", "advice"), VARIANTS["wrong"])
 def test_an_answer_that_is_wrong_in_an_unusual_way_is_told_why(notebook, old, new, advice):
-    found = rows(notebook, SOLUTIONS[notebook].replace(old, new))
-    assert any(advice in row.advice for row in found if row.right is False), found
+    checklist = rows(notebook, SOLUTIONS[notebook].replace(old, new))
+    assert any(advice in row.advice for row in checklist if row.right is False), checklist
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def interrupt(*_, **__):
 @pytest.mark.parametrize(
     ("place", "notebook", "answer"),
     [
-        ("trainyard_kit.exercises.apart.run", "12", CONFUSION),
+        ("trainyard_kit.exercises.sandbox.run", "12", CONFUSION),
         ("trainyard_kit.exercises.checks.ddp.train", "05", None),
     ],
 )
@@ -66,12 +66,12 @@ def test_an_interrupt_is_one_line_and_not_the_kits_own_frames(place, notebook, a
 def test_a_line_moves_while_an_answer_is_judged_where_it_can_be_replaced(in_place, monkeypatch, tmp_path):
     shown = []
     line = type("Line", (Progress,), {"in_place": in_place, "show": lambda _, text: shown.append(text)})
-    monkeypatch.setattr(apart, "progress", line)
-    monkeypatch.setattr(apart, "TICK", 0.1)
+    monkeypatch.setattr(sandbox, "progress", line)
+    monkeypatch.setattr(sandbox, "TICK", 0.1)
     done = tmp_path / "done"
     program = f"import pathlib, time; pathlib.Path({str(done)!r}).touch(); time.sleep(1)"
-    with apart.checking("training") as show:
-        ended, _ = apart.run(
+    with sandbox.checking("training") as show:
+        ended, _ = sandbox.run(
             [sys.executable, "-c", program],
             seconds=20,
             folder=str(tmp_path),
@@ -88,7 +88,7 @@ def test_modules_of_other_cells_and_what_a_definition_uses_of_its_own_are_there(
         "    SIZE = len([1, 2])\n" + source.replace("DataFramematrix", "DataFrame(matrix)"), monkeypatch
     )
     namespace["pd"] = __import__("pandas")
-    assert (found := kit.check("12", confusion=namespace["confusion"])), found
+    assert (checklist := kit.check("12", confusion=namespace["confusion"])), checklist
 
 
 def test_a_package_without_its_requirements_leaves_torch_as_it_is():
@@ -109,8 +109,8 @@ def test_a_package_without_its_requirements_leaves_torch_as_it_is():
     ],
 )
 def test_an_instruction_that_may_leave_the_image_without_the_package_is_refused(instruction, advice):
-    found = kit.check("03", dockerfile=dockerfile(instruction))
-    assert any(advice in row.advice for row in found if row.right is False), found
+    checklist = kit.check("03", dockerfile=dockerfile(instruction))
+    assert any(advice in row.advice for row in checklist if row.right is False), checklist
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,15 @@ def test_an_instruction_that_may_leave_the_image_without_the_package_is_refused(
     ],
 )
 def test_options_may_come_before_install_and_downloads_be_purged_in_the_same_layer(instruction):
-    assert (found := kit.check("03", dockerfile=dockerfile(instruction))), found
+    assert (checklist := kit.check("03", dockerfile=dockerfile(instruction))), checklist
 
 
 def test_labels_in_the_order_of_a_file_system_are_refused_though_this_one_sorts(monkeypatch):
     scandir = os.scandir
-    monkeypatch.setattr(os, "scandir", lambda path: Entries(sorted(scandir(path), key=lambda one: one.name)))
+    monkeypatch.setattr(
+        os, "scandir", lambda path: Entries(sorted(scandir(path), key=lambda entry: entry.name))
+    )
     source = DATASET.replace("sorted(each for each in Path(root).iterdir())", "list(Path(root).iterdir())")
     source = source.replace("return len", "self.items.sort()\n            return len")
-    found = rows("04", source)
-    assert any("files and folders" in row.advice for row in found if row.right is False), found
+    checklist = rows("04", source)
+    assert any("files and folders" in row.advice for row in checklist if row.right is False), checklist

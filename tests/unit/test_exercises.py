@@ -131,8 +131,8 @@ def cell(source, monkeypatch):
 
 @pytest.mark.parametrize("notebook", SOLUTIONS)
 def test_a_solution_is_right(notebook):
-    found = rows(notebook, SOLUTIONS[notebook])
-    assert found, found
+    checklist = rows(notebook, SOLUTIONS[notebook])
+    assert checklist, checklist
 
 
 @pytest.mark.parametrize(("notebook", "old", "new", "check", "advice"), WRONG)
@@ -141,9 +141,9 @@ def test_a_wrong_answer_is_told_what_to_do(notebook, old, new, check, advice):
     old = textwrap.dedent(old) if old in right else old
     source = textwrap.dedent(SOLUTIONS[notebook].replace(old, new))
     assert source != right, "nothing was replaced"
-    found = rows(notebook, source)
-    failed = {row.name: row.advice for row in found if row.right is False}
-    assert any(check in name and advice in words for name, words in failed.items()), found
+    checklist = rows(notebook, source)
+    failed = {row.name: row.advice for row in checklist if row.right is False}
+    assert any(check in name and advice in words for name, words in failed.items()), checklist
 
 
 def dockerfile(instruction, *, before="COPY trainers/"):
@@ -178,8 +178,10 @@ def dockerfile(instruction, *, before="COPY trainers/"):
 )
 def test_a_wrong_instruction_is_told_what_to_do(answer, check, advice, monkeypatch):
     monkeypatch.setattr("trainyard_kit.exercises.checks.dockerfile.SECONDS", 1)
-    found = kit.check("03", dockerfile=answer)
-    assert any(check in row.name and advice in row.advice for row in found if row.right is False), found
+    checklist = kit.check("03", dockerfile=answer)
+    assert any(check in row.name and advice in row.advice for row in checklist if row.right is False), (
+        checklist
+    )
 
 
 @pytest.mark.parametrize(
@@ -222,8 +224,10 @@ def test_an_instruction_may_be_written_in_several_ways(instruction):
     ],
 )
 def test_a_wrong_pattern_is_told_what_to_do(answer, check, advice):
-    found = kit.check("07", pattern=answer)
-    assert any(check in row.name and advice in row.advice for row in found if row.right is False), found
+    checklist = kit.check("07", pattern=answer)
+    assert any(check in row.name and advice in row.advice for row in checklist if row.right is False), (
+        checklist
+    )
 
 
 @pytest.mark.parametrize("answer", [PATTERN, r"train.*it (?P<step>\d+).*nll (?P<loss>[\d.e+-]+)"])
@@ -242,8 +246,8 @@ def test_a_pattern_may_be_written_in_several_ways(answer):
 )
 def test_a_number_of_any_kind_is_right_and_a_function_however_it_is_written(answer, monkeypatch):
     amdahl = cell(answer.format("1 / (1 - share + share / workers)"), monkeypatch)["amdahl"]
-    found = kit.check("00", amdahl=amdahl)
-    assert found, found
+    checklist = kit.check("00", amdahl=amdahl)
+    assert checklist, checklist
 
 
 @pytest.mark.parametrize(
@@ -256,8 +260,8 @@ def test_a_number_of_any_kind_is_right_and_a_function_however_it_is_written(answ
     ],
 )
 def test_a_table_of_the_points_that_are_asked_or_no_number_is_wrong(answer, advice):
-    found = rows("00", AMDAHL.format(answer))
-    assert any(advice in row.advice for row in found if row.right is False), found
+    checklist = rows("00", AMDAHL.format(answer))
+    assert any(advice in row.advice for row in checklist if row.right is False), checklist
 
 
 @pytest.mark.parametrize(
@@ -273,7 +277,7 @@ def test_a_table_of_the_points_that_are_asked_or_no_number_is_wrong(answer, advi
 )
 def test_the_end_of_a_training_may_be_written_in_several_ways(old, new):
     source = FINISH.replace(old, new).replace("torch.save", "save" if "save" in new else "torch.save")
-    assert (found := rows("06", source)), found
+    assert (checklist := rows("06", source)), checklist
 
 
 IMAGE_FOLDER = """
@@ -289,24 +293,24 @@ IMAGE_FOLDER = """
 
 
 def test_torchvisions_image_folder_is_right():
-    assert (found := rows("04", IMAGE_FOLDER)), found
+    assert (checklist := rows("04", IMAGE_FOLDER)), checklist
 
 
 def test_a_class_without_methods_has_a_source(monkeypatch):
     text = textwrap.dedent(IMAGE_FOLDER).split("    def __init__")[0] + "    extensions = ()\n"
-    found = kit.check("04", dataset=cell(text, monkeypatch)["Pictures"])
-    assert [row.right for row in found][:2] == [True, True], found
+    checklist = kit.check("04", dataset=cell(text, monkeypatch)["Pictures"])
+    assert [row.right for row in checklist][:2] == [True, True], checklist
 
 
 def test_a_checkpoint_may_be_loaded_in_several_ways_and_a_rank_that_does_not_take_part_is_named(monkeypatch):
-    assert (found := rows("14", RESUME_BY_STATEFUL)), found
+    assert (checklist := rows("14", RESUME_BY_STATEFUL)), checklist
     monkeypatch.setattr("trainyard_kit.exercises.checks.resume.SECONDS", 6)
     alone = RESUME.replace(
         "checkpoint.load(", "__import__('torch').distributed.get_rank() or checkpoint.load("
     )
-    first, *others = rows("14", alone)
+    first, *rest = rows("14", alone)
     assert "all ranks call" in first.advice
-    assert not any(row.right for row in others)
+    assert not any(row.right for row in rest)
 
 
 UNEVEN = """
@@ -322,18 +326,18 @@ def test_a_loop_that_loses_the_rest_of_a_division_is_refused_and_arrays_are_imag
     lost = {row.name: row.advice for row in rows("08", UNEVEN) if row.right is False}
     assert any("12 // 5 leaves a rest" in advice for advice in lost.values()), lost
     for array in ("__import__('numpy').array(images)", "__import__('torch').tensor(images)"):
-        assert (found := rows("08", ELASTIC.replace("images[step", f"{array}[step"))), found
+        assert (checklist := rows("08", ELASTIC.replace("images[step", f"{array}[step"))), checklist
 
 
 def stubs():
     """List the number and the source of each notebook's exercise, as a learner finds it."""
-    found = []
+    stub_cells = []
     for path in sorted((ROOT / "notebooks").glob("[0-9][0-9]_*.ipynb")):
         for part in json.loads(path.read_text())["cells"]:
             source = "".join(part["source"])
             if "exercise" in part["metadata"].get("tags", ()) and "kit.check(" in source:
-                found.append((path.name[:2], source))
-    return found
+                stub_cells.append((path.name[:2], source))
+    return stub_cells
 
 
 ALONE = [stub for stub in stubs() if "cluster.kubectl" not in stub[1] and stub[0] not in ("01", "03", "05")]
@@ -345,10 +349,8 @@ DEALT = {"seed": 1, "nodes": 4}  # by the cell of parameters
 @pytest.mark.parametrize(("notebook", "source"), ALONE, ids=[number for number, _ in ALONE])
 def test_nothing_of_an_untouched_stub_is_right(notebook, source, monkeypatch):
     text, _, call = source.rpartition("kit.check(")
-    first, *others = eval(
-        f"kit.check({call}", cell(text, monkeypatch) | {"cluster": None, "kit": kit} | DEALT
-    )
-    assert (first.right, {row.right for row in others}) == (False, {None})
+    first, *rest = eval(f"kit.check({call}", cell(text, monkeypatch) | {"cluster": None, "kit": kit} | DEALT)
+    assert (first.right, {row.right for row in rest}) == (False, {None})
     assert "as it was" in first.advice
 
 
@@ -361,9 +363,9 @@ def test_a_function_of_a_cell_is_judged_in_a_process_of_its_own(monkeypatch):
     with pytest.raises(RuntimeError):
         cell(source, monkeypatch)
     amdahl = cell(SOLUTIONS["00"], monkeypatch)["amdahl"]
-    found = kit.check("00", amdahl=amdahl)
-    assert found, found
-    assert repr(found).splitlines()[-1] == "6 of 6 are right."
+    checklist = kit.check("00", amdahl=amdahl)
+    assert checklist, checklist
+    assert repr(checklist).splitlines()[-1] == "6 of 6 are right."
 
 
 @pytest.mark.parametrize(
@@ -379,9 +381,9 @@ def test_a_function_of_a_cell_is_judged_in_a_process_of_its_own(monkeypatch):
 def test_code_that_never_returns_or_breaks_the_process_is_named(answer, advice, monkeypatch):
     monkeypatch.setattr(exercises.load("00"), "seconds", 2 if "not finished" in advice else 20)
     amdahl = cell(f"def amdahl(share, workers):\n    {answer}", monkeypatch)["amdahl"]
-    first, *others = kit.check("00", amdahl=amdahl)
+    first, *rest = kit.check("00", amdahl=amdahl)
     assert advice in first.advice
-    assert not any(row.right for row in others)
+    assert not any(row.right for row in rest)
 
 
 @pytest.mark.parametrize("nonsense", [None, 3.0, "def amdahl(): pass", len])

@@ -165,7 +165,7 @@ def test_a_container_has_the_device_nodes_of_its_gpus_alone(gpus, nodes):
 
 def test_figures_are_read_as_dcgm_exporter_publishes_them():
     first, second = read_gpus(PUBLISHED.splitlines())
-    assert (first.place, str(first.use)) == (("lab", "digits-0"), "97 %, 1.9 of 40.0 GiB")
+    assert (first.pod_key, str(first.use)) == (("lab", "digits-0"), "97 %, 1.9 of 40.0 GiB")
     assert (second.pod, second.use.percent) == ("", 3)
 
 

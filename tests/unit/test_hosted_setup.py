@@ -12,47 +12,47 @@ HAS = {"torch": "2.8.0+cu126", "numpy": "2.0.2", "protobuf": "5.29.5", "grpcio":
 
 
 def test_what_is_there_is_not_installed_however_old_it_is():
-    wanted = hosted.missing(["Torch>=2.15", "numpy>=2.4", "kopf>=1.45"], HAS)
-    assert wanted == ["kopf"]
+    missing = hosted.missing(["Torch>=2.15", "numpy>=2.4", "kopf>=1.45"], HAS)
+    assert missing == ["kopf"]
 
 
 @pytest.mark.parametrize(
-    ("requirement", "asked"),
+    ("requirement", "expected"),
     [
         ("kubernetes<37,>=36", "kubernetes<37"),
         ("trainyard-kit-controlplane==0.1.0; sys_platform == 'linux'", "trainyard-kit-controlplane==0.1.0"),
         ("backports.tarfile >= 1.2", "backports.tarfile"),
     ],
 )
-def test_of_what_is_missing_the_upper_bounds_stay(requirement, asked):
-    assert hosted.missing([requirement], HAS) == [asked]
+def test_of_what_is_missing_the_upper_bounds_stay(requirement, expected):
+    assert hosted.missing([requirement], HAS) == [expected]
 
 
 def test_pip_is_told_to_keep_every_version_that_it_can_read(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    told = []
+    commands = []
 
     def pip(*words):
-        told.append(Path(words[words.index("-c") + 1]).read_text().splitlines())
+        commands.append(Path(words[words.index("-c") + 1]).read_text().splitlines())
         return iter(["Collecting kopf"])
 
     monkeypatch.setattr(hosted, "_lines", pip)
     hosted._install(["kopf"], HAS | {"python-apt": "2.4.0-ubuntu4"})
-    assert told == [["torch==2.8.0+cu126", "numpy==2.0.2", "protobuf==5.29.5", "grpcio==1.85.1"]]
+    assert commands == [["torch==2.8.0+cu126", "numpy==2.0.2", "protobuf==5.29.5", "grpcio==1.85.1"]]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_package_that_is_too_old_for_a_notebook_is_named():
-    (said,) = hosted._limits(HAS)
-    assert said.startswith("Limited: protobuf 5.29.5 stays, and notebook 10")
+    (message,) = hosted._limits(HAS)
+    assert message.startswith("Limited: protobuf 5.29.5 stays, and notebook 10")
 
 
 def test_where_all_is_there_it_only_reports(monkeypatch, capsys):
     monkeypatch.chdir(ROOT / "notebooks")
     monkeypatch.setattr(metadata, "requires", lambda name: ["click>=8.2"])
     assert hosted.prepare() == ROOT / "notebooks"
-    said = capsys.readouterr().out
-    assert "0 packages installed" in said and "Mode: " in said and "torch 2." in said
+    output = capsys.readouterr().out
+    assert "0 packages installed" in output and "Mode: " in output and "torch 2." in output
     hosted.enter()
     assert (Path.cwd(), capsys.readouterr().out) == (ROOT / "notebooks", "")
 

@@ -36,9 +36,9 @@ def path(request):
 @pytest.fixture
 def notebook(path):
     """Each notebook in turn, checked against the format's schema; its solutions as code."""
-    found = nbformat.read(path, as_version=nbformat.NO_CONVERT)
-    nbformat.validate(found)
-    return unfold(found)
+    document = nbformat.read(path, as_version=nbformat.NO_CONVERT)
+    nbformat.validate(document)
+    return unfold(document)
 
 
 @pytest.fixture
@@ -68,8 +68,10 @@ def tags(cell):
 
 def to_be_written(cells, number):
     """Return the place of the cell in which the learner writes: it ends with ``kit.check("04", …)``."""
-    call, found = f'kit.check("{number}", ', range(len(cells))
-    (place,) = (index for index in found if call in cells[index].source and "exercise" in tags(cells[index]))
+    call, numbers = f'kit.check("{number}", ', range(len(cells))
+    (place,) = (
+        index for index in numbers if call in cells[index].source and "exercise" in tags(cells[index])
+    )
     return place
 
 
@@ -103,10 +105,10 @@ def test_the_first_cell_says_goal_time_cost_what_is_needed_and_what_is_learnt(no
 def test_the_minutes_are_those_of_reading_and_of_the_exercises(notebook):
     """150 words a minute, 20 lines of code, four cells to be run, and four minutes for each exercise."""
     words = sum(len(cell.source.split()) for cell in notebook.cells if cell.cell_type == "markdown")
-    own = [cell for cell in code_cells(notebook) if "hosted" not in tags(cell)]
-    lines = sum(len(cell.source.splitlines()) for cell in own)
-    exercises = sum("exercise" in tags(cell) for cell in own)
-    minutes = words / 150 + lines / 20 + len(own) / 4 + 4 * exercises
+    read_cells = [cell for cell in code_cells(notebook) if "hosted" not in tags(cell)]
+    lines = sum(len(cell.source.splitlines()) for cell in read_cells)
+    exercises = sum("exercise" in tags(cell) for cell in read_cells)
+    minutes = words / 150 + lines / 20 + len(read_cells) / 4 + 4 * exercises
     stated = re.search(r"^\| Time \| (\d+) minutes", notebook.cells[0].source, flags=re.MULTILINE)
     assert abs(int(stated[1]) - minutes) <= 5, f"about {minutes:.0f}"
 
@@ -132,8 +134,8 @@ def test_the_third_cell_sets_up_a_hosted_notebook_as_its_page_shows_and_the_four
 
 def test_its_parameters_alone_create_its_cluster(notebook):
     calls = re.findall(r"kit\.create_cluster\(provider.*", "\n".join(sources(notebook)))
-    wanted = "kit.create_cluster(provider, name=cluster_name, nodes=nodes, **options)"
-    assert all(call.startswith(wanted) for call in calls), calls
+    expected = "kit.create_cluster(provider, name=cluster_name, nodes=nodes, **options)"
+    assert all(call.startswith(expected) for call in calls), calls
 
 
 @pytest.mark.usefixtures("lesson")
@@ -280,8 +282,8 @@ def test_it_lists_what_it_makes_so_that_it_can_be_undone(notebook, number):
 
     What is made by kubectl has the label ``trainyard/notebook=NN``: by it the kit knows it.
     """
-    kinds = {made.partition("/")[0] for made in notebook.metadata.trainyard.makes}
-    assert all(re.fullmatch(r"[a-z]+/[a-z0-9.-]+", made) for made in notebook.metadata.trainyard.makes)
+    kinds = {product.partition("/")[0] for product in notebook.metadata.trainyard.makes}
+    assert all(re.fullmatch(r"[a-z]+/[a-z0-9.-]+", product) for product in notebook.metadata.trainyard.makes)
     assert kinds <= set(ORDER), f"trainyard reset knows {', '.join(ORDER)}"
     if kinds & set(BY_KUBECTL):
         assert re.search(rf"trainyard/notebook['\"]?[=:\]]+ ?['\"]?{number}", "\n".join(sources(notebook)))

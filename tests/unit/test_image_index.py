@@ -14,10 +14,12 @@ from . import image_registry, oci_images
 @pytest.fixture(scope="module")
 def registry():
     base = oci_images.layer(oci_images.entry("note", b"hello"))
-    made = {kind: oci_images.image(base, architecture=kind) for kind in ("amd64", "arm64", "s390x")}
+    images = {kind: oci_images.image(base, architecture=kind) for kind in ("amd64", "arm64", "s390x")}
     with image_registry.serve() as registry:
-        registry.add("both:1", oci_images.index({f"linux/{kind}": made[kind] for kind in ("amd64", "arm64")}))
-        registry.add("plain:1", made["s390x"])
+        registry.add(
+            "both:1", oci_images.index({f"linux/{kind}": images[kind] for kind in ("amd64", "arm64")})
+        )
+        registry.add("plain:1", images["s390x"])
         yield registry
 
 

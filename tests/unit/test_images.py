@@ -212,10 +212,10 @@ def test_nc_probes_connects_and_listens_with_and_without_a_busybox(program):
     for listening in (["-l", "-p", port], ["-lp", port], ["-l", "127.0.0.1", port]):
         with subprocess.Popen(
             [nc, *listening], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
-        ) as one:
+        ) as listener:
             while run("127.0.0.1", port, text="hello\n").returncode:
-                assert one.poll() is None
-            assert one.communicate(timeout=60)[0] == "hello\n"
+                assert listener.poll() is None
+            assert listener.communicate(timeout=60)[0] == "hello\n"
 
 
 def test_a_bundle_brings_busybox_to_a_machine_without_one(tmp_path, monkeypatch):

@@ -73,6 +73,6 @@ def test_what_is_no_access_mode_is_refused_with_those_that_are(mode):
 def test_of_two_default_classes_the_newest_counts_as_for_the_api_server():
     old = make_class("old", "a", default=True)
     new = make_class("new", "b", created="2026-02-01T00:00:00Z", default=True)
-    other = make_class("other", "c", created="2026-03-01T00:00:00Z")
-    assert storage_class.default_of([new, old, other]) is new
-    assert storage_class.default_of([other]) is None
+    newer = make_class("other", "c", created="2026-03-01T00:00:00Z")
+    assert storage_class.default_of([new, old, newer]) is new
+    assert storage_class.default_of([newer]) is None

@@ -70,10 +70,10 @@ def run(*words):
 
 
 def test_options_are_as_python_has_them():
-    given = options_of(
+    options = options_of(
         ["spot=true", "hours=2.5", "nodes=3", "region=eu-1", "version=1.30", 'labels={"a": "b"}']
     )
-    assert given == {
+    assert options == {
         "spot": True,
         "hours": 2.5,
         "nodes": 3,
@@ -159,8 +159,8 @@ def test_resources_are_listed_first_and_deleted_only_when_that_is_said(monkeypat
     account.described["lab"] = ClusterInfo(tags(), Machines("m5.xlarge", 2), where="moon-1")
     shown = run("resources", "list", "--provider", "eks", "--region", "all")
     assert "lab      network" in shown.stdout
-    told = [line.split() for line in shown.stdout.splitlines()]
-    assert ["budget", "-", "20.00", "-"] in told and any(row[0] == "together" for row in told if row)
+    rows = [line.split() for line in shown.stdout.splitlines()]
+    assert ["budget", "-", "20.00", "-"] in rows and any(row[0] == "together" for row in rows if row)
     assert "moon-1" in run("resources", "list", "--cluster", "lab").stdout
     assert "nothing of the kit" in run("resources", "list", "--cluster", "other").stdout
     tried = run("resources", "delete", "lab")

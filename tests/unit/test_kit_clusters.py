@@ -97,7 +97,7 @@ def test_a_cluster_that_is_not_there_is_refused_with_the_way_to_make_it(monkeypa
 def test_the_words_of_the_local_clusters_program_are_kept(monkeypatch):
     monkeypatch.setattr(machine.sys, "executable", "/bin/false")
     with pytest.raises(ProviderFailed, match="ended with status 1"):
-        machine.ask("list")
+        machine.call("list")
 
 
 def test_a_cluster_that_does_not_answer_is_named(kubeconfig):
@@ -129,8 +129,8 @@ def test_threads_of_one_kernel_may_ask_for_kubectl_at_the_same_moment(kubeconfig
     monkeypatch.setattr(existing, "find_kubectl", lambda: ["kubectl"])
     cluster = existing.ExistingCluster("lab", kubeconfig=kubeconfig)
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(lambda _: cluster.kubectl_command(), range(100)))
-    assert {row[-1] for row in told} == {"kubectl"}
+        commands = list(pool.map(lambda _: cluster.kubectl_command(), range(100)))
+    assert {row[-1] for row in commands} == {"kubectl"}
 
 
 def test_an_error_in_a_terminal_is_a_few_lines_and_exit_status_1(monkeypatch, tmp_path):
@@ -173,21 +173,21 @@ def test_importing_the_kit_starts_nothing_and_brings_no_heavy_library():
 @pytest.mark.parametrize("how", ["deleted", "recreated"])
 def test_kubeconfigs_of_attendees_go_before_their_cluster_does(how, interrupt, monkeypatch, keys):
     (keys / "ada.kubeconfig").touch()
-    other = cleanup.attendees_folder("lab-2")
-    other.mkdir()
+    second_folder = cleanup.attendees_folder("lab-2")
+    second_folder.mkdir()
 
     def answer(*words, **more):
         if interrupt or words[0] != "delete":
             raise interrupt or ProviderFailed("enough", about="", fix="")
 
-    monkeypatch.setattr(local, "ask", answer)
+    monkeypatch.setattr(local, "call", answer)
     with suppress(KeyboardInterrupt, ProviderFailed):
         if how == "deleted":
             LocalCluster("lab").delete()
         else:
             kit.create_cluster("local", name="lab", recreate=True)
     assert not keys.exists()
-    assert other.exists()
+    assert second_folder.exists()
 
 
 def test_localkubes_own_delete_takes_the_kubeconfigs_of_attendees_along(keys):
@@ -258,7 +258,7 @@ def test_a_program_may_write_any_number_of_warnings_before_it_answers(tmp_path, 
     program = "import sys\nsys.stderr.write('warning\\n' * 50_000)\nprint('{\"result\": 7, \"verbs\": 1}')"
     (tmp_path / "localkube" / "__main__.py").write_text(program)
     monkeypatch.setattr(machine, "ROOT", tmp_path)
-    assert machine.ask("list") == 7
+    assert machine.call("list") == 7
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_a_kit_and_a_local_cluster_of_different_verbs_do_not_work_together(
         (tmp_path / "localkube" / "__main__.py").write_text(program)
         monkeypatch.setattr(machine, "ROOT", tmp_path)
     with pytest.raises(ProviderFailed, match="speaks version .*") as refused:
-        machine.ask("list")
+        machine.call("list")
     assert "trainyard-kit-localkube of the same release" in refused.value.fix
 
 

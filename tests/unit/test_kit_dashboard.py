@@ -59,7 +59,7 @@ def buttons_of(run, cluster):
 
 
 @pytest.fixture
-def made():
+def controls():
     run, cluster = Run(), Cluster()
     return SimpleNamespace(run=run, cluster=cluster, buttons=buttons_of(run, cluster))
 
@@ -83,56 +83,56 @@ def every(widget):
 
 
 def enabled(buttons):
-    found = (button for button in every(buttons.box) if isinstance(button, ipywidgets.Button))
-    return {button.tooltip.partition(":")[0] for button in found if not button.disabled}
+    all_buttons = (button for button in every(buttons.box) if isinstance(button, ipywidgets.Button))
+    return {button.tooltip.partition(":")[0] for button in all_buttons if not button.disabled}
 
 
 def press(buttons, name):
-    found = (button for button in every(buttons.box) if isinstance(button, ipywidgets.Button))
-    next(button for button in found if button.tooltip.startswith(f"{name}:")).click()
+    all_buttons = (button for button in every(buttons.box) if isinstance(button, ipywidgets.Button))
+    next(button for button in all_buttons if button.tooltip.startswith(f"{name}:")).click()
     buttons.close()
 
 
 NODES = {"stop node-0", "isolate node-0", "stop node-1", "isolate node-1"}
 
 
-def test_what_makes_no_sense_now_cannot_be_pressed(made):
+def test_what_makes_no_sense_now_cannot_be_pressed(controls):
     story = beginning()
-    made.buttons.update(look(story, now=2.0), over=False)
+    controls.buttons.update(look(story, now=2.0), over=False)
     workers = {"kill lab-0", "pause lab-0", "kill lab-1", "pause lab-1"}
-    assert enabled(made.buttons) == workers | NODES | {"scale down", "scale up"}
+    assert enabled(controls.buttons) == workers | NODES | {"scale down", "scale up"}
 
     story.happen(2.1, "Paused", "Pod", "lab-1")
     story.happen(2.2, "Isolated", "Node", "node-0")
-    made.run.replicas = 3
-    made.buttons.update(look(story, now=3.0), over=False)
-    assert enabled(made.buttons) == {
+    controls.run.replicas = 3
+    controls.buttons.update(look(story, now=3.0), over=False)
+    assert enabled(controls.buttons) == {
         *("kill lab-0", "pause lab-0", "kill lab-1", "resume lab-1", "scale down"),
         *("reconnect node-0", "stop node-1", "isolate node-1"),
     }
-    made.buttons.update(look(story, now=3.0), over=True)
-    assert enabled(made.buttons) == set()
+    controls.buttons.update(look(story, now=3.0), over=True)
+    assert enabled(controls.buttons) == set()
 
 
-def test_a_press_does_the_call_that_is_shown_in_a_thread_that_shows_nothing(made):
-    made.buttons.update(look(beginning(), now=2.0), over=False)
-    press(made.buttons, "kill lab-1")
-    assert made.run.called == [("kill", 1, "lab-lab-press")]
-    assert made.run.shown is Progress
-    assert made.buttons.said.value == "<code>run.kill(rank=1)</code> lab-1: killed"
-    press(made.buttons, "scale up")
-    assert made.run.called[-1] == ("scale", 3)
-    press(made.buttons, "stop node-1")
-    assert made.cluster.called == ["node-1"]
-    assert "cluster.stop_node(&quot;node-1&quot;)" in made.buttons.said.value
+def test_a_press_does_the_call_that_is_shown_in_a_thread_that_shows_nothing(controls):
+    controls.buttons.update(look(beginning(), now=2.0), over=False)
+    press(controls.buttons, "kill lab-1")
+    assert controls.run.called == [("kill", 1, "lab-lab-press")]
+    assert controls.run.shown is Progress
+    assert controls.buttons.said.value == "<code>run.kill(rank=1)</code> lab-1: killed"
+    press(controls.buttons, "scale up")
+    assert controls.run.called[-1] == ("scale", 3)
+    press(controls.buttons, "stop node-1")
+    assert controls.cluster.called == ["node-1"]
+    assert "cluster.stop_node(&quot;node-1&quot;)" in controls.buttons.said.value
 
 
-def test_an_error_is_shown_with_what_to_do(made):
-    made.buttons.update(look(beginning(), now=2.0), over=False)
-    press(made.buttons, "pause lab-0")
-    assert "run.pause(rank=0)" in made.buttons.said.value
-    assert "no process trains as rank 0" in made.buttons.said.value
-    assert "one of 0, 1" in made.buttons.said.value
+def test_an_error_is_shown_with_what_to_do(controls):
+    controls.buttons.update(look(beginning(), now=2.0), over=False)
+    press(controls.buttons, "pause lab-0")
+    assert "run.pause(rank=0)" in controls.buttons.said.value
+    assert "no process trains as rank 0" in controls.buttons.said.value
+    assert "one of 0, 1" in controls.buttons.said.value
 
 
 def test_a_worker_that_hangs_keeps_its_button_when_the_others_have_gone_on():

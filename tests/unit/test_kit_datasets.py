@@ -8,8 +8,8 @@ from kitlib.errors import BadInput
 
 
 def container(job):
-    (found,) = job.objects[-1]["spec"]["template"]["spec"]["containers"]
-    return found
+    (main,) = job.objects[-1]["spec"]["template"]["spec"]["containers"]
+    return main
 
 
 def test_the_pod_gets_the_notebooks_proxies_and_mirror_and_nothing_else(monkeypatch):
@@ -42,7 +42,7 @@ def test_the_job_mounts_the_volume_and_carries_the_whole_program():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "words"),
     [
         ({"dataset": "imagenet"}, "no such dataset"),
         ({"synthetic": "yes"}, "True, False or None"),
@@ -50,10 +50,10 @@ def test_the_job_mounts_the_volume_and_carries_the_whole_program():
         ({"folder": "../up"}, "no place on the volume"),
     ],
 )
-def test_what_cannot_be_prepared_is_refused_before_anything_is_sent(given, words):
-    given = {"dataset": "mnist", "volume": "shared", **given}
+def test_what_cannot_be_prepared_is_refused_before_anything_is_sent(options, words):
+    options = {"dataset": "mnist", "volume": "shared", **options}
     with pytest.raises(BadInput, match=words):
-        DatasetJob(given.pop("dataset"), **given)
+        DatasetJob(options.pop("dataset"), **options)
 
 
 def _images(folder, *paths):
@@ -64,14 +64,16 @@ def _images(folder, *paths):
 
 
 def test_a_folder_has_its_classes_from_the_folders_in_it(tmp_path):
-    found = image_folder.read(_images(tmp_path, "dog/a.JPG", "cat/deep/b.png", "cat/notes.txt", ".git/x.png"))
-    assert (found.classes, found.train, found.test) == (["cat", "dog"], 2, 0)
-    assert [(path.name, name) for path, name in found.images] == [("b.png", "cat"), ("a.JPG", "dog")]
+    dataset = image_folder.read(
+        _images(tmp_path, "dog/a.JPG", "cat/deep/b.png", "cat/notes.txt", ".git/x.png")
+    )
+    assert (dataset.classes, dataset.train, dataset.test) == (["cat", "dog"], 2, 0)
+    assert [(path.name, name) for path, name in dataset.images] == [("b.png", "cat"), ("a.JPG", "dog")]
 
 
 def test_images_for_testing_have_a_folder_of_their_own_and_the_same_classes(tmp_path):
-    found = image_folder.read(_images(tmp_path, "train/cat/a.png", "train/dog/b.png", "test/cat/c.png"))
-    assert (found.classes, found.train, found.test) == (["cat", "dog"], 2, 1)
+    dataset = image_folder.read(_images(tmp_path, "train/cat/a.png", "train/dog/b.png", "test/cat/c.png"))
+    assert (dataset.classes, dataset.train, dataset.test) == (["cat", "dog"], 2, 1)
     _images(tmp_path, "test/owl/d.png")
     with pytest.raises(BadInput, match="not trained: owl"):
         image_folder.read(tmp_path)

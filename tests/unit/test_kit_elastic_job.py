@@ -56,17 +56,19 @@ def test_a_job_that_names_no_etcd_has_its_own_beside_its_workers(job, monkeypatc
     folder = config.manifests("operators", "elastic-job")
     monkeypatch.setattr(controller, "ETCD", folder / "etcd.yaml")
     controller.worker_of(job)["template"]["spec"]["priorityClassName"] = "low"
-    made = {item["kind"]: item for item in controller.etcd(job)}
-    assert made["Pod"]["spec"]["priorityClassName"] == "low"  # not preempted before its workers
-    assert (meta := made["Pod"]["metadata"]) == made["Service"]["metadata"]
+    by_kind = {item["kind"]: item for item in controller.etcd(job)}
+    assert by_kind["Pod"]["spec"]["priorityClassName"] == "low"  # not preempted before its workers
+    assert (meta := by_kind["Pod"]["metadata"]) == by_kind["Service"]["metadata"]
     assert (meta["name"], meta["namespace"]) == ("digits-etcd", job["metadata"]["namespace"])
     assert meta["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
-    assert made["Service"]["spec"]["selector"] == meta["labels"]
-    assert "--advertise-client-urls=http://digits-etcd:2379" in str(made["Pod"]["spec"])
-    others = [item for path in folder.glob("*.yaml") if path.name != "etcd.yaml" for item in read_all(path)]
-    shared = [item for item in others if "quay.io/coreos/etcd" in str(item)]
+    assert by_kind["Service"]["spec"]["selector"] == meta["labels"]
+    assert "--advertise-client-urls=http://digits-etcd:2379" in str(by_kind["Pod"]["spec"])
+    other_objects = [
+        item for path in folder.glob("*.yaml") if path.name != "etcd.yaml" for item in read_all(path)
+    ]
+    shared = [item for item in other_objects if "quay.io/coreos/etcd" in str(item)]
     assert [item["metadata"] for item in shared] == [{"name": "etcd", "namespace": "default"}]
-    (policy,) = [item for item in others if item["kind"] == "NetworkPolicy"]
+    (policy,) = [item for item in other_objects if item["kind"] == "NetworkPolicy"]
     assert policy["spec"]["podSelector"]["matchLabels"] == shared[0]["spec"]["selector"]["matchLabels"]
     assert policy["spec"]["ingress"] == [{"from": [{"podSelector": {}}]}]  # of its own namespace
 
@@ -101,13 +103,13 @@ def test_an_etcd_that_a_job_names_and_nobody_has_made_is_made(job, monkeypatch):
 
 
 def test_a_worker_has_a_headless_service_of_its_name_and_belongs_to_its_job(job):
-    made, service = controller.worker_pod(job, 1), controller.service(job, 1)
-    assert made["metadata"]["name"] == service["metadata"]["name"] == "digits-worker-1"
+    worker, service = controller.worker_pod(job, 1), controller.service(job, 1)
+    assert worker["metadata"]["name"] == service["metadata"]["name"] == "digits-worker-1"
     assert service["spec"]["clusterIP"] == "None"
-    assert service["spec"]["selector"].items() <= made["metadata"]["labels"].items()
-    assert made["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
-    assert made["metadata"]["labels"]["trainyard/run"] == "digits"
-    assert made["spec"]["restartPolicy"] == "Never"  # ExitCode is the controller's to see to
+    assert service["spec"]["selector"].items() <= worker["metadata"]["labels"].items()
+    assert worker["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
+    assert worker["metadata"]["labels"]["trainyard/run"] == "digits"
+    assert worker["spec"]["restartPolicy"] == "Never"  # ExitCode is the controller's to see to
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_a_worker_has_a_headless_service_of_its_name_and_belongs_to_its_job(job)
     ],
 )
 def test_a_job_is_judged_by_its_pods(job, pods, phase):
-    assert controller.judge(job, pods, now=NOW)[0] == phase
+    assert controller.compute_phase(job, pods, now=NOW)[0] == phase
 
 
 def test_a_job_whose_workers_are_killed_again_and_again_gives_up_at_its_limit(job):

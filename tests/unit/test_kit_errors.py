@@ -29,8 +29,8 @@ def test_a_notebook_shows_an_error_in_a_few_lines_without_a_traceback():
 
 
 def test_every_error_of_the_kit_is_one_class_to_catch():
-    found = [name for name in vars(errors).values() if isinstance(name, type) and name is not KitError]
-    assert all(issubclass(kind, KitError) for kind in found)
+    classes = [name for name in vars(errors).values() if isinstance(name, type) and name is not KitError]
+    assert all(issubclass(kind, KitError) for kind in classes)
 
 
 def test_an_interruption_ends_a_notebooks_cell_as_ctrl_c_does():
@@ -80,15 +80,15 @@ def test_what_is_forbidden_is_refused_with_what_would_allow_it(words, fix):
 
 
 @pytest.mark.parametrize(
-    ("resource", "group", "said"),
+    ("resource", "group", "expected"),
     [
         ("pods/exec", "", "--verb=create --resource=pods/exec"),
         ("jobs", "batch", "--resource=jobs.batch"),
         ("pytorchjobs/scale", "kubeflow.org", "--resource=pytorchjobs.kubeflow.org/scale"),
     ],
 )
-def test_a_right_is_granted_in_the_words_of_kubectl(resource, group, said):
-    assert said in grant("create", resource, group=group, namespace="lab")
+def test_a_right_is_granted_in_the_words_of_kubectl(resource, group, expected):
+    assert expected in grant("create", resource, group=group, namespace="lab")
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_a_right_is_granted_in_the_words_of_kubectl(resource, group, said):
     ],
 )
 def test_the_words_of_a_connection_are_explained_and_kept(words, what, fix):
-    said, tried = unreached(words)
-    assert what in said
-    assert words in said
+    explanation, tried = unreached(words)
+    assert what in explanation
+    assert words in explanation
     assert fix in tried
 
 
@@ -122,8 +122,8 @@ def token(**payload):
 def test_a_token_that_has_expired_says_so_itself_and_nothing_else_is_taken_for_one():
     now = datetime(2030, 1, 1, tzinfo=UTC)
     assert expired(token(exp=now.timestamp() - 60), now) == "2029-12-31T23:59+00:00"
-    for other in (token(exp=now.timestamp() + 60), token(), token(exp="soon"), "Bearer opaque", "", None):
-        assert expired(other, now) == ""
+    for valid in (token(exp=now.timestamp() + 60), token(), token(exp="soon"), "Bearer opaque", "", None):
+        assert expired(valid, now) == ""
 
 
 PLUGIN = """
@@ -166,8 +166,8 @@ def refusing():
 
 def credential(version="v1beta1", **status):
     """A plugin that prints a credential."""
-    found = {"apiVersion": f"client.authentication.k8s.io/{version}", "kind": "ExecCredential"}
-    return f"echo {shlex.quote(json.dumps(found | {'status': status}))}"
+    document = {"apiVersion": f"client.authentication.k8s.io/{version}", "kind": "ExecCredential"}
+    return f"echo {shlex.quote(json.dumps(document | {'status': status}))}"
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -199,14 +199,14 @@ def test_a_credential_plugin_that_fails_is_shown_in_its_own_words(
         monkeypatch.setattr(credential_plugin, "SECONDS", 1)
     server, answer = refusing
     answer["status"] = status
-    given = {"apiVersion": "client.authentication.k8s.io/v1beta1", "interactiveMode": "Never"}
-    given |= {"command": "no-such-plugin"} if script is None else {"command": "sh", "args": ["-c", script]}
-    (tmp_path / "config").write_text(PLUGIN.format(server=server, exec=json.dumps(given)))
-    with pytest.raises(Rejected) as told:
+    entry = {"apiVersion": "client.authentication.k8s.io/v1beta1", "interactiveMode": "Never"}
+    entry |= {"command": "no-such-plugin"} if script is None else {"command": "sh", "args": ["-c", script]}
+    (tmp_path / "config").write_text(PLUGIN.format(server=server, exec=json.dumps(entry)))
+    with pytest.raises(Rejected) as raised:
         Kube(tmp_path / "config", cluster="lab")._request("GET", "/api", about="nodes")
-    assert words in told.value.what and "clusterrole" not in told.value.fix
-    assert "new kubeconfig" not in told.value.fix
-    assert "kit.credentials()" in told.value.fix
+    assert words in raised.value.what and "clusterrole" not in raised.value.fix
+    assert "new kubeconfig" not in raised.value.fix
+    assert "kit.credentials()" in raised.value.fix
 
 
 def test_a_refusal_of_a_known_user_does_not_run_the_credential_plugin_again(tmp_path, refusing):

@@ -129,13 +129,15 @@ def containers_in(item):
         return [container for part in item for container in containers_in(part)]
     if not isinstance(item, dict):
         return []
-    return item.get("containers", []) + [found for part in item.values() for found in containers_in(part)]
+    return item.get("containers", []) + [entry for part in item.values() for entry in containers_in(part)]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_last_words_of_each_way_to_train_stay_with_its_pods(way):
-    found = containers_in(yaml.safe_load((MANIFESTS / f"{way}.yaml").read_text()))
-    assert {container.get("terminationMessagePolicy") for container in found} == {"FallbackToLogsOnError"}
+    containers = containers_in(yaml.safe_load((MANIFESTS / f"{way}.yaml").read_text()))
+    assert {container.get("terminationMessagePolicy") for container in containers} == {
+        "FallbackToLogsOnError"
+    }
 
 
 def test_those_of_a_train_job_stay_by_what_the_kit_adds_to_its_runtime():

@@ -93,11 +93,13 @@ def fetch(tmp_path):
             folder.mkdir(exist_ok=True)
         for name in carried:
             (folders[1] / name).write_text("carried = True")
-        own = {key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "GOOGLE_"))}
-        own |= {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true"}
+        environment = {
+            key: value for key, value in os.environ.items() if not key.startswith(("AWS_", "GOOGLE_"))
+        }
+        environment |= {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true", "NO_GCE_CHECK": "true"}
         done = subprocess.run(
             [sys.executable, str(FETCH), url, *map(str, folders)],
-            env=own | variables,
+            env=environment | variables,
             capture_output=True,
             text=True,
             timeout=120,
@@ -146,8 +148,8 @@ def test_who_may_not_read_a_bucket_is_told_of_the_right_that_is_missing(serve, f
 
     client("s3").create_bucket(Bucket="code")
     client("iam").create_user(UserName="nobody")
-    made = client("iam").create_access_key(UserName="nobody")["AccessKey"]
-    keys = {"AWS_ACCESS_KEY_ID": made["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": made["SecretAccessKey"]}
+    key = client("iam").create_access_key(UserName="nobody")["AccessKey"]
+    keys = {"AWS_ACCESS_KEY_ID": key["AccessKeyId"], "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"]}
     done, _ = fetch("s3://code/lab/main.py", keys | {"AWS_ENDPOINT_URL": address})
     assert "no right to read lab/main.py in bucket code; allow s3:GetObject on it" in done.stderr
     done, _ = fetch("s3://code/lab/main.py", KEYS | {"AWS_ENDPOINT_URL": address})

@@ -3,6 +3,8 @@
 import contextlib
 import io
 import json
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -84,61 +86,7 @@ FIELDS = (
 )
 KINDS = ("start", "step", "epoch", "eval", "end", "rendezvous", "progress", "resume", "simulated_accelerator")
 # Of each a megabyte is printed.
-UNITS = [
-    "a",
-    " ",
-    "\t",
-    "|",
-    "\t|",
-    " ,",
-    "$(",
-    "1",
-    "1,111",
-    "a=",
-    "loss ",
-    "loss=1 ",
-    "loss(",
-    "loss: 1e",
-    "a(a ",
-    "\r",
-    "1\r",
-    "\x1b[",
-    "\x1b]0;",
-    "\x1b[31mx",
-    "\0",
-    "\u202e",
-    "[",
-    '{"a":',
-    "{",
-    "[rank0]: ",
-    "best\t",
-    "best ",
-    "Assertion '",
-    ":1",
-    ":1: Assertion 'x' failed ",
-    "  | ",
-    "  +",
-    "torch/distributed/elastic/",
-    '  File "',
-    ", line 1",
-    "a.",
-    "Error: ",
-    "%|",
-    "9%",
-    "é",
-    "\U0001f600",
-    "loss/",
-    "loss-",
-    "val_loss[",
-    "A",
-    "aB",
-    "\\",
-    '"',
-    "1 of ",
-    "x→1",
-    "(1 sub-exception",
-    "train",
-]
+UNITS = tomllib.loads((Path(__file__).parent / "hostile_units.toml").read_text(encoding="utf-8"))["units"]
 
 
 def event_line(kind, **fields):
@@ -310,9 +258,9 @@ def test_a_pictures_labels_are_never_interpreted(label):
 def test_names_of_runs_and_nodes_are_drawn_as_they_are(label):
     placement = Placement(["node-0"])
     placement.add_loss(label, 1.0, 0.5)
-    assert plot_placement(placement, title=label, words=label, began=0.0, now=2.0)._repr_png_()
+    assert plot_placement(placement, title=label, alt=label, began=0.0, now=2.0)._repr_png_()
     training = TrainingMetrics([Event("step", 1.0, 0, 1, {"step": 1, "loss": 1.0})])
-    assert plot_run(training, title=label, words=label)._repr_png_()
+    assert plot_run(training, title=label, alt=label)._repr_png_()
     assert plot_loss([Event("step", 1.0, 0, 1, {"step": 1, "loss": 1.0})], title=label)._repr_png_()
 
 

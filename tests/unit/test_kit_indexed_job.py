@@ -57,8 +57,8 @@ def test_torchrun_gets_its_ranks_from_the_completion_index_and_no_shell(job_of):
 
 
 def test_a_manifest_of_ones_own_is_filled_in(job_of):
-    given = {"template": "manifests/eks-workshop/train.yaml", "volumes": {"/data": "other"}}
-    job = job_of(nodes=3, args={"epochs": 2}, **given)["Job"]
+    options = {"template": "manifests/eks-workshop/train.yaml", "volumes": {"/data": "other"}}
+    job = job_of(nodes=3, args={"epochs": 2}, **options)["Job"]
     spec, container = job["spec"]["template"]["spec"], container_of({"Job": job})
     assert (job["spec"]["completions"], container["name"]) == (3, "worker")
     assert (container["command"][1], container["args"]) == ("--nnodes=3", ["--epochs=2"])
@@ -140,9 +140,9 @@ def test_an_image_of_ones_own_is_an_argument_and_the_secret_that_opens_its_regis
     pod = job_of()["Job"]["spec"]["template"]["spec"]
     assert pod["containers"][0]["image"] == "registry.example/ours:1"
     assert pod["imagePullSecrets"] == [{"name": "ours"}]
-    own = job_of(image="registry.example/mine@sha256:0")
-    assert container_of(own)["image"] == "registry.example/mine@sha256:0"
-    assert own["Job"]["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "ours"}]
+    named_image = job_of(image="registry.example/mine@sha256:0")
+    assert container_of(named_image)["image"] == "registry.example/mine@sha256:0"
+    assert named_image["Job"]["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "ours"}]
     assert kit.IndexedJob(trainer).secrets == ("ours",)  # launch refuses where it is missing
     monkeypatch.delenv("TRAINYARD_PULL_SECRET")
     assert "imagePullSecrets" not in job_of()["Job"]["spec"]["template"]["spec"]
@@ -320,8 +320,8 @@ def test_a_launch_says_what_stands_in_for_its_images_those_of_patches_too(traine
     job = kit.IndexedJob(trainer, image="me/mine:v1").patch({"spec": {"template": {"spec": spec}}})
     kit.launch(job.patch({"metadata": {"annotations": {"image": "no image"}}}), cluster=cluster)
     kit.launch(kit.TrainJob(trainer).patch({"spec": {"trainer": {"image": "b"}}}), cluster=cluster)
-    said = [record.message for record in caplog.records if record.message.endswith("is replaced")]
-    assert said == [f"{image} is replaced" for image in ("me/mine:v1", "ghcr.io/me/beside", "a", "b")]
+    messages = [record.message for record in caplog.records if record.message.endswith("is replaced")]
+    assert messages == [f"{image} is replaced" for image in ("me/mine:v1", "ghcr.io/me/beside", "a", "b")]
 
 
 def test_environment_variables_reach_the_trainer_as_they_are_and_replace_the_kits_own(job_of):

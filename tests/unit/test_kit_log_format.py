@@ -15,11 +15,11 @@ from kitlib.runs.logs import Log
 from kitlib.widgets.run_view import LogTail
 
 
-def said(event, **fields):
+def line(event, **fields):
     return json.dumps({"event": event, "time": 1.5, "rank": 2, "world_size": 4} | fields)
 
 
-STEP = said("step", step=140, epoch=3, loss=0.43123456, images_per_s=1203.7)
+STEP = line("step", step=140, epoch=3, loss=0.43123456, images_per_s=1203.7)
 PIXELS = [{"pixels": [0.1234567890123456] * 64, "label": 3}] * 4
 
 
@@ -27,16 +27,19 @@ PIXELS = [{"pixels": [0.1234567890123456] * 64, "label": 3}] * 4
     ("line", "words"),
     [
         (STEP, "rank 2  epoch 3  step 140  loss 0.4312  1,204 images/s"),
-        (said("step", step=140, steps=375, epoch=3, epochs=10), "rank 2  epoch 3/10  step 140/375"),
-        (said("epoch", epoch=3, loss=1.5, seconds=12.3456), "rank 2  epoch 3 done  loss 1.5  12.35 s"),
-        (said("eval", accuracy=0.97421, correct=351), "rank 2  eval  accuracy 97.42 %  correct=351"),
-        (said("eval", sample=PIXELS), "rank 2  eval  sample=260 values"),
-        (said("start", dataset="digits", pid=12345), "rank 2  start  world_size=4 dataset=digits pid=12345"),
-        (said("lost", role="worker", reason="no answer"), 'worker-2  lost  reason="no answer"'),
-        (said("start", role="master", rank=0, tasks=9), "master  start  world_size=4 tasks=9"),
-        (said("progress", doing="unpacking", percent=None), "rank 2  progress  doing=unpacking"),
-        (said("pair", shape=[2, 0.33333], of={"a": None}), "rank 2  pair  shape=[2, 0.3333] of={a=null}"),
-        ("[default0]:" + said("step", step=1), "[default0]: rank 2  step 1"),
+        (line("step", step=140, steps=375, epoch=3, epochs=10), "rank 2  epoch 3/10  step 140/375"),
+        (line("epoch", epoch=3, loss=1.5, seconds=12.3456), "rank 2  epoch 3 done  loss 1.5  12.35 s"),
+        (line("eval", accuracy=0.97421, correct=351), "rank 2  eval  accuracy 97.42 %  correct=351"),
+        (line("eval", sample=PIXELS), "rank 2  eval  sample=260 values"),
+        (
+            line("start", dataset="digits", pid=12345),
+            "rank 2  start  world_size=4 dataset=digits pid=12345",
+        ),
+        (line("lost", role="worker", reason="no answer"), 'worker-2  lost  reason="no answer"'),
+        (line("start", role="master", rank=0, tasks=9), "master  start  world_size=4 tasks=9"),
+        (line("progress", doing="unpacking", percent=None), "rank 2  progress  doing=unpacking"),
+        (line("pair", shape=[2, 0.33333], of={"a": None}), "rank 2  pair  shape=[2, 0.3333] of={a=null}"),
+        ("[default0]:" + line("step", step=1), "[default0]: rank 2  step 1"),
         ('{"level": "info", "msg": "leader elected"}', 'level=info msg="leader elected"'),
     ],
 )
@@ -76,7 +79,7 @@ def test_what_the_reader_knows_already_is_not_said_again():
 )
 def test_a_pod_does_not_move_the_cursor_of_who_reads_its_log(written, shown):
     assert format_line(written) == shown
-    words = format_line(said(written, **{written: written}))
+    words = format_line(line(written, **{written: written}))
     assert printable(words) == words
 
 
@@ -87,7 +90,7 @@ def harmless(text):
 TEXT = st.text(st.characters(exclude_categories=())) | st.from_regex(r"\A\x1b[\[\]PX][0-9;]*.{0,3}\Z")
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | TEXT,
-    lambda each: st.lists(each) | st.dictionaries(TEXT, each),
+    lambda values: st.lists(values) | st.dictionaries(TEXT, values),
 )
 KEYS = ["event", "rank", "world_size", "role", "step", "steps", "epoch", "epochs", "loss", "accuracy"]
 

@@ -59,8 +59,8 @@ def test_a_kubelet_that_does_not_know_its_pods_yet_is_asked_again():
 
     looks = Starting((WRITTEN, False), (WRITTEN, True), (WRITTEN, True))
     assert len(list(PodLogFollower(looks, POD, looks.ended))) == 4
-    gone = Starting((b"", True))
-    assert list(PodLogFollower(gone, POD, gone.ended)) == []
+    ended = Starting((b"", True))
+    assert list(PodLogFollower(ended, POD, ended.ended)) == []
 
 
 def test_the_head_of_a_stream_ends_following_with_its_last_line(monkeypatch):

@@ -50,18 +50,18 @@ def served(tmp_path):
 def archive(served, tmp_path):
     """A release as a web server has it: its source, the digest being that of the folder that is wanted."""
     folder, address = served
-    with tarfile.open(folder / "v1.tar.gz", "w:gz") as made:
+    with tarfile.open(folder / "v1.tar.gz", "w:gz") as tar:
         for name, content in FILES.items():
             member = tarfile.TarInfo(f"operator-1/{name}")
             member.size = len(content)
-            made.addfile(member, io.BytesIO(content))
-    wanted = tmp_path / "wanted"
+            tar.addfile(member, io.BytesIO(content))
+    selected = tmp_path / "wanted"
     for name, content in FILES.items():
         if name.startswith("manifests/"):
-            path = wanted / name.removeprefix("manifests/")
+            path = selected / name.removeprefix("manifests/")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
-    return part_of(f"{address}/v1.tar.gz", catalog.digest(wanted), "manifests")
+    return part_of(f"{address}/v1.tar.gz", catalog.digest(selected), "manifests")
 
 
 def part_of(url, digest, folder="", program=""):
@@ -74,11 +74,13 @@ def quiet(text):
 
 
 def test_one_folder_of_a_release_is_fetched_and_checked(archive, tmp_path):
-    said = []
-    catalog.fetch(archive, tmp_path / "upstream", report=said.append)
-    found = {str(path.relative_to(tmp_path / "upstream")) for path in (tmp_path / "upstream").rglob("*.yaml")}
-    assert found == {"base/crd.yaml", "top.yaml"}
-    assert "fetching" in said[0]
+    lines = []
+    catalog.fetch(archive, tmp_path / "upstream", report=lines.append)
+    contents = {
+        str(path.relative_to(tmp_path / "upstream")) for path in (tmp_path / "upstream").rglob("*.yaml")
+    }
+    assert contents == {"base/crd.yaml", "top.yaml"}
+    assert "fetching" in lines[0]
 
 
 def test_the_digest_is_what_sha256sum_prints(tmp_path):

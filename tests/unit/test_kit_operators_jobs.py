@@ -61,7 +61,7 @@ def test_torchrun_is_told_by_the_operator_and_not_by_us(spec_of):
     trainer = spec_of(kit.TrainJob)["trainer"]
     for side in (container, trainer):
         assert side["command"] == ["torchrun", "/trainyard/trainer/mine.py"]
-        assert not [one for one in side.get("env", []) if one["name"].startswith("PET_")]
+        assert not [variable for variable in side.get("env", []) if variable["name"].startswith("PET_")]
     assert container["name"] == "pytorch"  # no other is given the variables
 
 
@@ -105,11 +105,13 @@ class GpuPool(Cluster):
 @pytest.mark.parametrize("way", [kit.IndexedJob, kit.PyTorchJob, kit.TrainJob])
 def test_what_a_provider_adds_to_the_pods_is_seen_in_the_manifest(way, trainer):
     job = way(trainer, gpus=1)
-    there = job.on(GpuPool("pool")).manifest()
+    manifest = job.on(GpuPool("pool")).manifest()
     assert "nodeSelector" not in job.manifest()
-    found = [document for document in _dicts(list(yaml.safe_load_all(there))) if "nodeSelector" in document]
-    assert found
-    for pod in found:
+    specs = [
+        document for document in _dicts(list(yaml.safe_load_all(manifest))) if "nodeSelector" in document
+    ]
+    assert specs
+    for pod in specs:
         assert pod["nodeSelector"] == {"pool": "gpu"}
         assert [toleration["key"] for toleration in pod["tolerations"]] == ["nvidia.com/gpu", "pool"]
 
@@ -123,9 +125,9 @@ def test_a_train_job_patches_what_the_sdks_model_of_its_api_knows(trainer, monke
 
     monkeypatch.setenv("TRAINYARD_PULL_SECRET", "mine")
     job = kit.TrainJob(trainer, name="digits", image="registry.example/mine:1", volumes={"/data": "shared"})
-    there = job.on(AtACloud("lab"))
-    there.annotations = {"gke-gcsfuse/volumes": "true"}
-    main = there.objects[-1]
+    bound = job.on(AtACloud("lab"))
+    bound.annotations = {"gke-gcsfuse/volumes": "true"}
+    main = bound.objects[-1]
     assert models.TrainerV1alpha1TrainJob.from_dict(main).to_dict() == main
     pods = patched_pods(main["spec"])
     assert pods["metadata"]["labels"]["trainyard/run"] == "digits"

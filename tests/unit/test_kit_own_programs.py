@@ -45,17 +45,17 @@ def fit(steps, name="mine"):
 
 
 def test_packages_and_modules_beside_a_program_are_carried_at_their_paths(program):
-    made = objects_of(kit.IndexedJob(program, name="mine"))
-    data, (volume, *_) = made["ConfigMap"]["data"], made["Job"]["spec"]["template"]["spec"]["volumes"]
-    own = {"train.py", "utils..__init__.py", "utils..data.py", "helper.py"}
-    assert set(data) == own | {"_trainyard..sitecustomize.py"}
+    objects = objects_of(kit.IndexedJob(program, name="mine"))
+    data, (volume, *_) = objects["ConfigMap"]["data"], objects["Job"]["spec"]["template"]["spec"]["volumes"]
+    expected = {"train.py", "utils..__init__.py", "utils..data.py", "helper.py"}
+    assert set(data) == expected | {"_trainyard..sitecustomize.py"}
     items = {item["path"]: item["key"] for item in volume["configMap"]["items"]}
     assert items["utils/data.py"] == "utils..data.py"
 
 
 def test_named_files_are_beside_the_program_and_copied_into_the_working_directory(program):
-    made = objects_of(kit.IndexedJob(program, name="mine", files=["config.yaml", "pictures"]))
-    config_map, spec = made["ConfigMap"], made["Job"]["spec"]["template"]["spec"]
+    objects = objects_of(kit.IndexedJob(program, name="mine", files=["config.yaml", "pictures"]))
+    config_map, spec = objects["ConfigMap"], objects["Job"]["spec"]["template"]["spec"]
     assert config_map["data"]["config.yaml"] == "lr: 0.1\n"
     ((key, picture),) = config_map["binaryData"].items()
     assert base64.b64decode(picture) == b"\x89PNG\xff" and key.isascii()
@@ -111,9 +111,9 @@ def test_a_command_is_told_how_its_program_is_launched(words):
 
 def test_a_function_keeps_the_numbers_of_its_lines(tmp_path):
     text = kit.IndexedJob(fit, args={"steps": 2}).sources["fit.py"]
-    own, sent = Path(__file__).read_text().splitlines(), text.splitlines()
-    line = own.index("    values = torch.arange(3)")
-    assert sent[line] == own[line]
+    source_lines, sent = Path(__file__).read_text().splitlines(), text.splitlines()
+    line = source_lines.index("    values = torch.arange(3)")
+    assert sent[line] == source_lines[line]
     assert text.endswith("fit(**{'steps': 2})\n")
 
 

@@ -18,15 +18,15 @@ TRAINER = "trainers/mnist_parameter_server.py"
 
 
 def job(trainer=TRAINER, **more):
-    given = {"data": "/data/mnist", "volumes": {"/data": "shared"}, "name": "test-mnist"}
-    return kit.ParameterServer(trainer, **given | more)
+    arguments = {"data": "/data/mnist", "volumes": {"/data": "shared"}, "name": "test-mnist"}
+    return kit.ParameterServer(trainer, **arguments | more)
 
 
 def of_kind(job, kind, ending=""):
-    (found,) = [
+    (matching,) = [
         item for item in job.objects if item["kind"] == kind and item["metadata"]["name"].endswith(ending)
     ]
-    return found
+    return matching
 
 
 def templates(job):
@@ -34,8 +34,8 @@ def templates(job):
 
 
 def test_pods_have_the_names_labels_and_classes_of_the_walk_through():
-    made = job(cpu=0.45, memory="512Mi", priority={"worker": "low", "ps": "high", "master": "high"})
-    worker, server = templates(made)["worker.json"], templates(made)["ps.json"]
+    ps_job = job(cpu=0.45, memory="512Mi", priority={"worker": "low", "ps": "high", "master": "high"})
+    worker, server = templates(ps_job)["worker.json"], templates(ps_job)["ps.json"]
     assert worker["metadata"]["name"] == "elasticdl-test-mnist-worker-0"
     assert server["metadata"]["name"] == "elasticdl-test-mnist-ps-0"
     assert (
@@ -50,34 +50,36 @@ def test_pods_have_the_names_labels_and_classes_of_the_walk_through():
     (container,) = worker["spec"]["containers"]
     assert container["resources"]["requests"] == {"cpu": "0.45", "memory": "512Mi"}
     assert (worker["spec"]["priorityClassName"], server["spec"]["priorityClassName"]) == ("low", "high")
-    master = made.objects[-1]
+    master = ps_job.objects[-1]
     assert (master["kind"], master["metadata"]["name"]) == ("Job", "elasticdl-test-mnist-master")
-    assert made.priorities == ("low", "high")
+    assert ps_job.priorities == ("low", "high")
 
 
 def test_the_master_may_touch_pods_and_its_own_job_and_nothing_else():
-    made = job(name="mine")
-    rules = of_kind(made, "Role")["rules"]
+    ps_job = job(name="mine")
+    rules = of_kind(ps_job, "Role")["rules"]
     assert [rule["resources"] for rule in rules] == [["pods"], ["jobs"]]
     assert rules[1]["resourceNames"] == ["elasticdl-mine-master"]
     assert not {"*", "patch", "update"} & {verb for rule in rules for verb in rule["verbs"]}
-    binding = of_kind(made, "RoleBinding")
+    binding = of_kind(ps_job, "RoleBinding")
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "elasticdl-mine-master"}]
     assert binding["roleRef"]["name"] == "elasticdl-mine-master"
-    assert all(not template["spec"]["automountServiceAccountToken"] for template in templates(made).values())
+    assert all(
+        not template["spec"]["automountServiceAccountToken"] for template in templates(ps_job).values()
+    )
 
 
 def test_the_package_and_the_users_file_travel_with_it():
-    made = job()
+    ps_job = job()
     assert {"master.py", "worker.py", "server.py", "keep.py", "protocol_pb2.py"} <= set(
-        of_kind(made, "ConfigMap", "-package")["data"]
+        of_kind(ps_job, "ConfigMap", "-package")["data"]
     )
-    assert "mnist_parameter_server.py" in of_kind(made, "ConfigMap", "test-mnist")["data"]
+    assert "mnist_parameter_server.py" in of_kind(ps_job, "ConfigMap", "test-mnist")["data"]
 
 
 def test_the_first_pod_of_the_master_has_the_published_name_and_the_job_adopts_it():
-    made = job().patch({"spec": {"template": {"metadata": {"labels": {"mine": "1"}}}}})
-    *_, first, master = made.objects
+    ps_job = job().patch({"spec": {"template": {"metadata": {"labels": {"mine": "1"}}}}})
+    *_, first, master = ps_job.objects
     assert (first["kind"], first["metadata"]["name"]) == ("Pod", "elasticdl-test-mnist-master")
     assert first["spec"] == master["spec"]["template"]["spec"]
     labels = first["metadata"]["labels"].items()
@@ -98,13 +100,13 @@ def test_a_job_comes_after_its_first_pod_was_noticed_or_its_controller_would_mak
     monkeypatch, noticed
 ):
     scheduled = {"conditions": [{"type": "PodScheduled", "status": "True"}]}
-    found = [
+    kinds = [
         {},
         {"x": {"status": scheduled}},
         {"x": {"status": noticed}},
         {"x": {"status": {"phase": "Running"}}},
     ]
-    left = iter([{"Pod": snapshot} for snapshot in found])
+    left = iter([{"Pod": snapshot} for snapshot in kinds])
     monkeypatch.setattr(launcher, "watch_objects", lambda kube, spec: left)
     launcher._wait_until_noticed(None, {"metadata": {"name": "x"}}, about="run")
     assert [snapshot["Pod"]["x"]["status"] for snapshot in left] == [{"phase": "Running"}]
@@ -122,8 +124,8 @@ def test_of_two_masters_the_one_that_stays_is_read():
 
 
 def test_state_and_model_lie_on_the_volume():
-    made = job(data="/deep/sets/mnist", volumes={"/deep": "a", "/deep/sets": "b"}, args={"seed": 3})
-    (container,) = made.objects[-1]["spec"]["template"]["spec"]["containers"]
+    ps_job = job(data="/deep/sets/mnist", volumes={"/deep": "a", "/deep/sets": "b"}, args={"seed": 3})
+    (container,) = ps_job.objects[-1]["spec"]["template"]["spec"]["containers"]
     assert container["command"][-1] == "--state-dir=/deep/sets/parameter-server/test-mnist"
     assert "--model-file=/deep/sets/models/test-mnist.pt" in container["args"]
     assert "--records=/deep/sets/mnist/records/train.npy" in container["args"]
@@ -131,7 +133,7 @@ def test_state_and_model_lie_on_the_volume():
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "words"),
     [
         ({"servers": 0}, "servers is a whole number from 1"),
         ({"workers": 0}, "workers is a whole number from 1"),
@@ -145,9 +147,9 @@ def test_state_and_model_lie_on_the_volume():
         ({"trainer": "trainers/digits_ddp.py"}, "does not define model"),
     ],
 )
-def test_what_cannot_work_is_refused_before_anything_is_sent(given, words):
+def test_what_cannot_work_is_refused_before_anything_is_sent(options, words):
     with pytest.raises(BadInput, match=words):
-        job(**given)
+        job(**options)
 
 
 def test_functions_may_come_from_a_module_beside_the_file(tmp_path):
@@ -170,10 +172,10 @@ def ended(code, at):
 def test_a_run_goes_on_while_one_worker_does():
     master = job(workers=4, servers=2).objects[-1]
     assert job_kinds.wanted(master) == 7
-    there = [pod("master", 0), pod("ps", 0), pod("ps", 1), pod("worker", 0)]
+    pods = [pod("master", 0), pod("ps", 0), pod("ps", 1), pod("worker", 0)]
     waiting = [pod("worker", number, "Pending") for number in (4, 5, 6)]
-    assert str(run_status(master, there + waiting)).startswith("Running: 4 of 7 pods")
-    assert run_status(master, there[:3] + waiting).phase == "Pending"
+    assert str(run_status(master, pods + waiting)).startswith("Running: 4 of 7 pods")
+    assert run_status(master, pods[:3] + waiting).phase == "Pending"
 
 
 def test_a_failed_run_is_explained_by_its_master_and_not_by_a_worker_that_was_replaced():

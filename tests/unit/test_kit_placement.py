@@ -20,14 +20,14 @@ def pod(uid, *, phase="Pending", name="digits-worker-0", why="", node="", leavin
 @pytest.fixture
 def placement():
     """A worker that is preempted for another pod, made again, and waits."""
-    seen = Placement(["node-0", "node-1"])
+    recorded = Placement(["node-0", "node-1"])
     look = {"node": "node-0", "phase": "Running"}
-    gone = {"leaving": True, "why": "PreemptionByScheduler"}
-    seen.observe([pod("a", **look)], now=START + 1)
-    seen.observe([pod("a", **look), pod("n", name="nginx-x", app="nginx")], now=START + 2)
-    seen.observe([pod("a", **look | gone), pod("n", name="nginx-x", app="nginx")], now=START + 3)
-    seen.observe([pod("b"), pod("n", name="nginx-x", app="nginx", **look)], now=START + 5)
-    return seen
+    preempted = {"leaving": True, "why": "PreemptionByScheduler"}
+    recorded.observe([pod("a", **look)], now=START + 1)
+    recorded.observe([pod("a", **look), pod("n", name="nginx-x", app="nginx")], now=START + 2)
+    recorded.observe([pod("a", **look | preempted), pod("n", name="nginx-x", app="nginx")], now=START + 3)
+    recorded.observe([pod("b"), pod("n", name="nginx-x", app="nginx", **look)], now=START + 5)
+    return recorded
 
 
 def test_a_pods_time_is_told_by_state_and_place(placement):
@@ -67,7 +67,7 @@ def test_pods_are_of_their_run_or_else_of_their_job_or_app():
 def test_the_picture_has_a_lane_for_those_who_wait_and_one_for_each_node(placement):
     for step in range(20):
         placement.add_loss("digits-worker-0", START + step / 4, 1 / (1 + step))
-    figure = plot_placement(placement, title="lab", words="", began=START, now=START + 9).figure
+    figure = plot_placement(placement, title="lab", alt="", began=START, now=START + 9).figure
     lanes, loss = figure.axes
     assert [label.get_text() for label in lanes.get_yticklabels()] == ["Pending", "node-0", "node-1"]
     assert len(loss.lines[0].get_xdata()) == 20

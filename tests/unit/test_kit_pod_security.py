@@ -50,16 +50,16 @@ def violations(spec):
     """Check a pod's spec by the controls of the standard that its fields can break."""
     pod = spec.get("securityContext") or {}
     for container in [*spec.get("initContainers", []), *spec["containers"]]:
-        own = container.get("securityContext") or {}
-        if not own.get("runAsNonRoot", pod.get("runAsNonRoot")):
+        of_container = container.get("securityContext") or {}
+        if not of_container.get("runAsNonRoot", pod.get("runAsNonRoot")):
             yield container["name"], "runAsNonRoot"
-        if own.get("runAsUser", pod.get("runAsUser")) == 0:
+        if of_container.get("runAsUser", pod.get("runAsUser")) == 0:
             yield container["name"], "runAsUser"
-        if own.get("seccompProfile", pod.get("seccompProfile")) != {"type": "RuntimeDefault"}:
+        if of_container.get("seccompProfile", pod.get("seccompProfile")) != {"type": "RuntimeDefault"}:
             yield container["name"], "seccompProfile"
-        if own.get("allowPrivilegeEscalation") is not False:
+        if of_container.get("allowPrivilegeEscalation") is not False:
             yield container["name"], "allowPrivilegeEscalation"
-        if own.get("capabilities") != {"drop": ["ALL"]}:
+        if of_container.get("capabilities") != {"drop": ["ALL"]}:
             yield container["name"], "capabilities"
 
 
@@ -123,7 +123,7 @@ def test_where_the_namespace_chooses_the_user_none_is_set():
 
 
 @pytest.mark.parametrize(
-    "own",
+    "context",
     [
         {"securityContext": {"runAsUser": 0}},
         {"hostNetwork": True},
@@ -132,11 +132,11 @@ def test_where_the_namespace_chooses_the_user_none_is_set():
     ],
     ids=str,
 )
-def test_a_patch_that_says_how_a_pod_runs_as_root_is_enough(own):
-    job = IndexedJob(DIGITS).patch({"spec": {"template": {"spec": own}}})
+def test_a_patch_that_says_how_a_pod_runs_as_root_is_enough(context):
+    job = IndexedJob(DIGITS).patch({"spec": {"template": {"spec": context}}})
     (spec,) = pod_specs(job.objects)
     assert "runAsNonRoot" not in spec.get("securityContext", {})
-    for container, patch in zip(spec["containers"], own.get("containers", [{}]), strict=True):
+    for container, patch in zip(spec["containers"], context.get("containers", [{}]), strict=True):
         assert container.get("securityContext") == patch.get("securityContext")
 
 

@@ -64,26 +64,26 @@ def test_a_second_copy_changes_nothing_and_completes_what_is_missing(tmp_path):
 
 def test_what_was_changed_is_named_and_nothing_is_written(tmp_path):
     copy_course(tmp_path)
-    mine, gone = tmp_path / "notebooks/00_start.ipynb", tmp_path / "trainers/digits_ddp.py"
+    mine, deleted = tmp_path / "notebooks/00_start.ipynb", tmp_path / "trainers/digits_ddp.py"
     mine.write_text("mine")
-    gone.unlink()
+    deleted.unlink()
     with pytest.raises(BadInput, match="00_start.ipynb"):
         copy_course(tmp_path)
-    assert mine.read_text() == "mine" and not gone.exists()
+    assert mine.read_text() == "mine" and not deleted.exists()
 
 
 def test_the_command_says_how_to_open_the_notebooks(tmp_path):
-    said = CliRunner().invoke(main, ["course", str(tmp_path / "course")])
-    assert said.exit_code == 0, said.output
-    ((folder, opened),) = re.findall(r"jupyter lab (?:--allow-root )?(\S+), and open (\S+)", said.output)
+    result = CliRunner().invoke(main, ["course", str(tmp_path / "course")])
+    assert result.exit_code == 0, result.output
+    ((folder, opened),) = re.findall(r"jupyter lab (?:--allow-root )?(\S+), and open (\S+)", result.output)
     assert Path(folder, opened).is_file()
 
 
 @pytest.mark.parametrize(("user", "root"), [(0, True), (1000, False)])
 def test_root_gets_the_option_without_which_jupyterlab_ends(tmp_path, monkeypatch, user, root):
     monkeypatch.setattr("trainyard_kit.cli.course.os.getuid", lambda: user)
-    said = CliRunner().invoke(main, ["course", str(tmp_path / "course")])
-    assert ("--allow-root" in said.output) is root
+    result = CliRunner().invoke(main, ["course", str(tmp_path / "course")])
+    assert ("--allow-root" in result.output) is root
 
 
 STEP = '{"event":"step","time":1,"rank":0,"world_size":2,"step":5,"steps":9,"loss":1.5,"images_per_s":20}'

@@ -55,9 +55,14 @@ def containers_of(job):
     if isinstance(job, kit.TrainJob):
         trainer = job.objects[-1]["spec"]["trainer"]
         return trainer | {"resources": trainer["resourcesPerNode"]}, []
-    found = list(_containers(job.objects[-1]))
-    others = [other for item in job.objects if item["kind"] == "Pod" for other in item["spec"]["containers"]]
-    return found[0], [container for container in others if container["name"] == "store"]
+    workers = list(_containers(job.objects[-1]))
+    rest = [
+        other_container
+        for item in job.objects
+        if item["kind"] == "Pod"
+        for other_container in item["spec"]["containers"]
+    ]
+    return workers[0], [container for container in rest if container["name"] == "store"]
 
 
 def _containers(item):
@@ -74,10 +79,10 @@ def variables(container):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_worker_gets_a_gpu_and_no_cpu_limit_where_nodes_have_gpus(way):
-    worker, others = containers_of(job_of(way).on(cluster(*GPU_NODES)))
+    worker, rest = containers_of(job_of(way).on(cluster(*GPU_NODES)))
     assert worker["resources"]["limits"] == {"nvidia.com/gpu": "1"}
     assert "NVIDIA_VISIBLE_DEVICES" not in variables(worker)
-    for container in others:
+    for container in rest:
         assert "nvidia.com/gpu" not in container["resources"].get("limits", {})
         assert variables(container)["NVIDIA_VISIBLE_DEVICES"] == "void"
 
@@ -87,11 +92,11 @@ def test_each_worker_gets_a_gpu_and_no_cpu_limit_where_nodes_have_gpus(way):
 def test_a_worker_without_gpus_sees_none_and_has_its_share_of_the_cores(way, gpus, nodes):
     spare = [node(cpu="3920m")] * 4
     job = job_of(way, gpus=gpus).on(cluster(*nodes, *spare))
-    worker, others = containers_of(job)
+    worker, rest = containers_of(job)
     assert "nvidia.com/gpu" not in job.manifest()
     assert variables(worker)["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert worker["resources"]["limits"]["cpu"] in ("3920m", "1960m")  # 7 pods share the nodes of a server
-    assert all(variables(container)["NVIDIA_VISIBLE_DEVICES"] == "void" for container in others)
+    assert all(variables(container)["NVIDIA_VISIBLE_DEVICES"] == "void" for container in rest)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -136,16 +141,16 @@ def test_cores_of_a_node_are_divided_by_the_pods_that_it_holds(nodes, pods, proc
 
 def test_tolerations_of_the_settings_count():
     taint = {"key": "dedicated", "value": "training", "effect": "NoSchedule"}
-    there = cluster(node(gpus="2", taints=[taint]))
-    assert NodeResources.read(there).gpus_of_each(1) == 0
+    gpu_cluster = cluster(node(gpus="2", taints=[taint]))
+    assert NodeResources.read(gpu_cluster).gpus_of_each(1) == 0
     toleration = {"key": "dedicated", "operator": "Equal", "value": "training"}
-    assert NodeResources.read(there, [toleration]).gpus_of_each(1) == 1
+    assert NodeResources.read(gpu_cluster, [toleration]).gpus_of_each(1) == 1
 
 
 def test_an_attendee_who_may_not_list_nodes_has_the_gpus_of_the_quota():
     quota = {"spec": {"hard": {"requests.nvidia.com/gpu": "2", "pods": "20"}}}
-    found = NodeResources.read(cluster(quotas=[quota], listed=False))
-    assert (found.gpus_of_each(2), found.gpus_of_each(3), found.cpu_limit(4)) == (1, 0, "1")
+    resources = NodeResources.read(cluster(quotas=[quota], listed=False))
+    assert (resources.gpus_of_each(2), resources.gpus_of_each(3), resources.cpu_limit(4)) == (1, 0, "1")
 
 
 def test_jobs_that_never_have_gpus_see_none():
@@ -155,8 +160,8 @@ def test_jobs_that_never_have_gpus_see_none():
 
 
 def test_gpus_of_nodes_that_an_autoscaler_would_add_count():
-    found = NodeResources.read(cluster(node(), node(gpus="1"), planned=(1, 1)))
-    assert (found.gpus_of_each(2), found.gpus_of_each(3)) == (1, 0)
+    resources = NodeResources.read(cluster(node(), node(gpus="1"), planned=(1, 1)))
+    assert (resources.gpus_of_each(2), resources.gpus_of_each(3)) == (1, 0)
 
 
 OFF = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
@@ -164,7 +169,7 @@ OFF = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("given", "there", "words"),
+    ("options", "nodes", "words"),
     [
         ({"gpus": 4}, [node()] * 2, "requests 4 GPUs, and the largest of 2 nodes has 0"),
         ({"gpus": 4}, [node(gpus="2")], "requests 4 GPUs, and the largest of 1 nodes has 2"),
@@ -183,11 +188,11 @@ OFF = {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}
         ({"memory": "7Gi", "cpu": 2}, [node(memory="8Gi")], None),
     ],
 )
-def test_pods_that_are_larger_than_every_node_are_found_for_every_kind_of_job(way, given, there, words):
-    if way is kit.ParameterServer and "gpus" not in given:
+def test_pods_that_are_larger_than_every_node_are_found_for_every_kind_of_job(way, options, nodes, words):
+    if way is kit.ParameterServer and "gpus" not in options:
         pytest.skip("its servers have requests of their own")
-    place = cluster(*there)
-    objects = job_of(way, **given).on(place).objects
+    place = cluster(*nodes)
+    objects = job_of(way, **options).on(place).objects
     if words is None:
         check_room(objects, place, about="run")
         return

@@ -46,8 +46,8 @@ def test_epochs_are_counted_where_the_number_of_steps_is_not_known():
 
 
 def test_the_steps_of_one_epoch_are_not_taken_for_those_of_the_run():
-    told = [line("start", steps=36), *steps(3, 3), line("epoch", epoch=0, steps=12)]
-    assert progress_of(*told).position[1] == 36
+    events = [line("start", steps=36), *steps(3, 3), line("epoch", epoch=0, steps=12)]
+    assert progress_of(*events).position[1] == 36
 
 
 def test_a_rank_that_left_does_not_hold_the_bar():
@@ -73,8 +73,10 @@ def test_the_percent_of_a_preparation_is_its_bar():
 
 
 def test_loss_is_the_mean_and_the_rate_the_sum_over_the_ranks():
-    told = (line("step", rank, step=1, loss=loss, images_per_s=602.0) for rank, loss in enumerate((0.4, 0.6)))
-    assert progress_of(*told).figures == "loss 0.5  1,204 images/s"
+    events = (
+        line("step", rank, step=1, loss=loss, images_per_s=602.0) for rank, loss in enumerate((0.4, 0.6))
+    )
+    assert progress_of(*events).figures == "loss 0.5  1,204 images/s"
     assert "loss nan" in progress_of('{"event":"step","time":1,"rank":0,"world_size":1,"loss":NaN}').figures
 
 

@@ -103,10 +103,10 @@ def failure(api):
 
 
 @pytest.mark.parametrize("behind", [True, False])
-@pytest.mark.parametrize("seen", [True, False])
-def test_the_last_words_of_a_pod_that_is_gone_come_with_its_deletion(behind, seen):
+@pytest.mark.parametrize("expected", [True, False])
+def test_the_last_words_of_a_pod_that_is_gone_come_with_its_deletion(behind, expected):
     lost = pod(1, code=1, message=TRACEBACK)
-    changes = [("MODIFIED", lost)] if seen else []
+    changes = [("MODIFIED", lost)] if expected else []
     error = failure(Api([*changes, ("DELETED", lost), ("DELETED", pod(0))], behind=behind))
     assert (error.rank, error.what) == (1, "rank 1 failed first: ValueError: no")
     assert error.detail == TRACEBACK

@@ -68,8 +68,8 @@ def test_shift_tab_shows_the_real_arguments(call):
 
 
 def test_what_passes_arguments_on_has_the_types_of_the_constructor():
-    own = set(inspect.signature(TrainingJob).parameters) - {"trainer", "nodes"}
-    assert set(JobArguments.__annotations__) == own
-    assert set(get_type_hints(LaunchArguments)) == own | {"nodes", "launcher"}
+    names = set(inspect.signature(TrainingJob).parameters) - {"trainer", "nodes"}
+    assert set(JobArguments.__annotations__) == names
+    assert set(get_type_hints(LaunchArguments)) == names | {"nodes", "launcher"}
     for job in JOBS:
-        assert own <= set(inspect.signature(job).parameters)
+        assert names <= set(inspect.signature(job).parameters)

@@ -20,9 +20,9 @@ from kitlib.jobs.sources import flags, sources
 def launched(program, **options):
     """The files of a job's volume by path, with their modes, and the names of what is copied."""
     job = kit.IndexedJob(program, name="mine", **options)
-    made = {item["kind"]: item for item in yaml.safe_load_all(job.manifest())}
-    assert list(made.values()) == job.objects
-    config_map, spec = made["ConfigMap"], made["Job"]["spec"]["template"]["spec"]
+    by_kind = {item["kind"]: item for item in yaml.safe_load_all(job.manifest())}
+    assert list(by_kind.values()) == job.objects
+    config_map, spec = by_kind["ConfigMap"], by_kind["Job"]["spec"]["template"]["spec"]
     contents = {key: text.encode() for key, text in config_map["data"].items()}
     contents |= {key: base64.b64decode(text) for key, text in config_map.get("binaryData", {}).items()}
     assert all(re.fullmatch(r"[-._a-zA-Z0-9]{1,253}", key) for key in contents)
@@ -46,8 +46,8 @@ def test_files_are_named_by_any_path_and_keep_their_modes(program, monkeypatch):
         (program.parent / name).write_bytes(b"\xff" if name == "run.sh" else b"")
         (program.parent / name).chmod(mode)
     monkeypatch.setenv("HOME", str(program.parent))
-    given = ["./run.sh", program.parent / "secret", "deep/../empty", "~/deep"]
-    files, copied = launched(program, files=given)
+    paths = ["./run.sh", program.parent / "secret", "deep/../empty", "~/deep"]
+    files, copied = launched(program, files=paths)
     assert files["run.sh"] == (b"\xff", 0o755)
     assert {name: files[name][1] for name in ("secret", "empty", "deep/x")} == {
         "secret": None,

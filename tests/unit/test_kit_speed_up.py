@@ -14,16 +14,16 @@ WEAK = (StepTime(1, 64, 0.42, 0.4), StepTime(4, 64, 0.45, 0.4))
 
 def events(workers, *steps, every=1, batch_size=16, ms=None, rank=0):
     """A rank's log; ``steps`` are the seconds at which they ended, None between two epochs."""
-    found = [Event("start", 0.0, rank, workers, {"batch_size": batch_size, "device": "cpu"})]
-    found += [Event("simulated_accelerator", 0.0, rank, workers, {"ms_per_image": ms})] if ms else []
+    logged = [Event("start", 0.0, rank, workers, {"batch_size": batch_size, "device": "cpu"})]
+    logged += [Event("simulated_accelerator", 0.0, rank, workers, {"ms_per_image": ms})] if ms else []
     epoch = number = 0
     for at in steps:
         if at is None:
             epoch += 1
             continue
-        found.append(Event("step", at, rank, workers, {"step": number, "epoch": epoch}))
+        logged.append(Event("step", at, rank, workers, {"step": number, "epoch": epoch}))
         number += every
-    return found
+    return logged
 
 
 def test_a_slow_step_and_the_pause_between_epochs_do_not_move_a_runs_step_time():
@@ -33,16 +33,16 @@ def test_a_slow_step_and_the_pause_between_epochs_do_not_move_a_runs_step_time()
 
 
 def test_steps_that_are_not_logged_are_counted_and_other_ranks_are_not():
-    others = events(2, 1.0, 7.0, every=5, rank=1)
-    assert step_time(others + events(2, 1.0, 3.0, 5.0, every=5, ms=3), run="x") == StepTime(
+    other_rank = events(2, 1.0, 7.0, every=5, rank=1)
+    assert step_time(other_rank + events(2, 1.0, 3.0, 5.0, every=5, ms=3), run="x") == StepTime(
         2, 16, 0.4, 16 * 0.003
     )
 
 
-@pytest.mark.parametrize("found", [events(1, 1.0), events(1, 1.0, 2.0, batch_size=None), []])
-def test_a_run_that_says_too_little_is_named_with_what_to_do(found):
+@pytest.mark.parametrize("logged", [events(1, 1.0), events(1, 1.0, 2.0, batch_size=None), []])
+def test_a_run_that_says_too_little_is_named_with_what_to_do(logged):
     with pytest.raises(BadInput, match=r"(?s)run short: .*--log-every=1"):
-        step_time(found, run="short")
+        step_time(logged, run="short")
 
 
 def test_a_batch_that_is_divided_follows_amdahls_law_less_the_network():
@@ -69,8 +69,8 @@ def test_it_shows_a_row_for_each_run_and_without_a_simulation_nothing_that_is_no
     assert StepTimes(STRONG).table()[0]["efficiency %"] == 100
     raw = StepTimes((StepTime(1, 64, 0.01), StepTime(4, 16, 0.02)))
     assert "rest ms" not in raw.table().columns
-    assert plot_speed_up(raw).words == "Speed-up, cpu: 1.00 with 1, 0.50 with 4"
-    assert plot_speed_up(StepTimes(STRONG)).words.startswith("Speed-up, simulated accelerator: 1.00 with 1")
+    assert plot_speed_up(raw).alt == "Speed-up, cpu: 1.00 with 1, 0.50 with 4"
+    assert plot_speed_up(StepTimes(STRONG)).alt.startswith("Speed-up, simulated accelerator: 1.00 with 1")
 
 
 def computing(rank, *, cpu_ms, cores, machine, workers=4):

@@ -45,7 +45,7 @@ def ended(rank, code, at, **more):
 
 
 @pytest.mark.parametrize(
-    ("seen", "text"),
+    ("observed", "text"),
     [
         ((None, []), "Deleted: it was deleted, or never launched"),
         ((job(), []), "Pending: its pods are being created"),
@@ -70,14 +70,14 @@ def ended(rank, code, at, **more):
         ),
     ],
 )
-def test_a_run_is_judged_by_its_job_and_pods(seen, text):
-    assert str(run_status(*seen)) == text
+def test_a_run_is_judged_by_its_job_and_pods(observed, text):
+    assert str(run_status(*observed)) == text
 
 
 def replicas(*conditions, kind="PyTorchJob", specs="pytorchReplicaSpecs"):
-    made = job(*conditions)
-    made["spec"] = {specs: {"Master": {"replicas": 1}, "Worker": {"replicas": 2}}}
-    return made | {"kind": kind}
+    job_object = job(*conditions)
+    job_object["spec"] = {specs: {"Master": {"replicas": 1}, "Worker": {"replicas": 2}}}
+    return job_object | {"kind": kind}
 
 
 def train_job(*conditions):
@@ -139,7 +139,7 @@ def test_a_container_that_waits_says_what_for():
 
 
 @pytest.mark.parametrize(
-    ("seen", "word"),
+    ("manifest", "word"),
     [
         (pod(), "Running"),
         (ended(0, 0, "t"), "Completed"),
@@ -150,8 +150,8 @@ def test_a_container_that_waits_says_what_for():
         ({"metadata": {"name": "x"}, "spec": {}}, "Pending"),
     ],
 )
-def test_a_pods_word_is_that_of_kubectl(seen, word):
-    assert pods.status_word(seen) == word
+def test_a_pods_word_is_that_of_kubectl(manifest, word):
+    assert pods.status_word(manifest) == word
 
 
 def test_the_table_of_pods_has_a_column_for_reasons_only_when_there_are_any():

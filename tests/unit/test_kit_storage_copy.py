@@ -44,21 +44,21 @@ def test_what_is_whole_lies_in_its_place_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize("content", [stream(1000, whole=False), stream(50_000)[:20_000], b""])
 def test_a_stream_that_ends_too_early_leaves_nothing(tmp_path, content):
-    status, left, said = receive(tmp_path, content)
+    status, left, errors = receive(tmp_path, content)
     assert status != 0
     assert left == []
-    assert said
+    assert errors
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.getuid() != 0, reason="a small disk needs root")
 def test_a_full_volume_is_called_that_and_given_back(tmp_path):
-    status, left, said = receive(
+    status, left, errors = receive(
         tmp_path, stream(500_000), preexec_fn=restrictions.disk(tmp_path, size="64k")
     )
     assert (status != 0, left) == (True, [])
     helper = HelperPod(SimpleNamespace(name="lab"), "shared")
-    error = helper.failed(said)
+    error = helper.failed(errors)
     assert isinstance(error, VolumeFull)
     assert "volume is full" in error.what
     assert type(helper.failed("tar: Unexpected EOF in archive")) is TransferFailed

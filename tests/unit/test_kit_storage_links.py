@@ -105,9 +105,9 @@ def test_links_inside_stay_and_others_are_followed(volume, tmp_path, monkeypatch
     monkeypatch.chdir(folder)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind("socket")
-        said = upload(volume, folder, "mine")
-    there = tree(volume.place / "mine")
-    assert {path: link for path, (link, _) in there.items() if link} == {
+        log = upload(volume, folder, "mine")
+    uploaded = tree(volume.place / "mine")
+    assert {path: link for path, (link, _) in uploaded.items() if link} == {
         "latest": "steps/1.pt",
         "folder": "steps",
         "absolute": "steps/1.pt",
@@ -116,10 +116,10 @@ def test_links_inside_stay_and_others_are_followed(volume, tmp_path, monkeypatch
         "later": "steps/2.pt",
         "elsewhere/same": "deep",
     }
-    assert there["absolute"][1] == there["steps/up"][1] == there["steps/hard.pt"][1] == b"one"
-    assert there["file"] == there["elsewhere/deep/a.txt"] == (None, b"outside")
+    assert uploaded["absolute"][1] == uploaded["steps/up"][1] == uploaded["steps/hard.pt"][1] == b"one"
+    assert uploaded["file"] == uploaded["elsewhere/deep/a.txt"] == (None, b"outside")
     for name in ("above", "dangling", "circle", "socket", "elsewhere/back"):
-        assert repr(name) in said and name not in there
+        assert repr(name) in log and name not in uploaded
 
 
 def test_a_folder_that_is_a_link_keeps_its_name_and_has_its_content(volume, tmp_path):
@@ -143,13 +143,13 @@ def test_a_folder_with_links_comes_back_without_those_that_lead_out(volume, tmp_
     for name, target in {"log": "../log", "workspace": "/workspace/run/1.pt", "up": ".."}.items():
         (run / name).symlink_to(target)
     os.mkfifo(run / "pipe")
-    said = download(volume, "run", tmp_path / "back")
+    log = download(volume, "run", tmp_path / "back")
     assert tree(tmp_path / "back") == {
         "1.pt": (None, b"one"),
         "hard.pt": (None, b"one"),
         "latest": ("1.pt", b"one"),
     }
-    assert "4 left out" in said and "'run/log' leads out of it" in said
+    assert "4 left out" in log and "'run/log' leads out of it" in log
     (volume.place / "out").symlink_to("/")
     with pytest.raises(tarfile.ReadError):  # nothing came
         download(volume, "out", tmp_path / "root")
@@ -183,14 +183,14 @@ def test_images_are_counted_as_they_will_lie_there(volume, tmp_path):
     counted = image_folder.read(tmp_path / "mine")
     upload(volume, tmp_path / "mine", "mine")
     assert (counted.classes, counted.train) == (["bird", "cat", "dog", "eagle"], 17)
-    there = image_folder.read(volume.place / "mine")
-    assert (there.classes, there.train) == (counted.classes, counted.train)
+    dataset = image_folder.read(volume.place / "mine")
+    assert (dataset.classes, dataset.train) == (counted.classes, counted.train)
 
 
 def test_a_walk_without_links_ends_where_folders_lead_to_each_other(tmp_path):
-    for one, other in (("a", "b"), ("b", "a")):
-        (tmp_path / one).mkdir()
-        (tmp_path / one / "to").symlink_to(tmp_path / other)
+    for name, target in (("a", "b"), ("b", "a")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "to").symlink_to(tmp_path / target)
     skipped = []
     assert [entry.path for entry in walk(tmp_path / "a", skipped=skipped, links=False)] == ["", "to"]
     assert skipped == ["'to/to' leads to a folder that it is in"]

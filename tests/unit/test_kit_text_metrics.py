@@ -64,9 +64,9 @@ def test_json_lines_come_before_text_and_a_pattern_before_both():
 
 
 def test_a_pattern_may_name_the_step():
-    found = parse_text(logs("it 10: 0.5", "it 20: 0.25"), r"it (?P<step>\d+): (?P<loss>\S+)")
-    assert [(event.fields["step"], event.fields["loss"]) for event in found] == [(10, 0.5), (20, 0.25)]
-    assert found[0].time < found[1].time
+    events = parse_text(logs("it 10: 0.5", "it 20: 0.25"), r"it (?P<step>\d+): (?P<loss>\S+)")
+    assert [(event.fields["step"], event.fields["loss"]) for event in events] == [(10, 0.5), (20, 0.25)]
+    assert events[0].time < events[1].time
 
 
 @pytest.mark.parametrize("pattern", ["loss (", r"loss (\S+)", 3])
@@ -79,17 +79,17 @@ def test_a_wrong_pattern_says_how_to_write_one(pattern):
 def test_scalars_of_tensorboard_are_read_by_its_own_reader(tmp_path):
     writer = pytest.importorskip("torch.utils.tensorboard").SummaryWriter
     for rank in (0, 1):
-        with writer(str(tmp_path / str(rank))) as made:
+        with writer(str(tmp_path / str(rank))) as events_file:
             for step in range(3):
-                made.add_scalar("Loss/train", 1 / (step + 1), step)
-                made.add_scalar("Loss/test", 2.0, step)
+                events_file.add_scalar("Loss/train", 1 / (step + 1), step)
+                events_file.add_scalar("Loss/test", 2.0, step)
         (file,) = (tmp_path / str(rank)).iterdir()
         name = file.name.split(".")
         file.rename(file.with_name(".".join([*name[:4], f"mine-{rank}", *name[-2:]])))
-    found = read_tensorboard(tmp_path)
-    assert [event.fields["loss"] for event in found] == pytest.approx([1, 1 / 2, 1 / 3] * 2)
-    assert [event.rank for event in found] == [0, 0, 0, 1, 1, 1]
-    assert found[0].fields["Loss/test"] == 2.0
+    scalars = read_tensorboard(tmp_path)
+    assert [event.fields["loss"] for event in scalars] == pytest.approx([1, 1 / 2, 1 / 3] * 2)
+    assert [event.rank for event in scalars] == [0, 0, 0, 1, 1, 1]
+    assert scalars[0].fields["Loss/test"] == 2.0
     with pytest.raises(BadInput, match="no event files"):
         read_tensorboard(tmp_path / "nowhere")
 
@@ -149,8 +149,8 @@ def test_the_lines_that_published_pages_print_are_read_in_their_order(page, step
 @pytest.mark.parametrize("text", ONE_LINE)
 def test_a_loss_is_read_however_it_is_written_and_whose_it_is(text):
     train, validation = ONE_LINE[text]
-    wanted = [train] if train is not None else [], [validation] if validation is not None else []
-    assert read(text) == (wanted if train != "nan" else (pytest.approx([float("nan")], nan_ok=True), []))
+    expected = [train] if train is not None else [], [validation] if validation is not None else []
+    assert read(text) == (expected if train != "nan" else (pytest.approx([float("nan")], nan_ok=True), []))
 
 
 PROGRAMS = tomllib.loads(Path(__file__).with_name("log_formats.toml").read_text(encoding="utf-8"))
@@ -180,11 +180,11 @@ def test_training_and_validation_of_one_log_are_two_curves():
             f"Epoch {epoch}, Training Loss: {1 / (epoch + 1):.3f}",
             f"Epoch {epoch}, Validation Loss: {epoch + 9:.3f}",
         ]
-    found = parse_text(logs(*lines))
-    training = TrainingMetrics(found)
+    events = parse_text(logs(*lines))
+    training = TrainingMetrics(events)
     assert list(training.frame().loss[0]) == [1.0, 0.5, 0.333]
     assert training.validation_losses() == [(0, 9.0), (1, 10.0), (2, 11.0)]
-    assert "of the validation 9 and 11" in repr(plot_loss(found, title="own"))
+    assert "of the validation 9 and 11" in repr(plot_loss(events, title="own"))
 
 
 @pytest.mark.parametrize(

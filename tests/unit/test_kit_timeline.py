@@ -88,19 +88,19 @@ def test_a_worker_that_hangs_is_known_until_somebody_lets_it_go_on():
     story.written = {
         worker: [line for line in lines if "time" in line][:9] for worker, lines in story.written.items()
     }
-    seen = timeline(story, now=8.0)
-    assert seen.paused == {"lab-1"}
-    last = seen.rows[-1]
+    built = timeline(story, now=8.0)
+    assert built.paused == {"lab-1"}
+    last = built.rows[-1]
     assert (last.what, last.round, last.after, last.seconds) == ("paused", None, None, None)
 
 
 def test_a_log_that_is_gone_leaves_a_gap_that_is_told():
-    seen = timeline(lab(), without=("lab-1",))
-    assert seen.world_sizes == (2, 1, 2, 1, 2, 3)
-    assert seen.gaps[0].startswith("round 1: of 1 of its 2 ranks there is no log")
-    assert {state.kind for state in seen.states["?"]} == {"unknown"}
-    assert "round 1" in repr(seen)
-    assert "there is no log" in seen._repr_html_()
+    built = timeline(lab(), without=("lab-1",))
+    assert built.world_sizes == (2, 1, 2, 1, 2, 3)
+    assert built.gaps[0].startswith("round 1: of 1 of its 2 ranks there is no log")
+    assert {state.kind for state in built.states["?"]} == {"unknown"}
+    assert "round 1" in repr(built)
+    assert "there is no log" in built._repr_html_()
 
 
 def test_state_from_a_checkpoint_shows_what_was_lost():
@@ -112,12 +112,12 @@ def test_state_from_a_checkpoint_shows_what_was_lost():
     story.happen(3.2, "Stopped", "Node", "node-1")
     story.meet(9.0, 2, both, reason="start", step=6, source="checkpoint", pids={"lab-0": 2, "lab-1": 2})
     story.train(9.2, range(6, 14), both)
-    seen = timeline(story)
-    assert columns(seen.rows[1:], "what", "node", "state", "steps_lost", "steps_repeated") == [
+    built = timeline(story)
+    assert columns(built.rows[1:], "what", "node", "state", "steps_lost", "steps_repeated") == [
         ("node stopped", "node-0", "checkpoint", 5, 5),
         ("node stopped", "node-1", "checkpoint", None, None),
     ]
-    assert seen.samples == {0: 13 * 32}
+    assert built.samples == {0: 13 * 32}
 
 
 def test_an_eviction_of_who_was_gone_already_does_not_explain_what_befell_the_others():
@@ -145,9 +145,9 @@ def test_rounds_of_a_new_store_are_told_from_those_of_the_old_one():
     story.happen(2.0, "Killing", "Pod", "lab-store", "Stopping container store")
     story.meet(90.0, 1, ["lab-0"], reason="peer lost", step=4)
     story.train(90.2, range(4, 6), ["lab-0"])
-    seen = timeline(story, now=100.0, store=("lab-store",))
-    assert seen.world_sizes == (1, 1)
-    assert "store lost" in [row.what for row in seen.rows]
+    built = timeline(story, now=100.0, store=("lab-store",))
+    assert built.world_sizes == (1, 1)
+    assert "store lost" in [row.what for row in built.rows]
 
 
 def test_what_kubernetes_does_is_told_once_and_what_it_calls_off_is_not():
@@ -156,8 +156,8 @@ def test_what_kubernetes_does_is_told_once_and_what_it_calls_off_is_not():
     story.happen(4, "Killing", "Pod", "lab-1", "Stopping container pytorch")
     story.happen(5.0, "TaintManagerEviction", "Pod", "lab-1", "Cancelling deletion of Pod default/lab-1")
     story.happen(6.0, "Killing", "Pod", "other-0", "somebody else's")
-    told = [act.what for act in disruptions(story.events, run="lab", workers=story.nodes)]
-    assert told == ["killed", "preempted", "paused", "resumed", "scaled 2 → 3"]
+    whats = [act.what for act in disruptions(story.events, run="lab", workers=story.nodes)]
+    assert whats == ["killed", "preempted", "paused", "resumed", "scaled 2 → 3"]
 
 
 def test_a_trainer_that_knows_no_rendezvous_has_the_round_of_its_start():
@@ -165,9 +165,9 @@ def test_a_trainer_that_knows_no_rendezvous_has_the_round_of_its_start():
     for rank, worker in enumerate(story.nodes):
         story.say(0.0, worker, "start", rank=rank, world=2)
     story.train(0.2, range(1, 4), list(story.nodes))
-    seen = timeline(story, now=2.0)
-    assert seen.world_sizes == (2,)
-    assert [state.kind for state in seen.states["fixed-0"]] == ["training"]
+    built = timeline(story, now=2.0)
+    assert built.world_sizes == (2,)
+    assert [state.kind for state in built.states["fixed-0"]] == ["training"]
 
 
 def test_times_in_whole_seconds_keep_their_round():
@@ -176,10 +176,10 @@ def test_times_in_whole_seconds_keep_their_round():
     story.train(1.2, range(1, 20), list(story.nodes))
     story.happen(4, "Killed", "Pod", "lab-1")
     story.meet(5.5, 2, ["lab-0"], reason="peer lost", step=20)
-    seen = timeline(story, now=6.0)
-    assert columns(seen.rows, "what", "round", "after") == [("start", 1, 2), ("killed", 2, 1)]
-    assert seen.rows[-1].seconds is None
-    assert not seen.training
+    built = timeline(story, now=6.0)
+    assert columns(built.rows, "what", "round", "after") == [("start", 1, 2), ("killed", 2, 1)]
+    assert built.rows[-1].seconds is None
+    assert not built.training
 
 
 def test_the_table_and_the_frame_say_the_same(whole):
@@ -192,9 +192,9 @@ def test_the_table_and_the_frame_say_the_same(whole):
 
 
 def test_a_run_that_has_said_nothing_has_an_empty_timeline():
-    seen = build("lab", [], [], now=BEGAN)
-    assert (seen.rows, seen.world_size, seen.step, seen.samples) == ((), 0, 0, {})
-    assert repr(seen) == "no worker has reported anything yet"
+    built = build("lab", [], [], now=BEGAN)
+    assert (built.rows, built.world_size, built.step, built.samples) == ((), 0, 0, {})
+    assert repr(built) == "no worker has reported anything yet"
 
 
 def test_a_timeline_ends_where_its_logs_do_though_the_log_of_a_lost_node_took_long(monkeypatch):
@@ -210,9 +210,9 @@ def test_a_hundred_changes_and_none_at_all_can_be_drawn(whole):
     story = Story({f"lab-{number}": "node-0" for number in range(4)})
     at = 1.0
     for number in range(1, 101):
-        there = list(story.nodes)[: 1 + number % 4]
-        story.meet(at, number, there, reason="join" if number % 4 else "peer lost", step=10 * number)
-        story.train(at + 0.2, range(10 * number, 10 * number + 5), there)
+        workers = list(story.nodes)[: 1 + number % 4]
+        story.meet(at, number, workers, reason="join" if number % 4 else "peer lost", step=10 * number)
+        story.train(at + 0.2, range(10 * number, 10 * number + 5), workers)
         at += 3
     busy = timeline(story, now=at)
     for shown in (busy, whole, build("lab", [], [], now=BEGAN)):

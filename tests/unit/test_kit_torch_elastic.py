@@ -33,8 +33,8 @@ def trainer(tmp_path):
 def test_workers_are_made_of_the_template_as_it_is_patched(trainer):
     job = kit.TorchElastic(trainer, nodes=2, min_nodes=1, max_nodes=3, name="digits")
     patch = {"template": {"spec": {"containers": [{"name": "worker", "env": [{"name": "A", "value": "b"}]}]}}}
-    *others, store, first, second, template = job.patch(patch).objects
-    assert [item["kind"] for item in others] == ["ConfigMap", "Service"]
+    *first_objects, store, first, second, template = job.patch(patch).objects
+    assert [item["kind"] for item in first_objects] == ["ConfigMap", "Service"]
     assert [pod["metadata"]["name"] for pod in (store, first, second)] == [
         "digits-store",
         "digits-0",
@@ -59,18 +59,18 @@ def test_workers_are_made_of_the_template_as_it_is_patched(trainer):
     ids=["plain pods", "a store", "a Job adopts its first pod"],
 )
 def test_a_pod_is_awaited_only_where_an_object_adopts_it(monkeypatch, job, awaited):
-    job, waits, made = job(), [], []
+    job, waits, created = job(), [], []
     monkeypatch.setattr(launcher, "_wait_until_noticed", lambda kube, pod, *, about: waits.append(pod))
-    create = lambda item, dry_run=False: made.append(item) or item  # noqa: E731
+    create = lambda item, dry_run=False: created.append(item) or item  # noqa: E731
     kube = SimpleNamespace(
         find=lambda kind, name: None, create=create, cluster="lab", get_all=lambda kind: []
     )
     checks.check_admission(kube, job, job.objects, replaced=[], about="")
-    pods = [item for item in made if item["kind"] == "Pod"]
+    pods = [item for item in created if item["kind"] == "Pod"]
     assert len(pods) <= 4  # those of a kind are checked by one, and each template by one
-    made.clear()
+    created.clear()
     launcher._create_all(kube, job, job.objects, [], about="")
-    assert (len(waits), made) == (awaited, job.objects)
+    assert (len(waits), created) == (awaited, job.objects)
 
 
 def test_each_launch_has_a_rendezvous_of_its_own(trainer, monkeypatch):
@@ -136,31 +136,32 @@ def test_a_run_of_plain_pods_is_judged_by_the_pods_that_are_left(pods, text):
     assert str(run_status(template, pods)) == text
 
 
-def said(event, *, rank, world_size=3, at=1.0, **fields):
+def event_of(event, *, rank, world_size=3, at=1.0, **fields):
     return pod(rank), events.Event(event, at, rank, world_size, fields)
 
 
 def test_a_rank_is_where_the_newest_rendezvous_has_put_it():
-    first = [said("rendezvous", rank=index, round=0, pid=10 + index) for index in range(3)]
+    first = [event_of("rendezvous", rank=index, round=0, pid=10 + index) for index in range(3)]
     second = [
-        said("rendezvous", rank=index, world_size=2, at=2.0, round=1, pid=20 + index) for index in range(2)
+        event_of("rendezvous", rank=index, world_size=2, at=2.0, round=1, pid=20 + index)
+        for index in range(2)
     ]
-    found = rank_processes([*first, said("start", rank=1, at=3.0, pid=99), *second])
-    assert {rank: process.pid for rank, process in found.items()} == {0: 20, 1: 21}
-    assert found[1].pod["metadata"]["name"] == "digits-1"
+    processes = rank_processes([*first, event_of("start", rank=1, at=3.0, pid=99), *second])
+    assert {rank: process.pid for rank, process in processes.items()} == {0: 20, 1: 21}
+    assert processes[1].pod["metadata"]["name"] == "digits-1"
 
 
 def test_trainers_that_start_once_say_by_that_where_they_are():
-    early = [said("start", rank=index, pid=index) for index in range(3)]
-    again = [said("start", rank=index, world_size=2, at=2.0, pid=5 + index) for index in range(2)]
-    found = rank_processes([*early, *again, said("step", rank=0, at=3.0)])
-    assert {rank: process.pid for rank, process in found.items()} == {0: 5, 1: 6}
-    assert rank_processes([said("start", rank=0, host="digits-0")])[0].pid is None
-    assert rank_processes([said("step", rank=0)]) == {}
+    early = [event_of("start", rank=index, pid=index) for index in range(3)]
+    again = [event_of("start", rank=index, world_size=2, at=2.0, pid=5 + index) for index in range(2)]
+    processes = rank_processes([*early, *again, event_of("step", rank=0, at=3.0)])
+    assert {rank: process.pid for rank, process in processes.items()} == {0: 5, 1: 6}
+    assert rank_processes([event_of("start", rank=0, host="digits-0")])[0].pid is None
+    assert rank_processes([event_of("step", rank=0)]) == {}
 
 
 @pytest.mark.parametrize(
-    ("seen", "wanted", "leave", "come"),
+    ("existing", "replicas", "leave", "come"),
     [
         ([pod(0), pod(1)], 3, [], [2]),
         ([pod(0), pod(1), pod(2)], 2, [2], []),
@@ -171,10 +172,10 @@ def test_trainers_that_start_once_say_by_that_where_they_are():
     ],
 )
 def test_scaling_makes_the_workers_that_are_missing_and_lets_the_last_ones_go(
-    trainer, seen, wanted, leave, come
+    trainer, existing, replicas, leave, come
 ):
     template = kit.TorchElastic(trainer, name="digits").objects[-1]
-    leaving, new = plan_workers(template, wanted, seen)
+    leaving, new = plan_workers(template, replicas, existing)
     assert [int(worker["metadata"]["labels"][names.WORKER]) for worker in leaving] == leave
     assert [int(worker["metadata"]["labels"][names.WORKER]) for worker in new] == come
 

@@ -53,9 +53,9 @@ CUDA kernel errors might be asynchronously reported at some other API call."""
 
 
 def test_an_assertion_on_a_gpu_is_named_by_what_its_thread_wrote():
-    (found,) = tracebacks.find(log(ON_DEVICE, 1))
+    (report,) = tracebacks.find(log(ON_DEVICE, 1))
     words = "Assertion `t >= 0 && t < n_classes` failed, /pytorch/aten/src/ATen/native/cuda/Loss.cu:250"
-    assert found.error.startswith(f"{words}: RuntimeError: CUDA error: device-side assert triggered")
+    assert report.error.startswith(f"{words}: RuntimeError: CUDA error: device-side assert triggered")
 
 
 def test_events_and_other_processes_lines_in_between_are_no_part_of_it():
@@ -63,21 +63,21 @@ def test_events_and_other_processes_lines_in_between_are_no_part_of_it():
     frames, head = ['{"event":"step"}', "[rank1]: elsewhere"], ["step 3 loss 0.2", "Epoch 1", "loading"]
     for place, between in ((3, frames), (2, head)):
         lines[place:place] = [Line(lines[2].time, text) for text in between]
-    (found,) = tracebacks.find(lines)
-    assert not [text for text in frames + head if text in found.text]
-    assert found.error == "ValueError: this rank is the culprit"
+    (report,) = tracebacks.find(lines)
+    assert not [text for text in frames + head if text in report.text]
+    assert report.error == "ValueError: this rank is the culprit"
 
 
 def test_a_traceback_that_was_cut_off_is_shown_as_far_as_it_goes():
-    (found,) = tracebacks.find(log(CULPRIT, 1)[:3])
-    assert found.error.strip().startswith("File")
+    (report,) = tracebacks.find(log(CULPRIT, 1)[:3])
+    assert report.error.strip().startswith("File")
 
 
 def test_the_rank_that_failed_first_is_named_whatever_its_number():
     late = CULPRIT.replace("this rank is the culprit", "connection reset by peer")
-    found = first({0: log(late, 3), 1: log(TORCHRUN, 1), 2: log(CULPRIT, 2)})
-    assert found.rank == 2
-    assert found.error == "ValueError: this rank is the culprit"
+    report = first({0: log(late, 3), 1: log(TORCHRUN, 1), 2: log(CULPRIT, 2)})
+    assert report.rank == 2
+    assert report.error == "ValueError: this rank is the culprit"
 
 
 def test_there_may_be_none():
@@ -139,14 +139,14 @@ RECORDED = {
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_error_is_the_one_that_a_person_looks_for(name):
     text = (Path(__file__).parent / "tracebacks" / f"{name}.log").read_text()
-    found = first({0: log(text, 1)})
+    report = first({0: log(text, 1)})
     if name == "torchrun_signal":
-        assert (found.rank, found.signal) == (1, "SIGSEGV")
+        assert (report.rank, report.signal) == (1, "SIGSEGV")
         return
-    assert found.error.startswith(RECORDED[name][0]) or len(RECORDED[name]) > 1
-    assert all(words in found.error for words in RECORDED[name])
-    assert found.error.split("\n")[-1].split(" (from")[0] in found.text
-    assert found.rank == (1 if "torchrun" in name else 0)
+    assert report.error.startswith(RECORDED[name][0]) or len(RECORDED[name]) > 1
+    assert all(words in report.error for words in RECORDED[name])
+    assert report.error.split("\n")[-1].split(" (from")[0] in report.text
+    assert report.rank == (1 if "torchrun" in name else 0)
 
 
 @pytest.mark.parametrize("name", sorted(name for name in RECORDED if not name.startswith("torchrun")))
@@ -154,8 +154,8 @@ def test_the_end_of_a_log_is_enough(name):
     """A kubelet keeps the last 2048 bytes of it."""
     text = (Path(__file__).parent / "tracebacks" / f"{name}.log").read_text()
     text = text.partition("\nW1125")[0]
-    kept = tracebacks.with_head(text.encode()[-2048:].decode("utf-8", "replace").splitlines())
-    assert RECORDED[name][-1] in first({0: log("\n".join(kept), 1)}).error
+    tail = tracebacks.with_head(text.encode()[-2048:].decode("utf-8", "replace").splitlines())
+    assert RECORDED[name][-1] in first({0: log("\n".join(tail), 1)}).error
 
 
 # Python itself writes these, of the version that runs the tests: source, the error, more that the text has.
@@ -219,9 +219,9 @@ def test_pythons_own_reports_are_read_whole(name, tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode
     text = "begins\n" + done.stderr + "I1125 13:00:00.000 ends\nstep 4 loss 0.5\n"
-    found = first({0: log(text, 1)})
-    assert found.error == error or (found.error.startswith(error) and name in ("recursion", "terminate"))
-    assert more in found.text and "ends" not in found.text
+    report = first({0: log(text, 1)})
+    assert report.error == error or (report.error.startswith(error) and name in ("recursion", "terminate"))
+    assert more in report.text and "ends" not in report.text
 
 
 def test_the_message_of_an_exception_in_c_is_named():
@@ -236,8 +236,8 @@ def test_the_message_of_an_exception_in_c_is_named():
 def test_a_chain_of_any_length_is_read(joint):
     part = 'Traceback (most recent call last):\n  File "a.py", line 1, in f\n'
     parts = (f"{part}ValueError: {number}" for number in range(3000))
-    found = first({0: log(f"\n\n{joint}\n\n".join(parts), 1)})
-    assert found.error.startswith("ValueError: 2999") and len(found.error) <= tracebacks.LONGEST
+    report = first({0: log(f"\n\n{joint}\n\n".join(parts), 1)})
+    assert report.error.startswith("ValueError: 2999") and len(report.error) <= tracebacks.LONGEST
 
 
 INTERLEAVED = """\
@@ -279,5 +279,5 @@ def test_an_end_without_a_traceback_is_named_by_torchruns_report(tmp_path, progr
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "train.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode
-    found = first({0: log(done.stderr, 1)})
-    assert (found.code, found.error, found.rank) == (code, error, 0)
+    report = first({0: log(done.stderr, 1)})
+    assert (report.code, report.error, report.rank) == (code, error, 0)

@@ -62,10 +62,10 @@ def test_other_images_and_other_clusters_are_not_remembered():
 
 def test_an_image_that_is_named_wins(job, monkeypatch):
     cluster = CloudLike()
-    own = kit.IndexedJob("trainers/digits_ddp.py", image="registry.example/mine:1")
-    assert own.on(cluster).image == "registry.example/mine:1"
+    named = kit.IndexedJob("trainers/digits_ddp.py", image="registry.example/mine:1")
+    assert named.on(cluster).image == "registry.example/mine:1"
     kit.build_image(cluster=cluster)
-    assert own.on(cluster).image == "registry.example/mine:1"
+    assert named.on(cluster).image == "registry.example/mine:1"
     monkeypatch.setenv("TRAINYARD_IMAGE", "registry.example/ours:1")
     assert kit.IndexedJob("trainers/digits_ddp.py").on(cluster).image == "registry.example/ours:1"
     assert cluster.trainer_image() == "registry.example/ours:1"

@@ -4,8 +4,8 @@ from kitlib.metrics.node_usage import node_usage, pod_usage
 
 
 def figures(name, *usages):
-    found = [{"name": f"c{number}", "usage": usage} for number, usage in enumerate(usages)]
-    return {"metadata": {"name": name}, "containers": found, "usage": usages[0] if usages else {}}
+    containers = [{"name": f"c{number}", "usage": usage} for number, usage in enumerate(usages)]
+    return {"metadata": {"name": name}, "containers": containers, "usage": usages[0] if usages else {}}
 
 
 def node(name, **allocatable):

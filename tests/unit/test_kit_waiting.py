@@ -9,9 +9,9 @@ ARGUMENTS = {"what": "the pods to run", "about": 'run "digits"', "resume": "run.
 
 
 def test_every_state_on_the_way_is_reported_in_words():
-    said = []
-    found = wait([1, 2], until=(2).__eq__, describe="{} pods".format, report=said.append, **ARGUMENTS)
-    assert (found, said) == (2, ["1 pods"])
+    reports = []
+    final = wait([1, 2], until=(2).__eq__, describe="{} pods".format, report=reports.append, **ARGUMENTS)
+    assert (final, reports) == (2, ["1 pods"])
 
 
 def test_a_timeout_tells_the_last_state_seen():
@@ -51,12 +51,12 @@ def test_a_timeout_that_is_none_is_bad_input(timeout):
 def test_an_error_that_may_pass_is_borne_for_a_while_and_no_longer():
     clock = iter([0, 5, 10, 10, 21]).__next__
     patience = ErrorGrace(grace=10, clock=clock)
-    gone = ClusterUnreachable("refused", about="cluster", fix="wait")
-    patience.failed(gone)
+    unreachable = ClusterUnreachable("refused", about="cluster", fix="wait")
+    patience.failed(unreachable)
     patience.succeeded()
-    patience.failed(gone)
+    patience.failed(unreachable)
     with pytest.raises(ClusterUnreachable):
-        patience.failed(gone)
+        patience.failed(unreachable)
 
 
 @pytest.mark.parametrize(("status", "passes"), [(403, False), (404, False), (429, True), (503, True)])

@@ -100,7 +100,7 @@ def test_epochs_have_the_mean_over_the_ranks_and_the_accuracy_that_was_evaluated
 def test_a_run_without_any_step_can_be_drawn():
     frame = TrainingMetrics().frame()
     assert frame.loss.shape == (0, 0)
-    assert plot_run(TrainingMetrics(), title="empty", words="")._repr_png_()
+    assert plot_run(TrainingMetrics(), title="empty", alt="")._repr_png_()
     assert "no steps" in repr(plot_loss([], title="empty"))
 
 
@@ -118,9 +118,9 @@ def test_the_merged_log_is_in_the_order_of_time_and_keeps_each_workers_order():
     assert (len(log_tail.rows()), log_tail.total) == (MOST_LINES, MOST_LINES + 1)
 
 
-def contrast(one, other):
+def contrast(first, second):
     """Compute the contrast of two colours, from 1 to 21 (WCAG 2.2)."""
-    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    light, dark = sorted((luminance(first), luminance(second)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 

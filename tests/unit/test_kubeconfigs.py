@@ -58,8 +58,8 @@ def test_a_cluster_is_merged_beside_what_is_there_and_removed_without_a_trace(fi
     merged = view(file)
     assert merged["current-context"] == "work"
     assert {item["name"] for item in merged["contexts"]} == {"work", "lab"}
-    (own,) = (item["context"] for item in merged["contexts"] if item["name"] == "lab")
-    assert (own["cluster"], own["user"]) == ("lab", "lab")
+    (context,) = (item["context"] for item in merged["contexts"] if item["name"] == "lab")
+    assert (context["cluster"], context["user"]) == ("lab", "lab")
     kubeconfigs.merge(cluster("lab", "https://127.0.0.1:7443"))
     servers = {item["name"]: item["cluster"]["server"] for item in view(file)["clusters"]}
     assert servers == {"work": "https://work.example", "lab": "https://127.0.0.1:7443"}

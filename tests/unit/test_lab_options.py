@@ -55,7 +55,7 @@ def test_what_is_no_port_is_refused_with_what_one_is(port):
 
 
 def test_a_port_that_is_taken_is_passed_over():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        assert free_port(taken.getsockname()[1]) > taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        assert free_port(listener.getsockname()[1]) > listener.getsockname()[1]

@@ -59,16 +59,16 @@ def test_of_files_the_claim_with_most_is_named_by_their_number():
 
 def test_a_namespace_that_has_most_of_its_memory_for_secrets_is_named():
     shares = VolumeShares({MEMORY: 80 * MIB, DISK: 80 * MIB})
-    shares.take("one", {"v": (MEMORY, 6 * MIB)}, namespace="attendee-ada")
-    shares.take("two", {"v": (MEMORY, 2 * MIB)}, namespace="attendee-ada")
-    shares.take("other", {"v": (MEMORY, 2 * MIB)}, namespace="attendee-bob")
+    shares.reserve("one", {"v": (MEMORY, 6 * MIB)}, namespace="attendee-ada")
+    shares.reserve("two", {"v": (MEMORY, 2 * MIB)}, namespace="attendee-ada")
+    shares.reserve("other", {"v": (MEMORY, 2 * MIB)}, namespace="attendee-bob")
     (item,) = of_secrets(shares, [pod("one"), pod("two"), pod("other", "attendee-bob")])
     assert item["fix"] == "kubectl delete pod one -n attendee-ada"
     assert "8Mi of the 10Mi" in item["what"]
 
 
 async def test_nodes_say_it_as_long_as_it_lasts_and_the_kit_shows_it():
-    seen, written = {"memory.available": Observation(5, 100)}, []
+    observations, written = {"memory.available": Observation(5, 100)}, []
 
     async def usages(resource):
         assert resource == "memory"
@@ -78,15 +78,15 @@ async def test_nodes_say_it_as_long_as_it_lasts_and_the_kit_shows_it():
         written.append(annotations[ANNOTATION])
 
     reporter = ShortageReporter(
-        observe=lambda: seen, usages=usages, pods=list, shares=VolumeShares(), annotate=annotate
+        observe=lambda: observations, usages=usages, pods=list, shares=VolumeShares(), annotate=annotate
     )
     await reporter._report(await reporter.look())
     await reporter._report(await reporter.look())
-    seen["memory.available"] = Observation(90, 100)
+    observations["memory.available"] = Observation(90, 100)
     await reporter._report(await reporter.look())
-    said, ended = written
-    assert json.loads(said)[0]["fix"] == "kubectl delete pod greedy -n attendee-ada" and ended is None
-    node = {"metadata": {"name": "node-0", "annotations": {ANNOTATION: said}}}
+    warning, ended = written
+    assert json.loads(warning)[0]["fix"] == "kubectl delete pod greedy -n attendee-ada" and ended is None
+    node = {"metadata": {"name": "node-0", "annotations": {ANNOTATION: warning}}}
     (line,) = nodes.shortages([node, node])
     assert line.startswith("memory: ") and line.endswith("; kubectl delete pod greedy -n attendee-ada")
 

@@ -19,21 +19,21 @@ def result(**verdicts):
 
 
 def test_what_is_not_in_a_notebook_is_the_clusters_time():
-    found = notebook_rehearsal.judge(result(a="passed", b="passed"), place=PLACE, before={})
-    assert found.seconds == {"a": 10.0, "b": 10.0, "cluster": 15.0}
-    assert found.passed
+    outcome = notebook_rehearsal.summarize(result(a="passed", b="passed"), place=PLACE, before={})
+    assert outcome.seconds == {"a": 10.0, "b": 10.0, "cluster": 15.0}
+    assert outcome.passed
 
 
 @pytest.mark.parametrize("verdict", ["failed", "not finished", "not executed"])
 def test_one_notebook_that_does_not_pass_is_enough_not_to_be_ready(verdict):
-    found = notebook_rehearsal.judge(result(a="passed", b=verdict), place=PLACE, before={})
-    assert not found.passed
-    assert "NOT READY" in repr(found.table)
+    outcome = notebook_rehearsal.summarize(result(a="passed", b=verdict), place=PLACE, before={})
+    assert not outcome.passed
+    assert "NOT READY" in repr(outcome.table)
 
 
 @pytest.mark.parametrize(("verdict", "whole"), [("failed", True), ("not executed", False)])
 def test_a_rehearsal_that_was_cut_short_is_no_measure_for_the_next(verdict, whole):
-    assert notebook_rehearsal.judge(result(a="passed", b=verdict), place=PLACE, before={}).whole == whole
+    assert notebook_rehearsal.summarize(result(a="passed", b=verdict), place=PLACE, before={}).whole == whole
 
 
 def test_what_is_kept_is_what_the_next_rehearsal_reads(tmp_path):
@@ -41,9 +41,9 @@ def test_what_is_kept_is_what_the_next_rehearsal_reads(tmp_path):
     assert notebook_rehearsal.read(path) == {}
     path.write_text("not json")
     assert notebook_rehearsal.read(path) == {}
-    found = notebook_rehearsal.judge(result(a="passed"), place=PLACE, before={})
-    path.write_text(json.dumps(found.as_dict()))
-    assert notebook_rehearsal.read(path) == found.seconds
+    outcome = notebook_rehearsal.summarize(result(a="passed"), place=PLACE, before={})
+    path.write_text(json.dumps(outcome.as_dict()))
+    assert notebook_rehearsal.read(path) == outcome.seconds
 
 
 def test_a_notebook_that_does_not_exist_is_named_by_the_runner_and_nothing_is_kept(tmp_path, capfd):

@@ -64,25 +64,25 @@ def test_servers_share_the_model_evenly_and_have_each_tensor_once():
 
 
 def test_two_processes_cut_a_model_alike_and_notice_where_they_have_not():
-    one, other = (shards.plan(net(), 2) for _ in range(2))
-    assert [shards.layout(shard) for shard in one] == [shards.layout(shard) for shard in other]
+    first_plan, second_plan = (shards.plan(net(), 2) for _ in range(2))
+    assert [shards.layout(shard) for shard in first_plan] == [shards.layout(shard) for shard in second_plan]
     wider = nn.Sequential(nn.Conv2d(3, 9, 3), nn.BatchNorm2d(9))
-    assert shards.layout(shards.plan(wider, 2)[0]) != shards.layout(one[0])
+    assert shards.layout(shards.plan(wider, 2)[0]) != shards.layout(first_plan[0])
 
 
 def test_a_flat_model_computes_what_it_did_and_bytes_carry_it_to_another():
-    model, other = net(), net()
+    model, copy_of_model = net(), net()
     x = torch.randn(2, 3, 8, 8)
     expected = model.eval()(x)
     flats = [shards.flatten(groups) for groups in shards.plan(model, 2)]
     assert torch.equal(model(x), expected)
     with torch.no_grad():
-        for parameter in other.parameters():
+        for parameter in copy_of_model.parameters():
             parameter.zero_()
-    theirs = [shards.flatten(groups) for groups in shards.plan(other, 2)]
+    theirs = [shards.flatten(groups) for groups in shards.plan(copy_of_model, 2)]
     for source, target in zip(flats, theirs, strict=True):
         shards.unpack(shards.pack(source), target)
-    assert torch.equal(other.eval()(x), expected)
+    assert torch.equal(copy_of_model.eval()(x), expected)
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
 
 
@@ -181,18 +181,18 @@ def adam(parameters):
 
 @pytest.mark.parametrize("optimizer", [sgd, adam])
 def test_a_restored_shard_goes_on_as_the_one_that_was_saved(tmp_path, optimizer):
-    shard, other = make_shard(optimizer), make_shard(optimizer)
+    shard, restored = make_shard(optimizer), make_shard(optimizer)
     for minibatch in range(5):
         push(shard, minibatch)
     checkpoints.save(tmp_path, shard.version, shard.state())
     state, broken = checkpoints.load(tmp_path)
-    other.restore(state)
+    restored.restore(state)
     assert broken == []
-    assert (other.version, other.applied()) == (5, shard.applied())
-    assert push(other, 4) == DUPLICATE
-    for replica in (shard, other):
+    assert (restored.version, restored.applied()) == (5, shard.applied())
+    assert push(restored, 4) == DUPLICATE
+    for replica in (shard, restored):
         push(replica, 9, 0.25)
-    assert values(other) == values(shard)
+    assert values(restored) == values(shard)
 
 
 def test_what_is_kept_for_later_is_not_in_a_checkpoint():
@@ -224,9 +224,9 @@ def test_a_broken_checkpoint_is_skipped_for_the_one_before(tmp_path):
 
 def test_a_checkpoint_of_another_model_is_refused():
     (groups,) = shards.plan(nn.Linear(3, 3), 1)
-    other = Shard(groups, sgd, grads_to_wait=1, staleness_bound=1)
+    smaller = Shard(groups, sgd, grads_to_wait=1, staleness_bound=1)
     with pytest.raises(ValueError, match="another model, or of another number of servers"):
-        make_shard().restore(other.state())
+        make_shard().restore(smaller.state())
 
 
 # The journal
@@ -265,11 +265,11 @@ def test_after_a_full_volume_the_journal_goes_on_in_a_new_file_and_nothing_is_lo
     book = journal.Journal(tmp_path, {"begin": 1})
     book.write({"done": 1})
     with Path("/dev/full").open("wb", buffering=0) as full:
-        kept, book._file = book._file, full
+        real_file, book._file = book._file, full
         with pytest.raises(OSError, match="No space left"):
             book.flush()
     assert book.long
-    kept.write(b'{"do')  # what of a line had found room
+    real_file.write(b'{"do')  # what of a line had found room
     book.renew({"begin": 2})
     book.write({"done": 2})
     book.close()
@@ -290,9 +290,9 @@ def test_a_model_file_without_a_function_is_refused_by_name(tmp_path):
 def test_a_traceback_begins_in_the_users_file(tmp_path):
     path = tmp_path / "model.py"
     path.write_text("import torch\n\nsize = 1 / 0\n")
-    with pytest.raises(user_model.UserError) as found:
+    with pytest.raises(user_model.UserError) as raised:
         user_model.load(str(path))
-    words = str(found.value)
+    words = str(raised.value)
     assert "ZeroDivisionError" in words and 'model.py", line 3' in words
     assert "user_model.py" not in words
 

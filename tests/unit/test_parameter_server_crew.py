@@ -40,13 +40,13 @@ class Cluster:
 
 
 def make(cluster, *, workers=2, servers=1, max_relaunches=2, next_worker=0):
-    said = []
+    events = []
     settings = JobSettings("m.py", "r", "s", workers=workers, servers=servers, max_relaunches=max_relaunches)
-    job = JobState(settings, 100, 0, lambda event, **fields: said.append((event, fields)), [].append)
+    job = JobState(settings, 100, 0, lambda event, **fields: events.append((event, fields)), [].append)
     job.next_worker = next_worker
     crew = Crew(job, cluster, job.tell)
     crew.start()
-    return job, crew, said
+    return job, crew, events
 
 
 def count(job, worker):
@@ -58,14 +58,14 @@ def count(job, worker):
 
 def test_a_lost_worker_gets_a_new_index_and_a_lost_server_keeps_its_own():
     cluster = Cluster()
-    _, crew, said = make(cluster, workers=4, servers=2)
+    _, crew, events = make(cluster, workers=4, servers=2)
     assert (cluster.running(WORKER), cluster.running(SERVER)) == ([0, 1, 2, 3], [0, 1])
     del cluster.there[WORKER, 0]
     cluster.end(SERVER, 1, "evicted")
     crew.tick()
     assert (cluster.running(WORKER), cluster.running(SERVER)) == ([1, 2, 3, 4], [0, 1])
-    told = [fields for event, fields in said if event == "relaunch"]
-    assert [(event["of"], event["index"], event["instead_of"], event["kind"]) for event in told] == [
+    relaunches = [fields for event, fields in events if event == "relaunch"]
+    assert [(event["of"], event["index"], event["instead_of"], event["kind"]) for event in relaunches] == [
         (SERVER, 1, 1, "evicted"),
         (WORKER, 4, 0, "deleted"),
     ]
@@ -73,14 +73,14 @@ def test_a_lost_worker_gets_a_new_index_and_a_lost_server_keeps_its_own():
 
 def test_a_server_that_says_nothing_is_replaced_and_not_let_in_again():
     cluster = Cluster()
-    job, crew, said = make(cluster)
+    job, crew, events = make(cluster)
     job.register(Registration(index=0, address="x", incarnation=5))
     crew.tick()
     now = job.clock()
     job.clock = lambda: now + 31
     crew.tick()
     crew.tick()
-    assert [fields["kind"] for event, fields in said if event == "relaunch"] == ["silent"]
+    assert [fields["kind"] for event, fields in events if event == "relaunch"] == ["silent"]
     assert not job.ready
     assert 5 in job.replaced
     assert job.next_task(Progress(worker=0)).kind == WAIT
@@ -169,7 +169,7 @@ def disturbed(reason):
 
 
 @pytest.mark.parametrize(
-    ("found", "kind"),
+    ("status", "kind"),
     [
         (pod("Pending"), ""),
         (pod("Running"), ""),
@@ -185,6 +185,6 @@ def disturbed(reason):
         (pod("Failed", terminated={"exitCode": 1, "reason": "Error"}), "error"),
     ],
 )
-def test_a_pods_state_says_why_it_is_over(found, kind):
-    assert fate(found)[0] == kind
-    assert bool(fate(found)[1]) == bool(kind)
+def test_a_pods_state_says_why_it_is_over(status, kind):
+    assert fate(status)[0] == kind
+    assert bool(fate(status)[1]) == bool(kind)

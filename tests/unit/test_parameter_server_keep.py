@@ -22,7 +22,7 @@ print("working", sys.argv[1:])
 
 
 @pytest.mark.parametrize(
-    ("ending", "code", "said"),
+    ("ending", "code", "output"),
     [
         ("", 0, ""),
         ("sys.exit()", 0, ""),
@@ -32,7 +32,7 @@ print("working", sys.argv[1:])
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", 137, "ended by signal 9\n"),
     ],
 )
-def test_its_status_and_output_are_the_programs_own(tmp_path, ending, code, said):
+def test_its_status_and_output_are_the_programs_own(tmp_path, ending, code, output):
     package = tmp_path / "parameter_server"
     package.mkdir()
     (package / "__init__.py").touch()
@@ -47,7 +47,7 @@ def test_its_status_and_output_are_the_programs_own(tmp_path, ending, code, said
         check=False,
     )
     assert done.returncode == code
-    assert done.stderr.endswith(said)
+    assert done.stderr.endswith(output)
     if "SIGKILL" not in ending:
         assert done.stdout.startswith("working ['--index=1']\nbye\n")
     if code < 100 and "/" not in ending:

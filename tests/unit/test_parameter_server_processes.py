@@ -8,9 +8,9 @@ from .parameter_server_job import COUNTING, DEADLINE, LocalJob, free_port
 RECORDS, MINIBATCH, EPOCHS = 400, 4, 2
 
 
-def assert_each_record_counted(job, *, times, each=1.0):
+def assert_each_record_counted(job, *, times, count=1.0):
     weights = torch.load(job.model_file, weights_only=True)["weights"]
-    assert torch.equal(weights["first"], torch.full_like(weights["first"], -times * each))
+    assert torch.equal(weights["first"], torch.full_like(weights["first"], -times * count))
     assert torch.equal(weights["second"], weights["first"])
     return weights
 

@@ -25,7 +25,7 @@ class World:
         self.incarnations = [0] * SERVERS
         self.tasks, self.pushed = {}, {}
 
-    def ask(self, worker):
+    def request_task(self, worker):
         self.now += 1.0
         handed = self.ledger.next(worker, self.now)
         self.tasks[worker] = handed and [handed.epoch, list(handed.minibatches)]
@@ -64,14 +64,14 @@ class World:
 
     def restart_master(self, *, forget):
         """Begin a new ledger from the old one's bits, as the journal has them; it may lack the newest."""
-        old, kept = self.ledger, self.ledger.snapshot()
-        if forget and kept:
-            newest = max(kept)
-            kept[newest] = bytes(len(kept[newest]))
+        old, snapshot = self.ledger, self.ledger.snapshot()
+        if forget and snapshot:
+            newest = max(snapshot)
+            snapshot[newest] = bytes(len(snapshot[newest]))
         facts = ("records", "minibatch", "epochs", "seed")
-        made = {name: getattr(old, name) for name in facts}
-        self.ledger = Ledger(**made, minibatches_per_task=old.per_task)
-        self.ledger.restore(old.first_open, kept)
+        restored = {name: getattr(old, name) for name in facts}
+        self.ledger = Ledger(**restored, minibatches_per_task=old.per_task)
+        self.ledger.restore(old.first_open, snapshot)
 
     def close_epochs(self):
         while not self.ledger.over and self.ledger.complete(self.ledger.first_open):
@@ -84,7 +84,7 @@ class World:
         for index in range(WORKERS):
             self.kill_worker(index)
         while not self.ledger.over:
-            assert self.ask(worker) is not None, "something is left, and nobody has it"
+            assert self.request_task(worker) is not None, "something is left, and nobody has it"
             while self.tasks[worker][1]:
                 self.push(worker)
             self.report(worker)
@@ -92,17 +92,17 @@ class World:
 
 
 def bits(applied, epoch, count):
-    found = bytearray(-(-count // 8))
+    bitmap = bytearray(-(-count // 8))
     for trained, minibatch in applied:
         if trained == epoch:
-            found[minibatch >> 3] |= 1 << (minibatch & 7)
-    return bytes(found)
+            bitmap[minibatch >> 3] |= 1 << (minibatch & 7)
+    return bytes(bitmap)
 
 
 workers = st.integers(0, WORKERS - 1)
 servers = st.integers(0, SERVERS - 1)
 moves = st.one_of(
-    st.tuples(st.just("ask"), workers),
+    st.tuples(st.just("request_task"), workers),
     st.tuples(st.just("push"), workers),
     st.tuples(st.just("push_to_one"), workers),
     st.tuples(st.just("report"), workers),
@@ -128,13 +128,13 @@ sizes = st.fixed_dictionaries(
 @given(sizes, st.lists(moves, max_size=80))
 def test_each_record_counts_once_per_epoch_whatever_dies(size, history):
     world = World(Ledger(**size))
-    for move, which in history:
-        if move in ("ask", "push", "report", "kill_worker", "kill_server", "save"):
-            getattr(world, move)(which)
+    for move, number in history:
+        if move in ("request_task", "push", "report", "kill_worker", "kill_server", "save"):
+            getattr(world, move)(number)
         elif move == "push_to_one":
-            world.push(which, to=1)
+            world.push(number, to=1)
         elif move == "restart":
-            world.restart_master(forget=which)
+            world.restart_master(forget=number)
         elif move == "slow":
             world.now += 10 * LEAST_PATIENCE
         else:

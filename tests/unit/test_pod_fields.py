@@ -12,26 +12,26 @@ LISTED = set(re.findall(r"`([\w.]+)`", (REPOSITORY / "docs" / "pod-fields.md").r
 KUBERNETES = Path.home() / "go" / "pkg" / "mod" / "k8s.io" / "kubernetes@v1.36.3"
 
 
-def fields(model: str, seen: set[str]) -> Iterator[str]:
+def fields(model: str, parents: set[str]) -> Iterator[str]:
     """Walk the fields of one of the API's types, which are made from its OpenAPI document."""
-    seen.add(model)
+    parents.add(model)
     kind = getattr(client, model)
     for attribute, types in kind.openapi_types.items():
         field = f"{model.removeprefix('V1')}.{kind.attribute_map[attribute]}"
         yield field
         below = [name for name in re.findall(r"V1\w+", types) if hasattr(client, name)]
         if field not in LISTED:
-            for name in (name for name in below if name not in seen):
-                yield from fields(name, seen)
+            for name in (name for name in below if name not in parents):
+                yield from fields(name, parents)
 
 
 def test_each_field_of_a_pod_is_known_to_the_kubelet_or_listed():
     source = "".join(path.read_text() for path in (REPOSITORY / "localkube").rglob("*.py"))
     known = set(re.findall(r"""(?<=["'.])\w+""", source))
-    found = list(fields("V1PodSpec", set()))
-    assert [field for field in found if field not in LISTED and field.partition(".")[2] not in known] == []
-    assert len(found) > 250
-    assert {name for name in LISTED if name[0].isupper() and "." in name} <= set(found)
+    paths = list(fields("V1PodSpec", set()))
+    assert [field for field in paths if field not in LISTED and field.partition(".")[2] not in known] == []
+    assert len(paths) > 250
+    assert {name for name in LISTED if name[0].isupper() and "." in name} <= set(paths)
 
 
 @pytest.mark.skipif(not KUBERNETES.exists(), reason="Kubernetes' source is not in Go's module cache")

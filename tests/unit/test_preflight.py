@@ -48,13 +48,13 @@ def test_without_credentials_nothing_else_is_asked():
 def test_what_could_not_be_looked_at_is_a_warning_where_it_is_not_needed():
     report = run([Probe("quota", refuse, needed=False)], about=ABOUT)
     assert report.ok and report.raise_failures() is report
-    assert "could not be checked: it may not be asked" in report.checks[0].words
+    assert "could not be checked: it may not be asked" in report.checks[0].message
     assert report.checks[0].fix == "ask the administrator"
 
 
 def test_a_provider_that_costs_nothing_has_nothing_to_check_and_doctor_says_so():
     assert kit.preflight("local").ok
-    said = CliRunner().invoke(main, ["doctor", "--provider", "local"])
-    assert said.exit_code == 0 and "costs nothing" in said.output
+    result = CliRunner().invoke(main, ["doctor", "--provider", "local"])
+    assert result.exit_code == 0 and "costs nothing" in result.output
     wrong = CliRunner().invoke(main, ["doctor", "--provider", "azure"])
     assert wrong.exit_code == 1 and "there is no provider 'azure'" in wrong.output

@@ -47,8 +47,8 @@ def pixels(path):
 
 
 def test_records_have_the_label_and_the_pixels_of_each_image_in_order(prepare, reader, tmp_path):
-    said, status = prepare("mnist", "--source=synthetic", "--limit=120", "--records")
-    assert (status, said["records"]) == (0, {"train": 120, "test": 20})
+    output, status = prepare("mnist", "--source=synthetic", "--limit=120", "--records")
+    assert (status, output["records"]) == (0, {"train": 120, "test": 20})
     raw = tmp_path / "mnist" / "MNIST" / "raw"
     for part, start in (("train", "train"), ("test", "t10k")):
         records = reader(tmp_path / "mnist" / "records" / f"{part}.npy")
@@ -73,10 +73,10 @@ def test_a_dataset_that_is_there_gets_its_records_and_keeps_its_images(prepare, 
     assert json.loads((place / "dataset.json").read_text())["records"] == after["records"]
     assert (place / "digits.csv.gz").stat().st_mtime_ns == images.st_mtime_ns
     assert not left.exists()
-    made = (place / "records" / "train.npy").stat().st_ino
+    inode = (place / "records" / "train.npy").stat().st_ino
     again, _ = prepare("digits", "--records")
     assert again["records"] == after["records"]
-    assert (place / "records" / "train.npy").stat().st_ino == made, "they are not made twice"
+    assert (place / "records" / "train.npy").stat().st_ino == inode, "they are not made twice"
 
 
 def test_records_of_cifar10_are_its_batches_one_after_the_other(prepare, reader, tmp_path):
@@ -87,9 +87,9 @@ def test_records_of_cifar10_are_its_batches_one_after_the_other(prepare, reader,
 
 
 def test_images_of_many_sizes_make_no_records(prepare):
-    said, status = prepare("tiny-imagenet-200", "--source=synthetic", "--limit=10", "--records")
-    assert (status, said["event"]) == (1, "error")
-    assert "digits, mnist, cifar10 can" in said["message"]
+    output, status = prepare("tiny-imagenet-200", "--source=synthetic", "--limit=10", "--records")
+    assert (status, output["event"]) == (1, "error")
+    assert "digits, mnist, cifar10 can" in output["message"]
     with pytest.raises(BadInput, match="cannot be made into records"):
         DatasetJob("tiny-imagenet-200", volume="shared", records=True)
 
@@ -107,7 +107,7 @@ def test_what_are_no_records_is_refused_with_what_makes_them(reader, tmp_path, c
 
 
 def test_the_job_asks_for_records_only_where_the_notebook_does():
-    for wanted in (True, False):
-        job = DatasetJob("mnist", volume="shared", records=wanted)
+    for records in (True, False):
+        job = DatasetJob("mnist", volume="shared", records=records)
         (container,) = job.objects[-1]["spec"]["template"]["spec"]["containers"]
-        assert ("--records" in container["args"]) is wanted
+        assert ("--records" in container["args"]) is records

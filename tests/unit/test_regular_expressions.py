@@ -44,7 +44,7 @@ OTHERWISE = {
     "localkube/kubelet/images/image_table.py": "the table is ours, and a reference is cut by store.py",
     "localkube/kubelet/images/store.py": "a reference is cut at LONGEST_REFERENCE",
     "localkube/kubelet/pods/plain_mode.py": "alternatives without repetition",
-    "trainyard_kit/exercises/apart.py": "a class's name without repetition",
+    "trainyard_kit/exercises/sandbox.py": "a class's name without repetition",
     "trainyard_kit/exercises/checks/pattern.py": "the expression is the reader's, and cut at LONGEST",
 }
 
@@ -91,7 +91,9 @@ def samples(item: tuple, *, letter: str) -> str:
         case (codes.IN, _):
             if letter and takes(frozen(item), letter):
                 return letter
-            return next((one for one in LETTERS + "bcdefgh-\x00" if takes(frozen(item), one)), "a")
+            return next(
+                (character for character in LETTERS + "bcdefgh-\x00" if takes(frozen(item), character)), "a"
+            )
         case (codes.MAX_REPEAT | codes.MIN_REPEAT | codes.POSSESSIVE_REPEAT, (least, most, body)):
             return "".join(samples(part, letter=letter) for part in body) * (max(least, 1) if most else 0)
         case (codes.SUBPATTERN, (*_, body)) | (codes.ATOMIC_GROUP, body):
@@ -143,11 +145,11 @@ def pumps(parsed: object, before: str = "") -> Iterator[tuple[str, str]]:
 def texts(pattern: str | bytes, flags: int) -> Iterator[str]:
     """Yield the worst texts of an expression."""
     written = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
-    seen = set()
+    states = set()
     for beginning, unit in pumps(_parser.parse(written, flags & ~re.LOCALE)):
         for end in ("", "\0", "\n!", beginning):
-            if unit and (beginning, unit, end) not in seen:  # what matches nothing repeats nothing
-                seen.add((beginning, unit, end))
+            if unit and (beginning, unit, end) not in states:  # what matches nothing repeats nothing
+                states.add((beginning, unit, end))
                 yield beginning + unit * (MANY // len(unit)) + end
 
 
@@ -167,9 +169,9 @@ def uses(call: ast.Call, path: str) -> set[str]:
         if isinstance(node, ast.Assign) and ast.unparse(node.value) == ast.unparse(call):
             name = ast.unparse(node.targets[0]).rpartition(".")[2]
             method = re.compile(rf"\b{name}\.(match|fullmatch|search|sub|findall|finditer|split)\b")
-            own = (ROOT / path).read_text(encoding="utf-8")
-            if found := set(method.findall(own)) or set(method.findall(sources())):
-                return found
+            source = (ROOT / path).read_text(encoding="utf-8")
+            if calls := set(method.findall(source)) or set(method.findall(sources())):
+                return calls
     return {"search"}
 
 

@@ -54,14 +54,14 @@ def test_the_kit_is_the_same_bytes_when_built_at_another_place_from_files_of_oth
 @pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
 def test_plain_modes_library_is_the_same_bytes_when_compiled_at_another_place(tmp_path, monkeypatch):
     compiler = ["cc", "-g"]  # zig's makes debugging tables unless it is told otherwise
-    made = []
+    libraries = []
     for place in ("here", "elsewhere"):
         sources = shutil.copytree(preload.SOURCES, tmp_path / place / "preload")
         with monkeypatch.context() as patched:
             patched.setattr(preload, "SOURCES", sources)
             preload.compile_library(compiler, tmp_path / "library.so")
-        made.append((tmp_path / "library.so").read_bytes())
-    assert made[0] == made[1]
+        libraries.append((tmp_path / "library.so").read_bytes())
+    assert libraries[0] == libraries[1]
 
 
 def test_a_source_distribution_names_neither_the_user_nor_the_time_of_the_build(kit):
@@ -80,9 +80,9 @@ def test_the_wheel_built_from_the_source_distribution_holds_what_the_kit_reads(k
     tracked = subprocess.run(
         ["git", "ls-files", "manifests", "trainers"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    wanted = {f"kitlib/data/{name}" for name in tracked.stdout.splitlines()}
-    assert wanted
-    assert wanted <= names
+    expected = {f"kitlib/data/{name}" for name in tracked.stdout.splitlines()}
+    assert expected
+    assert expected <= names
 
 
 def test_the_extra_for_local_clusters_has_the_control_plane_of_its_version(kit):
@@ -104,8 +104,8 @@ def test_a_difference_names_the_file_and_the_members_of_a_wheel(tmp_path):
         (tmp_path / folder / "bill.cdx.json").write_text("{}")
     digests = release.checksums(tmp_path / "first")
     (tmp_path / "first" / release.SUMS).write_text("".join(f"{d}  {n}\n" for n, d in digests.items()))
-    found = release.differences(tmp_path / "first", tmp_path / "second")
-    assert found == ["a-1-py3-none-any.whl: differs", "  other"]
+    differences = release.differences(tmp_path / "first", tmp_path / "second")
+    assert differences == ["a-1-py3-none-any.whl: differs", "  other"]
     assert release.differences(tmp_path / "first", tmp_path / "first") == []
     (tmp_path / "second" / "more.whl.new").write_text("")
     assert "more.whl.new: is not in the first release" in release.differences(

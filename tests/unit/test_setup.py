@@ -126,15 +126,15 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 def test_the_cpu_build_is_taken_where_its_index_has_the_pinned_versions(environment, cpu_index, capsys):
-    asked = []
+    requests = []
     pair = environment.authority.issue("index", host=TORCH_INDEX)
     with (
         serving(partial(Quiet, directory=cpu_index), pair=pair) as index,
-        serving(partial(Proxy, index, asked)) as proxy,
+        serving(partial(Proxy, index, requests)) as proxy,
     ):
         assert packages.torch_build(environment(proxy)) == "cpu"
     assert "the CPU build" in capsys.readouterr().out
-    assert set(asked) == {f"{TORCH_INDEX}:443"}
+    assert set(requests) == {f"{TORCH_INDEX}:443"}
 
 
 def test_an_index_that_does_not_answer_costs_seconds_and_not_minutes(environment, monkeypatch, capsys):

@@ -46,7 +46,7 @@ HELD, MISSED = Verdict("accuracy", "05_x", 0.4, 0.5), Verdict("accuracy", "05_x"
 
 
 @pytest.mark.parametrize(
-    ("verdict", "said"),
+    ("verdict", "expected"),
     [
         ("passed", {"notebooks": [executed("05_x")], "thresholds": [HELD]}),
         ("threshold missed", {"notebooks": [executed("05_x")], "thresholds": [HELD, MISSED]}),
@@ -59,8 +59,8 @@ HELD, MISSED = Verdict("accuracy", "05_x", 0.4, 0.5), Verdict("accuracy", "05_x"
         ("interrupted", {"error": "it cannot be deleted", "stopped": "interrupted"}),
     ],
 )
-def test_the_first_thing_that_went_wrong_is_the_verdict_and_the_exit_code(verdict, said, tmp_path):
-    outcome = Outcome("run-1", "2030-01-02T03:04:05+00:00", ["05_x"], **said)
+def test_the_first_thing_that_went_wrong_is_the_verdict_and_the_exit_code(verdict, expected, tmp_path):
+    outcome = Outcome("run-1", "2030-01-02T03:04:05+00:00", ["05_x"], **expected)
     assert (outcome.verdict, outcome.exit_code) == (verdict, EXIT_CODES[verdict])
     outcome.write(tmp_path)
     result = json.loads((tmp_path / "result.json").read_text())
@@ -70,15 +70,15 @@ def test_the_first_thing_that_went_wrong_is_the_verdict_and_the_exit_code(verdic
 
 
 def test_a_threshold_holds_for_every_notebook_that_says_the_figure_or_for_the_one_that_is_named():
-    said = {"05_x": {"accuracy": 0.98}, "06_y": {"accuracy": 0.6}, "01_z": {"allreduce_mb_per_s": 90.0}}
-    judged = thresholds.judge(thresholds.parse("accuracy", "0.7"), said)
+    figures = {"05_x": {"accuracy": 0.98}, "06_y": {"accuracy": 0.6}, "01_z": {"allreduce_mb_per_s": 90.0}}
+    judged = thresholds.evaluate(thresholds.parse("accuracy", "0.7"), figures)
     assert [(verdict.notebook, verdict.held) for verdict in judged] == [("05_x", True), ("06_y", False)]
-    judged = thresholds.judge(thresholds.parse("accuracy", "05=0.97, 06=0.6"), said)
+    judged = thresholds.evaluate(thresholds.parse("accuracy", "05=0.97, 06=0.6"), figures)
     assert all(verdict.held for verdict in judged)
 
 
 def test_a_figure_that_nobody_says_is_missed():
-    (judged,) = thresholds.judge([Threshold("images_per_s", 10)], {"05_x": {"accuracy": 1.0}})
+    (judged,) = thresholds.evaluate([Threshold("images_per_s", 10)], {"05_x": {"accuracy": 1.0}})
     assert not judged.held
     assert "no notebook said it" in str(judged)
 
@@ -88,13 +88,13 @@ def test_a_bundle_leaves_out_what_sounds_secret_and_the_kubeconfigs_credentials(
         "env": [{"name": "HF_TOKEN", "value": "hf_1"}, {"name": "EPOCHS", "value": "3"}],
         "managedFields": 1,
     }
-    kept = bundle.without_secrets({"spec": [pod], "data": {"password": "p", "page": "hello"}})
-    assert kept["spec"][0]["env"] == [
+    cleaned = bundle.without_secrets({"spec": [pod], "data": {"password": "p", "page": "hello"}})
+    assert cleaned["spec"][0]["env"] == [
         {"name": "HF_TOKEN", "value": "(left out)"},
         {"name": "EPOCHS", "value": "3"},
     ]
-    assert "managedFields" not in kept["spec"][0]
-    assert kept["data"] == {"password": "(left out)", "page": "hello"}
+    assert "managedFields" not in cleaned["spec"][0]
+    assert cleaned["data"] == {"password": "(left out)", "page": "hello"}
     path = tmp_path / "kubeconfig"
     users = [{"name": "a", "user": {"token": "abc", "client-key-data": "LS0t"}}, {"name": "b", "user": {}}]
     path.write_text(yaml.safe_dump({"users": users}))
@@ -132,8 +132,8 @@ def test_the_time_limit_interrupts_and_is_told_from_a_signal(stop):
     assert stopping.reason == "time limit"
 
 
-def planned(name, **said):
-    return Planned(Path(f"{name}.ipynb"), **said)
+def planned(name, **metadata):
+    return Planned(Path(f"{name}.ipynb"), **metadata)
 
 
 COURSE = [
@@ -159,17 +159,17 @@ def test_a_notebook_follows_the_one_whose_work_it_uses_and_what_takes_longest_be
 def test_the_notebooks_of_the_course_say_what_they_need_in_names_that_exist():
     from localkube.controlplane.recipes import RECIPES
 
-    found = {path.name: path for path in map(plan.read, (ROOT / "notebooks").glob("[0-9]*.ipynb"))}
-    assert not found["00_start"].needs_cluster
-    assert found["13_clean_up"].last
-    for notebook in found.values():
+    plans = {path.name: path for path in map(plan.read, (ROOT / "notebooks").glob("[0-9]*.ipynb"))}
+    assert not plans["00_start"].needs_cluster
+    assert plans["13_clean_up"].last
+    for notebook in plans.values():
         assert set(notebook.programs) <= set(RECIPES)
-        assert set(notebook.after) <= set(found)
+        assert set(notebook.after) <= set(plans)
         assert notebook.seconds > 0
 
 
 def test_ending_a_run_ends_what_other_threads_wait_for_and_nothing_new_is_started():
-    processes, seen, ended = Processes(), [], threading.Event()
+    processes, running, ended = Processes(), [], threading.Event()
 
     def work():
         try:
@@ -179,12 +179,12 @@ def test_ending_a_run_ends_what_other_threads_wait_for_and_nothing_new_is_starte
 
     thread = threading.Thread(target=work)
     thread.start()
-    while not (seen := processes.running()):
+    while not (running := processes.running()):
         thread.join(0.01)
     processes.end()
     thread.join(60)
     assert ended.is_set()
-    assert seen[0].returncode == -signal.SIGTERM
+    assert running[0].returncode == -signal.SIGTERM
     with pytest.raises(Ended):
         processes.run([sys.executable, "-c", ""], environment={})
 

@@ -14,7 +14,7 @@ COUNTS = ResourceCounts(processes=ONE, zombies=0, mounts=ONE, descriptors=ONE, f
 
 
 @pytest.mark.parametrize(
-    ("content", "found", "words"),
+    ("content", "stored", "words"),
     [
         ("a", {}, "is not there"),
         ("a", {KEY: "b"}, "contains 'b'"),
@@ -22,11 +22,11 @@ COUNTS = ResourceCounts(processes=ONE, zombies=0, mounts=ONE, descriptors=ONE, f
     ],
     ids=["lost", "changed", "back after its deletion"],
 )
-def test_what_was_acknowledged_and_is_not_so_is_found(content, found, words):
+def test_what_was_acknowledged_and_is_not_so_is_found(content, stored, words):
     ledger = Ledger()
     ledger.sent(KEY, content)
     ledger.answered(KEY, content)
-    (problem,) = ledger.check(found)
+    (problem,) = ledger.check(stored)
     assert words in problem
 
 

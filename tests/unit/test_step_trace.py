@@ -151,8 +151,7 @@ def test_folders_without_traces_and_traces_of_two_runs_are_refused(read, tmp_pat
 
 def test_the_picture_says_in_words_what_it_shows(read):
     picture = read(rank_of(0, cpu((10, 40), 30)), rank_of(1, cpu((10, 70), 65))).plot()
-    assert "the others wait for rank 1" in picture.words
+    assert "the others wait for rank 1" in picture.alt
     assert (
-        "rank 0: computing 30 ms, data 10 ms, communication 15 ms, waiting 25 ms, other 20 ms"
-        in picture.words
+        "rank 0: computing 30 ms, data 10 ms, communication 15 ms, waiting 25 ms, other 20 ms" in picture.alt
     )

@@ -116,8 +116,8 @@ def test_a_result_names_each_data_set_and_whether_it_was_real(executed):
     text = "dataset cifar10: SYNTHETIC images, not the real ones (0.4 s)"
     prepared.outputs = [new_output("display_data", data={"text/plain": text})]
     again.outputs = [new_output("stream", text="ready\ndataset mnist: real images, from a mirror (0.1 s)\n")]
-    found = executed(prepared, again).data
-    assert found == {"cifar10": "synthetic", "mnist": "real", "digits": "real"}
+    datasets = executed(prepared, again).data
+    assert datasets == {"cifar10": "synthetic", "mnist": "real", "digits": "real"}
 
 
 def test_a_failed_cell_has_the_number_of_the_stored_notebook(executed):
@@ -140,8 +140,8 @@ def test_the_sockets_of_a_kernel_are_not_beside_the_notebook(tmp_path):
     command = [sys.executable, str(ROOT / "tools" / "execute_notebook.py"), str(path), str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
-    (said,) = nbformat.read(out, as_version=4).cells[1].outputs
-    assert said.data["text/plain"] == "['07_made.ipynb']"
+    (output,) = nbformat.read(out, as_version=4).cells[1].outputs
+    assert output.data["text/plain"] == "['07_made.ipynb']"
     assert report.read(out, original=path).verdict == "passed"
 
 
@@ -192,7 +192,7 @@ def test_a_notebook_fails_whose_run_has_succeeded_and_has_a_cause_all_the_same(e
     path, out = tmp_path / "notebook.ipynb", tmp_path / "executed.ipynb"
     nbformat.write(new_notebook(cells=[new_code_cell("1"), new_code_cell("# run.delete()")]), path)
     assert execute_notebook.execute(path, out, {}, good_runs=good_runs) == 1
-    good_runs.ask()  # a run is asked once
+    good_runs.check()  # a run is asked once
     failure = report.read(out, original=path).failure
     assert (
         str(failure) == "cell 2 (`run.why()`): run well has succeeded, and why names Straggler: rank 1 sleeps"
@@ -200,6 +200,9 @@ def test_a_notebook_fails_whose_run_has_succeeded_and_has_a_cause_all_the_same(e
 
 
 def test_good_runs_without_a_cause_and_clusters_that_are_not_there_are_silent():
-    for good_runs, asked in ((GoodRuns("x", find=succeeded("well")), {"well"}), (GoodRuns("nowhere"), set())):
-        good_runs.ask()
-        assert (good_runs.asked, good_runs.false_causes) == (asked, [])
+    for good_runs, checked in (
+        (GoodRuns("x", find=succeeded("well")), {"well"}),
+        (GoodRuns("nowhere"), set()),
+    ):
+        good_runs.check()
+        assert (good_runs.checked, good_runs.false_causes) == (checked, [])

@@ -63,26 +63,26 @@ def base():
 
 
 def test_the_image_keeps_the_bases_torch_and_gets_what_the_trainers_declare(base):
-    made = base.replace(":base", ":trainer")
+    trainer_tag = base.replace(":base", ":trainer")
     docker(
         "build",
         "--network=none",
         f"--build-arg=BASE={base}",
         f"--file={IMAGES / 'Dockerfile'}",
-        f"--tag={made}",
+        f"--tag={trainer_tag}",
         ROOT,
     )
     try:
         script = (
             "cat /asked /opt/trainyard/constraints.txt /opt/trainyard/requirements.txt trainers/digits_ddp.py"
         )
-        shown = docker("run", "--rm", "--network=none", made, "sh", "-c", script)
+        shown = docker("run", "--rm", "--network=none", trainer_tag, "sh", "-c", script)
     finally:
-        docker("rmi", "--force", made)
-    asked, *rest = shown.splitlines()
-    assert asked.startswith("-m pip install --break-system-packages")
+        docker("rmi", "--force", trainer_tag)
+    version, *rest = shown.splitlines()
+    assert version.startswith("-m pip install --break-system-packages")
     assert (
-        "--constraint /opt/trainyard/constraints.txt --requirement /opt/trainyard/requirements.txt" in asked
+        "--constraint /opt/trainyard/constraints.txt --requirement /opt/trainyard/requirements.txt" in version
     )
     assert rest[:2] == ["torch==2.15.0+cu132", "torchvision==0.29.2+cu132"]
     after = (IMAGES / "requirements.txt").read_text() + (ROOT / "trainers" / "digits_ddp.py").read_text()

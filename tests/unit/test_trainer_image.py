@@ -72,10 +72,10 @@ def only_declared(tmp_path):
     )
 
 
-def link_packages(made, names):
+def link_packages(target, names):
     """Make an environment that has these installed distributions and no others; return its Python."""
-    venv.create(made, symlinks=True)
-    site = next((made / "lib").glob("python3*")) / "site-packages"
+    venv.create(target, symlinks=True)
+    site = next((target / "lib").glob("python3*")) / "site-packages"
     for name in names:
         distribution = metadata.distribution(name)
         tops = {
@@ -84,7 +84,7 @@ def link_packages(made, names):
         for top in tops:
             if not (site / top).is_symlink():
                 (site / top).symlink_to(distribution.locate_file(top))
-    return made / "bin" / "python"
+    return target / "bin" / "python"
 
 
 @pytest.fixture
@@ -181,9 +181,9 @@ def test_a_program_in_pods_declares_what_it_and_the_modules_beside_it_import(pro
     names -= {program.parent.name, "backports"}  # the second is for Pythons older than the image's
     brought = metadata.packages_distributions()
     needed = [{canonicalize_name(item) for item in brought[name]} for name in names]
-    given = {canonicalize_name(item.name) for item in declared_for_the_image(program)}
-    assert all(modules & given for modules in needed), names
-    assert all(any(name in group for group in needed) for name in given), given
+    declared = {canonicalize_name(item.name) for item in declared_for_the_image(program)}
+    assert all(modules & declared for modules in needed), names
+    assert all(any(name in group for group in needed) for name in declared), declared
 
 
 def test_the_image_has_what_the_programs_declare():
@@ -208,17 +208,17 @@ def uv(*words, cwd):
 
 
 def test_the_packages_of_the_image_can_be_installed_beside_the_torch_of_its_base(tmp_path):
-    wanted = [f"{name}=={PINS[name]}" for name in trainer_image.BASE]
+    expected = [f"{name}=={PINS[name]}" for name in trainer_image.BASE]
     listed = trainer_image.REQUIREMENTS.read_text().splitlines()[1:]
-    (tmp_path / "wanted.in").write_text("\n".join([*wanted, *listed]))
+    (tmp_path / "wanted.in").write_text("\n".join([*expected, *listed]))
     version, platform = trainer_image.PYTHON["python_version"], "x86_64-manylinux_2_39"
     options = ["--python-version", version, "--python-platform", platform, "--no-header", "--no-annotate"]
-    found = set(uv("compile", *options, "wanted.in", cwd=tmp_path).splitlines())
-    assert {*wanted, *listed} <= found
+    resolved = set(uv("compile", *options, "wanted.in", cwd=tmp_path).splitlines())
+    assert {*expected, *listed} <= resolved
     # Whatever else is needed, torch and torchvision need, and the base has it.
-    (tmp_path / "base.in").write_text("\n".join(wanted))
+    (tmp_path / "base.in").write_text("\n".join(expected))
     base = {line.split("==")[0] for line in uv("compile", *options, "base.in", cwd=tmp_path).splitlines()}
-    assert {line.split("==")[0] for line in found - {*wanted, *listed}} <= base
+    assert {line.split("==")[0] for line in resolved - {*expected, *listed}} <= base
 
 
 @pytest.mark.slow
@@ -257,11 +257,13 @@ def test_the_base_for_arm64_has_the_torch_that_is_pinned():
 
 def test_every_manifest_that_names_the_official_image_names_that_one():
     images = re.compile(r"image: (pytorch/pytorch\S*)$", re.MULTILINE)
-    found = {
+    images_by_file = {
         str(path.relative_to(ROOT)): images.findall(path.read_text())
         for path in ROOT.glob("manifests/**/*.yaml")
     }
-    assert {image for every in found.values() for image in every} == {config.DEFAULT_IMAGE}, found
+    assert {image for names in images_by_file.values() for image in names} == {config.DEFAULT_IMAGE}, (
+        images_by_file
+    )
 
 
 def image_packages(image):
@@ -305,5 +307,5 @@ def test_the_programs_of_manifests_import_where_only_the_packages_of_their_image
 
 
 def test_the_programs_of_manifests_that_kubectl_applies_are_found():
-    found = {f"{path.parent.name}/{path.stem}" for path in BY_KUBECTL}
-    assert {"pytorch-job/cpu", "pytorch-job/whole-node", "dataset/job", "torch-elastic-eks/workers"} <= found
+    names = {f"{path.parent.name}/{path.stem}" for path in BY_KUBECTL}
+    assert {"pytorch-job/cpu", "pytorch-job/whole-node", "dataset/job", "torch-elastic-eks/workers"} <= names

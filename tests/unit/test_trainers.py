@@ -83,9 +83,9 @@ def test_the_test_set_is_a_fifth_and_shares_no_image_with_the_training_set(ddp):
 
 def test_the_split_depends_on_the_seed_alone(ddp):
     arrays = ddp.read_digits()
-    first, again, other = (ddp.split(*arrays, seed)[1].tensors[1] for seed in (1, 1, 2))
+    first, again, other_seed = (ddp.split(*arrays, seed)[1].tensors[1] for seed in (1, 1, 2))
     assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    assert not torch.equal(first, other_seed)
 
 
 @pytest.mark.timeout(250)
@@ -143,10 +143,10 @@ def test_mnist_is_read_from_its_own_files(ddp, tmp_path):
 
     folder = write_mnist(tmp_path / "mnist")
     train, test = ddp.read_mnist(folder)
-    for found, reference in zip(
+    for dataset, reference in zip(
         (train, test), (MNIST(folder, train=True), MNIST(folder, train=False)), strict=True
     ):
-        images, labels = found.tensors
+        images, labels = dataset.tensors
         assert torch.equal(labels, reference.targets)
         assert torch.allclose(images, reference.data.float().unsqueeze(1) / 255, atol=1e-6)
     assert (len(train), len(test)) == (200, 50), "its own test set, none of which is trained on"
@@ -204,9 +204,12 @@ def test_a_simulated_accelerator_takes_time_for_each_image_of_the_local_batch_an
         tested = r"Test set: Average loss: \d\.\d{4}, Accuracy: \d+/360 \(\d\d%\)"
         for published in (r"Train Epoch: 1 \[0/1437 \(0%\)\]\tLoss: \d\.\d{6}", tested):
             assert sum(re.fullmatch(published, line) is not None for line in lines) == ranks
-    said = of_kind(runs[2, 2], "simulated_accelerator")
-    assert {event["ms_per_image"] for event in said} == {2}
-    assert {event["rank"] for event in said if event.get("cpu_ms", 0) > 0 and event["cores"]} == {0, 1}
+    announcements = of_kind(runs[2, 2], "simulated_accelerator")
+    assert {event["ms_per_image"] for event in announcements} == {2}
+    assert {event["rank"] for event in announcements if event.get("cpu_ms", 0) > 0 and event["cores"]} == {
+        0,
+        1,
+    }
     assert not of_kind(runs[1, 0], "simulated_accelerator")
     for ranks in (1, 2):  # 23 steps of 64 images in all, less those that the last one lacks
         assert min(event["seconds"] for event in of_kind(runs[ranks, 2], "epoch")) >= 1437 / ranks * 0.002

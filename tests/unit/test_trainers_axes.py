@@ -34,7 +34,7 @@ def single():
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("ranks", "flags", "held", "gradients"),
+    ("ranks", "flags", "parameters", "gradients"),
     [
         (2, (), [ALL, ALL], [4 * ALL] * 2),
         (2, ("--tensor=2",), [BLOCKS * (UP // 2 + WIDTH * HIDDEN // 2 + WIDTH) + HEAD] * 2, [0, 0]),
@@ -49,11 +49,13 @@ def single():
     ],
     ids=lambda value: " ".join(value) if value and isinstance(value, tuple) else None,
 )
-def test_a_mesh_has_the_losses_of_one_rank_and_each_rank_its_part(ranks, flags, held, gradients, single):
+def test_a_mesh_has_the_losses_of_one_rank_and_each_rank_its_part(
+    ranks, flags, parameters, gradients, single
+):
     events = train(ranks, *flags)
     assert losses(events) == pytest.approx(losses(single), abs=2e-3)
     by_rank = sorted(of_kind(events, "start"), key=lambda event: event["rank"])
-    assert [event["held"] for event in by_rank] == held
+    assert [event["held"] for event in by_rank] == parameters
     last = sorted(of_kind(events, "step"), key=lambda event: (event["step"], event["rank"]))[-ranks:]
     assert [event["gradients_bytes"] for event in last] == gradients
     sends = "--stages=2" in flags or "--tensor=2" in flags

@@ -23,7 +23,7 @@ def flags(tmp_path):
 
 
 @pytest.fixture
-def seen(monkeypatch):
+def recorded(monkeypatch):
     """The images of every step, in order; at the step number ``stop`` it ends as by a blow."""
     augment, images = trainer.augment, []
 
@@ -46,21 +46,23 @@ def checkpoints(tmp_path):
     return sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
 
 
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(flags, seen, run_trainer, tmp_path):
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(flags, recorded, run_trainer, tmp_path):
     whole = run_trainer(trainer, *flags)
-    reference, images = weights(flags), list(seen.images)
+    reference, images = weights(flags), list(recorded.images)
     for path in (tmp_path / "checkpoints").iterdir():
         path.unlink()
-    seen.images.clear()
-    seen.stop = 17
+    recorded.images.clear()
+    recorded.stop = 17
     with pytest.raises(KeyboardInterrupt):
         run_trainer(trainer, *flags)
     assert checkpoints(tmp_path) == ["epoch-0001-step-000003.pt", "epoch-0001-step-000006.pt"]
-    seen.stop = None
+    recorded.stop = None
     rest = run_trainer(trainer, *flags)
     (resumed,) = of_kind(rest, "resume")
     assert (resumed["epoch"], resumed["next_step"], resumed["broken"]) == (1, 6, [])
-    assert seen.images[:16] + seen.images[17:] == images, "the step that was lost is taken again, no other"
+    assert recorded.images[:16] + recorded.images[17:] == images, (
+        "the step that was lost is taken again, no other"
+    )
     losses = {event["step"]: event["loss"] for event in of_kind(whole, "step")}
     again = {event["step"]: event["loss"] for event in of_kind(rest, "step")}
     assert again == {step: losses[step] for step in range(16, 20)}
@@ -112,12 +114,18 @@ def test_two_ranks_that_were_killed_go_on_together(flags):
     for rank in ranks:
         rank.communicate()
     ranks = start_ranks(2, "cifar10_checkpoint", *flags)
-    said = [[json.loads(line) for line in rank.communicate(timeout=100)[0].splitlines()] for rank in ranks]
+    events_by_rank = [
+        [json.loads(line) for line in rank.communicate(timeout=100)[0].splitlines()] for rank in ranks
+    ]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    places = [(event["epoch"], event["next_step"]) for events in said for event in of_kind(events, "resume")]
+    places = [
+        (event["epoch"], event["next_step"])
+        for events in events_by_rank
+        for event in of_kind(events, "resume")
+    ]
     assert len(places) == 2
     assert len(set(places)) == 1, "both go on with the same step"
     first = places[0][0] * 10 + places[0][1]
     assert first >= 6
-    for events in said:
+    for events in events_by_rank:
         assert [event["step"] for event in of_kind(events, "step")] == list(range(first, 20))

@@ -43,15 +43,15 @@ def names(folder):
 
 def test_what_was_saved_is_found_again_and_the_two_newest_are_kept(tmp_path):
     folder = tmp_path / "new" / "folder"
-    said = saved(folder)
-    assert [(event["epoch"], event["step"]) for event in said] == [(0, 10), (1, 20), (1, 30)]
-    assert names(folder) == [event["file"] for event in said[1:]], "and nothing beside them"
-    assert said[2]["bytes"] == (folder / said[2]["file"]).stat().st_size
-    assert all(0 <= event["waited"] <= event["seconds"] for event in said)
-    found = checkpoints.Checkpoints(folder, RUN).load()
-    assert (found.file, found.broken) == (said[2]["file"], ())
-    assert found.state["model"]["weight"].tolist() == [30.0] * 1000
-    assert found.state["optimizer"] == state()["optimizer"]
+    logs = saved(folder)
+    assert [(event["epoch"], event["step"]) for event in logs] == [(0, 10), (1, 20), (1, 30)]
+    assert names(folder) == [event["file"] for event in logs[1:]], "and nothing beside them"
+    assert logs[2]["bytes"] == (folder / logs[2]["file"]).stat().st_size
+    assert all(0 <= event["waited"] <= event["seconds"] for event in logs)
+    loaded = checkpoints.Checkpoints(folder, RUN).load()
+    assert (loaded.file, loaded.broken) == (logs[2]["file"], ())
+    assert loaded.state["model"]["weight"].tolist() == [30.0] * 1000
+    assert loaded.state["optimizer"] == state()["optimizer"]
 
 
 def test_an_empty_folder_and_none_at_all_have_nothing_to_go_on_from(tmp_path):
@@ -60,12 +60,12 @@ def test_an_empty_folder_and_none_at_all_have_nothing_to_go_on_from(tmp_path):
 
 
 def test_training_goes_on_in_the_state_while_a_copy_of_it_is_written(tmp_path, monkeypatch):
-    may_write, asked = threading.Event(), []
+    may_write, requests = threading.Event(), []
     original = checkpoints.write
 
     def slow(path, content):
         assert may_write.wait(120)
-        asked.append(threading.current_thread().name)
+        requests.append(threading.current_thread().name)
         return original(path, content)
 
     monkeypatch.setattr(checkpoints, "write", slow)
@@ -81,7 +81,7 @@ def test_training_goes_on_in_the_state_while_a_copy_of_it_is_written(tmp_path, m
             keeper.close()
             assert [name["step"] for name in keeper.finished()] == [int(value)]
             assert keeper.load().state["model"]["weight"][0] == value
-    assert asked == ["checkpoint-writer"] * 2
+    assert requests == ["checkpoint-writer"] * 2
     assert "checkpoint-writer" not in {thread.name for thread in threading.enumerate()}, "joined"
 
 
@@ -95,9 +95,9 @@ def test_the_next_save_waits_for_the_one_before_and_says_so(tmp_path, monkeypatc
         return size
 
     monkeypatch.setattr(checkpoints, "write", write)
-    said = saved(tmp_path, steps=range(5))
+    logs = saved(tmp_path, steps=range(5))
     assert order == [(what, step) for step in range(5) for what in ("begins", "ends")]
-    assert len(said) == 5
+    assert len(logs) == 5
 
 
 @pytest.mark.parametrize(
@@ -110,27 +110,27 @@ def test_a_file_that_is_not_whole_is_passed_over_named_and_put_out_of_the_way(da
     whole = (tmp_path / newest).read_bytes()
     (tmp_path / newest).write_bytes(damage(whole))
     assert (tmp_path / newest).read_bytes() != whole
-    found = checkpoints.Checkpoints(tmp_path, RUN).load()
-    assert (found.file, found.broken) == (older, (newest,))
-    assert found.state["model"]["weight"][0] == 10
+    loaded = checkpoints.Checkpoints(tmp_path, RUN).load()
+    assert (loaded.file, loaded.broken) == (older, (newest,))
+    assert loaded.state["model"]["weight"][0] == 10
     saved(tmp_path, steps=(30,))
     assert names(tmp_path) == [f"broken-{newest}", older, newest], "it does not push out a whole one"
 
 
 def test_when_none_is_whole_all_are_named(tmp_path):
-    said = saved(tmp_path)
+    logs = saved(tmp_path)
     for path in tmp_path.iterdir():
         path.write_bytes(b"nothing")
-    found = checkpoints.Checkpoints(tmp_path, RUN).load()
-    assert found.state is None
-    assert found.broken == (said[2]["file"], said[1]["file"])
+    loaded = checkpoints.Checkpoints(tmp_path, RUN).load()
+    assert loaded.state is None
+    assert loaded.broken == (logs[2]["file"], logs[1]["file"])
 
 
 def test_a_checkpoint_of_another_model_is_refused_with_what_differs(tmp_path):
     saved(tmp_path)
-    other = checkpoints.Checkpoints(tmp_path, RUN | {"model": "resnet18", "limit": 5})
+    of_other_model = checkpoints.Checkpoints(tmp_path, RUN | {"model": "resnet18", "limit": 5})
     with pytest.raises(Refused, match=r"limit None, not 5; model mlp, not resnet18.*another --ch"):
-        other.load()
+        of_other_model.load()
     assert len(names(tmp_path)) == 2, "nothing is thrown away"
 
 
@@ -159,8 +159,8 @@ def test_what_a_killed_process_left_half_written_is_no_checkpoint_and_goes_with_
     (left,) = names(tmp_path)
     assert left.startswith(".epoch-0000-step-00000009.pt.")
     assert checkpoints.Checkpoints(tmp_path, RUN).load() == checkpoints.Found(None, "", ())
-    (said,) = saved(tmp_path, steps=(10,))
-    assert names(tmp_path) == [said["file"]]
+    (report,) = saved(tmp_path, steps=(10,))
+    assert names(tmp_path) == [report["file"]]
 
 
 @contextmanager
@@ -190,9 +190,9 @@ def test_a_full_volume_costs_the_newest_checkpoint_and_not_the_run(tmp_path):
         first, *failed = keeper.finished()
         assert names(tmp_path) == [first["file"]], "the older one stays, of the others nothing does"
         assert keeper.load().state["model"]["weight"][0] == 1
-        for said in failed:
-            assert "file" not in said
-            assert "not written, the older ones stay" in said["error"]
+        for report in failed:
+            assert "file" not in report
+            assert "not written, the older ones stay" in report["error"]
         with pytest.raises(Refused, match=r"2 checkpoints in a row could not be written to .*Make room"):
             keeper.save(state(1.0), epoch=0, step=4)
 

@@ -133,8 +133,8 @@ def test_one_rank_learns_saves_its_model_and_the_test_job_finds_the_same_accurac
 
     tested = run_trainer(test_job, "--data-dir", data, "--model-file", saved, "--mistakes", 3)
     assert [event["event"] for event in tested] == ["start", "eval", "end"]
-    found = tested[1]
-    assert {key: found[key] for key in ("accuracy", "loss", "images")} == pytest.approx(
+    table = tested[1]
+    assert {key: table[key] for key in ("accuracy", "loss", "images")} == pytest.approx(
         {key: result[key] for key in ("accuracy", "loss", "images")}, abs=1e-4
     )
 
@@ -170,12 +170,12 @@ def test_two_ranks_take_half_the_steps_each_and_count_every_test_image_once(data
     saved = tmp_path / "model.pt"
     flags = ["--data-dir", str(data), "--epochs", "2", "--batch-size", "20", "--log-every", "1"]
     ranks = start_ranks(2, "cifar10_ddp", *flags, "--model-file", str(saved))
-    said = [rank.communicate(timeout=110)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=110)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
-    events = [json.loads(line) for line in "".join(said).splitlines() if line.startswith("{")]
+    events = [json.loads(line) for line in "".join(outputs).splitlines() if line.startswith("{")]
     published = ("reading .*/cifar-10-batches-py/", r"\[1,     5\] loss: \d\.\d{3}", "Finished Training")
     for words in (*published, f"saving model: {saved}"):
-        assert len(re.findall(f"^{words}$", "".join(said), re.MULTILINE)) == 2 - words.startswith("saving")
+        assert len(re.findall(f"^{words}$", "".join(outputs), re.MULTILINE)) == 2 - words.startswith("saving")
     steps = {(event["rank"], event["steps"]) for event in of_kind(events, "epoch")}
     assert steps == {(0, 5), (1, 5)}, "not ten"
     assert {event["lr"] for event in of_kind(events, "start")} == {round(0.1 * 20 / 128 * 2, 5)}, (
@@ -193,10 +193,10 @@ def test_counting_by_hand_gives_the_same():
     answers = torch.nn.functional.one_hot(guesses, 4).float() * torch.tensor([9.0, 8, 7, 6, 5, 4]).unsqueeze(
         1
     )
-    found = test_job.count(answers, truth, ["a", "b", "c", "d"])
-    assert found["confusion"] == [[1, 1, 0, 0], [0, 1, 0, 0], [1, 0, 2, 0], [0, 0, 0, 0]]
-    assert found["per_class"] == {"a": 0.5, "b": 1.0, "c": 0.6667}, "no image of d was asked about"
-    assert (found["correct"], found["images"], found["accuracy"]) == (4, 6, round(4 / 6, 5))
+    counts = test_job.count(answers, truth, ["a", "b", "c", "d"])
+    assert counts["confusion"] == [[1, 1, 0, 0], [0, 1, 0, 0], [1, 0, 2, 0], [0, 0, 0, 0]]
+    assert counts["per_class"] == {"a": 0.5, "b": 1.0, "c": 0.6667}, "no image of d was asked about"
+    assert (counts["correct"], counts["images"], counts["accuracy"]) == (4, 6, round(4 / 6, 5))
     pixels = torch.arange(6 * 32 * 32 * 3).remainder(256).byte().view(6, 32, 32, 3)
     first, second = test_job.worst(answers, truth, pixels, ["a", "b", "c", "d"], 5)
     assert (first["image"], first["label"], first["prediction"]) == (1, "a", "b"), "the surest first"

@@ -35,11 +35,11 @@ def tiny(beside):
     return load_trainer("tiny_imagenet_elastic")
 
 
-def told(events: list[dict]) -> dict[int, tuple[float, int]]:
+def steps_by_number(events: list[dict]) -> dict[int, tuple[float, int]]:
     """Return loss and number of samples of each step; who tells of one twice must tell the same.
 
     Example:
-        >>> told([{"event": "step", "step": 0, "loss": 2.5, "samples": 64}])
+        >>> steps_by_number([{"event": "step", "step": 0, "loss": 2.5, "samples": 64}])
         {0: (2.5, 64)}
     """
     steps: dict[int, tuple[float, int]] = {}
@@ -132,11 +132,11 @@ def test_the_trainer_learns_alone_and_goes_on_from_where_it_was_killed(
         *("eval", "end"),
     ]
     flags += [f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--checkpoint-every=10"]
-    original, taken = digits.take_step, []
+    original, steps_taken = digits.take_step, []
 
     def interrupted(*arguments):
-        taken.append(1)
-        if len(taken) == 38:
+        steps_taken.append(1)
+        if len(steps_taken) == 38:
             raise KeyboardInterrupt
         return original(*arguments)
 
@@ -151,8 +151,8 @@ def test_the_trainer_learns_alone_and_goes_on_from_where_it_was_killed(
     assert (resumed["epoch"], resumed["next_step"], resumed["broken"]) == (1, 30, []), (
         "in the middle of an epoch"
     )
-    reference = told(whole)
-    assert {step: reference[step] for step in range(30, 92)} == told(rest)
+    reference = steps_by_number(whole)
+    assert {step: reference[step] for step in range(30, 92)} == steps_by_number(rest)
 
 
 def test_a_checkpoint_of_other_values_ends_it_with_a_word_and_a_status_for_the_launcher(
@@ -184,7 +184,7 @@ def test_the_large_one_learns_and_the_test_job_reads_its_model(tiny, run_trainer
 @pytest.mark.timeout(600)
 def test_under_stock_torchrun_all_start_again_from_the_checkpoint(digits, run_trainer, tmp_path):
     same = ["--float64", "--epochs=6", "--log-every=1"]
-    reference = told(run_trainer(digits, *same))
+    reference = steps_by_number(run_trainer(digits, *same))
     same += [f"--checkpoint-dir={tmp_path / 'checkpoints'}", "--checkpoint-every=7", "--step-seconds=0.02"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=2"]
     torchrun += ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
@@ -196,15 +196,15 @@ def test_under_stock_torchrun_all_start_again_from_the_checkpoint(digits, run_tr
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        said, killed = [], False
+        lines, killed = [], False
         for line in process.stdout:
-            said.append(json.loads(line))
-            if not killed and said[-1]["rank"] == 1 and said[-1].get("step", 0) >= 50:
+            lines.append(json.loads(line))
+            if not killed and lines[-1]["rank"] == 1 and lines[-1].get("step", 0) >= 50:
                 killed = True
-                os.kill(of_kind([event for event in said if event["rank"] == 1], "start")[-1]["pid"], 9)
+                os.kill(of_kind([event for event in lines if event["rank"] == 1], "start")[-1]["pid"], 9)
     assert process.returncode == 0
-    assert of_kind(said, "resume")[0]["next_step"] >= 42
-    steps = told(said)
+    assert of_kind(lines, "resume")[0]["next_step"] >= 42
+    steps = steps_by_number(lines)
     assert steps.keys() == reference.keys()
     assert max(abs(steps[step][0] - reference[step][0]) for step in steps) <= EXACT
     assert sum(samples for _, samples in steps.values()) == 6 * IMAGES

@@ -20,9 +20,9 @@ def train(ranks, name, *flags):
     """Run a trainer on some ranks; return the events of all."""
     flags = ["--batch-size=20", "--log-every=1", "--no-bf16", "--no-channels-last", *map(str, flags)]
     processes = start_ranks(ranks, name, *flags)
-    said = [process.communicate(timeout=240)[0] for process in processes]
+    outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert not any(process.returncode for process in processes)
-    return [json.loads(line) for lines in said for line in lines.splitlines() if line.startswith("{")]
+    return [json.loads(line) for lines in outputs for line in lines.splitlines() if line.startswith("{")]
 
 
 def weights(path):
@@ -50,10 +50,10 @@ def fsdp(data, tmp_path_factory):
 
 @pytest.mark.timeout(300)
 def test_after_the_same_steps_its_weights_and_its_losses_are_those_of_ddp(ddp, fsdp):
-    reference, found = weights(ddp[1]), weights(fsdp[1])
-    assert list(found) == list(reference)
+    reference, sharded = weights(ddp[1]), weights(fsdp[1])
+    assert list(sharded) == list(reference)
     for name, tensor in reference.items():
-        assert torch.allclose(found[name].double(), tensor.double(), rtol=1e-4, atol=1e-5), name
+        assert torch.allclose(sharded[name].double(), tensor.double(), rtol=1e-4, atol=1e-5), name
     steps = losses(ddp[0])
     assert len(steps) == 2 * 10
     assert losses(fsdp[0]) == pytest.approx(steps, abs=1e-4)

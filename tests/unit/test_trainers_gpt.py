@@ -12,9 +12,9 @@ SMALL = ["--layers=2", "--width=32", "--context=16", "--batch-size=8", "--steps=
 def train(ranks, *flags):
     """Train on some ranks; return the events of all."""
     processes = start_ranks(ranks, "gpt", *SMALL, *flags)
-    said = [process.communicate(timeout=240)[0] for process in processes]
+    outputs = [process.communicate(timeout=240)[0] for process in processes]
     assert not any(process.returncode for process in processes)
-    return [json.loads(line) for lines in said for line in lines.splitlines()]
+    return [json.loads(line) for lines in outputs for line in lines.splitlines()]
 
 
 def losses(events):
@@ -22,7 +22,7 @@ def losses(events):
     by_step = {}
     for event in of_kind(events, "step"):
         by_step.setdefault(event["step"], []).append(event["loss"])
-    return {step: sum(found) / len(found) for step, found in by_step.items()}
+    return {step: sum(values) / len(values) for step, values in by_step.items()}
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +62,10 @@ def test_what_two_ranks_have_saved_is_resumed_by_one_and_each_held_a_half(single
     before = train(2, *flags, "--stop-after=3")
     after = train(1, *flags)
     assert [event["step"] for event in of_kind(after, "resume")] == [3]
-    found = losses(before) | losses(after)
+    losses_by_step = losses(before) | losses(after)
     expected = losses(single)
-    assert found.keys() == expected.keys()  # also the step that was resumed
-    assert found == pytest.approx({step: expected[step] for step in found}, abs=2e-3)
+    assert losses_by_step.keys() == expected.keys()  # also the step that was resumed
+    assert losses_by_step == pytest.approx({step: expected[step] for step in losses_by_step}, abs=2e-3)
     (whole,) = of_kind(single, "memory")
     for kind in ("parameters", "gradients", "optimizer"):
         parts = [event[f"{kind}_bytes"] for event in of_kind(before, "memory")]

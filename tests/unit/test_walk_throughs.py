@@ -43,13 +43,13 @@ def code_cells(notebook):
 @cache
 def definitions(path):
     """Return what a module defines at its top, by name."""
-    found = {}
+    nodes_by_name = {}
     for node in ast.parse((ROOT / path).read_text()).body:
         targets = node.targets if isinstance(node, ast.Assign) else [node]
         for target in targets:
             names = target.elts if isinstance(target, ast.Tuple) else [target]
-            found |= {getattr(name, "name", getattr(name, "id", "")): node for name in names}
-    return found
+            nodes_by_name |= {getattr(name, "name", getattr(name, "id", "")): node for name in names}
+    return nodes_by_name
 
 
 @cache
@@ -57,17 +57,17 @@ def source_of(path, name):
     """Return the source of a test with that of the fixtures, functions and constants that it uses."""
     folders = [parent for parent in Path(path).parents if parent.name]
     files = [path, *(str(up / "conftest.py") for up in folders if (ROOT / up / "conftest.py").exists())]
-    known, wanted, found = {}, [name], {}
+    known, pending, sources = {}, [name], {}
     for file in reversed(files):
         known |= definitions(file)
-    while wanted:
-        one = wanted.pop()
-        if one in known and one not in found:
-            found[one] = ast.unparse(known[one])
-            nodes = list(ast.walk(known[one]))
-            wanted += [node.id for node in nodes if isinstance(node, ast.Name)]
-            wanted += [node.arg for node in nodes if isinstance(node, ast.arg)]
-    return "\n".join(found.values())
+    while pending:
+        name_of_node = pending.pop()
+        if name_of_node in known and name_of_node not in sources:
+            sources[name_of_node] = ast.unparse(known[name_of_node])
+            nodes = list(ast.walk(known[name_of_node]))
+            pending += [node.id for node in nodes if isinstance(node, ast.Name)]
+            pending += [node.arg for node in nodes if isinstance(node, ast.arg)]
+    return "\n".join(sources.values())
 
 
 def refers(source, manifest):

@@ -78,14 +78,14 @@ def test_without_an_architecture_the_wheel_is_this_machines(capsys, monkeypatch)
     sys.path.insert(0, str(ROOT / "tools"))
     import wheel as tool
 
-    made = []
-    monkeypatch.setattr(tool, "make", lambda *names, **_: made.append(names[:2]) or ROOT)
+    wheels = []
+    monkeypatch.setattr(tool, "make", lambda *names, **_: wheels.append(names[:2]) or ROOT)
     assert tool.main([]) == 0 and tool.main(["arm64", "amd64"]) == 0
-    assert made == [
+    assert wheels == [
         (name, architecture)
-        for asked in ([target()[1]], ["arm64", "amd64"])
+        for architectures in ([target()[1]], ["arm64", "amd64"])
         for name in ("controlplane", "operators")
-        for architecture in asked
+        for architecture in architectures
     ]
     assert tool.parse(["arm64"]).architecture == ["arm64"]
     with pytest.raises(SystemExit):
@@ -128,7 +128,7 @@ def test_each_module_of_each_program_has_its_licence_text_in_the_wheel(wheels, p
         program.chmod(0o755)  # which zipfile forgets, and Go looks for
     done = subprocess.run(["go", "version", "-m", tmp_path], capture_output=True, text=True, check=True)
     lines = re.findall(r"^\tdep\t(\S+)\t(\S+).*\n(?:\t=>\t(\w\S+)\t(\S+))?", done.stdout, flags=re.MULTILINE)
-    modules = {f"{other or path}@{release or version}" for path, version, other, release in lines}
+    modules = {f"{replacement or path}@{release or version}" for path, version, replacement, release in lines}
     assert len(modules) > 100 and any(name.startswith(f"{module}@") for name in modules)
     (texts,) = tmp_path.glob("*.dist-info/licenses/licenses")
     without = [

@@ -64,8 +64,10 @@ def test_make_passes_on_options_that_somebody_has_set_and_none_of_its_own():
 
 def test_every_word_of_run_is_an_option_of_the_program_that_runs_notebooks():
     words = [f"{name}=1" for name in dev.RUN.split() if not name.startswith(("MIN", "PROFILE"))]
-    given = printed("run", *words, "MIN_ALLREDUCE=100", "OPTIONS=region=a confirm=true", "NOTEBOOKS=01 02")
-    options = run_notebooks.read_arguments(given[given.index("--output=reports") :])
+    printed_command = printed(
+        "run", *words, "MIN_ALLREDUCE=100", "OPTIONS=region=a confirm=true", "NOTEBOOKS=01 02"
+    )
+    options = run_notebooks.read_arguments(printed_command[printed_command.index("--output=reports") :])
     assert (options.notebooks, options.option) == (["01", "02"], ["region=a", "confirm=true"])
     assert options.thresholds[0].least == 100
     documented = set(re.findall(r"`([A-Z_]{4,})`", (ROOT / "docs" / "smoke-test.md").read_text()))
@@ -101,9 +103,9 @@ def test_a_workflow_runs_targets_of_make_and_parts_of_ci_run_that_exist(workflow
 
 
 def test_the_jobs_of_ci_run_every_folder_of_tests_once():
-    every = [*commands(load("ci")), *commands(load("localkube"))]
-    asked = [command.split()[2:] for command in every if command.startswith(".ci/run tests ")]
-    assert sorted(sum(asked, [])) == sorted(folders_of_tests())
+    all_commands = [*commands(load("ci")), *commands(load("localkube"))]
+    folders = [command.split()[2:] for command in all_commands if command.startswith(".ci/run tests ")]
+    assert sorted(sum(folders, [])) == sorted(folders_of_tests())
 
 
 def test_ci_runs_on_both_architectures_and_on_every_python_that_is_promised():
@@ -117,8 +119,8 @@ def test_ci_runs_on_both_architectures_and_on_every_python_that_is_promised():
 
 
 def test_actions_are_pinned_to_a_version(workflow):
-    every = [*steps(workflow), *yaml.safe_load(ACTION.read_text())["runs"]["steps"]]
-    for used in (step["uses"] for step in every if "uses" in step):
+    all_steps = [*steps(workflow), *yaml.safe_load(ACTION.read_text())["runs"]["steps"]]
+    for used in (step["uses"] for step in all_steps if "uses" in step):
         assert used.startswith("./") or re.search(r"@v\d+\.\d+\.\d+$", used), used
 
 
@@ -177,14 +179,14 @@ def ci_run(tmp_path):
         environment = {"PATH": f"{programs}:{os.defpath}", "FAILING": failing, "FREE": str(free)}
         command = ["bash", str(tmp_path / ".ci" / "run"), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        made = re.findall(r"^make: (.+), browser: (.*)$", done.stdout, flags=re.MULTILINE)
-        return done, [f"{call} with a browser" if browser else call for call, browser in made]
+        targets = re.findall(r"^make: (.+), browser: (.*)$", done.stdout, flags=re.MULTILINE)
+        return done, [f"{call} with a browser" if browser else call for call, browser in targets]
 
     return run
 
 
 @pytest.mark.parametrize(
-    ("arguments", "wanted"),
+    ("arguments", "expected"),
     [
         ([], ["test with a browser", "run with a browser"]),
         (["environment"], []),
@@ -194,14 +196,14 @@ def ci_run(tmp_path):
         (["run", "05", "06"], ["run NOTEBOOKS=05 06 with a browser"]),
     ],
 )
-def test_the_script_runs_its_parts_after_the_environment(ci_run, arguments, wanted):
-    done, made = ci_run(*arguments)
+def test_the_script_runs_its_parts_after_the_environment(ci_run, arguments, expected):
+    done, targets = ci_run(*arguments)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert made == ["setup", *wanted]
+    assert targets == ["setup", *expected]
 
 
 def test_the_script_goes_on_after_a_failed_step_and_fails_at_the_end(ci_run):
-    done, made = ci_run(failing="test")
+    done, targets = ci_run(failing="test")
     assert done.returncode == 1
-    assert made[-1].startswith("run")
+    assert targets[-1].startswith("run")
     assert done.stdout.splitlines()[-1] == "FAILED: make test"

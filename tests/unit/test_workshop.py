@@ -27,7 +27,7 @@ def pod(cpu, phase="Running"):
 
 
 @pytest.mark.parametrize(
-    ("people", "quota", "nodes", "others", "enough", "missing"),
+    ("people", "quota", "nodes", "foreign_pods", "enough", "missing"),
     [
         (4, Quota(cpu="1", memory="1Gi"), [node()], [], True, 0),
         (4, Quota(cpu="1", memory="1Gi"), [node()], [pod("500m")], False, 1),
@@ -40,10 +40,10 @@ def pod(cpu, phase="Running"):
     ],
     ids=str,
 )
-def test_room_is_what_the_quotas_of_all_come_to(people, quota, nodes, others, enough, missing):
-    found = capacity.count(people, quota, nodes, others)
-    assert (found.enough, found.missing) == (enough, missing)
-    assert "of quotas" in str(found)
+def test_room_is_what_the_quotas_of_all_come_to(people, quota, nodes, foreign_pods, enough, missing):
+    room = capacity.count(people, quota, nodes, foreign_pods)
+    assert (room.enough, room.missing) == (enough, missing)
+    assert "of quotas" in str(room)
 
 
 def of_pool(pool, **more):
@@ -62,8 +62,8 @@ def of_pool(pool, **more):
     ids=str,
 )
 def test_nodes_are_added_to_those_that_are_there_for_training(nodes, training, missing):
-    found = capacity.count(20, Quota(cpu="1", memory="1Gi"), nodes, [])
-    assert (found.training, found.missing) == (training, missing)
+    room = capacity.count(20, Quota(cpu="1", memory="1Gi"), nodes, [])
+    assert (room.training, room.missing) == (training, missing)
 
 
 def daemonset(name, *arguments):
@@ -73,7 +73,7 @@ def daemonset(name, *arguments):
 
 
 @pytest.mark.parametrize(
-    ("found", "who"),
+    ("cluster_objects", "enforcer"),
     [
         ([], ""),
         ([daemonset("kube-proxy")], ""),
@@ -84,8 +84,8 @@ def daemonset(name, *arguments):
     ],
     ids=str,
 )
-def test_it_is_said_who_enforces_network_policies(found, who):
-    assert capacity.enforcer(found) == who
+def test_it_is_said_who_enforces_network_policies(cluster_objects, enforcer):
+    assert capacity.enforcer(cluster_objects) == enforcer
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_disk_of_one_node_is_not_shared(source):
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "words"),
     [
         ({"attendees": 0}, "1 to 500"),
         ({"attendees": "ada"}, "whole number"),
@@ -134,9 +134,9 @@ def test_a_disk_of_one_node_is_not_shared(source):
     ],
     ids=str,
 )
-def test_what_makes_no_sense_is_refused_before_a_cluster_is_looked_for(given, words):
+def test_what_makes_no_sense_is_refused_before_a_cluster_is_looked_for(options, words):
     with pytest.raises(BadInput, match=words):
-        kit.workshop.create(cluster="nowhere", **given)
+        kit.workshop.create(cluster="nowhere", **options)
 
 
 def test_a_handout_has_a_folder_for_each_and_is_the_instructors_alone(tmp_path, monkeypatch):
@@ -222,19 +222,19 @@ def test_a_workshop_has_a_price_where_its_machines_do(nodes, words):
 
 
 def test_the_price_of_a_workshop_has_the_nodes_in_it_that_are_missing():
-    said = describe_price([machine("", "m5.large")] * 2, hours=4, at="eks", more=1)
-    assert "about 1.17 dollars, 0.29 an hour, with 1 nodes more" in said
+    text = describe_price([machine("", "m5.large")] * 2, hours=4, at="eks", more=1)
+    assert "about 1.17 dollars, 0.29 an hour, with 1 nodes more" in text
 
 
 def test_a_step_of_a_rehearsal_that_fails_says_so_and_the_others_go_on():
     rows = []
-    with rehearsal._step(rows, "images", Progress("rehearsal")) as found:
-        found.append("there")
+    with rehearsal._step(rows, "images", Progress("rehearsal")) as result:
+        result.append("there")
         raise BadInput("no such image", about="x", fix="correct its name")
-    with rehearsal._step(rows, "data", Progress("rehearsal")) as found:
-        found.append("mnist")
-    with rehearsal._step(rows, "room", Progress("rehearsal")) as found:
-        found += ["too little", False]
+    with rehearsal._step(rows, "data", Progress("rehearsal")) as result:
+        result.append("mnist")
+    with rehearsal._step(rows, "room", Progress("rehearsal")) as result:
+        result += ["too little", False]
     assert [row[2:] for row in rows] == [
         ("NOT READY", "no such image; try: correct its name"),
         ("ready", "mnist"),

@@ -32,15 +32,15 @@ def blocks(page: str, language: str = "yaml") -> list[str]:
     """List the blocks of a language, without the page's indentation; ``""`` are blocks of output."""
     text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
     fences = re.compile(r"^( *)``` ?(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
-    found = [(at, name, body) for at, name, body in fences.findall(text) if name == language]
-    return [re.sub(rf"^{at}", "", body, flags=re.MULTILINE) for at, _, body in found]
+    matches = [(at, name, body) for at, name, body in fences.findall(text) if name == language]
+    return [re.sub(rf"^{at}", "", body, flags=re.MULTILINE) for at, _, body in matches]
 
 
 def manifest(page: str, *words: str) -> str:
     """Return the YAML that the one block with these words shows, from its first apiVersion on."""
     candidates = [block for name in ("yaml", "") for block in blocks(page, name) if "apiVersion: " in block]
-    (found,) = [block for block in candidates if all(word in block for word in words)]
-    return found[found.index("apiVersion: ") :]
+    (match,) = [block for block in candidates if all(word in block for word in words)]
+    return match[match.index("apiVersion: ") :]
 
 
 def commands(page: str, start: str) -> list[str]:

@@ -20,14 +20,14 @@ PAGES = {
 
 def tables() -> dict[str, list[list[str]]]:
     """List the rows of each table by its heading."""
-    found = {}
+    by_title = {}
     for part in re.split(r"^## ", DOCUMENT.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         title, *lines = part.splitlines()
         table = [re.split(r"(?<!\\)\|", line.strip("|")) for line in lines if line.startswith("|")]
         rows = [[cell.strip().replace("\\|", "|") for cell in row] for row in table]
         if rows and rows[0] == COLUMNS:
-            found[title] = rows[2:]
-    return found
+            by_title[title] = rows[2:]
+    return by_title
 
 
 def codes(cell: str) -> list[str]:

@@ -82,8 +82,8 @@ def test_the_published_commands_train_evaluate_and_predict(cluster, data, shell,
     shell("kubectl wait --for=create pod/elasticdl-test-mnist-worker-4 --timeout=60s")
     train.wait(timeout=600)
     assert running(shell, "test-mnist") == [pod for pod in PODS if pod != "worker-0"] + ["worker-4"]
-    said = shell('kubectl logs elasticdl-test-mnist-master | grep "Evaluation"')
-    steps = [int(match) for match in re.findall(r"Evaluation at step (\d+): accuracy = ", said)]
+    log = shell('kubectl logs elasticdl-test-mnist-master | grep "Evaluation"')
+    steps = [int(match) for match in re.findall(r"Evaluation at step (\d+): accuracy = ", log)]
     assert 200 <= steps[0] < steps[-1] == 375
     priority = "kubectl get pod elasticdl-test-mnist-worker-1 -o jsonpath={.spec.priorityClassName}"
     assert shell(priority) == "low"

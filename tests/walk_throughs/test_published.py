@@ -270,18 +270,18 @@ LINES = (
 def imagenet(page):
     """Write the file that the page applies and does not show, by its fragment, its log and its objects."""
     (fragment,) = [block for block in blocks(page, "bash") if block.startswith("containers:")]
-    given = yaml.safe_load(re.sub(r"^ *\.{4}\n", "", fragment, flags=re.MULTILINE))["containers"][0]
-    given["args"] += ["/data/tiny-imagenet-200/train", "--epochs", "2"]
+    container = yaml.safe_load(re.sub(r"^ *\.{4}\n", "", fragment, flags=re.MULTILINE))["containers"][0]
+    container["args"] += ["/data/tiny-imagenet-200/train", "--epochs", "2"]
     rendezvous = {"NNODES": "1:3", "RDZV_BACKEND": "etcd", "RDZV_ENDPOINT": "etcd:2379"}
     rendezvous |= {"RDZV_ID": "imagenet", "RDZV_CONF": "last_call_timeout=15"}
-    given["env"] = [{"name": f"PET_{name}", "value": value} for name, value in rendezvous.items()]
-    given["envFrom"] = [{"secretRef": {"name": "imagenet"}}]
-    given["volumeMounts"] = [{"name": "persistent-storage", "mountPath": "/data"}]
+    container["env"] = [{"name": f"PET_{name}", "value": value} for name, value in rendezvous.items()]
+    container["envFrom"] = [{"secretRef": {"name": "imagenet"}}]
+    container["volumeMounts"] = [{"name": "persistent-storage", "mountPath": "/data"}]
     claim = {"name": "persistent-storage", "persistentVolumeClaim": {"claimName": "efs-claim"}}
     objects = []
     for name in ("imagenet-worker-1", "imagenet-worker-2"):
         about = {"name": name, "labels": {"app": name, "job": "imagenet"}}
-        spec = {"restartPolicy": "Never", "containers": [given], "volumes": [claim]}
+        spec = {"restartPolicy": "Never", "containers": [container], "volumes": [claim]}
         objects.append({"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec})
         service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"app": name}}
         objects.append({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": service})

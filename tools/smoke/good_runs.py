@@ -26,18 +26,18 @@ class GoodRuns:
 
     def __init__(self, name: str, *, find: Callable[[str], Cluster] = connect) -> None:
         self.name, self.find = name, find
-        self.asked, self.false_causes = set[str](), list[str]()
+        self.checked, self.false_causes = set[str](), list[str]()
 
-    def ask(self) -> None:
-        """Ask those that have not been asked; a cluster that is not there, or does not run, has none."""
+    def check(self) -> None:
+        """Check the succeeded runs that were not checked yet; none where the cluster does not run."""
         try:
             cluster = self.find(self.name)
         except (ClusterNotFound, ClusterBroken):
             return
         for row in cluster.runs():
             name = str(row["run"])
-            if row["status"] == SUCCEEDED and name not in self.asked:
-                self.asked.add(name)
+            if row["status"] == SUCCEEDED and name not in self.checked:
+                self.checked.add(name)
                 self.false_causes += [
                     f"run {name} has succeeded, and why names {cause.kind}: {cause.line}"
                     for cause in cluster.run(name).why().causes

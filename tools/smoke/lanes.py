@@ -178,7 +178,7 @@ class Lanes:
     def _follow(self, lane: Lane) -> None:
         """Execute notebooks until none is left, in a thread of its own; the main one hears how that ended."""
         try:
-            while chain := self.waiting.take():
+            while chain := self.waiting.next_chain():
                 for notebook in chain:
                     self._obtain(lane, notebook)
                     self._execute(lane, notebook)

@@ -113,7 +113,7 @@ class Queue:
         self._ready = ready
         self._lock = threading.Lock()
 
-    def take(self) -> Chain | None:
+    def next_chain(self) -> Chain | None:
         """Return the next chain, or None when all are taken."""
         with self._lock:
             now = [chain for chain in self._waiting if not any(notebook.last for notebook in chain)]

@@ -78,7 +78,7 @@ def parse(figure: str, text: str) -> list[Threshold]:
     return found
 
 
-def judge(thresholds: Iterable[Threshold], figures: Mapping[str, Mapping[str, float]]) -> list[Verdict]:
+def evaluate(thresholds: Iterable[Threshold], figures: Mapping[str, Mapping[str, float]]) -> list[Verdict]:
     """Return what came of each threshold; ``figures`` has what each executed notebook said.
 
     A threshold of which nobody said anything has not held: a renamed tag would else pass for ever.

@@ -47,9 +47,9 @@ class Sampler:
 
     def _run(self) -> None:
         while not self._closed.wait(EVERY_SECONDS):
-            self.take()
+            self.sample()
 
-    def take(self) -> None:
+    def sample(self) -> None:
         """Take one sample of each."""
         now = time.monotonic() - self._begun
         for name in WATCHED:

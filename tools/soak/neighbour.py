@@ -27,7 +27,7 @@ name = b"\\nkubernetes\\7default\\3svc\\7cluster\\5local\\0"
 question = b"\\0\\7\\1\\0\\0\\1" + bytes(6) + name + b"\\0\\1\\0\\1"
 steps = 0
 
-def ask():
+def measure_dns():
     while True:
         began = time.monotonic()
         with socket.socket(type=socket.SOCK_DGRAM) as client:
@@ -42,7 +42,7 @@ def ask():
         print(json.dumps(line), flush=True)
         time.sleep(max(0, 0.25 - waited))
 
-threading.Thread(target=ask, daemon=True).start()
+threading.Thread(target=measure_dns, daemon=True).start()
 weights = [0.5] * 1000
 while True:
     weights = [weight - 0.01 * (weight - 0.1) for weight in weights]

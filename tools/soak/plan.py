@@ -86,13 +86,13 @@ def plan(seed: int, *, seconds: float, without: Collection[str] = ()) -> list[Di
     return sorted(made, key=lambda each: (each.at, each.lane))
 
 
-def _sequence(dice: random.Random, name: str, lane: Lane, seconds: float) -> list[Disturbance]:
+def _sequence(generator: random.Random, name: str, lane: Lane, seconds: float) -> list[Disturbance]:
     made: list[Disturbance] = []
     now = 0.0
     while True:
-        now += dice.expovariate(1 / lane.every)
-        what = dice.choices(list(lane.weights), list(lane.weights.values()))[0]
-        pick, lasts = dice.random(), dice.uniform(*lane.lasts) if lane.lasts else 0.0
+        now += generator.expovariate(1 / lane.every)
+        what = generator.choices(list(lane.weights), list(lane.weights.values()))[0]
+        pick, lasts = generator.random(), generator.uniform(*lane.lasts) if lane.lasts else 0.0
         if now + lasts > seconds * lane.until:
             return made
         made.append(Disturbance(_hundredths(now), name, what, pick))

@@ -161,8 +161,8 @@ class Crew:
             if kind in KILLED and moved:
                 self._job.failures.pop(kind, None)
                 return False
-        words = f"{role} {index}: {reason}"
-        return self._job.fail(kind, words, most=self._job.settings.max_relaunches)
+        message = f"{role} {index}: {reason}"
+        return self._job.fail(kind, message, most=self._job.settings.max_relaunches)
 
     def _add(self) -> int:
         with self._job.lock:

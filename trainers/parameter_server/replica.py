@@ -81,7 +81,7 @@ class Replica:
         shards.unpack([tensor for shard in tensors for tensor in shard], self._flats)
 
     @torch.no_grad()
-    def judge(self, records: list[bytes], score: Score) -> None:
+    def evaluate(self, records: list[bytes], score: Score) -> None:
         """Add some records' correct predictions, losses and metrics to a score.
 
         Raises:

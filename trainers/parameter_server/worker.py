@@ -205,7 +205,7 @@ class ParameterServerWorker:
                 self._replica.predict(records, self._index)
                 score.images += len(records)
             else:
-                self._replica.judge(records, score)
+                self._replica.evaluate(records, score)
         progress.scores.append(score)
         return progress
 

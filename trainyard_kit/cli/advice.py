@@ -137,9 +137,9 @@ def _command_of(call: ast.Call, root: click.Group, known: Mapping[str, str]) -> 
     return _render(words, arguments, _find(root, words), known)
 
 
-def _find(root: click.Group, words: str) -> click.Command:
+def _find(root: click.Group, message: str) -> click.Command:
     command: click.Command = root
-    for word in words.split():
+    for word in message.split():
         candidates = (
             command.get_command(click.Context(command), word) if isinstance(command, click.Group) else None
         )
@@ -161,11 +161,11 @@ def _value(node: ast.expr) -> object:
 
 
 def _render(
-    words: str, arguments: dict[str, object], command: click.Command, known: Mapping[str, str]
+    message: str, arguments: dict[str, object], command: click.Command, known: Mapping[str, str]
 ) -> str:
-    receiver = words.split()[0]
+    receiver = message.split()[0]
     values = {AS_ONE.get(name, name): value for name, value in arguments.items() if name != "cluster"}
-    line = [PROGRAM, *words.split()]
+    line = [PROGRAM, *message.split()]
     for param in (param for param in command.params if isinstance(param, click.Argument)):
         name = str(param.name)
         variable = (

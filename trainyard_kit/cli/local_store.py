@@ -32,7 +32,7 @@ def create_bundle(file: Path, without_wheels: bool, images: tuple[str, ...]) -> 
     """Create FILE from what this machine has, and from the Python packages that it fetches."""
     options = [*(["--without-wheels"] if without_wheels else []), *(f"--image={image}" for image in images)]
     with progress("bundle") as line:
-        made = machine.ask("bundle", "create", str(file.absolute()), *options, report=line.update)
+        made = machine.call("bundle", "create", str(file.absolute()), *options, report=line.update)
         line.done(f"{made['bytes'] / 1e6:,.0f} MB")
     click.echo(f"{made['file']}: {made['bytes'] / 1e6:,.0f} MB, {', '.join(made['holds'])}")
     next_step(f"on the other machine: trainyard bundle use {file.name}")
@@ -43,7 +43,7 @@ def create_bundle(file: Path, without_wheels: bool, images: tuple[str, ...]) -> 
 def use_bundle(file: Path) -> None:
     """Unpack FILE, so that this machine needs no network."""
     with progress("bundle") as line:
-        used = machine.ask("bundle", "use", str(file.absolute()), report=line.update)
+        used = machine.call("bundle", "use", str(file.absolute()), report=line.update)
         line.done("unpacked")
     click.echo(f"{used['cache']} has {', '.join(used['holds'])}")
     next_step("trainyard quickstart")
@@ -57,7 +57,7 @@ def image(context: click.Context, wide: bool, output: str | None) -> None:
     """Show, pull, load, save, build and remove images, and what stands in for some."""
     if context.invoked_subcommand is None:
         columns = ("image", "tags", "stand_in", "state") + (("cannot",) if wide else ())
-        rows = [tuple(row[column] for column in columns) for row in machine.ask("images")]
+        rows = [tuple(row[column] for column in columns) for row in machine.call("images")]
         known = Table([column.replace("_", " ") for column in columns], rows)
         pulled = _pulled_images()
         if pulled.rows or output:
@@ -82,7 +82,7 @@ def _pulled_images() -> Table:
             format_bytes(image["size"]),
             str(image["users"] or "-"),
         )
-        for image in machine.ask("image-store", "list")
+        for image in machine.call("image-store", "list")
     ]
     return Table(("image", "id", "platform", "download", "containers"), rows)
 
@@ -113,7 +113,7 @@ def pull_images(references: tuple[str, ...], platform: str | None) -> None:
     for reference in references:
         with progress(reference) as line:
             title, update = f"{reference}: ", line.update
-            images = machine.ask(
+            images = machine.call(
                 *("image-store", "pull", reference, *options),
                 report=lambda text, title=title, update=update: update(text.removeprefix(title)),  # type: ignore[misc]
             )
@@ -136,7 +136,7 @@ def save_images(references: tuple[str, ...], file: Path) -> None:
     """Write REFERENCES to one archive, which Docker and Podman load as well."""
     with progress("images") as line:
         line.update(f"writing {file}")
-        size = machine.ask("image-store", "save", *references, "--output", str(file.absolute()))
+        size = machine.call("image-store", "save", *references, "--output", str(file.absolute()))
         line.done(format_bytes(size))
     click.echo(f"{file}: {size / 1e6:,.1f} MB")
 
@@ -145,14 +145,14 @@ def save_images(references: tuple[str, ...], file: Path) -> None:
 @click.argument("references", nargs=-1, required=True)
 def remove_images(references: tuple[str, ...]) -> None:
     """Remove REFERENCES: names, or ids."""
-    _echo_removed(machine.ask("image-store", "remove", *references))
+    _echo_removed(machine.call("image-store", "remove", *references))
 
 
 @image.command("prune")
 @click.option("--all", "everything", is_flag=True, help="Remove also the images that no container uses.")
 def prune_images(everything: bool) -> None:
     """Remove the layers and half downloads that no image needs."""
-    _echo_removed(machine.ask("image-store", "prune", *(["--all"] if everything else [])))
+    _echo_removed(machine.call("image-store", "prune", *(["--all"] if everything else [])))
 
 
 def _echo_removed(removed: dict[str, Any]) -> None:
@@ -189,6 +189,6 @@ def clear_cache(what: str | None) -> None:
 def _cached(*options: str, empty: str) -> Table:
     rows = [
         (entry["what"], format_bytes(entry["size"]), entry["used"] or "nobody", entry["path"])
-        for entry in machine.ask("cache", *options)
+        for entry in machine.call("cache", *options)
     ]
     return Table(("what", "size", "used by", "path"), rows, empty=empty)

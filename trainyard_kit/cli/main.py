@@ -298,7 +298,7 @@ _add_switch("reconnect", "reconnect", "Bring the node NAME back to the network."
 @CLUSTER
 def simulate(count: int, cluster: str) -> None:
     """Simulate COUNT nodes of a local cluster, whose pods only report that they run; 0 removes them."""
-    machine.ask("simulate", cluster, str(count))
+    machine.call("simulate", cluster, str(count))
 
 
 for _command in (

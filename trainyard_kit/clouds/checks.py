@@ -34,13 +34,13 @@ class Check:
 
     name: str
     level: Level
-    words: str
+    message: str
     fix: str = ""
 
 
-def ok(name: str, words: str) -> Check:
+def ok(name: str, state: str) -> Check:
     """Build a check that passed."""
-    return Check(name, Level.OK, words)
+    return Check(name, Level.OK, state)
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Report:
 
     def table(self) -> Table:
         """A row for each check."""
-        rows = [(check.name, check.level.value, check.words, check.fix) for check in self.checks]
+        rows = [(check.name, check.level.value, check.message, check.fix) for check in self.checks]
         return Table(("check", "result", "found", "how to fix it"), rows, empty="nothing was checked")
 
     def raise_failures(self) -> "Report":
@@ -71,7 +71,7 @@ class Report:
             return self
         count = f"{len(self.failures)} problems prevent it: " if self.failures[1:] else ""
         raise PreflightFailed(
-            count + "; ".join(f"{failure.name}: {failure.words}" for failure in self.failures),
+            count + "; ".join(f"{failure.name}: {failure.message}" for failure in self.failures),
             about=f"{self.about}; nothing was made",
             fix="\n".join(dict.fromkeys(failure.fix for failure in self.failures if failure.fix)),
         )
@@ -83,14 +83,14 @@ class Report:
         return self.table()._repr_html_()
 
 
-def warn(name: str, words: str, fix: str) -> Check:
+def warn(name: str, state: str, fix: str) -> Check:
     """Build a check whose finding may cause a failure."""
-    return Check(name, Level.WARN, words, fix)
+    return Check(name, Level.WARN, state, fix)
 
 
-def failed(name: str, words: str, fix: str) -> Check:
+def failed(name: str, state: str, fix: str) -> Check:
     """Build a check that failed."""
-    return Check(name, Level.FAILED, words, fix)
+    return Check(name, Level.FAILED, state, fix)
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,8 @@ def trainer_image(file: Path | None = None) -> Check:
         return ok(
             about, f"published, for amd64 and arm64: TRAINYARD_IMAGE={name}; else {config.DEFAULT_IMAGE}"
         )
-    words = "none is published yet: kit.build_image(cluster=cluster) builds it in the cluster"
-    return ok(about, f"{config.DEFAULT_IMAGE}; of the kit's own, with all that its trainers import, {words}")
+    state = "none is published yet: kit.build_image(cluster=cluster) builds it in the cluster"
+    return ok(about, f"{config.DEFAULT_IMAGE}; of the kit's own, with all that its trainers import, {state}")
 
 
 @checked

@@ -18,7 +18,7 @@ ErrorReason = StrEnum(
 )
 PASSING = (ErrorReason.BUSY, ErrorReason.NETWORK, ErrorReason.FAULT)
 # No waiting helps, and no other zone or type: somebody has to do something about the account.
-HOPELESS = (
+PERMANENT = (
     ErrorReason.ACCOUNT,
     ErrorReason.BILLING,
     ErrorReason.POLICY,

@@ -69,14 +69,14 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         info = cluster._describe()
         if info is None:
             cluster._preflight(plan).raise_failures()
-            cluster._spend(cluster._estimate(plan, shape), confirm=confirm, budget=budget)
+            cluster._confirm_cost(cluster._estimate(plan, shape), confirm=confirm, budget=budget)
         else:
             reused = cluster._reuse_existing(info, plan, shape)
-            if cluster._lengthen(info, shape):  # the plan has the end from before
+            if cluster._extend_to_hours(info, shape):  # the plan has the end from before
                 reused = cluster._reuse_existing(cluster._found(), cluster._planned(shape), shape)
             plan = reused
             if info.machines is None and plan.machines:  # a pool that failed, or was left to this call
-                cluster._spend_more(plan.machines, plan.machines.count, confirm=confirm, budget=budget)
+                cluster._raise_budget(plan.machines, plan.machines.count, confirm=confirm, budget=budget)
         cluster.store.write(cluster.name, cluster._location())
         with Steps(cluster.title, clock=cluster.clock) as steps:
             cluster._create(plan, steps)
@@ -93,7 +93,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
     @classmethod
     def list(cls) -> Rows:
         """List the clusters that this machine has used; the cloud is not asked for their state."""
-        where = {name: (cls.store.read(name) or {}).get(cls.place) for name in cls.store.names()}
+        where = {name: (cls.store.read(name) or {}).get(cls.location_attribute) for name in cls.store.names()}
         return [cls._row(name, f"in {place}; see kit.connect({name!r})") for name, place in where.items()]
 
     @classmethod
@@ -109,7 +109,9 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
 
     @classmethod
     def _prices(cls, spec: CloudSpec) -> tuple[Price, ...]:
-        return cluster_prices(cls.price_list, spec, system=cls.system_machine, stays=cls.stays)
+        return cluster_prices(
+            cls.price_list, spec, system=cls.system_machine, retention_reason=cls.retention_reason
+        )
 
     def _estimate(self, plan: CloudSpec, shape: Shape) -> Estimate:
         hours = hours_of(shape.options.get("hours", HOURS))
@@ -119,18 +121,18 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         notes = (*cost_notes(self.price_list, plan), idle_note(idle, plan.least))
         return Estimate(self.title, self._prices(plan), hours, notes=notes)
 
-    def _spend(self, estimate: Estimate, *, confirm: bool, budget: float | None) -> None:
+    def _confirm_cost(self, estimate: Estimate, *, confirm: bool, budget: float | None) -> None:
         """Have a price confirmed; a budget counts all existing clusters until their ends as well."""
         limited = (config.read().budget if budget is None else budget) is not None
         already = confirmation.committed_cost(self.running_costs(self.session)) if limited else 0.0
         confirmation.confirm_cost(estimate, confirm=confirm, budget=budget, already=already)
 
-    def _spend_more(self, machines: Machines, more: int, *, confirm: bool, budget: float | None) -> None:
+    def _raise_budget(self, machines: Machines, more: int, *, confirm: bool, budget: float | None) -> None:
         """Have the price of further nodes confirmed."""
         if more > 0:
             price = machine_prices(self.price_list, replace(machines, count=more))
             estimate = Estimate(f"{more} more nodes of {self.title}", price, hours_left(self._end()))
-            self._spend(estimate, confirm=confirm, budget=budget)
+            self._confirm_cost(estimate, confirm=confirm, budget=budget)
 
     @classmethod
     def running_costs(cls, session: Session) -> Sequence[Estimate]:
@@ -167,15 +169,15 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         columns = ("what", "kind", "state", "costs", "id")
         return Table(columns, rows, empty=f"nothing is left of it at {self.cloud}")
 
-    def explain(self, words: str) -> KitError:
+    def explain(self, message: str) -> KitError:
         """Build the error for an API server that does not answer, with the state that the cloud reports."""
         info = self._describe()
         if info is None:
             return self._not_found()
         return ClusterUnreachable(
-            f"its API server does not answer: {words}; {self.cloud} says it is {info.state}",
+            f"its API server does not answer: {message}; {self.cloud} says it is {info.state}",
             about=self.title,
-            fix="try again in a minute" if info.state in self.up else self._again,
+            fix="try again in a minute" if info.state in self.ready_states else self._again,
         )
 
     def _found(self) -> Info:
@@ -258,11 +260,11 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         check_count(nodes, what="nodes", least=0, most=100)
         machines = self._machines_of(self._found())
         more = nodes - machines.count
-        self._spend_more(machines, more, confirm=confirm, budget=budget)
+        self._raise_budget(machines, more, confirm=confirm, budget=budget)
         known = self._launch_failures()  # of an earlier call, dealt with since
         with Steps(self.title, clock=self.clock) as steps:
             self._scale(nodes, steps)
-            failures = (self._launch_failures, self._hopeless, known)
+            failures = (self._launch_failures, self._permanent_failure_fix, known)
             if not machines.flex_start:  # whose nodes come when pods ask for them
                 await_nodes(nodes, steps, self._ready_nodes, *failures)
         return self.nodes()
@@ -312,12 +314,12 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         further = round(hours - hours_left(info.tags.expires), 2)
         if further > 0:
             about = f"{further:g} more hours of {self.title}"
-            self._spend(Estimate(about, self._prices(info), further), confirm=confirm, budget=budget)
+            self._confirm_cost(Estimate(about, self._prices(info), further), confirm=confirm, budget=budget)
         with Steps(self.title, clock=self.clock) as steps:
             self._extend(info, until, steps)
         return Text(f"{self.title} ends at {until:%Y-%m-%d %H:%M} UTC")
 
-    def _lengthen(self, info: Info, shape: Shape) -> bool:
+    def _extend_to_hours(self, info: Info, shape: Shape) -> bool:
         """Extend an existing cluster to more hours than it has; return whether its end has moved."""
         if "hours" not in shape.options:
             return False
@@ -329,8 +331,8 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
             self.extend(hours, confirm=options.get("confirm") is True, budget=options.get("budget"))
             return True
         if end - until_of(hours) > SAME_END:
-            words = f"hours={hours:g} does not shorten it: cluster.extend(hours={hours:g}) does"
-            log.warning("%s %s; %s", self.title, self.end_notice(), words)
+            message = f"hours={hours:g} does not shorten it: cluster.extend(hours={hours:g}) does"
+            log.warning("%s %s; %s", self.title, self.end_notice(), message)
         return False
 
     def end_notice(self) -> str:
@@ -353,7 +355,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
     def delete(self) -> None:
         """Delete all of it; idempotent. If something is left, the error names it, and what it costs."""
         info = self._describe()
-        if info is not None and info.state in self.up:
+        if info is not None and info.state in self.ready_states:
             self._write_kubeconfig()
             release(self.kube, about=self.title)
         self.delete_at(self.session, self.name)

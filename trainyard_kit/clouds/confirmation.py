@@ -40,8 +40,8 @@ def committed_cost(standing: Iterable[Estimate]) -> float:
     total = 0.0
     for resource in standing:
         if resource.unknown:
-            words = f"its cost cannot be counted: the price of {', '.join(resource.unknown)} is not known"
-            raise BadInput(words, about=resource.about, fix="delete it, or leave the budget out")
+            message = f"its cost cannot be counted: the price of {', '.join(resource.unknown)} is not known"
+            raise BadInput(message, about=resource.about, fix="delete it, or leave the budget out")
         total += resource.total
     return total
 
@@ -69,8 +69,8 @@ def _check_budget(estimate: Estimate, budget: float | None, already: float) -> N
     origin = "TRAINYARD_BUDGET" if budget is None else "budget"
     about = f"{origin}={limit:g}, {estimate.about}"
     if estimate.unknown:
-        words = f"it cannot be held to a budget: the price of {', '.join(estimate.unknown)} is not known"
-        raise BadInput(words, about=about, fix="choose a type with a known price, or leave the budget out")
+        message = f"it cannot be held to a budget: the price of {', '.join(estimate.unknown)} is not known"
+        raise BadInput(message, about=about, fix="choose a type with a known price, or leave the budget out")
     if already + estimate.total > limit:
         before = f" beside {already:.2f} for what is there already" if already else ""
         hours = int((limit - already - estimate.once) / estimate.an_hour * 10) / 10

@@ -60,7 +60,7 @@ class Price:
         dollars_an_hour: For one of it; None if it is not in the table.
         count: How many: nodes, gigabytes.
         source: Whose figure it is, and of when.
-        stays: Why it is billed after the cluster's expiry; empty for what the expiry deletes.
+        retention_reason: Why it is billed after the cluster's expiry; empty for what the expiry deletes.
         dollars_once: For one of it, however long it lasts: a gigabyte that is read.
     """
 
@@ -68,7 +68,7 @@ class Price:
     dollars_an_hour: float | None
     count: float = 1
     source: str = ""
-    stays: str = ""
+    retention_reason: str = ""
     dollars_once: float = 0.0
 
     @property
@@ -140,21 +140,21 @@ class Estimate:
             ("what", "count", "each an hour", "an hour", hours), [*rows, ("together", "", "", *sums)]
         )
 
-    def words(self) -> list[str]:
+    def lines(self) -> list[str]:
         """Notes below the table."""
         notes = [f"the price of {', '.join(self.unknown)} is {UNKNOWN}"] if self.unknown else []
         notes += dict.fromkeys(price.source for price in self.prices if price.source)
-        if staying := [price for price in self.prices if price.stays]:
+        if staying := [price for price in self.prices if price.retention_reason]:
             day = _dollars(sum(price.together for price in staying) * 24)
             notes.append(f"still billed after its expiry, {day} a day, until kit.clean_up or a delete:")
-            notes += [f"  {price.what}: {price.stays}" for price in staying]
+            notes += [f"  {price.what}: {price.retention_reason}" for price in staying]
         return [*notes, *self.notes]
 
     def __repr__(self) -> str:
-        return "\n".join([f"{self.about} costs, in US dollars:", repr(self.table()), *self.words()])
+        return "\n".join([f"{self.about} costs, in US dollars:", repr(self.table()), *self.lines()])
 
     def _repr_html_(self) -> str:
-        below = "".join(f"<br>{escape(line)}" for line in self.words())
+        below = "".join(f"<br>{escape(line)}" for line in self.lines())
         return f"<b>{escape(self.about)}</b> costs, in US dollars:{self.table()._repr_html_()}{below}"
 
 
@@ -179,18 +179,18 @@ class PriceTable:
     a_gigabyte: Mapping[str, float]
 
     def price(
-        self, key: str, *, what: str = "", count: float = 1, spot: bool = False, stays: str = ""
+        self, key: str, *, what: str = "", count: float = 1, spot: bool = False, retention_reason: str = ""
     ) -> Price:
         """Look up a price, without a figure if the table has none; ``count`` may be gigabytes."""
         figure = self.an_hour.get(key)
         source = f"list prices of {self.region} as of {self.date}, without discounts and taxes: {self.url}"
         if key in self.a_gigabyte:
-            return Price(what or key, 0.0, count, source, stays, self.a_gigabyte[key])
+            return Price(what or key, 0.0, count, source, retention_reason, self.a_gigabyte[key])
         if key in self.a_gigabyte_a_month:
             figure = self.a_gigabyte_a_month[key] / HOURS_A_MONTH
         if figure is None:
-            return Price(what or key, None, count, stays=stays)
-        return Price(what or key, figure * (self.spot_share if spot else 1), count, source, stays)
+            return Price(what or key, None, count, retention_reason=retention_reason)
+        return Price(what or key, figure * (self.spot_share if spot else 1), count, source, retention_reason)
 
 
 @cache
@@ -214,7 +214,9 @@ def machine_prices(cloud: str, machines: Machines) -> tuple[Price, ...]:
     return tuple(prices)
 
 
-def cluster_prices(cloud: str, spec: CloudSpec, *, system: str, stays: str = "") -> tuple[Price, ...]:
+def cluster_prices(
+    cloud: str, spec: CloudSpec, *, system: str, retention_reason: str = ""
+) -> tuple[Price, ...]:
     """Price a cluster: control plane, nodes with disks and addresses, NAT gateway, storage of the course."""
     table, machines = price_table(cloud), spec.machines or Machines("", 0)
     nodes = 1 + machines.count
@@ -234,7 +236,9 @@ def cluster_prices(cloud: str, spec: CloudSpec, *, system: str, stays: str = "")
     if spec.private:
         prices.append(table.price("NAT gateway", count=min(nodes, 32) if cloud == "google" else 1))
     for key, gigabytes in STORED[cloud].items():
-        prices.append(table.price(key, what=f"{key}, a gigabyte", count=gigabytes, stays=stays))
+        prices.append(
+            table.price(key, what=f"{key}, a gigabyte", count=gigabytes, retention_reason=retention_reason)
+        )
     for key, gigabytes in TRANSFERRED[cloud].items():
         prices.append(table.price(key, what=f"{key}, a gigabyte", count=gigabytes))
     return tuple(prices)

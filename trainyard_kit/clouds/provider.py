@@ -26,24 +26,24 @@ class CloudProvider(Cluster, Generic[Session, Plan, Info]):
         clock: By which operations are awaited; tests bring their own.
         cloud: Its name for people.
         options: Of `create_cluster`, with a description of each.
-        place: The session's attribute with the location: ``region``.
+        location_attribute: The session's attribute with the location: ``region``.
         pool: The value of the label ``trainyard/pool`` on training nodes.
-        up: States in which its API server answers.
+        ready_states: States in which its API server answers.
         price_list: ``amazon`` or ``google``, in the table of prices.
         system_machine: The type of its system node.
-        stays: Why what the course stores is billed after the expiry; empty if the expiry deletes it.
+        retention_reason: Why stored data is billed after the expiry; empty if the expiry deletes it.
     """
 
     store: ClassVar[ClusterStore]
     clock: ClassVar[Clock] = Clock()
     cloud: ClassVar[str]
     options: ClassVar[Mapping[str, str]]
-    place: ClassVar[str]
+    location_attribute: ClassVar[str]
     pool: ClassVar[str]
-    up: ClassVar[tuple[str, ...]]
+    ready_states: ClassVar[tuple[str, ...]]
     price_list: ClassVar[str]
     system_machine: ClassVar[str]
-    stays: ClassVar[str] = ""
+    retention_reason: ClassVar[str] = ""
 
     def __init__(self, name: str, session: Session) -> None:
         super().__init__(self.checked(name))
@@ -69,7 +69,7 @@ class CloudProvider(Cluster, Generic[Session, Plan, Info]):
     @classmethod
     def where(cls, session: Session) -> str:
         """Name the region or zone that a session asks, or without a zone its project."""
-        return str(getattr(session, cls.place, None) or getattr(session, "project", ""))
+        return str(getattr(session, cls.location_attribute, None) or getattr(session, "project", ""))
 
     @classmethod
     @abstractmethod
@@ -118,7 +118,7 @@ class CloudProvider(Cluster, Generic[Session, Plan, Info]):
         """The cloud's words for why it gives no training nodes, the newest first, each with an id."""
 
     @abstractmethod
-    def _hopeless(self, words: str) -> str:
+    def _permanent_failure_fix(self, message: str) -> str:
         """What to do about such words if waiting does not help; empty if it may."""
 
     @abstractmethod

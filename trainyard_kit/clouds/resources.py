@@ -199,9 +199,9 @@ def delete_resources(
         return table(resources, unanswered)
     if len(meant) > 1 and confirm is not True:
         listed = "\n".join(f"  {name} ({place.provider.provider}, {place})" for place, name in meant)
-        words = f"{len(meant)} clusters and all that belongs to them:\n{listed}\nThey are deleted for good."
+        message = f"{len(meant)} clusters and all that belongs to them:\n{listed}\nThey are deleted for good."
         names = ", ".join(name for _, name in meant)
-        confirmation.confirm_typed("delete", words, about=names, fix="confirm=True", ask=ask)
+        confirmation.confirm_typed("delete", message, about=names, fix="confirm=True", ask=ask)
     _delete(meant)
     if unanswered:
         raise unanswered[0][1]

@@ -52,7 +52,7 @@ class OperationStep:
     name: str
     usual: float = 0.0
     phase: Phase = Phase.WAITS
-    words: str = ""
+    message: str = ""
     began: float | None = None
     ended: float | None = None
 
@@ -100,9 +100,9 @@ class Steps(AbstractContextManager["Steps"]):
             self._line.__exit__(kind, error, traceback)
 
     @contextmanager
-    def step(self, name: str, words: str = "") -> Iterator[None]:
+    def step(self, name: str, message: str = "") -> Iterator[None]:
         """Run a step: it is done at the end of the block, or failed if that raises."""
-        self.update(name, Phase.RUNS, words)
+        self.update(name, Phase.RUNS, message)
         try:
             yield
         except BaseException as error:
@@ -110,7 +110,7 @@ class Steps(AbstractContextManager["Steps"]):
             raise
         self.update(name, Phase.DONE)
 
-    def update(self, name: str, phase: Phase, words: str = "", *, usual: float = 0.0) -> None:
+    def update(self, name: str, phase: Phase, message: str = "", *, usual: float = 0.0) -> None:
         """Change the phase of a step; a name that was not expected is added, with its usual seconds."""
         with self._lock:
             step, now = self._steps.setdefault(name, OperationStep(name, usual)), self.clock.now()
@@ -120,7 +120,7 @@ class Steps(AbstractContextManager["Steps"]):
                 step.ended = None
             elif step.phase is not phase:
                 step.ended = now
-            step.phase, step.words = phase, words
+            step.phase, step.message = phase, message
         self.show()
 
     def show(self, *, over: bool = False) -> None:
@@ -128,7 +128,7 @@ class Steps(AbstractContextManager["Steps"]):
         if self._line is not None:
             self._write(self._line, over)
         elif threading.current_thread() is threading.main_thread():  # which runs the cell
-            key = f"{over} {[(step.name, step.phase, step.words) for step in self.steps]}"
+            key = f"{over} {[(step.name, step.phase, step.message) for step in self.steps]}"
             if key != self._shown or self._live:
                 self._shown = key
                 self._display()
@@ -150,7 +150,13 @@ class Steps(AbstractContextManager["Steps"]):
         """Tabulate the steps."""
         now = self.clock.now()
         rows = [
-            (step.name, step.phase.value, duration(step.usual or None), duration(step.took(now)), step.words)
+            (
+                step.name,
+                step.phase.value,
+                duration(step.usual or None),
+                duration(step.took(now)),
+                step.message,
+            )
             for step in self.steps
         ]
         return Table(COLUMNS, rows, empty="nothing to do")
@@ -180,8 +186,8 @@ class Steps(AbstractContextManager["Steps"]):
             if step.phase in (Phase.DONE, Phase.FAILED) and step.name not in self._noted:
                 self._noted.add(step.name)
                 took = duration(step.took(self.clock.now()))
-                words = f": {step.words}" if step.words else ""
-                line.note(f"{MARKS[step.phase]} {step.name}: {step.phase.value} after {took}{words}")
+                message = f": {step.message}" if step.message else ""
+                line.note(f"{MARKS[step.phase]} {step.name}: {step.phase.value} after {took}{message}")
         if over:
             line.done(str(self))
         elif line.rewrites:
@@ -208,7 +214,7 @@ def _row(step: OperationStep, now: float) -> str:
         f"<td>{escape(step.name)}</td><td class='ty-state'>{step.phase.value}</td>"
         f"<td class='ty-time'>{duration(step.usual or None) or ''}</td>"
         f"<td class='ty-time'>{duration(took) or ''}</td><td>{'' if took is None else bar}</td>"
-        f"<td class='ty-words'><small>{escape(step.words)}</small></td></tr>"
+        f"<td class='ty-words'><small>{escape(step.message)}</small></td></tr>"
     )
 
 

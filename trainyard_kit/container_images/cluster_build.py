@@ -124,8 +124,8 @@ def _built(cluster: Cluster, build: ImageBuild) -> str:
             run.wait()
         except RunFailed as error:
             secret = "TRAINYARD_PULL_SECRET names the Secret with which it pushes"
-            words = "\n".join(str(run.logs()).splitlines()[-SHOWN_LINES:])
-            raise CommandFailed(words or error.what, about=f"BuildKit, image {image}", fix=secret) from error
+            log = "\n".join(str(run.logs()).splitlines()[-SHOWN_LINES:])
+            raise CommandFailed(log or error.what, about=f"BuildKit, image {image}", fix=secret) from error
         digest = PUSHED.search(str(run.logs()))
         run.delete()
         line.done("built and pushed")

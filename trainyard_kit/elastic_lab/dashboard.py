@@ -132,8 +132,8 @@ class Dashboard(RunWatch):
         return super().facts() | {"figures": figures, "notes": notes}
 
     def summary(self) -> str:
-        timeline = self.timeline()
-        return f"Run {self.title}: {self.words or self.phase}; {timeline.words}, {len(timeline.rows)} changes"
+        timeline, state = self.timeline(), self.status or self.phase
+        return f"Run {self.title}: {state}; {timeline.summary}, {len(timeline.rows)} changes"
 
     def picture(self) -> Picture:
         return plot_timeline(self.timeline())
@@ -191,7 +191,7 @@ def _rounded(spans: list[tuple[str, float, float]]) -> Iterator[tuple[str, float
 class Call:
     """A call as a user would write it, and the function that does it."""
 
-    words: str
+    text: str
     do: Callable[[], object]
 
 
@@ -250,8 +250,8 @@ class Buttons:
         for worker in sorted(shown, key=lambda worker: (shown[worker], worker)):
             parts = self._of_worker.setdefault(worker, self._row_of_worker(worker))
             paused = worker in timeline.paused
-            words = "hangs" if paused else "trains" if worker in rank_of else ""
-            _set(parts["label"], value=f"<b>rank {shown[worker]}</b> {escape(worker)} {words}&ensp;")
+            message = "hangs" if paused else "trains" if worker in rank_of else ""
+            _set(parts["label"], value=f"<b>rank {shown[worker]}</b> {escape(worker)} {message}&ensp;")
             _set(parts["kill"], disabled=busy)
             _set(parts["pause"], disabled=busy or paused)
             _set(parts["resume"], disabled=busy or not paused)
@@ -316,7 +316,7 @@ class Buttons:
     def _press(self, call: Call) -> None:
         if self._thread is not None and self._thread.is_alive():
             return
-        self.said.value = f"<code>{escape(call.words)}</code> …"
+        self.said.value = f"<code>{escape(call.text)}</code> …"
         name = f"lab-{self.run.name}-press"
         self._thread = threading.Thread(target=self._carry_out, args=(call,), name=name, daemon=True)
         self._thread.start()
@@ -325,11 +325,11 @@ class Buttons:
         with shown_elsewhere():
             try:
                 result = call.do()
-                words = escape(str(result)) if isinstance(result, str) else "done"
+                message = escape(str(result)) if isinstance(result, str) else "done"
             except KitError as error:
                 fix = f" <i>{escape(error.fix)}</i>" if error.fix else ""
-                words = f"<b style='color:#b3001b'>{escape(error.what)}</b>{fix}"
-        self.said.value = f"<code>{escape(call.words)}</code> {words}"
+                message = f"<b style='color:#b3001b'>{escape(error.what)}</b>{fix}"
+        self.said.value = f"<code>{escape(call.text)}</code> {message}"
 
     def close(self) -> None:
         """Wait until the last press has been carried out."""

@@ -153,7 +153,7 @@ class Timeline:
         return row.what == "resumed" and row.worker not in workers
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """The current state, in a few words."""
         if not self.rendezvous:
             return "no rendezvous yet"

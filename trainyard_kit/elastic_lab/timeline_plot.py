@@ -46,7 +46,7 @@ def plot_timeline(timeline: Timeline) -> Picture:
         tidy(axis)
     axes[3].set(xlabel="seconds", xlim=(0, max(1.0, timeline.now - timeline.began)))
     figure.align_ylabels(axes)
-    return Picture(figure, f"Run {timeline.name}: {timeline.words}; {len(timeline.rows)} changes")
+    return Picture(figure, f"Run {timeline.name}: {timeline.summary}; {len(timeline.rows)} changes")
 
 
 # Geometry, in seconds from the beginning
@@ -101,8 +101,8 @@ def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
         end = row.time + row.seconds if row.seconds is not None else timeline.now
         before = max((step.time for step in timeline.steps if step.time < end), default=row.time)
         begin = max(row.time, before)  # who is asked to join lets the others train on for a while
-        words = f"{row.seconds:.1f} s" if row.seconds is not None else "…"
-        spans.append((begin - timeline.began, end - timeline.began, words))
+        message = f"{row.seconds:.1f} s" if row.seconds is not None else "…"
+        spans.append((begin - timeline.began, end - timeline.began, message))
     return spans
 
 

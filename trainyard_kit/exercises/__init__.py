@@ -3,14 +3,14 @@
     kit.check("04", dataset=Doodles)
 
 Each exercise is a module of `checks`: what it takes, and small named checks in their order. A learner's
-code runs in a process of its own, with a deadline (`apart`); manifests go to the API server, as a dry run.
+code runs in a process of its own, with a deadline (`sandbox`); manifests go to the API server, as a dry run.
 Nothing is compared with the text of a solution. Task, hints and solution are in the notebook.
 """
 
 import importlib
 
 from kitlib.errors import BadInput, Interrupted
-from trainyard_kit.exercises import apart
+from trainyard_kit.exercises import sandbox
 from trainyard_kit.exercises.checklist import UNTOUCHED, Checklist, Exercise
 
 EXERCISES = {
@@ -77,7 +77,7 @@ def check(notebook: str, **written: object) -> Checklist:
         return exercise.none_right(UNTOUCHED)
     try:
         if exercise.seconds:
-            return apart.judge(exercise, written)
+            return sandbox.check_answer(exercise, written)
         return Checklist(tuple(exercise.rows(written)))
     except KeyboardInterrupt as error:
         raise Interrupted(

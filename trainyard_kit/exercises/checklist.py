@@ -168,16 +168,16 @@ def _make(check: ExerciseCheck, written: Mapping[str, object]) -> Finding:
 
 def explain(error: BaseException) -> str:
     """Describe an exception in a line: its type, its words, and the line of the cell that raised it."""
-    words = traceback.format_exception_only(error)[-1].strip()
-    if "Traceback (most recent call last)" in words:  # of another process: what it says last
-        words = words.splitlines()[-1].strip()
+    message = traceback.format_exception_only(error)[-1].strip()
+    if "Traceback (most recent call last)" in message:  # of another process: what it says last
+        message = message.splitlines()[-1].strip()
     if isinstance(error, SyntaxError) and error.lineno:
-        return f"{words} (line {error.lineno})"
+        return f"{message} (line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == CELL]
     if not frames:
-        return f"it raises {words}"
+        return f"it raises {message}"
     line = linecache.getline(CELL, frames[-1].lineno or 0).strip()
-    return f"line {frames[-1].lineno}, {line}, raises {words}"
+    return f"line {frames[-1].lineno}, {line}, raises {message}"
 
 
 def field(written: object, path: str) -> object:

@@ -80,10 +80,10 @@ def _digest(optimizer: torch.optim.Optimizer) -> str:
 
 
 def _explain(error: BaseException, program: str) -> str:
-    words = traceback.format_exception_only(error)[-1].strip()
+    message = traceback.format_exception_only(error)[-1].strip()
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == program]
     line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else 0
-    return f"line {line} raises {words}" if line else f"it raises {words}"
+    return f"line {line} raises {message}" if line else f"it raises {message}"
 
 
 if __name__ == "__main__":

@@ -72,8 +72,8 @@ def _status(name: str, data: Mapping[str, str], theirs: Sequence[Object]) -> Att
     """Read what one attendee's notebooks have reported, and their pods, whatever is in them."""
     notebooks = read(data)
     spoiled = len(data) > len(notebooks)
-    words = f"ConfigMap {progress_reporter.CONFIG_MAP}: not all is readable" if spoiled else ""
-    status = AttendeeStatus(name, notebooks, tuple(theirs), words)
+    message = f"ConfigMap {progress_reporter.CONFIG_MAP}: not all is readable" if spoiled else ""
+    status = AttendeeStatus(name, notebooks, tuple(theirs), message)
     try:
         row(status)
     except UNREADABLE as error:

@@ -158,7 +158,7 @@ def ensure(
         may = (
             ""
             if report.ok
-            else "; " + "; ".join(f"{failure.name}: {failure.words}" for failure in report.failures)
+            else "; " + "; ".join(f"{failure.name}: {failure.message}" for failure in report.failures)
         )
         how = f"{capacity.missing} nodes are missing: scale=True shows their price, and adds them{may}"
         return str(capacity), how

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kitlib import config
-from kitlib.clusters.machine import ask
+from kitlib.clusters.machine import call
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, Interrupted
 from kitlib.k8s.quantities import format_bytes
@@ -101,7 +101,7 @@ def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[s
             about=" ".join(notebooks) or "all notebooks",
             fix="the lines above say why",
         )
-    outcome = judge(
+    outcome = summarize(
         json.loads((folder / RESULT).read_text(encoding="utf-8")), place=_place(options), before=before
     )
     if outcome.whole:
@@ -110,7 +110,7 @@ def rehearse(notebooks: Sequence[str] = (), *, folder: Path, options: Sequence[s
     return outcome
 
 
-def judge(
+def summarize(
     result: Mapping[str, Any], *, place: Mapping[str, object], before: Mapping[str, float]
 ) -> Rehearsal:
     """Evaluate a ``result.json``. Pure."""
@@ -145,7 +145,7 @@ def _run(command: list[str]) -> int:
 
 
 def _place(options: Sequence[str]) -> dict[str, object]:
-    doctor = ask("doctor")
+    doctor = call("doctor")
     return {
         "options": list(options),
         "cores": doctor["cores"],

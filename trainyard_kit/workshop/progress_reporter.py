@@ -178,8 +178,8 @@ def locate(source: str, last: NotebookPosition, course: Course) -> NotebookPosit
 
 def first_line(error: BaseException) -> str:
     """Format an error as its class and the first line of its message."""
-    words = error.what if isinstance(error, KitError) else str(error)
-    return f"{type(error).__name__}: {words.strip().partition(chr(10))[0]}"[:LONGEST]
+    message = error.what if isinstance(error, KitError) else str(error)
+    return f"{type(error).__name__}: {message.strip().partition(chr(10))[0]}"[:LONGEST]
 
 
 def key(notebook: str) -> str:

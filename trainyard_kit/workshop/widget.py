@@ -144,7 +144,7 @@ def draw(statuses: Sequence[AttendeeStatus], *, title: str) -> Figure:
     axes.tick_params(length=0, labelsize="small", colors=THEME.text)
     axes.xaxis.tick_top()
     axes.spines[:].set_visible(False)
-    words = "green: finished, blue: on the way, red: a cell has failed"
-    axes.set_xlabel(words if columns else "no notebook was seen yet", fontsize="x-small", color=THEME.text)
+    message = "green: finished, blue: on the way, red: a cell has failed"
+    axes.set_xlabel(message if columns else "no notebook was seen yet", fontsize="x-small", color=THEME.text)
     axes.set_title(title, loc="left", color=THEME.text)
     return figure

@@ -92,10 +92,10 @@ def _seen(ranks: Sequence[RankState]) -> list[str]:
     """Say where the ranks are, and what their processes do: those that do the same in one line."""
     lines: dict[str, list[int | str]] = {}
     for state in ranks:
-        place = f" in {state.place}" if state.place else ""
+        location = f" in {state.location}" if state.location else ""
         waits = f" ({state.waits})" if state.waits not in ("", "0") else ""
         word = STATES.get(state.state, state.state)
-        lines.setdefault(f"{word}{place}{waits}, {state.cpu:.0%} of a core", []).append(state.rank)
+        lines.setdefault(f"{word}{location}{waits}, {state.cpu:.0%} of a core", []).append(state.rank)
     texts = [f"{names(where)}: {text}" for text, where in lines.items()]
     return texts[:MOST_LINES] + ([f"and {len(texts) - MOST_LINES} others"] if len(texts) > MOST_LINES else [])
 
@@ -159,7 +159,7 @@ def _different(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
 
 def _place(call: Collective, state: RankState) -> str:
     """Say which call a rank is in, and in which line; of one that is complete, its name alone."""
-    return state.place if state.pending == call else call.name
+    return state.location if state.pending == call else call.name
 
 
 def _absent(
@@ -175,16 +175,16 @@ def _absent(
         kind, what = "Straggler", f"sleeps (time.sleep){at}; {others}, and wait for it"
         fix = "look for what it polls, or waits for"
     elif state.pending is None and state.call.removeprefix("i") in P2P:
-        kind, what, fix = "PointToPoint", f"is in {state.place}; {others}", PAIR
+        kind, what, fix = "PointToPoint", f"is in {state.location}; {others}", PAIR
     elif state.pending or state.call:
-        kind, what, fix = "OtherCollective", f"is in {state.place}; {others}", ORDER
+        kind, what, fix = "OtherCollective", f"is in {state.location}; {others}", ORDER
     elif state.cpu >= COMPUTES:
         kind, what = "Straggler", f"still computes ({state.cpu:.0%} of a core){at}; {others}"
         fix = "a loop without end, or more work than the others have: compare what each rank does"
     else:
         kind, what = "MissingCollective", f"waits{at}, and has not called {call.name}; {others}"
         fix = f"{ORDER}, and let no exception be passed over on one rank"
-    same = [item for item in states if item.place == state.place]
+    same = [item for item in states if item.location == state.location]
     return _cause(same, facts, kind, _plural(what, [item.rank for item in same]), fix, CERTAIN)
 
 
@@ -209,22 +209,22 @@ def _shape(sizes: Sequence[Sequence[int]]) -> str:
 
 def _elsewhere(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
     """Find ranks that are at another place than most, by their stacks; or a send without a receiver."""
-    by_place: dict[str, list[RankState]] = {}
+    by_location: dict[str, list[RankState]] = {}
     for state in ranks:
-        by_place.setdefault(state.place, []).append(state)
+        by_location.setdefault(state.location, []).append(state)
     calls = {state.call.removeprefix("i") for state in ranks}
     if len(calls) == 1 and (op := calls.pop()) in P2P:
-        what = f"all are in {' and '.join(by_place)}, and none {'receives' if op == 'send' else 'sends'}"
+        what = f"all are in {' and '.join(by_location)}, and none {'receives' if op == 'send' else 'sends'}"
         cause = _cause(ranks, facts, "PointToPoint", what, PAIR, CERTAIN)
         yield replace(cause, who=f"{len(ranks)} ranks", rank=None)
         return
-    if len(by_place) < 2 or "" in by_place or not any(state.call for state in ranks):
+    if len(by_location) < 2 or "" in by_location or not any(state.call for state in ranks):
         return
-    usual = max(by_place, key=lambda place: len(by_place[place]))
-    others = _are([state.rank for state in by_place[usual]])
-    for place, states in by_place.items():
-        if place != usual and states[0].call:
-            what = f"{'is' if len(states) == 1 else 'are'} in {place}; {others} in {usual}"
+    usual = max(by_location, key=lambda location: len(by_location[location]))
+    others = _are([state.rank for state in by_location[usual]])
+    for location, states in by_location.items():
+        if location != usual and states[0].call:
+            what = f"{'is' if len(states) == 1 else 'are'} in {location}; {others} in {usual}"
             yield _cause(states, facts, "OtherCollective", what, ORDER, CERTAIN)
 
 

@@ -40,7 +40,7 @@ class Execution:
         if terminal := self._streams.pop("tty", None):
             self._streams |= {"stdout": terminal, "stdin": os.dup(terminal)}
 
-    def exited(self, entry: dict[str, Any]) -> None:
+    def set_exit_code(self, entry: dict[str, Any]) -> None:
         """Record the end that the runtime reports."""
         if not self._code.done():
             code = os.waitstatus_to_exitcode(entry["status"])
@@ -139,10 +139,10 @@ class Executions:
                 execution.close()
         return code, bytes(output)
 
-    def exited(self, entry: dict[str, Any]) -> None:
+    def command_exited(self, entry: dict[str, Any]) -> None:
         """Record the end of a command that the runtime reports."""
         if execution := self._running.pop(entry["id"], None):
-            execution.exited(entry)
+            execution.set_exit_code(entry)
 
 
 async def finish(execution: Execution, outputs: dict[str, Any]) -> int:
@@ -153,7 +153,8 @@ async def finish(execution: Execution, outputs: dict[str, Any]) -> int:
     """
     heard = asyncio.Event()
     pumps = [
-        asyncio.create_task(_pump(execution.output(name), take, heard)) for name, take in outputs.items()
+        asyncio.create_task(_pump(execution.output(name), consume, heard))
+        for name, consume in outputs.items()
     ]
     try:
         await _ended(execution, pumps)
@@ -183,12 +184,12 @@ async def _ended(execution: Execution, pumps: list[asyncio.Task[None]]) -> None:
 
 
 async def _pump(
-    source: AsyncGenerator[bytes], take: Callable[[bytes], Awaitable[object]], heard: asyncio.Event
+    source: AsyncGenerator[bytes], consume: Callable[[bytes], Awaitable[object]], heard: asyncio.Event
 ) -> None:
     async with contextlib.aclosing(source) as data_blocks:
         async for data in data_blocks:
             heard.set()
-            await take(data)
+            await consume(data)
 
 
 async def _keep(output: bytearray, data: bytes) -> None:

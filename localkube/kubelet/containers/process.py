@@ -51,9 +51,9 @@ class Process:
             os.set_blocking(descriptor, False)
         self._hold(False)
         if entry.get("status") is not None:
-            self.exited(entry)
+            self.set_exit(entry)
 
-    def exited(self, entry: dict[str, Any]) -> None:
+    def set_exit(self, entry: dict[str, Any]) -> None:
         """Record the end that the runtime reports."""
         if self._exit.done():
             return
@@ -109,7 +109,7 @@ class Process:
 
     def _read(self, descriptor: int) -> None:
         try:
-            data = self._writer.take(self._open[descriptor], descriptor)
+            data = self._writer.copy_pipe(self._open[descriptor], descriptor)
         except BlockingIOError:
             return
         except OSError as error:

@@ -104,7 +104,7 @@ def refuse_foreign_ids(ids: Iterable[int | None], *, size: int) -> None:
         )
 
 
-def home(uid: int, read: Read) -> str:
+def home_directory(uid: int, read: Read) -> str:
     """The home directory of a user in its image, as the container runtime sets HOME."""
     return next((entry[5] for entry in _entries(read("/etc/passwd"), 7) if entry[2] == str(uid)), "") or "/"
 

@@ -181,7 +181,7 @@ class LogWriter:
             self._cut_back(left.size)
         self.feed(left.stream, left.data, at=left.time)
 
-    def take(self, stream: str, pipe: int) -> bytes:
+    def copy_pipe(self, stream: str, pipe: int) -> bytes:
         """Write a pipe's content and return it; nothing at the pipe's end.
 
         Raises:

@@ -54,7 +54,7 @@ class LogSubscription:
             self._size += len(text)
             self._end = end
 
-    def take(self) -> tuple[bytes, LogPosition | None]:
+    def drain(self) -> tuple[bytes, LogPosition | None]:
         """Return the output since the last call, and the position of its end (None before the first).
 
         ``listens`` tells afterwards whether more will be delivered.
@@ -70,7 +70,7 @@ class LogSubscription:
         self._changed.clear()
 
     async def wait(self) -> None:
-        """Wait until the log has grown or ended since ``clear``, ``listen`` or ``take``."""
+        """Wait until the log has grown or ended since ``clear``, ``listen`` or ``drain``."""
         await self._changed.wait()
 
 
@@ -161,7 +161,7 @@ async def read_log(path: Path, *, files: LogFiles, options: LogOptions) -> Async
         while output.wants_more:
             if follower.listens:
                 await follower.wait()
-                text, end = follower.take()
+                text, end = follower.drain()
                 if not follower.listens and end:
                     source.go_to(end)
                 if text := output.limited(text):

@@ -86,7 +86,7 @@ class DraDrivers:
 
     async def _register(self, path: Path) -> None:
         messages = plugin_messages()
-        info = await self._ask(path, "GetInfo", messages.Empty(), messages.PluginInfo)
+        info = await self._call_registration(path, "GetInfo", messages.Empty(), messages.PluginInfo)
         if info.type != "DRAPlugin":
             return
         problem = ""
@@ -105,9 +105,11 @@ class DraDrivers:
             self._drivers[path] = info.name, DraDriver(*place, service)
             log.info("DRA driver %s registered", info.name)
         status = messages.RegistrationStatus(plugin_registered=not problem, error=problem)
-        await self._ask(path, "NotifyRegistrationStatus", status, messages.Empty)
+        await self._call_registration(path, "NotifyRegistrationStatus", status, messages.Empty)
 
-    async def _ask(self, path: Path, method: str, request: Message, answer: MessageClass) -> Any:
+    async def _call_registration(
+        self, path: Path, method: str, request: Message, answer: MessageClass
+    ) -> Any:
         return await _call(self._registry, path.name, f"{REGISTRATION}/{method}", request, answer)
 
 

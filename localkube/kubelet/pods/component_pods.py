@@ -92,7 +92,7 @@ class ComponentPods:
         component = self._components.get(name) if namespace == NAMESPACE else None
         return component.log if component else None
 
-    def exited(self) -> None:
+    def program_exited(self) -> None:
         """Look at once: a program has ended."""
         self._changed.set()
 

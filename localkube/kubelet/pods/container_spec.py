@@ -252,7 +252,7 @@ class ContainerStart:
         layer = self.layer
         for name in ("upper", "work"):
             (layer / name).mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.runtime.ids.give(layer / name, self.uid)
+            self.runtime.ids.chown_to_pod(layer / name, self.uid)
         # The writable layer's own mode is that of the root directory.
         (layer / "upper").chmod(stat.S_IMODE((image.store / image.layers[-1]).stat().st_mode))
         return RootSpec(str(image.store), readonly, image.layers, str(layer))
@@ -285,7 +285,7 @@ class ContainerStart:
     def _base_environment(self, hostname: str, image: ResolvedImage, user: UserSpec) -> dict[str, str]:
         """The variables of the image and of the runtime."""
         if image.layers:
-            base = {"HOME": security_context.home(user.uid, image.read)}
+            base = {"HOME": security_context.home_directory(user.uid, image.read)}
         else:
             torchrun = torchrun_directory()
             if torchrun and not self.runtime.host.plain:
@@ -323,7 +323,7 @@ class ContainerStart:
             directory = self.layer / place.strip("/").replace("/", "-")
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             directory.chmod(0o1777)
-            self.runtime.ids.give(directory, self.uid)
+            self.runtime.ids.chown_to_pod(directory, self.uid)
             made.append(MountSpec(place, source=str(directory)))
         hidden = [path for path, _ in host.hide.places()]
         shown = root_mounts(host.environment, host.covered, sources=host.sources, hidden=hidden)
@@ -345,7 +345,7 @@ class ContainerStart:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch()
         path.chmod(0o666)  # for whichever user the container runs as
-        self.runtime.ids.give(path, self.uid)
+        self.runtime.ids.chown_to_pod(path, self.uid)
         return MountSpec(self.container.get("terminationMessagePath") or TERMINATION_PATH, source=str(path))
 
 

@@ -251,7 +251,7 @@ class ContainerWorker:
             pod.report()
         else:
             self._refusals = 0
-            process = self.take(entry, descriptors, count=count)
+            process = self.attach(entry, descriptors, count=count)
             how = " by the forkserver" if entry.get("forked") else ""
             self._event("Started", f"Container {self.name} started{how}")
             hook_done = await self._post_start(process)
@@ -260,7 +260,7 @@ class ContainerWorker:
             record = replace(record, image_id=image.id, user=_user(request.spec.process.user))
             self._runs(record, process, hook_done=hook_done)
 
-    def take(self, entry: dict[str, Any], descriptors: list[int], *, count: int) -> Process:
+    def attach(self, entry: dict[str, Any], descriptors: list[int], *, count: int) -> Process:
         """Attach to a process that the runtime has started."""
         pod = self._pod
         if known := self.process:
@@ -269,7 +269,7 @@ class ContainerWorker:
         path = pod.runtime.files.log_path(pod.uid, self.name, count)
         process = Process(entry, descriptors, log_path=path, files=pod.runtime.logs)
         if early := pod.early.pop(process.identity, None):
-            process.exited(early)
+            process.set_exit(early)
         pod.processes[self.name] = process
         pod.quiet.clear()
         pod.runtime.limits.started(pod.pod, self.name, identity=process.identity, pid=process.pid)
@@ -285,7 +285,7 @@ class ContainerWorker:
         before: ContainerRecord | None,
     ) -> None:
         """Attach to a process of a previous kubelet, with that one's probe results."""
-        process = self.take(entry, descriptors, count=count)
+        process = self.attach(entry, descriptors, count=count)
         known = before if before and before.container_id == process.identity else None
         record = self._running(process, count, last, _definition(self.container))
         if known:
@@ -342,7 +342,7 @@ class ContainerWorker:
         if hook_done and not pod.stopping.is_set():
             self._probes = Prober(
                 self.container,
-                ask=lambda spec: self._ask(spec, process),
+                run_probe=lambda spec: self._run_probe(spec, process),
                 began=process.started,
                 started=record.started,
                 ready=record.ready,
@@ -384,7 +384,7 @@ class ContainerWorker:
 
     # What its probes find.
 
-    def _ask(self, spec: Mapping[str, Any], process: Process) -> Coroutine[Any, Any, ProbeResult]:
+    def _run_probe(self, spec: Mapping[str, Any], process: Process) -> Coroutine[Any, Any, ProbeResult]:
         timeout = spec.get("timeoutSeconds", 1)
         return self._pod.runtime.handlers.probe(spec, self._target(process), timeout=timeout)
 

@@ -140,11 +140,11 @@ class PodWorker(PodState):
                 self._deleting = grace
                 self.in_background(self._delete(grace))
 
-    def exited(self, entry: dict[str, Any]) -> None:
+    def container_exited(self, entry: dict[str, Any]) -> None:
         """Take the exit of one of this pod's containers."""
         for process in self.processes.values():
             if process.identity == entry["id"]:
-                process.exited(entry)
+                process.set_exit(entry)
                 return
         self.early[entry["id"]] = entry
 

@@ -63,8 +63,8 @@ class PodIds:
         shared = [name for name, field in fields.items() if pod["spec"].get(field)]
         return [name for name in shared if name != "pid" or self.of(pod["metadata"]["uid"]).size > 1]
 
-    def give(self, file: Path | int, uid: str) -> None:
-        """Give a file or directory to the root of a pod's containers."""
+    def chown_to_pod(self, file: Path | int, uid: str) -> None:
+        """Make a file or directory belong to the root user of a pod's containers."""
         if owner := self.of(uid).host_id:
             os.chown(file, owner, owner)
 

@@ -111,10 +111,10 @@ class PodManager:
                 except Exception:  # one pod's volumes must not end those of all others
                     log.exception("volumes of pod %s", worker.uid)
 
-    def exited(self, entry: dict[str, Any]) -> None:
+    def container_exited(self, entry: dict[str, Any]) -> None:
         """Take the exit of a container."""
         if worker := self._workers.get(_uid(entry)) or self._leaving.get(_uid(entry)):
-            worker.exited(entry)
+            worker.container_exited(entry)
 
     def workers(self) -> list[PodWorker]:
         return list(self._workers.values())

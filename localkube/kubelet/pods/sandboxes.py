@@ -69,7 +69,7 @@ class Sandboxes:
         files = {"hosts": hosts, "hostname": f"{hostname}\n", "resolv.conf": resolver.text()}
         uid = pod["metadata"]["uid"]
         for path in network_files.write(self.files.network_files(uid), files):
-            self.files.ids.give(path, uid)
+            self.files.ids.chown_to_pod(path, uid)
 
     async def remove(self, uid: str) -> None:
         await self.client.call("remove_sandbox", pod=uid)

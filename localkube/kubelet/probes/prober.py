@@ -39,7 +39,7 @@ class Prober:
         self,
         container: Object,
         *,
-        ask: Callable[[Object], Awaitable[ProbeResult]],
+        run_probe: Callable[[Object], Awaitable[ProbeResult]],
         began: float,
         started: bool = False,
         ready: bool = False,
@@ -48,7 +48,7 @@ class Prober:
         event: Callable[[str, str], None],
     ) -> None:
         self._specs = {kind: container[key] for kind, key in KINDS.items() if container.get(key)}
-        self._ask, self._began = ask, began
+        self._run_probe, self._began = run_probe, began
         self._changed, self._failed, self._event = changed, failed, event
         self.started = started or "startup" not in self._specs
         self._passes = ready or "readiness" not in self._specs
@@ -121,7 +121,7 @@ class Prober:
         name = kind.capitalize()
         for attempt in range(ATTEMPTS):
             try:
-                answer = await self._ask(spec)
+                answer = await self._run_probe(spec)
                 break
             except HandlerError as error:
                 if attempt == ATTEMPTS - 1:

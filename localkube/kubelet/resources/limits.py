@@ -80,7 +80,7 @@ class Limits:
                 log.warning("the control group of %s: %s", identity, error)
         if requested.cpu_limit is None:
             return [], []
-        return [], self._cores.take(identity, math.ceil(requested.cpu_limit), first=first_core)
+        return [], self._cores.allocate(identity, math.ceil(requested.cpu_limit), first=first_core)
 
     def started(self, pod: Mapping[str, Any], name: str, *, identity: str, pid: int) -> None:
         """Register a container's first process."""
@@ -173,12 +173,12 @@ class CoreAllocator:
         self._users = dict.fromkeys(cores, 0)
         self._taken: dict[str, list[int]] = {}
 
-    def take(self, identity: str, count: int, *, first: int = 0) -> list[int]:
+    def allocate(self, identity: str, count: int, *, first: int = 0) -> list[int]:
         """Assign ``count`` cores; none when the container may use all.
 
         Example:
             >>> cores = CoreAllocator([0, 1, 2, 3])
-            >>> cores.take("a", 2), cores.take("b", 1, first=3), cores.take("c", 2)
+            >>> cores.allocate("a", 2), cores.allocate("b", 1, first=3), cores.allocate("c", 2)
             ([0, 1], [3], [2, 0])
         """
         if count >= len(self._users):
@@ -199,7 +199,7 @@ class CoreAllocator:
             pid: Its first process; threads that start meanwhile have the cores of their parents.
         """
         self.free(identity)
-        cores = self.take(identity, count, first=first) or list(self._users)
+        cores = self.allocate(identity, count, first=first) or list(self._users)
         for process in tree(pid):
             for thread in threads(process):
                 with contextlib.suppress(ProcessLookupError):

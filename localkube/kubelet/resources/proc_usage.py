@@ -71,12 +71,12 @@ class MonotonicCounter:
     def __init__(self) -> None:
         self._before = self._lost = 0.0
 
-    def take(self, reading: float) -> float:
+    def add(self, reading: float) -> float:
         """Add the newest reading and return the total.
 
         Example:
             >>> counter = MonotonicCounter()
-            >>> counter.take(3.0), counter.take(2.0), counter.take(2.5)
+            >>> counter.add(3.0), counter.add(2.0), counter.add(2.5)
             (3.0, 3.0, 3.5)
         """
         self._lost += max(0.0, self._before - reading)

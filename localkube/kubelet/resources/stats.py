@@ -126,7 +126,7 @@ class StatsProvider:
                     usage = processes.usage(container.pid)
                 if usage is not None:
                     counter = self._counters.setdefault(container.identity, MonotonicCounter())
-                    usages[container.identity] = Usage(counter.take(usage.cpu), usage.memory)
+                    usages[container.identity] = Usage(counter.add(usage.cpu), usage.memory)
                     seconds[container.identity] = usages[container.identity].cpu
             self._close(name, seconds)
         return usages

@@ -154,7 +154,7 @@ class VolumeManager:
             for spec in specs
         }
         try:
-            self.shares.take(pod["metadata"]["uid"], sizes, namespace=pod["metadata"]["namespace"])
+            self.shares.reserve(pod["metadata"]["uid"], sizes, namespace=pod["metadata"]["namespace"])
         except ShareError as error:
             largest = max(specs, key=lambda spec: sizes[spec["name"]][1])
             raise _failed(largest, str(error)) from error

@@ -51,7 +51,7 @@ class VolumeShares:
     def of_namespace(self, medium: str) -> int:
         return self.room[medium] // NAMESPACES
 
-    def take(self, uid: str, volumes: Mapping[str, tuple[str, int]], *, namespace: str) -> None:
+    def reserve(self, uid: str, volumes: Mapping[str, tuple[str, int]], *, namespace: str) -> None:
         """Count volumes of a pod, by name with medium and size, in place of what was counted for them.
 
         A namespace that begins to rewrite its largest volume needs it twice, so an eighth of all stays free.

@@ -32,57 +32,57 @@ class CloudFormation:
         self.stacks: list[Stack] = []
 
     def create_stack(self, question: Question) -> dict[str, Any]:
-        given, name = question.parameters, question.parameters["StackName"]
-        token = given.get("ClientRequestToken", "")
+        query, name = question.parameters, question.parameters["StackName"]
+        token = query.get("ClientRequestToken", "")
         for stack in self._alive(question.region):
             if stack.name == name:
                 if token and stack.tokens.get(token) == "CREATE":
                     return {"StackId": stack.id}
                 raise Refused("AlreadyExistsException", f"Stack [{name}] already exists", status=400)
-        if "OnFailure" in given and "DisableRollback" in given:
+        if "OnFailure" in query and "DisableRollback" in query:
             raise invalid("You can specify either DisableRollback or OnFailure, but not both.")
         identity = f"arn:aws:cloudformation:{question.region}:{ACCOUNT}:stack/{name}/{uuid.uuid4()}"
-        made = Stack(self, identity, name, question.region, self._wanted(given))
-        made.kept = bool(given.get("DisableRollback")) or given.get("OnFailure") == "DO_NOTHING"
-        made.on_failure = given.get("OnFailure") or "ROLLBACK"
-        templates.order(made.scope())
-        self.stacks.append(made)
-        made.begin("CREATE", token)
+        new_stack = Stack(self, identity, name, question.region, self._wanted(query))
+        new_stack.kept = bool(query.get("DisableRollback")) or query.get("OnFailure") == "DO_NOTHING"
+        new_stack.on_failure = query.get("OnFailure") or "ROLLBACK"
+        templates.dependencies(new_stack.scope())
+        self.stacks.append(new_stack)
+        new_stack.begin("CREATE", token)
         return {"StackId": identity}
 
     def update_stack(self, question: Question) -> dict[str, Any]:
-        stack, given = self._find(question), question.parameters
-        self._updatable(stack, given)
-        wanted = self._wanted(given, stack)
-        if not stack.changes(wanted):
+        stack, query = self._find(question), question.parameters
+        self._updatable(stack, query)
+        desired = self._wanted(query, stack)
+        if not stack.changes(desired):
             raise invalid("No updates are to be performed.")
-        self._apply(stack, wanted, given)
+        self._apply(stack, desired, query)
         return {"StackId": stack.id}
 
     def delete_stack(self, question: Question) -> dict[str, Any]:
-        given = question.parameters
+        query = question.parameters
         stack = self._look(question)
         if stack is None or stack.status in ("DELETE_IN_PROGRESS", "DELETE_COMPLETE"):
             return {}
         if stack.status.endswith(IN_PROGRESS) and not stack.status.startswith("CREATE_"):
             raise invalid(f"Stack [{stack.id}] cannot be deleted while in status {stack.status}")
-        stack.wanted.role = given.get("RoleARN") or stack.wanted.role
+        stack.wanted.role = query.get("RoleARN") or stack.wanted.role
         self._check_role(stack.wanted.role)
         former = stack.status
-        stack.begin("DELETE", given.get("ClientRequestToken", ""))
+        stack.begin("DELETE", query.get("ClientRequestToken", ""))
         exported = {output["ExportName"] for output in stack.outputs if "ExportName" in output}
-        for other in self._alive(stack.region):
-            if used := sorted(exported & other.imports):
-                words = f"Export {used[0]} cannot be deleted as it is in use by {other.name}"
+        for importer in self._alive(stack.region):
+            if used := sorted(exported & importer.imports):
+                words = f"Export {used[0]} cannot be deleted as it is in use by {importer.name}"
                 stack.run += 1
                 self.clock.after(5, lambda words=words: stack.set(former, words))
                 break
         return {}
 
     def describe_stacks(self, question: Question) -> dict[str, Any]:
-        given = question.parameters
-        found = [self._find(question)] if given.get("StackName") else self._alive(question.region)
-        return self._paged("Stacks", [_shown(stack) for stack in found], given)
+        query = question.parameters
+        stacks = [self._find(question)] if query.get("StackName") else self._alive(question.region)
+        return self._paged("Stacks", [_shown(stack) for stack in stacks], query)
 
     def describe_stack_events(self, question: Question) -> dict[str, Any]:
         part, token = page(
@@ -113,37 +113,37 @@ class CloudFormation:
                     return output["OutputValue"]
         raise invalid(f"No export named {name} found.")
 
-    def _paged(self, key: str, rows: list[dict], given: dict[str, Any]) -> dict[str, Any]:
-        part, token = page(rows, given, self.aws.page_size)
+    def _paged(self, key: str, rows: list[dict], query: dict[str, Any]) -> dict[str, Any]:
+        part, token = page(rows, query, self.aws.page_size)
         return {key: part, "NextToken": token} if token else {key: part}
 
-    def _wanted(self, given: dict[str, Any], stack: Stack | None = None) -> Wanted:
+    def _wanted(self, query: dict[str, Any], stack: Stack | None = None) -> Wanted:
         """Return what a request asks for; an update keeps what it does not give."""
         former = stack.wanted if stack else Wanted()
-        text = former.text if given.get("UsePreviousTemplate") else given.get("TemplateBody", "")
+        text = former.text if query.get("UsePreviousTemplate") else query.get("TemplateBody", "")
         template, values = templates.parse(text), {}
-        for pair in given.get("Parameters") or []:
+        for pair in query.get("Parameters") or []:
             key = pair["ParameterKey"]
             values[key] = (
                 former.values[key] if pair.get("UsePreviousValue") else pair.get("ParameterValue", "")
             )
-        tags = {tag["Key"]: tag["Value"] for tag in given["Tags"]} if "Tags" in given else former.tags
+        tags = {tag["Key"]: tag["Value"] for tag in query["Tags"]} if "Tags" in query else former.tags
         roles = [item for item in template["Resources"].values() if item["Type"].startswith("AWS::IAM::")]
-        if roles and "CAPABILITY_NAMED_IAM" not in (given.get("Capabilities") or ()):
+        if roles and "CAPABILITY_NAMED_IAM" not in (query.get("Capabilities") or ()):
             words = "Requires capabilities : [CAPABILITY_NAMED_IAM]"
             raise Refused("InsufficientCapabilitiesException", words, status=400)
-        role = given.get("RoleARN") or former.role
+        role = query.get("RoleARN") or former.role
         self._check_role(role)
         return Wanted(text, template, templates.parameters(template, values), tags, role)
 
-    def _apply(self, stack: Stack, wanted: Wanted, given: dict[str, Any]) -> None:
-        stack.wanted, stack.kept = wanted, bool(given.get("DisableRollback"))
-        stack.begin("UPDATE", given.get("ClientRequestToken", ""))
+    def _apply(self, stack: Stack, desired: Wanted, query: dict[str, Any]) -> None:
+        stack.wanted, stack.kept = desired, bool(query.get("DisableRollback"))
+        stack.begin("UPDATE", query.get("ClientRequestToken", ""))
 
-    def _updatable(self, stack: Stack, given: dict[str, Any]) -> None:
+    def _updatable(self, stack: Stack, query: dict[str, Any]) -> None:
         if stack.status == "CREATE_FAILED" and stack.on_failure == "DO_NOTHING":
             raise invalid(DO_NOTHING)
-        if stack.status in ("CREATE_FAILED", "UPDATE_FAILED") and not given.get("DisableRollback"):
+        if stack.status in ("CREATE_FAILED", "UPDATE_FAILED") and not query.get("DisableRollback"):
             raise invalid(NON_TERMINAL.format(stack.status))
         if stack.status not in ("CREATE_COMPLETE", "UPDATE_COMPLETE", "CREATE_FAILED", "UPDATE_FAILED"):
             raise invalid(f"Stack:{stack.id} is in {stack.status} state and can not be updated.")
@@ -162,17 +162,17 @@ class CloudFormation:
         )
 
     def _find(self, question: Question) -> Stack:
-        found = self._look(question)
-        if found is None:
+        stack = self._look(question)
+        if stack is None:
             raise invalid(f"Stack with id {question.parameters['StackName']} does not exist")
-        return found
+        return stack
 
 
 def _shown(stack: Stack) -> dict[str, Any]:
-    wanted = stack.wanted
-    given = [{"ParameterKey": key, "ParameterValue": value} for key, value in wanted.values.items()]
-    tags = [{"Key": key, "Value": value} for key, value in wanted.tags.items()]
-    found = {"StackId": stack.id, "StackName": stack.name, "Parameters": given, "Tags": tags}
-    found |= {"CreationTime": stack.created, "StackStatus": stack.status, "StackStatusReason": stack.reason}
-    found |= {"DisableRollback": stack.kept, "Outputs": stack.outputs}
-    return found | ({"RoleARN": wanted.role} if wanted.role else {})
+    desired = stack.wanted
+    query = [{"ParameterKey": key, "ParameterValue": value} for key, value in desired.values.items()]
+    tags = [{"Key": key, "Value": value} for key, value in desired.tags.items()]
+    facts = {"StackId": stack.id, "StackName": stack.name, "Parameters": query, "Tags": tags}
+    facts |= {"CreationTime": stack.created, "StackStatus": stack.status, "StackStatusReason": stack.reason}
+    facts |= {"DisableRollback": stack.kept, "Outputs": stack.outputs}
+    return facts | ({"RoleARN": desired.role} if desired.role else {})

@@ -85,65 +85,67 @@ class Eks:
         return getattr(self, f"_{verb.lower()}")(question, kind)
 
     def _create(self, question: Question, kind: Kind) -> dict[str, Any]:
-        given, things = question.parameters, _things(question)
-        name = given.get(kind.key) or f"a-{secrets.token_hex(8)}"
-        cluster = name if kind.noun == "Cluster" else given["clusterName"]
+        fields, things = question.parameters, _things(question)
+        name = fields.get(kind.key) or f"a-{secrets.token_hex(8)}"
+        cluster = name if kind.noun == "Cluster" else fields["clusterName"]
         if (cluster, kind.noun, name) in things:
-            there = things[cluster, kind.noun, name]
-            if there["_token"] == given.get("clientRequestToken"):
-                return {kind.member: shown(there)}
+            existing = things[cluster, kind.noun, name]
+            if existing["_token"] == fields.get("clientRequestToken"):
+                return {kind.member: shown(existing)}
             raise Refused("ResourceInUseException", f"{kind.noun} already exists with name: {name}")
         if kind.noun != "Cluster" and self._find(question, "Cluster")["status"] not in ("ACTIVE", "UPDATING"):
             raise Refused("InvalidRequestException", f"Cluster '{cluster}' is not in ACTIVE status")
         members = question.model.output_shape.members[kind.member].members
-        made = {key: value for key, value in given.items() if key in members}
+        body = {key: value for key, value in fields.items() if key in members}
         last = cluster if kind.noun == "Cluster" else f"{cluster}/{secrets.token_hex(8)}"
-        made[kind.key], made["createdAt"] = name, self.clock.date()
-        made[kind.arn] = f"arn:aws:eks:{question.region}:{ACCOUNT}:{kind.noun.lower()}/{last}"
-        made |= {"status": "CREATING", "health": {"issues": []}, "tags": given.get("tags") or {}}
-        made["_token"] = given.get("clientRequestToken")
-        getattr(self, f"_new_{kind.member.lower()}")(question, made)
-        things[cluster, kind.noun, name] = made
+        body[kind.key], body["createdAt"] = name, self.clock.date()
+        body[kind.arn] = f"arn:aws:eks:{question.region}:{ACCOUNT}:{kind.noun.lower()}/{last}"
+        body |= {"status": "CREATING", "health": {"issues": []}, "tags": fields.get("tags") or {}}
+        body["_token"] = fields.get("clientRequestToken")
+        getattr(self, f"_new_{kind.member.lower()}")(question, body)
+        things[cluster, kind.noun, name] = body
         if kind.seconds[0]:
-            self.clock.after(kind.seconds[0], lambda: self._created(question, kind, made))
-        return {kind.member: shown(made)}
+            self.clock.after(kind.seconds[0], lambda: self._created(question, kind, body))
+        return {kind.member: shown(body)}
 
     def _describe(self, question: Question, kind: Kind) -> dict[str, Any]:
         return {kind.member: shown(self._find(question, kind.noun))}
 
     def _list(self, question: Question, kind: Kind) -> dict[str, Any]:
-        given = question.parameters
+        fields = question.parameters
         whole = kind.noun == "PodIdentityAssociation"
         if kind.noun != "Cluster":
             self._find(question, "Cluster")
-        wanted = {key: given[key] for key in ("clusterName", "namespace", "serviceAccount") if key in given}
+        filters = {
+            key: fields[key] for key in ("clusterName", "namespace", "serviceAccount") if key in fields
+        }
         rows = []
         for (_, noun, name), item in sorted(_things(question).items()):
-            if noun == kind.noun and wanted.items() <= item.items():
+            if noun == kind.noun and filters.items() <= item.items():
                 rows.append(shown(item) if whole else name)
-        part, token = page(rows, given, self.aws.page_size)
+        part, token = page(rows, fields, self.aws.page_size)
         return {kind.many: part, "nextToken": token}
 
     def _delete(self, question: Question, kind: Kind) -> dict[str, Any]:
-        found, things = self._find(question, kind.noun), _things(question)
-        cluster = found["name"] if kind.noun == "Cluster" else found["clusterName"]
-        key = (cluster, kind.noun, found[kind.key])
+        body, things = self._find(question, kind.noun), _things(question)
+        cluster = body["name"] if kind.noun == "Cluster" else body["clusterName"]
+        key = (cluster, kind.noun, body[kind.key])
         if kind.noun == "Cluster" and any(item[:2] == (cluster, "Nodegroup") for item in things):
             raise Refused("ResourceInUseException", "Cluster has nodegroups attached", clusterName=cluster)
-        if kind.seconds[1] and found["status"] in BUSY:
-            words = f"{kind.noun} cannot be deleted while its status is {found['status']}"
+        if kind.seconds[1] and body["status"] in BUSY:
+            words = f"{kind.noun} cannot be deleted while its status is {body['status']}"
             raise Refused("ResourceInUseException", words, clusterName=cluster)
-        found["status"] = "DELETING"
-        self.clock.after(kind.seconds[1], lambda: self._gone(question, key, found))
-        return {kind.member: shown(found)}
+        body["status"] = "DELETING"
+        self.clock.after(kind.seconds[1], lambda: self._gone(question, key, body))
+        return {kind.member: shown(body)}
 
     # What is special of a kind
 
-    def _new_cluster(self, question: Question, made: dict[str, Any]) -> None:
-        name, vpc, ec2 = made["name"], made["resourcesVpcConfig"], ec2_backends[ACCOUNT][question.region]
-        if made.setdefault("version", VERSIONS[1]) not in VERSIONS:
+    def _new_cluster(self, question: Question, body: dict[str, Any]) -> None:
+        name, vpc, ec2 = body["name"], body["resourcesVpcConfig"], ec2_backends[ACCOUNT][question.region]
+        if body.setdefault("version", VERSIONS[1]) not in VERSIONS:
             raise Refused("InvalidParameterException", "unsupported Kubernetes version", clusterName=name)
-        self._check_role(made["roleArn"], "eks.amazonaws.com")
+        self._check_role(body["roleArn"], "eks.amazonaws.com")
         subnets = [ec2.get_subnet(subnet) for subnet in vpc.get("subnetIds") or []]
         if len({subnet.availability_zone for subnet in subnets}) < 2:
             words = "Subnets specified must be in at least two different AZs"
@@ -152,126 +154,127 @@ class Eks:
         called = f"eks-cluster-sg-{name}-{secrets.randbelow(10**9)}"
         group = ec2.create_security_group(called, "EKS created security group", subnets[0].vpc_id, tags=tags)
         vpc |= {"vpcId": subnets[0].vpc_id, "clusterSecurityGroupId": group.id}
-        made["_cards"] = [self._card(question, subnet, group.id, "Amazon EKS", tags) for subnet in subnets]
-        made |= {"certificateAuthority": {}, "platformVersion": "eks.7", "_id": secrets.token_hex(16)}
+        body["_cards"] = [self._card(question, subnet, group.id, "Amazon EKS", tags) for subnet in subnets]
+        body |= {"certificateAuthority": {}, "platformVersion": "eks.7", "_id": secrets.token_hex(16)}
 
-    def _new_nodegroup(self, question: Question, made: dict[str, Any]) -> None:
-        self._check_role(made["nodeRole"], "ec2.amazonaws.com")
-        _check_scaling(made["scalingConfig"])
-        made |= {"version": self._find(question, "Cluster")["version"], "_cards": []}
-        made["resources"] = {
-            "autoScalingGroups": [{"name": f"eks-{made['nodegroupName']}-{secrets.token_hex(4)}"}]
+    def _new_nodegroup(self, question: Question, body: dict[str, Any]) -> None:
+        self._check_role(body["nodeRole"], "ec2.amazonaws.com")
+        _check_scaling(body["scalingConfig"])
+        body |= {"version": self._find(question, "Cluster")["version"], "_cards": []}
+        body["resources"] = {
+            "autoScalingGroups": [{"name": f"eks-{body['nodegroupName']}-{secrets.token_hex(4)}"}]
         }
 
-    def _new_addon(self, question: Question, made: dict[str, Any]) -> None:
-        made["podIdentityAssociations"] = []
+    def _new_addon(self, question: Question, body: dict[str, Any]) -> None:
+        body["podIdentityAssociations"] = []
         for association in question.parameters.get("podIdentityAssociations") or []:
             self._check_role(association["roleArn"], "pods.eks.amazonaws.com")
 
-    def _new_accessentry(self, question: Question, made: dict[str, Any]) -> None:
-        arn = made["principalArn"]
+    def _new_accessentry(self, question: Question, body: dict[str, Any]) -> None:
+        arn = body["principalArn"]
         if principal(arn) != arn or ":iam::" not in arn:
             raise Refused("InvalidParameterException", "The principalArn parameter format is not valid")
-        made |= {"username": made.get("username") or arn, "type": made.get("type") or "STANDARD"}
-        made |= {"kubernetesGroups": made.get("kubernetesGroups") or [], "_policies": {}}
+        body |= {"username": body.get("username") or arn, "type": body.get("type") or "STANDARD"}
+        body |= {"kubernetesGroups": body.get("kubernetesGroups") or [], "_policies": {}}
 
-    def _new_association(self, question: Question, made: dict[str, Any]) -> None:
-        self._check_role(made["roleArn"], "pods.eks.amazonaws.com")
-        whose = {key: made[key] for key in ("clusterName", "namespace", "serviceAccount")}
-        if any(whose.items() <= item.items() for item in _things(question).values()):
+    def _new_association(self, question: Question, body: dict[str, Any]) -> None:
+        self._check_role(body["roleArn"], "pods.eks.amazonaws.com")
+        account = {key: body[key] for key in ("clusterName", "namespace", "serviceAccount")}
+        if any(account.items() <= item.items() for item in _things(question).values()):
             raise Refused("ResourceInUseException", "Association already exists")
 
-    def _created(self, question: Question, kind: Kind, made: dict[str, Any], waited: float = 0) -> None:
-        if made["status"] != "CREATING":
+    def _created(self, question: Question, kind: Kind, body: dict[str, Any], waited: float = 0) -> None:
+        if body["status"] != "CREATING":
             return
-        if kind.noun == "Nodegroup" and made[kind.key] in self.aws.launches and waited < 1500:
-            self.clock.after(300, lambda: self._created(question, kind, made, waited + 300))
+        if kind.noun == "Nodegroup" and body[kind.key] in self.aws.launches and waited < 1500:
+            self.clock.after(300, lambda: self._created(question, kind, body, waited + 300))
             return
-        issue = self.broken.pop((kind.noun, made[kind.key]), None)
-        if kind.noun == "Addon" and made["addonName"] not in ADDONS and not self._nodes(question, made):
+        issue = self.broken.pop((kind.noun, body[kind.key]), None)
+        if kind.noun == "Addon" and body["addonName"] not in ADDONS and not self._nodes(question, body):
             if waited < 900 and issue is None:
-                self.clock.after(30, lambda: self._created(question, kind, made, waited + 30))
+                self.clock.after(30, lambda: self._created(question, kind, body, waited + 30))
                 return
             words = "The add-on is unhealthy because it doesn't have the desired number of replicas."
             issue = issue or {"code": "InsufficientNumberOfReplicas", "message": words}
-        made["status"] = "CREATE_FAILED" if issue else "ACTIVE"
+        body["status"] = "CREATE_FAILED" if issue else "ACTIVE"
         if issue is not None:
-            made["health"]["issues"] = [{"resourceIds": [made[kind.arn]], **issue}]
+            body["health"]["issues"] = [{"resourceIds": [body[kind.arn]], **issue}]
         elif kind.noun == "Cluster":
-            backing = self.aws.backings.get(made["name"])
-            nowhere = f"https://{made['_id']}.gr7.{question.region}.eks.amazonaws.com"
-            made["endpoint"] = backing.endpoint if backing else nowhere
-            made["certificateAuthority"] = {"data": backing.ca if backing else "Tm8gY2x1c3Rlci4="}
+            backing = self.aws.backings.get(body["name"])
+            nowhere = f"https://{body['_id']}.gr7.{question.region}.eks.amazonaws.com"
+            body["endpoint"] = backing.endpoint if backing else nowhere
+            body["certificateAuthority"] = {"data": backing.ca if backing else "Tm8gY2x1c3Rlci4="}
         elif kind.noun == "Nodegroup":
-            self._place(question, made)
+            self._place(question, body)
 
-    def _gone(self, question: Question, key: tuple[str, str, str], found: dict[str, Any]) -> None:
+    def _gone(self, question: Question, key: tuple[str, str, str], body: dict[str, Any]) -> None:
         cluster, noun, _ = key
         ec2, things = ec2_backends[ACCOUNT][question.region], _things(question)
-        for card in found.get("_cards", ()):
+        for card in body.get("_cards", ()):
             ec2.enis.pop(card, None)
         things.pop(key, None)
         if noun == "Cluster":
-            for other in [item for item in things if item[0] == cluster]:
-                del things[other]
-            group, vpc = (found["resourcesVpcConfig"][key] for key in ("clusterSecurityGroupId", "vpcId"))
+            for child in [item for item in things if item[0] == cluster]:
+                del things[child]
+            group, vpc = (body["resourcesVpcConfig"][key] for key in ("clusterSecurityGroupId", "vpcId"))
             if not any(group in [group.id for group in eni.group_set] for eni in ec2.enis.values()):
                 ec2.groups[vpc].pop(group, None)
         elif noun == "Nodegroup":
-            self._tell("gone", found, 0)
+            self._tell("gone", body, 0)
 
-    def _nodes(self, question: Question, made: dict[str, Any]) -> bool:
+    def _nodes(self, question: Question, body: dict[str, Any]) -> bool:
         groups = [
-            item for key, item in _things(question).items() if key[:2] == (made["clusterName"], "Nodegroup")
+            item for key, item in _things(question).items() if key[:2] == (body["clusterName"], "Nodegroup")
         ]
         return any(group["_cards"] for group in groups)
 
-    def _place(self, question: Question, found: dict[str, Any]) -> None:
+    def _place(self, question: Question, nodegroup: dict[str, Any]) -> None:
         """Have as many nodes as are wanted: to the network each is an interface."""
-        ec2, there, wanted = ec2_backends[ACCOUNT][question.region], found["_cards"], found["scalingConfig"]
-        while len(there) > wanted["desiredSize"]:
-            ec2.enis.pop(there.pop(), None)
-        cluster = _things(question)[found["clusterName"], "Cluster", found["clusterName"]]
+        ec2, cards = ec2_backends[ACCOUNT][question.region], nodegroup["_cards"]
+        sizes = nodegroup["scalingConfig"]
+        while len(cards) > sizes["desiredSize"]:
+            ec2.enis.pop(cards.pop(), None)
+        cluster = _things(question)[nodegroup["clusterName"], "Cluster", nodegroup["clusterName"]]
         group = cluster["resourcesVpcConfig"]["clusterSecurityGroupId"]
-        while len(there) < wanted["desiredSize"]:
-            subnet = ec2.get_subnet(found["subnets"][len(there) % len(found["subnets"])])
-            tags = {"cluster.k8s.amazonaws.com/name": found["clusterName"]}
-            there.append(self._card(question, subnet, group, "", tags))
-        self._tell("nodes", found, len(there))
+        while len(cards) < sizes["desiredSize"]:
+            subnet = ec2.get_subnet(nodegroup["subnets"][len(cards) % len(nodegroup["subnets"])])
+            tags = {"cluster.k8s.amazonaws.com/name": nodegroup["clusterName"]}
+            cards.append(self._card(question, subnet, group, "", tags))
+        self._tell("nodes", nodegroup, len(cards))
 
-    def _tell(self, event: str, found: dict[str, Any], count: int) -> None:
-        backing = self.aws.backings.get(found["clusterName"])
+    def _tell(self, event: str, group: dict[str, Any], count: int) -> None:
+        backing = self.aws.backings.get(group["clusterName"])
         if backing is not None and backing.on_nodes is not None:
-            backing.on_nodes(event, found, count)
+            backing.on_nodes(event, group, count)
 
     # Other operations
 
     def update_nodegroup_config(self, question: Question) -> dict[str, Any]:
-        found = self._find(question, "Nodegroup")
-        if found["status"] != "ACTIVE":
+        group = self._find(question, "Nodegroup")
+        if group["status"] != "ACTIVE":
             words = "Nodegroup cannot be updated as it is currently not in Active State"
-            raise Refused("ResourceInUseException", words, clusterName=found["clusterName"])
-        scaling = found["scalingConfig"] | question.parameters["scalingConfig"]
+            raise Refused("ResourceInUseException", words, clusterName=group["clusterName"])
+        scaling = group["scalingConfig"] | question.parameters["scalingConfig"]
         _check_scaling(scaling)
-        found["scalingConfig"] = scaling
-        return self._update(found, 60, lambda: self._place(question, found))
+        group["scalingConfig"] = scaling
+        return self._update(group, 60, lambda: self._place(question, group))
 
-    def _update(self, found: dict[str, Any], seconds: float, then: Callable = lambda: None) -> dict[str, Any]:
-        found["status"] = "UPDATING"
+    def _update(self, body: dict[str, Any], seconds: float, then: Callable = lambda: None) -> dict[str, Any]:
+        body["status"] = "UPDATING"
 
         def done() -> None:
-            if found["status"] == "UPDATING":
-                found["status"] = "ACTIVE"
+            if body["status"] == "UPDATING":
+                body["status"] = "ACTIVE"
                 then()
 
         self.clock.after(seconds, done)
         return {"update": {"id": secrets.token_hex(16), "status": "InProgress", "type": "ConfigUpdate"}}
 
     def associate_access_policy(self, question: Question) -> dict[str, Any]:
-        found, given = self._find(question, "AccessEntry"), question.parameters
-        made = {"policyArn": given["policyArn"], "accessScope": given["accessScope"]}
-        found["_policies"][given["policyArn"]] = made
-        return {"associatedAccessPolicy": made}
+        entry, fields = self._find(question, "AccessEntry"), question.parameters
+        association = {"policyArn": fields["policyArn"], "accessScope": fields["accessScope"]}
+        entry["_policies"][fields["policyArn"]] = association
+        return {"associatedAccessPolicy": association}
 
     def list_associated_access_policies(self, question: Question) -> dict[str, Any]:
         return {"associatedAccessPolicies": list(self._find(question, "AccessEntry")["_policies"].values())}
@@ -289,9 +292,9 @@ class Eks:
     # Helpers
 
     def _find(self, question: Question, noun: str) -> dict[str, Any]:
-        given, kind = question.parameters, KINDS[noun]
-        cluster = given.get("clusterName") or given["name"]
-        key = (cluster, noun, cluster if noun == "Cluster" else given[kind.key])
+        fields, kind = question.parameters, KINDS[noun]
+        cluster = fields.get("clusterName") or fields["name"]
+        key = (cluster, noun, cluster if noun == "Cluster" else fields[kind.key])
         if key not in _things(question):
             words = f"No {noun.lower()} found for name: {key[2]}."
             raise Refused("ResourceNotFoundException", words, status=404, clusterName=cluster)
@@ -303,9 +306,9 @@ class Eks:
 
     def _card(self, question: Question, subnet: Any, group: str, description: str, tags: dict) -> str:
         ec2 = ec2_backends[ACCOUNT][question.region]
-        made = ec2.create_network_interface(subnet, [], group_ids=[group], description=description, tags=tags)
-        made.requester_managed, made.status = True, "in-use"
-        return made.id
+        card = ec2.create_network_interface(subnet, [], group_ids=[group], description=description, tags=tags)
+        card.requester_managed, card.status = True, "in-use"
+        return card.id
 
 
 def role(arn: str) -> Any:
@@ -315,13 +318,13 @@ def role(arn: str) -> Any:
 
 def trusted(arn: str, service: str) -> bool:
     """Return whether a role exists and a service may take it."""
-    found = role(arn)
-    return found is not None and service in json.dumps(found.assume_role_policy_document)
+    principal_role = role(arn)
+    return principal_role is not None and service in json.dumps(principal_role.assume_role_policy_document)
 
 
-def page(items: list[Any], given: dict[str, Any], most: int | None) -> tuple[list[Any], str | None]:
+def page(items: list[Any], fields: dict[str, Any], most: int | None) -> tuple[list[Any], str | None]:
     """Return the part of a list that was asked for, and the token of the next one."""
-    start = int(base64.b64decode(given.get("nextToken") or given.get("NextToken") or "MA==").decode())
+    start = int(base64.b64decode(fields.get("nextToken") or fields.get("NextToken") or "MA==").decode())
     end = start + (most or 100)
     return items[start:end], base64.b64encode(str(end).encode()).decode() if end < len(items) else None
 

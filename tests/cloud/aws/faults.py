@@ -97,5 +97,5 @@ class Faults:
 
 def principal(arn: str) -> str:
     """Return the IAM ARN behind STS's: of a session, its role; EKS's access entries name these."""
-    head, found, rest = arn.partition(":assumed-role/")
-    return f"{head.replace(':sts:', ':iam:')}:role/{rest.split('/')[0]}" if found else arn
+    head, separator, rest = arn.partition(":assumed-role/")
+    return f"{head.replace(':sts:', ':iam:')}:role/{rest.split('/')[0]}" if separator else arn

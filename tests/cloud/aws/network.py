@@ -41,8 +41,8 @@ def _subnet_is_empty(question: Question) -> None:
 def _group_is_unused(question: Question) -> None:
     group, ec2 = question.parameters.get("GroupId"), _ec2(question.region)
     used = any(group in [item.id for item in eni.group_set] for eni in ec2.enis.values())
-    others = [item for groups in ec2.groups.values() for item in groups.values() if item.id != group]
-    rules = [rule for group in others for rule in (*group.ingress_rules, *group.egress_rules)]
+    other_groups = [item for groups in ec2.groups.values() for item in groups.values() if item.id != group]
+    rules = [rule for group in other_groups for rule in (*group.ingress_rules, *group.egress_rules)]
     if used or any(rule.source_group.get("GroupId") == group for rule in rules):
         raise Refused("DependencyViolation", f"resource {group} has a dependent object")
 
@@ -74,20 +74,20 @@ def _nat_gateway_goes(question: Question) -> None:
 def _balancer_comes(question: Question) -> None:
     """Have the interfaces by which a load balancer is in its subnets."""
     ec2 = _ec2(question.region)
-    given = question.parameters
-    name = given.get("Name") or given["LoadBalancerName"]
-    for subnet in given.get("Subnets", ()):
-        about = {"group_ids": given.get("SecurityGroups") or [], "description": f"{BALANCER} {name}"}
-        made = ec2.create_network_interface(ec2.get_subnet(subnet), [], **about)
-        made.requester_managed, made.status = True, "in-use"
+    parameters = question.parameters
+    name = parameters.get("Name") or parameters["LoadBalancerName"]
+    for subnet in parameters.get("Subnets", ()):
+        about = {"group_ids": parameters.get("SecurityGroups") or [], "description": f"{BALANCER} {name}"}
+        card = ec2.create_network_interface(ec2.get_subnet(subnet), [], **about)
+        card.requester_managed, card.status = True, "in-use"
 
 
 def _balancers_go(question: Question) -> None:
     ec2 = _ec2(question.region)
-    there = [balancer.name for balancer in elb_backends[ACCOUNT][question.region].load_balancers.values()]
-    there += [balancer.name for balancer in elbv2_backends[ACCOUNT][question.region].load_balancers.values()]
+    names = [balancer.name for balancer in elb_backends[ACCOUNT][question.region].load_balancers.values()]
+    names += [balancer.name for balancer in elbv2_backends[ACCOUNT][question.region].load_balancers.values()]
     for eni in list(ec2.enis.values()):
-        if eni.description.startswith(BALANCER) and eni.description[len(BALANCER) + 1 :] not in there:
+        if eni.description.startswith(BALANCER) and eni.description[len(BALANCER) + 1 :] not in names:
             ec2.enis.pop(eni.id)
 
 
@@ -120,30 +120,32 @@ def plant(aws: Callable[[str], Any], kind: str, *, vpc: str, subnet: str, cluste
         return [{"ResourceType": what, "Tags": [{"Key": key, "Value": tag} for key, tag in tags.items()]}]
 
     def group(name: str, **tags: str) -> str:
-        wanted = tagged("security-group", **tags)
-        made = ec2.create_security_group(
-            GroupName=name, Description=name, VpcId=vpc, TagSpecifications=wanted
+        tags_of_group = tagged("security-group", **tags)
+        new_group = ec2.create_security_group(
+            GroupName=name, Description=name, VpcId=vpc, TagSpecifications=tags_of_group
         )
-        return made["GroupId"]
+        return new_group["GroupId"]
 
     if kind == "volume":
         zone = ec2.describe_subnets(SubnetIds=[subnet])["Subnets"][0]["AvailabilityZone"]
-        wanted = tagged("volume", **owned, **{"trainyard:kit": "true", "trainyard:cluster": cluster})
-        ec2.create_volume(AvailabilityZone=zone, Size=1, TagSpecifications=wanted)
+        tags_of_kind = tagged("volume", **owned, **{"trainyard:kit": "true", "trainyard:cluster": cluster})
+        ec2.create_volume(AvailabilityZone=zone, Size=1, TagSpecifications=tags_of_kind)
     elif kind == "network interface":
-        wanted = tagged(kind.replace(" ", "-"), **{"cluster.k8s.amazonaws.com/name": cluster})
-        ec2.create_network_interface(SubnetId=subnet, Description="aws-K8S-i-0", TagSpecifications=wanted)
+        tags_of_kind = tagged(kind.replace(" ", "-"), **{"cluster.k8s.amazonaws.com/name": cluster})
+        ec2.create_network_interface(
+            SubnetId=subnet, Description="aws-K8S-i-0", TagSpecifications=tags_of_kind
+        )
     elif kind == "GuardDuty":
         guard = {"GuardDutyManaged": "true"}
-        given = {"SecurityGroupIds": [group(f"GuardDutyManagedSecurityGroup-{vpc}", **guard)]}
-        given |= {"TagSpecifications": tagged("vpc-endpoint", **guard), "VpcEndpointType": "Interface"}
+        parameters = {"SecurityGroupIds": [group(f"GuardDutyManagedSecurityGroup-{vpc}", **guard)]}
+        parameters |= {"TagSpecifications": tagged("vpc-endpoint", **guard), "VpcEndpointType": "Interface"}
         service = f"com.amazonaws.{ec2.meta.region_name}.guardduty-data"
-        ec2.create_vpc_endpoint(VpcId=vpc, ServiceName=service, SubnetIds=[subnet], **given)
+        ec2.create_vpc_endpoint(VpcId=vpc, ServiceName=service, SubnetIds=[subnet], **parameters)
     else:
-        given = {"Subnets": [subnet], "SecurityGroups": [group(f"k8s-{kind.split()[0]}", **owned)]}
-        given["Tags"] = tagged("", **owned)[0]["Tags"]
+        parameters = {"Subnets": [subnet], "SecurityGroups": [group(f"k8s-{kind.split()[0]}", **owned)]}
+        parameters["Tags"] = tagged("", **owned)[0]["Tags"]
         listener = {"Protocol": "TCP", "LoadBalancerPort": 80, "InstancePort": 30080}
         if kind.startswith("classic"):
-            aws("elb").create_load_balancer(LoadBalancerName="a1classic", Listeners=[listener], **given)
+            aws("elb").create_load_balancer(LoadBalancerName="a1classic", Listeners=[listener], **parameters)
         else:
-            aws("elbv2").create_load_balancer(Name="a1balancer", Type="network", **given)
+            aws("elbv2").create_load_balancer(Name="a1balancer", Type="network", **parameters)

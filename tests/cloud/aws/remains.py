@@ -63,9 +63,9 @@ def everything() -> Iterator[Left]:
 
 
 def _each(backend: Any, service: str, region: str, kind: str, collection: str) -> Iterator[Left]:
-    found = getattr(backend, collection)
-    for key, each in list(found.items()) if isinstance(found, dict) else [(None, each) for each in found]:
-        for thing in each.values() if collection in ("subnets", "groups") and service == "ec2" else (each,):
+    items = getattr(backend, collection)
+    for key, item in list(items.items()) if isinstance(items, dict) else [(None, item) for item in items]:
+        for thing in item.values() if collection in ("subnets", "groups") and service == "ec2" else (item,):
             name = getattr(thing, "allocation_id", None) or getattr(thing, "id", None) or key
             if not _everybodys(backend, kind, thing):
                 yield Left(service, kind, name if service == "ec2" else getattr(thing, "name", key), region)

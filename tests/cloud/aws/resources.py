@@ -96,44 +96,44 @@ class Resources:
     def __init__(self, aws: Callable[[str], Any]) -> None:
         self.aws = aws
 
-    def create(self, resource: Any, given: dict[str, Any], tags: dict[str, str], token: str) -> None:
+    def create(self, resource: Any, fields: dict[str, Any], tags: dict[str, str], token: str) -> None:
         """Create a resource; its physical id is known also where a later call fails."""
         kind = resource.kind
-        for error in _validator(kind).iter_errors(given):
+        for error in _validator(kind).iter_errors(fields):
             where = "/".join(map(str, error.absolute_path))
             raise invalid(
                 f"Properties validation failed for resource with message: #/{where}: {error.message}"
             )
         if kind not in PLAIN:
-            resource.physical = getattr(self, f"_create_{kind.split('::')[1].lower()}")(given)
+            resource.physical = getattr(self, f"_create_{kind.split('::')[1].lower()}")(fields)
             return
         service, noun, where, _ = PLAIN[kind]
         client, verb = self.aws(service), VERBS.get(kind.split("::")[1], ("create", ""))[0]
         more = {"Token": token, "GroupName": token, "ClientRequestToken": token}
         more["CreateBucketConfiguration"] = {"LocationConstraint": client.meta.region_name}
-        answer = self._call(service, f"{verb}_{noun}", more | given)
-        identity = given[where[1:]] if where.startswith("=") else _within(answer, where)
-        found = given | answer | (_within(answer, where.split(".")[0]) if "." in where else {})
-        found["Arn"] = next((found[arn] for arn in ARNS if arn in found), "")
-        resource.physical, resource.attributes, resource.properties = identity, found, given
-        getattr(self, f"_more_{kind.split('::')[1].lower()}", lambda *_: None)(identity, given, found)
+        answer = self._call(service, f"{verb}_{noun}", more | fields)
+        identity = fields[where[1:]] if where.startswith("=") else _within(answer, where)
+        values = fields | answer | (_within(answer, where.split(".")[0]) if "." in where else {})
+        values["Arn"] = next((values[arn] for arn in ARNS if arn in values), "")
+        resource.physical, resource.attributes, resource.properties = identity, values, fields
+        getattr(self, f"_more_{kind.split('::')[1].lower()}", lambda *_: None)(identity, fields, values)
         if tags:
-            self.tag(kind, identity, found, tags)
+            self.tag(kind, identity, values, tags)
 
-    def delete(self, kind: str, identity: str, given: dict[str, Any]) -> None:
+    def delete(self, kind: str, identity: str, fields: dict[str, Any]) -> None:
         """Delete a resource; one that is gone already is fine."""
         if kind not in PLAIN:
-            getattr(self, f"_delete_{kind.split('::')[1].lower()}")(identity, given)
+            getattr(self, f"_delete_{kind.split('::')[1].lower()}")(identity, fields)
             return
         service, noun, _, parameter = PLAIN[kind]
         if kind == "IAM::Role":
-            for policy in given.get("Policies", ()):
+            for policy in fields.get("Policies", ()):
                 self._gone(service, "delete_role_policy", RoleName=identity, PolicyName=policy["PolicyName"])
         if kind == "EC2::EIP":
-            there = self.aws("ec2").describe_addresses()["Addresses"]
-            identity = next((ip["AllocationId"] for ip in there if ip["PublicIp"] == identity), "")
-        more = {"force": given["EmptyOnDelete"]} if "EmptyOnDelete" in given else {}
-        more |= {"clusterName": given["ClusterName"]} if "ClusterName" in given else {}
+            addresses = self.aws("ec2").describe_addresses()["Addresses"]
+            identity = next((ip["AllocationId"] for ip in addresses if ip["PublicIp"] == identity), "")
+        more = {"force": fields["EmptyOnDelete"]} if "EmptyOnDelete" in fields else {}
+        more |= {"clusterName": fields["ClusterName"]} if "ClusterName" in fields else {}
         verb = VERBS.get(kind.split("::")[1], ("", "delete"))[1]
         self._gone(service, f"{verb}_{noun}", **{parameter: identity}, **more)
 
@@ -144,12 +144,12 @@ class Resources:
             raise NotImplementedError(f"the fake changes no {changed} of {kind}")
         self._call("eks", "update_nodegroup_config", after)
 
-    def tag(self, kind: str, identity: str, found: dict[str, Any], tags: dict[str, str]) -> None:
+    def tag(self, kind: str, identity: str, values: dict[str, Any], tags: dict[str, str]) -> None:
         """Set tags."""
-        service, arn = PLAIN[kind][0], found.get("Arn", "")
+        service, arn = PLAIN[kind][0], values.get("Arn", "")
         pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
-        operation, given = {
-            "ec2": ("create_tags", {"Resources": [found.get("AllocationId", identity)], "Tags": pairs}),
+        operation, fields = {
+            "ec2": ("create_tags", {"Resources": [values.get("AllocationId", identity)], "Tags": pairs}),
             "iam": ("tag_role", {"RoleName": identity, "Tags": pairs}),
             "efs": ("tag_resource", {"ResourceId": identity, "Tags": pairs}),
             "s3": ("put_bucket_tagging", {"Bucket": identity, "Tagging": {"TagSet": pairs}}),
@@ -157,32 +157,32 @@ class Resources:
             "logs": ("tag_resource", {"resourceArn": arn.removesuffix(":*"), "tags": tags}),
             "eks": ("tag_resource", {"resourceArn": arn, "tags": tags}),
         }[service]
-        getattr(self.aws(service), operation)(**given)
+        getattr(self.aws(service), operation)(**fields)
 
     def status(self, kind: str, resource: Any) -> tuple[str, list[dict[str, Any]]]:
         """Return the state of what has one of its own, and its issues; of what is gone, an empty text."""
         _, noun, where, parameter = PLAIN[kind]
-        given = resource.properties
-        name = {"clusterName": given["ClusterName"]} if "ClusterName" in given else {}
-        found = self._gone("eks", f"describe_{noun}", **{parameter: resource.physical}, **name)
-        found = found and found[where.split(".")[0]]
-        return (found["status"], found["health"]["issues"]) if found else ("", [])
+        fields = resource.properties
+        name = {"clusterName": fields["ClusterName"]} if "ClusterName" in fields else {}
+        state = self._gone("eks", f"describe_{noun}", **{parameter: resource.physical}, **name)
+        state = state and state[where.split(".")[0]]
+        return (state["status"], state["health"]["issues"]) if state else ("", [])
 
     def cluster(self, name: str) -> dict[str, Any]:
         """Return the attributes that a cluster has only when it is active."""
-        found = self.aws("eks").describe_cluster(name=name)["cluster"]
-        group = found["resourcesVpcConfig"]["clusterSecurityGroupId"]
-        return {"Endpoint": found["endpoint"], "ClusterSecurityGroupId": group}
+        description = self.aws("eks").describe_cluster(name=name)["cluster"]
+        group = description["resourcesVpcConfig"]["clusterSecurityGroupId"]
+        return {"Endpoint": description["endpoint"], "ClusterSecurityGroupId": group}
 
-    def _call(self, service: str, operation: str, given: dict[str, Any]) -> Any:
+    def _call(self, service: str, operation: str, fields: dict[str, Any]) -> Any:
         client = self.aws(service)
         model = client.meta.service_model.operation_model(client.meta.method_to_api_mapping[operation])
-        return getattr(client, operation)(**_members(given, model.input_shape))
+        return getattr(client, operation)(**_members(fields, model.input_shape))
 
-    def _gone(self, service: str, operation: str, **given: Any) -> Any:
+    def _gone(self, service: str, operation: str, **fields: Any) -> Any:
         """Call, and pass over that there is no such thing."""
         try:
-            return getattr(self.aws(service), operation)(**given)
+            return getattr(self.aws(service), operation)(**fields)
         except ClientError as error:
             code = error.response["Error"]["Code"]
             if "NotFound" in code or code.startswith("NoSuch"):
@@ -191,91 +191,91 @@ class Resources:
 
     # What the first call does not do
 
-    def _more_subnet(self, identity: str, given: dict, found: dict) -> None:
-        public = {"Value": bool(given.get("MapPublicIpOnLaunch"))}
+    def _more_subnet(self, identity: str, fields: dict, values: dict) -> None:
+        public = {"Value": bool(fields.get("MapPublicIpOnLaunch"))}
         self.aws("ec2").modify_subnet_attribute(SubnetId=identity, MapPublicIpOnLaunch=public)
 
-    def _more_launchtemplate(self, identity: str, given: dict, found: dict) -> None:
-        found["LatestVersionNumber"] = "1"
+    def _more_launchtemplate(self, identity: str, fields: dict, values: dict) -> None:
+        values["LatestVersionNumber"] = "1"
 
-    def _more_role(self, identity: str, given: dict, found: dict) -> None:
-        for arn in given.get("ManagedPolicyArns", ()):
+    def _more_role(self, identity: str, fields: dict, values: dict) -> None:
+        for arn in fields.get("ManagedPolicyArns", ()):
             if arn.split("/")[-1] not in _policies():
                 raise invalid(f"Policy {arn} does not exist or is not attachable.")
-        for policy in given.get("Policies", ()):
+        for policy in fields.get("Policies", ()):
             self._call("iam", "put_role_policy", policy | {"RoleName": identity})
 
-    def _more_bucket(self, identity: str, given: dict, found: dict) -> None:
-        found["Arn"] = f"arn:aws:s3:::{identity}"
+    def _more_bucket(self, identity: str, fields: dict, values: dict) -> None:
+        values["Arn"] = f"arn:aws:s3:::{identity}"
 
-    def _more_repository(self, identity: str, given: dict, found: dict) -> None:
-        found["RepositoryUri"] = found["repositoryUri"]
+    def _more_repository(self, identity: str, fields: dict, values: dict) -> None:
+        values["RepositoryUri"] = values["repositoryUri"]
 
-    def _more_loggroup(self, identity: str, given: dict, found: dict) -> None:
-        found["Arn"] = f"arn:aws:logs:{self.aws('logs').meta.region_name}:{ACCOUNT}:log-group:{identity}:*"
+    def _more_loggroup(self, identity: str, fields: dict, values: dict) -> None:
+        values["Arn"] = f"arn:aws:logs:{self.aws('logs').meta.region_name}:{ACCOUNT}:log-group:{identity}:*"
 
-    def _more_accessentry(self, identity: str, given: dict, found: dict) -> None:
-        for accesspolicy in given.get("AccessPolicies", ()):
-            self._call("eks", "associate_access_policy", given | accesspolicy)
+    def _more_accessentry(self, identity: str, fields: dict, values: dict) -> None:
+        for accesspolicy in fields.get("AccessPolicies", ()):
+            self._call("eks", "associate_access_policy", fields | accesspolicy)
 
     # What has no operations of its own
 
-    def _create_vpcgatewayattachment(self, given: dict) -> str:
-        self._call("ec2", "attach_internet_gateway", given)
-        return f"IGW|{given['VpcId']}"
+    def _create_vpcgatewayattachment(self, fields: dict) -> str:
+        self._call("ec2", "attach_internet_gateway", fields)
+        return f"IGW|{fields['VpcId']}"
 
-    def _delete_vpcgatewayattachment(self, identity: str, given: dict) -> None:
-        self._gone("ec2", "detach_internet_gateway", **given)
+    def _delete_vpcgatewayattachment(self, identity: str, fields: dict) -> None:
+        self._gone("ec2", "detach_internet_gateway", **fields)
 
-    def _create_vpcendpoint(self, given: dict) -> str:
-        return self._call("ec2", "create_vpc_endpoint", given)["VpcEndpoint"]["VpcEndpointId"]
+    def _create_vpcendpoint(self, fields: dict) -> str:
+        return self._call("ec2", "create_vpc_endpoint", fields)["VpcEndpoint"]["VpcEndpointId"]
 
-    def _delete_vpcendpoint(self, identity: str, given: dict) -> None:
+    def _delete_vpcendpoint(self, identity: str, fields: dict) -> None:
         self._gone("ec2", "delete_vpc_endpoints", VpcEndpointIds=[identity])
 
-    def _create_route(self, given: dict) -> str:
-        self._call("ec2", "create_route", given)
-        return f"{given['RouteTableId']}|{given['DestinationCidrBlock']}"
+    def _create_route(self, fields: dict) -> str:
+        self._call("ec2", "create_route", fields)
+        return f"{fields['RouteTableId']}|{fields['DestinationCidrBlock']}"
 
-    def _delete_route(self, identity: str, given: dict) -> None:
+    def _delete_route(self, identity: str, fields: dict) -> None:
         table, _, block = identity.partition("|")
         self._gone("ec2", "delete_route", RouteTableId=table, DestinationCidrBlock=block)
 
-    def _create_securitygroupingress(self, given: dict) -> str:
-        rule = {key: given[key] for key in ("IpProtocol", "FromPort", "ToPort")}
-        if source := given.get("SourceSecurityGroupId"):
+    def _create_securitygroupingress(self, fields: dict) -> str:
+        rule = {key: fields[key] for key in ("IpProtocol", "FromPort", "ToPort")}
+        if source := fields.get("SourceSecurityGroupId"):
             rule["UserIdGroupPairs"] = [{"GroupId": source}]
         else:
-            rule["IpRanges"] = [{"CidrIp": given["CidrIp"]}]
-        self.aws("ec2").authorize_security_group_ingress(GroupId=given["GroupId"], IpPermissions=[rule])
+            rule["IpRanges"] = [{"CidrIp": fields["CidrIp"]}]
+        self.aws("ec2").authorize_security_group_ingress(GroupId=fields["GroupId"], IpPermissions=[rule])
         return json.dumps(rule)
 
-    def _delete_securitygroupingress(self, identity: str, given: dict) -> None:
+    def _delete_securitygroupingress(self, identity: str, fields: dict) -> None:
         rules = [json.loads(identity)]
-        self._gone("ec2", "revoke_security_group_ingress", GroupId=given["GroupId"], IpPermissions=rules)
+        self._gone("ec2", "revoke_security_group_ingress", GroupId=fields["GroupId"], IpPermissions=rules)
 
-    def _create_placementgroup(self, given: dict) -> str:
+    def _create_placementgroup(self, fields: dict) -> str:
         return f"placement-{secrets.token_hex(8)}"  # moto has none; they cost nothing
 
-    def _delete_placementgroup(self, identity: str, given: dict) -> None:
+    def _delete_placementgroup(self, identity: str, fields: dict) -> None:
         pass
 
 
-def _members(given: Any, shape: Any) -> Any:
+def _members(fields: Any, shape: Any) -> Any:
     """Return properties as parameters of an operation: those that it has, by its own names and types."""
     kind = shape.type_name
     if kind == "structure":
-        names, found = {member.lower(): member for member in shape.members}, {}
-        for key, value in given.items() if isinstance(given, dict) else ():
-            key = next((one for one in (key.lower(), RENAMED.get(key, key).lower()) if one in names), "")
+        names, members = {member.lower(): member for member in shape.members}, {}
+        for key, value in fields.items() if isinstance(fields, dict) else ():
+            key = next((word for word in (key.lower(), RENAMED.get(key, key).lower()) if word in names), "")
             if key:
-                found[names[key]] = _members(value, shape.members[names[key]])
-        return found
+                members[names[key]] = _members(value, shape.members[names[key]])
+        return members
     if kind == "list":
-        return [_members(item, shape.member) for item in given] if isinstance(given, list) else []
+        return [_members(item, shape.member) for item in fields] if isinstance(fields, list) else []
     if kind == "map":
-        pairs = [(tag["Key"], tag["Value"]) for tag in given] if isinstance(given, list) else given.items()
+        pairs = [(tag["Key"], tag["Value"]) for tag in fields] if isinstance(fields, list) else fields.items()
         return dict(pairs)
     if kind in ("integer", "long"):
-        return int(given)
-    return given if kind == "boolean" else json.dumps(given) if isinstance(given, dict) else str(given)
+        return int(fields)
+    return fields if kind == "boolean" else json.dumps(fields) if isinstance(fields, dict) else str(fields)

@@ -49,12 +49,14 @@ class Schedules:
 
     def before(self, question: Question) -> None:
         """Refuse what the service does not take."""
-        given, target = question.parameters, question.parameters["Target"]
-        if given["GroupName"] not in scheduler_backends[ACCOUNT][question.region].schedule_groups:
-            raise Refused("ResourceNotFoundException", f"Schedule group {given['GroupName']} does not exist.")
-        if not RATE.fullmatch(given["ScheduleExpression"]) or "StartDate" not in given:
+        parameters, target = question.parameters, question.parameters["Target"]
+        if parameters["GroupName"] not in scheduler_backends[ACCOUNT][question.region].schedule_groups:
             raise Refused(
-                "ValidationException", f"Invalid Schedule Expression {given['ScheduleExpression']}."
+                "ResourceNotFoundException", f"Schedule group {parameters['GroupName']} does not exist."
+            )
+        if not RATE.fullmatch(parameters["ScheduleExpression"]) or "StartDate" not in parameters:
+            raise Refused(
+                "ValidationException", f"Invalid Schedule Expression {parameters['ScheduleExpression']}."
             )
         _operation(target["Arn"])
         if not trusted(target["RoleArn"], "scheduler.amazonaws.com") or not self.aws.usable(
@@ -65,29 +67,29 @@ class Schedules:
 
     def after(self, question: Question) -> None:
         """Plan what a schedule that was created or changed will do; what it was before counts no more."""
-        given = question.parameters
-        self.told[question.region, given["GroupName"], given["Name"]] = question
-        self.clock.after(given["StartDate"].timestamp() - self.clock.now(), lambda: self._fire(question))
+        parameters = question.parameters
+        self.told[question.region, parameters["GroupName"], parameters["Name"]] = question
+        self.clock.after(parameters["StartDate"].timestamp() - self.clock.now(), lambda: self._fire(question))
 
     def _fire(self, question: Question) -> None:
-        given = question.parameters
-        name, group = given["Name"], given["GroupName"]
+        parameters = question.parameters
+        name, group = parameters["Name"], parameters["GroupName"]
         groups = scheduler_backends[ACCOUNT][question.region].schedule_groups
-        found = groups[group].schedules.get(name) if group in groups else None
-        if found is None or self.told[question.region, group, name] is not question:
+        schedule = groups[group].schedules.get(name) if group in groups else None
+        if schedule is None or self.told[question.region, group, name] is not question:
             return
-        self._call(question.region, found.target, f"{group}/{name}")
-        number, unit = RATE.fullmatch(given["ScheduleExpression"]).groups()
+        self._call(question.region, schedule.target, f"{group}/{name}")
+        number, unit = RATE.fullmatch(parameters["ScheduleExpression"]).groups()
         seconds = int(number) * UNITS[unit]
-        if self.clock.now() + seconds <= given["EndDate"].timestamp():
+        if self.clock.now() + seconds <= parameters["EndDate"].timestamp():
             self.clock.after(seconds, lambda: self._fire(question))
-        elif given.get("ActionAfterCompletion") == "DELETE":
+        elif parameters.get("ActionAfterCompletion") == "DELETE":
             groups[group].schedules.pop(name, None)
 
     def _call(self, region: str, target: dict[str, Any], schedule: str) -> None:
-        model, given = _operation(target["Arn"]), json.loads(target["Input"])
+        model, values = _operation(target["Arn"]), json.loads(target["Input"])
         names = {name[:1].upper() + name[1:]: name for name in model.input_shape.members}
-        parameters = {names[key]: value for key, value in given.items()}
+        parameters = {names[key]: value for key, value in values.items()}
         action = f"{model.service_model.signing_name}:{model.name}"
         fired = Fired(self.clock.now(), schedule, action, parameters)
         self.fired.append(fired)
@@ -109,8 +111,8 @@ def _operation(arn: str) -> Any:
 
 def may(arn: str, *actions: str) -> None:
     """Refuse what no policy of a role allows; resources and conditions are not looked at."""
-    found = role(arn)
-    allowed = _allowed(tuple(found.policies.values()) if found else ())
+    principal_role = role(arn)
+    allowed = _allowed(tuple(principal_role.policies.values()) if principal_role else ())
     action = next((action for action in actions if not allowed.match(action)), None)
     if action is None:
         return
@@ -121,7 +123,7 @@ def may(arn: str, *actions: str) -> None:
 @cache
 def _allowed(documents: tuple[str, ...]) -> re.Pattern[str]:
     statements = [item for document in documents for item in _list(json.loads(document)["Statement"])]
-    patterns = [translate(one) for statement in statements for one in _list(statement["Action"])]
+    patterns = [translate(action) for statement in statements for action in _list(statement["Action"])]
     return re.compile("|".join(patterns) or "$.", re.IGNORECASE)
 
 

@@ -131,8 +131,8 @@ class FakeAws:
         with self._lock:
             self.clock.settle()
             alive = [stack for stack in self.cloudformation.stacks if not stack.ended]
-            found = [remains.Left("cloudformation", "stack", stack.name, stack.region) for stack in alive]
-            return sorted([*found, *remains.everything()], key=str)
+            leftovers = [remains.Left("cloudformation", "stack", stack.name, stack.region) for stack in alive]
+            return sorted([*leftovers, *remains.everything()], key=str)
 
     def actions(self) -> list[str]:
         """Return the names of the calls so far."""
@@ -146,9 +146,9 @@ class FakeAws:
         """Return a client with which a service of the cloud calls others, by the rights of a role."""
         if (service, region) not in self._clients:
             session = boto3.session.Session("inside", "inside", region_name=region)
-            made = session.client(service, endpoint_url=self.endpoint)
-            made.meta.events.register("before-send", self._send_inside)
-            self._clients[service, region] = made
+            client = session.client(service, endpoint_url=self.endpoint)
+            client.meta.events.register("before-send", self._send_inside)
+            self._clients[service, region] = client
         self._acting = acting
         return self._clients[service, region]
 
@@ -177,12 +177,12 @@ class FakeAws:
         """Do what a call asks for; the fault rules do not apply."""
         if question.service == "eks":
             return wire.write(question, self.eks.answer(question))
-        own = {"cloudformation": self.cloudformation, "service-quotas": self.quotas}.get(
+        handler = {"cloudformation": self.cloudformation, "service-quotas": self.quotas}.get(
             question.service, self
         )
         method = re.sub(r"(?<!^)(?=[A-Z])", "_", question.operation).lower()
-        method = OWN.get(question.action) if own is self else method
-        if method is not None and (result := getattr(own, method)(question)) is not None:
+        method = OWN.get(question.action) if handler is self else method
+        if method is not None and (result := getattr(handler, method)(question)) is not None:
             return wire.write(question, result)
         name = f"{question.service}:{question.operation}"
         planned = name in ("scheduler:CreateSchedule", "scheduler:UpdateSchedule")
@@ -215,8 +215,8 @@ class FakeAws:
         """Say of a node group that cannot be filled that a launch failed, and of others nothing."""
         name = question.parameters["AutoScalingGroupName"]
         words = self.launches.get(name.split("-")[1])
-        one = f"{name}-{self.clock.now() // 60:.0f}"  # it tries again each minute
-        row = {"ActivityId": one, "AutoScalingGroupName": name, "Cause": "a difference"}
+        activity = f"{name}-{self.clock.now() // 60:.0f}"  # it tries again each minute
+        row = {"ActivityId": activity, "AutoScalingGroupName": name, "Cause": "a difference"}
         row |= {"StartTime": self.clock.date(), "StatusCode": "Failed", "StatusMessage": words}
         return {"Activities": [row] if words else []}
 
@@ -224,17 +224,19 @@ class FakeAws:
         """Say what is denied; what a policy limited to ARNs allows reads as denied, but not explicitly."""
         rows = []
         for action in question.parameters["ActionNames"]:
-            found = [denial for pattern, denial in self.faults.denied.items() if fnmatchcase(action, pattern)]
-            decision = "explicitDeny" if any(found) else "implicitDeny" if found else "allowed"
+            denials = [
+                denial for pattern, denial in self.faults.denied.items() if fnmatchcase(action, pattern)
+            ]
+            decision = "explicitDeny" if any(denials) else "implicitDeny" if denials else "allowed"
             rows.append({"EvalActionName": action, "EvalResourceName": "*", "EvalDecision": decision})
         return {"EvaluationResults": rows, "IsTruncated": False}
 
     def _answer(self, environ: dict[str, Any], start_response: Callable) -> list[bytes]:
         path = environ["PATH_INFO"]
         if path.startswith("/_tokens/"):  # the API server of a backing cluster asks
-            asked = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            sent = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             cluster = path.removeprefix("/_tokens/")
-            body = review(asked, lambda token: tokens.judge(self, cluster, token))
+            body = review(sent, lambda token: tokens.authenticate(self, cluster, token))
             start_response(
                 "200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
             )
@@ -245,7 +247,7 @@ class FakeAws:
             call = Call(*what, question.parameters, self.clock.now(), question.key)
             self.calls.append(call)
             rules = [rule for rule in self.faults.rules if rule.applies(call.action)]
-        answer = self._judge(question, call, rules)
+        answer = self._refusal(question, call, rules)
         if answer is None:
             with suppress(OSError):
                 environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
@@ -254,7 +256,7 @@ class FakeAws:
         start_response(f"{answer.status} {'OK' if answer.status < 300 else 'Refused'}", headers)
         return [] if environ["REQUEST_METHOD"] == "HEAD" else [answer.body]
 
-    def _judge(self, question: Question, call: Call, rules: list[Rule]) -> Answer | None:
+    def _refusal(self, question: Question, call: Call, rules: list[Rule]) -> Answer | None:
         """Answer, or hang up, as the rules have it."""
         cuts = [rule.after for rule in rules if not rule.error]
         failure = next((rule for rule in rules if rule.error), None)
@@ -281,15 +283,15 @@ class FakeAws:
         return answer
 
     def _moto(self, question: Question) -> Answer:
-        said: dict[str, Any] = {}
+        head: dict[str, Any] = {}
 
         def start(status: str, headers: list[tuple[str, str]], _: Any = None) -> None:
-            said.update(status=int(status.split()[0]), headers=headers)
+            head.update(status=int(status.split()[0]), headers=headers)
 
         body = b"".join(self._app(question.environ, start))
         unwanted = ("content-length", "server", "date")
-        headers = [(name, value) for name, value in said["headers"] if name.lower() not in unwanted]
-        answer = Answer(said["status"], headers, body)
+        headers = [(name, value) for name, value in head["headers"] if name.lower() not in unwanted]
+        answer = Answer(head["status"], headers, body)
         return wire.as_cbor(question, answer) if question.cbor else answer
 
 

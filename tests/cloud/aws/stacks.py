@@ -61,9 +61,9 @@ class Stack:
         run: The number of the operation; what a former one planned is not done any more.
     """
 
-    def __init__(self, service: "CloudFormation", identity: str, name: str, region: str, wanted: Wanted):
+    def __init__(self, service: "CloudFormation", identity: str, name: str, region: str, desired: Wanted):
         self.service, self.clock = service, service.aws.clock
-        self.id, self.name, self.region, self.wanted = identity, name, region, wanted
+        self.id, self.name, self.region, self.wanted = identity, name, region, desired
         self.created, self.ended = self.clock.date(), None
         self.status = self.reason = self.token = self.verb = ""
         self.kept = False
@@ -85,18 +85,18 @@ class Stack:
         self.tokens[self.token] = verb
         self.set(verb + IN_PROGRESS, "User Initiated")
         if verb == "DELETE":
-            there = self.resources
-            self.todo = {name: {key for key, item in there.items() if name in item.needs} for name in there}
+            items = self.resources
+            self.todo = {name: {key for key, item in items.items() if name in item.needs} for name in items}
         else:
-            self.todo = templates.order(self.scope())
+            self.todo = templates.dependencies(self.scope())
         self._after(5, self._go)
 
     def _after(self, seconds: float, act: Callable[[], None]) -> None:
         run = self.run
         self.clock.after(seconds, lambda: act() if self.run == run else None)
 
-    def _later(self, found: Resource, seconds: float, act: Callable[[], None]) -> None:
-        self._after(seconds, lambda: self._try(found.name, act))
+    def _later(self, resource: Resource, seconds: float, act: Callable[[], None]) -> None:
+        self._after(seconds, lambda: self._try(resource.name, act))
 
     def _go(self) -> None:
         """Begin what nothing is waited for any more; end the operation when nothing is under way."""
@@ -122,101 +122,103 @@ class Stack:
     def _make_one(self, name: str) -> None:
         spec, scope = self.wanted.template["Resources"][name], self.scope()
         kind = spec["Type"].removeprefix("AWS::")
-        found = self.resources.setdefault(name, Resource(name, kind))
-        found.needs = templates.order(scope)[name]
-        if found.status == "CREATE_FAILED" and found.physical:
+        resource = self.resources.setdefault(name, Resource(name, kind))
+        resource.needs = templates.dependencies(scope)[name]
+        if resource.status == "CREATE_FAILED" and resource.physical:
             # It has no last known stable state, so it is deleted before it is created again.
-            self._handler().delete(found.kind, found.physical, found.properties)
-            self._when_gone(found, POLL, lambda: self._make_again(found))
+            self._handler().delete(resource.kind, resource.physical, resource.properties)
+            self._when_gone(resource, POLL, lambda: self._make_again(resource))
             return
         properties, tags = scope.resolve(spec.get("Properties") or {}), self.tags(kind)
-        before = found.properties if found.physical else None
-        if before == properties and found.tags == tags:
-            self._done(found, found.status)
+        before = resource.properties if resource.physical else None
+        if before == properties and resource.tags == tags:
+            self._done(resource, resource.status)
             return
         handler = self._handler(kind, "create" if before is None else "update")
         if before is None:
-            self._mark(found, "CREATE_IN_PROGRESS")
+            self._mark(resource, "CREATE_IN_PROGRESS")
             token = f"{self.token[-20:]}-{name}"
-            handler.create(found, properties, tags, token)
-            self._mark(found, "CREATE_IN_PROGRESS", "Resource creation Initiated")
+            handler.create(resource, properties, tags, token)
+            self._mark(resource, "CREATE_IN_PROGRESS", "Resource creation Initiated")
         else:
-            self._mark(found, "UPDATE_IN_PROGRESS")
+            self._mark(resource, "UPDATE_IN_PROGRESS")
             if resources.replaced(kind, before, properties):
                 words = (
                     "CloudFormation cannot update a stack when a custom-named resource requires replacing."
                 )
-                raise invalid(f"{words} Rename {found.physical} and update the stack again.")
-            if tags != found.tags:
-                handler.tag(kind, found.physical, found.attributes, tags)
+                raise invalid(f"{words} Rename {resource.physical} and update the stack again.")
+            if tags != resource.tags:
+                handler.tag(kind, resource.physical, resource.attributes, tags)
             if before != properties:
                 handler.update(kind, before, properties)
-        found.properties, found.tags = properties, tags
+        resource.properties, resource.tags = properties, tags
         done = "CREATE_COMPLETE" if before is None else "UPDATE_COMPLETE"
         if kind in POLLED:
-            self._later(found, POLL, lambda: self._poll(found, done))
+            self._later(resource, POLL, lambda: self._poll(resource, done))
         else:
-            self._later(found, SECONDS.get(kind, 3), lambda: self._done(found, done))
+            self._later(resource, SECONDS.get(kind, 3), lambda: self._done(resource, done))
 
-    def _when_gone(self, found: Resource, seconds: float, act: Callable[[], None]) -> None:
+    def _when_gone(self, resource: Resource, seconds: float, act: Callable[[], None]) -> None:
         def look() -> None:
-            if found.kind in POLLED and self._handler().status(found.kind, found)[0]:
-                self._later(found, POLL, look)
+            if resource.kind in POLLED and self._handler().status(resource.kind, resource)[0]:
+                self._later(resource, POLL, look)
             else:
                 act()
 
-        self._later(found, seconds, look)
+        self._later(resource, seconds, look)
 
-    def _make_again(self, found: Resource) -> None:
-        found.physical, found.status = "", ""
-        self._make_one(found.name)
+    def _make_again(self, resource: Resource) -> None:
+        resource.physical, resource.status = "", ""
+        self._make_one(resource.name)
 
-    def _poll(self, found: Resource, done: str) -> None:
-        state, issues = self._handler().status(found.kind, found)
+    def _poll(self, resource: Resource, done: str) -> None:
+        state, issues = self._handler().status(resource.kind, resource)
         if state in ("CREATING", "UPDATING"):
-            self._later(found, POLL, lambda: self._poll(found, done))
+            self._later(resource, POLL, lambda: self._poll(resource, done))
         elif state == "ACTIVE":
-            if found.kind == "EKS::Cluster":
-                found.attributes |= self._handler().cluster(found.physical)
-            self._done(found, done)
+            if resource.kind == "EKS::Cluster":
+                resource.attributes |= self._handler().cluster(resource.physical)
+            self._done(resource, done)
         else:
-            told = [
+            messages = [
                 f"Issue(Code={issue['code']}, Message={issue['message']}, ResourceIds=[])" for issue in issues
             ]
-            words = f"[{', '.join(told)}] (Service: null, Status Code: 0, Request ID: null)"
-            self._fail(found.name, handled(words, "GeneralServiceException"))
+            words = f"[{', '.join(messages)}] (Service: null, Status Code: 0, Request ID: null)"
+            self._fail(resource.name, handled(words, "GeneralServiceException"))
 
     def _delete_one(self, name: str, waited: float = 0) -> None:
-        found = self.resources[name]
-        if not found.physical:
-            self._done(found, "DELETE_COMPLETE")
+        resource = self.resources[name]
+        if not resource.physical:
+            self._done(resource, "DELETE_COMPLETE")
             return
         if not waited:
-            self._mark(found, "DELETE_IN_PROGRESS")
+            self._mark(resource, "DELETE_IN_PROGRESS")
         try:
-            self._handler(found.kind, "delete").delete(found.kind, found.physical, found.properties)
+            self._handler(resource.kind, "delete").delete(
+                resource.kind, resource.physical, resource.properties
+            )
         except ClientError as error:
             code, words = (error.response["Error"][key] for key in ("Code", "Message"))
             if code not in NOT_YET or "attached" in words or waited >= PATIENCE:
                 raise
-            self._later(found, 30, lambda: self._delete_one(name, waited + 30))
+            self._later(resource, 30, lambda: self._delete_one(name, waited + 30))
             return
 
-        seconds = SECONDS_GONE.get(found.kind, 3)
-        self._when_gone(found, seconds, lambda: self._done(found, "DELETE_COMPLETE"))
+        seconds = SECONDS_GONE.get(resource.kind, 3)
+        self._when_gone(resource, seconds, lambda: self._done(resource, "DELETE_COMPLETE"))
 
-    def _done(self, found: Resource, status: str) -> None:
-        if status != found.status:
-            self._mark(found, status)
-        self.busy.discard(found.name)
+    def _done(self, resource: Resource, status: str) -> None:
+        if status != resource.status:
+            self._mark(resource, status)
+        self.busy.discard(resource.name)
         if self.verb == "DELETE":
-            del self.resources[found.name]
+            del self.resources[resource.name]
         self._after(0.1, self._go)
 
     def _fail(self, name: str, words: str) -> None:
-        found = self.resources[name]
-        verb = "CREATE" if found.status in ("", "CREATE_IN_PROGRESS") else self.verb
-        self._mark(found, f"{verb}_FAILED", words)
+        resource = self.resources[name]
+        verb = "CREATE" if resource.status in ("", "CREATE_IN_PROGRESS") else self.verb
+        self._mark(resource, f"{verb}_FAILED", words)
         self.busy.discard(name)
         self.failed.append(name)
         self._after(0.1, self._go)
@@ -239,48 +241,52 @@ class Stack:
                 self.outputs.append(row)
         self.set(f"{self.verb}_COMPLETE")
 
-    def changes(self, wanted: Wanted) -> list[tuple[str, str, str]]:
+    def changes(self, desired: Wanted) -> list[tuple[str, str, str]]:
         """Return what an update does: (action, name, type)."""
-        scope, found = self.scope(wanted), []
+        scope, rows = self.scope(desired), []
         for name, resource in scope.resources().items():
-            there, kind = self.resources.get(name), resource["Type"].removeprefix("AWS::")
-            if there is None or not there.status.endswith("_COMPLETE"):
-                found.append(("Add", name, kind))
-            elif there.properties != scope.resolve(
+            items, kind = self.resources.get(name), resource["Type"].removeprefix("AWS::")
+            if items is None or not items.status.endswith("_COMPLETE"):
+                rows.append(("Add", name, kind))
+            elif items.properties != scope.resolve(
                 resource.get("Properties") or {}
-            ) or there.tags != self.tags(kind, wanted):
-                found.append(("Modify", name, kind))
-        return found
+            ) or items.tags != self.tags(kind, desired):
+                rows.append(("Modify", name, kind))
+        return rows
 
-    def tags(self, kind: str, wanted: Wanted | None = None) -> dict[str, str]:
+    def tags(self, kind: str, desired: Wanted | None = None) -> dict[str, str]:
         """Return the stack's tags for a resource, if it can have any."""
         taggable = resources.schema(kind).get("tagging", {}).get("taggable")
-        return dict((wanted or self.wanted).tags) if taggable else {}
+        return dict((desired or self.wanted).tags) if taggable else {}
 
-    def scope(self, wanted: Wanted | None = None) -> Scope:
+    def scope(self, desired: Wanted | None = None) -> Scope:
         """Return what functions in the template are resolved with."""
-        wanted = wanted or self.wanted
+        desired = desired or self.wanted
 
         def ref(name: str) -> str:
             return self.resources[name].physical if name in self.resources else f"<{name}>"
 
         def attribute(name: str, of: str) -> Any:
-            found = self.resources.get(name)
-            return found.attributes[of] if found and found.physical else f"<{name}.{of}>"
+            resource = self.resources.get(name)
+            return resource.attributes[of] if resource and resource.physical else f"<{name}.{of}>"
 
         def exported(name: str) -> str:
             self.imports.add(name)
             return self.service.exported(self.region, name)
 
         pseudo = templates.pseudo(self.region, self.name, self.id)
-        return Scope(wanted.template, wanted.values, pseudo, ref, attribute, exported)
+        return Scope(desired.template, desired.values, pseudo, ref, attribute, exported)
 
     def _handler(self, kind: str = "", verb: str = "") -> Resources:
         """Act with the rights of the stack's role, which have to be all that the type's handler lists."""
         if kind and self.wanted.role:
             may(
                 self.wanted.role,
-                *(permission for one in ("read", verb) for permission in resources.permissions(kind, one)),
+                *(
+                    permission
+                    for handler in ("read", verb)
+                    for permission in resources.permissions(kind, handler)
+                ),
             )
         return Resources(lambda service: self.service.aws.inside(service, self.region, self.wanted.role))
 
@@ -289,9 +295,9 @@ class Stack:
         self.status, self.reason = status, "" if words == "User Initiated" else words
         self._event(self.name, self.id, "AWS::CloudFormation::Stack", status, words)
 
-    def _mark(self, found: Resource, status: str, words: str = "") -> None:
-        found.status, found.reason, found.updated = status, words, self.clock.date()
-        self._event(found.name, found.physical, f"AWS::{found.kind}", status, words)
+    def _mark(self, resource: Resource, status: str, words: str = "") -> None:
+        resource.status, resource.reason, resource.updated = status, words, self.clock.date()
+        self._event(resource.name, resource.physical, f"AWS::{resource.kind}", status, words)
 
     def _event(self, name: str, physical: str, kind: str, status: str, words: str) -> None:
         about = {"StackId": self.id, "StackName": self.name, "EventId": str(uuid.uuid4())}
@@ -304,10 +310,10 @@ class Stack:
 def _words(error: Exception) -> str:
     if not isinstance(error, ClientError):
         return str(getattr(error, "message", error))
-    said, status = error.response["Error"], error.response["ResponseMetadata"]["HTTPStatusCode"]
-    words = f"{said['Message']} (Service: {error.operation_name}, Status Code: {status})"
-    found = (code for part, code in HANDLER.items() if part in said["Code"])
-    return handled(words, next(found, "GeneralServiceException"))
+    details, status = error.response["Error"], error.response["ResponseMetadata"]["HTTPStatusCode"]
+    words = f"{details['Message']} (Service: {error.operation_name}, Status Code: {status})"
+    codes = (code for part, code in HANDLER.items() if part in details["Code"])
+    return handled(words, next(codes, "GeneralServiceException"))
 
 
 def handled(words: str, code: str) -> str:

@@ -55,15 +55,15 @@ def parse(text: str) -> dict[str, Any]:
         raise invalid(f"Template format error: YAML not well-formed. {error}") from error
 
 
-def parameters(template: dict[str, Any], given: dict[str, str]) -> dict[str, str]:
+def parameters(template: dict[str, Any], values_by_name: dict[str, str]) -> dict[str, str]:
     """Return the value of every parameter, as text."""
-    wanted = template.get("Parameters") or {}
-    if unknown := sorted(set(given) - set(wanted)):
+    declared = template.get("Parameters") or {}
+    if unknown := sorted(set(values_by_name) - set(declared)):
         raise invalid(f"Parameters: [{', '.join(unknown)}] do not exist in the template")
-    values = {key: item["Default"] for key, item in wanted.items() if "Default" in item} | given
-    if missing := sorted(set(wanted) - set(values)):
+    values = {key: item["Default"] for key, item in declared.items() if "Default" in item} | values_by_name
+    if missing := sorted(set(declared) - set(values)):
         raise invalid(f"Parameters: [{', '.join(missing)}] must have values")
-    for key, rule in wanted.items():
+    for key, rule in declared.items():
         value = values[key] = str(values[key])
         if value not in [str(allowed) for allowed in rule.get("AllowedValues") or [value]]:
             raise invalid(f"Parameter '{key}' must be one of AllowedValues")
@@ -85,8 +85,8 @@ class Scope:
 
     def resources(self) -> dict[str, dict[str, Any]]:
         """Return the resources whose condition holds."""
-        every = self.template["Resources"]
-        return {key: item for key, item in every.items() if self.holds(item.get("Condition"))}
+        declared = self.template["Resources"]
+        return {key: item for key, item in declared.items() if self.holds(item.get("Condition"))}
 
     def holds(self, name: str | None) -> bool:
         """Return whether a condition is true."""
@@ -142,8 +142,8 @@ class Scope:
 
 def pseudo(region: str, name: str, stack: str) -> dict[str, Any]:
     """Return the pseudo parameters of a stack."""
-    found = {"Region": region, "AccountId": ACCOUNT, "Partition": "aws", "URLSuffix": "amazonaws.com"}
-    return {f"AWS::{key}": item for key, item in (found | {"StackName": name, "StackId": stack}).items()}
+    values = {"Region": region, "AccountId": ACCOUNT, "Partition": "aws", "URLSuffix": "amazonaws.com"}
+    return {f"AWS::{key}": item for key, item in (values | {"StackName": name, "StackId": stack}).items()}
 
 
 def _references(value: Any) -> Iterator[str]:
@@ -155,16 +155,16 @@ def _references(value: Any) -> Iterator[str]:
             if key in ("Ref", "Fn::GetAtt"):
                 yield item.split(".")[0] if isinstance(item, str) else item[0]  # in JSON a list
             elif key == "Fn::Sub":
-                yield from (one.split(".")[0] for one in INNER.findall(item))
+                yield from (reference.split(".")[0] for reference in INNER.findall(item))
             else:
                 yield from _references(item)
 
 
-def order(scope: Scope) -> dict[str, set[str]]:
+def dependencies(scope: Scope) -> dict[str, set[str]]:
     """Return which resources each resource comes after."""
-    every, needs = scope.resources(), {}
-    for name, item in every.items():
-        wanted = item.get("DependsOn") or []
-        after = {wanted} if isinstance(wanted, str) else set(wanted)
-        needs[name] = (after | set(_references(item.get("Properties") or {}))) & set(every)
+    declared, needs = scope.resources(), {}
+    for name, item in declared.items():
+        explicit = item.get("DependsOn") or []
+        after = {explicit} if isinstance(explicit, str) else set(explicit)
+        needs[name] = (after | set(_references(item.get("Properties") or {}))) & set(declared)
     return needs

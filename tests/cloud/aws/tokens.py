@@ -27,7 +27,7 @@ KNOWN = {"Action", "Version", *(f"X-Amz-{name}" for name in ("Algorithm", "Crede
 KNOWN |= {f"X-Amz-{name}" for name in ("Security-Token", "Signature", "SignedHeaders")}
 
 
-def judge(aws: "FakeAws", cluster: str, token: str) -> User:
+def authenticate(aws: "FakeAws", cluster: str, token: str) -> User:
     """Return whose a token is, and what they are in the cluster; `BadToken` if they are nobody there."""
     things: dict[Any, dict[str, Any]] = {}
     for backend in eks_backends[ACCOUNT].values():
@@ -48,17 +48,17 @@ def judge(aws: "FakeAws", cluster: str, token: str) -> User:
 
 def check_signature(aws: "FakeAws", environ: dict[str, Any]) -> None:
     """Refuse a presigned request whose signature is not that of its key; of unknown keys nothing is known."""
-    given = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
-    secret = aws.faults.secrets.get(given.get("X-Amz-Credential", "").split("/")[0])
+    query = dict(parse_qsl(environ.get("QUERY_STRING", ""), keep_blank_values=True))
+    secret = aws.faults.secrets.get(query.get("X-Amz-Credential", "").split("/")[0])
     if secret is None:
         return
-    signature = given.pop("X-Amz-Signature")
-    request = AWSRequest("GET", f"{aws.endpoint}/", params=given)
-    for name in given["X-Amz-SignedHeaders"].split(";"):
+    signature = query.pop("X-Amz-Signature")
+    request = AWSRequest("GET", f"{aws.endpoint}/", params=query)
+    for name in query["X-Amz-SignedHeaders"].split(";"):
         if name != "host":
             request.headers[name] = environ.get(f"HTTP_{name.upper().replace('-', '_')}", "")
-    request.context["timestamp"] = given["X-Amz-Date"]
-    key, _, region, *_ = given["X-Amz-Credential"].split("/")
+    request.context["timestamp"] = query["X-Amz-Date"]
+    key, _, region, *_ = query["X-Amz-Credential"].split("/")
     auth = SigV4QueryAuth(Credentials(key, secret), "sts", region)
     if auth.signature(auth.string_to_sign(request, auth.canonical_request(request)), request) != signature:
         words = "The request signature we calculated does not match the signature you provided."
@@ -69,14 +69,14 @@ def _url(aws: "FakeAws", token: str) -> str:
     text = token.removeprefix(PREFIX)
     try:
         url = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
-        there, given = urlsplit(url), parse_qs(urlsplit(url).query)
-        signed = datetime.strptime(given["X-Amz-Date"][0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-        headers = given["X-Amz-SignedHeaders"][0].split(";")
+        address, query = urlsplit(url), parse_qs(urlsplit(url).query)
+        signed = datetime.strptime(query["X-Amz-Date"][0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+        headers = query["X-Amz-SignedHeaders"][0].split(";")
     except (ValueError, KeyError) as error:
         raise BadToken("the token holds no presigned URL") from error
-    if there.netloc != urlsplit(aws.endpoint).netloc or there.path not in ("", "/"):
-        raise BadToken(f"the token is for {there.netloc}{there.path}, which is not STS")
-    if set(given) - KNOWN or given.get("Action") != ["GetCallerIdentity"] or HEADER not in headers:
+    if address.netloc != urlsplit(aws.endpoint).netloc or address.path not in ("", "/"):
+        raise BadToken(f"the token is for {address.netloc}{address.path}, which is not STS")
+    if set(query) - KNOWN or query.get("Action") != ["GetCallerIdentity"] or HEADER not in headers:
         raise BadToken("the token asks something else than who its owner is, or for no cluster")
     if datetime.now(UTC) - signed > AGE or not token.startswith(PREFIX):
         raise BadToken("the token has expired, or is none")

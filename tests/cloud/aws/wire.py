@@ -72,29 +72,29 @@ class Question:
 
 def read(environ: dict[str, Any]) -> Question:
     """Return what a request asks for."""
-    length, given = environ.get("CONTENT_LENGTH"), environ["wsgi.input"]
+    length, stream = environ.get("CONTENT_LENGTH"), environ["wsgi.input"]
     body = (
-        given.read(int(length)) if length else given.read() if environ.get("wsgi.input_terminated") else b""
+        stream.read(int(length)) if length else stream.read() if environ.get("wsgi.input_terminated") else b""
     )
     environ.pop("HTTP_TRANSFER_ENCODING", None)
     key, prefix, region = _scope(environ)
     service = SERVICES.get(prefix, prefix)
     if service == "elasticloadbalancing":
         service = "elbv2" if b"Version=2015-12-01" in body else "elb"
-    found = Question(
+    question = Question(
         service, prefix, region, key, environ, environ.get("HTTP_SMITHY_PROTOCOL") == "rpc-v2-cbor"
     )
-    if found.cbor:
+    if question.cbor:
         body = _as_json(environ, service, body)
     environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
     request = Request(environ)
     try:
-        found.model, labels = get_service_router(service).match(request)
+        question.model, labels = get_service_router(service).match(request)
     except (HTTPException, NotImplementedError, LookupError, ValueError):
-        return found
-    found.parameters = _parameters(found.model, labels, request)
+        return question
+    question.parameters = _parameters(question.model, labels, request)
     environ["wsgi.input"] = io.BytesIO(body)
-    return found
+    return question
 
 
 def write(question: Question, result: dict[str, Any] | Refused) -> Answer:
@@ -139,9 +139,9 @@ def _parameters(model: OperationModel, labels: dict[str, Any], request: Request)
     protocol = determine_request_protocol(model.service_model, request.content_type)
     if model.service_model.service_name == "s3" and model.name in ("PutObject", "UploadPart"):
         return dict(labels)  # the body is the object
-    given = {"method": request.method, "values": request.values, "headers": request.headers}
-    given |= {"body": request.data, "url_path": request.path, "url_params": labels}
-    return PROTOCOL_PARSERS[protocol](model).parse(given)
+    parts = {"method": request.method, "values": request.values, "headers": request.headers}
+    parts |= {"body": request.data, "url_path": request.path, "url_params": labels}
+    return PROTOCOL_PARSERS[protocol](model).parse(parts)
 
 
 def _as_json(environ: dict[str, Any], service: str, body: bytes) -> bytes:
@@ -154,5 +154,5 @@ def _as_json(environ: dict[str, Any], service: str, body: bytes) -> bytes:
         "CONTENT_TYPE": "application/x-amz-json-1.1",
     }
     parser = RpcV2CBORParser()
-    given = parser.parse_data_item(parser.get_peekable_stream_from_bytes(body)) if body else {}
-    return json.dumps(given, default=lambda value: value.timestamp()).encode()
+    data = parser.parse_data_item(parser.get_peekable_stream_from_bytes(body)) if body else {}
+    return json.dumps(data, default=lambda value: value.timestamp()).encode()

@@ -29,15 +29,15 @@ class ApiError(Exception):
 
     def status(self) -> status_pb2.Status:
         """Convert it to a google.rpc.Status."""
-        found = status_pb2.Status(code=code_pb2.Code.Value(self.code), message=self.message)
+        message_of_status = status_pb2.Status(code=code_pb2.Code.Value(self.code), message=self.message)
         if self.reason:
             metadata = dict(self.metadata)
             info = error_details_pb2.ErrorInfo(reason=self.reason, domain="googleapis.com", metadata=metadata)
-            found.details.add().Pack(info)
+            message_of_status.details.add().Pack(info)
         if self.link:
             link = error_details_pb2.Help.Link(description="Google developers console", url=self.link)
-            found.details.add().Pack(error_details_pb2.Help(links=[link]))
-        return found
+            message_of_status.details.add().Pack(error_details_pb2.Help(links=[link]))
+        return message_of_status
 
     def http(self, service: str) -> tuple[int, dict]:
         """Convert it to the status and body of an HTTP answer."""

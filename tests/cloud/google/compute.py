@@ -19,8 +19,8 @@ def region(rest: Rest, request: Request) -> dict:
 
 def project(rest: Rest, request: Request) -> dict:
     """The project with its quotas."""
-    found = rest.world.project(request.project)
-    return {"id": str(found.number), "name": found.id, "quotas": _quotas(rest, None)}
+    project_state = rest.world.project(request.project)
+    return {"id": str(project_state.number), "name": project_state.id, "quotas": _quotas(rest, None)}
 
 
 def delete(rest: Rest, request: Request) -> dict:
@@ -62,9 +62,9 @@ def _users_of(rest: Rest, path: str) -> Iterator[str]:
 
 
 def _quotas(rest: Rest, where: str | None) -> list[dict]:
-    given = rest.world.the_project.quotas.items()
-    own = {metric: limit for (place, metric), limit in given if place == where}
-    limits = {**(GLOBAL if where is None else REGIONAL), **own}
+    quotas = rest.world.the_project.quotas.items()
+    own_quotas = {metric: limit for (place, metric), limit in quotas if place == where}
+    limits = {**(GLOBAL if where is None else REGIONAL), **own_quotas}
     return [{"metric": key, "limit": limit, "usage": 0.0} for key, limit in limits.items()]
 
 

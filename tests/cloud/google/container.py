@@ -80,8 +80,8 @@ class Container:
         check_labels(cluster.resource_labels, "cluster.resource_labels")
         self._check_network(cluster, key[1])
         if not cluster.node_pools:
-            given = {"initial_node_count": cluster.initial_node_count}
-            cluster.node_pools = [types.NodePool(name="default-pool", **given)]
+            pool_size = {"initial_node_count": cluster.initial_node_count}
+            cluster.node_pools = [types.NodePool(name="default-pool", **pool_size)]
         cluster.location, cluster.locations = key[1], [key[1]]
         cluster.label_fingerprint, cluster.current_master_version = uuid.uuid4().hex[:8], "1.36.3-gke.1000000"
         cluster.maintenance_policy.resource_version = "e3b0c442"
@@ -136,12 +136,12 @@ class Container:
 
     def SetMaintenancePolicy(self, request) -> types.Operation:
         key, cluster = self._changing(request.name)
-        given = request.maintenance_policy
-        if given.resource_version != cluster.maintenance_policy.resource_version:
+        policy = request.maintenance_policy
+        if policy.resource_version != cluster.maintenance_policy.resource_version:
             raise ApiError("FAILED_PRECONDITION", "The maintenance policy has changed; read it again.")
 
         def done() -> None:
-            cluster.maintenance_policy = given
+            cluster.maintenance_policy = policy
             cluster.maintenance_policy.resource_version = uuid.uuid4().hex[:8]
 
         return self._begin(Kind.SET_MAINTENANCE_POLICY, key, "", done)
@@ -338,11 +338,11 @@ class Container:
 
     def left(self) -> list[str]:
         """List the clusters and node pools."""
-        found = []
+        paths = []
         for key, cluster in self.clusters.items():
             path = f"container.googleapis.com/{_path(key)}"
-            found += [path, *(f"{path}/nodePools/{pool.name}" for pool in cluster.node_pools)]
-        return found
+            paths += [path, *(f"{path}/nodePools/{pool.name}" for pool in cluster.node_pools)]
+        return paths
 
 
 def _key(name: str) -> Key:

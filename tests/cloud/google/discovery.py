@@ -49,7 +49,7 @@ class Api:
             route = Route(method["id"], method["httpMethod"], _pattern(path), parameters, *bodies, self)
             self.routes.setdefault((route.verb, path.count("/")), []).append(route)
         for routes in self.routes.values():  # those with more literal words first
-            routes.sort(key=lambda each: each.pattern.groups)
+            routes.sort(key=lambda entry: entry.pattern.groups)
 
     def check(self, schema: str, body: dict, code: str = "INVALID_ARGUMENT") -> None:
         """Refuse a message that is not of its schema, for an unknown field or a value of another type."""
@@ -101,17 +101,17 @@ def _strict(schema: dict) -> dict:
     """Convert a schema of a discovery document to one of JSON Schema that refuses unknown fields."""
     if "$ref" in schema:
         return {"$ref": f"#/schemas/{schema['$ref']}"}
-    found = {key: schema[key] for key in ("type", "enum") if key in schema and schema[key] != "any"}
+    strict = {key: schema[key] for key in ("type", "enum") if key in schema and schema[key] != "any"}
     if schema.get("format") in ("int64", "uint64"):
-        found["type"] = ["string", "integer"]
+        strict["type"] = ["string", "integer"]
     if "items" in schema:
-        found["items"] = _strict(schema["items"])
+        strict["items"] = _strict(schema["items"])
     if "properties" in schema:
-        found["properties"] = {name: _strict(path) for name, path in schema["properties"].items()}
+        strict["properties"] = {name: _strict(path) for name, path in schema["properties"].items()}
     if schema.get("type") == "object":
-        others = schema.get("additionalProperties")
-        found["additionalProperties"] = _strict(others) if others else "properties" not in schema
-    return found
+        additional = schema.get("additionalProperties")
+        strict["additionalProperties"] = _strict(additional) if additional else "properties" not in schema
+    return strict
 
 
 def _methods(node: dict) -> Iterator[dict]:

@@ -48,10 +48,10 @@ class FakeGoogle:
     @property
     def endpoints(self) -> Mapping[str, str]:
         """The variables that lead clients here, as gcloud names them."""
-        found = {service: f"{self.url}/{service}/" for service in SERVICES}
+        addresses = {service: f"{self.url}/{service}/" for service in SERVICES}
         # As gcloud has them: those of Compute Engine and Cloud Storage end with the version
-        found |= {name: f"{self.url}/{name}/v1/" for name in ("compute", "storage")}
-        return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{key.upper()}": value for key, value in found.items()}
+        addresses |= {name: f"{self.url}/{name}/v1/" for name in ("compute", "storage")}
+        return {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{key.upper()}": value for key, value in addresses.items()}
 
     def also_at(self, host: str) -> str:
         """Serve HTTP at another address of this machine, too, and return the URL: for pods."""

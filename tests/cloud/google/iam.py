@@ -54,10 +54,10 @@ def create(rest: Rest, request: Request) -> dict:
     if not re.fullmatch(r"[a-z]([-a-z0-9]{4,28}[a-z0-9])", name):
         raise ApiError("INVALID_ARGUMENT", f"Invalid service account ID: {name!r}: 6 to 30 characters.")
     body = {"email": email, "projectId": request.project, "uniqueId": str(uuid.uuid4().int)[:21]}
-    made = rest.create(request, email, {**request.body.get("serviceAccount", {}), **body})
-    thing = rest.store.get("iam", made["name"])
+    account = rest.create(request, email, {**request.body.get("serviceAccount", {}), **body})
+    thing = rest.store.get("iam", account["name"])
     thing.seen_at = world.clock.date() + timedelta(seconds=world.delays["account"])
-    return made
+    return account
 
 
 def patch(rest: Rest, request: Request) -> dict:
@@ -71,9 +71,9 @@ def patch(rest: Rest, request: Request) -> dict:
 
 def delete(rest: Rest, request: Request) -> dict:
     """Delete a service account; policies keep it, as deleted."""
-    gone = rest.store.get("iam", request.path).body
-    before = f"serviceAccount:{gone['email']}"
-    after = f"deleted:{before}?uid={gone['uniqueId']}"
+    account = rest.store.get("iam", request.path).body
+    before = f"serviceAccount:{account['email']}"
+    after = f"deleted:{before}?uid={account['uniqueId']}"
     for thing in rest.store.every():
         for binding in thing.policy.get("bindings", ()):
             binding["members"] = [after if name == before else name for name in binding.get("members", ())]

@@ -55,11 +55,11 @@ class Identities:
         self._users[token] = User(email, groups, extra={"iam.gke.io/user-assertion": [email]})
         return token
 
-    def answer(self, asked: bytes) -> bytes:
+    def answer(self, body: bytes) -> bytes:
         """Answer an API server's TokenReview."""
-        return review(asked, self._judge)
+        return review(body, self._authenticate)
 
-    def _judge(self, token: str) -> User:
+    def _authenticate(self, token: str) -> User:
         if token not in self._users:
             raise BadToken("the token is not one of Google's")
         return self._users[token]

@@ -45,10 +45,10 @@ def seed(store: Store, project: Project) -> None:
             where = f"{root}/zones/{zone}"
             _put(store, where, status="UP", region=f"{LINK}{root}/regions/{region}")
             for name, cores in MACHINES.items():
-                given = {"guestCpus": cores, "memoryMb": cores * 4096, "zone": zone}
-                _put(store, f"{where}/machineTypes/{name}", **given)
-            for name, there in ACCELERATORS.items():
-                if zone in there:
+                machine = {"guestCpus": cores, "memoryMb": cores * 4096, "zone": zone}
+                _put(store, f"{where}/machineTypes/{name}", **machine)
+            for name, accelerator_zones in ACCELERATORS.items():
+                if zone in accelerator_zones:
                     _put(store, f"{where}/acceleratorTypes/{name}", zone=zone, maximumCardsPerInstance=4)
     for region in SCHEDULER:
         path = f"{root}/locations/{region}"
@@ -70,12 +70,12 @@ def get(rest: Rest, request: Request) -> dict:
 
 def services(rest: Rest, request: Request) -> dict:
     """The APIs that are named, enabled or not."""
-    enabled, found = rest.world.project(request.project).enabled, []
+    enabled, rows = rest.world.project(request.project).enabled, []
     for name in request.query["names"]:
         host = name.rpartition("/")[2]
         state = "ENABLED" if host.removesuffix(".googleapis.com") in enabled else "DISABLED"
-        found.append({"name": name, "config": {"name": host}, "state": state})
-    return {"services": found}
+        rows.append({"name": name, "config": {"name": host}, "state": state})
+    return {"services": rows}
 
 
 def billing(rest: Rest, request: Request) -> dict:

@@ -32,7 +32,4 @@ def push(rest: Rest, image: str) -> str:
 
 
 _REPOSITORIES = "artifactregistry.projects.locations.repositories"
-SPECIALS = {
-    f"{_REPOSITORIES}.get": get_repository,
-    f"{_REPOSITORIES}.dockerImages.get": get_image,
-}
+SPECIALS = {f"{_REPOSITORIES}.get": get_repository, f"{_REPOSITORIES}.dockerImages.get": get_image}

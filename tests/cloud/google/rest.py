@@ -132,9 +132,9 @@ class Rest:
 
     def listed(self, request: Request, things: list[dict], field: str) -> dict:
         """One page of a list."""
-        if given := request.first("filter"):
-            if (term := _FILTER.fullmatch(given)) is None:
-                raise ApiError("UNIMPLEMENTED", f"The fake does not know the filter {given}.")
+        if expression := request.first("filter"):
+            if (term := _FILTER.fullmatch(expression)) is None:
+                raise ApiError("UNIMPLEMENTED", f"The fake does not know the filter {expression}.")
             things = [item for item in things if term[2] in (item.get(term[1]), *item.get(term[1], ()))]
         size = int(request.first("pageSize") or request.first("maxResults") or 500)
         start = int(request.first("pageToken") or 0)
@@ -158,8 +158,8 @@ class Rest:
         return self.store.get(request.service, request.path).body
 
     def _list(self, request: Request) -> dict:
-        found = [child.body for child in self.store.children(request.service, request.path)]
-        return self.listed(request, found, _list_field(request.route))
+        items = [child.body for child in self.store.children(request.service, request.path)]
+        return self.listed(request, items, _list_field(request.route))
 
     def _aggregatedList(self, request: Request) -> dict:
         project, kind = request.path.split("/")[1], request.path.rsplit("/", 1)[1]
@@ -194,11 +194,11 @@ class Rest:
         return self._policed(request).policy
 
     def _setIamPolicy(self, request: Request) -> dict:
-        thing, given = self._policed(request), request.body.get("policy", request.body)
-        if given.get("etag") not in (None, thing.policy["etag"]):
+        thing, policy = self._policed(request), request.body.get("policy", request.body)
+        if policy.get("etag") not in (None, thing.policy["etag"]):
             raise ApiError("ABORTED", "There were concurrent policy changes. Please retry.")
         etag = base64.b64encode(uuid.uuid4().bytes[:8]).decode()
-        thing.policies.append((self.world.clock.date(), {**given, "etag": etag}))
+        thing.policies.append((self.world.clock.date(), {**policy, "etag": etag}))
         return thing.policy
 
     def _testIamPermissions(self, request: Request) -> dict:

@@ -66,9 +66,9 @@ class Scheduler:
             raise ApiError("INVALID_ARGUMENT", f"Job name must be within {request.path}.")
         self._check(request.body)
         body = {"timeZone": "Etc/UTC", "state": "ENABLED", **request.body}
-        made = self.rest.create(request, name.rpartition("/")[2], body)
-        self._plan(self.rest.store.get("cloudscheduler", made["name"]))
-        return made
+        job = self.rest.create(request, name.rpartition("/")[2], body)
+        self._plan(self.rest.store.get("cloudscheduler", job["name"]))
+        return job
 
     def _patch(self, _, request: Request) -> dict:
         thing = self.rest.store.get("cloudscheduler", request.path)

@@ -37,9 +37,9 @@ def delete_bucket(rest: Rest, request: Request) -> dict:
 def list_objects(rest: Rest, request: Request) -> dict:
     """List the objects of a bucket, or those that begin with a prefix."""
     rest.store.get("storage", request.path.removesuffix("/o"))
-    found = [_shown(child.body) for child in rest.store.children("storage", request.path)]
-    found = [item for item in found if item["name"].startswith(request.first("prefix"))]
-    return rest.listed(request, sorted(found, key=lambda each: each["name"]), "items")
+    objects = [_shown(child.body) for child in rest.store.children("storage", request.path)]
+    objects = [item for item in objects if item["name"].startswith(request.first("prefix"))]
+    return rest.listed(request, sorted(objects, key=lambda blob: blob["name"]), "items")
 
 
 def get_object(rest: Rest, request: Request) -> dict | bytes:

@@ -65,9 +65,9 @@ class Store:
 
     def drop(self, service: str, path: str) -> dict:
         """Forget a resource, with all in it; returns an empty answer."""
-        for of, other in list(self._things):
-            if of == service and f"{other}/".startswith(f"{path}/"):
-                del self._things[(of, other)]
+        for of, path_of_thing in list(self._things):
+            if of == service and f"{path_of_thing}/".startswith(f"{path}/"):
+                del self._things[(of, path_of_thing)]
         return {}
 
     def children(self, service: str, collection: str) -> list[Thing]:
@@ -76,8 +76,8 @@ class Store:
         return [
             thing
             for thing in self.every(service)
-            if len(found := thing.path.split("/")) == len(words) + 1
-            and all(word in ("-", other) for word, other in zip(words, found, strict=False))
+            if len(parts := thing.path.split("/")) == len(words) + 1
+            and all(word in ("-", word_of_path) for word, word_of_path in zip(words, parts, strict=False))
             and self._seen(thing)
         ]
 
@@ -87,11 +87,13 @@ class Store:
 
     def left(self) -> list[str]:
         """List what somebody created, with the lines of the project's policy."""
-        found = [f"{item.service}.googleapis.com/{item.path}" for item in self.every() if not item.given]
+        leftovers = [f"{item.service}.googleapis.com/{item.path}" for item in self.every() if not item.given]
         for thing in self.every("cloudresourcemanager"):
             for binding in thing.policy.get("bindings", ()):
-                found += [f"{thing.path} policy: {binding['role']} {member}" for member in binding["members"]]
-        return found
+                leftovers += [
+                    f"{thing.path} policy: {binding['role']} {member}" for member in binding["members"]
+                ]
+        return leftovers
 
     def _seen(self, thing: Thing) -> bool:
         return thing.seen_at is None or thing.seen_at <= self._clock.date()
@@ -102,5 +104,5 @@ def check_labels(labels: Mapping[str, str], field: str) -> None:
     wrong = [label for label in labels if not _KEY.fullmatch(label)]
     wrong += [label for label in labels.values() if not _VALUE.fullmatch(label)]
     if wrong or len(labels) > 64:
-        said = f"{wrong[0]!r} violates format constraints." if wrong else "There are more than 64 labels."
-        raise ApiError("INVALID_ARGUMENT", f"Invalid value for field '{field}': {said}")
+        message = f"{wrong[0]!r} violates format constraints." if wrong else "There are more than 64 labels."
+        raise ApiError("INVALID_ARGUMENT", f"Invalid value for field '{field}': {message}")

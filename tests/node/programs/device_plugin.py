@@ -40,8 +40,8 @@ async def list_and_watch(request, context):
 
 async def allocate(request, context):
     answers = []
-    for asked in request.container_requests:
-        ids = ",".join(asked.devices_ids)
+    for container_request in request.container_requests:
+        ids = ",".join(container_request.devices_ids)
         mount = m.AllocateResponse.Mount(container_path="/flux", host_path=f"{FOLDER}/shared", read_only=True)
         zero = m.AllocateResponse.DeviceSpec(
             container_path="/dev/flux", host_path="/dev/zero", permissions="rw"
@@ -53,10 +53,10 @@ async def allocate(request, context):
 async def prefer(request, context):
     """Prefer the last ones."""
     answers = []
-    for asked in request.container_requests:
-        must = list(asked.must_include_deviceIDs)
-        rest = sorted(set(asked.available_deviceIDs) - set(must), reverse=True)
-        ids = [*must, *rest][: asked.allocation_size]
+    for container_request in request.container_requests:
+        must = list(container_request.must_include_deviceIDs)
+        rest = sorted(set(container_request.available_deviceIDs) - set(must), reverse=True)
+        ids = [*must, *rest][: container_request.allocation_size]
         answers.append(m.PreferredAllocationResponse.Container(deviceIDs=ids))
     return m.PreferredAllocationResponse(container_responses=answers)
 
@@ -153,15 +153,15 @@ async def main():
     await server.start()
     serving = await serve_claims()  # noqa: F841 - they end with the last reference
     options = m.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
-    seen = None
+    registered = None
     while True:
         try:
             now = (FOLDER / "kubelet.sock").stat().st_mtime_ns
         except FileNotFoundError:
             now = None
-        if now and now != seen:
+        if now and now != registered:
             await register(options)
-            seen = now
+            registered = now
         await asyncio.sleep(0.1)
 
 

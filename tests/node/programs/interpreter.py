@@ -19,13 +19,13 @@ import time
 
 def stream(file):
     names = ("name", "mode", "encoding", "errors", "line_buffering", "write_through", "closed")
-    seen = {name: getattr(file, name) for name in names}
+    attributes = {name: getattr(file, name) for name in names}
     layers = [
         type(file).__name__,
         type(file.buffer).__name__,
         type(getattr(file.buffer, "raw", None)).__name__,
     ]
-    return seen | {"layers": layers, "interactive": file.isatty(), "descriptor": file.fileno()}
+    return attributes | {"layers": layers, "interactive": file.isatty(), "descriptor": file.fileno()}
 
 
 main = sys.modules["__main__"]

@@ -36,8 +36,8 @@ run("ip", "link", "set", "lo", "up")
 assert subprocess.run(["getent", "hosts", "example.org"], check=False).returncode, "there is a network"
 localkube("bundle", "use", sys.argv[1])
 try:
-    made = localkube("create", "offline", "--nodes", "1", "--no-warm")
-    kubectl = [*made["kubectl"], "--kubeconfig", made["kubeconfig"]]
+    created = localkube("create", "offline", "--nodes", "1", "--no-warm")
+    kubectl = [*created["kubectl"], "--kubeconfig", created["kubeconfig"]]
     run(*kubectl, "apply", "-f", "-", input=json.dumps(POD))
     run(*kubectl, "wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/etcd", "--timeout=120s")
     sys.stdout.write(run(*kubectl, "logs", "etcd"))

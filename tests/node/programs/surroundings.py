@@ -16,40 +16,40 @@ PRCTL |= {"subreaper": 37, "no new privileges": 39, "no huge pages": 42}
 FIELDS = "Umask Uid Gid Groups NSpid NSsid NSpgid SigBlk SigIgn SigCgt Cap NoNew Seccomp: CoreD"
 
 
-def owner(found: os.stat_result) -> list:
+def owner(status: os.stat_result) -> list:
     """Return the ids of a file; in plain mode those of a pod's range are there as well."""
-    return [number if number < 1 << 16 else "of the pod" for number in (found.st_uid, found.st_gid)]
+    return [number if number < 1 << 16 else "of the pod" for number in (status.st_uid, status.st_gid)]
 
 
 def entry(path: str) -> list:
     try:
-        found = os.lstat(path)
+        status = os.lstat(path)
     except OSError as error:
         return [error.strerror]
-    link = os.readlink(path) if stat.S_ISLNK(found.st_mode) and not path.startswith("/proc") else ""
-    return [stat.filemode(found.st_mode), *owner(found), link]
+    link = os.readlink(path) if stat.S_ISLNK(status.st_mode) and not path.startswith("/proc") else ""
+    return [stat.filemode(status.st_mode), *owner(status), link]
 
 
 def tree() -> dict:
-    found = {"/": entry("/")}
+    entries = {"/": entry("/")}
     for place, folders, files in os.walk("/"):
         if place == "/":
-            found |= {f"/{name}": entry(f"/{name}") for name in folders}
+            entries |= {f"/{name}": entry(f"/{name}") for name in folders}
             folders[:] = [name for name in folders if name in OWN]
         for name in (*folders, *files):
-            found[os.path.join(place, name)] = entry(os.path.join(place, name))
+            entries[os.path.join(place, name)] = entry(os.path.join(place, name))
     for line in open("/proc/self/mountinfo"):
         path = line.split()[4]
         while path != "/" and not path.startswith(("/proc/", "/sys/")):
-            found[path] = entry(path)
+            entries[path] = entry(path)
             path = os.path.dirname(path)
-    return found
+    return entries
 
 
 def descriptor(number: str) -> list:
-    found = os.fstat(int(number))
+    status = os.fstat(int(number))
     at = open(f"/proc/self/fdinfo/{number}").read().split()
-    return [stat.filemode(found.st_mode), *owner(found), *at[2:4]]
+    return [stat.filemode(status.st_mode), *owner(status), *at[2:4]]
 
 
 def control(option: int) -> int:

@@ -111,14 +111,14 @@ def to_error(
 
 
 def _refused(error: boto.ClientError, about: str, service: str, operation: str, renew: str) -> AwsError:
-    code, words = code_of(error), error.response.get("Error", {}).get("Message") or str(error)
-    known = classify("amazon", f"RequestTimeTooSkewed {words}" if _off(error) else f"{code} {words}")
+    code, message = code_of(error), error.response.get("Error", {}).get("Message") or str(error)
+    known = classify("amazon", f"RequestTimeTooSkewed {message}" if _off(error) else f"{code} {message}")
     denied = re.search(r"AccessDenied|Unauthorized|^AuthorizationError|^403$", code)
     if denied and known.why is not ErrorReason.ACCOUNT:
-        return _denied(about, code, words, service, operation)
+        return _denied(about, code, message, service, operation)
     more = f" ({code})" if known.why is ErrorReason.OTHER else ""
     fix = known.fix.replace("{renew}", renew)
-    return AwsError(f"{known.what}: {words}{more}", about=about, fix=fix, why=known.why, code=code)
+    return AwsError(f"{known.what}: {message}{more}", about=about, fix=fix, why=known.why, code=code)
 
 
 def _off(error: boto.ClientError) -> bool:
@@ -131,18 +131,18 @@ def _off(error: boto.ClientError) -> bool:
     return "Expired" in code_of(error) and seconds > SKEW_SECONDS
 
 
-def _denied(about: str, code: str, words: str, service: str, operation: str) -> AwsError:
-    principal = re.search(r"(?:User|Principal): (\S+) is not authorized", words)
-    what = re.search(r"not authorized to perform:? ?\[?([a-zA-Z0-9-]+:[A-Za-z0-9]+)", words)
-    on = re.search(r"on resource: (\S+)", words)
+def _denied(about: str, code: str, message: str, service: str, operation: str) -> AwsError:
+    principal = re.search(r"(?:User|Principal): (\S+) is not authorized", message)
+    what = re.search(r"not authorized to perform:? ?\[?([a-zA-Z0-9-]+:[A-Za-z0-9]+)", message)
+    on = re.search(r"on resource: (\S+)", message)
     action = what[1] if what else f"{service}:{operation.title().replace('_', '')}"
     refused = f"{principal[1] if principal else 'these credentials'} may not do {action}"
-    if "explicit deny" in words:
+    if "explicit deny" in message:
         refused, fix = f"{refused}: a policy denies it", "ask the account's administrator"
     else:
         statement = {"Effect": "Allow", "Action": action, "Resource": on[1].rstrip(".") if on else "*"}
         fix = f"have this added to their policy: {json.dumps(statement)}; docs/eks.md has all of it"
-    return AwsError(refused, about=about, fix=fix, why=ErrorReason.DENIED, code=code, detail=words)
+    return AwsError(refused, about=about, fix=fix, why=ErrorReason.DENIED, code=code, detail=message)
 
 
 def _names(parameters: Mapping[str, Any]) -> str:

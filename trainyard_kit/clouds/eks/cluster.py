@@ -38,7 +38,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
 
     provider, cloud, options = "eks", "AWS", OPTIONS
     store = ClusterStore("eks")
-    place, pool, up = "region", TRAIN, ("active", "updating")
+    location_attribute, pool, ready_states = "region", TRAIN, ("active", "updating")
     price_list, system_machine = "amazon", SYSTEM_MACHINE
 
     @classmethod
@@ -137,8 +137,8 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
 
     def _reuse_existing(self, info: ClusterInfo, plan: EksPlan, shape: Shape) -> EksPlan:
         if info.state.startswith("delete"):
-            words = f"it is being deleted: its stack is {info.state.replace('_', ' ')}"
-            raise ProviderFailed(words, about=self.title, fix="cluster.delete(), then again")
+            message = f"it is being deleted: its stack is {info.state.replace('_', ' ')}"
+            raise ProviderFailed(message, about=self.title, fix="cluster.delete(), then again")
         if not info.version:  # it failed before its control plane: all of it is created anew
             return plan
         plan = self._in_its_zones(plan, shape)
@@ -178,7 +178,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     def _create(self, plan: EksPlan, steps: Steps) -> None:
         bring_up(self.session, plan, steps, fix=self._again)
         for admin in plan.admins:
-            self._let_in(admin, plan.tags)
+            self._authorize_admin(admin, plan.tags)
 
     def _scale(self, nodes: int, steps: Steps) -> None:
         resize(self.session, self.name, nodes, steps, fix=self._again)
@@ -186,19 +186,19 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     def _launch_failures(self) -> dict[str, str]:
         return machines.launch_failures(self.session, self.name, TRAIN)
 
-    def _hopeless(self, words: str) -> str:
-        if not machines.hopeless(words):
+    def _permanent_failure_fix(self, message: str) -> str:
+        if not machines.is_permanent(message):
             return ""
         machines_now = self._machines_of(self._found())
         return (
-            machines.advice(self.session, machines_now.type, words, spot=machines_now.spot, alternative="")
+            machines.advice(self.session, machines_now.type, message, spot=machines_now.spot, alternative="")
             or ""
         )
 
     def _extend(self, info: ClusterInfo, until: datetime, steps: Steps) -> None:
         if not self._stack().service_role:
-            words = "it was deployed without the kit, and has no end to extend"
-            raise BadInput(words, about=self.title, fix="it stays until you delete it")
+            message = "it was deployed without the kit, and has no end to extend"
+            raise BadInput(message, about=self.title, fix="it stays until you delete it")
         with steps.step("schedules of its end"):
             later = replace(info.tags, expires=until)
             expiry.create(self.session, later, steps)
@@ -252,7 +252,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
             >>> cluster.add_admin("arn:aws:iam::123456789012:user/ada")
             arn:aws:iam::123456789012:user/ada administers cluster "lab" in eu-central-1; they reach it by: …
         """
-        self._let_in(planning.check_principal(who), self._found().tags)
+        self._authorize_admin(planning.check_principal(who), self._found().tags)
         way = f'kit.connect("{self.name}", provider="eks", region="{self.session.region}")'
         return Text(
             f"{who} administers {self.title}; they reach it by {way}, "
@@ -279,9 +279,9 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     def _pods(self, namespace: str) -> dict[str, str]:
         return {"clusterName": self.name, "namespace": namespace, "serviceAccount": "default"}
 
-    def _let_in(self, arn: str, given: Tags) -> None:
-        """Let a user or role do all: https://docs.aws.amazon.com/eks/latest/userguide/access-entries.html."""
-        entry, tags = {"clusterName": self.name, "principalArn": arn}, given.amazon()
+    def _authorize_admin(self, arn: str, cluster_tags: Tags) -> None:
+        """Make a user or role an administrator: https://docs.aws.amazon.com/eks/latest/userguide/access-entries.html."""
+        entry, tags = {"clusterName": self.name, "principalArn": arn}, cluster_tags.amazon()
         self.session.call("eks", "create_access_entry", fine=EXISTS, tags=tags, **entry)
         policy = f"arn:{self.session.partition}:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
         scope = {"type": "cluster"}

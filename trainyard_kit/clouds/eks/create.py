@@ -30,9 +30,12 @@ def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> N
         failed = next(stack for stack in pools if stack.about == error.about)
         other_zone = ZONES[pools[failed].get("Zone") != ZONES[1]]
         zone, train = plan.zones[ZONES.index(other_zone)], plan.machines
-        words, kind = f"{error.what}\n{error.detail}", train.type if failed.pool == TRAIN else SYSTEM_MACHINE
+        text, kind = (
+            f"{error.what}\n{error.detail}",
+            train.type if failed.pool == TRAIN else SYSTEM_MACHINE,
+        )
         spot = train.spot and failed.pool == TRAIN
-        error.fix = machines.advice(session, kind, words, spot=spot, alternative=zone) or error.fix
+        error.fix = machines.advice(session, kind, text, spot=spot, alternative=zone) or error.fix
         if not error.stockout or not plan.confirm:  # nobody is asked: the browser may be closed by now
             raise
         pools = {**pools, failed: pools[failed] | {"Zone": other_zone}}

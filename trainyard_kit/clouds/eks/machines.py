@@ -10,7 +10,7 @@ from typing import Any
 from kitlib.errors import BadInput
 from trainyard_kit.clouds import tags
 from trainyard_kit.clouds.checks import Check, failed, ok, warn
-from trainyard_kit.clouds.cloud_errors import HOPELESS, ErrorReason, classify
+from trainyard_kit.clouds.cloud_errors import PERMANENT, ErrorReason, classify
 from trainyard_kit.clouds.eks.client_errors import AwsError
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict
 from trainyard_kit.clouds.spec import Machines, read_table
@@ -35,8 +35,8 @@ def instance_type(session: AwsSession, name: str) -> InstanceType:
     """Look up an instance type that the region has, and that PyTorch's images run on."""
     about, fix = f'instance_type="{name}"', f'instance_type="{" or ".join(instead(name))}", or another region'
     if gpu := FACTS["too_old"].get(name.partition(".")[0]):
-        words = f"its GPU, {gpu}, is older than Turing: PyTorch's builds for CUDA 13 do not run on it"
-        raise BadInput(words, about=about, fix=fix)
+        message = f"its GPU, {gpu}, is older than Turing: PyTorch's builds for CUDA 13 do not run on it"
+        raise BadInput(message, about=about, fix=fix)
     request = {"InstanceTypes": [name]}
     answer = session.call("ec2", "describe_instance_types", fine=("InvalidInstanceType",), **request)
     if not answer or not answer["InstanceTypes"]:
@@ -160,15 +160,15 @@ def check_vcpus(
         about = f"quota of vCPUs of {name} instances, {'spot' if spot else 'on demand'}"
         used, limit = in_use.get((name, code, spot), 0), quota(session, "ec2", code)
         most = "an unknown limit" if limit is None else f"{limit:g}"
-        words = f"{vcpus} are needed; of {most}, {used} are taken"
+        message = f"{vcpus} are needed; of {most}, {used} are taken"
         fix = more_quota(session, code, vcpus + used)
         if limit is None:
-            yield warn(about, words, fix)
+            yield warn(about, message, fix)
         elif vcpus + used > limit:
             cheaper = '\nor instance_type="m5.xlarge", which has no GPU' if name in ("G and VT", "P") else ""
-            yield failed(about, words, fix + cheaper)
+            yield failed(about, message, fix + cheaper)
         else:
-            yield ok(about, words)
+            yield ok(about, message)
 
 
 def quota(session: AwsSession, service: str, code: str) -> float | None:
@@ -234,20 +234,20 @@ def launch_failures(session: AwsSession, cluster: str, pool: str) -> dict[str, s
     return failed
 
 
-def hopeless(words: str) -> bool:
+def is_permanent(message: str) -> bool:
     """Whether waiting does not help: the account or its quota forbids the machines."""
-    return classify("amazon", words).why in HOPELESS
+    return classify("amazon", message).why in PERMANENT
 
 
-def advice(session: AwsSession, kind: str, words: str, *, spot: bool, alternative: str) -> str | None:
+def advice(session: AwsSession, kind: str, message: str, *, spot: bool, alternative: str) -> str | None:
     """Say what to do for nodes that AWS did not give; None unless it is known why."""
-    rows = [classify("amazon", line) for line in words.splitlines()]
+    rows = [classify("amazon", line) for line in message.splitlines()]
     unspecific = (ErrorReason.OTHER, ErrorReason.FAULT)
-    row = next((row for row in rows if row.why in (*HOPELESS, ErrorReason.STOCKOUT)), None)
+    row = next((row for row in rows if row.why in (*PERMANENT, ErrorReason.STOCKOUT)), None)
     row = row or next((row for row in rows if row.why not in unspecific), None)
     if row is None:
         return None
-    if row.why is ErrorReason.QUOTA and OF_MACHINES.search(words):
+    if row.why is ErrorReason.QUOTA and OF_MACHINES.search(message):
         name, code = family(kind, spot=spot)
         return f"the quota of vCPUs of {name} instances is used up: {more_quota(session, code, 64)}"
     if row.why is not ErrorReason.STOCKOUT:

@@ -169,9 +169,9 @@ def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
     )
     own_network = not made.patched("ExistingVpc")
     if made.efa.stop > 1 and own_network and not made.private:
-        words = f"AWS gives no public address to a node with {made.efa.stop} network interfaces"
+        message = f"AWS gives no public address to a node with {made.efa.stop} network interfaces"
         about = f"efa=True, {', '.join(names)}"
-        raise BadInput(words, about=about, fix="private=True, which has a NAT gateway")
+        raise BadInput(message, about=about, fix="private=True, which has a NAT gateway")
     return made if own_network else replace(made, private=False)
 
 

@@ -53,8 +53,8 @@ def credentials(session: AwsSession) -> Check:
     arn = session.identity["Arn"]
     method, profile = session.credentials.method, f', profile "{session.profile}"' if session.profile else ""
     if arn.endswith(":root"):
-        words = f"{method}{profile}: the account's root user, which cannot be given access to a cluster"
-        return failed("credentials", words, "sign in as a user or a role of IAM: aws configure sso")
+        text = f"{method}{profile}: the account's root user, which cannot be given access to a cluster"
+        return failed("credentials", text, "sign in as a user or a role of IAM: aws configure sso")
     return ok("credentials", f"{method}{profile}: {arn}")
 
 
@@ -72,8 +72,8 @@ def account_plan(session: AwsSession, plan: EksPlan | None) -> Check:
     if kind != "FREE":
         return ok(about, "paid" if found else "the account has none, as all older ones")
     if status != "ACTIVE":
-        words = f"the account's free plan is {str(status).lower().replace('_', ' ')}"
-        return failed(about, f"{words}: it starts nothing", upgrade)
+        text = f"the account's free plan is {str(status).lower().replace('_', ' ')}"
+        return failed(about, f"{text}: it starts nothing", upgrade)
     names = {SYSTEM_MACHINE, *((plan.machines.type, *plan.machines.others) if plan else ())}
     answer = session.call("ec2", "describe_instance_types", InstanceTypes=sorted(names))
     not_free = [
@@ -91,8 +91,8 @@ def free(session: AwsSession, name: str) -> Check:
         return ok("name", f"{name} is free")
     owner_tags = tags.read(answer["cluster"].get("tags") or {})
     if owner_tags is None:
-        words = f'there is an EKS cluster "{name}" in {session.region}, and it is not the kit\'s'
-        return failed("name", words, f'name="{name}-2"')
+        text = f'there is an EKS cluster "{name}" in {session.region}, and it is not the kit\'s'
+        return failed("name", text, f'name="{name}-2"')
     return ok("name", f"{name} exists already, created by {owner_tags.owner}")
 
 
@@ -108,15 +108,15 @@ def network_quotas(session: AwsSession, name: str, plan: EksPlan) -> Iterable[Ch
                 len(list(session.every(owner, operation, key))),
                 machines.quota(session, service, code),
             )
-            words = (
+            text = (
                 f"1 is needed; of {'an unknown limit' if limit is None else f'{limit:g}'}, {used} are taken"
             )
             about, instead = f"quota of {what}", "; or delete one; or a VPC of your own: docs/eks.md"
             if limit is not None and used + 1 > limit:
                 more = machines.more_quota(session, code, used + 1, service)
-                yield failed(about, words, more + ("" if what == "EKS clusters" else instead))
+                yield failed(about, text, more + ("" if what == "EKS clusters" else instead))
             else:
-                yield ok(about, words)
+                yield ok(about, text)
 
 
 def spot_role(session: AwsSession) -> Check:
@@ -134,8 +134,8 @@ def version(session: AwsSession, requested: str) -> Check:
     )
     known = sorted({item["clusterVersion"] for item in versions})
     if requested not in known:
-        words = f"Kubernetes {requested} is not, or no longer, in the standard support of EKS"
-        return failed("version", words, f"set version= to one of: {', '.join(known)}")
+        text = f"Kubernetes {requested} is not, or no longer, in the standard support of EKS"
+        return failed("version", text, f"set version= to one of: {', '.join(known)}")
     return ok("version", f"Kubernetes {requested}")
 
 
@@ -147,8 +147,8 @@ def types(session: AwsSession, plan: EksPlan) -> Iterable[Check]:
     if second in machines.zones_with(session, names):
         yield ok(about, f"offered in {first}, and in {second} if that has none left{gpus}")
     else:
-        words = f"offered in {first} alone{gpus}: when that has none left, there is no other zone"
-        yield warn(about, words, f"instance_type={' or '.join(machines.instead(train.type))}")
+        text = f"offered in {first} alone{gpus}: when that has none left, there is no other zone"
+        yield warn(about, text, f"instance_type={' or '.join(machines.instead(train.type))}")
     if first not in machines.zones_with(session, [SYSTEM_MACHINE]):
         yield failed(
             f"instance type {SYSTEM_MACHINE}", f"{first} has none for the system", f'zone="{second}"'
@@ -162,11 +162,11 @@ def capacity_block(plan: EksPlan, block: machines.CapacityBlock) -> Check:
     """
     about, until = f"capacity block {block.id}", block.end - timedelta(minutes=30)
     if block.free < plan.machines.count:
-        words = f"{plan.machines.count} machines are needed, and {block.free} of it are free"
-        return failed(about, words, f"nodes={block.free}" if block.free else "end the instances that use it")
+        text = f"{plan.machines.count} machines are needed, and {block.free} of it are free"
+        return failed(about, text, f"nodes={block.free}" if block.free else "end the instances that use it")
     if plan.tags.expires and plan.tags.expires > until:
-        words = f"AWS ends its machines at {until:%Y-%m-%d %H:%M} UTC, before the cluster's end"
-        return warn(about, words, "fewer hours; save checkpoints before that time")
+        text = f"AWS ends its machines at {until:%Y-%m-%d %H:%M} UTC, before the cluster's end"
+        return warn(about, text, "fewer hours; save checkpoints before that time")
     return ok(about, f"{block.free} {block.type} in {block.zone} until {until:%Y-%m-%d %H:%M} UTC")
 
 
@@ -192,10 +192,10 @@ def permissions(session: AwsSession, name: str) -> Check:
             decided[result["EvalActionName"]] = result["EvalDecision"]
     about, principal = "permissions", session.principal
     if denied := sorted(action for action, decision in decided.items() if decision == "explicitDeny"):
-        words = f"a policy denies {principal} {', '.join(denied)}, which no permission outweighs"
-        return failed(about, words, f"ask the account's administrator; {PAGE}")
+        text = f"a policy denies {principal} {', '.join(denied)}, which no permission outweighs"
+        return failed(about, text, f"ask the account's administrator; {PAGE}")
     if unknown := sorted(action for action, decision in decided.items() if decision != "allowed"):
-        words = f"{principal} may not be allowed {', '.join(unknown)}"
-        words += "; a policy for certain ARNs can allow it after all"
-        return warn(about, words, f"have it added to their policy if creation is refused; {PAGE}")
+        text = f"{principal} may not be allowed {', '.join(unknown)}"
+        text += "; a policy for certain ARNs can allow it after all"
+        return warn(about, text, f"have it added to their policy if creation is refused; {PAGE}")
     return ok(about, f"{principal} may do all {len(decided)} actions")

@@ -55,9 +55,9 @@ class AwsSession:
         self.region = self._boto.region_name
         if self.region not in known_regions():
             near = difflib.get_close_matches(self.region or "", known_regions(), n=3) or ["eu-central-1"]
-            words = "AWS has no such region" if self.region else "no region is named"
+            message = "AWS has no such region" if self.region else "no region is named"
             fix = f'region="{" or ".join(near)}", or set AWS_REGION'
-            raise BadInput(words, about=f"region={self.region!r}", fix=fix)
+            raise BadInput(message, about=f"region={self.region!r}", fix=fix)
         self._lock = threading.Lock()
         self._clients: dict[str, Any] = {}
 

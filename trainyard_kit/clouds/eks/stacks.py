@@ -181,11 +181,11 @@ class Stack:
             return True
         if now.busy:
             done = sum(resource["ResourceStatus"].endswith("COMPLETE") for resource in resources)
-            steps.update(title, Phase.RUNS, f"{now.words}; {done} of {len(resources)} resources done")
+            steps.update(title, Phase.RUNS, f"{now.message}; {done} of {len(resources)} resources done")
             if self.pool and not now.status.startswith("DELETE"):
                 self._watch_launches(now, steps)
             return False
-        steps.update(title, Phase.DONE if now.complete else Phase.FAILED, now.words)
+        steps.update(title, Phase.DONE if now.complete else Phase.FAILED, now.message)
         return True
 
     def _watch_launches(self, now: StackState, steps: Steps) -> None:
@@ -193,7 +193,7 @@ class Stack:
         failed = machines.launch_failures(self.session, self.cluster, self.pool)
         if words := next((words for key, words in failed.items() if key not in self.known_failures), ""):
             steps.update(f"{self.pool}: machines", Phase.RUNS, words)
-            if machines.hopeless(words):
+            if machines.is_permanent(words):
                 steps.update(f"{self.pool}: machines", Phase.FAILED, words)
                 if now.status == "CREATE_IN_PROGRESS":
                     self.delete()
@@ -234,8 +234,8 @@ def follow(stacks: Iterable[Stack], steps: Steps, *, fix: str) -> None:
                 raise WaitTimeout(f"not done after {duration(LONGEST)}: {states}", about=names, fix=fix)
             steps.sleep(POLL)
     except KeyboardInterrupt as error:
-        words = "stopped waiting; CloudFormation continues what was begun, and it may cost"
-        raise Interrupted(words, about=names, fix=fix) from error
+        message = "stopped waiting; CloudFormation continues what was begun, and it may cost"
+        raise Interrupted(message, about=names, fix=fix) from error
 
 
 def patiently(steps: Steps, ask: Callable[[], object]) -> object:

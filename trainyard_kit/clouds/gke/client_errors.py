@@ -70,7 +70,7 @@ def translate(error: Exception, about: str, project: str) -> KitError:
     """Convert a client library's exception to the kit's; ``about`` names the request."""
     if isinstance(error, HttpError) and not CERTIFICATE.search(str(error)):
         return to_error(_reply(error), about, project)
-    words = str(error.args[0]) if error.args else str(error)
+    message = str(error.args[0]) if error.args else str(error)
     if isinstance(error, TypeError | ClientError):
         return BadInput(
             f"Google Cloud refuses these values: {error}", about=about, fix="correct what it names"
@@ -79,13 +79,13 @@ def translate(error: Exception, about: str, project: str) -> KitError:
     if isinstance(error, auth.DefaultCredentialsError):
         what = "there are no credentials for Google Cloud"
     elif _SKEW.search(str(error)):
-        what, fix = f"this machine's clock is wrong: {words}", CLOCK
+        what, fix = f"this machine's clock is wrong: {message}", CLOCK
     elif CERTIFICATE.search(str(error)):
-        what = f"a certificate between here and Google Cloud is not trusted: {words}"
+        what = f"a certificate between here and Google Cloud is not trusted: {message}"
         names = ("REQUESTS_CA_BUNDLE", "HTTPLIB2_CA_CERTS")
         fix = f"for a proxy that opens TLS, set {' and '.join(names)} to its .pem; then restart the kernel"
     elif isinstance(error, auth.RefreshError | auth.OAuthError | auth.UserAccessTokenError):
-        what = f"the credentials have expired or were withdrawn: {words}"
+        what = f"the credentials have expired or were withdrawn: {message}"
     else:
         what, fix = f"the network does not reach Google Cloud: {error}", AGAIN
         why = ErrorReason.NETWORK
@@ -128,8 +128,8 @@ def role_for(permission: str) -> str:
     return ROLES.get(max(filter(permission.startswith, ROLES), key=len, default=""), "roles/editor")
 
 
-def _first(pattern: str | re.Pattern[str], words: str) -> str:
-    match = re.search(pattern, words)
+def _first(pattern: str | re.Pattern[str], message: str) -> str:
+    match = re.search(pattern, message)
     return next(filter(None, match.groups()), "") if match else ""
 
 

@@ -71,7 +71,7 @@ OPTIONS = {
 NETWORK = ("network", "subnetwork")
 OF_THE_KIT = {"name", "location", "nodePools", "workloadIdentityConfig", "maintenancePolicy"}
 MACHINE_OPTIONS = ("machine_type", "accelerator", "spot", "flex_start")
-STAYS = "it outlives the cluster, so that nobody loses what is in it"
+RETENTION_REASON = "it outlives the cluster, so that nobody loses what is in it"
 SUBJECTS = {"user": "User", "group": "Group", "serviceAccount": "User"}  # members of IAM to Kubernetes
 
 
@@ -80,8 +80,8 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     provider, cloud, options = "gke", "Google Cloud", OPTIONS
     store = ClusterStore("gke")
-    place, pool, up = "zone", "training", ("running", "reconciling", "degraded")
-    price_list, system_machine, stays = "google", SYSTEM_MACHINE, STAYS
+    location_attribute, pool, ready_states = "zone", "training", ("running", "reconciling", "degraded")
+    price_list, system_machine, retention_reason = "google", SYSTEM_MACHINE, RETENTION_REASON
 
     @classmethod
     def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
@@ -233,17 +233,17 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def _launch_failures(self) -> dict[str, str]:
         return machines.launch_failures(self.session, self.name)
 
-    def _hopeless(self, words: str) -> str:
-        error = machines.hopeless(self.session, words)
+    def _permanent_failure_fix(self, message: str) -> str:
+        error = machines.permanent_error(self.session, message)
         return error.fix if error else ""
 
     def _extend(self, info: GkeInfo, until: datetime, steps: Steps) -> None:
         create.extend(self.session, replace(info.tags, expires=until), steps)
 
     def _install_addons(self, plan: GkePlan) -> None:
-        words = ",".join(f"{key}={value}" for key, value in labels(plan.tags, self.session).items())
+        message = ",".join(f"{key}={value}" for key, value in labels(plan.tags, self.session).items())
         network = plan.request.get("network") or f"trainyard-{self.name}"
-        self.install_storage_class("storageclass.yaml", {"network": network, "labels": words})
+        self.install_storage_class("storageclass.yaml", {"network": network, "labels": message})
         for admin in plan.admins:
             self.add_admin(admin)
 

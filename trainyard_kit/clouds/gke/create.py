@@ -99,7 +99,7 @@ def extend(session: GcpSession, tags: Tags, steps: Steps) -> None:
 
 def scale(session: GcpSession, cluster: str, nodes: int, steps: Steps) -> None:
     """Set the size of the training pool, and the limit to which it grows; 0 keeps it from growing."""
-    path, operations = f"{session.place}/clusters/{cluster}/nodePools/{TRAINING}", Operations(session, steps)
+    path, operations = f"{session.parent}/clusters/{cluster}/nodePools/{TRAINING}", Operations(session, steps)
     with steps.step(TRAINING_STEP):
         pool = session.rest("container", f"{CLUSTERS}.nodePools.get", name=path)
         least = min(pool.get("autoscaling", {}).get("minNodeCount", 0), nodes)
@@ -312,7 +312,9 @@ class Creation:
     def _ensure_container(self, step: str, path: str, body: Mapping[str, Any]) -> None:
         """Create a cluster or node pool, in place of one that failed, and wait until it runs."""
         session, operations, clock = self.session, self.operations, self.steps.clock
-        parent, _, pool = path.rpartition("/nodePools/") if "/nodePools/" in path else (session.place, "", "")
+        parent, _, pool = (
+            path.rpartition("/nodePools/") if "/nodePools/" in path else (session.parent, "", "")
+        )
         collection = "nodePools." if pool else ""
         get = partial(session.find, "container", f"{CLUSTERS}.{collection}get", name=path)
         with self.steps.step(step):
@@ -331,13 +333,13 @@ class Creation:
             while True:
                 operations.wait_operation(step, "container", operation, watch=watch)
                 item = get() or {"status": "GONE", "statusMessage": "it was deleted meanwhile"}
-                words = failure_of(item) or item.get("statusMessage") or "it gave no reason"
+                message = failure_of(item) or item.get("statusMessage") or "it gave no reason"
                 if item["status"] in UP:
                     if item["status"] == "RUNNING_WITH_ERROR":
-                        log.warning("%s: not all of it runs: %s", path, words)
+                        log.warning("%s: not all of it runs: %s", path, message)
                     return
                 if item["status"] != "PROVISIONING":
-                    raise to_error(ErrorReply(400, "", words), path, session.project)
+                    raise to_error(ErrorReply(400, "", message), path, session.project)
                 if clock.now() >= end:
                     what, fix = "it is still provisioning", "call it again to continue"
                     raise ProviderFailed(what, about=path, fix=fix)

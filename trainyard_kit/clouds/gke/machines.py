@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from typing import Any
 
 from kitlib.errors import BadInput
-from trainyard_kit.clouds.cloud_errors import HOPELESS
+from trainyard_kit.clouds.cloud_errors import PERMANENT
 from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_error
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.spec import CloudSpec, ClusterInfo, Machines, read_table
@@ -158,7 +158,7 @@ def next_zones(session: GcpSession, machines: Machines) -> list[str]:
 
 def launch_failures(session: GcpSession, cluster: str, pool: str = TRAINING) -> dict[str, str]:
     """Find why Compute Engine starts no machines of a pool: its words, by time and group, newest first."""
-    path = f"{session.place}/clusters/{cluster}/nodePools/{pool}"
+    path = f"{session.parent}/clusters/{cluster}/nodePools/{pool}"
     messages: dict[str, str] = {}
     with contextlib.suppress(GcpError):  # it tells more, and nothing depends on it
         group = session.find("container", "projects.locations.clusters.nodePools.get", name=path) or {}
@@ -167,15 +167,15 @@ def launch_failures(session: GcpSession, cluster: str, pool: str = TRAINING) -> 
             where = {"project": session.project, "zone": zone, "instanceGroupManager": name}
             for item in session.every("compute", "instanceGroupManagers.listErrors", "items", **where):
                 error = item.get("error") or {}
-                words = f"{error.get('code', '')}: {error.get('message', '')}"
-                messages[f"{item.get('timestamp', '')} {name} {words}"] = words
+                message = f"{error.get('code', '')}: {error.get('message', '')}"
+                messages[f"{item.get('timestamp', '')} {name} {message}"] = message
     return dict(sorted(messages.items(), reverse=True))
 
 
-def hopeless(session: GcpSession, words: str) -> GcpError | None:
+def permanent_error(session: GcpSession, message: str) -> GcpError | None:
     """Build the error for machines that no waiting brings: a quota, a bill or a policy is in the way."""
-    error = to_error(ErrorReply(400, "", words), "machines", session.project)
-    return error if error.why in HOPELESS else None
+    error = to_error(ErrorReply(400, "", message), "machines", session.project)
+    return error if error.why in PERMANENT else None
 
 
 def launch_watch(session: GcpSession, cluster: str, clock: Clock, pool: str = TRAINING) -> Callable[[], str]:
@@ -187,7 +187,7 @@ def launch_watch(session: GcpSession, cluster: str, clock: Clock, pool: str = TR
         if clock.now() >= due:
             failures = launch_failures(session, cluster, pool)
             new = [words for launch, words in failures.items() if launch not in known]
-            if new and (error := hopeless(session, new[0])):
+            if new and (error := permanent_error(session, new[0])):
                 raise error
             due, said = clock.now() + LOOK, next(iter(new), "")
         return said

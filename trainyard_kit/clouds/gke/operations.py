@@ -81,13 +81,13 @@ class Operations:
                     about=about,
                     fix="call it again to continue; https://status.cloud.google.com",
                 )
-            words = watch() if watch else ""
-            self.steps.update(step, Phase.RUNS, f"{state}; {words}" if words else state)
+            message = watch() if watch else ""
+            self.steps.update(step, Phase.RUNS, f"{state}; {message}" if message else state)
             self.steps.sleep(POLL)
 
     def running(self, target: str) -> Operation | None:
         """Find an operation that somebody else began on ``clusters/lab/nodePools/training``."""
-        listed = self.session.rest("container", f"{OPERATIONS}.list", parent=self.session.place)
+        listed = self.session.rest("container", f"{OPERATIONS}.list", parent=self.session.parent)
         going = [item for item in listed.get("operations", ()) if item.get("status") != "DONE"]
         return next((item for item in going if item.get("targetLink", "").endswith(f"/{target}")), None)
 
@@ -95,7 +95,7 @@ class Operations:
         """Get an operation; one that is forgotten is done."""
         session, name, done = self.session, operation["name"], {"done": True}
         if service != "compute":
-            path = name if "/" in name else f"{session.place}/operations/{name}"
+            path = name if "/" in name else f"{session.parent}/operations/{name}"
             return session.find(service, f"{OPERATIONS}.get", name=path) or done
         place = {key: operation[key].rpartition("/")[2] for key in ("zone", "region") if operation.get(key)}
         method = f"{next(iter(place), 'global')}Operations.get"

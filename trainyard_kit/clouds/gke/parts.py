@@ -109,7 +109,7 @@ def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
         for what, end in ENDS.items():
             path = f"{root}/locations/{session.scheduler_region}/jobs/{name}-{what}"
             all_parts.append(Part(end, "cloudscheduler", "projects.locations.jobs", {"name": path}))
-        lab, price = f"{session.place}/clusters/{cluster}", rate("google", "GKE control plane")
+        lab, price = f"{session.parent}/clusters/{cluster}", rate("google", "GKE control plane")
         collection = "projects.locations.repositories"
         all_parts += [
             Part("subnet", "compute", "subnetworks", here | {"subnetwork": name}),

@@ -55,8 +55,8 @@ def check(session: GcpSession, plan: GkePlan) -> Report:
 
 def _if_enabled(probe: Probe, enabled: Callable[[], bool]) -> Probe:
     """Run a probe where Compute Engine's API is on: a new project's other problems are told in one round."""
-    words, fix = "not checked yet: Compute Engine's API is not enabled", "enable the APIs, then check again"
-    return replace(probe, ask=lambda: probe.ask() if enabled() else warn(probe.name, words, fix))
+    text, fix = "not checked yet: Compute Engine's API is not enabled", "enable the APIs, then check again"
+    return replace(probe, ask=lambda: probe.ask() if enabled() else warn(probe.name, text, fix))
 
 
 def _credentials(session: GcpSession) -> Check:
@@ -72,8 +72,8 @@ def _credentials(session: GcpSession) -> Check:
 def _project(session: GcpSession) -> Check:
     answer = session.rest("cloudresourcemanager", "projects.get", name=f"projects/{session.project}")
     if answer.get("state") != "ACTIVE":
-        words = f"{session.project} is {answer.get('state', 'gone').lower().replace('_', ' ')}"
-        return failed("project", words, "choose another one: gcloud projects list")
+        text = f"{session.project} is {answer.get('state', 'gone').lower().replace('_', ' ')}"
+        return failed("project", text, "choose another one: gcloud projects list")
     return ok("project", session.project)
 
 
@@ -130,8 +130,8 @@ def _accelerator(session: GcpSession, plan: GkePlan) -> Check:
         near = sorted(offered[kind], key=lambda zone: (not zone.startswith(session.region), zone))
         return failed("accelerator", f"{session.zone} has no {kind}", _meant("zone", near))
     if gpus > most:
-        words = f"a machine has at most {most} {kind}, and {gpus} are asked for"
-        return failed("accelerator", words, f"gpus={most}")
+        text = f"a machine has at most {most} {kind}, and {gpus} are asked for"
+        return failed("accelerator", text, f"gpus={most}")
     return ok("accelerator", f"{gpus} {kind} in each machine")
 
 
@@ -152,8 +152,8 @@ def _name(session: GcpSession, plan: GkePlan) -> Iterator[Check]:
     for part in (all_parts["cluster"], all_parts["network"]):
         item = part.get(session)
         if item is not None and not is_ours(item, name):
-            words = f'there is a {part.name} for the name "{name}", and it is not the kit\'s'
-            yield failed("name", words, f'name="{name}-2"')
+            text = f'there is a {part.name} for the name "{name}", and it is not the kit\'s'
+            yield failed("name", text, f'name="{name}-2"')
 
 
 def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[Check]:
@@ -182,19 +182,19 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
     ]
     for metric in (metric for metric in shortages if metric not in limits):
         page = f"{CONSOLE}/iam-admin/quotas?project={session.project}"
-        words = f"{requested[metric]:g} needed in {session.region}; Compute Engine does not report this quota"
-        yield warn(f"quota {metric}", words, f"look for the family at {page}: 0 is usual in a new project")
+        text = f"{requested[metric]:g} needed in {session.region}; Compute Engine does not report this quota"
+        yield warn(f"quota {metric}", text, f"look for the family at {page}: 0 is usual in a new project")
     for where, place in places.items():
         for quota in place.get("quotas", ()):
             metric, room = quota["metric"], quota["limit"] - quota["usage"]
             if not (needed := requested.get(metric)):
                 continue
-            words = f"{needed:g} needed, {room:g} of {quota['limit']:g} free in {where}"
+            text = f"{needed:g} needed, {room:g} of {quota['limit']:g} free in {where}"
             link = f"{CONSOLE}/iam-admin/quotas?project={session.project}&metric={metric}"
             alternative = f", spot={not plan.machines.spot}" if "GPU" in metric else ""
             fix = f"ask for more of {metric} at {link}; or fewer nodes, another region{alternative}"
             good = needed <= room
-            yield ok(f"quota {metric}", words) if good else failed(f"quota {metric}", words, fix)
+            yield ok(f"quota {metric}", text) if good else failed(f"quota {metric}", text, fix)
 
 
 def required(session: GcpSession, plan: GkePlan, *, new: bool = True) -> dict[str, float]:

@@ -55,7 +55,7 @@ class GcpSession:
         return self.zone.rpartition("-")[0]
 
     @property
-    def place(self) -> str:
+    def parent(self) -> str:
         """The parent of the zone's clusters: ``projects/P/locations/Z``."""
         return f"projects/{self.project}/locations/{self.zone}"
 

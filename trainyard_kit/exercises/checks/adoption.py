@@ -31,8 +31,8 @@ def notebook(cluster: Cluster) -> None:
 @EXERCISE.check(f"it belongs to the run {RUN}")
 def owned(cluster: Cluster) -> None:
     if (run_label := labels(cluster).get(names.RUN)) != RUN:
-        words = f"its label {names.RUN} is {run_label!r}" if run_label else f"it has no label {names.RUN}"
-        raise NotYet(f"{words}, and should be {RUN!r}")
+        message = f"its label {names.RUN} is {run_label!r}" if run_label else f"it has no label {names.RUN}"
+        raise NotYet(f"{message}, and should be {RUN!r}")
 
 
 @EXERCISE.check("a selector of the run finds it, and leaves the ConfigMap mine alone")

@@ -32,7 +32,7 @@ def plan(seed: int, ranks: int) -> dict[str, tuple[str, int]]:
     return {case: (failure, chance.randrange(ranks)) for case, failure in zip(CASES, failures, strict=True)}
 
 
-def judge(case: str, answers: object, seed: int, ranks: int) -> None:
+def check_answer(case: str, answers: object, seed: int, ranks: int) -> None:
     """Compare an answer with what the program did."""
     answer = answers.get(case) if isinstance(answers, dict) else None
     if answer in (None, ("", None)):
@@ -59,4 +59,4 @@ for name in CASES:
 
     @EXERCISE.check(f"case {name}: how it failed, and on which rank")
     def _case(answers: object, seed: int, nodes: int, case: str = name) -> None:
-        judge(case, answers, seed, nodes)
+        check_answer(case, answers, seed, nodes)

@@ -72,8 +72,8 @@ def is_dataset(dataset: Answer) -> None:
 def length(dataset: Answer) -> None:
     count = len(made(dataset))
     if count != sum(IN_EACH):
-        words = ": the number of folders" if count == len(CLASSES) else ""
-        raise NotYet(f"the folder has {sum(IN_EACH)} pictures, len() returns {count}{words}")
+        message = ": the number of folders" if count == len(CLASSES) else ""
+        raise NotYet(f"the folder has {sum(IN_EACH)} pictures, len() returns {count}{message}")
 
 
 @EXERCISE.check("an item is a picture and a label", essential=True)
@@ -130,8 +130,8 @@ def labels(dataset: Answer) -> None:
                 raise TypeError
             by_index[grey // GREY] = operator.index(label)  # of NumPy and of torch, too
         except TypeError:
-            words = f"a label is {describe(label)}, and should be an int: the number of its class"
-            raise NotYet(words) from None
+            message = f"a label is {describe(label)}, and should be an int: the number of its class"
+            raise NotYet(message) from None
     expected = [label for label, count in enumerate(IN_EACH) for _ in range(count)]
     by_picture = [by_index.get(number, -1) for number in range(1, sum(IN_EACH) + 1)]
     if by_picture != expected:

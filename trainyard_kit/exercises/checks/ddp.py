@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from kitlib import config
-from trainyard_kit.exercises import apart
+from trainyard_kit.exercises import sandbox
 from trainyard_kit.exercises.checklist import Exercise, NotYet, describe
 
 RANKS, EPOCHS, BATCH, SECONDS = 2, 2, 64, 40
@@ -52,10 +52,10 @@ def train(source: str) -> tuple[RankRecord, ...]:
         # Without a network, the machine's name may lead nowhere.
         flags = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={RANKS}"]
         torchrun = [sys.executable, "-m", "torch.distributed.run", *flags]
-        recorder = str(apart.HERE / "ddp_recorder.py")
+        recorder = str(sandbox.HERE / "ddp_recorder.py")
         words = [recorder, folder, str(program), f"--epochs={EPOCHS}", f"--global-batch-size={BATCH}"]
-        with apart.checking(f"training {EPOCHS} epochs on {RANKS} ranks of torchrun") as show:
-            ended, _ = apart.run(
+        with sandbox.checking(f"training {EPOCHS} epochs on {RANKS} ranks of torchrun") as show:
+            ended, _ = sandbox.run(
                 [*torchrun, *words], seconds=SECONDS, folder=folder, on_tick=show(lambda: _describe(folder))
             )
         if errors := sorted(Path(folder).glob("error-*")):
@@ -97,8 +97,8 @@ def runs(program: object) -> None:
 @EXERCISE.check("TODO 1: the ranks have joined one process group")
 def joined(program: object) -> None:
     if (world_size := ranks(program)[0].world_size) != RANKS:
-        words = "each process trains alone" if not world_size else f"the world size is {world_size}"
-        raise NotYet(f"{words}: call dist.init_process_group before anything is computed")
+        message = "each process trains alone" if not world_size else f"the world size is {world_size}"
+        raise NotYet(f"{message}: call dist.init_process_group before anything is computed")
 
 
 SHARES = "TODO 2: each rank has its own share of the images"

@@ -191,8 +191,8 @@ def instruction(dockerfile: list[str]) -> None:
 @EXERCISE.check("the shell runs it, and pip installs the package", essential=True)
 def installs(dockerfile: list[str]) -> None:
     if not requirements(dockerfile):
-        words = "; ".join(shlex.join(install) for install in installs_of(dockerfile))
-        raise NotYet(f"pip install does not install {PACKAGE}: its words are {words}")
+        message = "; ".join(shlex.join(install) for install in installs_of(dockerfile))
+        raise NotYet(f"pip install does not install {PACKAGE}: its words are {message}")
     names = {word.partition("=")[0] for install in installs_of(dockerfile) for word in install}
     if elsewhere := sorted(names & ELSEWHERE):
         raise NotYet(

@@ -53,10 +53,13 @@ def once(exposed: Answer) -> None:
 
 @EXERCISE.check("it is right for fifty random timelines, in any order", last=True)
 def random_spans(exposed: Answer) -> None:
-    dice = random.Random(15)
+    generator = random.Random(15)
     for _ in range(50):
         communication, computing = (
-            [(begin, begin + dice.randrange(1, 20)) for begin in (dice.randrange(60) for _ in range(count))]
-            for count in (dice.randrange(4), dice.randrange(6))
+            [
+                (begin, begin + generator.randrange(1, 20))
+                for begin in (generator.randrange(60) for _ in range(count))
+            ]
+            for count in (generator.randrange(4), generator.randrange(6))
         )
         compare(exposed, communication, computing, "spans come in no order")

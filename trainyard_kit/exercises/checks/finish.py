@@ -46,8 +46,8 @@ def _rank(finish: Answer, rank: int, correct: int, folder: Path) -> None:
         answer = finish(model, torch.tensor([float(correct)]), rank, str(path))
         record["answer"] = answer if answer is None or isinstance(answer, str) else float(answer)
     except Exception as error:  # noqa: BLE001 whatever the learner's code raises
-        words = str(error).lower()
-        lost = isinstance(error, RuntimeError) and ("gloo" in words or "peer" in words)
+        message = str(error).lower()
+        lost = isinstance(error, RuntimeError) and ("gloo" in message or "peer" in message)
         record["lost" if lost else "error"] = explain(error)
     record["saves"] = int(path.exists())
     record["weights"] = {name: weight.tolist() for name, weight in model.module.state_dict().items()}

@@ -51,18 +51,18 @@ def unescaped(pattern: str) -> str:
         >>> unescaped(r"[train] it (?P<step>\\d+) | nll")
         '; [train] means one of the letters t, r, a, i, n: write \\\\[train\\\\]; | means "or": write \\\\|'
     """
-    words, pattern = "", pattern[:LONGEST]
+    message, pattern = "", pattern[:LONGEST]
     for letters in re.findall(r"(?<!\\)\[([a-z]{3,})\\?\]", pattern):
-        words += f"; [{letters}] means one of the letters {', '.join(dict.fromkeys(letters))}"
-        words += rf": write \[{letters}\]"
+        message += f"; [{letters}] means one of the letters {', '.join(dict.fromkeys(letters))}"
+        message += rf": write \[{letters}\]"
     if re.search(r"(?<!\\)(?:\\\\)*\[[^\]]*$", pattern):
-        words += r"; [ opens a set of characters that no ] closes: write \["
+        message += r"; [ opens a set of characters that no ] closes: write \["
     outside = re.sub(r"\\.|\[[^\]]*\]", "", pattern)
     while outside != (outside := re.sub(r"\([^()]*\)", "", outside)):
         pass
     if "|" in outside:
-        words += r'; | means "or": write \|'
-    return words
+        message += r'; | means "or": write \|'
+    return message
 
 
 def values(rows: Sequence[dict[str, object]], group: str) -> str:
@@ -110,8 +110,8 @@ def losses(pattern: str) -> None:
 @EXERCISE.check("lines of the validation are left out")
 def no_validation(pattern: str) -> None:
     if len(found(pattern)) > len(TRAINED):
-        words = "the line with [valid] matches as well: say which kind of line you mean"
-        raise NotYet(words + unescaped(pattern))
+        message = "the line with [valid] matches as well: say which kind of line you mean"
+        raise NotYet(message + unescaped(pattern))
 
 
 @EXERCISE.check("it also reads a longer run", last=True)

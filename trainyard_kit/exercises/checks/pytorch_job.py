@@ -28,8 +28,8 @@ def kind(job: Object, deployment: Object, cluster: Cluster) -> None:
 def replicas(job: Object, deployment: Object, cluster: Cluster) -> None:
     specs = field(job, REPLICAS)
     if not isinstance(specs, dict) or set(specs) != {"Master", "Worker"}:
-        words = ", ".join(specs) if isinstance(specs, dict) else describe(specs)
-        raise NotYet(f"{REPLICAS} has {words or 'nothing'}, and should have Master and Worker")
+        message = ", ".join(specs) if isinstance(specs, dict) else describe(specs)
+        raise NotYet(f"{REPLICAS} has {message or 'nothing'}, and should have Master and Worker")
     containers(job)
 
 

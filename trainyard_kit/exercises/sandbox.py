@@ -4,7 +4,7 @@ The process gets the cell in which the function or class was written, executes w
 makes the checks. It appends a line of JSON to a file for each result, so the check in which it was lost is
 known.
 
-    python -m trainyard_kit.exercises.apart MODULE CELL RESULTS NAMES
+    python -m trainyard_kit.exercises.sandbox MODULE CELL RESULTS NAMES
 """
 
 import ast
@@ -47,7 +47,7 @@ WAITING = 6
 TICK = 0.5  # seconds between two states of the line
 
 
-def judge(exercise: Exercise, written: Mapping[str, object]) -> Checklist:
+def check_answer(exercise: Exercise, written: Mapping[str, object]) -> Checklist:
     """Make an exercise's checks of functions and classes in a new process."""
     names = [check.name for check in exercise.checks]
     try:
@@ -62,7 +62,7 @@ def judge(exercise: Exercise, written: Mapping[str, object]) -> Checklist:
         source.write_text(cell, encoding="utf-8")
         results.touch()
         words = [module, exercise.name, str(source), str(results), json.dumps(by_name)]
-        command = [sys.executable, "-m", "trainyard_kit.exercises.apart", *words]
+        command = [sys.executable, "-m", "trainyard_kit.exercises.sandbox", *words]
         with checking(f"making {len(names)} checks in a process of their own") as show:
 
             def count() -> str:
