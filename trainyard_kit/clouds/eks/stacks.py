@@ -60,7 +60,7 @@ class StackState:
         return self.status in ("CREATE_FAILED", "UPDATE_FAILED")
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """Its status for people."""
         return self.status.lower().replace("_", " ")
 
