@@ -38,7 +38,7 @@ def evaluation(cluster, selector):
 
 
 def train_and_test(cluster, *, timeout):
-    """Apply the manifests as they are shipped; return what the workers and what the test Job evaluation."""
+    """Apply the manifests as they are shipped; return what the workers and what the test Job report."""
     cluster.kubectl(f"apply -f {FOLDER / 'service.yaml'} -f {FOLDER / 'train.yaml'}")
     cluster.kubectl(f"wait job/cifar10-train --for=condition=Complete --timeout={timeout}s")
     columns = "-o custom-columns=NODE:.spec.nodeName --no-headers"

@@ -132,7 +132,7 @@ def pings(address, *, patience):
 
 
 def play_pod(host, ports):
-    """Look around as a pod and return what was results."""
+    """Look around as a pod and return what was reached."""
     with socket.socket(type=socket.SOCK_DGRAM) as echo:
         echo.settimeout(30)
         echo.sendto(b"abc", (host, ports["udp"]))
