@@ -385,9 +385,7 @@ def keep_checkpoint(
     model, state = get_state_dict(network, optimizer)
     folder = settings.checkpoint_dir / f"epoch-{epoch:04}"
     content = {"model": model, "optimizer": state, "run": run_of(settings), "epoch": epoch}
-    content["generators"] = tuple(
-        everyone
-    )  # a list would be saved by element, which binds the number of ranks
+    content["generators"] = tuple(everyone)  # a list is saved by element, which binds the number of ranks
     checkpoint.save(content, checkpoint_id=folder)  # .metadata is written last, and marks it as complete
     if dist.get_rank() == 0:
         for old in sorted(settings.checkpoint_dir.glob("epoch-*"))[:-2]:
