@@ -162,20 +162,20 @@ def normalise(pixels: Tensor) -> Tensor:
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
-def augment(images: Tensor, chosen: Tensor, generator: torch.Generator, *, pad: int, hole: int) -> Tensor:
+def augment(images: Tensor, chosen: Tensor, rng: torch.Generator, *, pad: int, hole: int) -> Tensor:
     """Gather a batch: shift each image by up to ``pad`` pixels, flip half of them, blank one square.
 
     One index operation handles the whole batch: it has the source row and column of each target pixel.
     """
     count, side, device = len(chosen), images.shape[1], images.device
     line = torch.arange(side, device=device)
-    move = torch.randint(-pad, pad + 1, (2, count, 1), generator=generator).to(device)
-    mirrored = torch.randint(0, 2, (count, 1), generator=generator, dtype=torch.bool).to(device)
+    move = torch.randint(-pad, pad + 1, (2, count, 1), generator=rng).to(device)
+    mirrored = torch.randint(0, 2, (count, 1), generator=rng, dtype=torch.bool).to(device)
     rows, columns = (side - 1 - (side - 1 - (line + by).abs()).abs() for by in move)  # reflected at the edges
     columns = torch.where(mirrored, columns.flip(1), columns)
     batch = normalise(images[chosen.to(device)[:, None, None], rows[:, :, None], columns[:, None, :]])
     if hole:
-        corner = torch.randint(0, side - hole + 1, (2, count, 1), generator=generator).to(device)
+        corner = torch.randint(0, side - hole + 1, (2, count, 1), generator=rng).to(device)
         across, down = ((line - at) // hole == 0 for at in corner)
         batch.masked_fill_((down[:, :, None] & across[:, None, :]).unsqueeze(1), 0)
     return batch
@@ -264,7 +264,7 @@ def train_epoch(
     first: int,
     *,
     keep: Callable[[int, int], None],
-    generator: torch.Generator,
+    rng: torch.Generator,
     cast: AbstractContextManager[object],
 ) -> None:
     """Take one step for each batch of this rank's share, starting at ``first``; save checkpoints."""
@@ -273,7 +273,7 @@ def train_epoch(
     model.train()
     began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
     for index, chosen in enumerate(batches[first:], first):
-        batch = augment(images, chosen, generator, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
+        batch = augment(images, chosen, rng, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
         with cast:
             answers = model(batch if settings.channels_last else batch.contiguous())
         truth = labels[chosen.to(device)]
@@ -361,7 +361,7 @@ def keep_checkpoint(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.LRScheduler,
-    generator: torch.Generator,
+    rng: torch.Generator,
     epoch: int,
     step: int,
 ) -> None:
@@ -369,7 +369,7 @@ def keep_checkpoint(
     began = time.perf_counter()
     share_statistics(network)
     everyone: list[Tensor | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, generator.get_state())  # each rank has its own random generator
+    dist.all_gather_object(everyone, rng.get_state())  # each rank has its own random generator
     if dist.get_rank() == 0:
         state = {"network": network.state_dict(), "optimizer": optimizer.state_dict()}
         state["schedule"] = schedule.state_dict()
@@ -400,7 +400,7 @@ def resume(
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.LRScheduler,
-    generator: torch.Generator,
+    rng: torch.Generator,
 ) -> tuple[int, int]:
     """Load the newest checkpoint; return the epoch and step to continue with."""
     found: list[Any] = [find_checkpoint(settings.checkpoint_dir) if dist.get_rank() == 0 else None]
@@ -418,7 +418,7 @@ def resume(
     network.load_state_dict(state["network"])
     optimizer.load_state_dict(state["optimizer"])
     schedule.load_state_dict(state["schedule"])
-    generator.set_state(state["generators"][dist.get_rank()])
+    rng.set_state(state["generators"][dist.get_rank()])
     emit("resume", epoch=state["epoch"], next_step=state["step"], broken=broken)
     return state["epoch"], state["step"]
 
@@ -429,7 +429,7 @@ def main(argv: list[str] | None = None) -> None:
     join_the_others()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
-    generator = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
+    rng = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
 
     about = describe(settings.data_dir)
     folder, limit = settings.data_dir, settings.limit
@@ -463,23 +463,13 @@ def main(argv: list[str] | None = None) -> None:
     place |= {"host": socket.gethostname(), "precision": "bf16" if low else "fp32", "compiled": compiled}
     emit("start", **data, **work, **place)
 
-    keep = partial(keep_checkpoint, settings, network, optimizer, schedule, generator)
-    begin, first = resume(settings, network, optimizer, schedule, generator)
+    keep = partial(keep_checkpoint, settings, network, optimizer, schedule, rng)
+    begin, first = resume(settings, network, optimizer, schedule, rng)
     for epoch in range(begin, settings.epochs):
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
         train_epoch(
-            model,
-            batches,
-            train,
-            optimizer,
-            schedule,
-            settings,
-            epoch,
-            first,
-            keep=keep,
-            generator=generator,
-            cast=cast,
+            model, batches, train, optimizer, schedule, settings, epoch, first, keep=keep, rng=rng, cast=cast
         )
         first = 0
         keep(epoch + 1, first)

@@ -155,20 +155,20 @@ def normalise(pixels: Tensor) -> Tensor:
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
-def augment(images: Tensor, chosen: Tensor, generator: torch.Generator, *, pad: int, hole: int) -> Tensor:
+def augment(images: Tensor, chosen: Tensor, rng: torch.Generator, *, pad: int, hole: int) -> Tensor:
     """Gather a batch: shift each image by up to ``pad`` pixels, flip half of them, blank one square.
 
     One index operation handles the whole batch: it has the source row and column of each target pixel.
     """
     count, side, device = len(chosen), images.shape[1], images.device
     line = torch.arange(side, device=device)
-    move = torch.randint(-pad, pad + 1, (2, count, 1), generator=generator).to(device)
-    mirrored = torch.randint(0, 2, (count, 1), generator=generator, dtype=torch.bool).to(device)
+    move = torch.randint(-pad, pad + 1, (2, count, 1), generator=rng).to(device)
+    mirrored = torch.randint(0, 2, (count, 1), generator=rng, dtype=torch.bool).to(device)
     rows, columns = (side - 1 - (side - 1 - (line + by).abs()).abs() for by in move)  # reflected at the edges
     columns = torch.where(mirrored, columns.flip(1), columns)
     batch = normalise(images[chosen.to(device)[:, None, None], rows[:, :, None], columns[:, None, :]])
     if hole:
-        corner = torch.randint(0, side - hole + 1, (2, count, 1), generator=generator).to(device)
+        corner = torch.randint(0, side - hole + 1, (2, count, 1), generator=rng).to(device)
         across, down = ((line - at) // hole == 0 for at in corner)
         batch.masked_fill_((down[:, :, None] & across[:, None, :]).unsqueeze(1), 0)
     return batch
@@ -255,7 +255,7 @@ def train_epoch(
     *,
     settings: argparse.Namespace,
     epoch: int,
-    generator: torch.Generator,
+    rng: torch.Generator,
     cast: AbstractContextManager[object],
 ) -> None:
     """Take one step for each batch of this rank's share."""
@@ -264,7 +264,7 @@ def train_epoch(
     model.train()
     began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
     for index, chosen in enumerate(batches):
-        batch = augment(images, chosen, generator, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
+        batch = augment(images, chosen, rng, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
         with cast:
             answers = model(batch if settings.channels_last else batch.contiguous())
         truth = labels[chosen.to(device)]
@@ -346,7 +346,7 @@ def main(argv: list[str] | None = None) -> None:
     join_the_others()
     device, group = choose_device()
     torch.manual_seed(settings.seed)  # the same first weights on every rank
-    generator = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
+    rng = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
 
     about = describe(settings.data_dir)
     sys.stdout.write(f"reading {settings.data_dir}/cifar-10-batches-py/\n")
@@ -385,15 +385,7 @@ def main(argv: list[str] | None = None) -> None:
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
         train_epoch(
-            model,
-            batches,
-            train,
-            optimizer,
-            schedule,
-            settings=settings,
-            epoch=epoch,
-            generator=generator,
-            cast=cast,
+            model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, rng=rng, cast=cast
         )
     emit("memory", **memory_of(network, optimizer))
     share_statistics(network)

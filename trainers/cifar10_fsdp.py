@@ -166,20 +166,20 @@ def normalise(pixels: Tensor) -> Tensor:
     return pixels.permute(0, 3, 1, 2).float().sub_(mean).div_(spread)
 
 
-def augment(images: Tensor, chosen: Tensor, generator: torch.Generator, *, pad: int, hole: int) -> Tensor:
+def augment(images: Tensor, chosen: Tensor, rng: torch.Generator, *, pad: int, hole: int) -> Tensor:
     """Gather a batch: shift each image by up to ``pad`` pixels, flip half of them, blank one square.
 
     One index operation handles the whole batch: it has the source row and column of each target pixel.
     """
     count, side, device = len(chosen), images.shape[1], images.device
     line = torch.arange(side, device=device)
-    move = torch.randint(-pad, pad + 1, (2, count, 1), generator=generator).to(device)
-    mirrored = torch.randint(0, 2, (count, 1), generator=generator, dtype=torch.bool).to(device)
+    move = torch.randint(-pad, pad + 1, (2, count, 1), generator=rng).to(device)
+    mirrored = torch.randint(0, 2, (count, 1), generator=rng, dtype=torch.bool).to(device)
     rows, columns = (side - 1 - (side - 1 - (line + by).abs()).abs() for by in move)  # reflected at the edges
     columns = torch.where(mirrored, columns.flip(1), columns)
     batch = normalise(images[chosen.to(device)[:, None, None], rows[:, :, None], columns[:, None, :]])
     if hole:
-        corner = torch.randint(0, side - hole + 1, (2, count, 1), generator=generator).to(device)
+        corner = torch.randint(0, side - hole + 1, (2, count, 1), generator=rng).to(device)
         across, down = ((line - at) // hole == 0 for at in corner)
         batch.masked_fill_((down[:, :, None] & across[:, None, :]).unsqueeze(1), 0)
     return batch
@@ -266,7 +266,7 @@ def train_epoch(
     *,
     settings: argparse.Namespace,
     epoch: int,
-    generator: torch.Generator,
+    rng: torch.Generator,
     cast: AbstractContextManager[object],
 ) -> None:
     """Take one step for each batch of this rank's share."""
@@ -275,7 +275,7 @@ def train_epoch(
     model.train()
     began, samples, total = time.perf_counter(), 0, torch.zeros((), device=device)
     for index, chosen in enumerate(batches):
-        batch = augment(images, chosen, generator, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
+        batch = augment(images, chosen, rng, pad=int(recipe["pad"]), hole=int(recipe["hole"]))
         with cast:
             answers = model(batch if settings.channels_last else batch.contiguous())
         truth = labels[chosen.to(device)]
@@ -374,18 +374,20 @@ def keep_checkpoint(
     settings: argparse.Namespace,
     network: nn.Module,
     optimizer: torch.optim.Optimizer,
-    generator: torch.Generator,
+    rng: torch.Generator,
     epoch: int,
 ) -> None:
     """Save each rank's part of the state; ``epoch`` is the next one to run. The two newest are kept."""
     began = time.perf_counter()
     share_statistics(network)
     everyone: list[Tensor | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, generator.get_state())  # each rank has its own random generator
+    dist.all_gather_object(everyone, rng.get_state())  # each rank has its own random generator
     model, state = get_state_dict(network, optimizer)
     folder = settings.checkpoint_dir / f"epoch-{epoch:04}"
     content = {"model": model, "optimizer": state, "run": run_of(settings), "epoch": epoch}
-    content["generators"] = tuple(everyone)  # a list is saved by element, which binds the number of ranks
+    content["generators"] = tuple(
+        everyone
+    )  # a list would be saved by element, which binds the number of ranks
     checkpoint.save(content, checkpoint_id=folder)  # .metadata is written last, and marks it as complete
     if dist.get_rank() == 0:
         for old in sorted(settings.checkpoint_dir.glob("epoch-*"))[:-2]:
@@ -394,10 +396,7 @@ def keep_checkpoint(
 
 
 def resume(
-    settings: argparse.Namespace,
-    network: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    generator: torch.Generator,
+    settings: argparse.Namespace, network: nn.Module, optimizer: torch.optim.Optimizer, rng: torch.Generator
 ) -> int:
     """Load this rank's part of the newest complete checkpoint; return the epoch to continue with."""
     found = [max(settings.checkpoint_dir.glob("epoch-*/.metadata"), default=None)]
@@ -418,7 +417,7 @@ def resume(
     set_state_dict(network, optimizer, model_state_dict=model, optim_state_dict=state)
     optimizer.param_groups[0].update(lr=rate, initial_lr=rate)  # it scales with the ranks of now
     if dist.get_rank() < len(about["generators"]):
-        generator.set_state(about["generators"][dist.get_rank()])
+        rng.set_state(about["generators"][dist.get_rank()])
     emit("resume", epoch=about["epoch"], ranks_before=len(about["generators"]))
     return about["epoch"]
 
@@ -429,7 +428,7 @@ def run(settings: argparse.Namespace) -> None:
     device, group = choose_device()
     device = device if group else torch.device("cpu")  # gloo does not gather from a GPU that ranks share
     torch.manual_seed(settings.seed)  # the same first weights on every rank
-    generator = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
+    rng = torch.Generator().manual_seed(settings.seed * 1000 + dist.get_rank())  # but different crops
 
     about = describe(settings.data_dir)
     folder, limit = settings.data_dir, settings.limit
@@ -447,7 +446,7 @@ def run(settings: argparse.Namespace) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr, momentum=0.9, weight_decay=5e-4, nesterov=True)
     per_epoch = -(-len(sampler) // settings.batch_size)
     steps = settings.epochs * per_epoch
-    begin = resume(settings, network, optimizer, generator) if settings.checkpoint_dir else 0
+    begin = resume(settings, network, optimizer, rng) if settings.checkpoint_dir else 0
     done = begin * per_epoch
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(done + step, steps))
     data = {"dataset": about["name"], "synthetic": about["synthetic"]}
@@ -462,18 +461,10 @@ def run(settings: argparse.Namespace) -> None:
         sampler.set_epoch(epoch)  # otherwise every epoch has the same order
         batches = torch.tensor(list(sampler)).split(settings.batch_size)
         train_epoch(
-            model,
-            batches,
-            train,
-            optimizer,
-            schedule,
-            settings=settings,
-            epoch=epoch,
-            generator=generator,
-            cast=cast,
+            model, batches, train, optimizer, schedule, settings=settings, epoch=epoch, rng=rng, cast=cast
         )
         if settings.checkpoint_dir:
-            keep_checkpoint(settings, network, optimizer, generator, epoch + 1)
+            keep_checkpoint(settings, network, optimizer, rng, epoch + 1)
     emit("memory", **memory_of(network, optimizer))
     share_statistics(network)
     result = evaluate(network, *test)
