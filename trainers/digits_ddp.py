@@ -178,22 +178,22 @@ def train_epoch(
     *,
     epoch: int,
     images_in_all: int,
-    every: int,
+    log_every: int,
     device: torch.device,
 ) -> None:
     """Take one step for each batch of this rank's share."""
     model.train()
-    began, seen, total = time.perf_counter(), 0, 0.0
+    began, count, total = time.perf_counter(), 0, 0.0
     for index, (images, labels) in enumerate(loader):
         loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
         optimizer.zero_grad()
         loss.backward()  # DDP averages the gradients over the ranks in here
         optimizer.step()
         schedule.step()
-        seen, total = seen + len(images), total + loss.item() * len(images)
+        count, total = count + len(images), total + loss.item() * len(images)
         step = epoch * len(loader) + index
-        if step % every == 0:
-            rate = seen / (time.perf_counter() - began)
+        if step % log_every == 0:
+            rate = count / (time.perf_counter() - began)
             emit("step", step=step, epoch=epoch, loss=round(loss.item(), 5), images_per_s=round(rate, 1))
             progress = f"[{index * len(images)}/{images_in_all} ({100 * index / len(loader):.0f}%)]"
             sys.stdout.write(f"Train Epoch: {epoch + 1} {progress}\tLoss: {loss.item():.6f}\n")  # for people
@@ -201,9 +201,9 @@ def train_epoch(
     emit(
         "epoch",
         epoch=epoch,
-        loss=round(total / seen, 5),
+        loss=round(total / count, 5),
         seconds=round(seconds, 4),
-        images_per_s=round(seen / seconds, 1),
+        images_per_s=round(count / seconds, 1),
     )
 
 
@@ -314,7 +314,7 @@ def main(argv: list[str] | None = None) -> None:
             schedule,
             epoch=epoch,
             images_in_all=len(train),
-            every=settings.log_every,
+            log_every=settings.log_every,
             device=device,
         )
     loss, correct, count = evaluate(network, test, device)

@@ -135,30 +135,30 @@ def train_epoch(
     schedule: torch.optim.lr_scheduler.LRScheduler,
     *,
     epoch: int,
-    every: int,
+    log_every: int,
     device: torch.device,
 ) -> None:
     """Take one step for each batch."""
     model.train()
-    began, seen, total = time.perf_counter(), 0, 0.0
+    began, count, total = time.perf_counter(), 0, 0.0
     for index, (images, labels) in enumerate(loader):
         loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         schedule.step()
-        seen, total = seen + len(images), total + loss.item() * len(images)
+        count, total = count + len(images), total + loss.item() * len(images)
         step = epoch * len(loader) + index
-        if step % every == 0:
-            rate = seen / (time.perf_counter() - began)
+        if step % log_every == 0:
+            rate = count / (time.perf_counter() - began)
             emit("step", step=step, epoch=epoch, loss=round(loss.item(), 5), images_per_s=round(rate, 1))
     seconds = time.perf_counter() - began
     emit(
         "epoch",
         epoch=epoch,
-        loss=round(total / seen, 5),
+        loss=round(total / count, 5),
         seconds=round(seconds, 4),
-        images_per_s=round(seen / seconds, 1),
+        images_per_s=round(count / seconds, 1),
     )
 
 
@@ -232,7 +232,7 @@ def main(argv: list[str] | None = None) -> None:
     introduce(train, test, steps=steps, network=model, device=device, about=about)
 
     for epoch in range(settings.epochs):
-        train_epoch(model, loader, optimizer, schedule, epoch=epoch, every=settings.log_every, device=device)
+        train_epoch(model, loader, optimizer, schedule, epoch=epoch, log_every=settings.log_every, device=device)
     evaluate(model, test, device)
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
 
