@@ -1,5 +1,6 @@
 """What all tests share: a real local cluster, made when a test first asks, deleted whatever happens."""
 
+import faulthandler
 import os
 import secrets
 import shutil
@@ -11,10 +12,12 @@ from pathlib import Path
 
 import debian_packages
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 import kitlib as kit
 
 NODES = 4
+KILL_SECONDS = float(os.environ.get("TRAINYARD_KILL_SECONDS", "60"))  # after a test's own timeout
 # Side by side, files begin in this order. The one that takes longest of all is the first: no worker is left
 # alone with it at the end. Those of a folder share clusters. What takes seconds fills the gaps.
 ORDER = (
@@ -24,6 +27,7 @@ ORDER = (
     "browser",
     "notebooks",
     "cloud",
+    "programs",
     "unit",
     "localkube",
 )
@@ -64,6 +68,23 @@ def pytest_collection_modifyitems(items):
         for item in items:
             if item.get_closest_marker("namespaces"):
                 item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Kill a worker whose test outlives its timeout: a signal reaches no test that hangs in C, or in a lock.
+
+    faulthandler's thread needs no lock of the interpreter. It writes all stacks, and pytest-xdist reports the
+    test as failed and starts another worker.
+    """
+    marker = item.get_closest_marker("timeout")
+    limit = marker.args[0] if marker else float(item.config.getini("timeout"))
+    stderr = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(limit + KILL_SECONDS, file=stderr, exit=True)
+    try:
+        return (yield)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -232,7 +232,9 @@ def main(argv: list[str] | None = None) -> None:
     introduce(train, test, steps=steps, network=model, device=device, about=about)
 
     for epoch in range(settings.epochs):
-        train_epoch(model, loader, optimizer, schedule, epoch=epoch, log_every=settings.log_every, device=device)
+        train_epoch(
+            model, loader, optimizer, schedule, epoch=epoch, log_every=settings.log_every, device=device
+        )
     evaluate(model, test, device)
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
 

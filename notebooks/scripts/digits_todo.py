@@ -247,7 +247,9 @@ def main(argv: list[str] | None = None) -> None:
 
     for epoch in range(settings.epochs):
         # TODO 4: tell the sampler which epoch this is
-        train_epoch(model, loader, optimizer, schedule, epoch=epoch, log_every=settings.log_every, device=device)
+        train_epoch(
+            model, loader, optimizer, schedule, epoch=epoch, log_every=settings.log_every, device=device
+        )
     evaluate(model, test, device)
     emit("end", steps=steps, seconds=round(time.perf_counter() - began, 3))
     if dist.is_initialized():

@@ -1,6 +1,6 @@
 """A cluster's own registry: an image is built in the cluster, pushed by a temporary login, found by its tag.
 
-What BuildKit does in its pod is in `tests.unit.test_container_images`; here it is only said to have pushed.
+What BuildKit does in its pod: `tests.programs.test_container_images`; here it is only said to have pushed.
 """
 
 import json

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from ..unit.container_registry import PASSWORD
+from ..programs.container_registry import PASSWORD
 from .backing_cluster import BackingCluster, way_out
 from .google.nodes import nodes_of
 from .notebook_runs import SECONDS, printed, run_course, stand_in_for_buildkit

@@ -15,8 +15,8 @@ from kitlib.datasets import dataset
 from kitlib.errors import BadInput, DatasetFailed
 from kitlib.k8s import manifests
 
-from ..unit.release_server import Release, serving
-from ..unit.small_archive import PATH, archive, sources_for
+from ..programs.release_server import Release, serving
+from ..programs.small_archive import PATH, archive, sources_for
 
 MANIFEST = config.manifests("dataset", "job.yaml")
 

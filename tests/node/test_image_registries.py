@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ..unit.container_registry import PASSWORD, serve_registry
+from ..programs.container_registry import PASSWORD, serve_registry
 from ..unit.image_registry import serve
 from ..unit.oci_images import Image, digest, entry, folder, image, images, layer
 

@@ -15,7 +15,7 @@ from PIL import Image
 
 import kitlib as kit
 
-from ..unit.small_data import write_cifar10
+from ..programs.small_data import write_cifar10
 from .pages import blocks, commands, manifest, printed, shell_in
 
 # What the providers put on the nodes of the pages.

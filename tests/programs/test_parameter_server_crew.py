@@ -7,7 +7,7 @@ from parameter_server.pods import fate
 from parameter_server.protocol_pb2 import WAIT, Progress, Registration
 from parameter_server.settings import JobSettings
 
-from . import objects
+from ..unit import objects
 
 
 class Cluster:

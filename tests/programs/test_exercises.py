@@ -98,7 +98,7 @@ SOLUTIONS = {
     "17-fits": FITS,
     "18": BUBBLE,
 }
-WRONG = tomllib.loads((ROOT / "tests/unit/wrong_answers.toml").read_text())["rows"]
+WRONG = tomllib.loads((ROOT / "tests/programs/wrong_answers.toml").read_text())["rows"]
 
 
 def written(source):

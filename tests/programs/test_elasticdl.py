@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from kitlib import clusters, config
 from trainyard_kit.elasticdl.commands import main
 
-from .cloud_like import CloudLike
+from ..unit.cloud_like import CloudLike
 from .container_registry import serve_registry
 from .parameter_server_job import LocalJob
 from .test_container_images import docker, with_engine
