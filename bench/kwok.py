@@ -2,7 +2,7 @@
 
 Its clusters are made by its own `kwokctl`, in a folder of their own, from Kubernetes' own programs: the same
 sources as the kit's, without the kit's changes to them (docs/building.md) and each a program of its own, as
-kwokctl would download them. Nothing is downloaded but Go modules, and nobody's ``~/.kube/config`` is written.
+kwokctl would download them. Nothing is downloaded but Go modules, and no ``~/.kube/config`` is written.
 """
 
 import os

@@ -78,7 +78,7 @@ def images_per_s(lines: Iterable[str], *, ranks: int = 1) -> float:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
+    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]

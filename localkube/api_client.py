@@ -25,7 +25,7 @@ PATCHES = {
     "merge": "application/merge-patch+json",
     "apply": "application/apply-patch+yaml",
 }
-# The whole object is not worth writing when nobody reads it.
+# The whole object is not worth writing if it is not read.
 BRIEF = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 CONNECTIONS, REQUEST_SECONDS, REPLACEMENT_SECONDS = 12, 30, 60.0
 # Names of simulated nodes begin so.
@@ -238,7 +238,7 @@ class Informer:
     Args:
         field_selector: Which objects, for the API server.
         label_selector: The same by their labels.
-        trim: Takes from each object what nobody here reads, before it is stored.
+        trim: Removes unused fields from each object before it is stored.
         skip_simulated: Skip the pods of simulated nodes before their JSON is parsed; there can be
             thousands, and no selector matches a prefix. Only for bound pods.
     """

@@ -1,4 +1,4 @@
-"""Paths of the Kubernetes API, from parts that are valid: nobody's name leads to somebody else's object.
+"""Paths of the Kubernetes API, from parts that are valid: no name leads to another object.
 
 A pod may name a Secret ``../../other/secrets/top``: the API server validates few of the names in a pod's
 specification, and HTTP clients resolve ``..``. No other module builds a path; a test holds it.

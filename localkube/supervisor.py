@@ -79,7 +79,7 @@ class Supervisor:
         self._processes: dict[str, dict[str, int | None]] = {}
         self._crashes: dict[str, dict[str, int]] = {}
         self._stopping = asyncio.Event()
-        # While it is not set, nobody is let in. A cluster that begins is waited for by who began it.
+        # While it is not set, all requests are denied. A cluster that begins is waited for by who began it.
         self._api_ready = asyncio.Event()
         self._api_ready.set()
 

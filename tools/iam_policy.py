@@ -109,7 +109,7 @@ def of_product() -> frozenset[tuple[str, str]]:
 def of_users() -> set[str]:
     """Collect the actions that the driver asks for."""
     found = set(BESIDE).union(*(actions_of(*request) for request in of_product()))
-    return found - {"sts:GetCallerIdentity"}  # which nobody can be denied
+    return found - {"sts:GetCallerIdentity"}  # which cannot be denied
 
 
 @cache

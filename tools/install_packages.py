@@ -191,7 +191,7 @@ def compile_used() -> None:
     Raises:
         InstallError: It cannot be imported.
     """
-    # Some shells and images forbid it, for the sake of folders that are nobody's; this one is ours.
+    # Some shells and images forbid it, for the sake of shared folders; this one is ours.
     writing = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     running = [subprocess.Popen([sys.executable, "-c", f"import {folder}"], env=writing) for folder in USED]
     codes = [process.wait() for process in running]

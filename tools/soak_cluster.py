@@ -67,7 +67,7 @@ def own_disk(folder: Path) -> Iterator[Path | None]:
 
 @contextlib.contextmanager
 def own_cluster(home: Path, *, keep: Path) -> Iterator[Any]:
-    """Yield a local cluster whose state is nobody else's; its logs are kept."""
+    """Yield a local cluster with a state directory of its own; its logs are kept."""
     import kitlib as kit
     from localkube.paths import ClusterPaths
 

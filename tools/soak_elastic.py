@@ -3,7 +3,7 @@
 ``dev.py soak-elastic`` makes a local cluster, trains by ``trainers/digits_elastic.py``, and for ten minutes
 kills and stops processes, cuts nodes off, switches them off, and scales; each undone after a while. When the
 run has come to its end, every step must have counted its samples, as many as there are in all its epochs, and
-each loss must be that of a run that nobody disturbed, to 1e-9.
+each loss must be that of an undisturbed run, to 1e-9.
 
 What is done, and when, depends on the seed alone: ``tools/dev.py soak-elastic SEED=7``, or
 ``.venv/bin/python tools/soak_elastic.py --seed 7 --events 200 --seconds 600``. It is printed as JSON, a line
@@ -144,7 +144,7 @@ class Soak:
                 time.sleep(min(left, 2))
             try:
                 message, done = str(self._do(disturbance)), done + 1
-            except KitError as error:  # nobody there to be killed just then, for example
+            except KitError as error:  # for example, no worker runs just then
                 message = f"could not be done: {error.what}"
             self.say(asdict(disturbance) | {"after": round(time.monotonic() - began, 2), "came": message})
             self.listen()
@@ -169,7 +169,7 @@ class Soak:
         return self._out
 
     def _node(self, pick: float) -> str:
-        """Return a node without which somebody still trains: plain pods that are all lost nobody replaces."""
+        """Return a node without which some worker still trains: no controller replaces plain pods."""
         there = {pod["node"] for pod in self.run.pods() if pod["status"] == "Running"}
         first = int(pick * len(self.nodes))
         order = [*self.nodes[first:], *self.nodes[:first]]
@@ -211,7 +211,7 @@ class Soak:
             raise RuntimeError(f"the run failed: {self.run.status}")
 
     def verdict(self) -> dict[str, Any]:
-        """Compare with a run that nobody disturbs, on this machine; return figures, and problems if any."""
+        """Compare with an undisturbed run on this machine; return figures, and problems if any."""
         reference = undisturbed(self.flags)
         problems = list(self._problems)
         missing = sorted(reference.keys() - self._steps.keys())
@@ -240,7 +240,7 @@ def undisturbed(flags: list[str]) -> dict[int, tuple[float, int]]:
 
 @contextlib.contextmanager
 def own_cluster() -> Iterator[kit.Cluster]:
-    """A local cluster whose state is nobody else's."""
+    """A local cluster with a state directory of its own."""
     with tempfile.TemporaryDirectory(prefix="trainyard-soak-") as folder:
         before = os.environ.get("XDG_STATE_HOME")
         os.environ["XDG_STATE_HOME"] = str(Path(folder) / "state")

@@ -159,7 +159,7 @@ class StepTrace:
 
     @property
     def slow_rank(self) -> int | None:
-        """The rank for which the others wait, if it is one; None where nobody or everybody waits."""
+        """The rank for which the others wait, if it is one; None where no rank or every rank waits."""
         rank, seconds = max(self.blame.items(), key=lambda item: item[1])
         total = float(self.seconds[list(PARTS)].to_numpy().sum())
         most = seconds >= MOST * sum(self.blame.values())

@@ -2,7 +2,7 @@
 
 A worker of two is killed; one of three hangs; two become four. Nodes are processes of this machine. The
 limits of nodes are those of the lab, 1:8: a stock rendezvous then waits 30 s for more. In its best case the
-run is full when all are back, and it waits for nobody: the lines without a goal.
+run is full when all are back, and it does not wait for workers: the lines without a goal.
 
 A stock run whose worker hangs waits for gloo, for minutes. One whose worker was killed goes on after some
 35 s, or not for minutes either: at each restart a worker of one node connected to one that had just been

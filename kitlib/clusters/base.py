@@ -48,7 +48,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     - The abstract methods say how a cluster is created, found, listed, reached, and deleted. `create` is
       idempotent: it returns a healthy cluster of this name and shape as it is. `find` returns None for a name
       that the provider does not have. `delete` is idempotent and deletes only what the provider created for
-      this cluster. Nobody's ``~/.kube/config`` is written. Every error is a `KitError` that says what to do.
+      this cluster. No ``~/.kube/config`` is written. Every error is a `KitError` that says what to do.
     - The methods under "What a provider may add" have defaults that suit most clusters.
     - All other methods use the Kubernetes API alone, and a provider leaves them as they are.
     """

@@ -14,7 +14,7 @@ from kitlib.k8s.client import Kube
 from kitlib.k8s.manifests import Object, merge
 from kitlib.k8s.quantities import check_count
 
-USER = 65532  # "nonroot" in the images of distroless, and nobody's on a node
+USER = 65532  # "nonroot" in distroless images; unused on nodes
 OPENSHIFT = (
     "security.openshift.io"  # whose namespaces choose the user of each pod, out of a range of their own
 )

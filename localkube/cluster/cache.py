@@ -16,7 +16,7 @@ from localkube.paths import ClusterPaths, cache_dir, writing
 from localkube.runtime import preload
 from localkube.runtime.trees import disk_usage, remove_tree
 
-ON_REQUEST = "nobody knows"
+ON_REQUEST = "unknown"
 THIS_VERSION = "this version"
 VERSIONED = ("controlplane", "preload", "programs")
 
@@ -68,7 +68,7 @@ def clear(what: str | None) -> list[CacheEntry]:
     going = [entry for entry in everything if not entry.used]
     if what is not None:
         going = [entry for entry in everything if entry.what == what and not entry.used.startswith("cluster")]
-    with lock.alone(lambda text: None):  # nobody builds while things go
+    with lock.alone(lambda text: None):  # no build runs during the removal
         for entry in going:
             with writing(Path(entry.path)):
                 remove_tree(Path(entry.path))

@@ -16,7 +16,7 @@ LONGEST = 15
 # A part that ends at once has done so this often within ten seconds.
 MOST_CRASHES = 5
 BUSY_SHARE = 0.5
-# A longer interval means that nobody looked: this process was held up itself.
+# A longer interval means that this process was held up itself.
 MOST_INTERVAL = 2.0
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 

@@ -1,7 +1,7 @@
 """The cluster's own objects that the kubelet keeps in the API: those of ``manifests/``.
 
 The API server runs with ``--endpoint-reconciler-type=none``, because its own address is not the one that pods
-reach; metrics-server is no pod, and nobody else would register it.
+reach; metrics-server is not a pod, so nothing else would register it.
 """
 
 import asyncio

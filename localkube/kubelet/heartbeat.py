@@ -64,7 +64,7 @@ def work_for(namespace: str) -> Iterator[None]:
 
 
 def namespace_of_work() -> str:
-    """Name the namespace of the pod whose work the present task is; empty for nobody's."""
+    """Name the namespace of the pod whose work the present task is; empty if it is for no pod."""
     return _namespace.get()
 
 

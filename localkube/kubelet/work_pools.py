@@ -47,7 +47,7 @@ class Turns:
                 self._users[namespace] = free, users - 1
 
     def of_pods(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Wait for a turn where this is the work of a pod; what is nobody's begins at once."""
+        """Wait for a turn where this is the work of a pod; other work begins at once."""
         return self.turn() if namespace_of_work() else contextlib.nullcontext()
 
 

@@ -72,5 +72,5 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         if writer.can_write_eof():
             writer.write_eof()
     except OSError:
-        # Either end went away; the other direction has nobody left to talk to.
+        # Either end went away; the other direction has no peer left.
         writer.close()

@@ -59,7 +59,7 @@ class Listener:
         self._loop.add_reader(bound, self._accept)
 
     def close(self) -> None:
-        """Take nobody new; established connections stay."""
+        """Accept no new connections; established ones stay."""
         if self._socket.fileno() >= 0:
             self._loop.remove_reader(self._socket)
             self._socket.close()

@@ -115,7 +115,7 @@ def join(spec: ContainerSpec, fds: dict[str, int], container: int, writer: int) 
                 name: os.open(f"/proc/{container}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in names
             }
             fds = fds | {"user": spaces.pop("user")}
-            # It has not ended, and so the pid was its own and nobody else's.
+            # It has not ended, so the pid was not reused.
             signal.pidfd_send_signal(fds["container"], 0)
             for space in spaces.values():
                 setns(space)
@@ -154,7 +154,7 @@ def _renumbered(spec: ContainerSpec) -> dict[str, int]:
 def _leave_host(spec: ContainerSpec, fds: dict[str, int], writer: int) -> None:
     """Make this process ready to be seen by a pod.
 
-    Nobody may read its memory, and it keeps no descriptor but the container's own. The container's user owns
+    Its memory is not readable, and it keeps no descriptor but the container's own. The container's user owns
     its pipes, and has the groups that its devices require.
     """
     linux, user = spec.linux, spec.process.user
@@ -252,7 +252,7 @@ def become(
             if main is None:
                 env = process.environment
                 os.execve(program or find_program(process.args[0], env, process.cwd), process.args, env)
-            set_dumpable(True)  # as after an exec: the process has nobody's secrets but the container's
+            set_dumpable(True)  # as after an exec: the process has no secrets but the container's
         os.closerange(3, 1 << 20)
         main()
     finally:

@@ -6,7 +6,7 @@ run, their output pipes with what they wrote meanwhile, the journals of their lo
 It decides nothing. It ends with the supervisor, and every process in its namespaces ends with it.
 
 Requests arrive on a Unix socket, one message each (``client.py``); the ``_do_…`` methods carry them out. It
-waits for nobody: what enters a pod is forked elsewhere (``launches.py``) and answered when it has started.
+never blocks: what enters a pod is forked elsewhere (``launches.py``) and answered when it has started.
 """
 
 import contextlib
@@ -120,7 +120,7 @@ class RuntimeInit:
                 kill_session(entry.pid)
         for launch in self._launches.wanted(lambda launch: bool(launch.container)):
             if launch.waiting[0][0] is client:
-                self._launches.give_up(launch, "nobody waits for it any more")
+                self._launches.give_up(launch, "its client has disconnected")
 
     # Networks.
 
@@ -401,12 +401,12 @@ class RuntimeInit:
         return Reply({"entries": entries, "pods": self._addresses, "forkserver": self._forkserver.ready})
 
     def _do_delete(self, request: dict[str, Any]) -> Reply:
-        """Drop a process whose end was recorded elsewhere, or will be asked for by nobody."""
+        """Drop a process whose end was recorded elsewhere, or will not be requested."""
         self._delete(request["id"])
         return Reply()
 
     def _do_delete_pod(self, request: dict[str, Any]) -> Reply:
-        """Drop all containers of a pod: it is gone, nobody will ask."""
+        """Drop all containers of a pod: it is gone."""
         self._give_up(request["pod"])
         for identity in [key for key in self._entries if key.startswith(request["pod"] + ".")]:
             self._delete(identity)

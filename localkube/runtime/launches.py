@@ -1,6 +1,6 @@
 """The starts that are under way: the runtime's side of the launcher and of the forkserver.
 
-Nobody waits for a start: its reports arrive at a socket that PID 1 looks at with all others, and a start that
+A start never blocks: its reports arrive at a socket that PID 1 looks at with all others, and a start that
 takes too long is killed. Standard library only, for ``init.py``.
 """
 
@@ -107,7 +107,7 @@ class Launch:
         pid: Of the process, as soon as it is known.
         exit: Its status and time, if it has ended already.
         problem: Why it is not started.
-        answered: Nobody waits any more: what is left of it is being killed.
+        answered: Its client has gone: what is left of it is being killed.
     """
 
     identity: str
@@ -207,7 +207,7 @@ class Launches:
         self._selector, self._answer, self._end_strays = selector, answer, end_strays
         self._seconds = seconds
         self._all: list[Launch] = []
-        # Wakes nobody for a report, but for the end of the reports.
+        # Wakes no task for a report, only for the end of the reports.
         self._ends = select.epoll()
         selector.register(self._ends, selectors.EVENT_READ, self._read_ended)
 
@@ -302,7 +302,7 @@ class Launches:
         self._answer(launch, ContainerStartError("sandbox", reason))
         launch.kill()
         if launch.helper is None:
-            # It has not been forked, and ends when it finds nobody to report to.
+            # It has not been forked, and ends when its reports cannot be delivered.
             self._forget(launch)
             launch.close()
         else:

@@ -154,7 +154,7 @@ def attach(tree: int, target: int, *settings: tuple[int, bool], name: str = "") 
     """Attach a tree of mounts to a descriptor, and close the tree.
 
     Args:
-        name: Of the entry in place of the target itself, which nobody else can see yet.
+        name: Of the entry in place of the target itself, which is not visible to others yet.
         settings: Attributes, and whether those below it get them too; they are set before anybody sees it.
     """
     try:

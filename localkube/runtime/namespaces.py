@@ -67,7 +67,7 @@ def share_processes() -> dict[str, int]:
             os._exit(0)
     theirs.close()
     message, descriptors, _, _ = socket.recv_fds(ours, 4096, 2)
-    # Until it sleeps, it has this process's memory, and nobody may be in there with it.
+    # Until it sleeps, it has this process's memory, which must not be shared.
     ours.recv(1)
     ours.close()
     os.waitpid(child, 0)

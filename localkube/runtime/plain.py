@@ -76,7 +76,7 @@ def _parent(pid: int) -> int | None:
 
 
 def end_strays(known: Callable[[], set[int]]) -> None:
-    """End what containers that have ended left behind: children that nobody started here.
+    """End what containers that have ended left behind: children that were not started here.
 
     Args:
         known: Lists the others; called when the children are listed, so that none is missing there.

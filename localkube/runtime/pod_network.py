@@ -31,7 +31,7 @@ BRIDGE, GATE = "trainyard0", ("gate-in", "gate-out")
 def make_network(netlink: Netlink, settings: dict[str, Any]) -> None:
     """Set up the bridge, its addresses and the way out, a pair of interfaces whose end ``open_gate`` opens.
 
-    Checksums are computed in software on the way: nobody behind the packet socket would fill them in.
+    Checksums are computed in software on the way: nothing behind the packet socket would fill them in.
     """
     netlink.set_up("lo")
     netlink.add_bridge(BRIDGE, hardware=hardware_address(settings["address"]))

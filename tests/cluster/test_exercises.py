@@ -166,7 +166,7 @@ def test_a_claim_has_the_class_of_the_shared_one(local_cluster, nobodys_class):
         ("", None, "", ""),
         ("value", 1000, "before those of low", "between 1000 and 1000000"),
         ("value", "5000", "accepts it", "rejects it"),
-        ("preemptionPolicy", None, "evict nobody", "preemptionPolicy"),
+        ("preemptionPolicy", None, "preempt no others", "preemptionPolicy"),
         ("globalDefault", True, "name no class", "leave it out"),
     ],
 )

@@ -100,7 +100,7 @@ class Bundle:
 
 
 def credentials(kubeconfig: Path) -> list[str]:
-    """Return what in a kubeconfig must be seen by nobody: tokens, passwords, keys; the longest first."""
+    """Return the secrets of a kubeconfig: tokens, passwords, keys; the longest first."""
     with contextlib.suppress(OSError, yaml.YAMLError, AttributeError, TypeError):
         users = [user.get("user") or {} for user in yaml.safe_load(kubeconfig.read_text())["users"]]
         keys = ("token", "password", "client-key-data")

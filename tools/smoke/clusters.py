@@ -79,7 +79,7 @@ class RentedCluster(AbstractContextManager[Any]):
         name: Its name.
         nodes: How many nodes it has for training.
         options: The provider's own, as `kit.create_cluster` takes them: where, ``confirm=True`` where
-            nobody can be asked.
+            there is no terminal.
         image: Of the training pods; without one, the trainer image is built, as in notebook 03.
     """
 

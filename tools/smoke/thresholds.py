@@ -31,7 +31,7 @@ class Threshold:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a threshold held: where, what was wanted, what was measured (None: nobody said)."""
+    """Whether a threshold held: where, what was wanted, what was measured (None: not reported)."""
 
     figure: str
     notebook: str | None
@@ -81,7 +81,7 @@ def parse(figure: str, text: str) -> list[Threshold]:
 def evaluate(thresholds: Iterable[Threshold], figures: Mapping[str, Mapping[str, float]]) -> list[Verdict]:
     """Return what came of each threshold; ``figures`` has what each executed notebook said.
 
-    A threshold of which nobody said anything has not held: a renamed tag would else pass for ever.
+    A threshold whose figure was not reported has not held: a renamed tag would else pass for ever.
     """
     verdicts = []
     for threshold in thresholds:

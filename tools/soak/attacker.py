@@ -27,7 +27,7 @@ PORT, UDP_PORTS = 9000, range(9001, 9009)
 SETTLE_SECONDS, LEAST_SECONDS, PATIENCE_SECONDS = 5, 60, 60
 # Of the job's speed; and of the time, of which nodes that are off take more or less on either side.
 MOST_LOST, MOST_STOPPED = 0.1, 0.25
-SILENT_IMAGES = [f"192.0.2.{number}:5000/silent:1" for number in range(1, 4)]  # of RFC 5737: nobody is there
+SILENT_IMAGES = [f"192.0.2.{number}:5000/silent:1" for number in range(1, 4)]  # of RFC 5737: unused addresses
 # A thread for each thing that all share; each takes until it gets no more, and goes on trying.
 ATTACK = f"""
 import ctypes, random, socket, threading, time
@@ -138,7 +138,7 @@ class Attacker:
         self._rows = itertools.cycle(ATTACKS)
 
     def move_in(self) -> None:
-        """Start the training job, and create what is there while nobody attacks."""
+        """Start the training job, and create what exists before the attacks."""
         headless = {"spec": {"clusterIP": "None", "publishNotReadyAddresses": True}}
         self.victim.create(manifests.merge(_service(TRAINER, [("TCP", PORT)]), headless))
         self.victim.create(_deployment(TRAINER, TRAINING))
@@ -271,7 +271,7 @@ def _service(name: str, ports: Iterable[tuple[str, int]]) -> dict[str, Any]:
 def _deployment(name: str, program: str) -> dict[str, Any]:
     spec = pod_spec(["python", "-u", "-c", program]) | {"tolerations": AT_ONCE}
     (container,) = spec["containers"]
-    if name == TRAINER:  # the cores that nobody requests are anybody's
+    if name == TRAINER:  # unrequested cores are shared
         container["resources"] = {"requests": {"cpu": "500m", "memory": "64Mi"}}
     else:  # without a claim
         spec = {"containers": [container | {"volumeMounts": []}], "tolerations": AT_ONCE}

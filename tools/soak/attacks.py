@@ -428,7 +428,7 @@ def years_of_grace() -> list[Object]:
 
 
 def finalizers() -> list[Object]:
-    """What nobody finalizes: it stays when it is deleted, and its namespace with it."""
+    """An object whose finalizer never ends: it stays when it is deleted, and its namespace with it."""
     body = {"containers": [shell("sleep 600")], "restartPolicy": "Never"}
     job = {"template": {"metadata": {"labels": LABELS}, "spec": body}, "completions": 5, "parallelism": 5}
     held = [

@@ -38,7 +38,7 @@ class MachineCounts:
 
     @classmethod
     def of(cls, home: Path, scratch: Path) -> "MachineCounts":
-        gc.collect()  # the connections of a client that nobody holds any more
+        gc.collect()  # the connections of unreferenced clients
         lines = [" ".join(words_of(process)) for process in psutil.process_iter() if runs(process)]
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
         files = [str(path) for place in (home, scratch) for path in place.rglob("*") if path.is_file()]

@@ -2,7 +2,7 @@
 
 A request whose answer never came may have been carried out or not, so an object can have several possible
 contents until a later request is acknowledged. Every update names the version that it changes: a request that
-nobody waits for any more fails after the next one, and cannot undo it.
+is no longer awaited fails after the next one, and cannot undo it.
 """
 
 import threading

@@ -285,7 +285,7 @@ def main(argv: list[str] | None = None) -> None:
             raise SystemExit(1) from None
         except channels.Gone as error:
             if not stop.is_set():
-                raise SystemExit(f"nobody answers: {error}") from error
+                raise SystemExit(f"the master does not answer: {error}") from error
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def clear_cache(what: str | None) -> None:
 
 def _cached(*options: str, empty: str) -> Table:
     rows = [
-        (entry["what"], format_bytes(entry["size"]), entry["used"] or "nobody", entry["path"])
+        (entry["what"], format_bytes(entry["size"]), entry["used"] or "unused", entry["path"])
         for entry in machine.call("cache", *options)
     ]
     return Table(("what", "size", "used by", "path"), rows, empty=empty)

@@ -121,7 +121,7 @@ def create(
     created = clusters.create_cluster(
         provider, name=name, nodes=nodes, cpus=cpus, memory=memory, gpus=count, recreate=recreate, **options
     )
-    table = allowed(created.nodes)  # with rights in one namespace alone nobody lists them
+    table = allowed(created.nodes)  # users of a single namespace may not list them
     click.echo(created if table is None else table)
     workers = min(nodes, len(table)) if table else nodes
     next_step(f"trainyard launch trainers/digits_ddp.py --nodes {workers} -c {name}")
@@ -288,7 +288,7 @@ def stop_node(name: str, graceful: bool, cluster: str) -> None:
 
 _add_switch("start", "start_node", "Switch the node NAME on again.")
 _add_switch(
-    "isolate", "isolate", "Isolate the node NAME from the network: its pods run on, and nobody reaches them."
+    "isolate", "isolate", "Isolate the node NAME from the network: its pods keep running but are unreachable."
 )
 _add_switch("reconnect", "reconnect", "Bring the node NAME back to the network.")
 

@@ -250,7 +250,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
                 added; by default ``TRAINYARD_BUDGET``.
 
         Raises:
-            BadInput: It is above the budget, or nobody can be asked; nothing was changed.
+            BadInput: It is above the budget, or no terminal can confirm it; nothing was changed.
             NotConfirmed: The answer was not yes; nothing was changed.
             ProviderFailed: The cloud gives no such machines; the error has its reason.
 
@@ -302,7 +302,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
                 new one; by default ``TRAINYARD_BUDGET``.
 
         Raises:
-            BadInput: It is above the budget, or nobody can be asked; nothing was changed.
+            BadInput: It is above the budget, or no terminal can confirm it; nothing was changed.
             NotConfirmed: The answer was not yes; nothing was changed.
 
         Example:
@@ -339,7 +339,7 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         """When the cloud deletes it by itself, and how to put that off; urgent in its last hour."""
         try:
             info = self._describe()
-        except KitError:  # what is announced beside something else keeps nobody from that
+        except KitError:  # a notice must not prevent the actual call
             return ""
         end = info.tags.expires if info else None
         if end is None:

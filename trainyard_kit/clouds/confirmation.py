@@ -49,12 +49,12 @@ def committed_cost(standing: Iterable[Estimate]) -> float:
 def confirm_typed(
     word: str, question: str, *, about: str, fix: str, ask: Callable[[str], str] = input
 ) -> None:
-    """Have a word typed; anything else is a no, and BadInput where nobody can be asked, as by papermill."""
+    """Ask for a word to be typed; anything else is a no, and BadInput without a terminal (papermill)."""
     try:
         answer = ask(f"{question} Type {word} to continue: ")
     except (EOFError, OSError, RuntimeError) as error:  # the last: a kernel that has no keyboard, or no stdin
         raise BadInput(
-            "this must be agreed to, and nobody can be asked here", about=about, fix=fix
+            "this needs confirmation, and there is no terminal to ask in", about=about, fix=fix
         ) from error
     if answer.strip().lower() != word.lower():
         raise NotConfirmed(

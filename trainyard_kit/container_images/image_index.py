@@ -121,7 +121,7 @@ def architectures(image: str, *, credentials: str = "") -> frozenset[str]:
 
     Args:
         image: Its reference.
-        credentials: User and password, as ``auth`` in Docker's configuration; without them nobody's.
+        credentials: User and password, as ``auth`` in Docker's configuration; anonymous without them.
 
     Example:
         >>> architectures("busybox")

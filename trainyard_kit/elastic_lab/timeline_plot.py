@@ -93,7 +93,7 @@ def label_of(row: Row) -> str:
 
 
 def pauses(timeline: Timeline) -> list[tuple[float, float, str]]:
-    """Find when nobody trained, until the first step of each round, with the seconds since the change."""
+    """Find when no worker trained, until the first step of each round, with the seconds since the change."""
     spans = []
     for row in timeline.rows:
         if row.round is None or row.steps_lost is None:  # a round's first row alone
@@ -231,7 +231,7 @@ def _draw_loss(axes: Axes, timeline: Timeline) -> None:
 
 
 def stretches(steps: Iterable[Step], ends: Sequence[float]) -> Iterator[list[Step]]:
-    """Split steps where the run went back to an earlier one, and where nobody trained."""
+    """Split steps where the run went back to an earlier one, and where no worker trained."""
     run: list[Step] = []
     for step in steps:
         paused = run and any(run[-1].time < end - 0.001 <= step.time for end in ends)

@@ -108,7 +108,7 @@ def run(
 ) -> tuple[int | None, str]:
     """Run a command that may compute for some seconds; kill it and all its children at the end.
 
-    What it computes is counted in CPU seconds, so that a busy machine makes nobody's answer wrong; a process
+    What it computes is counted in CPU seconds, so that a busy machine makes no answer wrong; a process
     that waits is killed after `WAITING` times as long.
 
     Returns:

@@ -81,7 +81,7 @@ def create(
             their notebooks run on machines of their own, with the kubeconfig.
         hours: How long the kubeconfigs work.
         scale: Add the nodes that are missing, where the provider can: it shows their price, and asks.
-        confirm: That price is agreed to; nobody is asked.
+        confirm: That price is accepted without a question.
         quota: ``cpu="1"``, ``memory="4Gi"``, ``pods=20``, ``gpus=0`` of each.
 
     Raises:
@@ -235,7 +235,7 @@ def _people(requested: int | Sequence[str]) -> list[str]:
     people = list(dict.fromkeys(requested))
     if not people:
         raise BadInput(
-            "nobody is named", about="attendees=[]", fix='attendees=["ada", "bob"], or attendees=30'
+            "no attendee is named", about="attendees=[]", fix='attendees=["ada", "bob"], or attendees=30'
         )
     for attendee in people:
         names.validate_name(attendee, kind="attendee", longest=attendees.LONGEST_NAME)

@@ -60,7 +60,7 @@ function timelineView(model, root) {
         return made;
       }))));
     lanes.setAttribute("aria-label", workers.map(([worker, spans]) => `${worker}: ${spans.at(-1)?.[0] || "gone"}`).join(", "));
-    fillTable(changes, columns, rows, "nobody has said anything yet");
+    fillTable(changes, columns, rows, "no changes reported");
   }
 
   function drawCurves(theme) {

@@ -42,7 +42,7 @@ async def write_all(descriptor: int, data: bytes) -> None:
     """Write all of ``data``, waiting for room.
 
     Raises:
-        BrokenPipeError: Nobody reads any more.
+        BrokenPipeError: The reader has closed.
     """
     loop = asyncio.get_running_loop()
     os.set_blocking(descriptor, False)

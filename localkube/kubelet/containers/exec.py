@@ -1,7 +1,7 @@
 """Commands that run in a container beside its own: for ``kubectl exec``, probes and hooks.
 
 The runtime starts them (``runtime/container.py``) and reports their ends. They end with this kubelet, with
-their container, and when nobody waits for them any more. The protocol of ``kubectl exec`` is in
+their container, and when their client has disconnected. The protocol of ``kubectl exec`` is in
 ``streaming/remote_command.py``.
 """
 
@@ -52,7 +52,7 @@ class Execution:
         return _nothing() if descriptor is None else blocks(descriptor)
 
     async def write(self, data: bytes) -> None:
-        """Give it input; what nobody reads is lost."""
+        """Write to its standard input; unread input is lost."""
         if "stdin" in self._streams:
             with contextlib.suppress(BrokenPipeError):
                 await write_all(self._streams["stdin"], data)

@@ -83,7 +83,7 @@ class Process:
         return self._attachments.listen()
 
     async def write(self, data: bytes) -> None:
-        """Give it input, if it takes any; what nobody reads is lost."""
+        """Write to its standard input, if it is open; unread input is lost."""
         if self._input is not None:
             with contextlib.suppress(BrokenPipeError):
                 await write_all(self._input, data)

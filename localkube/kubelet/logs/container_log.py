@@ -278,7 +278,7 @@ class LogWriter:
             self._file = os.open(self._path, flags, 0o600)
         status = os.fstat(self._file)
         self._inode, self._size = status.st_ino, status.st_size
-        # A kubelet that was killed may have left a part of an entry, which nobody has read.
+        # A kubelet that was killed may have left part of an entry, which was not read.
         start = max(0, self._size - LONGEST_ENTRY)
         tail = os.pread(self._file, LONGEST_ENTRY, start)
         if tail and not tail.endswith(b"\n"):

@@ -264,7 +264,7 @@ async def register_node(
         known = await api.patch(path, {"metadata": metadata})
         status = node_status(settings, version=version, pressure=pressure, before=known)
         for kind in ("capacity", "allocatable"):
-            # Plugins have to register again, and until then nobody should be sent here for their devices.
+            # Plugins have to register again, and until then no pod should get their devices.
             left = [name for name in (known.get("status") or {}).get(kind) or {} if "/" in name]
             status[kind] = dict.fromkeys(left, "0") | status[kind]
         await api.patch(path + "/status", {"status": status})

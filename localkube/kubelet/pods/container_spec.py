@@ -170,7 +170,7 @@ class ContainerStart:
             security_context.refuse_foreign_ids((user.uid, *user.additional_gids), size=runtime.ids.size)
             return user
         security_context.refuse_root(pod, container, image_user=image.user)
-        # What stands in for an image's program is in the user's cache, which nobody else may enter.
+        # What stands in for an image's program is in the user's cache, which is closed to other users.
         fields = ("runAsUser", "runAsNonRoot")
         ignored = [field for field in fields if security_context.effective(pod, container, field)]
         if ignored and not runtime.host.plain:
@@ -362,7 +362,7 @@ def _process(
         terminal=bool(container.get("tty")),
         capabilities=security_context.capabilities(container),
         user=user,
-        # The host's own files give privileges to nobody in a container.
+        # The host's own files give no privileges in a container.
         no_new_privileges=not image.layers or security_context.no_new_privileges(container),
     )
 

@@ -453,7 +453,7 @@ class ContainerWorker:
         delay = backoff(self._crashes)
         waiting = waiting_to_restart(pod.pod, record, delay)
         if not delay:
-            # It is about to start: nobody should read of a back-off in between.
+            # It is about to start: no back-off should be shown in between.
             waiting = replace(waiting, reason="ContainerCreating", message="")
         pod.records[self.name] = waiting
         if delay:

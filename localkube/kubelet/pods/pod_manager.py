@@ -224,7 +224,7 @@ class PodManager:
         except Exception:
             if uid not in self._static:
                 raise
-            log.exception("static pod %s cannot be run", pod["metadata"]["name"])  # nobody has validated it
+            log.exception("static pod %s cannot be run", pod["metadata"]["name"])  # it was not validated
             return None
         return self._workers[uid]
 
@@ -269,7 +269,7 @@ class PodManager:
         start_task(self._remove_files(left - known), name="files of former pods")
 
     async def _remove_files(self, uids: set[str]) -> None:
-        """Remove what former pods have left, one after the other: nobody waits for it."""
+        """Remove the remains of former pods in the background, one after the other."""
         for uid in uids:
             await self._files.remove_files(uid)
 

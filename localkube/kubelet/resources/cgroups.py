@@ -239,7 +239,7 @@ class ControlGroups:
             _write(group / "cgroup.subtree_control", enabled)
 
     def processes(self, uid: str) -> int | None:
-        """Count a pod's processes and threads; None where nobody counts them."""
+        """Count a pod's processes and threads; None where they are not counted."""
         namespace = self._namespace(uid)
         for group in (uid, f"{BEST_EFFORT}/{uid}"):
             with contextlib.suppress(OSError, KeyError):
@@ -247,7 +247,7 @@ class ControlGroups:
         return None
 
     def of_namespace(self, namespace: str) -> tuple[int, int]:
-        """Read the processes and the memory in bytes of a namespace's pods; 0 where nobody counts them."""
+        """Read the processes and the memory in bytes of a namespace's pods; 0 where they are not counted."""
         name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
         return (
             number(self._roots["pids"] / namespace / "pids.current") if "pids" in self._roots else 0,

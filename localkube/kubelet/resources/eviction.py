@@ -88,7 +88,7 @@ class _Wait:
 def worth_it(usages: Iterable[PodUsage], *, missing: int) -> list[PodUsage]:
     """Choose the pods whose end helps a machine that is short of memory or disk.
 
-    Nobody is evicted for less than a megabyte, nor for less than a hundredth of the disk that is missing: it
+    No pod is evicted for less than a megabyte, nor for less than a hundredth of the disk that is missing: it
     would not help, and what a claim holds is not freed by the end of its pod.
     """
     least = max(LEAST_BYTES, missing // 100)

@@ -38,7 +38,7 @@ class Become(BaseException):
 def become(program: Callable[[], object], *, before: Callable[[], None]) -> NoReturn:
     """Leave for the interpreter's top level and run ``program`` there, with no frame of ours below it.
 
-    The top level calls sys.excepthook for an exception that nobody caught, from C and with an empty stack.
+    The top level calls sys.excepthook for an uncaught exception, from C and with an empty stack.
     The program runs in there, itself called from C, and its end becomes the end of the process as that of
     any program: threads joined, atexit, streams flushed, modules torn down, the exit code.
 
@@ -115,7 +115,7 @@ def leave() -> None:
     An interpreter that tears itself down ends by pthread_exit whatever thread asks for its lock. A thread of
     gloo asks when it drops the tensors of the last collective; a C++ destructor cannot be unwound, so that
     the whole process would abort: "terminate called without an active exception". A program that ends by
-    SystemExit, whose code nobody here sees, is torn down as usual, after ``end_collectives``.
+    SystemExit, whose code is not visible here, is torn down as usual, after ``end_collectives``.
     """
     if not _exit_codes or len(os.listdir("/proc/self/task")) <= threading.active_count():
         return

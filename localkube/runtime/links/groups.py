@@ -45,7 +45,7 @@ class Links:
                 self._connect(group, new=before is None)
             state = self._groups[group["bridge"]]
             for end in ("up", "down"):
-                # Forgotten first: after a refusal nobody knows how far it came.
+                # Forgotten first: after a refusal its state is unknown.
                 shape(self._netlink, group["bridge"] + end, group[end], state.pop(end, None))
                 state[end] = group[end]
         self._bridges = bridges

@@ -25,7 +25,7 @@ RTN_UNICAST, RTN_LOCAL = 1, 2
 def hardware_address(address: str) -> bytes:
     """Derive a hardware address from an IPv4 address, with the prefix of Kubernetes's CNI.
 
-    An address that goes to another pod keeps it, so nobody has to notice.
+    An address that goes to another pod keeps it, so no event is needed.
     """
     return b"\x0a\x58" + socket.inet_aton(address)
 

@@ -36,7 +36,7 @@ def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> N
         )
         spot = train.spot and failed.pool == TRAIN
         error.fix = machines.advice(session, kind, text, spot=spot, alternative=zone) or error.fix
-        if not error.stockout or not plan.confirm:  # nobody is asked: the browser may be closed by now
+        if not error.stockout or not plan.confirm:  # no question: the browser may be closed by now
             raise
         pools = {**pools, failed: pools[failed] | {"Zone": other_zone}}
         _create(pools, plan, role, steps, fix=fix)

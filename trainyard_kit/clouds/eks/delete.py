@@ -69,7 +69,7 @@ def delete(session: AwsSession, cluster: str, steps: Steps) -> None:
     """Delete what exists of a cluster; if a stack stays, the schedules do, and try again at its end."""
     stacks = stacks_of(session, cluster)
     owner_tags = next((tags.read(now.tags) for _, now in stacks), None)
-    if owner_tags and any(now.service_role for _, now in stacks):  # without it, nobody can delete the stacks
+    if owner_tags and any(now.service_role for _, now in stacks):  # without it, the stacks cannot be deleted
         roles.create_stack_role(
             session, tags.Tags(cluster, owner_tags.owner, owner_tags.workshop, owner_tags.expires)
         )

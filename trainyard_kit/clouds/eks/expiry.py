@@ -1,4 +1,4 @@
-"""The end of a cluster that nobody deletes: schedules in the cloud, which need neither laptop nor cluster.
+"""Automatic deletion of an expired cluster: schedules in the cloud, which need neither laptop nor cluster.
 
 They are created before anything that costs. From the end on, every quarter of an hour for a day, EventBridge
 Scheduler asks CloudFormation to delete the stacks of the nodes, and then the cluster's; what is gone already

@@ -119,7 +119,7 @@ def zones(session: AwsSession, types: list[str], first: str = "") -> tuple[str, 
 
 
 def zones_with(session: AwsSession, types: Iterable[str]) -> set[str]:
-    """Find the zones that offer one of the types; whether a machine is free there, nobody tells."""
+    """Find the zones that offer one of the types; AWS does not report free capacity."""
     filters = [{"Name": "instance-type", "Values": list(types)}]
     request = {"LocationType": "availability-zone", "Filters": filters}
     offerings = session.every("ec2", "describe_instance_type_offerings", "InstanceTypeOfferings", **request)

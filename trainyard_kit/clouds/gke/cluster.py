@@ -71,7 +71,7 @@ OPTIONS = {
 NETWORK = ("network", "subnetwork")
 OF_THE_KIT = {"name", "location", "nodePools", "workloadIdentityConfig", "maintenancePolicy"}
 MACHINE_OPTIONS = ("machine_type", "accelerator", "spot", "flex_start")
-RETENTION_REASON = "it outlives the cluster, so that nobody loses what is in it"
+RETENTION_REASON = "it outlives the cluster, so that no data is lost"
 SUBJECTS = {"user": "User", "group": "Group", "serviceAccount": "User"}  # members of IAM to Kubernetes
 
 
@@ -314,7 +314,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     @property
     def bucket(self) -> str:
-        """The bucket to which its pods, and nobody else's, may write: ``gs://…``."""
+        """The bucket to which only its pods may write: ``gs://…``."""
         return f"gs://{bucket_name(self.session.project, self.name)}"
 
     def upload(self, path: str | Path, *, to: str) -> str:

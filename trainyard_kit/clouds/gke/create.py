@@ -237,7 +237,7 @@ class Creation:
                 if error.why is not ErrorReason.STOCKOUT:
                     raise
                 zones = next_zones(self.session, plan.machines) if zones is None else zones
-                if not zones or not plan.confirm:  # nobody is asked: the browser may be closed by now
+                if not zones or not plan.confirm:  # no question: the browser may be closed by now
                     alternative = f"confirm=True takes {zones[0]}, for the same price; or " if zones else ""
                     error.fix = f"call it again: {alternative}another accelerator; or later"
                     raise

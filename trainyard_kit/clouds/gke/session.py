@@ -4,7 +4,7 @@ All services are reached by the discovery client: one package has their document
 parameters by them, and a new service needs no new dependency.
 
 google-auth finds the credentials. The variables ``CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER`` and its like
-lead elsewhere, as with gcloud; at an address with ``http://`` nobody signs in.
+lead elsewhere, as with gcloud; an address with ``http://`` needs no credentials.
 """
 
 import copy

@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def access_token() -> tuple[str, datetime | None]:
-    """Return a token that is as fresh as can be, and when it ends, in UTC; None if nobody knows."""
+    """Return a token that is as fresh as can be, and when it ends, in UTC; None if unknown."""
     if token := os.environ.get(TOKEN):
         return token, None
     import google.auth

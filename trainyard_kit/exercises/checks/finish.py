@@ -106,7 +106,7 @@ def sums(finish: Answer) -> None:
 def one_writer(finish: Answer) -> None:
     saves = [record["saves"] for record in both(finish)[0]]
     if sum(saves) != 1:
-        raise NotYet(f"the ranks save {saves} times: rank 0 should, and nobody else")
+        raise NotYet(f"the ranks save {saves} times: only rank 0 should")
 
 
 @EXERCISE.check("the file loads into the model without DDP")

@@ -39,7 +39,7 @@ def between(priority_class: Object, cluster: Cluster) -> None:
         raise NotYet(f"value is {describe(value)}, and should be between {low} and {high}")
 
 
-@EXERCISE.check("its pods wait for a place, and evict nobody")
+@EXERCISE.check("its pods wait, and preempt no others")
 def waits(priority_class: Object, cluster: Cluster) -> None:
     if priority_class.get("preemptionPolicy") != "Never":
         raise NotYet(

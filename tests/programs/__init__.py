@@ -1,1 +1,0 @@
-"""Programs and manifests of public repositories, run as they are."""
