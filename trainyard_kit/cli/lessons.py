@@ -36,7 +36,7 @@ def install(name: str, cluster: str) -> None:
 @click.argument("name")
 @CLUSTER
 def uninstall(name: str, cluster: str) -> None:
-    """Remove the operator NAME; the definitions of its kinds stay while there are objects of them."""
+    """Remove the operator NAME; its CRDs are kept while objects of them exist."""
     from kitlib import operators
 
     click.echo(operators.uninstall(name, cluster=cluster))
@@ -51,9 +51,9 @@ def dataset() -> None:
 @click.argument("name")
 @CLUSTER
 @click.option("--volume", default="shared", show_default=True, help="The volume; it is created if missing.")
-@click.option("--synthetic/--real", default=None, help="Draw stand-ins, or accept only the real images.")
-@click.option("--limit", type=int, help="The least number of stand-ins for training.")
-@click.option("--records", is_flag=True, help="Write also the records that parameter servers read.")
+@click.option("--synthetic/--real", default=None, help="Generate synthetic images, or accept only real ones.")
+@click.option("--limit", type=int, help="Minimum number of synthetic training images.")
+@click.option("--records", is_flag=True, help="Also write the records that parameter servers read.")
 def prepare(
     name: str, cluster: str, volume: str, synthetic: bool | None, limit: int | None, records: bool
 ) -> None:

@@ -21,15 +21,15 @@ from trainyard_kit.cli.options import NAMED_CLUSTER, OUTPUT, ErrorGroup, next_st
 
 @click.group(cls=ErrorGroup)
 def bundle() -> None:
-    """Carry everything that is fetched or built to machines without a network."""
+    """Bundle all downloads and builds for machines without a network."""
 
 
 @bundle.command("create")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--without-wheels", is_flag=True, help="Leave the Python packages out: a small file.")
+@click.option("--without-wheels", is_flag=True, help="Leave out the Python packages, for a smaller file.")
 @click.option("--image", "images", multiple=True, help="A container image to add; repeatable.")
 def create_bundle(file: Path, without_wheels: bool, images: tuple[str, ...]) -> None:
-    """Create FILE from what this machine has, and from the Python packages that it fetches."""
+    """Create FILE from this machine's cache and downloaded Python packages."""
     options = [*(["--without-wheels"] if without_wheels else []), *(f"--image={image}" for image in images)]
     with progress("bundle") as line:
         made = machine.call("bundle", "create", str(file.absolute()), *options, report=line.update)
@@ -50,7 +50,7 @@ def use_bundle(file: Path) -> None:
 
 
 @click.group(cls=ErrorGroup, invoke_without_command=True)
-@click.option("--wide", is_flag=True, help="Show also what each stand-in cannot do.")
+@click.option("--wide", is_flag=True, help="Also show the limits of each stand-in.")
 @OUTPUT
 @click.pass_context
 def image(context: click.Context, wide: bool, output: str | None) -> None:
@@ -92,7 +92,7 @@ def _pulled_images() -> Table:
 @click.option("--tag", help="The tag; by default made from the content.")
 @click.option("--dockerfile", default="images/trainer/Dockerfile", show_default=True)
 @click.option("--registry", default="", help="The registry to push to.")
-@click.option("--here", is_flag=True, help="Build it for no cluster.")
+@click.option("--here", is_flag=True, help="Build it without a cluster.")
 @NAMED_CLUSTER
 def build_image(
     name: str, tag: str | None, dockerfile: str, registry: str, here: bool, cluster: str | None
@@ -149,9 +149,9 @@ def remove_images(references: tuple[str, ...]) -> None:
 
 
 @image.command("prune")
-@click.option("--all", "everything", is_flag=True, help="Remove also the images that no container uses.")
+@click.option("--all", "everything", is_flag=True, help="Also remove images that no container uses.")
 def prune_images(everything: bool) -> None:
-    """Remove the layers and half downloads that no image needs."""
+    """Remove unused layers and partial downloads."""
     _echo_removed(machine.call("image-store", "prune", *(["--all"] if everything else [])))
 
 
@@ -173,15 +173,15 @@ def get_images(names: tuple[str, ...]) -> None:
 @OUTPUT
 @click.pass_context
 def cache(context: click.Context, output: str | None) -> None:
-    """Show what the kit keeps on this machine, and how large it is."""
+    """Show the kit's files on this machine and their sizes."""
     if context.invoked_subcommand is None:
         show(output, _cached(empty="nothing is kept"))
 
 
 @cache.command("clear")
-@click.option("--what", help="Remove all of one kind that no cluster uses, such as bench.")
+@click.option("--what", help="Remove all unused files of one kind, such as bench.")
 def clear_cache(what: str | None) -> None:
-    """Remove what neither a cluster nor this version of the kit uses."""
+    """Remove files that neither a cluster nor this version of the kit uses."""
     options = ["--clear", *([f"--what={what}"] if what else [])]
     click.echo(_cached(*options, empty="nothing was to be removed"))
 

@@ -75,7 +75,7 @@ class Commands(ErrorGroup):
 @click.option("--verbose", "-v", is_flag=True, help="Log each step, and show the traceback of an error.")
 @click.pass_context
 def main(context: click.Context, verbose: bool) -> None:
-    """Train on a real Kubernetes cluster: on this machine, or on any that you have."""
+    """Train on a real Kubernetes cluster, on this machine or an existing one."""
     ErrorGroup.root = main
     context.meta["verbose"] = verbose
     if os.environ.get("NO_COLOR"):  # https://no-color.org
@@ -87,7 +87,7 @@ def main(context: click.Context, verbose: bool) -> None:
 
 @main.group()
 def cluster() -> None:
-    """Create, see and delete clusters."""
+    """Create, list and delete clusters."""
 
 
 @cluster.command()
@@ -141,7 +141,7 @@ def list_(output: str | None) -> None:
 @cluster.command()
 @click.argument("name", shell_complete=complete_clusters)
 def use(name: str) -> None:
-    """Make NAME the current cluster: that of commands without -c."""
+    """Make NAME the current cluster, used by commands without -c."""
     if clusters.find(name) is None:
         raise not_found(name)
     write_current(name)
@@ -204,7 +204,7 @@ def stop(name: str) -> None:
 @IGNORE_NOT_FOUND
 @OPTION
 def delete(name: str, provider: str | None, ignore_not_found: bool, option: dict[str, Any]) -> None:
-    """Delete the cluster NAME and all that is in it.
+    """Delete the cluster NAME and its contents.
 
     A cluster at a cloud that another machine created is found with its location:
     trainyard cluster delete lab --provider eks --set region=eu-central-1
@@ -251,7 +251,7 @@ def scale(
 ) -> None:
     """Change the number of training nodes to NODES; a local cluster restarts for it.
 
-    What more nodes cost at a cloud is shown, and asked for; 0 costs nothing for them.
+    At a cloud, the price of added nodes is shown and must be confirmed; 0 nodes cost nothing.
     """
     existing = clusters.connect(cluster, provider=provider, **option)
     if not hasattr(existing, "scale"):
@@ -266,7 +266,7 @@ def scale(
 
 @main.group()
 def node() -> None:
-    """Stop, start, isolate and simulate nodes, to see how Kubernetes reacts."""
+    """Stop, start, isolate and simulate nodes to see how Kubernetes reacts."""
 
 
 def _add_switch(verb: str, method: str, description: str) -> None:
@@ -282,15 +282,15 @@ def _add_switch(verb: str, method: str, description: str) -> None:
 @click.option("--graceful", is_flag=True, help="End its pods first, within their grace periods.")
 @CLUSTER
 def stop_node(name: str, graceful: bool, cluster: str) -> None:
-    """Switch the node NAME off: its processes are killed at once, as in a power failure."""
+    """Switch off the node NAME: its processes are killed immediately, as in a power failure."""
     click.echo(clusters.connect(cluster).stop_node(name, graceful=graceful))
 
 
-_add_switch("start", "start_node", "Switch the node NAME on again.")
+_add_switch("start", "start_node", "Switch on the node NAME.")
 _add_switch(
     "isolate", "isolate", "Isolate the node NAME from the network: its pods keep running but are unreachable."
 )
-_add_switch("reconnect", "reconnect", "Bring the node NAME back to the network.")
+_add_switch("reconnect", "reconnect", "Reconnect the node NAME to the network.")
 
 
 @node.command()
@@ -342,7 +342,7 @@ def version() -> None:
 @main.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print what lets SHELL complete commands, options, and names of clusters and runs.
+    """Print the completion script for SHELL: commands, options, names of clusters and runs.
 
     \b
     bash: source <(trainyard completion bash)
@@ -355,7 +355,7 @@ def completion(shell: str) -> None:
 
 
 @main.command()
-@click.option("--provider", help="Check what may prevent a cluster at this provider.")
+@click.option("--provider", help="Check the requirements of a cluster at this provider.")
 @click.option("--cluster", help="Check what this cluster and its namespace allow.")
 @click.option("--nodes", default=4, show_default=True, help="Nodes of that cluster.")
 @click.option("--name", default=config.DEFAULT_CLUSTER, show_default=True, help="Name of that cluster.")
@@ -371,7 +371,7 @@ def doctor(
     output: str | None,
     option: dict[str, Any],
 ) -> None:
-    """Show what this machine can do, and the credentials that each provider would use."""
+    """Show this machine's capabilities and the credentials that each provider would use."""
     if cluster is not None or provider is not None:
         preflight = plugins.find("kitlib.names", "preflight")
         about = provider if cluster is None else clusters.connect(cluster)

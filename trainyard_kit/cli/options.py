@@ -132,7 +132,7 @@ VOLUME_NAME = click.argument("name", shell_complete=_complete("volume"), callbac
 OUTPUT = click.option(
     "--output", "-o", type=click.Choice(["json", "yaml", "name"]), help="Output format; by default a table."
 )
-YES = click.option("--yes", "confirm", is_flag=True, help="Answer yes beforehand.")
+YES = click.option("--yes", "confirm", is_flag=True, help="Skip the confirmation.")
 IGNORE_NOT_FOUND = click.option(
     "--ignore-not-found", is_flag=True, help="Exit with status 0 if it does not exist."
 )

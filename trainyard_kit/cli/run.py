@@ -36,7 +36,7 @@ LINES = click.option(
 
 @click.group(cls=ErrorGroup)
 def run() -> None:
-    """See, change and delete runs."""
+    """List, change and delete runs."""
 
 
 @run.command("list")
@@ -98,7 +98,7 @@ def wait_run(name: str, cluster: str, timeout: float) -> None:
 @CLUSTER
 @click.option("--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def why(name: str, cluster: str, output: str) -> None:
-    """Say why the run NAME has failed, waits or hangs: who, what, the evidence, and what to do."""
+    """Diagnose why the run NAME failed, waits or hangs: cause, evidence and fix."""
     diagnosis = clusters.connect(cluster).run(name).why()
     click.echo(json.dumps(diagnosis.json(), indent=2) if output == "json" else repr(diagnosis))
 

@@ -23,7 +23,7 @@ def volume() -> None:
 @volume.command()
 @VOLUME_NAME
 @CLUSTER
-@click.option("--size", default="5Gi", show_default=True, help="The least size.")
+@click.option("--size", default="5Gi", show_default=True, help="Minimum size.")
 @click.option("--storage-class", help="The StorageClass; by default the cluster's default.")
 @click.option("--access-mode", help="ReadWriteMany, the default; ReadWriteOnce for pods on one node.")
 def create(name: str, cluster: str, size: str, storage_class: str | None, access_mode: str | None) -> None:
@@ -47,7 +47,7 @@ def list_(cluster: str, output: str | None) -> None:
 @CLUSTER
 @OUTPUT
 def ls(name: str, path: str, cluster: str, output: str | None) -> None:
-    """Show what lies in the folder PATH of the volume NAME."""
+    """List the folder PATH of the volume NAME."""
     show(output, clusters.connect(cluster).volume(name).ls(path))
 
 
@@ -77,7 +77,7 @@ def download(name: str, path: str, to: str, cluster: str) -> None:
 @CLUSTER
 @IGNORE_NOT_FOUND
 def delete(name: str, cluster: str, ignore_not_found: bool) -> None:
-    """Delete the volume NAME with all that is on it."""
+    """Delete the volume NAME and its files."""
     try:
         clusters.connect(cluster).volume(name).delete()
     except VolumeNotFound:

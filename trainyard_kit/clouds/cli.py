@@ -60,10 +60,10 @@ def list_(cluster: str | None, output: str | None, **where: Unpack[Places]) -> N
 @resources.command()
 @click.argument("names", metavar="[CLUSTER]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Select every cluster of the kit.")
-@click.option("--yes", "confirm", is_flag=True, help="Delete it; without this it is only listed.")
+@click.option("--yes", "confirm", is_flag=True, help="Delete them; without it they are only listed.")
 @WHERE
 def delete(names: tuple[str, ...], every: bool, confirm: bool, **where: Unpack[Places]) -> None:
-    """Delete what belongs to each CLUSTER, also where the cluster itself is gone."""
+    """Delete the resources of each CLUSTER, even if the cluster itself is gone."""
     from trainyard_kit.clouds.resources import delete_resources
 
     if bool(names) == every:
@@ -84,9 +84,9 @@ def delete(names: tuple[str, ...], every: bool, confirm: bool, **where: Unpack[P
 def extend(
     name: str, hours: float, provider: str | None, confirm: bool, budget: float | None, option: dict[str, Any]
 ) -> None:
-    """Let the cloud delete the cluster NAME so many hours from now, and not before.
+    """Set the expiry of the cluster NAME: the cloud deletes it that many hours from now.
 
-    What the further hours cost is shown, and asked for.
+    The price of the added hours is shown and must be confirmed.
     """
     existing = clusters.connect(name, provider=provider, **option)
     if not hasattr(existing, "extend"):

@@ -92,7 +92,7 @@ def status(cluster: str, output: str | None) -> None:
 @workshop.command()
 @CLUSTER
 def delete(cluster: str) -> None:
-    """Delete every attendee's namespace with all that is in it; the cluster stays."""
+    """Delete the namespaces of all attendees; the cluster is kept."""
     verbs.delete(cluster=cluster)
     click.echo("no attendees are left")
 
@@ -153,7 +153,7 @@ def list_attendees(cluster: str, output: str | None) -> None:
 @CLUSTER
 @IGNORE_NOT_FOUND
 def remove(name: str, cluster: str, ignore_not_found: bool) -> None:
-    """Delete the namespace of NAME with all that is in it."""
+    """Delete the namespace of NAME and its contents."""
     known = [str(row["attendee"]) for row in verbs.list_attendees(cluster=cluster)]
     if name not in known:
         if ignore_not_found:
@@ -171,7 +171,7 @@ def remove(name: str, cluster: str, ignore_not_found: bool) -> None:
 @click.option("--all", "every", is_flag=True, help="Reset all notebooks.")
 @CLUSTER
 def reset(notebook: str, every: bool, cluster: str) -> None:
-    """Delete what NOTEBOOK, such as 05, created in the cluster, which itself stays."""
+    """Delete what NOTEBOOK, such as 05, created in the cluster; the cluster is kept."""
     if bool(notebook) == every:
         raise click.UsageError("name one notebook, such as 05, or pass --all")
     click.echo(verbs.reset(notebook, cluster=cluster))
