@@ -49,7 +49,7 @@ OPTIONS = {
 }
 BUILT_IN = {
     "metrics-server": "every local cluster runs it beside its API server",
-    "nvidia-device-plugin": "local nodes tell by themselves how many GPUs they have",
+    "nvidia-device-plugin": "local nodes report their own number of GPUs",
 }
 
 

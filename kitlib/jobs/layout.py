@@ -99,7 +99,7 @@ def read(
     if module is not None:
         return _of_module(trainer, base, module)
     if trainer is None:
-        raise BadInput("neither a trainer nor module= is named", about="trainer=None", fix='"train.py"')
+        raise BadInput("name a trainer or module=", about="trainer=None", fix='"train.py"')
     if Path(trainer).suffix in _NO_PROGRAMS or (" " in str(trainer) and not Path(trainer).exists()):
         fix = 'kit.launch("train.py", args=["--epochs=3"]); torchrun starts it, or launcher="python"'
         raise BadInput("a trainer is a Python program, no command", about=f"trainer {trainer}", fix=fix)

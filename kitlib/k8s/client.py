@@ -394,7 +394,7 @@ class Kube:
             source = f'{self._source}, for cluster "{self.cluster}"'
             if response.status == 401 and (since := expired(headers.get("authorization"), datetime.now(UTC))):
                 what = f"the token in the kubeconfig has expired, at {since}"
-                fix = "ask whoever gave you the kubeconfig for a new one: trainyard workshop add makes it"
+                fix = "ask for a new kubeconfig, which trainyard workshop add creates"
                 raise Rejected(what, about=source, fix=fix, status=401, reason="Unauthorized")
             anonymous = response.status == 403 and b"system:anonymous" in response.data
             if (anonymous or response.status == 401) and self._plugin:

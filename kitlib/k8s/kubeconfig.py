@@ -82,7 +82,7 @@ def choose(paths: str | Path, *, context: str | None, namespace: str | None, clu
         what = f"the kubeconfig cannot be used: {reason}"
         raise BadInput(what, about=about, fix="give another kubeconfig=, or another context=") from error
     if user and user["user"].get("as"):  # else the kit would do as this user what another may not
-        what = f"the kit does not act as somebody else: {user['user']['as']}"
+        what = f"the kit does not support impersonation: {user['user']['as']}"
         raise BadInput(what, about=about, fix="a user of its own, in place of as: and as-groups:")
     named = chosen | ({"namespace": namespace} if namespace else {})
     return {

@@ -85,7 +85,7 @@ def test_a_job_is_run_and_its_pods_print_their_numbers(local_cluster):
         ("spec.completions", 2, "three pods", "should be 3"),
         ("spec.parallelism", None, "at most two", "None"),
         ("spec.template.spec.restartPolicy", "OnFailure", "not restarted", "use 'Never'"),
-        ("spec.suspend", True, "begins by itself", "leave it out"),
+        ("spec.suspend", True, "starts by itself", "leave it out"),
         ("metadata.labels", None, "last cell", "trainyard/notebook"),
         (
             "spec.template.spec.containers.0.command",

@@ -223,7 +223,9 @@ def test_an_interrupted_wait_leaves_the_run_as_it_is(launch, plain, local_cluste
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.startswith("Interrupted stopped waiting for the run to end; it continues by itself")
+    assert done.stdout.startswith(
+        "Interrupted stopped waiting for the run to end; it continues in the background"
+    )
     assert "run.wait() waits again" in done.stdout
     assert run.status.phase == "Running"
     assert issubclass(Interrupted, KeyboardInterrupt)

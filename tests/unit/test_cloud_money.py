@@ -122,7 +122,7 @@ def test_a_budget_counts_what_is_there_already():
 
 
 def test_a_budget_cannot_hold_what_has_no_price():
-    with pytest.raises(BadInput, match="cannot be held to a budget"):
+    with pytest.raises(BadInput, match="the budget cannot be checked"):
         confirmation.confirm_cost(
             Estimate("x", (Price("node z9.huge", None),), hours=1), confirm=True, budget=1000
         )

@@ -143,7 +143,7 @@ def test_a_proxy_is_taken_as_kubectl_does_and_none_to_this_machine(
 @pytest.mark.parametrize(
     ("user", "words"),
     [
-        ({"token": "secret", "as": "root"}, "does not act as somebody else: root"),
+        ({"token": "secret", "as": "root"}, "does not support impersonation: root"),
         (
             {
                 "auth-provider": {

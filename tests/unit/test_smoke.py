@@ -52,7 +52,7 @@ HELD, MISSED = Verdict("accuracy", "05_x", 0.4, 0.5), Verdict("accuracy", "05_x"
         ("threshold missed", {"notebooks": [executed("05_x")], "thresholds": [HELD, MISSED]}),
         ("failed", {"notebooks": [executed("05_x", "failed", FAILURE)], "thresholds": [MISSED]}),
         ("failed", {"notebooks": []}),
-        ("cluster", {"error": "nobody answers\n  about: it\n  try:   again"}),
+        ("cluster", {"error": "no answer\n  about: it\n  try:   again"}),
         ("cluster", {"notebooks": [executed("05_x")], "error": "it cannot be deleted"}),
         ("failed", {"notebooks": [executed("05_x", "failed", FAILURE)], "error": "it cannot be deleted"}),
         ("time limit", {"notebooks": [executed("05_x", "failed", FAILURE)], "stopped": "time limit"}),

@@ -127,7 +127,7 @@ def test_a_disk_of_one_node_is_not_shared(source):
     [
         ({"attendees": 0}, "1 to 500"),
         ({"attendees": "ada"}, "whole number"),
-        ({"attendees": []}, "nobody"),
+        ({"attendees": []}, "no attendee"),
         ({"attendees": ["Ada L."]}, "a-z"),
         ({"disks": 3}, "no disks"),
         ({"cpu": "lots"}, "above 0"),

@@ -49,7 +49,7 @@ class ErrorGroup(click.Group):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             name = ctx.meta["cluster"]
             fix = f"trainyard cluster status {name}, or trainyard cluster delete {name}"
-            stopped = KitError("stopped; what was done so far stays", about=f'cluster "{name}"', fix=fix)
+            stopped = KitError("stopped; completed steps are kept", about=f'cluster "{name}"', fix=fix)
             click.echo(f"Interrupted: {stopped}", err=True)
             ctx.exit(130)
 

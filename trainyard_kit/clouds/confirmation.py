@@ -69,7 +69,7 @@ def _check_budget(estimate: Estimate, budget: float | None, already: float) -> N
     origin = "TRAINYARD_BUDGET" if budget is None else "budget"
     about = f"{origin}={limit:g}, {estimate.about}"
     if estimate.unknown:
-        message = f"it cannot be held to a budget: the price of {', '.join(estimate.unknown)} is not known"
+        message = f"the budget cannot be checked: the price of {', '.join(estimate.unknown)} is not known"
         raise BadInput(message, about=about, fix="choose a type with a known price, or leave the budget out")
     if already + estimate.total > limit:
         before = f" beside {already:.2f} for what is there already" if already else ""

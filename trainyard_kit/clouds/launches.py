@@ -6,7 +6,7 @@ from kitlib.errors import ProviderFailed
 from trainyard_kit.clouds.steps import Phase, Steps
 
 STEP, POLL, STANDSTILL = "training nodes", 15.0, 900.0
-AWAKE = "begun from this machine when the control plane is there: keep it awake, or call it again"
+AWAKE = "this machine starts it when the control plane is ready: keep it awake, or repeat the call"
 
 
 def await_nodes(

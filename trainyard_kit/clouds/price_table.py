@@ -47,7 +47,7 @@ OUTLIVES = (
 )
 FILESTORE = (
     "a volume of the class filestore has at least 100 GiB: about {:.3f} dollars an hour for each, "
-    "until somebody deletes it"
+    "until it is deleted"
 )
 
 

@@ -43,7 +43,7 @@ def release(kube: Kube, *, about: str) -> None:
         except KeyboardInterrupt:
             raise
         except KitError as error:
-            line.done(f"not everything was released; what is left is looked for at the cloud: {error.what}")
+            line.done(f"not everything was released; remaining resources are searched for: {error.what}")
             return
         line.done("load balancers and disks are released")
 

@@ -127,7 +127,7 @@ def _only_in(cluster: Cluster | None) -> bool:
 def _in_cluster(cluster: Cluster | None, registry: str, name: str, context: BuildContext) -> ContainerImage:
     if cluster is None or not registry:
         raise BadInput(
-            "pods push what they build to a registry, and none is named",
+            "pods push the built image to a registry, and none is configured",
             about=f"image {name}",
             fix='pass cluster= and registry="HOST/PATH", to which the Secret TRAINYARD_PULL_SECRET may push',
         )

@@ -145,7 +145,9 @@ def ensure(
         first = (
             "" if scale_up_to is None or capacity.training else "; begin with cluster.scale(1), to go by it"
         )
-        return str(capacity), f"no node has what the quotas allow: pods that ask for it wait forever{first}"
+        return str(
+            capacity
+        ), f"no node has as much as the quotas allow: pods that request it stay Pending{first}"
     if scale_up_to is None or check_quota is None:
         local = "a local cluster may declare more than the machine has: recreate it with cpus= and memory="
         how = (

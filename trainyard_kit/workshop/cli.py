@@ -73,7 +73,7 @@ def add(name: str, **options: object) -> None:
     """Create a namespace for NAME, and print the path of a kubeconfig for that namespace alone."""
     attendee = verbs.add(name, **_given(options))
     click.echo(attendee.kubeconfig)
-    click.echo(f"It works until {attendee.expires}. Whoever has the file can use it.", err=True)
+    click.echo(f"It works until {attendee.expires}. Anyone who has the file can use it.", err=True)
 
 
 @workshop.command()

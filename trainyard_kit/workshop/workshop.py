@@ -303,7 +303,7 @@ def _at_once(work: Callable[[str], Result], people: Sequence[str], *, title: str
             threads.shutdown(cancel_futures=True)
             if isinstance(error, KeyboardInterrupt):
                 raise Interrupted(
-                    "stopped; what was created stays", about=title, fix="call it again to continue"
+                    "stopped; created objects are kept", about=title, fix="call it again to continue"
                 ) from error
             raise
         if refusals:

@@ -43,7 +43,7 @@ def suspended(facts: Facts) -> Iterator[Cause]:
     for key in reversed(f"spec.{job_kinds.KINDS[kind].suspend}".split(".")):
         patch = f'{{"{key}":{patch}}}'
     fix = f"kubectl patch {kind.lower()} {name} --type=merge -p '{patch}'"
-    what = "is suspended: it creates no pods until somebody resumes it"
+    what = "is suspended: it creates no pods until it is resumed"
     if queue:
         what = f"is suspended until Kueue admits it from the queue {queue}: no quota, or no Kueue"
         fix = "kubectl get workloads,localqueues,clusterqueues; kubectl get pods -n kueue-system"
@@ -193,7 +193,7 @@ def kept_by_finalizers(facts: Facts) -> Iterator[Cause]:
             kind = item.get("kind", "Pod")
             patch = '{"metadata":{"finalizers":null}}'
             command = f"kubectl patch {kind.lower()} {meta['name']} --type=merge -p '{patch}'"
-            fix = f"whoever set it removes it; or {command}"
+            fix = f"its owner removes it; or {command}"
             subject = pod_name(item) if kind == "Pod" else f"{kind} {meta['name']}"
             what = f"is being deleted, and kept by its finalizer {', '.join(keepers)}"
             yield Cause(kind="Finalizer", who=subject, what=what, fix=fix, certainty=CERTAIN)
@@ -209,7 +209,7 @@ def gone(facts: Facts) -> Iterator[Cause]:
             yield Cause(
                 kind="Expired",
                 who=f"{about.get('kind')} {facts.run}",
-                what="has succeeded, and was deleted since: by ttlSecondsAfterFinished, or by somebody",
+                what="succeeded and was deleted afterwards, by ttlSecondsAfterFinished or by a user",
                 fix="leave ttlSecondsAfterFinished out to keep it and its logs",
                 evidence=(f"{about.get('kind')} {facts.run}: {event.get('message', '')}",),
                 certainty=CERTAIN,

@@ -83,7 +83,9 @@ def capacity_block(session: AwsSession, options: Mapping[str, Any], nodes: int) 
     if reservation.get("ReservationType") != "capacity-block":
         kind, zone = reservation["InstanceType"], reservation["AvailabilityZone"]
         fix = f'instance_type="{kind}", zone="{zone}", without it'
-        words = "it is no Capacity Block, but a reservation that instances of its type use by themselves"
+        words = (
+            "it is not a Capacity Block, but an open reservation that matching instances use automatically"
+        )
         raise BadInput(words, about=about, fix=fix)
     if reservation["State"] != "active":
         when = {"scheduled": f"it begins at {reservation['StartDate']:%Y-%m-%d %H:%M} UTC"}

@@ -234,7 +234,7 @@ def follow(stacks: Iterable[Stack], steps: Steps, *, fix: str) -> None:
                 raise WaitTimeout(f"not done after {duration(LONGEST)}: {states}", about=names, fix=fix)
             steps.sleep(POLL)
     except KeyboardInterrupt as error:
-        message = "stopped waiting; CloudFormation continues what was begun, and it may cost"
+        message = "stopped waiting; CloudFormation continues in the background, and charges may apply"
         raise Interrupted(message, about=names, fix=fix) from error
 
 

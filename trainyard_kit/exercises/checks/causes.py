@@ -12,7 +12,7 @@ AGAINST = {
     "deadlock": "all ranks of a deadlock run, none computes, and one is in a collective of its own",
     "loader": "where a loader dies, a rank ends with an error that names another process id",
     "memory": "beyond its memory limit a rank ends by signal 9, and kubectl get pods has a word for it",
-    "nan": "a loss that is no number is in the error of the rank that computed it",
+    "nan": "the error of the rank that computed it reports a NaN loss",
     "straggler": "the stack of a straggler ends in no collective: it computes, and all others wait for it",
 }
 # Where to look for the rank.

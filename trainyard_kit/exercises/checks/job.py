@@ -61,10 +61,10 @@ def restarts(job: Object, cluster: Cluster) -> None:
         raise NotYet(f"restartPolicy {policy!r} starts the container of a failed pod again: use 'Never'")
 
 
-@EXERCISE.check("the Job begins by itself")
+@EXERCISE.check("the Job starts by itself")
 def begins(job: Object, cluster: Cluster) -> None:
     if job["spec"].get("suspend"):
-        raise NotYet("spec.suspend holds the Job back until somebody changes it: leave it out")
+        raise NotYet("spec.suspend suspends the Job until it is changed: leave it out")
 
 
 @EXERCISE.check("the notebook's last cell finds it")
