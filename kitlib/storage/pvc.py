@@ -18,7 +18,7 @@ from kitlib.storage import persistent_volume, storage_class
 from kitlib.storage.persistent_volume import CLAIM as CLAIM
 from kitlib.storage.persistent_volume import VOLUME
 
-NO_CLASS = re.compile(r'storageclass\S* "([^"]+)" not found')
+NO_CLASS = re.compile(r'storageclass\S{0,60} "([^"]+)" not found')
 PREPARATION = "prepare-"  # the names of runs that put datasets there begin so
 _NO_SOURCE = {
     "accessModes",

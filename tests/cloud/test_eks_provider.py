@@ -55,7 +55,7 @@ def whoami(cluster, behind, folder, bearer):
 
 @pytest.mark.slow
 def test_a_cluster_is_created_reached_found_scaled_and_deleted(aws, backing, tmp_path):
-    with pytest.raises(BadInput, match="agreed to"):
+    with pytest.raises(BadInput, match="needs confirmation"):
         clusters.create_cluster("eks", **HERE)
     assert aws.left() == []
     cluster = clusters.create_cluster("eks", confirm=True, **HERE)
@@ -83,7 +83,7 @@ def test_a_cluster_is_created_reached_found_scaled_and_deleted(aws, backing, tmp
     ):
         assert "Unauthorized" in whoami(cluster, backing, tmp_path, bad).stderr, why
 
-    with pytest.raises(BadInput, match="agreed to"):
+    with pytest.raises(BadInput, match="needs confirmation"):
         cluster.scale(3)
     cluster.scale(1)
     backing.settled()

@@ -124,7 +124,7 @@ def test_an_end_that_meets_an_upgrade_is_tried_again(google, user):
 def test_extending_moves_the_schedules_the_rights_the_labels_and_the_exclusion(google, user):
     lab = user.create(hours=4)
     before = end_of(lab)
-    with pytest.raises(BadInput, match="agreed to"):
+    with pytest.raises(BadInput, match="needs confirmation"):
         lab.extend(8)
     assert "ends at" in str(lab.extend(8, confirm=True))
     assert end_of(lab) - before > timedelta(hours=3.9)
@@ -151,7 +151,7 @@ def test_the_training_nodes_get_another_number_down_to_none(google, user, monkey
     monkeypatch.setattr(GkeCluster, "nodes", lambda self: None)
     monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: 99)
     lab = user.create()
-    with pytest.raises(BadInput, match="agreed to"):
+    with pytest.raises(BadInput, match="needs confirmation"):
         lab.scale(4)
     for nodes in (4, 0, 1):
         lab.scale(nodes, confirm=True)
@@ -167,7 +167,7 @@ def test_the_training_pool_is_a_step_of_its_own_whose_price_is_agreed_to(google,
     monkeypatch.setattr(GkeCluster, "_ready_nodes", lambda self: 99)
     lab = user.create(pool=False, accelerator=None)
     assert len(described().node_pools) == 1
-    with pytest.raises(BadInput, match="agreed to"):
+    with pytest.raises(BadInput, match="needs confirmation"):
         user.create(confirm=False)
     assert user.create(min_nodes=1)._describe().machines.accelerator == "nvidia-tesla-t4"
     for nodes, least in ((2, 1), (4, 1), (0, 0)):

@@ -111,7 +111,7 @@ def test_the_preflight_names_the_published_image_or_who_builds_it(account, tmp_p
 
 
 def test_nothing_is_created_unless_the_price_is_agreed_to_and_within_the_budget(account):
-    with pytest.raises(BadInput, match="agreed to"):
+    with pytest.raises(BadInput, match="needs confirmation"):
         create(confirm=False)
     with pytest.raises(BadInput, match="above the budget"):
         create(budget=1)
@@ -138,7 +138,7 @@ def test_what_was_begun_is_gone_on_with_and_nodes_that_it_lacks_are_agreed_to_an
     account.faults.clear()
     for options, words in (
         ({"nodes": 5, "budget": 2}, "above the budget"),
-        ({"confirm": False}, "agreed to"),
+        ({"confirm": False}, "needs confirmation"),
     ):
         with pytest.raises(BadInput, match=words):
             create(**options)
@@ -151,7 +151,7 @@ def test_existing_machines_do_not_change_and_recreate_deletes_them_first(account
     create()
     with pytest.raises(BadInput, match="other machines"):
         create(spot=True)
-    with pytest.raises(BadInput, match="agreed to"):
+    with pytest.raises(BadInput, match="needs confirmation"):
         create(confirm=False, recreate=True)
     assert ("delete", "cluster") not in account.calls
     create(spot=True, hours=10, recreate=True)
@@ -173,7 +173,7 @@ def test_options_and_names_are_checked_before_the_cloud_is_asked(account):
 
 def test_more_nodes_cost_and_fewer_do_not(account):
     cluster = create()
-    with pytest.raises(BadInput, match="agreed to") as error:
+    with pytest.raises(BadInput, match="needs confirmation") as error:
         cluster.scale(4)
     assert "2 more nodes" in error.value.about
     cluster.scale(4, confirm=True)
@@ -191,7 +191,7 @@ def test_more_nodes_cost_and_fewer_do_not(account):
 
 def test_its_end_moves_and_only_more_hours_cost(account):
     cluster = create(hours=4)
-    with pytest.raises(BadInput, match="agreed to") as error:
+    with pytest.raises(BadInput, match="needs confirmation") as error:
         cluster.extend(8)
     assert "more hours of" in error.value.about
     assert "ends at" in str(cluster.extend(2))
@@ -268,7 +268,7 @@ def test_its_end_is_in_what_it_shows_and_urgent_in_the_last_hour(account, caplog
 def test_hours_for_an_existing_cluster_extend_it_or_say_why_not(account, caplog):
     create(hours=4)
     end = account.described["lab"].tags.expires
-    with pytest.raises(BadInput, match="agreed to"):
+    with pytest.raises(BadInput, match="needs confirmation"):
         create(hours=10, confirm=False)
     with pytest.raises(BadInput, match="above the budget"):
         create(hours=300, budget=1)
