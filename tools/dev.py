@@ -337,7 +337,12 @@ def newest(commands: Commands) -> None:
     commands.run(python, "tools/install_packages.py", "--newest")
     commands.module("tools/pin.py", "--compare", python)
     # Not what compares with the pins, nor with the names that programs declare.
-    tests = ["tests/unit", "tests/cluster/test_runs.py", "--ignore=tests/unit/test_environment.py"]
+    tests = [
+        "tests/unit",
+        "tests/programs",
+        "tests/cluster/test_runs.py",
+        "--ignore=tests/unit/test_environment.py",
+    ]
     deselect = "tests/unit/test_trainer_image.py::test_the_image_has_what_the_programs_declare"
     spread = ["-n", commands.word("WORKERS", "4"), "--dist", "loadfile", "-m", "not slow"]
     commands.run(python, "-m", "pytest", *spread, *tests, f"--deselect={deselect}")
