@@ -3,7 +3,9 @@
 import base64
 import json
 import re
+import tomllib
 from datetime import UTC, datetime
+from pathlib import Path
 
 from kitlib.errors import LaunchRejected, Rejected
 from kitlib.k8s.manifests import line_of
@@ -31,32 +33,7 @@ _QUOTA = re.compile(
 )
 _RULES = ("ValidatingAdmissionPolicy", "admission webhook")  # of the cluster's administrators
 _USERS = re.compile(r"run_?as_?user\b.*?(?:range|between|least|>=).*?\b(\d{4,10})\b", re.I | re.S)
-# By a part of the connection's message: what it means, and a fix.
 _PROXY = "Unable to connect to proxy"
-_CONNECTIONS = {
-    _PROXY: ("the proxy on the way refuses", "correct proxy-url of the kubeconfig, HTTPS_PROXY or NO_PROXY"),
-    "CERTIFICATE_VERIFY_FAILED": (
-        "its API server shows a certificate that the kubeconfig does not trust",
-        "use the kubeconfig of this very cluster: one of its name may have been created again since; "
-        "or have a proxy that opens TLS let its address through: NO_PROXY",
-    ),
-    "WRONG_VERSION_NUMBER": (
-        "there is no TLS at its address",
-        "correct the address: a proxy or a server of plain HTTP answers there",
-    ),
-    "Name or service not known": (
-        "its name cannot be found",
-        "correct it, or join the network that knows it",
-    ),
-    "Connection refused": (
-        "its API server does not answer",
-        "check that it runs, and that the port is right",
-    ),
-    "timed out": (
-        "its API server does not answer",
-        "join its network: a private one accepts no connection from outside",
-    ),
-}
 
 
 def rejected(status: int, body: bytes, *, about: str) -> Rejected:
@@ -176,9 +153,11 @@ def expired(authorization: str | None, now: datetime) -> str:
 
 def unreached(message: str) -> tuple[str, str]:
     """Explain a failed connection by its message: what it means, and a fix."""
-    for sign, (what, fix) in _CONNECTIONS.items():
-        if sign in message:
-            return f"{what}: {message}", fix
+    with Path(__file__).with_name("connections.toml").open("rb") as file:
+        known = tomllib.load(file)["connection"]
+    for entry in known:
+        if entry["sign"] in message:
+            return f"{entry['what']}: {message}", entry["fix"]
     return f"its API server does not answer: {message}", "check that it runs"
 
 

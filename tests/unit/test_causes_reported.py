@@ -1,5 +1,7 @@
 """What kubelets, containerd, CRI-O, schedulers and webhooks of other clusters say is understood as well."""
 
+from datetime import UTC, datetime
+
 import pytest
 
 from kitlib.causes import Facts, causes
@@ -276,6 +278,38 @@ def unscheduled(message, **spec):
 def test_the_scheduler_s_message_is_taken_apart(kind, message, words):
     cause = first(pods=[unscheduled(message)])
     assert (cause.kind, words in cause.what) == (kind, True)
+
+
+def of_another(reason, message):
+    return event(reason, message, name="other", lastTimestamp=datetime.now(UTC).isoformat())
+
+
+LOW = "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 0."
+
+
+@pytest.mark.parametrize(
+    ("message", "events", "words"),
+    [
+        ("untolerated taint(s)", [], "kept for others"),
+        (
+            "untolerated taint(s)",
+            [of_another("Evicted", LOW)],
+            "low on resource: ephemeral-storage",
+        ),
+        (
+            "untolerated taint(s)",
+            [of_another("NodeNotReady", "Node is not ready")],
+            "not ready",
+        ),
+        ("untolerated taint(s)", [event("Evicted", LOW, name="other")], "kept for others"),  # long ago
+        ("untolerated taint {gpu: true}", [of_another("Evicted", LOW)], "{gpu: true}"),
+    ],
+)
+def test_for_who_may_not_see_nodes_a_taint_is_what_the_namespace_shows_of_it(message, events, words):
+    pending = unscheduled(f"0/1 nodes are available: 1 node(s) had {message}.")
+    cause = first(*events, pods=[pending])
+    assert cause.what.endswith(words), cause.what
+    assert ("may not see which" in cause.what) == ("administrator" in cause.fix) == ("(s)" in message)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
 """A cluster in the user's own kubeconfig, as kubectl reads it: merged, merged again, refused, removed."""
 
+import base64
+import itertools
 import json
 import os
+import random
 import subprocess
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +16,7 @@ from kitlib.clusters import kubeconfigs
 from kitlib.clusters.kubectl import find_kubectl
 from kitlib.display.tables import Text
 from kitlib.errors import BadInput
-from kitlib.k8s.kubeconfig import load
+from kitlib.k8s.kubeconfig import PARTS, choose, load
 
 OTHER = {
     "apiVersion": "v1",
@@ -107,6 +111,50 @@ def test_a_file_that_is_no_kubeconfig_is_refused_and_stays(file, text):
     with pytest.raises(BadInput):
         kubeconfigs.merge(cluster("lab"))
     assert file.read_text() == text
+
+
+def entry(kind, name, **fields):
+    return {"name": name, kind: fields}
+
+
+ONE = entry("cluster", "one", server="https://one.example", **{"certificate-authority": "pem"})
+KEY = entry("user", "one", **{"client-certificate": "./pem", "client-key": "../b/pem"})
+HERE, TOKEN = entry("context", "one", cluster="one", user="one"), entry("user", "one", token="b")  # noqa: S106
+THERE = entry("context", "one", cluster="one", user="one", namespace="b")
+OTHER_ONE = entry("cluster", "one", server="https://b.example")
+FILES = {
+    "a/full": {"clusters": [ONE], "users": [KEY], "contexts": [HERE]},
+    "b/same": {"clusters": [OTHER_ONE], "users": [TOKEN]},
+    "b/current": {"current-context": "one", "contexts": [THERE]},
+    "a/both": {"clusters": [ONE], "users": [KEY], "contexts": [HERE], "current-context": "one"},
+    "a/twice": {"clusters": [ONE, ONE], "current-context": "other", "users": None},
+    "b/empty": None,
+    "a/missing": None,
+}
+
+
+@pytest.mark.parametrize("names", random.Random(1).sample([*itertools.permutations(FILES, 4)], 30))
+def test_of_several_files_the_entries_are_those_that_kubectl_takes(tmp_path, names):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "pem").write_text(f"of {folder}")
+    for name in set(names) - {"a/missing"}:
+        (tmp_path / name).write_text(yaml.safe_dump(FILES[name]) if FILES[name] else "")
+    paths = os.pathsep.join(str(tmp_path / name) for name in names)
+    command = [*find_kubectl(), "config", "view", "--merge", "--flatten", "--minify", "-o", "json", "--raw"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"KUBECONFIG": paths})
+    expected = json.loads(done.stdout) if done.returncode == 0 else {}
+    if not expected.get("clusters"):
+        with pytest.raises(BadInput):
+            choose(paths, context=None, namespace=None, cluster="lab")
+        return
+    chosen = choose(paths, context=None, namespace=None, cluster="lab")
+    for part, kind in PARTS.items():
+        for item in chosen[part]:
+            for key in {"certificate-authority", "client-certificate", "client-key"} & {*item[kind]}:
+                content = Path(item[kind].pop(key)).read_bytes()
+                item[kind][f"{key}-data"] = base64.b64encode(content).decode()
+        assert chosen[part] == (expected.get(part) or [])
 
 
 PROXY, REMOTE = "http://proxy.example:3128", "https://api.example:6443"

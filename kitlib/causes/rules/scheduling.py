@@ -10,9 +10,10 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from kitlib.causes.cause import CERTAIN, CONSEQUENCE, Cause
-from kitlib.causes.facts import Facts
+from kitlib.causes.facts import Facts, event_time
 from kitlib.causes.room import BYTES, holders_of_port, requested, shortage
 from kitlib.causes.rules.reported import patterns
 from kitlib.causes.signals import LONGEST_MATCHED, Signal, claims_of, pod_name
@@ -21,23 +22,16 @@ from kitlib.k8s.manifests import Object
 from kitlib.k8s.quantities import format_bytes
 
 PREEMPTION = re.compile(r"\.?\s{0,4}(no new claims to deallocate, )?preemption: .*", re.DOTALL)
-NODE_TROUBLE = {  # taints that the node controller sets
-    "node.kubernetes.io/not-ready": "is not ready",
-    "node.kubernetes.io/unreachable": "does not answer",
-    "node.kubernetes.io/memory-pressure": "is short of memory",
-    "node.kubernetes.io/disk-pressure": "is short of disk",
-    "node.kubernetes.io/pid-pressure": "is short of process ids",
-    "node.kubernetes.io/network-unavailable": "has no network",
-    "node.kubernetes.io/unschedulable": "is cordoned",
-    "node.cloudprovider.kubernetes.io/uninitialized": "is not initialised by its cloud",
-}
+# What a namespace shows of a node's trouble: the status or an Event of a pod that was there.
+SEEN = re.compile(r"low on resource: ([\w-]+)|had condition: \[(\w+)\]|Node is (not ready)")
+SEEN_SECONDS = 1800
 
 
 @functools.cache
-def parts() -> tuple[dict[str, str], ...]:
+def _table() -> dict[str, Any]:
     """Read the table of the scheduler's words."""
     with Path(__file__).with_name("scheduling.toml").open("rb") as file:
-        return tuple(tomllib.load(file)["part"])
+        return tomllib.load(file)
 
 
 def unschedulable(facts: Facts) -> Iterator[Cause]:
@@ -62,7 +56,7 @@ def _cause(facts: Facts, message: str, waiting: list[Object]) -> Iterator[Cause]
     text = PREEMPTION.sub("", message[:LONGEST_MATCHED])
     reasons = []
     for count, part in _split(text):
-        entry = next((entry for entry in parts() if re.search(entry["part"], part)), None)
+        entry = next((entry for entry in _table()["part"] if re.search(entry["part"], part)), None)
         match = entry and re.search(entry["part"], part)
         if entry and match:
             values = _values(facts, spec, match)
@@ -70,7 +64,7 @@ def _cause(facts: Facts, message: str, waiting: list[Object]) -> Iterator[Cause]
             reasons.append((entry["kind"], words, values["less"] or entry["fix"].format_map(values)))
         elif part:
             reasons.append(("Unschedulable", f"{count} {part}".strip(), "kubectl describe pod"))
-    order = [entry["kind"] for entry in parts()]
+    order = [entry["kind"] for entry in _table()["part"]]
     best = min(
         reasons, key=lambda entry: order.index(entry[0]) if entry[0] in order else len(order), default=None
     )
@@ -146,6 +140,9 @@ def _values(facts: Facts, spec: Object, match: re.Match[str]) -> defaultdict[str
     values["taints"] = (
         f": {'; '.join(taints)}" if taints else f": {values['taint']}" if values["taint"] else ""
     )
+    if "taint" in match[0] and not nodes and not values["taint"]:
+        unseen = _table()["unseen"]
+        values["taints"], values["less"] = unseen["what"].format(seen=_seen(facts)), unseen["fix"]
     values["selector"] = f": {', '.join(selector)}" if selector else ""
     values["ports"] = ", ".join(ports)
     values["claims"] = f" {', '.join(claims)}" if claims else ""
@@ -170,8 +167,25 @@ def _untolerated(node: Object, spec: Object) -> Iterator[str]:
         ):
             continue
         name = node["metadata"]["name"]
-        trouble = NODE_TROUBLE.get(key)
+        trouble = _table()["trouble"].get(key)
         yield f"{name} {trouble}" if trouble else f"{name} {key}={taint.get('value', '')}:{effect}"
+
+
+def _changed(pod: Object) -> str:
+    """Find when a pod's status last changed, as far as its conditions say."""
+    times = (item.get("lastTransitionTime") or "" for item in pod["status"].get("conditions") or ())
+    return max(times, default=pod["status"].get("startTime") or "")
+
+
+def _seen(facts: Facts) -> str:
+    """Tell what has lately become of pods of the namespace, for who may not see the nodes."""
+    states = [(pod["metadata"], pod["status"].get("message"), _changed(pod)) for pod in facts.of("Pod")]
+    states += [(event["involvedObject"], event.get("message"), event_time(event)) for event in facts.events]
+    for about, message, time in reversed(states):
+        match = SEEN.search(message or "")
+        if match and facts.seconds_since(time) < SEEN_SECONDS:
+            return f"; lately, of pod {about['name']}: {match[0]}"
+    return ""
 
 
 RULES = (unschedulable,)
