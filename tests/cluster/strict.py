@@ -1,6 +1,8 @@
 """Namespaces as strict as a company's: rows that tests combine, and somebody with rights in one alone."""
 
+import copy
 import secrets
+from pathlib import Path
 
 import yaml
 
@@ -10,87 +12,18 @@ from kitlib.k8s import manifests
 
 from ..patience import until
 
-LEVEL = "pod-security.kubernetes.io/enforce"
+TABLE = yaml.safe_load(Path(__file__).with_name("strict.yaml").read_text(encoding="utf-8"))
+ROWS = TABLE["rows"]  # by the name of a row: labels of the namespace, objects in it, or a rule of the cluster
 
 
-def quota(**hard):
-    spec = {"hard": {"requests.cpu": "8", "requests.memory": "16Gi", **hard}}
-    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": spec}
-
-
-def limit_range(kind="Container", **limits):
-    spec = {"limits": [{"type": kind, **limits}]}
-    return {"apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "team"}, "spec": spec}
-
-
-def quota_of_services_that_run_on():
-    """No pod without a deadline, by a quota whose scope the kit does not compute."""
-    spec = {"hard": {"pods": "0"}, "scopes": ["NotTerminating"]}
-    return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "scoped"}, "spec": spec}
-
-
-def default_deny():
-    spec = {"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}
-    meta = {"name": "default-deny"}
-    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": meta, "spec": spec}
-
-
-def rule(name, expression):
+def rule(name):
     """A rule of the cluster about pods, for the namespaces with its label: two objects of the cluster."""
-    group, kind = "admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy"
-    pods = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
-    where = {"matchLabels": {"rule": name}}
-    about = {"resourceRules": [pods]}
-    spec = {"matchConstraints": about, "validations": [{"expression": expression}]}
-    bound = {
-        "policyName": name,
-        "validationActions": ["Deny"],
-        "matchResources": {"namespaceSelector": where},
-    }
-    meta = {"name": name}
-    return [
-        {"apiVersion": group, "kind": kind, "metadata": meta, "spec": spec},
-        {"apiVersion": group, "kind": f"{kind}Binding", "metadata": meta, "spec": bound},
-    ]
-
-
-RULES = {
-    "labelled": "has(object.metadata.labels) && 'team' in object.metadata.labels",
-    "mirrored": "object.spec.containers.all(c, c.image.startsWith('mirror.example/hub/'))",
-    "limited": "object.spec.containers.all(c, has(c.resources.limits) && 'memory' in c.resources.limits)",
-    "read-only": "object.spec.containers.all(c, has(c.securityContext.readOnlyRootFilesystem))",
-}
-# By the name of a row: labels of the namespace, and objects in it.
-ROWS = {
-    "restricted": ({LEVEL: "restricted"}, []),
-    "baseline": ({LEVEL: "baseline"}, []),
-    "quota": ({}, [quota(**{"limits.cpu": "16", "limits.memory": "32Gi"})]),
-    "least": ({}, [limit_range(min={"cpu": "200m", "memory": "100Mi"})]),
-    "ratio": ({}, [limit_range(maxLimitRequestRatio={"cpu": "4", "memory": "4"})]),
-    "most": ({}, [limit_range(max={"cpu": "2", "memory": "2Gi"})]),
-    "small pods": ({}, [limit_range("Pod", max={"cpu": "500m", "memory": "512Mi"})]),
-    "small volumes": ({}, [limit_range("PersistentVolumeClaim", max={"storage": "2Gi"})]),
-    "little storage": ({}, [quota(**{"requests.storage": "2Gi"})]),
-    "no services": ({}, [quota(**{"count/services": "0"})]),
-    "scoped": ({}, [quota_of_services_that_run_on()]),
-    "default-deny": ({}, [default_deny()]),
-    **{name: ({"rule": name}, rule(name, expression)) for name, expression in RULES.items()},
-}
-READS = {
-    "": ["limitranges", "resourcequotas", "serviceaccounts", "events"],
-    "networking.k8s.io": ["networkpolicies"],
-}
-WRITES = {
-    "": [
-        "pods", "pods/exec", "pods/log", "configmaps", "secrets", "services", "persistentvolumeclaims",
-        "podtemplates", "events", "serviceaccounts",
-    ],
-    "batch": ["jobs"],
-    "rbac.authorization.k8s.io": ["roles", "rolebindings"],
-    "kubeflow.org": ["*"],
-    "trainer.kubeflow.org": ["*"],
-    "elastic.pytorch.org": ["*"],
-}  # fmt: skip
+    policy, bound = copy.deepcopy(TABLE["rule"])
+    policy["metadata"] = bound["metadata"] = {"name": name}
+    policy["spec"]["validations"] = [{"expression": ROWS[name]["expression"]}]
+    bound["spec"]["policyName"] = name
+    bound["spec"]["matchResources"] = {"namespaceSelector": {"matchLabels": {f"rule-{name}": "holds"}}}
+    return [policy, bound]
 
 
 class StrictNamespace:
@@ -99,14 +32,15 @@ class StrictNamespace:
     def __init__(self, cluster, path, rows, *, cannot=()):
         self.admin = cluster
         self.name = f"strict-{secrets.token_hex(3)}"
-        labels = {key: value for row in rows for key, value in ROWS[row][0].items()}
+        labels = {key: value for row in rows for key, value in ROWS[row].get("labels", {}).items()}
+        labels |= {f"rule-{row}": "holds" for row in rows if "expression" in ROWS[row]}
         meta = {"name": self.name, "labels": labels}
         cluster.kube.create({"apiVersion": "v1", "kind": "Namespace", "metadata": meta})
         self.kube = cluster.kube.within(self.name)
         for row in rows:
-            for item in ROWS[row][1]:
+            for item in ROWS[row].get("objects", []) + (rule(row) if "expression" in ROWS[row] else []):
                 self.kube.apply(item)
-            if row in RULES:
+            if "expression" in ROWS[row]:
                 until(self._refuses, f"the rule {row} to hold")
         self._bind_user(cannot)
         token, _ = self.kube.token("engineer", namespace=self.name, seconds=3600)
@@ -134,7 +68,7 @@ class StrictNamespace:
                 "verbs": verbs,
                 "resources": [item for item in items if item not in cannot],
             }
-            for verbs, table in ((["get", "list", "watch"], READS), (["*"], WRITES))
+            for verbs, table in ((["get", "list", "watch"], TABLE["reads"]), (["*"], TABLE["writes"]))
             for group, items in table.items()
         ]
         account = {"kind": "ServiceAccount", "name": "engineer", "namespace": self.name}

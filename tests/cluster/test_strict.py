@@ -37,10 +37,12 @@ def strict(admin_cluster, tmp_path):
     """Return a function that makes a namespace with the restrictions of some rows."""
     namespaces = []
 
-    def make(*rows, **more):
+    def make(*rows, through=False, **more):
         folder = tmp_path / str(len(namespaces))
         folder.mkdir()
         namespaces.append(StrictNamespace(admin_cluster, folder, rows, **more))
+        if through and "default-deny" in rows:  # as the preflight says
+            namespaces[-1].apply(config.manifests("network-policy", "allow-training.yaml"))
         return namespaces[-1]
 
     yield make
@@ -63,12 +65,20 @@ def meet():
     print("users", ranks)
 
 
+SLOW = pytest.mark.slow
 PAIRS = [("restricted",), ("quota",), ("restricted", "quota"), ("restricted", "most"), ("baseline", "ratio")]
+MORE = [
+    ("quota", "default-deny"),
+    ("restricted", "defaults"),
+    ("restricted", "default-deny"),
+    ("defaults", "quota"),
+]
 
 
-@pytest.mark.parametrize("rows", PAIRS, ids=" and ".join)
+@pytest.mark.parametrize("rows", [*PAIRS, *(pytest.param(rows, marks=SLOW) for rows in MORE)], ids=str)
 def test_a_volume_and_a_job_with_limits_work_in_strict_namespaces(strict, rows, tmp_path):
-    cluster = strict(*rows).cluster
+    cluster = strict(*rows, through=True).cluster
+    assert kit.preflight(cluster).ok
     volume = cluster.create_volume("shared")
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "note.txt").write_text("hello")
@@ -135,18 +145,16 @@ KINDS = {
     "TrainJob": ("trainer", lambda cluster, **job: kit.TrainJob(meet, nodes=2, **job)),
     "ParameterServer": ("", parameter_server),
 }
-SLOW, STRICTER = pytest.mark.slow, ("least", "quota", "most")
+STRICTER = ("least", "quota", "most", "defaults", "range", "quota range", "quota default-deny")
 
 
-@pytest.mark.parametrize(
-    "row", ["ratio", *(pytest.param(row, marks=SLOW) for row in ("least", "quota", "most"))]
-)
+@pytest.mark.parametrize("row", ["ratio", *(pytest.param(row, marks=SLOW) for row in STRICTER)])
 @pytest.mark.parametrize("kind", ["TorchElastic", *(pytest.param(kind, marks=SLOW) for kind in [*KINDS][1:])])
 def test_all_kinds_of_jobs_and_the_pods_beside_their_ranks_are_admitted(strict, admin_cluster, kind, row):
     operator, make = KINDS[kind]
     if operator:
         kit.install(operator, cluster=admin_cluster)
-    cluster = strict("restricted", row).cluster
+    cluster = strict("restricted", *row.split(), through=True).cluster
     run = kit.launch(make(cluster, cpu=0.5, memory="1Gi", run_as_user=64_000), cluster=cluster)
     run.wait()
     assert kind == "ParameterServer" or "users [64000, 64000]" in str(run.logs())
@@ -165,7 +173,7 @@ TOGETHER = {"nodeSelector": {"kubernetes.io/hostname": "node-1"}}
     ("mode", "name"), [("ReadWriteOnce", "gp3"), ("ReadWriteOnce", "local-path"), ("ReadWriteOncePod", "efs")]
 )
 def test_a_volume_of_one_node_is_refused_for_pods_on_several(strict, mode, name):
-    namespace = strict()
+    namespace = strict("restricted")
     namespace.kube.create(manifests.merge(CLAIM, {"spec": {"accessModes": [mode], "storageClassName": name}}))
     job = kit.IndexedJob(meet, nodes=2, volumes={"/data": "of-one"})
     with pytest.raises(BadInput, match=rf'"of-one" is for .* at a time: {mode}.*"{name}"'):
@@ -227,6 +235,27 @@ def test_a_volume_that_is_too_large_for_the_namespace_is_refused_with_its_size(s
     assert cluster.create_volume("shared", size="2Gi")
 
 
+def test_a_mirror_its_secret_and_a_taint_are_three_settings_for_all_pods(strict, monkeypatch):
+    namespace = strict("restricted", "mirrored")
+    settings = {
+        "REGISTRY": "mirror.example/hub",
+        "PULL_SECRET": "pull",
+        "TOLERATIONS": "dedicated=lab:NoSchedule",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(f"TRAINYARD_{name}", value)
+    assert results(namespace.cluster)["image"].words == 'there is no Secret "pull" (TRAINYARD_PULL_SECRET)'
+    words = "create secret docker-registry pull --docker-server=mirror.example --docker-username=a --docker-password=b"
+    namespace.cluster.kubectl(words)
+    assert results(namespace.cluster)["pod security"].level == "ok"
+    run = kit.launch(kit.IndexedJob(meet, nodes=2), cluster=namespace.cluster)
+    spec = namespace.kube.get("Job", run.name)["spec"]["template"]["spec"]
+    run.delete()
+    assert spec["containers"][0]["image"].startswith("mirror.example/hub/pytorch/pytorch:")
+    assert spec["imagePullSecrets"] == [{"name": "pull"}]
+    assert "dedicated" in [item["key"] for item in spec["tolerations"]]
+
+
 def test_a_secret_for_images_that_does_not_exist_is_refused(strict):
     secret = {"spec": {"template": {"spec": {"imagePullSecrets": [{"name": "registry"}]}}}}
     with pytest.raises(BadInput, match='no Secret "registry"'):
@@ -240,6 +269,8 @@ def test_who_may_not_list_events_trains_and_uses_volumes(strict):
     run.wait()
     assert run.status.phase == "Succeeded" and "nothing is wrong" in str(run.why())
     assert str(volume.ls()) and len(cluster.runs()) == 1
+    with pytest.raises(Rejected, match="podmetrics|pods.metrics.k8s.io|cannot list"):
+        cluster.top("pods")
     run.delete()
 
 
