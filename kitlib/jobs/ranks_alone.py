@@ -47,6 +47,8 @@ def ranks_alone(job: Job) -> tuple[str, str]:
     """
     if not isinstance(job, TrainingJob) or job.layout is None or job.nodes * job.processes_per_node < 2:
         return "", ""
+    if hasattr(job, "servers"):  # whose workers meet nobody: parameter servers sum for them
+        return "", ""
     sources = [source for source in job.sources.values() if isinstance(source, str)]
     text = "\n".join(sources)
     if _EVALUATES.search(text) and not _TRAINS.search(text):

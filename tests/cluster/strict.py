@@ -9,6 +9,7 @@ import yaml
 from kitlib.clusters.existing import ExistingCluster
 from kitlib.errors import Rejected
 from kitlib.k8s import manifests
+from kitlib.k8s.pod_security import PodSecurity
 
 from ..patience import until
 
@@ -49,13 +50,11 @@ class StrictNamespace:
         self.cluster = ExistingCluster(self.name, kubeconfig=path / "kubeconfig")
 
     def _refuses(self):
-        """Whether a pod is refused that has nothing that a rule asks for."""
+        """Whether a rule refuses a pod that has nothing that it asks for, and what Pod Security does."""
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bare"}}
         spec = {"containers": [{"name": "main", "image": "busybox"}]}
         try:
-            meta = {"name": "bare"}
-            self.kube.create(
-                {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, dry_run=True
-            )
+            self.kube.create(PodSecurity().apply(pod | {"spec": spec}), dry_run=True)
         except Rejected as error:
             return "ValidatingAdmissionPolicy" in error.what
         return False

@@ -245,8 +245,8 @@ def test_a_mirror_its_secret_and_a_taint_are_three_settings_for_all_pods(strict,
     for name, value in settings.items():
         monkeypatch.setenv(f"TRAINYARD_{name}", value)
     assert results(namespace.cluster)["image"].words == 'there is no Secret "pull" (TRAINYARD_PULL_SECRET)'
-    words = "create secret docker-registry pull --docker-server=mirror.example --docker-username=a --docker-password=b"
-    namespace.cluster.kubectl(words)
+    login = "--docker-server=mirror.example --docker-username=a --docker-password=b"
+    namespace.cluster.kubectl(f"create secret docker-registry pull {login}")
     assert results(namespace.cluster)["pod security"].level == "ok"
     run = kit.launch(kit.IndexedJob(meet, nodes=2), cluster=namespace.cluster)
     spec = namespace.kube.get("Job", run.name)["spec"]["template"]["spec"]

@@ -20,7 +20,7 @@ import pytest
 
 import kitlib as kit
 from kitlib.config import DEFAULT_IMAGE
-from kitlib.errors import BadInput, CommandFailed, NoContainerEngine
+from kitlib.errors import BadInput, CommandFailed, KitError, NoContainerEngine
 from trainyard_kit.container_images import cluster_build, engines
 from trainyard_kit.container_images.build_context import BuildContext
 from trainyard_kit.container_images.cluster_build import ImageBuild
@@ -99,6 +99,10 @@ def test_without_an_engine_it_says_so(monkeypatch, dockerfile, tmp_path_factory)
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(NoContainerEngine, match="docker"):
         kit.build_image("trainyard/greeting", tag="1", dockerfile=dockerfile)
+    local = SimpleNamespace(provider="local", registry=None)
+    for builder, words in (("", "docker"), ("cluster", "BuildKit")):
+        with pytest.raises(KitError, match=f"(?s){words}.*install here what they lack"):
+            kit.build_image(dockerfile=dockerfile, cluster=local, builder=builder)
 
 
 def test_a_tag_of_the_content_changes_with_what_is_copied_and_with_nothing_else(dockerfile):

@@ -89,7 +89,7 @@ def build_image(
 
     Raises:
         BadInput: The tag says nothing, or there is no such Dockerfile.
-        NoContainerEngine: No engine answers on this machine, and there is no cluster to build.
+        NoContainerEngine: No engine answers on this machine, and no cluster builds: a local one does not.
         CommandFailed: Building or pushing failed; the error has the builder's words.
 
     Example:
@@ -100,6 +100,8 @@ def build_image(
     _check(name, tag, builder)
     context = _context(config.find(dockerfile), arguments or {})
     home = cast("Registry | None", cluster.registry) if cluster is not None and not registry else None
+    if cluster is not None and home is None and cluster.provider == "local":
+        _check_local(name, builder)
     if cluster is not None and home is not None:
         image = _at_a_cloud(name, tag or context.tag, context, cluster, home, here=builder == "here")
     elif builder == "cluster" or (not builder and _only_in(cluster) and engines.missing()):
@@ -146,6 +148,17 @@ def _check(name: str, tag: str | None, builder: str) -> None:
     if builder not in BUILDERS:
         fix = ", ".join(filter(None, BUILDERS))
         raise BadInput("there is no such builder", about=f"builder={builder!r}", fix=f"one of {fix}")
+
+
+def _check_local(name: str, builder: str) -> None:
+    """Say at once what stands in for an image that nothing builds here."""
+    about = f"image {name}, of a local cluster"
+    instead = "its pods need none: they have the packages of this environment; install here what they lack"
+    if builder == "cluster":
+        what = "local nodes build no images: their filter of system calls forbids the namespaces of BuildKit"
+        raise BadInput(what, about=about, fix=f'builder="here", with Docker or Podman; or {instead}')
+    if missing := engines.missing():
+        raise NoContainerEngine(missing, about=about, fix=f"start Docker or Podman; or {instead}")
 
 
 def _here(full: str, context: BuildContext, *, push: bool) -> ContainerImage:
