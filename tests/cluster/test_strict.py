@@ -244,7 +244,7 @@ def test_a_mirror_its_secret_and_a_taint_are_three_settings_for_all_pods(strict,
     }
     for name, value in settings.items():
         monkeypatch.setenv(f"TRAINYARD_{name}", value)
-    assert results(namespace.cluster)["image"].words == 'there is no Secret "pull" (TRAINYARD_PULL_SECRET)'
+    assert results(namespace.cluster)["image"].message == 'there is no Secret "pull" (TRAINYARD_PULL_SECRET)'
     login = "--docker-server=mirror.example --docker-username=a --docker-password=b"
     namespace.cluster.kubectl(f"create secret docker-registry pull {login}")
     assert results(namespace.cluster)["pod security"].level == "ok"
