@@ -60,23 +60,12 @@ class StrictNamespace:
         return False
 
     def _bind_user(self, cannot):
-        rbac = "rbac.authorization.k8s.io"
-        rules = [
-            {
-                "apiGroups": [group],
-                "verbs": verbs,
-                "resources": [item for item in items if item not in cannot],
-            }
-            for verbs, table in ((["get", "list", "watch"], TABLE["reads"]), (["*"], TABLE["writes"]))
-            for group, items in table.items()
-        ]
-        account = {"kind": "ServiceAccount", "name": "engineer", "namespace": self.name}
-        role = {"apiGroup": rbac, "kind": "Role", "name": "engineer"}
-        meta = {"metadata": {"name": "engineer"}}
-        self.kube.create({"apiVersion": "v1", "kind": "ServiceAccount"} | meta)
-        self.kube.create({"apiVersion": f"{rbac}/v1", "kind": "Role", "rules": rules} | meta)
-        binding = {"kind": "RoleBinding", "subjects": [account], "roleRef": role}
-        self.kube.create({"apiVersion": f"{rbac}/v1"} | binding | meta)
+        for item in copy.deepcopy(TABLE["user"]):
+            for rights in item.get("rules", []):
+                rights["resources"] = [name for name in rights["resources"] if name not in cannot]
+            for subject in item.get("subjects", []):
+                subject["namespace"] = self.name
+            self.kube.create(item)
 
     def apply(self, path):
         for item in manifests.read(path):
