@@ -113,24 +113,7 @@ def test_a_file_that_is_no_kubeconfig_is_refused_and_stays(file, text):
     assert file.read_text() == text
 
 
-def entry(kind, name, **fields):
-    return {"name": name, kind: fields}
-
-
-ONE = entry("cluster", "one", server="https://one.example", **{"certificate-authority": "pem"})
-KEY = entry("user", "one", **{"client-certificate": "./pem", "client-key": "../b/pem"})
-HERE, TOKEN = entry("context", "one", cluster="one", user="one"), entry("user", "one", token="b")  # noqa: S106
-THERE = entry("context", "one", cluster="one", user="one", namespace="b")
-OTHER_ONE = entry("cluster", "one", server="https://b.example")
-FILES = {
-    "a/full": {"clusters": [ONE], "users": [KEY], "contexts": [HERE]},
-    "b/same": {"clusters": [OTHER_ONE], "users": [TOKEN]},
-    "b/current": {"current-context": "one", "contexts": [THERE]},
-    "a/both": {"clusters": [ONE], "users": [KEY], "contexts": [HERE], "current-context": "one"},
-    "a/twice": {"clusters": [ONE, ONE], "current-context": "other", "users": None},
-    "b/empty": None,
-    "a/missing": None,
-}
+FILES = yaml.safe_load(Path(__file__).with_name("kubeconfigs.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("names", random.Random(1).sample([*itertools.permutations(FILES, 4)], 30))
