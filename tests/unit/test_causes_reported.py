@@ -1,16 +1,16 @@
 """What kubelets, containerd, CRI-O, schedulers and webhooks of other clusters say is understood as well."""
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+import yaml
 
 from kitlib.causes import Facts, causes
 from kitlib.causes.room import ALL_PODS
 from kitlib.causes.rules import reported, scheduling
 
 from . import objects  # messages are as long as the programs write them
-
-# ruff: noqa: E501
 
 LABELS = {"batch.kubernetes.io/job-completion-index": "0"}
 MAIN = {
@@ -48,47 +48,10 @@ def first(*events, pods=(), phase="Pending", **objects_of_kinds):
     return next(iter(causes(facts, [reported.reported, scheduling.unschedulable])), None)
 
 
-PULL = 'Failed to pull image "r.io/x:1": rpc error: code = {} desc = failed to pull and unpack image "r.io/x:1": {}'
+TABLE = yaml.safe_load(Path(__file__).with_name("causes_reported.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (
-            "ImageNotFound",
-            PULL.format("NotFound", 'failed to resolve reference "r.io/x:1": r.io/x:1: not found'),
-        ),
-        (
-            "ImageNotFound",
-            "initializing source docker://r.io/x:1: reading manifest 1 in r.io/x: manifest unknown",
-        ),
-        (
-            "ImageForbidden",
-            PULL.format("Unknown", "failed to authorize: failed to fetch oauth token: 401 Unauthorized"),
-        ),
-        (
-            "ImageForbidden",
-            PULL.format(
-                "Unknown",
-                "pull access denied, repository does not exist or may require authorization: server message: "
-                "insufficient_scope: authorization failed",
-            ),
-        ),
-        ("ImageForbidden", PULL.format("Unknown", "unexpected status from HEAD request: 403 Forbidden")),
-        ("ImageArchitecture", PULL.format("NotFound", "no match for platform in manifest: not found")),
-        (
-            "ImageArchitecture",
-            "choosing image: no image found in manifest list for architecture arm64, OS linux",
-        ),
-        ("RegistryUnreachable", PULL.format("Unknown", "dial tcp: lookup r.io on 10.0.0.2:53: no such host")),
-        ("RegistryUnreachable", PULL.format("Unknown", "dial tcp 10.1.1.1:443: i/o timeout")),
-        (
-            "RegistryUnreachable",
-            PULL.format("Unknown", "tls: failed to verify certificate: x509: signed by unknown"),
-        ),
-        ("RegistryUnreachable", PULL.format("Unknown", "429 Too Many Requests: toomanyrequests")),
-    ],
-)
+@pytest.mark.parametrize(("kind", "message"), TABLE["pulls_that_fail_are_told_apart"])
 def test_pulls_that_fail_are_told_apart(kind, message):
     for reason in ("ErrImagePull", "ImagePullBackOff"):
         assert first(pods=[waiting(reason, message)]).kind == kind
@@ -102,139 +65,17 @@ def test_pulls_that_fail_are_told_apart(kind, message):
     )
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason", "message"),
-    [
-        (
-            "MissingSecret",
-            "FailedMount",
-            'MountVolume.SetUp failed for volume "v" : secret "token" not found',
-        ),
-        (
-            "MissingConfigMap",
-            "FailedMount",
-            'MountVolume.SetUp failed for volume "v" : configmap "x" not found',
-        ),
-        (
-            "MissingSecret",
-            "FailedMount",
-            'MountVolume.SetUp failed for volume "v" : references non-existent secret key: t',
-        ),
-        (
-            "DriverMissing",
-            "FailedMount",
-            'MountVolume.MountDevice failed for volume "pvc-1" : kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: driver name efs.csi.aws.com not found in the list of registered CSI drivers',
-        ),
-        (
-            "DeviceClaim",
-            "FailedPrepareDynamicResources",
-            "Failed to prepare dynamic resources: prepare dynamic resources: NodePrepareResources: no",
-        ),
-        (
-            "VolumeInUse",
-            "FailedAttachVolume",
-            'Multi-Attach error for volume "pvc-1" Volume is already used by pod(s) x-0',
-        ),
-        (
-            "VolumeNotMounted",
-            "FailedMount",
-            'MountVolume.SetUp failed for volume "nfs" : mount failed: exit status 32',
-        ),
-        (
-            "RuntimeMissing",
-            "FailedCreatePodSandBox",
-            'Failed to create pod sandbox: rpc error: code = Unknown desc = failed to get sandbox runtime: no runtime for "kata" is configured',
-        ),
-        (
-            "SandboxFailed",
-            "FailedCreatePodSandBox",
-            'Failed to create pod sandbox: plugin type="aws-cni" failed (add): no IP addresses available',
-        ),
-        (
-            "SandboxFailed",
-            "NetworkNotReady",
-            "network is not ready: container runtime network not ready: cni plugin not initialized",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "reason", "message"), TABLE["events_of_other_kubelets_are_understood"])
 def test_events_of_other_kubelets_are_understood(kind, reason, message):
     assert first(event(reason, message), pods=[waiting("ContainerCreating", "")]).kind == kind
 
 
-@pytest.mark.parametrize(
-    ("kind", "reason", "message"),
-    [
-        (
-            "EntryPointMissing",
-            "StartError",
-            'failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: exec: "nope": executable file not found in $PATH',
-        ),
-        (
-            "EntryPointMissing",
-            "RunContainerError",
-            'runc create failed: unable to start container process: error during container init: exec: "/x": stat /x: no such file or directory',
-        ),
-        (
-            "NotExecutable",
-            "StartError",
-            'unable to start container process: exec: "/etc/passwd": permission denied',
-        ),
-        ("ImageArchitecture", "StartError", "exec /usr/bin/python: exec format error"),
-        (
-            "RunAsNonRoot",
-            "CreateContainerConfigError",
-            "container has runAsNonRoot and image will run as root",
-        ),
-        (
-            "RunAsNonRoot",
-            "CreateContainerConfigError",
-            "container has runAsNonRoot and image has non-numeric user (app), cannot verify user is non-root",
-        ),
-        ("NoCommand", "CreateContainerError", 'failed to generate container "x" spec: no command specified'),
-        (
-            "ImageName",
-            "InvalidImageName",
-            'Failed to apply default image tag "A/B:1": couldn\'t parse image name: repository name must be lowercase',
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "reason", "message"), TABLE["starts_that_fail_are_told_apart"])
 def test_starts_that_fail_are_told_apart(kind, reason, message):
     assert first(pods=[waiting(reason, message)]).kind == kind
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (
-            "WebhookDown",
-            'Internal error occurred: failed calling webhook "v.io": failed to call webhook: Post "https://v.ns.svc:443/?timeout=10s": context deadline exceeded',
-        ),
-        (
-            "WebhookDown",
-            'Internal error occurred: failed calling webhook "v.io": failed to call webhook: Post "https://v.ns.svc:443/": no endpoints available for service "v"',
-        ),
-        (
-            "WebhookDenied",
-            'admission webhook "validate.kyverno.svc-fail" denied the request: policy require-labels: team is missing',
-        ),
-        (
-            "QuotaLimits",
-            'pods "digits-0-x" is forbidden: failed quota: compute: must specify limits.cpu for: main',
-        ),
-        (
-            "LimitRange",
-            'pods "x" is forbidden: [maximum cpu usage per Pod is 2, but limit is 4, maximum memory usage per Pod is 1Gi, but limit is 2Gi]',
-        ),
-        (
-            "NamespaceTerminating",
-            'pods "x" is forbidden: unable to create new content in namespace ada because it is being terminated',
-        ),
-        (
-            "PermissionDenied",
-            'pods is forbidden: User "system:serviceaccount:kubeflow:op" cannot create resource "pods" in API group "" in the namespace "ada"',
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "message"), TABLE["pods_that_may_not_be_created_have_their_reason"])
 def test_pods_that_may_not_be_created_have_their_reason(kind, message):
     for reason, prefix in (("FailedCreate", "Error creating: "), ("FailedCreatePod", "Error creating: ")):
         assert first(event(reason, prefix + message, kind="Job", name="digits")).kind == kind
@@ -247,34 +88,7 @@ def unscheduled(message, **spec):
     return pod
 
 
-@pytest.mark.parametrize(
-    ("kind", "message", "words"),
-    [
-        (
-            "NoRoom",
-            "0/2 nodes are available: 1 Insufficient cpu, 1 Insufficient memory. preemption: 0/2 nodes are available: 2 No preemption victims found for incoming pod.",
-            "1 have not enough cpu free (it requests 4); 1 have not enough memory",
-        ),
-        (
-            "Tainted",
-            "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: true}. preemption: not helpful",
-            "a taint that it does not tolerate: {gpu: true}",
-        ),
-        (
-            "OneNodeVolume",
-            "0/2 nodes are available: 2 node(s) had volume node affinity conflict.",
-            "is on one node or in one zone",
-        ),
-        ("TooManyPods", "0/1 nodes are available: 1 Too many pods.", "all the pods that they may have"),
-        (
-            "NoVolume",
-            "0/1 nodes are available: 1 node(s) didn't find available persistent volumes to bind.",
-            "no volume for its claim",
-        ),
-        ("Unschedulable", "no nodes available to schedule pods", "no nodes available to schedule pods"),
-        ("Unschedulable", "0/1 nodes are available: 1 node(s) were made of cheese.", "made of cheese"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "message", "words"), TABLE["the_scheduler_s_message_is_taken_apart"])
 def test_the_scheduler_s_message_is_taken_apart(kind, message, words):
     cause = first(pods=[unscheduled(message)])
     assert (cause.kind, words in cause.what) == (kind, True)
@@ -291,16 +105,8 @@ LOW = "The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi,
     ("message", "events", "words"),
     [
         ("untolerated taint(s)", [], "kept for others"),
-        (
-            "untolerated taint(s)",
-            [of_another("Evicted", LOW)],
-            "low on resource: ephemeral-storage",
-        ),
-        (
-            "untolerated taint(s)",
-            [of_another("NodeNotReady", "Node is not ready")],
-            "not ready",
-        ),
+        ("untolerated taint(s)", [of_another("Evicted", LOW)], "low on resource: ephemeral-storage"),
+        ("untolerated taint(s)", [of_another("NodeNotReady", "Node is not ready")], "not ready"),
         ("untolerated taint(s)", [event("Evicted", LOW, name="other")], "kept for others"),  # long ago
         ("untolerated taint {gpu: true}", [of_another("Evicted", LOW)], "{gpu: true}"),
     ],
