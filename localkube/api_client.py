@@ -128,14 +128,6 @@ class Api:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(0, "Unreachable", f"{method} {path}: {error or type(error).__name__}") from error
 
-    async def is_ready(self) -> bool:
-        """Check whether ``/readyz`` answers 200."""
-        try:
-            async with self._session.get(self.server + "/readyz") as answer:
-                return answer.status == 200
-        except (aiohttp.ClientError, TimeoutError, OSError):
-            return False
-
     async def send(self, method: str, path: str, data: bytes, content_type: str) -> int:
         """Send a request and return the status alone; 0 when there was no response."""
         headers = {"Content-Type": content_type, "Accept": BRIEF}

@@ -182,6 +182,7 @@ class ClusterPaths:
     kubeconfig = _below("kubeconfig")
     pki = _below("pki")
     etcd = _below("etcd")
+    known_roles = _below("known-roles")  # etcd begins with those of this build
     logs = _below("logs")
     pods = _below("pods")
     # The mount point of the runtime's tmpfs; on the host it stays empty.

@@ -3,7 +3,6 @@
 A cluster is one directory and one process tree: its supervisor runs everything from then on.
 """
 
-import asyncio
 import contextlib
 import json
 import os
@@ -115,6 +114,7 @@ def _start(
             files.copy_kit()
         if fresh and (snapshot := etcd_snapshot.obtain(control_plane, report=report)):
             etcd_snapshot.restore(snapshot, paths.etcd)
+            paths.known_roles.touch(mode=0o600)
         report("starting the control plane")
         with _uninterrupted():  # what has been started is known here, and ended below
             supervisor = _launch(paths, listener)
@@ -123,7 +123,7 @@ def _start(
         )
         if fresh:
             files.copy_kit()  # beside the API server's start
-        asyncio.run(startup.wait())
+        startup.wait()
     except BaseException as error:
         if supervisor:
             supervisor.terminate()

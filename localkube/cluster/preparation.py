@@ -143,7 +143,8 @@ class ClusterFiles:
     def copy_kit(self) -> None:
         """Copy what pods see of a checkout; before the first pod starts."""
         if self._shows_kit():
-            copy_kit(self._kit, environment(self.control_plane))
+            shown = json.loads((self.paths.root / "kubelet.json").read_text())
+            copy_kit(self._kit, [*shown["environment"], *shown["packages"]])
 
     def _pulls(self) -> bool:
         """In plain mode, programs see the host's files alone, and no image's."""
@@ -363,7 +364,8 @@ def copy_kit(target: Path, environment: Iterable[str]) -> None:
     files that are closed to others stay away, unless their whole directory is closed, and so do sockets.
 
     Args:
-        environment: Directories that are mounted in it.
+        environment: Places that are mounted in it: where their directory is missing, each container has to
+            cover all that is beside it.
     """
     shutil.rmtree(target, ignore_errors=True)
     private_dir(target)
@@ -372,7 +374,7 @@ def copy_kit(target: Path, environment: Iterable[str]) -> None:
         if (CHECKOUT / name).is_dir():
             shutil.copytree(CHECKOUT / name, target / name, symlinks=True, ignore=_private)
     for place in map(Path, environment):
-        if place != CHECKOUT and place.is_relative_to(CHECKOUT):
+        if place != CHECKOUT and place.is_relative_to(CHECKOUT) and not place.is_file():
             (target / place.relative_to(CHECKOUT)).mkdir(parents=True, exist_ok=True)
 
 

@@ -63,7 +63,8 @@ def read(entries: Iterable[str] = (), *, hidden: Iterable[str] = (), own: Iterab
     places = dict.fromkeys([*entries, *fresh])
     refused: dict[str, str] = {}
     shown: list[str] = []
-    for place in dict.fromkeys([*places, *_mapped(), *_links([*places, *_site_packages()])]):
+    searched = [*places, *site.getsitepackages(), site.getusersitepackages()]
+    for place in dict.fromkeys([*places, *_mapped(), *_links(searched)]):
         if not os.path.isabs(place) or not os.path.exists(place) or _is_within(place, own):
             continue
         if why := _refusal(place, hidden):
@@ -81,10 +82,6 @@ def read(entries: Iterable[str] = (), *, hidden: Iterable[str] = (), own: Iterab
         refused,
         builds=any(map(_meson_source, sys.meta_path)),
     )
-
-
-def _site_packages() -> list[str]:
-    return [*site.getsitepackages(), site.getusersitepackages()]
 
 
 def _mapped() -> Iterator[str]:

@@ -4,8 +4,8 @@ The components' processes are observed from outside; readiness is what the API r
 deadline is in ``controlplane/progress_deadline.py``.
 """
 
-import asyncio
 import contextlib
+import http.client
 import json
 import os
 import subprocess
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from localkube.api_path import api_path
+from localkube.controlplane.certificates import client_tls
 from localkube.controlplane.progress_deadline import (
     Activity,
     CrashCount,
@@ -29,7 +30,8 @@ from localkube.kubelet.resources.proc_usage import ProcessTable
 from localkube.paths import ClusterPaths
 
 POLL_SECONDS = 0.02
-LOOK_SECONDS = 0.5
+LOOK_SECONDS, ANSWER_SECONDS = 0.5, 5.0
+MOST_SHOWN = 200
 REPORT_SECONDS = 5.0
 # What a cluster cannot do without; the scheduler and the others are not waited for.
 NOT_READY_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -51,7 +53,10 @@ class Startup:
         seconds: float,
         report: Callable[[str], None],
     ) -> None:
-        self._paths, self._port, self._nodes = paths, port, nodes
+        self._paths, self._nodes = paths, nodes
+        # Not by `Api`: what that imports takes a third of a second, which the API server wants itself.
+        tls = client_tls(paths.pki)
+        self._api = http.client.HTTPSConnection("127.0.0.1", port, timeout=ANSWER_SECONDS, context=tls)
         self._supervisor, self._report = supervisor, report
         self._deadline, self._activity = ProgressDeadline(seconds, never_idle=NEVER_IDLE), Activity()
         self._begun = time.time()
@@ -60,48 +65,44 @@ class Startup:
         # server that ends again and again would answer anew each time.
         self._state, self._part, self._progress = "the API server does not answer", "kube-apiserver", 0
 
-    async def wait(self) -> None:
+    def wait(self) -> None:
         """Wait until every node is Ready, pods are accepted, and the API server is ready."""
-        ready = asyncio.create_task(self._ready())
-        try:
-            while not (await asyncio.wait([ready], timeout=LOOK_SECONDS))[0]:
+        looked = time.monotonic()
+        while not self._is_ready():
+            if time.monotonic() - looked >= LOOK_SECONDS:
                 self._check_progress()
-            await ready
-        finally:
-            ready.cancel()
-            await asyncio.gather(ready, return_exceptions=True)
+                looked = time.monotonic()
+            time.sleep(POLL_SECONDS)
 
-    async def _ready(self) -> None:
-        # Not before: its import takes a third of a second, in which the control plane can begin.
-        from localkube.api_client import Api
-        from localkube.errors import ApiError
-
-        pki = self._paths.pki
-        files = {"cert_file": pki / "admin.crt", "key_file": pki / "admin.key"}
-        async with Api(f"https://127.0.0.1:{self._port}", ca_file=pki / "ca.crt", **files) as api:
-            while True:
-                try:
-                    if await self._is_ready(api):
-                        return
-                except ApiError as error:
-                    if error.status == 0:
-                        self._await("the API server does not answer", of="kube-apiserver")
-                    elif error.status != 404:
-                        self._await(f"the API server refuses: {error.message}", of="kube-apiserver")
-                await asyncio.sleep(POLL_SECONDS)
-
-    async def _is_ready(self, api: Any) -> bool:
-        items = (await api.get(api_path("v1/nodes")))["items"]
-        ready = sum(_is_ready_since(node, since=int(self._begun)) for node in items)
+    def _is_ready(self) -> bool:
+        if (nodes := self._get(api_path("v1/nodes"))) is None:
+            return False
+        ready = sum(_is_ready_since(node, since=int(self._begun)) for node in json.loads(nodes)["items"])
         self._await(f"{ready} of {self._nodes} nodes are Ready", of="kubelet", progress=1 + ready)
         if ready != self._nodes:
             return False
         # Pods are refused until the controller manager has made this one.
         missing = "the default service account is not there yet"
         self._await(missing, of="kube-controller-manager", progress=2 + ready)
-        await api.get(api_path("v1/serviceaccounts", namespace="default", name="default"))
+        if self._get(api_path("v1/serviceaccounts", namespace="default", name="default")) is None:
+            return False
         self._await("the API server does not report itself ready", of="kube-apiserver", progress=3 + ready)
-        return await api.is_ready()
+        return self._get("/readyz") is not None
+
+    def _get(self, path: str) -> bytes | None:
+        """Ask the API server as an administrator; None where it gives nothing, and why is noted."""
+        try:
+            self._api.request("GET", path)
+            answer = self._api.getresponse()
+            body = answer.read()
+        except (OSError, http.client.HTTPException):
+            self._api.close()  # the next request opens it again
+            self._await("the API server does not answer", of="kube-apiserver")
+            return None
+        if answer.status not in (200, 404):
+            refused = f"the API server refuses: {body[:MOST_SHOWN].decode(errors='replace')}"
+            self._await(refused, of="kube-apiserver")
+        return body if answer.status == 200 else None
 
     def _await(self, state: str, *, of: str, progress: int = 0) -> None:
         self._state, self._part, self._progress = state, of, max(progress, self._progress)

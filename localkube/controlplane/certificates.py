@@ -8,6 +8,7 @@ import base64
 import datetime
 import ipaddress
 import json
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -229,6 +230,13 @@ def _key_bytes(key: ec.EllipticCurvePrivateKey) -> bytes:
 def _write_pair(pki: Path, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
     write_private(pki / f"{name}.key", _key_bytes(key))
     write_private(pki / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def client_tls(pki: Path, *, authority: str = "ca", client: str = "admin") -> ssl.SSLContext:
+    """Trust one authority of a cluster, and be one of its clients."""
+    context = ssl.create_default_context(cafile=str(pki / f"{authority}.crt"))
+    context.load_cert_chain(pki / f"{client}.crt", pki / f"{client}.key")
+    return context
 
 
 def write_kubeconfig(

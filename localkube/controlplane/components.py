@@ -5,7 +5,7 @@ Nothing is started here. Arguments hold no secrets, only the names of files.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from localkube.controlplane import ETCD_QUOTA_BYTES, build, certificates
@@ -15,6 +15,8 @@ from localkube.paths import ClusterPaths, private_dir, write_private, writing
 # A garbage collector that runs twice as often costs little at rest and saves a third of the memory.
 # A hard limit, GOMEMLIMIT, ends in a spiral of collections.
 GO_ENVIRONMENT = {"GOGC": "50"}
+# Names a file that the API server removes, to spare itself looking up the roles that etcd begins with.
+KNOWN_ROLES = "TRAINYARD_KNOWN_ROLES"
 ANONYMOUS_PATHS = ("/livez", "/readyz", "/healthz")
 QPS, BURST = 2000, 4000
 # Kubernetes waits 50 s before it calls a silent node NotReady. That is long for a lesson in which one is
@@ -76,7 +78,7 @@ class ComponentCommand:
 
     name: str
     argv: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=lambda: dict(GO_ENVIRONMENT))
+    env: Mapping[str, str]
     late: bool = False
 
 
@@ -89,9 +91,10 @@ def commands(
     """
     at = addresses or ListenAddresses()
     files = _write_configuration(paths, at)
-
+    # A released etcd would wait for its election timeout at each start.
+    is_ours = Path(control_plane.programs["etcd"][0]).name == build.PROGRAM
     flags = {
-        "etcd": _etcd(paths, at) | _etcd_timers(control_plane),
+        "etcd": _etcd(paths, at) | (ETCD_AT_REST if is_ours else {}),
         "kube-apiserver": _api_server(paths, at, files),
         "kube-controller-manager": _controller_manager(paths, files),
         "kube-scheduler": {"config": files["scheduler-settings"], "secure-port": 0},
@@ -99,8 +102,9 @@ def commands(
     if control_plane.has("metrics-server"):
         flags["metrics-server"] = _metrics_server(paths, at, files)
     words = {name: [f"--{flag}={value}" for flag, value in flags[name].items()] for name in flags}
+    env = GO_ENVIRONMENT | {KNOWN_ROLES: str(paths.known_roles)}
     return [
-        ComponentCommand(name, tuple(control_plane.argv(name, *words[name])), late=name not in FIRST)
+        ComponentCommand(name, tuple(control_plane.argv(name, *words[name])), env, late=name not in FIRST)
         for name in flags
     ]
 
@@ -135,11 +139,6 @@ def _etcd(paths: ClusterPaths, at: ListenAddresses) -> dict[str, object]:
         "max-snapshots": 2,
         "log-level": "warn",
     }
-
-
-def _etcd_timers(control_plane: ControlPlaneBinaries) -> dict[str, object]:
-    """A released etcd would wait for its election timeout at each start."""
-    return ETCD_AT_REST if Path(control_plane.programs["etcd"][0]).name == build.PROGRAM else {}
 
 
 def _api_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str, Path]) -> dict[str, object]:

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 
 from localkube.controlplane import ETCD_QUOTA_BYTES
+from localkube.controlplane.certificates import client_tls
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,7 @@ async def maintain_etcd(url: str, *, pki: Path) -> None:
     while True:
         await asyncio.sleep(PERIOD_SECONDS)
         # Read anew each time: certificates are renewed.
-        tls = ssl.create_default_context(cafile=str(pki / "etcd-ca.crt"))
-        tls.load_cert_chain(pki / "apiserver-etcd-client.crt", pki / "apiserver-etcd-client.key")
+        tls = client_tls(pki, authority="etcd-ca", client="apiserver-etcd-client")
         try:
             async with EtcdMaintenance(url, tls) as etcd:
                 await etcd.give_space_back()

@@ -15,7 +15,6 @@ import os
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import tempfile
 import time
@@ -179,7 +178,7 @@ class _ApiServer:
 
     def __init__(self, paths: ClusterPaths, at: ListenAddresses) -> None:
         self._logs, self._url = paths.logs, at.api
-        self._tls = _tls(paths.pki, authority="ca", client="admin")
+        self._tls = certificates.client_tls(paths.pki)
 
     def status(self, path: str) -> int | None:
         try:
@@ -225,19 +224,13 @@ def _delete_key(key: str, paths: ClusterPaths, at: ListenAddresses) -> None:
         data=json.dumps({"key": base64.b64encode(key.encode()).decode()}).encode(),
         headers={"Content-Type": "application/json"},
     )
-    tls = _tls(paths.pki, authority="etcd-ca", client="apiserver-etcd-client")
+    tls = certificates.client_tls(paths.pki, authority="etcd-ca", client="apiserver-etcd-client")
     with urllib.request.urlopen(request, context=tls, timeout=10) as answer:
         deleted = json.load(answer).get("deleted", "0")
     if deleted != "1":
         raise LocalClusterError(
             "etcd does not know what is to be taken out", about=key, fix="report it as a bug"
         )
-
-
-def _tls(pki: Path, *, authority: str, client: str) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(pki / f"{authority}.crt"))
-    context.load_cert_chain(pki / f"{client}.crt", pki / f"{client}.key")
-    return context
 
 
 def _free_ports(count: int) -> list[int]:

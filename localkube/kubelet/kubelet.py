@@ -102,6 +102,7 @@ class Kubelet:
         self._pressure, starting = _pressure(config), StartingPods(stalls(config.file.parent))
         new_node = functools.partial(
             VirtualNode,
+            admin=clients.admin,
             nodes=self._seen,
             directory=config.node_directories,
             version=config.version,
@@ -113,7 +114,8 @@ class Kubelet:
             for node in config.nodes
         }
         self._links = LinkManager(config.file.with_name("links.json"), self._nodes, client)
-        objects = ObjectCache(access, authorities=self._authorities)
+        authority = (config.pki / "ca.crt").read_text()
+        objects = ObjectCache(access, authorities=self._authorities, authority=authority)
         host, ids = _host_view(config), PodIds(config.ids, pods=config.pods)
         images = _images(config, objects)
         images.recorders = {name: node.events for name, node in self._nodes.items()}

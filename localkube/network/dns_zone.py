@@ -20,6 +20,7 @@ from localkube.network.service_records import (
 
 SCHEMA = "1.1.0"
 DOMAIN = "cluster.local"
+NONE = {"spec": {}}  # no Service
 NETWORKS = ("10.244.0.0/16", "10.96.0.0/16")
 
 
@@ -78,7 +79,7 @@ class Zone:
         return (
             self._in_domain(name)
             or labels[-1] == "svc"
-            or (len(labels) == 2 and self._is_headless((namespace, labels[1])))
+            or (len(labels) == 2 and is_headless(self._services.store.get((namespace, labels[1]), NONE)))
             or self._reverse(name) is not None
         )
 
@@ -106,10 +107,6 @@ class Zone:
 
     def _in_domain(self, name: str) -> bool:
         return name == self.domain or name.endswith("." + self.domain)
-
-    def _is_headless(self, key: Key) -> bool:
-        service = self._services.store.get(key)
-        return service is not None and is_headless(service)
 
     def _service(self, name: str, kind: str, names: ServiceNames, host: tuple[str, ...]) -> ZoneAnswer:
         owner = ".".join(name.split(".")[len(host) :])

@@ -6,6 +6,9 @@ import os
 import pytest
 
 from localkube.controlplane import binaries, etcd_snapshot
+from localkube.kubelet.nodes.node import register_node
+from localkube.kubelet.nodes.node_settings import NodeSettings
+from localkube.kubelet.volumes.object_cache import ROOT_CA, ObjectCache
 
 from .bare_control_plane import bare
 
@@ -33,6 +36,7 @@ def snapshot(control_plane, tmp_path_factory):
 def cluster(control_plane, snapshot, tmp_path_factory):
     directory = tmp_path_factory.mktemp("from-snapshot")
     etcd_snapshot.restore(snapshot, directory / "etcd")
+    (directory / "known-roles").touch()
     with bare(directory, control_plane, components=("etcd", "kube-apiserver")) as running:
         yield running
 
@@ -70,6 +74,17 @@ def test_a_cluster_from_it_has_accounts_and_roles_before_any_controller_runs(clu
     accounts = cluster.run("get", "serviceaccounts", "-A", "-o", "name")
     assert accounts.count("serviceaccount/default") == 4
     assert json.loads(cluster.run("get", "clusterrole", "admin", "-o", "json"))["rules"]
+    assert not cluster.paths.known_roles.exists(), "later starts look the roles up"
+
+
+async def test_a_node_takes_pods_and_gives_them_its_authority_before_any_controller_runs(cluster):
+    settings = NodeSettings(name="node-0", index=0, cpus=1, memory=1 << 30, storage=1 << 30)
+    async with cluster.api() as api:
+        await register_node(api, settings, admin=api, version="v1.36.3")
+        pod = {"metadata": {"namespace": "default"}, "spec": {"nodeName": "node-0"}}
+        authority = await ObjectCache(lambda node: api, authority="CA").configmap(pod, ROOT_CA)
+    assert authority == {"data": {"ca.crt": "CA"}}
+    assert "taints" not in json.loads(cluster.run("get", "node", "node-0", "-o", "json"))["spec"]
 
 
 def test_a_cluster_from_it_trusts_its_own_authorities_only(cluster):

@@ -223,7 +223,7 @@ def test_a_start_is_counted_from_before_the_kit_is_copied(tmp_path, monkeypatch)
         def __init__(self, *_, **__):
             order.append("counted")
 
-        async def wait(self):
+        def wait(self):
             order.append("waited")
 
     monkeypatch.setattr(lifecycle, "Startup", Start)

@@ -246,20 +246,28 @@ log = logging.getLogger(__name__)
 
 # As the kubelet: four renewals in the time that a lease lasts.
 LEASE_SECONDS, RENEW_SECONDS, STATUS_SECONDS = 20, 5, 300
+NOT_READY = "node.kubernetes.io/not-ready"
 LEASES, LEASE_NAMESPACE = "coordination.k8s.io/v1/leases", "kube-node-lease"
 
 
 async def register_node(
-    api: Api, settings: NodeSettings, *, version: str, pressure: Collection[str] = ()
+    api: Api, settings: NodeSettings, *, admin: Api, version: str, pressure: Collection[str] = ()
 ) -> None:
-    """Create the Node, or update an existing one's labels and status."""
+    """Create the Node, or update an existing one's labels and status.
+
+    Args:
+        admin: Takes the taint off that each new node gets, as this one is ready: the node controller does the
+            same once it has started, half a second after the scheduler.
+    """
     node = node_object(settings, version=version, pressure=pressure)
+    path = api_path("v1/nodes", name=settings.name)
     try:
-        await api.post(api_path("v1/nodes"), node)
+        created = await api.post(api_path("v1/nodes"), node)
+        taints = [taint for taint in created["spec"].get("taints") or [] if taint["key"] != NOT_READY]
+        await admin.patch(path, {"spec": {"taints": taints or None}}, kind="merge")
     except ApiError as error:
         if error.status != 409:
             raise
-        path = api_path("v1/nodes", name=settings.name)
         metadata = {name: node["metadata"][name] for name in ("labels", "annotations")}
         known = await api.patch(path, {"metadata": metadata})
         status = node_status(settings, version=version, pressure=pressure, before=known)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from localkube.api_client import Informer, NodeApi
+from localkube.api_client import Api, Informer, NodeApi
 from localkube.errors import ApiError
 from localkube.kubelet.events import EventRecorder
 from localkube.kubelet.nodes.node import NodePool, keep_alive, register_node
@@ -28,6 +28,7 @@ class VirtualNode:
 
     Args:
         state: Running, stopped or isolated.
+        admin: For what no node may write of itself.
         nodes: The informer of nodes.
         give_way: Waits a moment for what is more urgent than Events.
     """
@@ -38,6 +39,7 @@ class VirtualNode:
         *,
         state: str,
         api: NodeApi,
+        admin: Api,
         nodes: Informer,
         directory: Path,
         version: str,
@@ -46,7 +48,7 @@ class VirtualNode:
     ) -> None:
         self.settings, self.state = settings, state
         self.pool = NodePool(settings, directory=directory)
-        self.api = api
+        self.api, self._admin = api, admin
         self.api.silent = state != RUNNING
         self.events = EventRecorder(self.api, give_way=give_way)
         self._nodes, self._version, self._pressure = nodes, version, pressure
@@ -80,6 +82,7 @@ class VirtualNode:
                     await register_node(
                         self.api,
                         self.settings,
+                        admin=self._admin,
                         version=self._version,
                         pressure=self._pressure.conditions,
                     )

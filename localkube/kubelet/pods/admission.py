@@ -31,7 +31,7 @@ SAFE_SYSCTLS = frozenset(
         "net.ipv4.tcp_wmem",
     }
 )
-EVERY_ADDRESS = ("", "0.0.0.0", "::")
+EVERY_ADDRESS = {"", "0.0.0.0", "::"}
 Refusal = tuple[str, str]
 
 
@@ -53,7 +53,8 @@ def refusal(
         resource = shortage.partition("resource: ")[2].partition(",")[0]
         return f"OutOf{resource}", shortage
     if any(
-        _collide(port, port_in_use)
+        port[1:] == port_in_use[1:]
+        and (port[0] == port_in_use[0] or {port[0], port_in_use[0]} & EVERY_ADDRESS)
         for port in _host_ports(pod)
         for running in other_pods
         for port_in_use in _host_ports(running)
@@ -142,11 +143,6 @@ def _host_ports(pod: Object) -> Iterator[tuple[str, str, int]]:
             for port in container.get("ports") or []:
                 if port.get("hostPort"):
                     yield port.get("hostIP") or "", port.get("protocol") or "TCP", port["hostPort"]
-
-
-def _collide(port: tuple[str, str, int], in_use: tuple[str, str, int]) -> bool:
-    same_address = port[0] == in_use[0] or port[0] in EVERY_ADDRESS or in_use[0] in EVERY_ADDRESS
-    return port[1:] == in_use[1:] and same_address
 
 
 def _term_holds(term: Object, labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:

@@ -96,7 +96,8 @@ class ContainerWorker:
             record = self.record
             if record is None or pod.stopping.is_set() or pod.restarting.is_set():
                 return
-            if record.state == "terminated" and self._restarts_all(record):
+            ended = record.state == "terminated" and not self._replaced
+            if ended and restart_action(self.container, record.exit_code) == RESTART_ALL:
                 pod.restart_all()
                 return
             if record.state == "waiting":
@@ -436,9 +437,6 @@ class ContainerWorker:
         """Report the end of a run that is started again, and what has come after it."""
         if record := self._pod.replaced.pop(self.name, None):
             self._pod.report(ended=record.container_id)
-
-    def _restarts_all(self, record: ContainerRecord) -> bool:
-        return not self._replaced and restart_action(self.container, record.exit_code) == RESTART_ALL
 
     def _restarts(self, record: ContainerRecord) -> bool:
         if self._ephemeral:

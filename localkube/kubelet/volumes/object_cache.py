@@ -27,11 +27,15 @@ RENEW_AT, RENEW_DAILY = 0.8, 24 * 3600.0
 
 
 class ObjectCache:
-    """Reads ConfigMaps and Secrets."""
+    """Reads ConfigMaps and Secrets.
 
-    def __init__(self, access: Access, *, authorities: Informer | None = None) -> None:
+    Args:
+        authority: The API server's, for pods that start before the controller manager has published it.
+    """
+
+    def __init__(self, access: Access, *, authorities: Informer | None = None, authority: str = "") -> None:
         self._access = access
-        self._authorities = authorities
+        self._authorities, self._authority = authorities, authority
         self._answers: dict[tuple[str, str], tuple[float, asyncio.Task[Object | None]]] = {}
 
     async def configmap(self, pod: Pod, name: str) -> Object | None:
@@ -39,6 +43,8 @@ class ObjectCache:
         namespace = pod["metadata"]["namespace"]
         if self._authorities and (known := self._authorities.store.get((namespace, name))):
             return known
+        if name == ROOT_CA and self._authority:
+            return {"data": {"ca.crt": self._authority}}
         return await self._get(pod, api_path("v1/configmaps", namespace=namespace, name=name))
 
     async def secret(self, pod: Pod, name: str) -> Object | None:
