@@ -20,7 +20,7 @@ from localkube.network.service_records import (
 
 SCHEMA = "1.1.0"
 DOMAIN = "cluster.local"
-NONE = {"spec": {}}  # no Service
+NONE: dict[str, Any] = {"spec": {}}  # no Service
 NETWORKS = ("10.244.0.0/16", "10.96.0.0/16")
 
 
