@@ -143,7 +143,8 @@ class KubeletServer:
 
     @web.middleware
     async def _only_the_api_server(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        name = _common_name(request.get_extra_info("peercert"))
+        certificate = request.get_extra_info("peercert") or {}
+        name = dict(pair for part in certificate.get("subject", ()) for pair in part).get("commonName", "")
         if name != API_SERVER and not may_read(name, request.path):
             return _refuse(403, f"Forbidden (user={name}, verb={request.method.lower()}, resource=nodes)")
         return await handler(request)
@@ -245,11 +246,6 @@ def _number(query: Mapping[str, str], field: str) -> int | None:
 
 def _truth(text: str | None) -> bool:
     return text is not None and text.lower() not in ("false", "0")
-
-
-def _common_name(certificate: Mapping[str, Any] | None) -> str:
-    subject = dict(pair for part in (certificate or {}).get("subject", ()) for pair in part)
-    return subject.get("commonName", "")
 
 
 def _refuse(status: int, message: str) -> web.Response:

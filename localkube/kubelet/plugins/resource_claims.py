@@ -88,7 +88,9 @@ class ClaimManager:
                 for driver in _drivers(claim):
                     self._is_own(driver) or self._driver(driver)
             for key, claim in claims.items():
-                entry = self._claims.setdefault(key, _entry(claim))
+                drivers: dict[str, list[Any]] = {driver: [] for driver in _drivers(claim)}
+                new = {"uid": claim["metadata"]["uid"], "pods": [], "prepared": False, "drivers": drivers}
+                entry = self._claims.setdefault(key, new)
                 if entry["uid"] != claim["metadata"]["uid"]:
                     old = f"old ResourceClaim with same name {claim['metadata']['name']} and different UID"
                     raise ClaimPreparationError(f"{old} {entry['uid']} still exists")
@@ -299,11 +301,6 @@ def _drivers(claim: Object) -> list[str]:
         raise ClaimPreparationError(f"ResourceClaim {claim['metadata']['name']}: not allocated")
     results = (allocation.get("devices") or {}).get("results") or ()
     return sorted({result["driver"] for result in results})
-
-
-def _entry(claim: Object) -> dict[str, Any]:
-    drivers: dict[str, list[Any]] = {driver: [] for driver in _drivers(claim)}
-    return {"uid": claim["metadata"]["uid"], "pods": [], "prepared": False, "drivers": drivers}
 
 
 def _device(device: Any) -> dict[str, Any]:
