@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -219,14 +220,8 @@ def test_a_start_is_counted_from_before_the_kit_is_copied(tmp_path, monkeypatch)
     monkeypatch.setattr(lifecycle, "_launch", lambda paths, listener: order.append("launched"))
     monkeypatch.setattr(lifecycle, "status", lambda name: {})
 
-    class Start:
-        def __init__(self, *_, **__):
-            order.append("counted")
-
-        def wait(self):
-            order.append("waited")
-
-    monkeypatch.setattr(lifecycle, "Startup", Start)
+    start = SimpleNamespace(wait=lambda: order.append("waited"))
+    monkeypatch.setattr(lifecycle, "Startup", lambda *_, **__: order.append("counted") or start)
     lifecycle._start(paths, ClusterSpec(), lambda text: None, 1.0, fresh=True)
     assert order == ["launched", "counted", "copied", "waited"]
 
