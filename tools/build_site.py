@@ -122,8 +122,8 @@ def linked(found: re.Match[str], here: Path, names: set[str]) -> str:
             parts.append(part)
     name = "/".join(parts)
     if name in names:
-        up = "../" * len(here.parts)
-        return f"[{words}]({up}{page_name(name)}{heading})"
+        prefix = "../" * len(here.parts)
+        return f"[{words}]({prefix}{page_name(name)}{heading})"
     return found[0] if name.startswith("docs/images/") else words
 
 

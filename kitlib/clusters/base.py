@@ -147,7 +147,7 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
     def pod_additions(self, *, gpus: int = 0) -> dict[str, object]:
         """Fields of a pod's spec that the provider's nodes need: a selector, a toleration.
 
-        `launch` merges them into each training pod; ``job.on(cluster).manifest()`` shows them. Pods with GPUs
+        `launch` merges them into training pods; ``job.bind(cluster).manifest()`` shows them. Pods with GPUs
         tolerate the taint ``nvidia.com/gpu`` on every provider.
 
         Args:

@@ -63,7 +63,7 @@ class Job(ABC):
 
     @property
     def image(self) -> str:
-        """The image of its pods; before `on`, PyTorch's official one where none was given."""
+        """The image of its pods; before `bind`, PyTorch's official one where none was given."""
         return self.settings.image or config.DEFAULT_IMAGE
 
     @property
@@ -124,14 +124,14 @@ class Job(ABC):
         job.patches = (*self.patches, copy.deepcopy(dict(overrides)))
         return job
 
-    def on(self, cluster: Cluster) -> Self:
+    def bind(self, cluster: Cluster) -> Self:
         """Copy the job as `launch` sends it to a cluster: with its image and what its nodes have and require.
 
         Raises:
             BadInput: The cluster is at a cloud, and no image was built for it.
 
         Example:
-            >>> job.on(cluster).manifest("Job")
+            >>> job.bind(cluster).manifest("Job")
         """
         job = copy.copy(self)
         job.additions = cluster.pod_additions()
@@ -194,7 +194,7 @@ class TrainingJob(Job):
         cpu: Cores of each pod, such as 0.5 or "500m"; by default its share of a node's cores is the limit.
             Pods with GPUs have no limit.
         memory: Memory of each pod, such as "2Gi"; by default not limited.
-        gpus: GPUs of each pod; by default one for each process where nodes have enough, as `on` finds out.
+        gpus: GPUs of each pod; by default one for each process where nodes have enough, as `bind` finds out.
         priority: The pods' PriorityClass: pods of ``high`` preempt those of ``low``. These two are created if
             they are missing; by default the pods have the cluster's default.
         source_secret: A Secret with the environment variables needed to fetch a trainer, if that is not the
@@ -288,8 +288,8 @@ class TrainingJob(Job):
         """The number of pods that share the nodes."""
         return self._workers
 
-    def on(self, cluster: Cluster) -> Self:
-        job = super().on(cluster)
+    def bind(self, cluster: Cluster) -> Self:
+        job = super().bind(cluster)
         if self.layout and not self.remote:
             literals = not self.workspace  # on one, a program's own files would be replaced
             named = unasked(

@@ -91,7 +91,7 @@ def launch(
 
 
 def _launch_on(cluster: Cluster, job: Job, *, replace: bool, must_fit: bool, notes: Mapping[str, str]) -> Run:
-    kube, named, job = cluster.announce_end().kube, job.settings.image, job.on(cluster)
+    kube, named, job = cluster.announce_end().kube, job.settings.image, job.bind(cluster)
     if alone := _warn_of_ranks_alone(job):
         notes = {**notes, names.RANKS_ALONE: alone}
     objects = job.objects

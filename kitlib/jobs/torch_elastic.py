@@ -64,9 +64,9 @@ class ElasticTrainingJob(TrainingJob):
         """Choose a rendezvous id that no earlier run has had: a store keeps the state of older ones."""
         return f"{self.name}-{secrets.token_hex(4)}"
 
-    def on(self, cluster: Cluster) -> Self:
+    def bind(self, cluster: Cluster) -> Self:
         """Copy the job as `launch` sends it to a cluster, with a rendezvous id of its own."""
-        placed = super().on(cluster)
+        placed = super().bind(cluster)
         placed.id = self._new_id()
         return placed
 

@@ -243,14 +243,14 @@ def plot_placement(placement: Placement, *, title: str, alt: str, began: float, 
         node: [interval for interval in placement.intervals if interval.node == node]
         for node in placement.nodes
     }
-    rows = {lane: _stack(stays, now) for lane, stays in lanes.items()}
+    rows = {lane: _stack(intervals, now) for lane, intervals in lanes.items()}
     groups = list(dict.fromkeys(interval.group for interval in placement.intervals))
     colours = {group: THEME.lines[index % len(THEME.lines)] for index, group in enumerate(groups)}
     height = 0.22 * sum(1 + max(row, default=0) for row in rows.values()) + 0.1 * len(rows) + 0.6
     heights = [max(1.6, height), *([1.5] * bool(placement.losses))]
     figure = Figure(figsize=(8.5, 0.8 + sum(heights)), layout="constrained", facecolor=THEME.ground)
     axes = figure.subplots(len(heights), sharex=True, height_ratios=heights, squeeze=False)[:, 0]
-    _draw_stays(axes[0], lanes, rows, colours, began=began, now=now)
+    _draw_intervals(axes[0], lanes, rows, colours, began=began, now=now)
     axes[0].set_title(title, loc="left", color=THEME.text)
     for group, losses in placement.losses.items():
         times, values = zip(*sorted(losses), strict=True)
@@ -262,7 +262,7 @@ def plot_placement(placement: Placement, *, title: str, alt: str, began: float, 
     return Picture(figure, alt)
 
 
-def _draw_stays(
+def _draw_intervals(
     axes: Axes,
     lanes: dict[str, list[PodInterval]],
     rows: dict[str, list[int]],
@@ -272,13 +272,13 @@ def _draw_stays(
     now: float,
 ) -> None:
     top, ticks = 0.0, []
-    for lane, stays in lanes.items():
+    for lane, intervals in lanes.items():
         deep = 1 + max(rows[lane], default=0)
         ticks.append(top + deep / 2)
         if lane == PENDING:
             axes.axhspan(top - GAP / 2, top + deep + GAP / 2, color=THEME.grid, alpha=0.5, linewidth=0)
-        for stay, row in zip(stays, rows[lane], strict=True):
-            _draw_stay(axes, stay, top + row + 0.5, colours[stay.group], began=began, now=now)
+        for span, row in zip(intervals, rows[lane], strict=True):
+            _draw_interval(axes, span, top + row + 0.5, colours[span.group], began=began, now=now)
         top += deep + GAP
     axes.set(ylim=(top, -GAP), yticks=ticks)
     axes.set_yticklabels(lanes)
@@ -289,26 +289,28 @@ def _draw_stays(
     )
 
 
-def _draw_stay(axes: Axes, stay: PodInterval, at: float, colour: str, *, began: float, now: float) -> None:
-    start, end = max(stay.began, began), now if stay.ended is None else stay.ended
-    look = LOOKS[stay.state] | {"facecolor": colour, "edgecolor": THEME.ground, "linewidth": 0.6}
+def _draw_interval(
+    axes: Axes, span: PodInterval, at: float, colour: str, *, began: float, now: float
+) -> None:
+    start, end = max(span.began, began), now if span.ended is None else span.ended
+    look = LOOKS[span.state] | {"facecolor": colour, "edgecolor": THEME.ground, "linewidth": 0.6}
     axes.barh(at, end - start, left=start - began, height=LANE, **look)
-    number = short(stay.pod)
-    if number and stay.state in (RUNNING, WAITING) and end - start > 0.025 * (now - began):
-        ink = THEME.ground if stay.state == RUNNING else THEME.text
+    number = short(span.pod)
+    if number and span.state in (RUNNING, WAITING) and end - start > 0.025 * (now - began):
+        ink = THEME.ground if span.state == RUNNING else THEME.text
         axes.text((start + end) / 2 - began, at, number, ha="center", va="center", fontsize=7, color=ink)
 
 
-def _stack(stays: Sequence[PodInterval], now: float) -> list[int]:
-    """Assign each stay a row of its lane: none covers another, and a pod keeps its row."""
+def _stack(intervals: Sequence[PodInterval], now: float) -> list[int]:
+    """Assign each interval a row of its lane: none covers another, and a pod keeps its row."""
     rows: list[int] = []
     free: list[tuple[float, str]] = []  # by row: until when, and by whom, it is taken
-    for stay in stays:
-        end = now if stay.ended is None else stay.ended
-        fits = (row for row, (until, uid) in enumerate(free) if uid == stay.uid or until <= stay.began)
-        mine = next((row for row, (_, uid) in enumerate(free) if uid == stay.uid), None)
+    for span in intervals:
+        end = now if span.ended is None else span.ended
+        fits = (row for row, (until, uid) in enumerate(free) if uid == span.uid or until <= span.began)
+        mine = next((row for row, (_, uid) in enumerate(free) if uid == span.uid), None)
         row = mine if mine is not None else next(fits, len(free))
-        free[row : row + 1] = [(end, stay.uid)]
+        free[row : row + 1] = [(end, span.uid)]
         rows.append(row)
     return rows
 

@@ -46,9 +46,9 @@ def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_
     assert template["metadata"]["annotations"] == WANTED
     assert claim_in(template["spec"]) == "fuse-models"
     assert HelperPod(lab, "fuse-models").manifest()["metadata"]["annotations"] == WANTED
-    prepared = DatasetJob("digits", volume=volume).on(lab)
+    prepared = DatasetJob("digits", volume=volume).bind(lab)
     assert prepared.objects[-1]["spec"]["template"]["metadata"]["annotations"] == WANTED
-    objects = kit.TrainJob("trainers/digits_ddp.py", **trainer).on(lab).objects
+    objects = kit.TrainJob("trainers/digits_ddp.py", **trainer).bind(lab).objects
     (patch,) = next(item for item in objects if item["kind"] == "TrainJob")["spec"]["runtimePatches"]
     (job,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
     assert job["template"]["spec"]["template"]["metadata"]["annotations"] == WANTED
@@ -62,7 +62,7 @@ def test_a_folder_of_the_bucket_is_bound_by_name_and_pods_that_mount_it_get_the_
 
 def test_pods_without_a_bucket_get_no_sidecar(lab):
     lab.create_volume("fuse-plain", size="1Mi", storage_class="standard")
-    job = kit.IndexedJob("trainers/digits_ddp.py", name="plain", volumes={"/data": "fuse-plain"}).on(lab)
+    job = kit.IndexedJob("trainers/digits_ddp.py", name="plain", volumes={"/data": "fuse-plain"}).bind(lab)
     assert "annotations" not in job.objects[-1]["spec"]["template"]["metadata"]
     assert "annotations" not in HelperPod(lab, "fuse-plain").manifest()["metadata"]
     assert lab.pod_annotations(["nobody-knows-it"]) == {}

@@ -42,7 +42,7 @@ def test_workers_without_gpus_do_not_wait_for_nodes_that_keep_them_off(cluster, 
 
 
 def test_more_workers_than_gpus_train_without_and_the_kit_says_so(cluster, plain, caplog):
-    job = plain(SEEN, nodes=4, name="more").on(cluster)
+    job = plain(SEEN, nodes=4, name="more").bind(cluster)
     assert job.gpus == 0
     assert "4 pods train without GPUs: the nodes have 3" in caplog.text
 

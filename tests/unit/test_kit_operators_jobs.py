@@ -105,7 +105,7 @@ class GpuPool(Cluster):
 @pytest.mark.parametrize("way", [kit.IndexedJob, kit.PyTorchJob, kit.TrainJob])
 def test_what_a_provider_adds_to_the_pods_is_seen_in_the_manifest(way, trainer):
     job = way(trainer, gpus=1)
-    manifest = job.on(GpuPool("pool")).manifest()
+    manifest = job.bind(GpuPool("pool")).manifest()
     assert "nodeSelector" not in job.manifest()
     specs = [
         document for document in _dicts(list(yaml.safe_load_all(manifest))) if "nodeSelector" in document
@@ -125,7 +125,7 @@ def test_a_train_job_patches_what_the_sdks_model_of_its_api_knows(trainer, monke
 
     monkeypatch.setenv("TRAINYARD_PULL_SECRET", "mine")
     job = kit.TrainJob(trainer, name="digits", image="registry.example/mine:1", volumes={"/data": "shared"})
-    bound = job.on(AtACloud("lab"))
+    bound = job.bind(AtACloud("lab"))
     bound.annotations = {"gke-gcsfuse/volumes": "true"}
     main = bound.objects[-1]
     assert models.TrainerV1alpha1TrainJob.from_dict(main).to_dict() == main

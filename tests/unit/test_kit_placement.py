@@ -31,8 +31,8 @@ def placement():
 
 
 def test_a_pods_time_is_told_by_state_and_place(placement):
-    stays = [(stay.uid, stay.state, stay.node, stay.began - START) for stay in placement.intervals]
-    assert stays == [
+    intervals = [(stay.uid, stay.state, stay.node, stay.began - START) for stay in placement.intervals]
+    assert intervals == [
         ("a", "running", "node-0", 0),  # it ran before the first look: the API says since when
         ("n", "waiting", "", 2),
         ("a", "leaving", "node-0", 3),

@@ -79,7 +79,7 @@ def variables(container):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_worker_gets_a_gpu_and_no_cpu_limit_where_nodes_have_gpus(way):
-    worker, rest = containers_of(job_of(way).on(cluster(*GPU_NODES)))
+    worker, rest = containers_of(job_of(way).bind(cluster(*GPU_NODES)))
     assert worker["resources"]["limits"] == {"nvidia.com/gpu": "1"}
     assert "NVIDIA_VISIBLE_DEVICES" not in variables(worker)
     for container in rest:
@@ -91,7 +91,7 @@ def test_each_worker_gets_a_gpu_and_no_cpu_limit_where_nodes_have_gpus(way):
 @pytest.mark.parametrize(("gpus", "nodes"), [(0, GPU_NODES), (None, CPU_NODES)])
 def test_a_worker_without_gpus_sees_none_and_has_its_share_of_the_cores(way, gpus, nodes):
     spare = [node(cpu="3920m")] * 4
-    job = job_of(way, gpus=gpus).on(cluster(*nodes, *spare))
+    job = job_of(way, gpus=gpus).bind(cluster(*nodes, *spare))
     worker, rest = containers_of(job)
     assert "nvidia.com/gpu" not in job.manifest()
     assert variables(worker)["NVIDIA_VISIBLE_DEVICES"] == "void"
@@ -101,9 +101,9 @@ def test_a_worker_without_gpus_sees_none_and_has_its_share_of_the_cores(way, gpu
 
 @pytest.mark.parametrize("way", WAYS)
 def test_only_workers_with_gpus_tolerate_the_taint_of_their_nodes(way):
-    tolerated = re.findall(r'key"?: "?nvidia.com/gpu', job_of(way, gpus=1).on(cluster()).manifest())
+    tolerated = re.findall(r'key"?: "?nvidia.com/gpu', job_of(way, gpus=1).bind(cluster()).manifest())
     assert len(tolerated) in (1, 2, 5)  # master and worker; or four workers, and their template
-    assert "nvidia.com/gpu" not in job_of(way, gpus=0).on(cluster()).manifest()
+    assert "nvidia.com/gpu" not in job_of(way, gpus=0).bind(cluster()).manifest()
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_pods_that_are_larger_than_every_node_are_found_for_every_kind_of_job(wa
     if way is kit.ParameterServer and "gpus" not in options:
         pytest.skip("its servers have requests of their own")
     place = cluster(*nodes)
-    objects = job_of(way, **options).on(place).objects
+    objects = job_of(way, **options).bind(place).objects
     if words is None:
         check_room(objects, place, about="run")
         return
@@ -202,6 +202,6 @@ def test_pods_that_are_larger_than_every_node_are_found_for_every_kind_of_job(wa
 
 def test_gpus_of_nodes_that_an_autoscaler_brings_count_and_who_may_not_list_nodes_is_not_refused():
     planned = cluster(node(), planned=(4, 4))
-    check_room(job_of(kit.IndexedJob, gpus=4).on(planned).objects, planned, about="run")
+    check_room(job_of(kit.IndexedJob, gpus=4).bind(planned).objects, planned, about="run")
     hidden = cluster(node(), listed=False)
-    check_room(job_of(kit.IndexedJob, gpus=4).on(hidden).objects, hidden, about="run")
+    check_room(job_of(kit.IndexedJob, gpus=4).bind(hidden).objects, hidden, about="run")

@@ -76,7 +76,7 @@ def test_a_pod_is_awaited_only_where_an_object_adopts_it(monkeypatch, job, await
 def test_each_launch_has_a_rendezvous_of_its_own(trainer, monkeypatch):
     cluster = objects.cluster(SimpleNamespace(get_all=lambda kind: []))
     job = kit.TorchElastic(trainer)
-    assert len({job.id, job.on(cluster).id, job.on(cluster).id}) == 3
+    assert len({job.id, job.bind(cluster).id, job.bind(cluster).id}) == 3
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_what_was_built_for_a_cluster_is_the_image_of_its_jobs_from_then_on(each
     cluster = CloudLike()
     image = kit.build_image(cluster=cluster)
     assert image.reference.endswith(f"/trainyard/trainer@{ImageStore.digest}")
-    text = each_job.on(cluster).manifest()
+    text = each_job.bind(cluster).manifest()
     assert f"image: {image.reference}\n" in text and "pytorch/pytorch" not in text
     assert cluster.trainer_image() == image.reference
 
@@ -63,18 +63,18 @@ def test_other_images_and_other_clusters_are_not_remembered():
 def test_an_image_that_is_named_wins(job, monkeypatch):
     cluster = CloudLike()
     named = kit.IndexedJob("trainers/digits_ddp.py", image="registry.example/mine:1")
-    assert named.on(cluster).image == "registry.example/mine:1"
+    assert named.bind(cluster).image == "registry.example/mine:1"
     kit.build_image(cluster=cluster)
-    assert named.on(cluster).image == "registry.example/mine:1"
+    assert named.bind(cluster).image == "registry.example/mine:1"
     monkeypatch.setenv("TRAINYARD_IMAGE", "registry.example/ours:1")
-    assert kit.IndexedJob("trainers/digits_ddp.py").on(cluster).image == "registry.example/ours:1"
+    assert kit.IndexedJob("trainers/digits_ddp.py").bind(cluster).image == "registry.example/ours:1"
     assert cluster.trainer_image() == "registry.example/ours:1"
 
 
 def test_a_cluster_without_a_registry_has_the_official_image_until_one_is_remembered(job):
     cluster = Elsewhere()
-    assert job.on(cluster).image == job.image == config.DEFAULT_IMAGE
+    assert job.bind(cluster).image == job.image == config.DEFAULT_IMAGE
     elsewhere = CloudLike()
     kit.build_image(cluster=elsewhere)
     cluster.kube.objects = elsewhere.kube.objects  # the same cluster, reached by an attendee's kubeconfig
-    assert job.on(cluster).image.endswith(ImageStore.digest)
+    assert job.bind(cluster).image.endswith(ImageStore.digest)

@@ -58,7 +58,7 @@ def copy_course(folder: Path) -> list[Path]:
             shutil.copyfile(sources[name], folder / name)
     except OSError as error:
         what = f"the course cannot be written: {error.strerror}"
-        fix = f"choose a folder that you can write, with {ROOM_MB} MB free; what is copied stays"
+        fix = f"choose a folder that you can write, with {ROOM_MB} MB free; copied files are kept"
         raise BadInput(what, about=str(error.filename2 or error.filename), fix=fix) from error
     return missing
 

@@ -139,7 +139,7 @@ def _end(name: str, keep: bool) -> None:
     if existing is None:
         return
     if keep:
-        click.echo(f"The cluster stays. Its run's log: trainyard run logs {RUN} -c {name}")
+        click.echo(f"The cluster is kept. Log of its run: trainyard run logs {RUN} -c {name}")
         click.echo(f"To delete it: trainyard cluster delete {name}")
         next_step(COURSE)
         return

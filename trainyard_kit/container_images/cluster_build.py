@@ -63,7 +63,7 @@ class ImageBuild(Job):
         (container,) = job["spec"]["template"]["spec"]["containers"]
         return str(container["image"])
 
-    def on(self, cluster: Cluster) -> "ImageBuild":
+    def bind(self, cluster: Cluster) -> "ImageBuild":
         """Add what the cluster's nodes require."""
         self.additions = cluster.pod_additions()
         return self

@@ -130,7 +130,7 @@ def _submit(options: Mapping[str, Any], **job: Any) -> None:
     cluster = clusters.connect(options["cluster"])
     zoo_job = _make_job(options, cluster, **job)
     if options["yaml"]:
-        click.echo(f"the manifest of job {name} is in {zoo_job.on(cluster).save(options['yaml'])}")
+        click.echo(f"the manifest of job {name} is in {zoo_job.bind(cluster).save(options['yaml'])}")
         return
     try:
         launch(zoo_job, cluster=cluster)
@@ -206,7 +206,7 @@ def init_zoo(base_image: str, extra_pypi_index: str, model_zoo: str) -> None:
     for name, content in files.items():
         path = folder / name
         if path.exists():
-            click.echo(f"{path} exists, and stays as it is")
+            click.echo(f"{path} exists and is not changed")
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content, encoding="utf-8")

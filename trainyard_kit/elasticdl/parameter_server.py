@@ -162,8 +162,8 @@ class ParameterServer(TrainingJob):
     def _pods(self) -> int:
         return self.workers + self.servers + 1
 
-    def on(self, cluster: Cluster) -> Self:
-        placed = super().on(cluster)
+    def bind(self, cluster: Cluster) -> Self:
+        placed = super().bind(cluster)
         placed.additions_without_gpus = cluster.pod_additions()
         return placed
 

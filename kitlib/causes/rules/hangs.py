@@ -137,8 +137,8 @@ def _not_met(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
 def _different(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
     """Find the first call in which ranks of a group differ, or that some of them have not made."""
     by_rank = {state.rank: state for state in ranks if state.time}
-    every = [*differences([*by_rank.values()])]
-    for difference in every:
+    mismatches = [*differences([*by_rank.values()])]
+    for difference in mismatches:
         if difference.kind != "absent":
             (call, odd), *rest = difference.by_call()
             other = "; ".join(f"{_are(them)} in {_place(theirs, by_rank[them[0]])}" for theirs, them in rest)
@@ -151,7 +151,7 @@ def _different(ranks: Sequence[RankState], facts: Facts) -> Iterator[Cause]:
             yield _cause([by_rank[rank] for rank in odd], facts, kind, _plural(what, odd), fix, CERTAIN)
             return
     waiting = {rank for rank, state in by_rank.items() if state.pending}
-    roots = [item for item in every if not waiting.issuperset(item.absent)] or every
+    roots = [item for item in mismatches if not waiting.issuperset(item.absent)] or mismatches
     for difference in sorted(roots, key=lambda item: len(item.absent))[:1]:
         absent = [rank for rank in difference.absent if rank not in waiting] or difference.absent
         yield _absent([by_rank[rank] for rank in absent], difference, facts, by_rank)

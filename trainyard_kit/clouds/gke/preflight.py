@@ -115,8 +115,8 @@ def _permissions(session: GcpSession) -> Check:
 
 def _zone(session: GcpSession) -> Check:
     listed = session.every("compute", "zones.list", "items", project=session.project)
-    up = [item["name"] for item in listed if item.get("status") == "UP"]
-    return _known("zone", session.zone, up, "Google Cloud") or ok("zone", session.zone)
+    available = [item["name"] for item in listed if item.get("status") == "UP"]
+    return _known("zone", session.zone, available, "Google Cloud") or ok("zone", session.zone)
 
 
 def _accelerator(session: GcpSession, plan: GkePlan) -> Check:
