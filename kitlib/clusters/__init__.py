@@ -201,7 +201,7 @@ def _used() -> list[str]:
 def _not_there(name: str, provider: str) -> ClusterNotFound:
     known = [str(cluster["cluster"]) for cluster in provider_class(provider).list()]
     return ClusterNotFound(
-        f"{provider} has no such cluster of the kit's there",
+        f"{provider} has no cluster of that name there",
         about=f'cluster "{name}"',
         fix=f'say where it is, or create it: kit.create_cluster("{provider}", name="{name}")'
         + (f"; used from here: {', '.join(known)}" if known else ""),

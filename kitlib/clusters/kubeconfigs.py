@@ -140,7 +140,7 @@ def _locked(path: Path) -> Iterator[None]:
         except FileExistsError as error:
             if time.monotonic() > deadline:
                 fix = f"wait for the kubectl that holds it; if there is none: rm {lock}"
-                raise BadInput("another program changes it", about=str(path), fix=fix) from error
+                raise BadInput("another program is changing it", about=str(path), fix=fix) from error
             time.sleep(0.05)
     try:
         yield

@@ -269,7 +269,7 @@ class LocalCluster(Cluster):
             return ClusterUnreachable(
                 f"its API server does not answer: {message}",
                 about=f'cluster "{self.name}"',
-                fix="try again: its supervisor runs, and restarts what died",
+                fix="try again: its supervisor is restarting failed components",
             )
         if now["state"] == "absent":
             return not_found(self.name)

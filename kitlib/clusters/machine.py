@@ -87,7 +87,7 @@ def call(*arguments: str, report: Callable[[str], None] = lambda text: None) -> 
         raise ProviderFailed(error["what"], about=error["about"], fix=error["fix"])
     if "result" not in answer:
         raise ProviderFailed(
-            f"the local cluster's program ended with status {process.returncode}, without an answer\n"
+            f"the local cluster's program ended with status {process.returncode}, without a result\n"
             + output[-2000:].strip(),
             about=f"python -m localkube {' '.join(arguments)}",
             fix="try again; if it fails again, run: trainyard doctor",

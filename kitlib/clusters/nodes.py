@@ -36,7 +36,7 @@ def list_nodes(kube: Kube, kind: str = "Node") -> list[Object]:
             f'this kubeconfig leads to the namespace "{kube.namespace}", and may not see nodes',
             about=f'nodes of cluster "{kube.cluster}"',
             fix='cluster.pods() tells the node of each of your pods, cluster.top("pods") what they use; '
-            "the nodes are for the cluster's administrator",
+            "only the cluster's administrator may list nodes",
             status=error.status,
             reason=error.reason,
         ) from error

@@ -138,9 +138,7 @@ class DatasetJob(Job):
         name: str | None = None,
     ) -> None:
         if dataset not in NAMES:
-            raise BadInput(
-                "the kit knows no such dataset", about=repr(dataset), fix=f"one of {', '.join(NAMES)}"
-            )
+            raise BadInput("unknown dataset", about=repr(dataset), fix=f"one of {', '.join(NAMES)}")
         if synthetic not in (None, True, False):
             raise BadInput("synthetic is True, False or None", about=repr(synthetic), fix="synthetic=None")
         if limit is not None:

@@ -141,7 +141,7 @@ def _check_names(source: str, function: Callable[..., object], *, about: str) ->
         top = symtable.symtable(source, about, "exec")
     except SyntaxError as error:  # nonlocal, of a function that another one encloses
         fix = "define it at the top of a cell"
-        raise BadInput(f"the function does not stand alone: {error.msg}", about=about, fix=fix) from error
+        raise BadInput(f"the function is not self-contained: {error.msg}", about=about, fix=fix) from error
     symbols = [(table, symbol) for table in _tables(top) for symbol in table.get_symbols()]
     defined = {symbol.get_name() for table, symbol in symbols if table is top and _is_bound(symbol)}
     first = {symbol.get_name() for table, symbol in symbols if table is top and symbol.is_referenced()}

@@ -79,7 +79,9 @@ def launch(
     """
     _check_arguments(job, options)
     if idle_gpus not in IDLE_GPUS:
-        raise BadInput("no such way of idle GPUs", about=f"idle_gpus={idle_gpus!r}", fix="/".join(IDLE_GPUS))
+        raise BadInput(
+            "unknown value of idle_gpus", about=f"idle_gpus={idle_gpus!r}", fix="/".join(IDLE_GPUS)
+        )
     if not isinstance(job, Job):
         job = IndexedJob(job, **options)
     on = connect(cluster) if isinstance(cluster, str) else cluster
@@ -186,7 +188,7 @@ def _exists(about: str) -> RunExists:
 def _check_arguments(job: object, options: Mapping[str, object]) -> None:
     if not (isinstance(job, Job | str | Path) or callable(job) or (job is None and "module" in options)):
         example = 'kit.launch("train.py", nodes=4), or kit.launch(kit.IndexedJob("train.py"))'
-        raise BadInput("this is neither a job, nor a program, nor a function", about=repr(job), fix=example)
+        raise BadInput("this is not a job, a program or a function", about=repr(job), fix=example)
     if isinstance(job, Job) and options:
         about, fix = f"{job!r}, {', '.join(options)}", "give them to the job: kit.IndexedJob(…, nodes=4)"
         raise BadInput("a job has its arguments already", about=about, fix=fix)

@@ -102,7 +102,7 @@ def read(
         raise BadInput("name a trainer or module=", about="trainer=None", fix='"train.py"')
     if Path(trainer).suffix in _NO_PROGRAMS or (" " in str(trainer) and not Path(trainer).exists()):
         fix = 'kit.launch("train.py", args=["--epochs=3"]); torchrun starts it, or launcher="python"'
-        raise BadInput("a trainer is a Python program, no command", about=f"trainer {trainer}", fix=fix)
+        raise BadInput("a trainer is a Python program, not a command", about=f"trainer {trainer}", fix=fix)
     program = config.find(trainer)
     if base is not None and not program.is_relative_to(base):
         raise BadInput("the trainer is not below the root", about=f"{program}, root={base}", fix='root=".."')
@@ -125,7 +125,7 @@ def read(
 def _of_module(trainer: object, base: Path | None, module: str) -> Layout:
     if trainer is not None or not all(part.isidentifier() for part in module.split(".")):
         about = f"module={module!r}" + ("" if trainer is None else f", trainer {trainer}")
-        raise BadInput("a module is named in the trainer's place", about=about, fix='module="engine.train"')
+        raise BadInput("a module is not a trainer's path", about=about, fix='module="engine.train"')
     parts = Path(*module.split("."))
     tops = [base] if base else list(dict.fromkeys([Path.cwd().resolve(), _marked(Path.cwd().resolve())]))
     places = [place for top in tops if top for place in (top, top / "src")]

@@ -115,7 +115,7 @@ def list_operators(cluster: Cluster) -> Table:
 
 def _parts(name: str) -> tuple[OperatorPart, ...]:
     if name not in OPERATORS:
-        raise BadInput("the kit has no such operator", about=repr(name), fix=f"one of {', '.join(OPERATORS)}")
+        raise BadInput("unknown operator", about=repr(name), fix=f"one of {', '.join(OPERATORS)}")
     return OPERATORS[name]
 
 

@@ -177,7 +177,7 @@ class HelperPod(AbstractContextManager["HelperPod"]):
                 process.kill()
             except KeyboardInterrupt as error:
                 raise Interrupted(
-                    "stopped copying; no partial copy is left", about=self.about, fix="copy it again"
+                    "stopped copying; the partial copy was removed", about=self.about, fix="copy it again"
                 ) from error
             with contextlib.suppress(OSError):
                 process.stdin.close()
@@ -197,13 +197,13 @@ class HelperPod(AbstractContextManager["HelperPod"]):
         """Build the error for a script's exit status and stderr."""
         if status == MISSING:
             return FileMissing(
-                "there is nothing of that name on the volume",
+                "there is no such file or folder on the volume",
                 about=f"{'/'.join(filter(None, arguments)) or '/'} on {self.about}",
-                fix="volume.ls() shows what there is",
+                fix="volume.ls() lists the files",
             )
         if status == TAKEN:
             return BadInput(
-                "there is a folder of that name already",
+                "a folder of that name exists",
                 about=f"{arguments[1]} on {self.about}",
                 fix="give another to=, or replace=True, which deletes what is in that folder",
             )
@@ -213,7 +213,7 @@ class HelperPod(AbstractContextManager["HelperPod"]):
         """Build the error for a message of a script, kubectl or the cluster."""
         if any(full in message for full in _FULL):
             return VolumeFull(
-                "the volume is full; what had been copied is removed again",
+                "the volume is full; the partial copy was removed",
                 about=self.about,
                 fix="remove files from it, or make a larger one",
             )

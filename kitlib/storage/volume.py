@@ -102,7 +102,7 @@ class Volume:
         folder = Path(to).expanduser()
         here = (folder / Path(place or self.name).name if folder.is_dir() else folder).absolute()
         if here.is_dir():
-            raise BadInput("there is a folder of that name already", about=str(here), fix="give another to=")
+            raise BadInput("a folder of that name exists", about=str(here), fix="give another to=")
         with progress(f"volume {self.name}") as line, HelperPod(self.cluster, self.name) as helper:
             try:
                 done = copy.fetch(helper, place, here, line=line)

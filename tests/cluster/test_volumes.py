@@ -84,7 +84,7 @@ def test_a_file_replaces_a_file_and_a_folder_only_when_asked_to(volume, folder, 
     assert volume.download("notes/today.txt", tmp_path / "x.txt").read_text() == "two"
     volume.upload(folder, to="again")
     (folder / "run.sh").unlink()
-    with pytest.raises(BadInput, match="folder of that name already"):
+    with pytest.raises(BadInput, match="a folder of that name exists"):
         volume.upload(folder, to="again")
     assert "run.sh" in [entry["name"] for entry in volume.ls("again")]
     volume.upload(folder, to="again", replace=True)
@@ -92,7 +92,7 @@ def test_a_file_replaces_a_file_and_a_folder_only_when_asked_to(volume, folder, 
 
 
 def test_what_is_not_there_is_named(volume, local_cluster, tmp_path):
-    with pytest.raises(FileMissing, match="nothing of that name"):
+    with pytest.raises(FileMissing, match="no such file or folder on the volume"):
         volume.ls("no/such")
     with pytest.raises(FileMissing):
         volume.download("no such.txt", tmp_path)
@@ -191,7 +191,7 @@ def test_an_interrupted_copy_says_that_nothing_is_left(volume, tmp_path, monkeyp
 
     (tmp_path / "stopped.bin").write_bytes(b"x" * 1000)
     monkeypatch.setattr(copy._Counted, "write", interrupt)
-    with pytest.raises(Interrupted, match="no partial copy"):
+    with pytest.raises(Interrupted, match="the partial copy was removed"):
         volume.upload(tmp_path / "stopped.bin")
     monkeypatch.undo()
     assert "stopped.bin" not in [entry["name"] for entry in volume.ls()]

@@ -44,7 +44,7 @@ def test_the_job_mounts_the_volume_and_carries_the_whole_program():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"dataset": "imagenet"}, "no such dataset"),
+        ({"dataset": "imagenet"}, "unknown dataset"),
         ({"synthetic": "yes"}, "True, False or None"),
         ({"limit": 3}, "whole number"),
         ({"folder": "../up"}, "no place on the volume"),

@@ -249,7 +249,7 @@ def test_arguments_that_make_no_sense_are_refused(arguments, trainer):
 
 
 def test_something_that_is_no_job_is_not_launched():
-    with pytest.raises(KitError, match="neither a job"):
+    with pytest.raises(KitError, match="not a job, a program"):
         kit.launch(3)
 
 

@@ -209,7 +209,7 @@ def test_a_module_is_named_in_the_place_of_a_file(tmp_path, monkeypatch):
     assert run_as_in_a_pod(kit.IndexedJob(module="other", root=lab), tmp_path / "two") == "2"
     with pytest.raises(BadInput, match="no such module"):
         kit.IndexedJob(module="engine.nothing")
-    with pytest.raises(BadInput, match="a module is named in the trainer's place"):
+    with pytest.raises(BadInput, match="a module is not a trainer's path"):
         kit.IndexedJob("engine/train.py", module="engine.train")
 
 

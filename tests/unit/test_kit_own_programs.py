@@ -104,7 +104,7 @@ def test_files_lie_beside_the_program(program, file):
 
 @pytest.mark.parametrize("words", ["torchrun train.py", "train.py --epochs 3", "run.sh", "config.yaml"])
 def test_a_command_is_told_how_its_program_is_launched(words):
-    with pytest.raises(BadInput, match="no command") as error:
+    with pytest.raises(BadInput, match="not a command") as error:
         kit.IndexedJob(words)
     assert 'args=["--epochs=3"]' in error.value.fix
 
