@@ -169,10 +169,8 @@ def _fix(name: str, value: object, *, before: bool) -> str:
         return f"leave {name} out of decorators, defaults and annotations: they run before the function"
     if isinstance(value, ModuleType):
         module, _, last = value.__name__.rpartition(".")
-        message = f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
-        return (
-            f"inside the function: {f'from {module} import {name}' if module and last == name else message}"
-        )
+        plain = f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
+        return f"inside the function: {f'from {module} import {name}' if module and last == name else plain}"
     if isinstance(value, type | FunctionType):
         if (
             value.__module__ not in ("__main__", "builtins")

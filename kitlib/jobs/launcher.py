@@ -79,9 +79,7 @@ def launch(
     """
     _check_arguments(job, options)
     if idle_gpus not in IDLE_GPUS:
-        raise BadInput(
-            "unknown value of idle_gpus", about=f"idle_gpus={idle_gpus!r}", fix="/".join(IDLE_GPUS)
-        )
+        raise BadInput("unknown value", about=f"idle_gpus={idle_gpus!r}", fix="/".join(IDLE_GPUS))
     if not isinstance(job, Job):
         job = IndexedJob(job, **options)
     on = connect(cluster) if isinstance(cluster, str) else cluster

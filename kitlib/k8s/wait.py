@@ -54,9 +54,7 @@ def wait(
                 break
     except KeyboardInterrupt as error:
         raise Interrupted(
-            f"stopped waiting for {what}; it continues in the background. Last seen: {last}",
-            about=about,
-            fix=resume,
+            f"stopped waiting for {what}; it continues. Last seen: {last}", about=about, fix=resume
         ) from error
     late = f"{what} took longer than" if timeout else f"waiting for {what}: nothing has changed for"
     raise WaitTimeout(f"{late} {limit:g} s. Last seen: {last}", about=about, fix=resume)

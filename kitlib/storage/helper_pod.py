@@ -221,7 +221,5 @@ class HelperPod(AbstractContextManager["HelperPod"]):
         return TransferFailed(
             f"the files could not be copied: {message or 'the connection was lost'}",
             about=self.about,
-            fix=rbac_hint(message)
-            if "Forbidden" in message
-            else "try again: no partial copy was left behind",
+            fix=rbac_hint(message) if "Forbidden" in message else "try again; no partial copy remains",
         )

@@ -278,7 +278,7 @@ def _draw_intervals(
         if lane == PENDING:
             axes.axhspan(top - GAP / 2, top + deep + GAP / 2, color=THEME.grid, alpha=0.5, linewidth=0)
         for span, row in zip(intervals, rows[lane], strict=True):
-            _draw_interval(axes, span, top + row + 0.5, colours[span.group], began=began, now=now)
+            _draw_span(axes, span, top + row + 0.5, colours[span.group], began=began, now=now)
         top += deep + GAP
     axes.set(ylim=(top, -GAP), yticks=ticks)
     axes.set_yticklabels(lanes)
@@ -289,9 +289,7 @@ def _draw_intervals(
     )
 
 
-def _draw_interval(
-    axes: Axes, span: PodInterval, at: float, colour: str, *, began: float, now: float
-) -> None:
+def _draw_span(axes: Axes, span: PodInterval, at: float, colour: str, *, began: float, now: float) -> None:
     start, end = max(span.began, began), now if span.ended is None else span.ended
     look = LOOKS[span.state] | {"facecolor": colour, "edgecolor": THEME.ground, "linewidth": 0.6}
     axes.barh(at, end - start, left=start - began, height=LANE, **look)

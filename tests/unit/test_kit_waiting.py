@@ -39,7 +39,7 @@ def test_an_interruption_says_how_to_go_on():
         raise KeyboardInterrupt
 
     with pytest.raises(
-        Interrupted, match="(?s)continues in the background. Last seen: 1 of 4.*try:   run.wait"
+        Interrupted, match="(?s)continues. Last seen: 1 of 4.*try:   run.wait"
     ):
         wait(states(), until=lambda state: False, timeout=3, **ARGUMENTS)
 
