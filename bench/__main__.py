@@ -47,19 +47,19 @@ class Report:
         }
 
     def write(self, *, complete: bool) -> None:
-        found = self._facts | {
+        facts = self._facts | {
             "complete": complete,
             "machine_before": {name: state.as_dict() for name, state in self.states.items()},
             "not_measured": self.failures,
             "results": [
                 {"measure": name} | result.as_dict()
-                for name, found in self.results.items()
-                for result in found
+                for name, facts in self.results.items()
+                for result in facts
             ],
         }
         self._output.parent.mkdir(parents=True, exist_ok=True)
         aside = self._output.with_suffix(".new")
-        aside.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        aside.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         aside.replace(self._output)
 
 

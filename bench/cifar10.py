@@ -65,19 +65,19 @@ def ours(
 
 def plain(lab: Lab, flags: Mapping[str, object], *, threads: int) -> Callable[[], float]:
     """Return what trains by the usual loader and loop once and answers with images a second."""
-    own: dict[str, object] = {"trainer": config.find(TRAINER)}
-    return _side(lab, Path(cifar10_plain.__file__), own | dict(flags), ranks=1, threads=threads)
+    options: dict[str, object] = {"trainer": config.find(TRAINER)}
+    return _side(lab, Path(cifar10_plain.__file__), options | dict(flags), ranks=1, threads=threads)
 
 
 def _side(
     lab: Lab, program: Path, flags: dict[str, Any], *, ranks: int, threads: int, folder: Path | None = None
 ) -> Callable[[], float]:
-    given = {name.replace("_", "-"): value for name, value in flags.items()}
-    given["data-dir"] = make(lab.folder)
+    options = {name.replace("_", "-"): value for name, value in flags.items()}
+    options["data-dir"] = make(lab.folder)
 
     def once() -> float:
         place = folder or lab.folder
-        lines = torchrun.run(program, folder=place, ranks=ranks, threads=threads, flags=given)
+        lines = torchrun.run(program, folder=place, ranks=ranks, threads=threads, flags=options)
         return torchrun.images_per_s(lines, ranks=ranks)
 
     return once

@@ -129,9 +129,11 @@ class Workers:
 
     def signal(self, what: signal.Signals) -> float:
         """Send a signal to the newest round's last rank; return when."""
-        newest = max(self.events("rendezvous"), key=lambda each: (each.fields["round"], each.time, each.rank))
+        newest = max(
+            self.events("rendezvous"), key=lambda event: (event.fields["round"], event.time, event.rank)
+        )
         rounds = [rendezvous for rendezvous in self.events("rendezvous") if rendezvous.time > newest.time - 2]
-        victim = max(rounds, key=lambda each: each.rank)
+        victim = max(rounds, key=lambda event: event.rank)
         now = time.time()
         os.kill(int(victim.fields["pid"]), what)
         return now
@@ -149,6 +151,6 @@ class Workers:
 
     def _wait(self, look: Callable[[], float | None], within: float) -> float | None:
         deadline = time.monotonic() + within
-        while (found := look()) is None and time.monotonic() < deadline:
+        while (value := look()) is None and time.monotonic() < deadline:
             time.sleep(0.05)
-        return found
+        return value

@@ -131,12 +131,12 @@ class KubeletCluster(AbstractContextManager[Any]):
         """Wait until all nodes are Ready."""
         wait(
             watch_objects(self.kube, WatchSpec("Node")),
-            until=lambda seen: sum(map(is_ready, seen["Node"].values())) == NODES,
+            until=lambda objects: sum(map(is_ready, objects["Node"].values())) == NODES,
             timeout=READY_SECONDS,
             what="the kubelets' nodes to be Ready",
             about=f'cluster "{self.name}"',
             resume=f"see the logs in {self.folder}",
-            describe=lambda seen: f"{sum(map(is_ready, seen['Node'].values()))} are",
+            describe=lambda objects: f"{sum(map(is_ready, objects['Node'].values()))} are",
         )
         return self
 

@@ -46,8 +46,8 @@ class Kwok:
 
     def environment(self, folder: Path) -> dict[str, str]:
         """Return the environment in which kwokctl keeps to ``folder`` and finds our kubectl."""
-        own = {name: value for name, value in os.environ.items() if not name.startswith("KWOK_")}
-        return own | {
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("KWOK_")}
+        return inherited | {
             "KWOK_WORKDIR": str(folder),
             "KWOK_KUBE_VERSION": self.version,
             "KWOK_KUBECTL_BINARY": str(self.kubernetes / "kubectl"),
@@ -195,8 +195,8 @@ class KwokCluster(AbstractContextManager[Any]):
 
     def pids(self) -> list[int]:
         """Return the processes that kwokctl has started."""
-        found = (self.folder / "clusters" / self.name / "pids").glob("*.pid")
-        return [int(path.read_text()) for path in found]
+        files = (self.folder / "clusters" / self.name / "pids").glob("*.pid")
+        return [int(path.read_text()) for path in files]
 
     def delete(self) -> None:
         """End its processes and remove its files; one that is gone is fine."""

@@ -71,16 +71,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("results", nargs="*", type=Path, default=[OUTPUT], help=f"default {OUTPUT}")
     options = parser.parse_args(arguments)
     stored, folder = DOCS / "performance.json", DOCS / FOLDER
-    found = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    measures = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
     for path in options.results:
-        found |= measured(json.loads(path.read_text(encoding="utf-8")))
-    found = {name: measure for name, measure in found.items() if name in MEASURES and _quiet(name, measure)}
+        measures |= measured(json.loads(path.read_text(encoding="utf-8")))
+    measures = {
+        name: measure for name, measure in measures.items() if name in MEASURES and _quiet(name, measure)
+    }
     folder.mkdir(parents=True, exist_ok=True)
-    stored.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    plots.save_overview(_all(found), folder)
-    for name, measure in found.items():
+    stored.write_text(json.dumps(measures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    plots.save_overview(_all(measures), folder)
+    for name, measure in measures.items():
         plots.save(_results(measure), folder / name)
-    (DOCS / "performance.md").write_text(page(found, profiles=DOCS / "profiles"), encoding="utf-8")
+    (DOCS / "performance.md").write_text(page(measures, profiles=DOCS / "profiles"), encoding="utf-8")
     return 0
 
 
@@ -118,14 +120,14 @@ def measured(run: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def page(found: dict[str, Any], *, profiles: Path) -> str:
+def page(measures: dict[str, Any], *, profiles: Path) -> str:
     """Return the page: all figures in a table, then each measure with its plot and how it was taken.
 
     Args:
         found: The published results, by measure.
         profiles: The folder of profiles: Markdown, or plain text.
     """
-    ordered = {name: found[name] for name in MEASURES if name in found}
+    ordered = {name: measures[name] for name in MEASURES if name in measures}
     results = _all(ordered)
     met, missed = (sum(result.verdict == verdict for result in results) for verdict in (MET, MISSED))
     counted = f"{met} goals are met, {missed} missed"
@@ -139,7 +141,7 @@ def page(found: dict[str, Any], *, profiles: Path) -> str:
     ]
     parts += [_row(name, result) for name, measure in ordered.items() for result in _results(measure)]
     parts += [_section(name, measure) for name, measure in ordered.items()]
-    absent = [name for name in MEASURES if name not in found]
+    absent = [name for name in MEASURES if name not in measures]
     if absent:
         names = ", ".join(f"`{name}`" for name in absent)
         parts.append(f"\n## Not measured\n\n{names}: `python -m bench --only {absent[0]}` measures them.\n")
@@ -181,7 +183,7 @@ def _section(name: str, measure: dict[str, Any]) -> str:
     message = "; ".join(f"{result.what}: {number(result.value, result.unit)}" for result in results)
     notes = "".join(f"\n{note[:1].upper()}{note[1:]}.\n" for note in _notes(results))
     rounds = f"{measure['rounds']} round{'s' * (measure['rounds'] > 1)}"
-    taken = (
+    measured_at = (
         f"{measure['date']}, {rounds}, {machine['cores']} cores of {machine['processor']}, "
         f"{machine['memory_gb']:g} GB, {machine['system']}, "
         f"Python {machine['python']}, torch {machine['torch']}, "
@@ -199,7 +201,7 @@ def _section(name: str, measure: dict[str, Any]) -> str:
 
 {how}
 {notes}
-{taken}
+{measured_at}
 """
 
 
@@ -217,8 +219,8 @@ def _profile(path: Path) -> str:
     return f"\n### {path.stem}\n\n```text\n{text}```\n"
 
 
-def _all(found: dict[str, Any]) -> list[Result]:
-    return [result for measure in found.values() for result in _results(measure)]
+def _all(measures: dict[str, Any]) -> list[Result]:
+    return [result for measure in measures.values() for result in _results(measure)]
 
 
 def _results(measure: dict[str, Any]) -> list[Result]:

@@ -57,8 +57,10 @@ def run(
         )
     lines = output.read_text(errors="replace").splitlines()
     if done.returncode:
-        said = [line for line in lines if "Error" in line and "ChildFailedError" not in line] or lines
-        raise MeasureFailed(f"torchrun {program.name} ended with {done.returncode}: {' | '.join(said[-3:])}")
+        errors = [line for line in lines if "Error" in line and "ChildFailedError" not in line] or lines
+        raise MeasureFailed(
+            f"torchrun {program.name} ended with {done.returncode}: {' | '.join(errors[-3:])}"
+        )
     return lines
 
 

@@ -44,7 +44,7 @@ class Watch(AbstractContextManager[Any]):
             self._open()
 
     def until(
-        self, seen: Callable[[str, Object], bool], *, what: str, patience: float = PATIENCE_SECONDS
+        self, condition: Callable[[str, Object], bool], *, what: str, patience: float = PATIENCE_SECONDS
     ) -> tuple[float, Object]:
         """Return when ``seen`` first held, on the monotonic clock, and the object for which it did.
 
@@ -55,7 +55,7 @@ class Watch(AbstractContextManager[Any]):
         while time.monotonic() < deadline:
             for kind, item in self._events:
                 now = time.monotonic()
-                if seen(kind, item):
+                if condition(kind, item):
                     return now, item
                 last = f"{kind} {item['metadata'].get('name')}: {json.dumps(item.get('status'))[:400]}"
             self._open()  # the server ends a watch by and by; this goes on where it ended
@@ -100,14 +100,14 @@ def is_complete(job: Object) -> bool:
     Raises:
         MeasureFailed: It has failed.
     """
-    found = {
+    types = {
         condition["type"]: condition
         for condition in job["status"].get("conditions") or []
         if condition["status"] == "True"
     }
-    if "Failed" in found:
-        raise MeasureFailed(f"Job {job['metadata']['name']} failed: {found['Failed'].get('message')}")
-    return "Complete" in found
+    if "Failed" in types:
+        raise MeasureFailed(f"Job {job['metadata']['name']} failed: {types['Failed'].get('message')}")
+    return "Complete" in types
 
 
 def wait_account(kube: Kube) -> None:
@@ -118,12 +118,12 @@ def wait_account(kube: Kube) -> None:
     """
     wait(
         watch_objects(kube, WatchSpec("ServiceAccount")),
-        until=lambda seen: "default" in seen["ServiceAccount"],
+        until=lambda objects: "default" in objects["ServiceAccount"],
         timeout=ACCOUNT_SECONDS,
         what="the default service account",
         about=f'cluster "{kube.cluster}"',
         resume="run the benchmark again",
-        describe=lambda seen: f"there are {sorted(seen['ServiceAccount'])}",
+        describe=lambda objects: f"there are {sorted(objects['ServiceAccount'])}",
     )
 
 
@@ -135,10 +135,10 @@ def wait_gone(kube: Kube, *, labels: str = "") -> None:
     """
     wait(
         watch_objects(kube, WatchSpec("Pod", labels=labels)),
-        until=lambda seen: not seen["Pod"],
+        until=lambda objects: not objects["Pod"],
         timeout=GONE_SECONDS,
         what="the pods to be gone",
         about=f'cluster "{kube.cluster}"',
         resume="run the benchmark again",
-        describe=lambda seen: f"{len(seen['Pod'])} pods are still there",
+        describe=lambda objects: f"{len(objects['Pod'])} pods are still there",
     )

@@ -29,17 +29,17 @@ def page() -> str:
             lines += [f"\n## {name}\n", f"{_summary(member)}\n", *_table(_members(member))]
     for name, member in public.items():
         if inspect.ismodule(member):
-            found = {one: getattr(member, one) for one in member.__all__}
+            exported = {public_name: getattr(member, public_name) for public_name in member.__all__}
             lines += [
                 f"\n## kit.{name}\n",
                 f"{_summary(member)}\n",
-                *_table(_functions(f"kit.{name}", found)),
+                *_table(_functions(f"kit.{name}", exported)),
             ]
     return "\n".join(lines) + "\n"
 
 
-def _functions(prefix: str, found: dict[str, object]) -> Iterator[tuple[str, str]]:
-    for name, member in found.items():
+def _functions(prefix: str, exported: dict[str, object]) -> Iterator[tuple[str, str]]:
+    for name, member in exported.items():
         if inspect.isfunction(member):
             yield f"{prefix}.{name}{_arguments(member)}", _summary(member)
 
@@ -48,28 +48,34 @@ def _members(kind: type) -> Iterator[tuple[str, str]]:
     if not issubclass(kind, BaseException):
         yield f"{kind.__name__}{_arguments(kind)}", "create one"
     for name in sorted(name for name in dir(kind) if not name.startswith("_")):
-        each = inspect.getattr_static(kind, name)
-        function = each.fget if isinstance(each, property) else getattr(each, "__func__", each)
+        member = inspect.getattr_static(kind, name)
+        function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if not inspect.isfunction(function) or kind.__mro__[-2] in (BaseException,) and not function.__doc__:
             continue
         words = _summary(function) or _inherited(kind, name)
-        yield (f".{name}" if isinstance(each, property) else f".{name}{_arguments(function)}"), words
+        yield (f".{name}" if isinstance(member, property) else f".{name}{_arguments(function)}"), words
 
 
 def _inherited(kind: type, name: str) -> str:
-    found = (owner.__dict__[name] for owner in kind.__mro__ if name in owner.__dict__)
-    return next((words for owner in found if (words := _summary(owner))), "")
+    definitions = (owner.__dict__[name] for owner in kind.__mro__ if name in owner.__dict__)
+    return next((words for owner in definitions if (words := _summary(owner))), "")
 
 
-def _arguments(each: Callable[..., object]) -> str:
+def _arguments(function: Callable[..., object]) -> str:
     parameters = [
-        one for one in inspect.signature(each).parameters.values() if one.name not in ("self", "cls")
+        parameter
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name not in ("self", "cls")
     ]
-    return "(" + ", ".join(str(one.replace(annotation=inspect.Parameter.empty)) for one in parameters) + ")"
+    return (
+        "("
+        + ", ".join(str(parameter.replace(annotation=inspect.Parameter.empty)) for parameter in parameters)
+        + ")"
+    )
 
 
-def _summary(each: object) -> str:
-    return (inspect.getdoc(each) or "").partition("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+def _summary(documented: object) -> str:
+    return (inspect.getdoc(documented) or "").partition("\n\n")[0].replace("\n", " ").replace("|", "\\|")
 
 
 def _table(rows: Iterator[tuple[str, str]]) -> list[str]:

@@ -21,9 +21,9 @@ def find() -> str | None:
     from playwright.sync_api import sync_playwright  # a browser's driver, and only developers have it
 
     with sync_playwright() as driver:
-        own = driver.chromium.executable_path
-    if Path(own).exists():
-        return own
+        bundled = driver.chromium.executable_path
+    if Path(bundled).exists():
+        return bundled
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -52,12 +52,12 @@ def _run(command: list[str]) -> bool:
 
 
 def main() -> None:
-    found = find()
-    if found is None and "--install" in sys.argv[1:]:
+    browser = find()
+    if browser is None and "--install" in sys.argv[1:]:
         print("installing a browser for the tests", flush=True)
         install()
-        found = find()
-    print(found or "NO BROWSER IS HERE: the live pictures stay untested (apt-get install chromium)")
+        browser = find()
+    print(browser or "NO BROWSER IS HERE: the live pictures stay untested (apt-get install chromium)")
 
 
 if __name__ == "__main__":

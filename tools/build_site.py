@@ -109,9 +109,9 @@ def page_name(name: str) -> str:
     return "index.md" if name == "README.md" else name
 
 
-def linked(found: re.Match[str], here: Path, names: set[str]) -> str:
+def linked(link: re.Match[str], here: Path, names: set[str]) -> str:
     """Let a link lead to a page, an image or a heading; of what the site has not, the words stay."""
-    words, target, heading = found[1], found[2], found[3] or ""
+    words, target, heading = link[1], link[2], link[3] or ""
     if heading.startswith("#cell-id="):  # leads to a cell in JupyterLab; a page has none
         heading = ""
     parts: list[str] = []
@@ -124,7 +124,7 @@ def linked(found: re.Match[str], here: Path, names: set[str]) -> str:
     if name in names:
         prefix = "../" * len(here.parts)
         return f"[{words}]({prefix}{page_name(name)}{heading})"
-    return found[0] if name.startswith("docs/images/") else words
+    return link[0] if name.startswith("docs/images/") else words
 
 
 def contents(names: set[str]) -> str:
@@ -159,9 +159,9 @@ def main() -> None:
     parser.add_argument("--version", default=project["version"])
     parser.add_argument("--base", default="/", help="the path of the site at its server, such as /trainyard/")
     parser.add_argument("--reports", type=Path, default=ROOT / "reports")
-    given = parser.parse_args()
-    build(given.output.resolve(), given.version, given.base, given.reports.resolve())
-    print(f"{given.output / given.version / 'index.html'}")
+    arguments = parser.parse_args()
+    build(arguments.output.resolve(), arguments.version, arguments.base, arguments.reports.resolve())
+    print(f"{arguments.output / arguments.version / 'index.html'}")
 
 
 if __name__ == "__main__":

@@ -469,14 +469,14 @@ def clean(commands: Commands) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the task that is asked for, with its words."""
-    name, *given = arguments or ["help"]
+    name, *tasks = arguments or ["help"]
     name = "help" if name in ("-h", "--help") else name
     if name not in TASKS:
         print(f"There is no task {name!r}: {' '.join(TASKS)}", file=sys.stderr)
         return 2
     known = (*TASKS[name].words, *COMMON)
     words = {word: os.environ[word] for word in known if word in os.environ}
-    for argument in given:
+    for argument in tasks:
         word, equals, value = argument.partition("=")
         if not equals or word not in known:
             print(f"{name} does not know {argument!r}; its words: {' '.join(known)}", file=sys.stderr)

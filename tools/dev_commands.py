@@ -167,9 +167,9 @@ def tunnel(connection: Sequence[str], port: str) -> str:
 
     """
     server, server_port = [*connection, "", "", "", ""][2:4]
-    other = [] if server_port in ("", "22") else ["-p", server_port]
+    port_option = [] if server_port in ("", "22") else ["-p", server_port]
     where = f"{getpass.getuser()}@{server or socket.gethostname()}"
-    return shlex.join(["ssh", "-N", "-L", f"{port}:localhost:{port}", *other, where])
+    return shlex.join(["ssh", "-N", "-L", f"{port}:localhost:{port}", *port_option, where])
 
 
 def free_port(first: int) -> int:

@@ -245,11 +245,11 @@ def language_model(trial: Trial, cluster: Any, *, copies: int, steps: int = 120)
         )
         for copy in range(copies)
     ]
-    seen = cluster.watch(minutes=5)
+    watch = cluster.watch(minutes=5)
     runs = trial.finish(cluster, *jobs)
-    trial.raw[f"nodes-{copies}"] = [list(map(str, row)) for row in seen.nodes]
-    shares = seen.history.percent("gpu")
-    seen.stop()
+    trial.raw[f"nodes-{copies}"] = [list(map(str, row)) for row in watch.nodes]
+    shares = watch.history.percent("gpu")
+    watch.stop()
     rates = [run.metrics("step").iloc[-1].to_dict() for run in runs]
     trial.raw[f"gpt-{copies}"] = rates
     message = " and ".join(f"{rate['tokens_per_s']:,.0f} tokens/s, loss {rate['loss']:.2f}" for rate in rates)

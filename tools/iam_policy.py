@@ -61,26 +61,26 @@ def of_stacks() -> set[str]:
     """Collect the actions that CloudFormation needs for the templates."""
     from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
-    found = {f"{service}:{word}" for service, words in LEFT_OUT.items() for word in words.split()}
+    actions = {f"{service}:{word}" for service, words in LEFT_OUT.items() for word in words.split()}
     for kind in resource_types():
         schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema(REGION, kind).schema
         # All that a handler lists: some ask for what no property here needs, and fail where it is denied.
         for handler in schema.get("handlers", {}).values():
-            found |= set(handler.get("permissions", []))
-        found |= set(schema.get("tagging", {}).get("permissions", []))
-    return set(filter(ACTION.fullmatch, found))
+            actions |= set(handler.get("permissions", []))
+        actions |= set(schema.get("tagging", {}).get("permissions", []))
+    return set(filter(ACTION.fullmatch, actions))
 
 
 def requests(sources: Iterable[str]) -> set[tuple[str, str]]:
     """Collect the requests of programs: a service of boto3 and a method of its client, side by side."""
-    services, found = set(_session().get_available_services()), set()
+    services, calls = set(_session().get_available_services()), set()
     for source in sources:
         for node in ast.walk(ast.parse(source)):
             pair = getattr(node, "args", None) or getattr(node, "elts", None)
             pair = [getattr(node, "value", None) for node in pair[:2]] if isinstance(pair, list) else []
             if len(pair) == 2 and pair[0] in services and pair[1] in _methods(pair[0]):
-                found.add(tuple(pair))
-    return found
+                calls.add(tuple(pair))
+    return calls
 
 
 @cache
@@ -92,11 +92,13 @@ def actions_of(service: str, method: str) -> frozenset[str]:
     prefix = client.meta.service_model.signing_name
     page = re.compile(rf"/API_({prefix}_)?{operation}\.html$")
     rows = get_service_prefix_data(prefix)["privileges"]
-    found = {f"{prefix}:{name}" for name, row in rows.items() if page.search(row["api_documentation_link"])}
-    found |= {f"{prefix}:{operation}"} & {f"{prefix}:{name}" for name in rows}
-    found |= ON_THEIR_PAGE.get(f"{prefix}:{operation}", set())
-    assert found, f"the reference has no action for {prefix}:{operation}: name those of the operation's page"
-    return frozenset(found)
+    actions = {f"{prefix}:{name}" for name, row in rows.items() if page.search(row["api_documentation_link"])}
+    actions |= {f"{prefix}:{operation}"} & {f"{prefix}:{name}" for name in rows}
+    actions |= ON_THEIR_PAGE.get(f"{prefix}:{operation}", set())
+    assert actions, (
+        f"the reference has no action for {prefix}:{operation}: name those of the operation's page"
+    )
+    return frozenset(actions)
 
 
 @cache
@@ -108,8 +110,8 @@ def of_product() -> frozenset[tuple[str, str]]:
 
 def of_users() -> set[str]:
     """Collect the actions that the driver asks for."""
-    found = set(BESIDE).union(*(actions_of(*request) for request in of_product()))
-    return found - {"sts:GetCallerIdentity"}  # which cannot be denied
+    actions = set(BESIDE).union(*(actions_of(*request) for request in of_product()))
+    return actions - {"sts:GetCallerIdentity"}  # which cannot be denied
 
 
 @cache

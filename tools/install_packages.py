@@ -66,14 +66,14 @@ def uv_environment(configuration: str) -> dict[str, str]:
         >>> uv_environment("global.index-url='https://mirror.example/simple'")["UV_DEFAULT_INDEX"]
         'https://mirror.example/simple'
     """
-    found = {"UV_SYSTEM_CERTS": "1"}  # as pip trusts what the machine trusts
+    variables = {"UV_SYSTEM_CERTS": "1"}  # as pip trusts what the machine trusts
     for line in configuration.splitlines():
         key, _, value = line.partition("=")
         name = SETTINGS.get(key.rpartition(".")[2])
         if name:
             words = str(ast.literal_eval(value)).split()
-            found[name] = ("," if name == "UV_FIND_LINKS" else " ").join(words)
-    return {name: value for name, value in found.items() if name not in os.environ}
+            variables[name] = ("," if name == "UV_FIND_LINKS" else " ").join(words)
+    return {name: value for name, value in variables.items() if name not in os.environ}
 
 
 def torch_build(environment: Mapping[str, str]) -> str:
@@ -85,12 +85,12 @@ def torch_build(environment: Mapping[str, str]) -> str:
     Raises:
         InstallError: The variable that decides it has another value.
     """
-    asked = os.environ.get(TORCH, "")
-    if asked in NEEDED_BYTES:
-        say(f"torch: the {asked} build, as {TORCH} says")
-        return asked
-    if asked:
-        raise InstallError(f"{TORCH}={asked} is no build of torch: use {' or '.join(NEEDED_BYTES)}")
+    build = os.environ.get(TORCH, "")
+    if build in NEEDED_BYTES:
+        say(f"torch: the {build} build, as {TORCH} says")
+        return build
+    if build:
+        raise InstallError(f"{TORCH}={build} is no build of torch: use {' or '.join(NEEDED_BYTES)}")
     if shutil.which("nvidia-smi") or Path("/proc/driver/nvidia/version").exists():
         say("torch: the default build, since this machine has an NVIDIA GPU")
         return "default"

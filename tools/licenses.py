@@ -54,8 +54,8 @@ def collect(programs: Iterable[Path], folder: Path, *, go: str) -> list[str]:
     Raises:
         CalledProcessError: Their sources cannot be had.
     """
-    found = sorted({module for program in programs for module in modules(program, go=go)})
-    names = [f"{path}@{version}" for path, version in found]
+    all_modules = sorted({module for program in programs for module in modules(program, go=go)})
+    names = [f"{path}@{version}" for path, version in all_modules]
     environment = os.environ | {"GOFLAGS": "-mod=mod", "GOWORK": "off", "GOTOOLCHAIN": "local"}
     folder.mkdir(parents=True, exist_ok=True)
     root = subprocess.run([go, "env", "GOROOT"], capture_output=True, text=True, check=True).stdout.strip()

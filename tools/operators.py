@@ -281,8 +281,8 @@ def load_images(operator: Operator, source: Path, programs: Mapping[str, Path], 
         layers = [base_layer(operator, cache)] if operator.debian else []
         layer, archive = Path(folder, "layer.tar"), Path(folder, "image.tar")
         for name, command in operator.images.items():
-            others = started - {command[0].lstrip("/")}
-            program_layer(layer, {**{k: v for k, v in programs.items() if k not in others}, **common})
+            unexpected = started - {command[0].lstrip("/")}
+            program_layer(layer, {**{k: v for k, v in programs.items() if k not in unexpected}, **common})
             write_image(archive, name, [*layers, layer], command, operator.user)
             run(sys.executable, "-m", "trainyard_kit.cli", "image", "load", archive)
 

@@ -31,24 +31,26 @@ def requirements(projects: Iterable[Path] = PROJECTS) -> list[Requirement]:
     return [Requirement(line) for line in lines if not line.startswith(OURS)]
 
 
-def closure(wanted: Iterable[Requirement]) -> dict[str, str]:
+def closure(requirements: Iterable[Requirement]) -> dict[str, str]:
     """Return name and version of every installed distribution that ``wanted`` needs here, directly or not."""
     pins: dict[str, str] = {}
-    seen: set[tuple[str, frozenset[str]]] = set()
+    visited: set[tuple[str, frozenset[str]]] = set()
     queue = [
-        requirement for requirement in wanted if requirement.marker is None or requirement.marker.evaluate()
+        requirement
+        for requirement in requirements
+        if requirement.marker is None or requirement.marker.evaluate()
     ]
     while queue:
         requirement = queue.pop()
         name = canonicalize_name(requirement.name)
         key = (name, frozenset(requirement.extras))
-        if key in seen:
+        if key in visited:
             continue
-        seen.add(key)
-        found = metadata.distribution(name)
-        pins[name] = found.version.partition("+")[0]  # a local version, such as +cpu, is on no index
+        visited.add(key)
+        distribution = metadata.distribution(name)
+        pins[name] = distribution.version.partition("+")[0]  # a local version, such as +cpu, is on no index
         extras = requirement.extras | {""}
-        for line in found.requires or []:
+        for line in distribution.requires or []:
             child = Requirement(line)
             if child.marker is None or any(child.marker.evaluate({"extra": extra}) for extra in extras):
                 queue.append(child)
@@ -66,7 +68,11 @@ def optional(target: Path) -> dict[str, str]:
     extras = project["optional-dependencies"]
     names = {canonicalize_name(Requirement(line).name) for extra in OPTIONAL for line in extras[extra]}
     had = dict(line.split("==") for line in target.read_text().splitlines() if not line.startswith("#"))
-    installed = {found.name: found.version for found in metadata.distributions() if found.name in names}
+    installed = {
+        distribution.name: distribution.version
+        for distribution in metadata.distributions()
+        if distribution.name in names
+    }
     return {name: installed.get(name) or had[name] for name in names}
 
 

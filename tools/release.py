@@ -106,7 +106,7 @@ def undate(archive: Path, epoch: int) -> None:
         gzip.GzipFile("", "wb", mtime=epoch, fileobj=out) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as new,
     ):
-        for member in sorted(filter(tarfile.TarInfo.isfile, old), key=lambda each: each.name):
+        for member in sorted(filter(tarfile.TarInfo.isfile, old), key=lambda info: info.name):
             clean = tarfile.TarInfo(member.name)
             clean.size, clean.mtime = member.size, epoch
             clean.mode = 0o755 if member.mode & 0o100 else 0o644
@@ -243,16 +243,20 @@ def read_checksums(folder: Path) -> dict[str, str]:
 
 def differences(first: Path, second: Path) -> list[str]:
     """Say which files are others than in the first release's checksums, and which members of a wheel."""
-    was, found = read_checksums(first), checksums(second)
+    was, digests = read_checksums(first), checksums(second)
     lines = []
-    for name in sorted(found):
-        if was.get(name) == found[name]:
+    for name in sorted(digests):
+        if was.get(name) == digests[name]:
             continue
         lines.append(f"{name}: {'differs' if name in was else 'is not in the first release'}")
         if name.endswith(".whl") and (first / name).exists():
-            one, other = (dict(members(folder / name)) for folder in (first, second))
-            lines += [f"  {key}" for key in sorted(one.keys() | other) if one.get(key) != other.get(key)]
-    return lines or ([] if found else ["nothing was built, so nothing was compared"])
+            first_members, second_members = (dict(members(folder / name)) for folder in (first, second))
+            lines += [
+                f"  {key}"
+                for key in sorted(first_members.keys() | second_members)
+                if first_members.get(key) != second_members.get(key)
+            ]
+    return lines or ([] if digests else ["nothing was built, so nothing was compared"])
 
 
 def members(wheel: Path) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -302,11 +306,11 @@ def reproduce(first: Path) -> int:
             for name in (name for name in then if then[name] != build.about.get(name)):
                 print(f"{name} was {then[name]}, and is {build.about.get(name)}: the bytes may differ")
             missing = make(build, REPRODUCED)
-        found = differences(first, Path(folder))
+        mismatches = differences(first, Path(folder))
         count = len(checksums(Path(folder)))
-    found += [f"{part}: {reason}" for part, reason in missing.items()]
-    print("\n".join(found) if found else f"{count} files are the same, byte for byte")
-    return len(found) > 0
+    mismatches += [f"{part}: {reason}" for part, reason in missing.items()]
+    print("\n".join(mismatches) if mismatches else f"{count} files are the same, byte for byte")
+    return len(mismatches) > 0
 
 
 def main(arguments: Iterable[str] | None = None) -> int:

@@ -105,7 +105,7 @@ def read(executed: Path, *, original: Path) -> Result:
         seconds=notebook.metadata.get("papermill", {}).get("duration") or 0.0,
         figures=_figures(code),
         synthetic=_synthetic(code),
-        failure=next((found for cell in code if (found := _failure(cell, numbers[cell.id]))), None)
+        failure=next((failure for cell in code if (failure := _failure(cell, numbers[cell.id]))), None)
         or _false_cause(notebook, len(numbers)),
         finished=all(_executed(cell) for cell in code),
         pictures=tuple(picture for cell in code for picture in _pictures(cell)),
@@ -179,9 +179,9 @@ def _data(code: list[NotebookNode]) -> dict[str, str]:
 def _pictures(cell: NotebookNode) -> list[Picture]:
     if PICTURE_TAG not in _tags(cell):
         return []
-    found = [output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {})]
+    images = [output.data["image/png"] for output in cell.outputs if "image/png" in output.get("data", {})]
     text = cell.metadata.get("trainyard", {}).get("alt", cell.source)
-    return [Picture("".join(data.split()), text) for data in found]
+    return [Picture("".join(data.split()), text) for data in images]
 
 
 def _described(path: Path) -> NotebookNode:
@@ -234,8 +234,8 @@ def chart(outcome: Outcome) -> Chart | None:
             text = ""
         title = f"{_what(span)}: {clock(span.seconds)}, from {clock(span.start)}"
         bars.append(Bar(span.start * scale, width, (span.lane - 1) * ROW, style, text, title))
-    every = next(step for step in TICKS if total / step <= MOST_TICKS or step == TICKS[-1])
-    ticks = tuple((at * scale, clock(at)) for at in range(0, int(total) + 1, every))
+    tick = next(step for step in TICKS if total / step <= MOST_TICKS or step == TICKS[-1])
+    ticks = tuple((at * scale, clock(at)) for at in range(0, int(total) + 1, tick))
     lanes = range(1, max(span.lane for span in spans) + 1)
     return Chart(lanes, len(lanes) * ROW, tuple(bars), ticks)
 

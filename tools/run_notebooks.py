@@ -47,7 +47,7 @@ LEFT_BEFORE = ("[0-9][0-9]_*.*", "index.html", "result.json", "junit.xml", "bund
 
 def _environment(arguments: argparse.Namespace, run: str) -> dict[str, str]:
     """Return the variables by which the kit in a notebook learns what the command line says."""
-    given = {
+    variables = {
         "TRAINYARD_WORKSHOP": run,
         "TRAINYARD_IMAGE": arguments.image,
         "TRAINYARD_STORAGE_CLASS": arguments.storage_class,
@@ -55,7 +55,7 @@ def _environment(arguments: argparse.Namespace, run: str) -> dict[str, str]:
         "TRAINYARD_TOLERATIONS": arguments.tolerations,
         "KUBECONFIG": arguments.kubeconfig and str(Path(arguments.kubeconfig).expanduser().absolute()),
     }
-    return {name: value for name, value in given.items() if value}
+    return {name: value for name, value in variables.items() if value}
 
 
 def attempt(
@@ -170,10 +170,10 @@ def read_profile(name: str | None, folder: Path) -> dict[str, dict[str, Any]]:
     if name is None:
         return {}
     profiles = {path.stem: path for path in (folder / "settings").glob("*.toml")}
-    found = tomllib.loads(profiles[name].read_text("utf-8")) if name in profiles else {}
-    if not found or not all(isinstance(value, dict) for value in found.values()):
+    profile = tomllib.loads(profiles[name].read_text("utf-8")) if name in profiles else {}
+    if not profile or not all(isinstance(value, dict) for value in profile.values()):
         raise ValueError(f"--profile {name}: no such profile in {folder / 'settings'}; full is one")
-    return found
+    return profile
 
 
 def _lanes(arguments: argparse.Namespace) -> int:
@@ -248,11 +248,11 @@ def summary(outcome: Outcome) -> list[str]:
     done = {notebook.name: notebook for notebook in outcome.notebooks}
     lines = []
     for name in outcome.planned:
-        each = done.get(name)
+        result = done.get(name)
         lines.append(
-            f"{name}: {each.verdict if each else 'not executed'}"
-            + (f": {each.failure}" if each and each.failure else "")
-            + _data(each)
+            f"{name}: {result.verdict if result else 'not executed'}"
+            + (f": {result.failure}" if result and result.failure else "")
+            + _data(result)
         )
     lines += [
         f"threshold {'held' if threshold.held else 'missed'}: {threshold}" for threshold in outcome.thresholds
@@ -263,8 +263,8 @@ def summary(outcome: Outcome) -> list[str]:
 
 def _data(result: "Result | None") -> str:
     """Return whether a notebook's data were real, for its line."""
-    said = ", ".join(f"{name} {kind}" for name, kind in result.data.items()) if result else ""
-    return f" ({said})" if said else ""
+    text = ", ".join(f"{name} {kind}" for name, kind in result.data.items()) if result else ""
+    return f" ({text})" if text else ""
 
 
 if __name__ == "__main__":

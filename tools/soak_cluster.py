@@ -96,10 +96,10 @@ def soak(options: argparse.Namespace, *, say: Callable[[dict[str, Any]], None]) 
             say({"what": "left out", "lane": lane, "why": "this user may not mount a file system here"})
         disturbances = plan(options.seed, seconds=seconds, without=without)
         with own_cluster(home, keep=options.logs) as (cluster, root):
-            one = Soak(cluster, root, disk=disk, say=say)
-            one.start(options.attendees, attacks=2 if seconds < ATTACKS_FROM else len(ATTACKS))
-            one.disturb(disturbances, seconds=seconds)
-            return one.finish()
+            week = Soak(cluster, root, disk=disk, say=say)
+            week.start(options.attendees, attacks=2 if seconds < ATTACKS_FROM else len(ATTACKS))
+            week.disturb(disturbances, seconds=seconds)
+            return week.finish()
 
 
 def create_and_delete(cycles: int, *, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:

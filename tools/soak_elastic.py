@@ -65,24 +65,26 @@ def plan(seed: int, *, events: int, seconds: float) -> list[Disturbance]:
         True
     """
     generator, busy = random.Random(seed), {"pause": 0.0, "node": 0.0}
-    made: list[Disturbance] = []
+    disturbances: list[Disturbance] = []
     times = iter(sorted(generator.uniform(0, seconds) for _ in range(events)))
-    while len(made) < events:
+    while len(disturbances) < events:
         at = next(times)
         able = dict(WEIGHTS)
         for kind, until in busy.items():
-            if at < until or len(made) == events - 1:
+            if at < until or len(disturbances) == events - 1:
                 for what in ("pause",) if kind == "pause" else ("cut", "switch off"):
                     del able[what]
         what = generator.choices(list(able), list(able.values()))[0]
-        made.append(Disturbance(round(at, 2), what, generator.random()))
+        disturbances.append(Disturbance(round(at, 2), what, generator.random()))
         if what in UNDO:
             back = at + generator.uniform(*UNDONE_AFTER)
             busy["pause" if what == "pause" else "node"] = back
-            made.append(Disturbance(round(back, 2), UNDO[what], made[-1].pick))
-    last = max(disturbance.at for disturbance in made)
-    made = [replace(disturbance, at=round(disturbance.at * seconds / last, 2)) for disturbance in made]
-    return sorted(made, key=lambda each: each.at)
+            disturbances.append(Disturbance(round(back, 2), UNDO[what], disturbances[-1].pick))
+    last = max(disturbance.at for disturbance in disturbances)
+    disturbances = [
+        replace(disturbance, at=round(disturbance.at * seconds / last, 2)) for disturbance in disturbances
+    ]
+    return sorted(disturbances, key=lambda event: event.at)
 
 
 class PatientJob(kit.TorchElastic):
@@ -150,17 +152,17 @@ class Soak:
             self.listen()
         return done
 
-    def _do(self, each: Disturbance) -> object:
-        match each.what:
+    def _do(self, disturbance: Disturbance) -> object:
+        match disturbance.what:
             case "kill" | "pause":
-                return getattr(self.run, each.what)(rank=int(each.pick * self._world()))
+                return getattr(self.run, disturbance.what)(rank=int(disturbance.pick * self._world()))
             case "resume":
                 return self.run.resume()
             case "scale":
-                return self._scale(LEAST + int(each.pick * (MOST - LEAST + 1)))
+                return self._scale(LEAST + int(disturbance.pick * (MOST - LEAST + 1)))
             case "cut" | "switch off":
-                self._out = self._node(each.pick)
-                (self.cluster.isolate if each.what == "cut" else self.cluster.stop_node)(self._out)
+                self._out = self._node(disturbance.pick)
+                (self.cluster.isolate if disturbance.what == "cut" else self.cluster.stop_node)(self._out)
             case "heal":
                 self.cluster.reconnect(self._out)
             case "switch on":
@@ -170,10 +172,10 @@ class Soak:
 
     def _node(self, pick: float) -> str:
         """Return a node without which some worker still trains: no controller replaces plain pods."""
-        there = {pod["node"] for pod in self.run.pods() if pod["status"] == "Running"}
+        nodes = {pod["node"] for pod in self.run.pods() if pod["status"] == "Running"}
         first = int(pick * len(self.nodes))
         order = [*self.nodes[first:], *self.nodes[:first]]
-        return next((node for node in order if there - {node}), order[0])
+        return next((node for node in order if nodes - {node}), order[0])
 
     def _scale(self, workers: int) -> object:
         self.workers = workers
@@ -224,9 +226,9 @@ class Soak:
         furthest = max((abs(reference[rank][0] - self._steps[rank][0]) for rank in both), default=0.0)
         if furthest > EXACT:
             problems.append(f"a loss differs by {furthest:g}")
-        found = {"steps": len(self._steps), "epochs": self.epochs, "samples": counted, "furthest": furthest}
+        figures = {"steps": len(self._steps), "epochs": self.epochs, "samples": counted, "furthest": furthest}
         rounds = self.run.metrics("rendezvous")
-        return found | {"rounds": int(rounds["round"].nunique()), "problems": problems}
+        return figures | {"rounds": int(rounds["round"].nunique()), "problems": problems}
 
 
 def undisturbed(flags: list[str]) -> dict[int, tuple[float, int]]:
@@ -260,14 +262,14 @@ def soak(
 ) -> dict[str, Any]:
     """Disturb a run on a cluster; return the verdict."""
     disturbances = plan(seed, events=events, seconds=seconds)
-    one = Soak(cluster, seconds=seconds, say=say)
-    one.start()
+    running_soak = Soak(cluster, seconds=seconds, say=say)
+    running_soak.start()
     try:
-        done = one.disturb(disturbances)
-        one.finish()
-        return {"seed": seed, "disturbances": len(disturbances), "done": done} | one.verdict()
+        done = running_soak.disturb(disturbances)
+        running_soak.finish()
+        return {"seed": seed, "disturbances": len(disturbances), "done": done} | running_soak.verdict()
     finally:
-        one.run.delete()
+        running_soak.run.delete()
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -59,7 +59,9 @@ def store(notebook: Path, executed: Path) -> int:
         if done is None or done.source != cell.source or done.execution_count is None:
             raise ValueError(f"{cell.id} of {executed} is another cell, or was not executed: run it again")
         cell.outputs = [
-            kept for output in done.outputs if (kept := _output(output, number, cluster, cell.id)) is not None
+            cleaned
+            for output in done.outputs
+            if (cleaned := _output(output, number, cluster, cell.id)) is not None
         ]
         cell.execution_count = number
     stored.metadata.trainyard["executed"] = digest(stored)
@@ -72,8 +74,8 @@ def store(notebook: Path, executed: Path) -> int:
 
 def _cluster(cell: NotebookNode) -> str:
     """Return the name of the cluster that the cell of parameters was given."""
-    given = "injected-parameters" in cell.metadata.get("tags", [])
-    name = re.search(r'^cluster_name = "(.+)"', cell.source, re.MULTILINE) if given else None
+    injected = "injected-parameters" in cell.metadata.get("tags", [])
+    name = re.search(r'^cluster_name = "(.+)"', cell.source, re.MULTILINE) if injected else None
     return name[1] if name else ""
 
 

@@ -66,10 +66,10 @@ def declared(trainer: Path) -> list[Requirement]:
 
 def requirements(files: Iterable[Path]) -> dict[str, str]:
     """Return name and version of what these trainers need on top of the official image."""
-    wanted = [requirement for trainer in files for requirement in declared(trainer)]
+    declared_requirements = [requirement for trainer in files for requirement in declared(trainer)]
     needed = [
         requirement
-        for requirement in wanted
+        for requirement in declared_requirements
         if requirement.marker is None or requirement.marker.evaluate(PYTHON)
     ]
     return closure(requirement for requirement in needed if canonicalize_name(requirement.name) not in BASE)
@@ -77,8 +77,8 @@ def requirements(files: Iterable[Path]) -> dict[str, str]:
 
 def render(files: Iterable[Path] | None = None) -> str:
     """Return the text of the requirements file."""
-    found = requirements(files or [*trainers(), *packages(), *OTHERS])
-    return HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
+    lines = requirements(files or [*trainers(), *packages(), *OTHERS])
+    return HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(lines.items()))
 
 
 if __name__ == "__main__":

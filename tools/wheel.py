@@ -49,27 +49,27 @@ def control_plane(architecture: str, scratch: Path, report: Report) -> dict[Path
     Raises:
         LocalClusterError: One of them cannot be built.
     """
-    found = dict.fromkeys(binaries.build_for(architecture, report=report), build.fingerprint())
+    binaries_by_name = dict.fromkeys(binaries.build_for(architecture, report=report), build.fingerprint())
     if importlib.util.find_spec("ziglang") is None:
         report("Without plain mode's library, which needs the Python package ziglang: machines compile it")
-        return found
+        return binaries_by_name
     machine = MACHINES[architecture]
     # zig has the symbols of that C library, so that the wheel's tag is true of this part as well.
     compiler = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-gnu.2.17"]
     report(f"Compiling plain mode's library for {architecture}")
     preload.compile_library(compiler, scratch / preload.NAME)
-    return found | {scratch / preload.NAME: preload.key(machine)}
+    return binaries_by_name | {scratch / preload.NAME: preload.key(machine)}
 
 
 def operators(architecture: str, scratch: Path, report: Report) -> dict[Path, str]:
     """Return an archive of each operator's program and manifests, the same bytes whenever it is made."""
-    found = {}
+    files = {}
     for name, folder in programs.build_for(architecture, report=report).items():
         archive = scratch / f"{name}.tar"
         with tarfile.open(archive, "w") as tar:
             tar.add(folder, arcname=name, filter=_undated)
-        found[archive] = programs.fingerprint(RECIPES[name])
-    return found
+        files[archive] = programs.fingerprint(RECIPES[name])
+    return files
 
 
 def _undated(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -96,15 +96,15 @@ def make(name: str, architecture: str, output: Path, *, report: Report) -> Path:
     """
     package, collect = WHEELS[name]
     with tempfile.TemporaryDirectory() as scratch:
-        found = collect(architecture, Path(scratch), report)
+        collected = collect(architecture, Path(scratch), report)
         project = shutil.copytree(PACKAGING / name, Path(scratch) / "project")
         shutil.copy(PACKAGING / "setup.py", project)
         folder = project / package / "binaries"
         folder.mkdir()
-        for path in found:
+        for path in collected:
             shutil.copyfile(path, folder / path.name)
             (folder / path.name).chmod(0o755)
-        contents = {path.name: fingerprint for path, fingerprint in found.items()}
+        contents = {path.name: fingerprint for path, fingerprint in collected.items()}
         (folder / CONTENTS).write_text(json.dumps(contents, indent=1) + "\n")
         (project / "VERSION").write_text(version())
         report("Collecting the licence texts of its modules")

@@ -43,8 +43,8 @@ def measure(lab: Lab) -> list[Result]:
     theirs = [seconds for seconds in samples.get(KUBELET, ()) if not math.isnan(seconds)]
     what = f"{count} attendees launch 2 pods each at once → all have trained"
     return [
-        Result(what, "s", tuple(samples["ours"]), peer, tuple(other), absent, limit)
-        for peer, other, absent, limit in (
+        Result(what, "s", tuple(samples["ours"]), peer, tuple(alternative), absent, limit)
+        for peer, alternative, absent, limit in (
             (PEERS[KUBELET], theirs, lab.absent.get(KUBELET, "" if theirs else SILENT), None),
             (f"the ideal: {count} × a bare torchrun", samples[BARE], "", Limit(1.0)),
         )

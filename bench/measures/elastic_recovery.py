@@ -125,9 +125,9 @@ def _scale(workers: Workers, stock: bool) -> float:
 
 
 def _next_step(workers: Workers, stock: bool, when: float, *, world: int = 0) -> float:
-    found = workers.wait_for_step(after=when, world=world, within=PATIENCE)
-    if found is not None:
-        return found - when
+    step = workers.wait_for_step(after=when, world=world, within=PATIENCE)
+    if step is not None:
+        return step - when
     if stock:
         return PATIENCE
     raise MeasureFailed("training has not gone on")

@@ -61,12 +61,18 @@ def measure(lab: Lab) -> list[Result]:
         line
         for attribute, (noun, unit, limits) in LINES.items()
         for line in lab.compare(
-            {side: [sum(getattr(u, attribute).values()) for u in taken] for side, taken in usages.items()},
+            {
+                side: [sum(getattr(u, attribute).values()) for u in side_usages]
+                for side, side_usages in usages.items()
+            },
             what=f"idle cluster of 4 nodes without forkserver, {noun}",
             unit=unit,
             limits=limits,
             notes=notes if attribute == "megabytes" else "",
-            details={side: [getattr(usage, attribute) for usage in taken] for side, taken in usages.items()},
+            details={
+                side: [getattr(usage, attribute) for usage in side_usages]
+                for side, side_usages in usages.items()
+            },
         )
     ]
 
@@ -74,17 +80,17 @@ def measure(lab: Lab) -> list[Result]:
 def processes_of(cluster: LocalCluster) -> list[psutil.Process]:
     """Return all processes of one of our clusters."""
     pids = {process["pid"] for process in cluster.status["processes"].values()}
-    found = [psutil.Process(pid) for pid in pids]
-    found += [child for process in found for child in process.children(recursive=True)]
-    return list(dict.fromkeys(found))
+    processes = [psutil.Process(pid) for pid in pids]
+    processes += [child for process in processes for child in process.children(recursive=True)]
+    return list(dict.fromkeys(processes))
 
 
 def sharers(processes: Iterable[psutil.Process]) -> int:
     """Return how many other processes run the program of these; for one, clusters that are not this run's."""
     ours = {process.pid: process.exe() for process in processes}
     programs = {exe for exe in ours.values() if "python" not in exe}
-    others = psutil.process_iter(["pid", "exe"])
-    return sum(process.info["exe"] in programs and process.info["pid"] not in ours for process in others)
+    running = psutil.process_iter(["pid", "exe"])
+    return sum(process.info["exe"] in programs and process.info["pid"] not in ours for process in running)
 
 
 def _watch(lab: Lab, name: str, processes: Callable[[], list[psutil.Process]]) -> list[Usage]:

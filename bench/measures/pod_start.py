@@ -41,7 +41,7 @@ def measure(lab: Lab) -> list[Result]:
         line
         for share, most in MILLISECONDS.items()
         for line in lab.compare(
-            {side: [percentile(times, share) for times in taken] for side, taken in samples.items()},
+            {side: [percentile(times, share) for times in runs] for side, runs in samples.items()},
             what=f"pod created → its container started, p{share} of {count} one at a time",
             unit="ms",
             limits={KUBELET: SHARE, KWOK: Limit(most, of="value", unit="ms")},

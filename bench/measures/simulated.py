@@ -85,7 +85,7 @@ def _fill(kube: Kube, selector: str, nodes: int, pods: int) -> None:
     with Watch(kube, "Deployment") as watch:
         kube.create(item)
         watch.until(
-            lambda kind, each: (each["status"].get("readyReplicas") or 0) >= pods,
+            lambda kind, deployment: (deployment["status"].get("readyReplicas") or 0) >= pods,
             what="the Deployment ready",
             patience=PATIENCE_SECONDS,
         )

@@ -76,12 +76,12 @@ def _master(folder: Path) -> Iterator[tuple[psutil.Process, str]]:
 
 def _ask(address: str, seconds: float) -> float:
     """Return the tasks a second of all simulated workers together."""
-    each = WORKERS // PROCESSES
+    share = WORKERS // PROCESSES
     program = str(Path(__file__).parents[1] / "task_clients.py")
     with ExitStack() as stack:
         clients, pipes = [], []
         for number in range(PROCESSES):
-            command = [sys.executable, program, address, str(number * each), str(each), str(seconds)]
+            command = [sys.executable, program, address, str(number * share), str(share), str(seconds)]
             client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             clients.append(stack.enter_context(client))
             stack.callback(client.kill)
@@ -94,9 +94,9 @@ def _ask(address: str, seconds: float) -> float:
         for orders, _ in pipes:
             orders.write("\n")
             orders.flush()
-        said = [output.readline().split() for _, output in pipes]
+        answers = [output.readline().split() for _, output in pipes]
         for client in clients:
             client.wait()
-    if not all(len(words) == 2 for words in said):
+    if not all(len(words) == 2 for words in answers):
         raise MeasureFailed("a simulated worker was not given a task")
-    return sum(int(done) / float(took) for done, took in said)
+    return sum(int(done) / float(took) for done, took in answers)

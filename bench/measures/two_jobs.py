@@ -38,13 +38,13 @@ def measure(lab: Lab) -> list[Result]:
             "elastic": lambda: _both(lab, data, pace, GANG + 1),
             "gang": lambda: _both(lab, data, pace, 0),
         }
-        found = alternate(ways, lab.rounds)
+        samples = alternate(ways, lab.rounds)
     finally:
         for entry in lab.ours.runs():
             lab.ours.run(str(entry["run"])).delete()
         volume.delete()
     ideal = 2 * -(-RECORDS // MINIBATCH) * pace / PLACES
-    elastic = tuple(found["elastic"])
+    elastic = tuple(samples["elastic"])
     notes = f"{pace:g} s a minibatch, {GANG} workers a job, {PLACES} places"
     return [
         Result(
@@ -52,7 +52,7 @@ def measure(lab: Lab) -> list[Result]:
             unit="s",
             ours=elastic,
             peer="gang-scheduled",
-            theirs=tuple(found["gang"]),
+            theirs=tuple(samples["gang"]),
             limit=Limit(1.0),
             notes=notes,
             details={"idle place-seconds": [PLACES * (makespan - ideal) for makespan in elastic]},

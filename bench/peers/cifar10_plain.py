@@ -87,7 +87,7 @@ def main() -> None:
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     for epoch in range(settings.epochs):
-        seen, total, began = 0, 0.0, 0.0
+        count, total, began = 0, 0.0, 0.0
         for index, (inputs, labels) in enumerate(loader):
             if index == 0:
                 began = time.perf_counter()  # starting the workers is not counted
@@ -97,9 +97,9 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             total += loss.item()
-            seen += len(labels)
+            count += len(labels)
         seconds = time.perf_counter() - began
-        _emit("epoch", epoch=epoch, loss=total / len(loader), images_per_s=round(seen / seconds, 1))
+        _emit("epoch", epoch=epoch, loss=total / len(loader), images_per_s=round(count / seconds, 1))
     dist.destroy_process_group()
 
 

@@ -45,9 +45,9 @@ def running(folder: Path, count: int, servers: Path) -> Iterator[None]:
         kubelet = program.obtain(report=lambda line: None)
         nodes = [make_node(folder, number, kubelet, plane) for number in range(count)]
         with ThreadPoolExecutor(count) as pool:
-            list(pool.map(stack.enter_context, [made.containerd() for made in nodes]))
-        for made in nodes:
-            stack.enter_context(made.kubelet())
+            list(pool.map(stack.enter_context, [node.containerd() for node in nodes]))
+        for node in nodes:
+            stack.enter_context(node.kubelet())
         (folder / "volumes").mkdir()
         stack.enter_context(services.running(plane, volumes=folder / "volumes", metrics=False))
         yield

@@ -37,7 +37,7 @@ def main() -> None:
     manager = Manager(groups, load, save, min_replica_size=1, replica_id=f"group-{group}")
     replica, optimizer, world = DistributedDataParallel(manager, model), Optimizer(manager, adam), 0
     while True:
-        begun = time.monotonic()
+        start = time.monotonic()
         images, labels = torch.rand(BATCH, 1, 8, 8), torch.randint(10, (BATCH,))
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(replica(images), labels)
@@ -50,7 +50,7 @@ def main() -> None:
             print(json.dumps({"event": "rendezvous", **event, **more}), flush=True)
         step = {"time": time.time(), "step": manager.current_step(), "loss": loss.item()}
         print(json.dumps({"event": "step", **event, **step}), flush=True)
-        time.sleep(max(0.0, STEP_SECONDS - (time.monotonic() - begun)))
+        time.sleep(max(0.0, STEP_SECONDS - (time.monotonic() - start)))
 
 
 if __name__ == "__main__":

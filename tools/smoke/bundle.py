@@ -145,13 +145,13 @@ def _yaml(kube: Kube, kind: str) -> str:
 def _namespaces(kube: Kube) -> Iterable[str]:
     """Return the namespace of the run, and those that the kit made, such as an operator's."""
     try:
-        found = [namespace["metadata"] for namespace in kube.get_all("Namespace")]
+        metadata = [namespace["metadata"] for namespace in kube.get_all("Namespace")]
     except Rejected:
         return [kube.namespace]
     return dict.fromkeys(
         [
             kube.namespace,
-            *(namespace["name"] for namespace in found if names.KIT in (namespace.get("labels") or {})),
+            *(namespace["name"] for namespace in metadata if names.KIT in (namespace.get("labels") or {})),
         ]
     )
 

@@ -119,8 +119,8 @@ class RentedCluster(AbstractContextManager[Any]):
 
 
 def _parameters(site: OwnCluster | RentedCluster) -> dict[str, object]:
-    given = {"provider": site.provider, "cluster_name": site.name, "nodes": site.nodes}
-    return given | {"options": dict(site.options)}
+    parameters = {"provider": site.provider, "cluster_name": site.name, "nodes": site.nodes}
+    return parameters | {"options": dict(site.options)}
 
 
 @dataclass
@@ -161,10 +161,10 @@ class BorrowedNamespace(AbstractContextManager[Any]):
         self._cluster = cluster = self._connect(self.namespace)
         cluster.kubectl_command()
         cluster.kube.version()
-        wanted = self.namespace or f"trainyard-{self.run}"
+        name = self.namespace or f"trainyard-{self.run}"
         with self.stopping.held():
-            if self._make(cluster.kube, "Namespace", wanted):
-                self._cluster = self._connect(wanted)
+            if self._make(cluster.kube, "Namespace", name):
+                self._cluster = self._connect(name)
         kube = self._cluster.kube
         if self._made:
             _wait_settled(kube)
@@ -181,8 +181,8 @@ class BorrowedNamespace(AbstractContextManager[Any]):
         """Return the parameters by which a notebook finds it; 13_clean_up makes the kit forget it."""
         assert self._cluster, "it was opened"
         self._cluster.remembered()
-        given: dict[str, object] = {"provider": self.provider, "cluster_name": self.run}
-        return given if self.nodes is None else given | {"nodes": self.nodes}
+        parameters: dict[str, object] = {"provider": self.provider, "cluster_name": self.run}
+        return parameters if self.nodes is None else parameters | {"nodes": self.nodes}
 
     def close(self) -> None:
         """Delete the namespace if it was made for the run, or else what the run left in it; and operators."""
@@ -242,11 +242,11 @@ def _wait_settled(kube: Kube) -> None:
     """Wait until pods are accepted in a new namespace: they need its ServiceAccount."""
     wait(
         watch_objects(kube, WatchSpec("ServiceAccount", fields="metadata.name=default")),
-        until=lambda seen: bool(seen["ServiceAccount"]),
+        until=lambda objects: bool(objects["ServiceAccount"]),
         what="the namespace to be ready",
         about=f'namespace "{kube.namespace}"',
         resume="run again",
-        describe=lambda seen: "its ServiceAccount is not there yet",
+        describe=lambda objects: "its ServiceAccount is not there yet",
     )
 
 
@@ -256,12 +256,12 @@ def _delete_namespace(kube: Kube) -> None:
         kube.delete("Namespace", name)
         wait(
             watch_objects(kube, WatchSpec("Namespace", fields=f"metadata.name={name}")),
-            until=lambda seen: not seen["Namespace"],
+            until=lambda objects: not objects["Namespace"],
             what="the namespace to be gone",
             about=f'namespace "{name}"',
             resume=f"kubectl delete namespace {name}",
-            describe=lambda seen: (
-                "; ".join(map(remaining_conditions, seen["Namespace"].values()))
+            describe=lambda objects: (
+                "; ".join(map(remaining_conditions, objects["Namespace"].values()))
                 or "Kubernetes deletes what is in it"
             ),
             report=line.update,
@@ -294,14 +294,14 @@ def _by_kubectl(kube: Kube) -> Iterator[tuple[str, Object]]:
 
 def _operators(kube: Kube) -> set[str]:
     """Return the operators that the kit has installed, as far as this user may see them."""
-    found = set()
+    names = set()
     for name, parts in OPERATORS.items():
         for kind, namespace, workload in (part.workload for part in parts):
             with contextlib.suppress(Rejected):
                 item = kube.within(namespace).find(kind, workload)
                 if item and OPERATOR in (item["metadata"].get("labels") or {}):
-                    found.add(name)
-    return found
+                    names.add(name)
+    return names
 
 
 def facts(cluster: Cluster, *, image: str = "") -> dict[str, object]:

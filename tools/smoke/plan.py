@@ -54,13 +54,13 @@ class Planned:
 
 def read(path: Path) -> Planned:
     """Return what a notebook says of itself."""
-    said = json.loads(path.read_text(encoding="utf-8"))["metadata"].get("trainyard", {})
+    metadata = json.loads(path.read_text(encoding="utf-8"))["metadata"].get("trainyard", {})
     return Planned(
         path,
-        needs=tuple(said.get("needs", (CLUSTER,))),
-        after=tuple(said.get("after", ())),
-        last=bool(said.get("last", False)),
-        seconds=float(said.get("seconds", 0)),
+        needs=tuple(metadata.get("needs", (CLUSTER,))),
+        after=tuple(metadata.get("after", ())),
+        last=bool(metadata.get("last", False)),
+        seconds=float(metadata.get("seconds", 0)),
     )
 
 
@@ -78,13 +78,13 @@ def chains(notebooks: Sequence[Planned], *, lanes: int) -> list[Chain]:
         >>> [[each.label for each in chain] for chain in chains(two, lanes=2)]
         [['04', '06']]
     """
-    found: dict[str, Chain] = {}
+    by_name: dict[str, Chain] = {}
     for notebook in notebooks:
-        before = next((name for name in notebook.after if name in found and lanes > 1), None)
-        found[notebook.name] = [notebook] if before is None else found[before]
+        before = next((name for name in notebook.after if name in by_name and lanes > 1), None)
+        by_name[notebook.name] = [notebook] if before is None else by_name[before]
         if before is not None:
-            found[before].append(notebook)
-    different = list({id(chain): chain for chain in found.values()}.values())
+            by_name[before].append(notebook)
+    different = list({id(chain): chain for chain in by_name.values()}.values())
     return sorted(different, key=lambda chain: _rank(chain, lanes))
 
 

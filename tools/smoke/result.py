@@ -94,7 +94,7 @@ class Outcome:
             "thresholds": [threshold.as_dict() for threshold in self.thresholds],
             "error": self.error,
             "bundle": self.bundle,
-            "setup": [{"name": name, "seconds": round(taken, 1)} for name, taken in self.setup.items()],
+            "setup": [{"name": name, "seconds": round(seconds, 1)} for name, seconds in self.setup.items()],
             "lanes": self.lanes,
             "timeline": [span.as_dict() for span in self.timeline.spans],
         }

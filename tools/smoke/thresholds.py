@@ -68,14 +68,14 @@ def parse(figure: str, text: str) -> list[Threshold]:
     Raises:
         ValueError: It is neither.
     """
-    found = []
+    thresholds = []
     for word in re.split(r"[\s,]+", text.strip()):
         notebook, _, number = word.rpartition("=")
         try:
-            found.append(Threshold(figure, float(number), notebook or None))
+            thresholds.append(Threshold(figure, float(number), notebook or None))
         except ValueError as error:
             raise ValueError(f"{word!r} is no threshold of {figure}: say 0.97, or 05=0.97 06=0.5") from error
-    return found
+    return thresholds
 
 
 def evaluate(thresholds: Iterable[Threshold], figures: Mapping[str, Mapping[str, float]]) -> list[Verdict]:
@@ -85,12 +85,12 @@ def evaluate(thresholds: Iterable[Threshold], figures: Mapping[str, Mapping[str,
     """
     verdicts = []
     for threshold in thresholds:
-        said = {
+        reported = {
             name: values[threshold.figure]
             for name, values in figures.items()
             if threshold.figure in values and name.startswith(threshold.notebook or "")
         }
         verdicts += [
-            Verdict(threshold.figure, name, threshold.least, value) for name, value in said.items()
+            Verdict(threshold.figure, name, threshold.least, value) for name, value in reported.items()
         ] or [Verdict(threshold.figure, threshold.notebook, threshold.least, None)]
     return verdicts

@@ -56,9 +56,9 @@ class Timeline:
         try:
             yield start
         finally:
-            taken = self.seconds - start
-            if kind != WAITING or taken >= SHORT:
-                self.spans.append(Span(kind, name, lane, start, taken))
+            seconds = self.seconds - start
+            if kind != WAITING or seconds >= SHORT:
+                self.spans.append(Span(kind, name, lane, start, seconds))
 
 
 def take_setup(folder: Path) -> dict[str, float]:
@@ -68,8 +68,8 @@ def take_setup(folder: Path) -> dict[str, float]:
     """
     path = folder / "setup.json"
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
+        setup = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     path.unlink()
-    return {str(part["name"]): float(part["seconds"]) for part in said["parts"]}
+    return {str(part["name"]): float(part["seconds"]) for part in setup["parts"]}

@@ -132,8 +132,8 @@ class Attacker:
 
     def __init__(self, cluster: kit.Cluster, victim: Kube) -> None:
         self.cluster, self.victim = cluster, victim
-        made = workshop.add(NAME, cluster=cluster, cpu="1", memory="2Gi")
-        self.kube = Kube(made.kubeconfig, cluster="soak")
+        attendee = workshop.add(NAME, cluster=cluster, cpu="1", memory="2Gi")
+        self.kube = Kube(attendee.kubeconfig, cluster="soak")
         self.attacks: list[list[float]] = []  # begin and end, in seconds since the epoch
         self._rows = itertools.cycle(ATTACKS)
 
@@ -234,13 +234,13 @@ def compare(counts: Iterable[tuple[int, int]], attacks: Iterable[Sequence[float]
             continue
         attacked = any(begin <= second < end for begin, end in windows)
         (with_attack if attacked else without).append(steps)
-    found = {"attacked": len(with_attack), "alone": len(without), "lost": None, "stopped": None}
+    figures = {"attacked": len(with_attack), "alone": len(without), "lost": None, "stopped": None}
     if min(len(with_attack), len(without)) < LEAST_SECONDS:
-        return found
+        return figures
     speeds = [statistics.median(filter(None, steps)) if any(steps) else 0 for steps in (with_attack, without)]
     stops = [steps.count(0) / len(steps) for steps in (with_attack, without)]
     lost = 1 - speeds[0] / speeds[1] if speeds[1] else 0
-    return found | {"lost": round(lost, 3), "stopped": round(stops[0] - stops[1], 3)}
+    return figures | {"lost": round(lost, 3), "stopped": round(stops[0] - stops[1], 3)}
 
 
 def problems(figures: dict[str, Any]) -> list[str]:

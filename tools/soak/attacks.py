@@ -211,9 +211,9 @@ def many_volumes() -> list[Object]:
     ]
     for name, source in kinds.items():
         volumes = [{"name": f"v{number}", **source} for number in range(260)]
-        made = pod(f"many-{name}", shell("sleep 600"), volumes=volumes)
-        made["metadata"] |= large
-        objects.append(made)
+        manifest = pod(f"many-{name}", shell("sleep 600"), volumes=volumes)
+        manifest["metadata"] |= large
+        objects.append(manifest)
     return objects
 
 
@@ -377,24 +377,24 @@ def deep_paths() -> list[Object]:
 
 
 def probe_answers() -> list[Object]:
-    asked: Object = {"httpGet": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 1000}
+    probe: Object = {"httpGet": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 1000}
     hooks = {"postStart": {"httpGet": {"port": 8080}}, "preStop": {"httpGet": {"port": 8080}}}
-    made = []
+    names = []
     for kind in ("body", "headers", "status", "packed", "interim"):
-        main = container(["python", "-u", "-c", ANSWERS, kind], readinessProbe=asked, livenessProbe=asked)
-        made.append(pod(f"answers-{kind}", main))
-    return [*made, pod("answers-hooks", container(["python", "-u", "-c", ANSWERS, "body"], lifecycle=hooks))]
+        main = container(["python", "-u", "-c", ANSWERS, kind], readinessProbe=probe, livenessProbe=probe)
+        names.append(pod(f"answers-{kind}", main))
+    return [*names, pod("answers-hooks", container(["python", "-u", "-c", ANSWERS, "body"], lifecycle=hooks))]
 
 
 def probe_output() -> list[Object]:
-    made = []
+    names = []
     for number, script in enumerate(("yes", "cat /dev/zero", "cat /dev/zero >&2", "yes & yes & sleep 3")):
         probe = {"exec": {"command": ["sh", "-c", script]}, "periodSeconds": 1, "failureThreshold": 1000}
         hook = {"postStart": {"exec": probe["exec"]}}
         slow = {"timeoutSeconds": 30, "periodSeconds": 1, "exec": {"command": ["sleep", "25"]}}
-        made.append(pod(f"output-{number}", shell("sleep 600", readinessProbe=probe, livenessProbe=probe)))
-        made.append(pod(f"output-hook-{number}", shell("sleep 600", lifecycle=hook, readinessProbe=slow)))
-    return made
+        names.append(pod(f"output-{number}", shell("sleep 600", readinessProbe=probe, livenessProbe=probe)))
+        names.append(pod(f"output-hook-{number}", shell("sleep 600", lifecycle=hook, readinessProbe=slow)))
+    return names
 
 
 def long_texts() -> list[Object]:
@@ -431,12 +431,12 @@ def finalizers() -> list[Object]:
     """An object whose finalizer never ends: it stays when it is deleted, and its namespace with it."""
     body = {"containers": [shell("sleep 600")], "restartPolicy": "Never"}
     job = {"template": {"metadata": {"labels": LABELS}, "spec": body}, "completions": 5, "parallelism": 5}
-    held = [
+    objects = [
         *(pod(f"held-{number}", shell("true"), restartPolicy="Never") for number in range(20)),
         *(_claim(f"held-{number}") for number in range(20)),
         _object("batch/v1", "Job", "held", {"spec": job}),
     ]
-    return [item | {"metadata": item["metadata"] | {"finalizers": [FINALIZER]}} for item in held]
+    return [item | {"metadata": item["metadata"] | {"finalizers": [FINALIZER]}} for item in objects]
 
 
 ATTACKS: dict[str, Callable[[], list[Object]]] = {

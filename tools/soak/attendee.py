@@ -187,13 +187,13 @@ class Attendee:
 
     def objects(self) -> dict[tuple[str, str, str], str]:
         """Return what there is of this attendee, by key of the ledger."""
-        found = {}
+        by_key = {}
         for kind in ("ConfigMap", "Job"):
             for item in self.kube.get_all(kind, labels="soak=yes"):
                 name = item["metadata"]["name"]
                 content = item["data"]["content"] if kind == "ConfigMap" else name
-                found[self.namespace, kind, name] = content
-        return found
+                by_key[self.namespace, kind, name] = content
+        return by_key
 
     def unfinished(self) -> list[str]:
         """Return what has not come to its end yet: jobs that have not succeeded, a desk that is not ready."""
@@ -207,9 +207,9 @@ class Attendee:
 
     def missing_files(self) -> list[str]:
         """Return the jobs that have succeeded and whose file is not on the claim."""
-        there = set(self.kube.execute(self._desk(), ["ls", "/claim"], container="main").split())
+        existing = set(self.kube.execute(self._desk(), ["ls", "/claim"], container="main").split())
         done = {item["metadata"]["name"] for item in self.kube.get_all("Job", labels="soak=yes")}
-        return [f"{self.namespace}: no file of {name}" for name in sorted(done - there)]
+        return [f"{self.namespace}: no file of {name}" for name in sorted(done - existing)]
 
     def clear(self) -> None:
         """Delete the jobs, the objects and the pods that have ended; the desk stays."""
@@ -229,9 +229,9 @@ class Attendee:
 
     def execute(self, word: str) -> str:
         """Run a command in the desk's pod."""
-        said = self.kube.execute(self._desk(), ["echo", word], container="main")
-        if said.strip() != word:
-            raise Broken(f"{self.namespace}: exec of `echo {word}` wrote {said!r}")
+        output = self.kube.execute(self._desk(), ["echo", word], container="main")
+        if output.strip() != word:
+            raise Broken(f"{self.namespace}: exec of `echo {word}` wrote {output!r}")
         return "wrote it"
 
     def follow(self, *, seconds: float) -> str:
@@ -253,12 +253,12 @@ class Attendee:
 
     def unexplained_gaps(self) -> list[str]:
         """Return the gaps in logs that no Event announces: what a full disk loses, one does."""
-        said = [
+        gaps = [
             event["involvedObject"]["name"]
             for event in self.kube.get_all("Event", fields="reason=LogLost")
             if event["involvedObject"]["kind"] == "Pod"
         ]
-        return [gap for pod, gap in self._gaps if pod not in said]
+        return [gap for pod, gap in self._gaps if pod not in gaps]
 
     def forward(self, *, seconds: float) -> str:
         """Forward a port of the desk's pod, request something, and stay connected for a while."""

@@ -51,14 +51,14 @@ class MachineCounts:
 
     def more_than(self, before: "MachineCounts") -> list[str]:
         """Return in words what there is more of than before."""
-        found = []
+        leaks = []
         for name in (field.name for field in fields(self)):
             old, new = getattr(before, name), getattr(self, name)
             if isinstance(new, int) and new > old:
-                found.append(f"{name}: {old} became {new}")
+                leaks.append(f"{name}: {old} became {new}")
             if isinstance(new, tuple):
-                found += [f"{name}: {process}" for process in new if process not in old]
-        return found
+                leaks += [f"{name}: {process}" for process in new if process not in old]
+        return leaks
 
 
 def churn(cycles: int, *, home: Path, say: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
@@ -68,9 +68,9 @@ def churn(cycles: int, *, home: Path, say: Callable[[dict[str, Any]], None]) -> 
         os.environ |= {"XDG_STATE_HOME": str(home), "TMPDIR": scratch}
         before = None
         for number in range(1, cycles + 1):
-            begun = time.monotonic()
+            start = time.monotonic()
             left = cycle(ClusterPaths(NAME).root)
-            took.append(time.monotonic() - begun)
+            took.append(time.monotonic() - start)
             now = MachineCounts.of(home, Path(scratch))
             before = before or now  # what is made once is made in the first
             left += now.more_than(before)

@@ -72,24 +72,24 @@ class Faults:
                     self.cluster._switch(verb, node)
 
     def _kill(self, name: str) -> str:
-        found = resources.component(self.root, name)
-        for process in found:
+        victims = resources.component(self.root, name)
+        for process in victims:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         return (
-            f"process {', '.join(str(process.pid) for process in found)}"
-            if found
+            f"process {', '.join(str(process.pid) for process in victims)}"
+            if victims
             else "it does not run just now"
         )
 
     def _shorten(self) -> str:
         """Issue every certificate anew, to be valid for minutes only: they are renewed before, and expire."""
-        kept = certificates.LEAF_DAYS, certificates.RENEW_DAYS
+        defaults = certificates.LEAF_DAYS, certificates.RENEW_DAYS
         certificates.LEAF_DAYS, certificates.RENEW_DAYS = SHORT / timedelta(days=1), LEAF_DAYS + 1
         try:
             self._renew()
         finally:
-            certificates.LEAF_DAYS, certificates.RENEW_DAYS = kept
+            certificates.LEAF_DAYS, certificates.RENEW_DAYS = defaults
         return f"for {SHORT}"
 
     def _renew(self) -> None:

@@ -26,33 +26,35 @@ class Footprint:
     def of(cls, root: Path) -> "Footprint":
         """Take that of the cluster in ``root``."""
         running = processes(root)
-        found = set().union(*(namespaces(process.pid) for process in running)) - namespaces(os.getpid())
+        own_namespaces = set().union(*(namespaces(process.pid) for process in running)) - namespaces(
+            os.getpid()
+        )
         # Others may later have a namespace with a number used again, those that were there before too.
-        inside = [process for process in psutil.process_iter() if namespaces(process.pid) & found]
+        inside = [process for process in psutil.process_iter() if namespaces(process.pid) & own_namespaces]
         port = json.loads((root / "cluster.json").read_text())["api_port"]
         groups = tuple(control_groups(root))
-        return cls(tuple(running), frozenset(found), root, port, tuple(inside), groups)
+        return cls(tuple(running), frozenset(own_namespaces), root, port, tuple(inside), groups)
 
     def left(self) -> list[str]:
         """Return what is still there, in words."""
-        found = [f"process {process}" for process in self.processes if runs(process)]
-        found += [
+        remains = [f"process {process}" for process in self.processes if runs(process)]
+        remains += [
             f"namespace {name} of {process.pid}"
             for process in self.inside
             if runs(process)
             for name in namespaces(process.pid) & self.namespaces
         ]
-        found += [
+        remains += [
             f"mount {line}"
             for line in Path("/proc/self/mountinfo").read_text().splitlines()
             if self._mine(line)
         ]
         lock = self.root.parent / f".{self.root.name}.lock"
-        found += [str(path) for path in (self.root, lock, *self.groups) if path.exists()]
+        remains += [str(path) for path in (self.root, lock, *self.groups) if path.exists()]
         with socket.socket() as client:
             if client.connect_ex(("127.0.0.1", self.port)) == 0:
-                found.append(f"port {self.port}")
-        return found
+                remains.append(f"port {self.port}")
+        return remains
 
     def _mine(self, mount: str) -> bool:
         return str(self.root) in mount or any(name in mount for name in self.namespaces)

@@ -72,16 +72,18 @@ class Ledger:
                 if key[:2] == (namespace, kind) and not entry.settled and ABSENT not in entry.possible
             ]
 
-    def check(self, found: Mapping[Key, str]) -> list[str]:
+    def check(self, stored: Mapping[Key, str]) -> list[str]:
         """Compare with what there is; return in words what is lost, changed, or not deleted."""
         problems = []
         with self._lock:
             for key, entry in self._entries.items():
-                if found.get(key, ABSENT) not in entry.possible:
-                    there = "is not there" if key not in found else f"contains {found[key]!r}"
-                    wanted = " or ".join("nothing" if one is ABSENT else repr(one) for one in entry.possible)
-                    problems.append(f"{'/'.join(key)} {there}, and not {wanted}")
+                if stored.get(key, ABSENT) not in entry.possible:
+                    actual = "is not there" if key not in stored else f"contains {stored[key]!r}"
+                    expected = " or ".join(
+                        "nothing" if value is ABSENT else repr(value) for value in entry.possible
+                    )
+                    problems.append(f"{'/'.join(key)} {actual}, and not {expected}")
             problems += [
-                f"{'/'.join(key)} was never requested" for key in found.keys() - self._entries.keys()
+                f"{'/'.join(key)} was never requested" for key in stored.keys() - self._entries.keys()
             ]
         return problems

@@ -73,12 +73,12 @@ def growth(samples: Sequence[Sample], *, after: float) -> tuple[int, int] | None
         Bytes then and at the end, each the median of some samples; None where it has not run for
         twice as long.
     """
-    own = [sample for sample in samples if sample.pid == samples[-1].pid]
-    begun, end, wide = own[0].at, own[-1].at, max(after / 6, 2 * EVERY_SECONDS)
-    if end - begun < 2 * after:
+    of_process = [sample for sample in samples if sample.pid == samples[-1].pid]
+    start, end, wide = of_process[0].at, of_process[-1].at, max(after / 6, 2 * EVERY_SECONDS)
+    if end - start < 2 * after:
         return None
-    base = [sample.size for sample in own if after <= sample.at - begun <= after + wide]
-    last = [sample.size for sample in own if sample.at >= end - wide]
+    base = [sample.size for sample in of_process if after <= sample.at - start <= after + wide]
+    last = [sample.size for sample in of_process if sample.at >= end - wide]
     return round(statistics.median(base)), round(statistics.median(last))
 
 

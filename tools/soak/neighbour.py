@@ -121,7 +121,7 @@ class Neighbour:
     @contextmanager
     def watching(self, *, starts: int = 1) -> Iterator[Record]:
         """Record what the neighbour sees until the block ends, and for at least so many starts of pods."""
-        record, begun, before = Record(), time.time(), len(self._starts) + len(self._refused)
+        record, start, before = Record(), time.time(), len(self._starts) + len(self._refused)
         try:
             yield record
         finally:
@@ -130,11 +130,11 @@ class Neighbour:
                     lambda: len(self._starts) + len(self._refused) >= before + starts + 1,
                     timeout=(starts + 1) * (LONGEST_START + START_SECONDS),
                 )
-            self._fill(record, begun)
+            self._fill(record, start)
 
-    def _fill(self, record: Record, begun: float) -> None:
-        record.starts += [seconds for at, seconds in self._starts if at >= begun]
-        record.problems += [text for at, text in self._refused if at >= begun]
+    def _fill(self, record: Record, start: float) -> None:
+        record.starts += [seconds for at, seconds in self._starts if at >= start]
+        record.problems += [text for at, text in self._refused if at >= start]
         pod = self._kube.find("Pod", NAME)
         if pod is None or pod["metadata"]["uid"] != self._pod["metadata"]["uid"]:
             record.problems.append("the neighbour's pod is gone")
@@ -143,7 +143,7 @@ class Neighbour:
         if pod["status"]["phase"] != "Running" or status.get("restartCount") or not status.get("ready"):
             record.problems.append(f"the neighbour's pod has ended: {json.dumps(pod['status'])}")
         rows = [json.loads(line.text) for line in logs.read(self._kube, pod) if line.text.startswith("{")]
-        rows = [row for row in rows if row["time"] >= begun]
+        rows = [row for row in rows if row["time"] >= start]
         record.dns += [row["dns"] for row in rows if row["answered"]]
         record.lost += sum(not row["answered"] for row in rows)
         record.steps = rows[-1]["steps"] - rows[0]["steps"] if rows else 0
@@ -153,7 +153,7 @@ class Neighbour:
     def _start_pods(self) -> None:
         number = 0
         while not self._stopping.is_set():
-            number, begun, name = number + 1, time.time(), f"{NAME}-{number}"
+            number, start, name = number + 1, time.time(), f"{NAME}-{number}"
             try:
                 self._kube.create(_pod({"name": name}, _spec(["true"]) | {"restartPolicy": "Never"}))
                 phase = self._until(name, ("Succeeded", "Failed"), seconds=LONGEST_START)
@@ -165,11 +165,11 @@ class Neighbour:
                 text = f"pod {name}: {error}"
             with self._started:
                 if text:
-                    self._refused.append((begun, text))
+                    self._refused.append((start, text))
                 else:
-                    self._starts.append((begun, time.time() - begun))
+                    self._starts.append((start, time.time() - start))
                 self._started.notify_all()
-            self._stopping.wait(max(0.0, begun + START_SECONDS - time.time()))
+            self._stopping.wait(max(0.0, start + START_SECONDS - time.time()))
 
     def _until(self, name: str, phases: tuple[str, ...], *, seconds: float) -> str:
         """Watch a pod until it is in one of the phases, or the time is over; return its phase."""

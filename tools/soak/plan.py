@@ -79,26 +79,26 @@ def plan(seed: int, *, seconds: float, without: Collection[str] = ()) -> list[Di
         >>> plan(7, seconds=60) == plan(7, seconds=60)
         True
     """
-    made: list[Disturbance] = []
+    disturbances: list[Disturbance] = []
     for name, lane in LANES.items():
         if name not in without:
-            made += _sequence(random.Random(f"{seed} {name}"), name, lane, seconds)
-    return sorted(made, key=lambda each: (each.at, each.lane))
+            disturbances += _sequence(random.Random(f"{seed} {name}"), name, lane, seconds)
+    return sorted(disturbances, key=lambda disturbance: (disturbance.at, disturbance.lane))
 
 
 def _sequence(generator: random.Random, name: str, lane: Lane, seconds: float) -> list[Disturbance]:
-    made: list[Disturbance] = []
+    disturbances: list[Disturbance] = []
     now = 0.0
     while True:
         now += generator.expovariate(1 / lane.every)
         what = generator.choices(list(lane.weights), list(lane.weights.values()))[0]
         pick, lasts = generator.random(), generator.uniform(*lane.lasts) if lane.lasts else 0.0
         if now + lasts > seconds * lane.until:
-            return made
-        made.append(Disturbance(_hundredths(now), name, what, pick))
+            return disturbances
+        disturbances.append(Disturbance(_hundredths(now), name, what, pick))
         if lane.lasts:
             now += lasts
-            made.append(Disturbance(_hundredths(now), name, UNDO + what, pick))
+            disturbances.append(Disturbance(_hundredths(now), name, UNDO + what, pick))
 
 
 def _hundredths(seconds: float) -> float:

@@ -31,9 +31,9 @@ def component(root: Path, name: str) -> list[psutil.Process]:
     if name == "gateway":
         return [process for process in processes(root) if "--packet-fd" in words_of(process)]
     if name in words:
-        found = [process for process in processes(root) if words[name] in words_of(process)]
+        matches = [process for process in processes(root) if words[name] in words_of(process)]
         # What was forked from it has its words until it has others.
-        return [process for process in found if process.ppid() not in {other.pid for other in found}]
+        return [process for process in matches if process.ppid() not in {parent.pid for parent in matches}]
     return [
         process for process in processes(root) if name in [Path(word).name for word in words_of(process)[:2]]
     ]
@@ -60,11 +60,11 @@ def words_of(process: psutil.Process) -> list[str]:
 
 def namespaces(pid: int) -> set[str]:
     """Return the namespaces of a process, as ``net:[4026531840]``; none when they are not to be seen."""
-    found = set()
+    inodes = set()
     for kind in KINDS:
         with contextlib.suppress(OSError):
-            found.add(str(Path(f"/proc/{pid}/ns/{kind}").readlink()))
-    return found
+            inodes.add(str(Path(f"/proc/{pid}/ns/{kind}").readlink()))
+    return inodes
 
 
 def own_memory(process: psutil.Process) -> int:
@@ -103,18 +103,18 @@ class ResourceCounts:
 
     @classmethod
     def of(cls, root: Path) -> "ResourceCounts":
-        found, init = processes(root), runtime_init(root)
+        all_processes, init = processes(root), runtime_init(root)
         (kubelet,) = component(root, "kubelet")
-        kept = {"runtime": init, "kubelet": kubelet, "supervisor": found[0]}
+        by_program = {"runtime": init, "kubelet": kubelet, "supervisor": all_processes[0]}
         in_memory = Path(f"/proc/{init.pid}/root") / root.relative_to("/") / "tmpfs"
         return cls(
-            processes=dict(sorted(Counter(_program(process) for process in found).items())),
-            zombies=sum(_is_zombie(process) for process in found),
-            namespaces=len(set().union(*(namespaces(process.pid) for process in found))),
+            processes=dict(sorted(Counter(_program(process) for process in all_processes).items())),
+            zombies=sum(_is_zombie(process) for process in all_processes),
+            namespaces=len(set().union(*(namespaces(process.pid) for process in all_processes))),
             interfaces=Path(f"/proc/{init.pid}/net/dev").read_text().count(":"),
-            mounts={name: _mounts(kept[name]) for name in ("runtime", "kubelet")},
+            mounts={name: _mounts(by_program[name]) for name in ("runtime", "kubelet")},
             descriptors={
-                name: _descriptors(process, sockets=name == "runtime") for name, process in kept.items()
+                name: _descriptors(process, sockets=name == "runtime") for name, process in by_program.items()
             },
             files=_files(root),
             pod_directories=sum(1 for place in (root / "pods", in_memory) for _ in place.iterdir()),
@@ -154,8 +154,8 @@ def _descriptors(process: psutil.Process, *, sockets: bool) -> int:
 def _files(root: Path) -> dict[str, int]:
     places = [path for path in root.iterdir() if path.is_dir() and path.name not in OWN_RULES]
     # A container that was started again has a log of each run.
-    found = {path.name: sum(not name.endswith(".log") for name in _names(path)) for path in places}
-    return dict(sorted(found.items())) | {".": sum(1 for path in root.iterdir())}
+    counts = {path.name: sum(not name.endswith(".log") for name in _names(path)) for path in places}
+    return dict(sorted(counts.items())) | {".": sum(1 for path in root.iterdir())}
 
 
 def _names(folder: Path) -> Iterator[str]:

@@ -65,15 +65,15 @@ class Soak:
         """Make the attendees, let each do everything once, try some attacks, and count."""
         kubectl = self.cluster.kubectl_command()
         for number in range(1, attendees + 1):
-            made = workshop.add(f"{number:02}", cluster=self.cluster, cpu="4", memory="8Gi")
-            one = Attendee(made.name, made.kubeconfig, kubectl=kubectl, ledger=self.ledger)
-            one.move_in()
-            self.attendees.append(one)
+            created = workshop.add(f"{number:02}", cluster=self.cluster, cpu="4", memory="8Gi")
+            attendee = Attendee(created.name, created.kubeconfig, kubectl=kubectl, ledger=self.ledger)
+            attendee.move_in()
+            self.attendees.append(attendee)
         self._settle("the start")
         self.attacker = Attacker(self.cluster, self.attendees[0].kube)
-        for one in self.attendees[:3]:
+        for attendee in self.attendees[:3]:
             for what in ("create", "job", "exec", "logs", "port-forward"):
-                one.act(what, 0, 0.0)
+                attendee.act(what, 0, 0.0)
         self._settle("the first jobs")
         self.faults.do("components", "kube-apiserver", 0.0)
         for what in ("isolate", f"{UNDO}isolate"):  # from then on, the states of nodes are in a file
@@ -103,29 +103,29 @@ class Soak:
                 lane.shutdown()
             self.sampler.close()
 
-    def _do(self, number: int, each: Disturbance, began: float) -> None:
-        late = time.monotonic() - began - each.at
+    def _do(self, number: int, disturbance: Disturbance, began: float) -> None:
+        late = time.monotonic() - began - disturbance.at
         try:
-            if each.lane == "attendees":
-                pick = each.pick * len(self.attendees)
-                one = self.attendees[int(pick)]
-                came = f"{one.name}: {one.act(each.what, number, pick % 1)}"
-            elif each.lane == "attacker":
-                came = self.attacker.end() if each.what.startswith(UNDO) else self.attacker.begin()
+            if disturbance.lane == "attendees":
+                pick = disturbance.pick * len(self.attendees)
+                attendee = self.attendees[int(pick)]
+                came = f"{attendee.name}: {attendee.act(disturbance.what, number, pick % 1)}"
+            elif disturbance.lane == "attacker":
+                came = self.attacker.end() if disturbance.what.startswith(UNDO) else self.attacker.begin()
             else:
-                came = self.faults.do(each.lane, each.what, each.pick)
-            self._done[each.what] = self._done.get(each.what, 0) + 1
+                came = self.faults.do(disturbance.lane, disturbance.what, disturbance.pick)
+            self._done[disturbance.what] = self._done.get(disturbance.what, 0) + 1
         except KitError as error:
             came = f"could not be done: {error.what}"
-            self._failed[each.what] = self._failed.get(each.what, 0) + 1
+            self._failed[disturbance.what] = self._failed.get(disturbance.what, 0) + 1
         except Broken as error:
             came = str(error)
             self._found([came])
         except Exception as error:  # noqa: BLE001 - a defect of the soak itself, which must not go unseen
             came = repr(error)
-            self._found([f"{each.what}: {came}"])
-        took = time.monotonic() - began - each.at - late
-        self.say(vars(each) | {"late": round(late, 1), "took": round(took, 1), "came": came})
+            self._found([f"{disturbance.what}: {came}"])
+        took = time.monotonic() - began - disturbance.at - late
+        self.say(vars(disturbance) | {"late": round(late, 1), "took": round(took, 1), "came": came})
 
     def finish(self) -> dict[str, Any]:
         """Undo everything, wait until it is quiet, and judge."""
@@ -134,15 +134,15 @@ class Soak:
         self.training = attacker.compare(self.attacker.leave(), self.attacker.attacks)
         self._found(attacker.problems(self.training))
         objects: dict[tuple[str, str, str], str] = {}
-        for one in self.attendees:
-            objects |= one.objects()
+        for attendee in self.attendees:
+            objects |= attendee.objects()
         self._found(self.ledger.check(objects))
-        for one in self.attendees:
-            self._still(one.missing_files)
-            self._still(partial(_call, partial(one.execute, "still")))
-            self._still(partial(_call, partial(one.follow, seconds=2)))
-            self._still(one.unexplained_gaps)
-            self._still(partial(_not_forwarded, one))
+        for attendee in self.attendees:
+            self._still(attendee.missing_files)
+            self._still(partial(_call, partial(attendee.execute, "still")))
+            self._still(partial(_call, partial(attendee.follow, seconds=2)))
+            self._still(attendee.unexplained_gaps)
+            self._still(partial(_not_forwarded, attendee))
         self._clear()
         left = wait_until_done(self._differences, seconds=STANDSTILL / 2, say=self.say)
         self._found([f"left behind: {name}" for name in left])
@@ -169,18 +169,18 @@ class Soak:
 
     def _settle(self, what: str) -> None:
         left = wait_until_done(
-            lambda: [run for one in self.attendees for run in one.unfinished()],
+            lambda: [run for attendee in self.attendees for run in attendee.unfinished()],
             seconds=STANDSTILL,
             say=self.say,
         )
         self._found([f"after {what}: {name}" for name in left])
 
     def _clear(self) -> None:
-        for one in self.attendees:
+        for attendee in self.attendees:
             with contextlib.suppress(KitError):
-                one.clear()
+                attendee.clear()
         left = wait_until_done(
-            lambda: [f"{one.name}: {pod}" for one in self.attendees for pod in one.pods()[1:]],
+            lambda: [f"{attendee.name}: {pod}" for attendee in self.attendees for pod in attendee.pods()[1:]],
             seconds=120,
             say=self.say,
         )
@@ -190,8 +190,8 @@ class Soak:
         samples = self.sampler.samples
         lasted = samples["supervisor"][-1].at
         after = min(MEMORY_AFTER, lasted * LEAST_SHARE)
-        kept = {name: memory.growth(samples[name], after=after) for name in memory.WATCHED}
-        for name, figures in kept.items():
+        growths = {name: memory.growth(samples[name], after=after) for name in memory.WATCHED}
+        for name, figures in growths.items():
             if after == MEMORY_AFTER:  # before, it is what is made once
                 self._found(memory.grown(name, figures))
         self._found(memory.unbounded(samples["etcd"]))
@@ -202,7 +202,7 @@ class Soak:
             "acknowledged": self.ledger.acknowledged,
             "unanswered": self.ledger.unanswered,
             "training": self.training,
-            "memory": {"after": round(after), **kept},
+            "memory": {"after": round(after), **growths},
             "etcd": {
                 "database": max(sample.size for sample in samples["etcd"]),
                 "folder": size_of(self.root / "etcd"),
