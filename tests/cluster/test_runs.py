@@ -223,9 +223,7 @@ def test_an_interrupted_wait_leaves_the_run_as_it_is(launch, plain, local_cluste
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.startswith(
-        "Interrupted stopped waiting for the run to end; it continues"
-    )
+    assert done.stdout.startswith("Interrupted stopped waiting for the run to end; it continues")
     assert "run.wait() waits again" in done.stdout
     assert run.status.phase == "Running"
     assert issubclass(Interrupted, KeyboardInterrupt)

@@ -38,9 +38,7 @@ def test_an_interruption_says_how_to_go_on():
         yield "1 of 4"
         raise KeyboardInterrupt
 
-    with pytest.raises(
-        Interrupted, match="(?s)continues. Last seen: 1 of 4.*try:   run.wait"
-    ):
+    with pytest.raises(Interrupted, match="(?s)continues. Last seen: 1 of 4.*try:   run.wait"):
         wait(states(), until=lambda state: False, timeout=3, **ARGUMENTS)
 
 
