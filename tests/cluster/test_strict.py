@@ -150,12 +150,15 @@ STRICTER = ("least", "quota", "most", "defaults", "range", "quota range", "quota
 
 @pytest.mark.parametrize("row", ["ratio", *(pytest.param(row, marks=SLOW) for row in STRICTER)])
 @pytest.mark.parametrize("kind", ["TorchElastic", *(pytest.param(kind, marks=SLOW) for kind in [*KINDS][1:])])
-def test_all_kinds_of_jobs_and_the_pods_beside_their_ranks_are_admitted(strict, admin_cluster, kind, row):
+def test_all_kinds_of_jobs_and_the_pods_beside_their_ranks_are_admitted(
+    strict, admin_cluster, kind, row, monkeypatch
+):
+    monkeypatch.setenv("TRAINYARD_RUN_AS_USER", "64000")
     operator, make = KINDS[kind]
     if operator:
         kit.install(operator, cluster=admin_cluster)
     cluster = strict("restricted", *row.split(), through=True).cluster
-    run = kit.launch(make(cluster, cpu=0.5, memory="1Gi", run_as_user=64_000), cluster=cluster)
+    run = kit.launch(make(cluster, cpu=0.5, memory="1Gi"), cluster=cluster)
     run.wait()
     assert kind == "ParameterServer" or "users [64000, 64000]" in str(run.logs())
 
