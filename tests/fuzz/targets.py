@@ -19,7 +19,7 @@ from aiohttp import WSMessage, WSMsgType
 from localkube.bundles import using
 from localkube.errors import LocalClusterError
 from localkube.kubelet.streaming import port_forward, spdy
-from localkube.kubelet.streaming.channels import Channels
+from localkube.kubelet.streaming.channels import Channels, messages
 from localkube.kubelet.streaming.remote_command import RemoteCommand, StreamOptions
 from localkube.network.dns import DnsServer
 from localkube.network.dns_zone import Zone
@@ -86,7 +86,9 @@ def framer(data: bytes) -> None:
 
 def tunnel(data: bytes) -> None:
     sock = FakeSocket(spdy_messages(data), port_forward.TUNNEL)
-    served = port_forward.SpdyTunnel(sock, connect=_refuse_or_answer, about="a pod")
+    served = port_forward.SpdyTunnel(
+        messages(sock), sock.send_bytes, connect=_refuse_or_answer, about="a pod"
+    )
     _run(served.run())
 
 

@@ -158,4 +158,4 @@ def test_what_a_command_leaves_behind_does_not_keep_kubectl(cluster, target):
 def test_who_insists_on_spdy_is_told(cluster, target):
     environment = os.environ | {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"}
     done = run(cluster, "exec", target, "--", "true", env=environment)
-    assert b"this node speaks WebSockets and not SPDY" in done.stderr
+    assert b"this node has exec and attach by WebSocket and not by SPDY" in done.stderr

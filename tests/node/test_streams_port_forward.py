@@ -1,4 +1,4 @@
-"""``kubectl port-forward``, through the real API server, by WebSockets."""
+"""``kubectl port-forward``, through the real API server, by WebSockets and, as older clients do it, by SPDY."""
 
 import contextlib
 import os
@@ -28,6 +28,12 @@ def listen(family, address):
             threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
 listen(socket.AF_INET, "127.0.0.1")
 """
+
+
+@pytest.fixture(autouse=True, params=["true", "false"], ids=["WebSocket", "SPDY"])
+def transport(request, monkeypatch):
+    """How kubectl forwards; where a WebSocket is refused, it would take SPDY by itself."""
+    monkeypatch.setenv("KUBECTL_PORT_FORWARD_WEBSOCKETS", request.param)
 
 
 @pytest.fixture(scope="module")

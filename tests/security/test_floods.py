@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from localkube.kubelet.streaming import port_forward, spdy
-from localkube.kubelet.streaming.channels import Channels, accept
+from localkube.kubelet.streaming.channels import Channels, accept, messages
 from localkube.kubelet.streaming.port_forward import SpdyTunnel, serve_channels
 from localkube.kubelet.streaming.remote_command import RESIZE, RemoteCommand, StreamOptions
 
@@ -79,14 +79,11 @@ async def test_a_message_full_of_streams_and_headers_lets_others_have_their_turn
     headers = {str(number): "x" * 100 for number in range(100)}
     message = b"".join(client.open(number, **headers) for number in range(1, 101))
 
-    class Socket:
-        """A WebSocket with one message."""
+    async def received():
+        yield message
 
-        async def __aiter__(self):
-            yield aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, message, None)
-
-        async def send_bytes(self, data):
-            pass
+    async def send(data):
+        pass
 
     async def count():
         nonlocal turns
@@ -95,7 +92,7 @@ async def test_a_message_full_of_streams_and_headers_lets_others_have_their_turn
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    await SpdyTunnel(Socket(), connect=None, about="a pod").run()
+    await SpdyTunnel(received(), send, connect=None, about="a pod").run()
     counting.cancel()
     assert turns >= 100
 
@@ -243,7 +240,7 @@ def tunnel(connect):
 
     async def serve(request):
         sock = await accept(request, [port_forward.TUNNEL], largest=port_forward.LARGEST_MESSAGE)
-        await SpdyTunnel(sock, connect=connect, about="a pod").run()
+        await SpdyTunnel(messages(sock), sock.send_bytes, connect=connect, about="a pod").run()
         return sock
 
     return served(serve, port_forward.TUNNEL)

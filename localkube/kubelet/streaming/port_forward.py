@@ -1,7 +1,8 @@
-"""``kubectl port-forward``: connections to the ports of a pod, in one WebSocket.
+"""``kubectl port-forward``: connections to the ports of a pod, in one connection of the client's.
 
-kubectl tunnels a SPDY connection with a data and an error stream per connection (``spdy.py``). Client
-libraries have a pair of channels per port; the WebSocket is closed when the pod has closed all of them.
+kubectl tunnels a SPDY connection with a data and an error stream per connection (``spdy.py``) in a WebSocket;
+older clients have SPDY without one (``upgrade.py``). Client libraries have a WebSocket with a pair of
+channels per port, which is closed when the pod has closed all of them.
 Connections are made to the pod's loopback, in its network namespace.
 """
 
@@ -11,13 +12,11 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from aiohttp import web
-
 from localkube.kubelet.streaming import spdy
-from localkube.kubelet.streaming.channels import Channels, messages, unless_gone
+from localkube.kubelet.streaming.channels import Channels, unless_gone
 from localkube.kubelet.work_pools import STREAMS
 from localkube.network.addresses import Addresses
 from localkube.runtime.client import RuntimeCallError, RuntimeClient
@@ -25,7 +24,8 @@ from localkube.tasks import wait_for_first
 
 log = logging.getLogger(__name__)
 
-TUNNEL = "SPDY/3.1+portforward.k8s.io"
+PROTOCOL = "portforward.k8s.io"
+TUNNEL = f"SPDY/3.1+{PROTOCOL}"
 PROTOCOLS = (TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io")
 BLOCK = 64 * 1024
 # What the pod has not read yet on all connections of a client; more than that holds all of them up.
@@ -77,10 +77,24 @@ class ForwardedConnection:
 
 
 class SpdyTunnel:
-    """Serves kubectl's SPDY connection in an accepted WebSocket."""
+    """Serves a client's SPDY connection.
 
-    def __init__(self, sock: web.WebSocketResponse, *, connect: Connect, about: str) -> None:
-        self._socket, self._connect, self._about = sock, connect, about
+    Args:
+        messages: The bytes from the client, until it disconnects.
+        send: Sends bytes to the client.
+        connect: Connects to a port of the pod.
+        about: The pod, for messages.
+    """
+
+    def __init__(
+        self,
+        messages: AsyncIterator[bytes],
+        send: Callable[[bytes], Awaitable[None]],
+        *,
+        connect: Connect,
+        about: str,
+    ) -> None:
+        self._messages, self._write, self._connect, self._about = messages, send, connect, about
         self._framer = spdy.SpdyFramer()
         self._backlog = Backlog()
         self._pairs: dict[str, ForwardedConnection] = {}
@@ -89,7 +103,7 @@ class SpdyTunnel:
     async def run(self) -> None:
         """Serve until the client disconnects, then close all connections."""
         try:
-            async for message in messages(self._socket):
+            async for message in self._messages:
                 for turn, frame in enumerate(self._framer.feed(message)):
                     await self._take(frame)
                     if frame.kind == spdy.SYN_STREAM or turn % TURNS == TURNS - 1:
@@ -104,11 +118,11 @@ class SpdyTunnel:
 
     async def _take(self, frame: spdy.SpdyFrame) -> None:
         if frame.kind == spdy.SYN_STREAM:
-            await self._socket.send_bytes(self._framer.reply(frame.number))
+            await self._write(self._framer.reply(frame.number))
             if not self._open(frame):
-                await self._socket.send_bytes(spdy.reset(frame.number, spdy.REFUSED_STREAM))
+                await self._write(spdy.reset(frame.number, spdy.REFUSED_STREAM))
         elif frame.kind == spdy.PING:
-            await self._socket.send_bytes(spdy.ping(frame.number))
+            await self._write(spdy.ping(frame.number))
         elif source := self._inputs.get(frame.number):
             if frame.kind == spdy.DATA:
                 await source.feed(frame.data, end=frame.fin)
@@ -146,14 +160,14 @@ class SpdyTunnel:
             del self._inputs[stream], self._pairs[request]
         with contextlib.suppress(ConnectionError):
             if problem:
-                await self._socket.send_bytes(spdy.data(problem_stream, problem))
-            await self._socket.send_bytes(spdy.data(problem_stream, b"", fin=True))
+                await self._write(spdy.data(problem_stream, problem))
+            await self._write(spdy.data(problem_stream, b"", fin=True))
             if not source.has_ended_output:
                 await self._send(stream, b"")
 
     async def _send(self, stream: int, data: bytes) -> None:
         await STREAMS.pass_on(len(data))
-        await self._socket.send_bytes(spdy.data(stream, data, fin=not data))
+        await self._write(spdy.data(stream, data, fin=not data))
 
 
 class Backlog:

@@ -1,6 +1,7 @@
 """The kubelet's streaming routes: exec, attach and port-forward, by WebSocket.
 
-The API server passes WebSockets on to nodes that declare ``ExtendWebSocketsToKubelet``. SPDY is refused.
+The API server passes WebSockets on to nodes that declare ``ExtendWebSocketsToKubelet``. Port-forwards may
+be in SPDY as well; exec and attach in SPDY are refused.
 """
 
 import contextlib
@@ -15,9 +16,10 @@ from localkube.kubelet.containers.exec import Execution, Executions, finish
 from localkube.kubelet.containers.process import Process
 from localkube.kubelet.pods.pod_manager import PodManager
 from localkube.kubelet.status.container_state import containers
-from localkube.kubelet.streaming.channels import Channels, accept, unless_gone
+from localkube.kubelet.streaming.channels import Channels, accept, messages, unless_gone
 from localkube.kubelet.streaming.port_forward import (
     LARGEST_MESSAGE,
+    PROTOCOL,
     PROTOCOLS,
     TUNNEL,
     SpdyTunnel,
@@ -31,9 +33,10 @@ from localkube.kubelet.streaming.remote_command import (
     error_status,
     exit_status,
 )
+from localkube.kubelet.streaming.upgrade import UpgradedConnection, is_spdy
 from localkube.runtime.client import RuntimeCallError
 
-NO_SPDY = "this node speaks WebSockets and not SPDY: use kubectl 1.31 or newer"
+NO_SPDY = "this node has exec and attach by WebSocket and not by SPDY: use kubectl 1.31 or newer"
 
 
 class Streams:
@@ -91,17 +94,22 @@ class Streams:
         return command.response
 
     async def _port_forward(self, request: web.Request) -> web.StreamResponse:
-        pod = self._pod(request)
+        pod = self._pod(request, spdy=is_spdy(request))
         name, namespace = pod["metadata"]["name"], pod["metadata"]["namespace"]
         if not self._pods.has_sandbox(pod):
             raise web.HTTPInternalServerError(text=f'pod not found ("{name}_{namespace}")')
         about = f"{name}, uid {pod['metadata']['uid']}"
         connect = functools.partial(self._pods.connect, pod)
+        if is_spdy(request):
+            connection = await UpgradedConnection.accept(request, [PROTOCOL])
+            with contextlib.suppress(ConnectionError):
+                await SpdyTunnel(connection.messages(), connection.send, connect=connect, about=about).run()
+            return connection.response
         ports = _ports(request.query.getall("port", []))
         sock = await accept(request, PROTOCOLS, largest=LARGEST_MESSAGE)
         with contextlib.suppress(ConnectionError):
             if sock.ws_protocol == TUNNEL:
-                await SpdyTunnel(sock, connect=connect, about=about).run()
+                await SpdyTunnel(messages(sock), sock.send_bytes, connect=connect, about=about).run()
             else:
                 await serve_channels(Channels(sock), ports, connect=connect, about=about)
         return sock
@@ -119,11 +127,11 @@ class Streams:
             raise web.HTTPBadRequest(text=str(error)) from error
         return process, options
 
-    def _pod(self, request: web.Request) -> Mapping[str, Any]:
+    def _pod(self, request: web.Request, *, spdy: bool = False) -> Mapping[str, Any]:
         pod = self._pods.pod(request.match_info["namespace"], request.match_info["pod"])
         if pod is None:
             raise web.HTTPNotFound(text="pod does not exist")
-        if request.headers.get("Upgrade", "").lower() != "websocket":
+        if not spdy and request.headers.get("Upgrade", "").lower() != "websocket":
             raise web.HTTPBadRequest(text=NO_SPDY)
         return pod
 
