@@ -98,9 +98,9 @@ class Api:
     async def post(self, path: str, body: Object) -> Object:
         return await self._call("POST", path, body=body)
 
-    async def delete(self, path: str, body: Object | None = None) -> Object:
-        """Delete an object; ``body`` holds DeleteOptions."""
-        return await self._call("DELETE", path, body=body)
+    async def delete(self, path: str, body: Object | None = None, **params: str) -> Object:
+        """Delete an object or a list; ``body`` holds DeleteOptions."""
+        return await self._call("DELETE", path, body=body, params=params)
 
     async def patch(self, path: str, body: object, *, kind: str = "strategic") -> Object:
         """Patch an object; ``kind`` is strategic, merge or apply."""

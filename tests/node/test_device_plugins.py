@@ -30,7 +30,7 @@ def plugin(cluster, pods):
     name = pods.running(pod(main=main, volumes=volumes, **on_node(0)))["metadata"]["name"]
     eventually(lambda: quantities(cluster), expected=("2", "2"))
     yield name
-    cluster.core.delete_namespaced_pod(name, "default", grace_period_seconds=0)
+    cluster.kubectl("delete", "pod", name, "--ignore-not-found", "--force", "--grace-period=0")
     eventually(lambda: quantities(cluster)[1], expected="0")
 
 
@@ -155,3 +155,17 @@ def test_a_claim_that_its_driver_cannot_prepare_holds_the_pod_until_it_can(clust
     cluster.kubectl("exec", plugin, "--", "rm", "/state/broken")
     pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded")
     assert pods.logs(name) == "a b\n"
+
+
+@pytest.mark.slow
+def test_devices_of_a_driver_that_was_killed_are_not_offered_any_more(cluster, pods, plugin, claims):
+    name = pods.create(with_claim("echo $PART_a", "resourceClaimTemplateName"))
+    pods.until(name, lambda pod: pod["status"]["phase"] == "Succeeded")
+    assert slices(cluster) == {DRIVER}
+    cluster.core.delete_namespaced_pod(plugin, "default", grace_period_seconds=0)
+    eventually(lambda: slices(cluster), expected=set())
+
+
+def slices(cluster):
+    drivers = "jsonpath={.items[?(@.spec.nodeName=='node-0')].spec.driver}"
+    return set(cluster.kubectl("get", "resourceslices", "-o", drivers).split())

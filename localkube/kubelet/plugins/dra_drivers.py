@@ -8,11 +8,15 @@ Source: pkg/kubelet/pluginmanager and pkg/kubelet/cm/dra/plugin of Kubernetes 1.
 import asyncio
 import logging
 import stat
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from localkube.api_client import Api, Object
+from localkube.api_path import api_path
+from localkube.errors import ApiError
 from localkube.kubelet.plugins.node_directory import NodeDirectory
 from localkube.kubelet.plugins.rpc import Message, MessageClass, PluginClient, PluginError, plugin_messages
 from localkube.tasks import start_task
@@ -20,6 +24,8 @@ from localkube.tasks import start_task
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS, CALL_SECONDS = 0.5, 45.0
+WITHDRAW_SECONDS = 30.0  # after which nothing is scheduled to the devices of a driver that has gone
+SLICES = api_path("resource.k8s.io/v1/resourceslices")
 REGISTRATION = "pluginregistration.Registration"
 VERSIONS = ("v1", "v1beta1")  # of which the messages are the same
 
@@ -51,13 +57,22 @@ class DraDrivers:
 
     Args:
         looked: Awaited after each look at them.
+        slices: The node's ResourceSlices of drivers.
     """
 
-    def __init__(self, directory: NodeDirectory, *, looked: Callable[[], Awaitable[None]]) -> None:
-        self._directory, self._looked = directory, looked
+    def __init__(
+        self,
+        directory: NodeDirectory,
+        *,
+        looked: Callable[[], Awaitable[None]],
+        slices: "PublishedSlices",
+    ) -> None:
+        self._directory, self._looked, self._slices = directory, looked, slices
         self._registry = directory.path / "plugins_registry"
         self._drivers: dict[Path, tuple[str, DraDriver]] = {}
         self._seen: dict[Path, tuple[int, int]] = {}
+        self._connections: dict[Path, PluginClient] = {}
+        self._withdrawals: dict[str, float] = {}
         self._following: asyncio.Task[None] | None = None
 
     def open(self) -> None:
@@ -70,19 +85,39 @@ class DraDrivers:
         return next((driver for known, driver in reversed(self._drivers.values()) if known == name), None)
 
     async def _follow(self) -> None:
+        self._withdraw_later(await self._slices.drivers())
         while True:
             sockets = _sockets(self._registry)
             for path in [path for path, identity in self._seen.items() if sockets.get(path) != identity]:
                 del self._seen[path]
-                self._drivers.pop(path, None)
+                if path in self._drivers:
+                    self._withdraw_later([self._drivers.pop(path)[0]])
+                    await self._connections.pop(path).close()
             for path in sockets.keys() - self._seen.keys():
                 try:
                     await self._register(path)
                     self._seen[path] = sockets[path]
                 except (PluginError, OSError) as error:  # it may not serve yet
                     log.info("plugin %s: %s", path.name, error)
+            await self._withdraw()
             await self._looked()
             await asyncio.sleep(LOOK_SECONDS)
+
+    def _withdraw_later(self, names: Iterable[str]) -> None:
+        at = time.monotonic() + WITHDRAW_SECONDS
+        self._withdrawals = dict.fromkeys(names, at) | self._withdrawals
+
+    async def _withdraw(self) -> None:
+        """Delete the ResourceSlices of drivers that have been gone for a while, killed or not."""
+        usable = {
+            self._drivers[path][0] for path, client in self._connections.items() if not client.is_refused
+        }
+        self._withdraw_later({name for name, _ in self._drivers.values()} - usable)
+        due = [name for name, at in self._withdrawals.items() if name in usable or at <= time.monotonic()]
+        for name in due:
+            del self._withdrawals[name]
+            if name not in usable and not await self._slices.delete(name):
+                self._withdraw_later([name])
 
     async def _register(self, path: Path) -> None:
         messages = plugin_messages()
@@ -102,6 +137,7 @@ class DraDrivers:
             log.warning("DRA driver %s: %s", info.name, problem)
         elif place:
             service = f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
+            self._connections[path] = PluginClient(*place, service=service)
             self._drivers[path] = info.name, DraDriver(*place, service)
             log.info("DRA driver %s registered", info.name)
         status = messages.RegistrationStatus(plugin_registered=not problem, error=problem)
@@ -111,6 +147,39 @@ class DraDrivers:
         self, path: Path, method: str, request: Message, answer: MessageClass
     ) -> Any:
         return await _call(self._registry, path.name, f"{REGISTRATION}/{method}", request, answer)
+
+
+class PublishedSlices:
+    """The ResourceSlices that drivers have published of one node.
+
+    Args:
+        node: Its name.
+        kept: The driver whose slices are not touched.
+    """
+
+    def __init__(self, node: str, *, kept: str) -> None:
+        self.api: Api | None = None
+        self._of_node, self._kept = f"spec.nodeName={node}", kept
+
+    async def drivers(self) -> set[str]:
+        """List the drivers."""
+        assert self.api, "a node has a client before it has pods"
+        listed = await _attempt(self.api.get(SLICES, fieldSelector=self._of_node))
+        return {item["spec"]["driver"] for item in (listed or {}).get("items") or ()} - {self._kept}
+
+    async def delete(self, driver: str) -> bool:
+        """Delete a driver's; False if that is to be tried again."""
+        assert self.api, "a node has a client before it has pods"
+        selector = f"{self._of_node},spec.driver={driver}"
+        return await _attempt(self.api.delete(SLICES, fieldSelector=selector)) is not None
+
+
+async def _attempt(call: Awaitable[Object]) -> Object | None:
+    try:
+        return await call
+    except ApiError as error:
+        log.warning("ResourceSlices: %s", error.message)
+        return None
 
 
 async def _call(directory: Path, endpoint: str, method: str, request: Message, answer: MessageClass) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 from localkube.api_client import Api
 from localkube.api_path import api_path
 from localkube.errors import ApiError
-from localkube.kubelet.plugins.dra_drivers import DraDriver, DraDrivers
+from localkube.kubelet.plugins.dra_drivers import DraDriver, DraDrivers, PublishedSlices
 from localkube.kubelet.plugins.gpu_driver import DRIVER, GpuDriver
 from localkube.kubelet.plugins.node_directory import NodeDirectory
 from localkube.kubelet.plugins.rpc import PluginError, plugin_messages
@@ -60,8 +60,8 @@ class ClaimManager:
         self._gpus = gpus
         # Beside the directory, which pods of plugins may write.
         self._checkpoint, self._active = directory.path.with_name(f"{directory.path.name}.claims"), active
-        self._drivers = DraDrivers(directory, looked=self._reconcile)
-        self.open = self._drivers.open
+        self._slices = PublishedSlices(directory.path.name, kept=DRIVER if gpus.devices else "")
+        self._drivers = DraDrivers(directory, looked=self._reconcile, slices=self._slices)
         self._lock = asyncio.Lock()
         self._reconciled = time.monotonic()
         try:
@@ -69,6 +69,11 @@ class ClaimManager:
             self._claims: dict[str, dict[str, Any]] = json.loads(self._checkpoint.read_text())
         except (FileNotFoundError, ValueError):
             self._claims = {}
+
+    def open(self, api: Api) -> None:
+        """Look for drivers, from the first call on."""
+        self._slices.api = api
+        self._drivers.open()
 
     async def prepare(self, api: Api, pod: Object) -> None:
         """Prepare the claims of a pod; those that are prepared for it already stay as they are.

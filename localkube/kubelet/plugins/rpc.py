@@ -52,8 +52,11 @@ class PluginClient:
         with opened(directory, endpoint) as socket:
             self._socket = os.dup(socket)
         address = f"unix:/proc/self/fd/{self._socket}"
-        # By default the authority is the escaped path, which servers in Go refuse.
-        self._channel = grpc.aio.insecure_channel(address, options=[("grpc.default_authority", "localhost")])
+        options = [
+            ("grpc.default_authority", "localhost"),  # else the escaped path, which servers in Go refuse
+            ("grpc.use_local_subchannel_pool", 1),  # else a former socket's connection by this number is taken
+        ]
+        self._channel = grpc.aio.insecure_channel(address, options=options)
 
     async def call(
         self, method: str, request: Message, answer: MessageClass, *, seconds: float = SECONDS
@@ -77,6 +80,11 @@ class PluginClient:
             yield
         except self._errors as error:
             raise PluginError(f"rpc error: code = {error.code().name} desc = {error.details()}") from error
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nobody listens on the socket any more, or yet; connects where it is not connected."""
+        return self._channel.get_state(try_to_connect=True).name == "TRANSIENT_FAILURE"
 
     async def close(self) -> None:
         await self._channel.close()

@@ -382,7 +382,7 @@ class PodWorker(PodState):
             address = pool.settings.address if in_node else pool.address(self.uid, requested=self.address)
             self.address = address
             if self.pool.directory.is_mounted_by(self.pod):
-                self.pool.claims.open()
+                self.pool.claims.open(self.node.api)
                 await self.pool.devices.open()
             await check_runtime_class(self.node.api, self.pod)
             await self.pool.claims.prepare(self.node.api, self.pod)
