@@ -43,7 +43,12 @@ class NodePool:
         self.directory = NodeDirectory(directory / settings.name)
         self.devices = DeviceManager(self.directory, changed=self._devices_changed)
         self.gpu_driver = GpuDriver(settings, self.directory)
-        self.claims = ClaimManager(self.directory, active=lambda: self._pods, gpus=self.gpu_driver)
+        self.claims = ClaimManager(
+            self.directory,
+            active=lambda: self._pods,
+            changed=self._devices_changed,
+            gpus=self.gpu_driver,
+        )
         # Its pods are being terminated, and it admits no others.
         self.shutting_down = False
         # Set when the node's status has news.
@@ -95,7 +100,7 @@ class NodePool:
     def _devices_changed(self) -> None:
         self.news.set()
         for uid, (_, report) in list(self._pods.items()):
-            if self.devices.uses(uid):
+            if self.devices.uses(uid) or self.claims.uses(uid):
                 report()
 
     def others(self, uid: str) -> list[Mapping[str, Any]]:

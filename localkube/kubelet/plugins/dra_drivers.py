@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 LOOK_SECONDS, CALL_SECONDS = 0.5, 45.0
 WITHDRAW_SECONDS = 30.0  # after which nothing is scheduled to the devices of a driver that has gone
 SLICES = api_path("resource.k8s.io/v1/resourceslices")
+HEALTH = "v1alpha1.DRAResourceHealth"
+HEALTH_SECONDS, HEALTH_RETRY_SECONDS, LONGEST_MESSAGE = 30.0, 5.0, 1024
 REGISTRATION = "pluginregistration.Registration"
 VERSIONS = ("v1", "v1beta1")  # of which the messages are the same
 
@@ -57,6 +59,7 @@ class DraDrivers:
 
     Args:
         looked: Awaited after each look at them.
+        changed: Called with news of devices' health.
         slices: The node's ResourceSlices of drivers.
     """
 
@@ -65,13 +68,17 @@ class DraDrivers:
         directory: NodeDirectory,
         *,
         looked: Callable[[], Awaitable[None]],
+        changed: Callable[[], None],
         slices: "PublishedSlices",
     ) -> None:
-        self._directory, self._looked, self._slices = directory, looked, slices
+        self._directory, self._looked, self._changed, self._slices = directory, looked, changed, slices
         self._registry = directory.path / "plugins_registry"
         self._drivers: dict[Path, tuple[str, DraDriver]] = {}
         self._seen: dict[Path, tuple[int, int]] = {}
         self._connections: dict[Path, PluginClient] = {}
+        self._watches: dict[Path, asyncio.Task[None]] = {}
+        # By driver, pool and device: what its driver reports, and until when it holds.
+        self._health: dict[tuple[str, str, str], tuple[dict[str, str], float]] = {}
         self._withdrawals: dict[str, float] = {}
         self._following: asyncio.Task[None] | None = None
 
@@ -92,6 +99,8 @@ class DraDrivers:
                 del self._seen[path]
                 if path in self._drivers:
                     self._withdraw_later([self._drivers.pop(path)[0]])
+                    if watch := self._watches.pop(path, None):
+                        watch.cancel()
                     await self._connections.pop(path).close()
             for path in sockets.keys() - self._seen.keys():
                 try:
@@ -137,11 +146,39 @@ class DraDrivers:
             log.warning("DRA driver %s: %s", info.name, problem)
         elif place:
             service = f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin"
-            self._connections[path] = PluginClient(*place, service=service)
+            has_health = HEALTH in info.supported_versions
+            self._connections[path] = client = PluginClient(*place, service=HEALTH)
+            if has_health:
+                watch = self._watch_health(info.name, client)
+                self._watches[path] = start_task(watch, name=f"health of {info.name}")
             self._drivers[path] = info.name, DraDriver(*place, service)
             log.info("DRA driver %s registered", info.name)
         status = messages.RegistrationStatus(plugin_registered=not problem, error=problem)
         await self._call_registration(path, "NotifyRegistrationStatus", status, messages.Empty)
+
+    def health(self, driver: str, pool: str, device: str) -> dict[str, str]:
+        """Get the health of a device, as a pod's status has it."""
+        reported, until = self._health.get((driver, pool, device), ({}, 0.0))
+        return reported if time.monotonic() < until else {"health": "Unknown"}
+
+    async def _watch_health(self, driver: str, client: PluginClient) -> None:
+        messages = plugin_messages()
+        while True:
+            try:
+                async for answer in client.stream(
+                    "NodeWatchResources", messages.Empty(), messages.HealthResponse
+                ):
+                    for item in answer.devices:
+                        health = {"health": messages.HealthResponse.Health.Name(item.health)}
+                        if item.message:
+                            health["message"] = item.message[:LONGEST_MESSAGE]
+                        seconds = max(item.health_check_timeout_seconds, 0) or HEALTH_SECONDS
+                        place = driver, item.device.pool_name, item.device.device_name
+                        self._health[place] = health, time.monotonic() + seconds
+                    self._changed()
+            except PluginError as error:
+                log.info("health of the devices of %s: %s", driver, error)
+            await asyncio.sleep(HEALTH_RETRY_SECONDS)
 
     async def _call_registration(
         self, path: Path, method: str, request: Message, answer: MessageClass

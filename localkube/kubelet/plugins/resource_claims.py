@@ -51,17 +51,23 @@ class ClaimManager:
 
     Args:
         active: The uids of the pods that the node has.
+        changed: Called with news of devices' health.
         gpus: The node's own driver.
     """
 
     def __init__(
-        self, directory: NodeDirectory, *, active: Callable[[], Collection[str]], gpus: GpuDriver
+        self,
+        directory: NodeDirectory,
+        *,
+        active: Callable[[], Collection[str]],
+        changed: Callable[[], None],
+        gpus: GpuDriver,
     ) -> None:
         self._gpus = gpus
         # Beside the directory, which pods of plugins may write.
         self._checkpoint, self._active = directory.path.with_name(f"{directory.path.name}.claims"), active
         self._slices = PublishedSlices(directory.path.name, kept=DRIVER if gpus.devices else "")
-        self._drivers = DraDrivers(directory, looked=self._reconcile, slices=self._slices)
+        self._drivers = DraDrivers(directory, looked=self._reconcile, changed=changed, slices=self._slices)
         self._lock = asyncio.Lock()
         self._reconciled = time.monotonic()
         try:
@@ -167,6 +173,10 @@ class ClaimManager:
                 except ClaimPreparationError as error:
                     log.warning("claims of pod %s, which is gone: %s", uid, error)
 
+    def uses(self, uid: str) -> bool:
+        """Check whether a pod has claims."""
+        return any(uid in claim["pods"] for claim in self._claims.values())
+
     def cdi_devices(self, pod: Object, container: Object) -> list[str]:
         """List the CDI ids of the devices that a container gets."""
         devices = (device for _, _, devices in self._granted(pod, container) for device in devices)
@@ -178,13 +188,14 @@ class ClaimManager:
         return [device["device"] for devices in granted for device in devices]
 
     def statuses(self, pod: Object, name: str) -> list[dict[str, Any]]:
-        """List the devices of a container by claim, as its status reports them; their health is not known."""
+        """List the devices of a container by claim, as its status reports them, with their health."""
         container = next((item for _, item in containers(pod) if item["name"] == name), {})
         by_claim: dict[str, dict[str, dict[str, str]]] = {}
         for claim, driver, devices in self._granted(pod, container):
             for device in devices if claim else ():  # the API takes none of an extended resource's claim
                 identity = (device["cdi"] or [f"{driver}/{device['pool']}/{device['device']}"])[0]
-                health = {"resourceID": identity, "health": "Unknown"}
+                health = {"resourceID": identity}
+                health |= self._drivers.health(driver, device["pool"], device["device"])
                 by_claim.setdefault(f"claim:{claim}", {})[identity] = health
         return [{"name": claim, "resources": list(devices.values())} for claim, devices in by_claim.items()]
 

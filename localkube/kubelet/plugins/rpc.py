@@ -54,7 +54,10 @@ class PluginClient:
         address = f"unix:/proc/self/fd/{self._socket}"
         options = [
             ("grpc.default_authority", "localhost"),  # else the escaped path, which servers in Go refuse
-            ("grpc.use_local_subchannel_pool", 1),  # else a former socket's connection by this number is taken
+            (
+                "grpc.use_local_subchannel_pool",
+                1,
+            ),  # else a former socket's connection of this number
         ]
         self._channel = grpc.aio.insecure_channel(address, options=options)
 
