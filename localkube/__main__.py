@@ -129,10 +129,6 @@ def _show(options: argparse.Namespace) -> dict[str, Any]:
     return {"refused": content["refused"]}
 
 
-def _simulate(options: argparse.Namespace) -> dict[str, Any]:
-    return discovery.request(options.name, {"verb": "simulate", "count": options.count})
-
-
 def _cache(options: argparse.Namespace) -> list[dict[str, Any]]:
     from localkube.cluster import cache
 
@@ -338,10 +334,6 @@ def _add_nodes(verbs: Any) -> None:
     scale.add_argument("name")
     scale.add_argument("nodes", type=int)
     scale.set_defaults(run=_scale)
-    simulate = verbs.add_parser("simulate", help="set the number of nodes whose pods only report status")
-    simulate.add_argument("name")
-    simulate.add_argument("count", type=int)
-    simulate.set_defaults(run=_simulate)
 
 
 def _add_cache(verbs: Any) -> None:

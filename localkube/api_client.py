@@ -28,8 +28,6 @@ PATCHES = {
 # The whole object is not worth writing if it is not read.
 BRIEF = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 CONNECTIONS, REQUEST_SECONDS, REPLACEMENT_SECONDS = 12, 30, 60.0
-# Names of simulated nodes begin so.
-SIMULATED_PREFIX = "simulated-"
 # Half of the longest line of a watch, and of what may wait to be parsed: an object of 1.5 MB, etcd's limit,
 # is at most six times as long in JSON.
 WATCH_LINE = 6 * 1024 * 1024
@@ -231,8 +229,6 @@ class Informer:
         field_selector: Which objects, for the API server.
         label_selector: The same by their labels.
         trim: Removes unused fields from each object before it is stored.
-        skip_simulated: Skip the pods of simulated nodes before their JSON is parsed; there can be
-            thousands, and no selector matches a prefix. Only for bound pods.
     """
 
     def __init__(
@@ -243,7 +239,6 @@ class Informer:
         field_selector: str | None = None,
         label_selector: str | None = None,
         trim: Callable[[Object], None] = lambda item: None,
-        skip_simulated: bool = False,
     ) -> None:
         self.store: dict[tuple[str, str], Object] = {}
         self.synced = asyncio.Event()
@@ -254,7 +249,7 @@ class Informer:
             for key, value in (("fieldSelector", field_selector), ("labelSelector", label_selector))
             if value
         }
-        self._trim, self._skip_simulated = trim, skip_simulated
+        self._trim = trim
         self._callbacks: list[Callback] = []
         self._version = ""
 
@@ -290,8 +285,6 @@ class Informer:
         kind, version = answer["kind"].removesuffix("List"), answer["apiVersion"]
         fresh = {}
         for item in answer.get("items") or []:
-            if self._skip_simulated and item["spec"]["nodeName"].startswith(SIMULATED_PREFIX):
-                continue
             item["kind"], item["apiVersion"] = kind, version
             fresh[object_key(item)] = item
         for key in [key for key in self.store if key not in fresh]:
@@ -311,8 +304,7 @@ class Informer:
         try:
             async with contextlib.aclosing(self._api.lines(self._path, params)) as lines:
                 async for line in lines:
-                    if not (self._skip_simulated and is_on_simulated_node(line)):
-                        self._event(json.loads(line))
+                    self._event(json.loads(line))
         except ValueError as error:  # the connection was lost within a line
             raise ApiError(0, "Unreachable", f"watch {self._path}: {error}") from error
 
@@ -339,14 +331,6 @@ class Informer:
                 callback(change, item, before)
             except Exception:  # one strange object must not end the watch of all others
                 log.exception("%s %s of %s was not taken in", change, "/".join(key), self._path)
-
-
-def is_on_simulated_node(line: bytes) -> bool:
-    """Check, without parsing the JSON of a bound pod, whether its node is a simulated one.
-
-    No string in JSON has a bare quote; a pod with a label ``nodeName`` as well is parsed.
-    """
-    return b'"nodeName":"' + SIMULATED_PREFIX.encode() in line and line.count(b'"nodeName":') == 1
 
 
 def object_key(item: Mapping[str, Any]) -> tuple[str, str]:

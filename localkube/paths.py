@@ -193,6 +193,5 @@ class ClusterPaths:
     control = _below("kubelet.sock")
     # How often each component has crashed at its start.
     crashes = _below("crashes.json")
-    # The nodes that are stopped or isolated, and the number of simulated ones.
+    # The nodes that are stopped or isolated.
     node_states = _below("node-states.json")
-    simulated = _below("simulated.json")

@@ -17,7 +17,6 @@ from bench.measures import (
     many_pods,
     parameter_server,
     pod_start,
-    simulated,
     task_service,
     turnaround,
     two_jobs,
@@ -37,7 +36,6 @@ FELT: dict[str, Callable[[Lab], list[Result]]] = {  # what somebody in a worksho
     "recovery": elastic_recovery.measure_losses,
 }
 MEASURES: dict[str, Callable[[Lab], list[Result]]] = FELT | {
-    "simulated": simulated.measure,
     "elastic_recovery": elastic_recovery.measure,
     "two_jobs": two_jobs.measure,
     "parameter_server": parameter_server.measure,

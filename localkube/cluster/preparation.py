@@ -104,7 +104,6 @@ class ClusterFiles:
             "volumes": str(paths.volumes),
             "control": str(paths.control),
             "node_states": str(paths.node_states),
-            "simulated": str(paths.simulated),
             "hide": [os.path.realpath(state_dir())],
             "ids": asdict(self.machine.pod_users),
             "environment": (shown := environment(self.control_plane)),

@@ -39,7 +39,7 @@ API_NAMES = (
 METRICS_USER = "system:metrics-server"
 METRICS_NAMES = ("metrics-server.kube-system.svc", "10.244.0.1", "127.0.0.1")
 # What serves all nodes: its rights are in ``kubelet/manifests/identities.yaml``.
-NODE_PARTS = ("informers", "provisioner", "simulator")
+NODE_PARTS = ("informers", "provisioner")
 
 
 @dataclass(frozen=True)

@@ -236,8 +236,6 @@ def _metrics_server(paths: ClusterPaths, at: ListenAddresses, files: Mapping[str
         # Without a network of the cluster's own, nodes have an address outside it.
         "kubelet-preferred-address-types": "ExternalIP" if at.egress else "InternalIP",
         "kubelet-use-node-status-port": "true",
-        # Simulated nodes do not answer.
-        "node-selector": "trainyard/simulated!=true",
         "metric-resolution": METRICS_RESOLUTION,
         "kubelet-request-timeout": METRICS_TIMEOUT,
         "profiling": "false",

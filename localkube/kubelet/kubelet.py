@@ -29,7 +29,6 @@ from localkube.kubelet.logs.log_reader import LogFiles
 from localkube.kubelet.node_services import NodeServices
 from localkube.kubelet.nodes.links import LinkManager
 from localkube.kubelet.nodes.node_faults import NodeFaults
-from localkube.kubelet.nodes.simulation import MARK, Simulation
 from localkube.kubelet.nodes.virtual_node import NodeStates, VirtualNode
 from localkube.kubelet.pods.component_pods import ComponentPods
 from localkube.kubelet.pods.container_runtime import ContainerRuntime, HostView
@@ -92,11 +91,9 @@ class Kubelet:
     def __init__(self, config: KubeletConfig, *, clients: ApiClients, client: RuntimeClient) -> None:
         self._config, self._clients, self._client = config, clients, client
         api, access = clients.informers, clients.nodes.__getitem__
-        self._seen = Informer(api, api_path("v1/nodes"), label_selector=f"!{MARK}")
+        self._seen = Informer(api, api_path("v1/nodes"))
         self._services = Informer(api, api_path("v1/services"), trim=limit_ports)
-        self._bound = Informer(
-            api, api_path("v1/pods"), field_selector="spec.nodeName!=", skip_simulated=True
-        )
+        self._bound = Informer(api, api_path("v1/pods"), field_selector="spec.nodeName!=")
         self._authorities = watch_authorities(api)
         self._states = NodeStates(config.node_states)
         self._pressure, starting = _pressure(config), StartingPods(stalls(config.file.parent))
@@ -256,12 +253,8 @@ class Kubelet:
         await self._links.restore()
         await self._pods.run()
         await services.open()
-        simulation = Simulation(settings=self._config.file, state=self._config.simulated)
-        simulation.restore()
 
         async def handle(request: Mapping[str, Any]) -> Any:
-            if request["verb"] == "simulate":
-                return await simulation.set(request["count"])
             if request["verb"] == "show":
                 return self._show(request["content"])
             if request["verb"] == "link":

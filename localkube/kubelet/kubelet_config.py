@@ -54,7 +54,6 @@ class KubeletConfig:
     nodes: tuple[NodeSettings, ...]
     control: Path
     node_states: Path
-    simulated: Path
     forkserver: bool
     egress: bool
     metrics: bool = False
@@ -90,7 +89,7 @@ class KubeletConfig:
     @classmethod
     def read(cls, path: Path) -> "KubeletConfig":
         raw = json.loads(path.read_text())
-        names = ("pki", "socket", "pods", "tmpfs", "volumes", "control", "node_states", "simulated")
+        names = ("pki", "socket", "pods", "tmpfs", "volumes", "control", "node_states")
         places = {name: Path(raw[name]) for name in names}
         nodes = tuple(
             NodeSettings(**node | {"gpu_devices": tuple(node["gpu_devices"])}) for node in raw["nodes"]

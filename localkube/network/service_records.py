@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from localkube.api_client import SIMULATED_PREFIX, Informer
+from localkube.api_client import Informer
 
 Object = Mapping[str, Any]
 Key = tuple[str, str]
@@ -146,8 +146,7 @@ def _known_ports(spec: Object) -> list[Object]:
 
 def _is_gone(namespace: str, endpoint: Object, pods: Informer) -> bool:
     target = endpoint.get("targetRef") or {}
-    unknown = (endpoint.get("nodeName") or "").startswith(SIMULATED_PREFIX)  # those pods are not watched
-    if target.get("kind") != "Pod" or unknown or not pods.synced.is_set():
+    if target.get("kind") != "Pod" or not pods.synced.is_set():
         return False
     pod = pods.store.get((namespace, target["name"]))
     return pod is None or has_ended(pod) or pod["metadata"].get("uid") != target.get("uid")

@@ -12,7 +12,6 @@ import yaml
 from click.testing import CliRunner
 
 import kitlib as kit
-from kitlib.clusters import machine
 from kitlib.errors import BadInput, ClusterBroken, CommandFailed, ProviderFailed
 from trainyard_kit.cli import main as cli
 
@@ -140,13 +139,6 @@ def test_a_node_is_switched_off_comes_back_with_its_cluster_and_others_are_prete
     assert {row["status"] for row in again.reconnect("node-3")} == {"Ready"}
     with pytest.raises(ProviderFailed, match="no such node"):
         local_cluster.reconnect("node-7")
-    try:
-        pretended = CliRunner().invoke(cli.main, ["node", "simulate", "3", *main])
-        assert pretended.exit_code == 0, pretended.output
-        assert "7 of 7 nodes Ready" in repr(local_cluster)
-    finally:
-        machine.call("simulate", local_cluster.name, "0")
-    assert "4 of 4 nodes Ready" in repr(local_cluster)
 
 
 @pytest.mark.slow

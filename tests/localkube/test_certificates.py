@@ -16,7 +16,6 @@ CLIENTS = {
     "node-node-1": ("system:node:node-1", "system:nodes"),
     "informers": ("trainyard:informers", None),
     "provisioner": ("trainyard:provisioner", None),
-    "simulator": ("trainyard:simulator", None),
     "apiserver-kubelet-client": ("kube-apiserver-kubelet-client", "system:masters"),
     "controller-manager": ("system:kube-controller-manager", None),
     "scheduler": ("system:kube-scheduler", None),

@@ -134,13 +134,6 @@ def test_pods_that_were_not_listed_yet_do_not_hide_endpoints(zone, pods, slices)
     assert values(zone, "ddp-0.ddp.default.svc.cluster.local") == ["10.244.1.2"]
 
 
-def test_pods_of_simulated_nodes_which_nobody_watches_do_not_hide_endpoints(zone, slices):
-    slices.put(slice_of("ddp", endpoint("10.128.0.1", pod="ddp-0-x", node="simulated-7")))
-    assert zone.lookup("ddp.default.svc.cluster.local", "A").records
-    slices.put(slice_of("ddp", endpoint("10.244.1.2", pod="ddp-0-x", node="node-0")))
-    assert not zone.lookup("ddp.default.svc.cluster.local", "A").records
-
-
 def test_a_pod_has_the_name_of_its_address(zone, pods):
     pods.put(pod("x", address="10.244.1.2"))
     assert values(zone, "10-244-1-2.default.pod.cluster.local") == ["10.244.1.2"]

@@ -36,7 +36,7 @@ BY_PATH = {
     "kubelet/plugins/cdi.py": 1,
     "kubelet/plugins/device_manager.py": 2,
     "kubelet/plugins/node_directory.py": 2,
-    "kubelet/plugins/resource_claims.py": 2,
+    "kubelet/plugins/resource_claims.py": 3,
     "kubelet/plugins/rpc.py": 3,
     "kubelet/pods/component_pods.py": 2,
     "kubelet/pods/container_spec.py": 7,

@@ -1,4 +1,4 @@
-"""``kubectl port-forward``, through the real API server, by WebSockets and, as older clients do it, by SPDY."""
+"""``kubectl port-forward``, through the real API server, by WebSockets, and by SPDY as older clients do."""
 
 import contextlib
 import os

@@ -241,7 +241,7 @@ def test_a_node_and_what_serves_all_nodes_read_what_pods_name_and_nothing_else(c
         "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases",
     ):
         assert status_of(cluster, "node-node-0", path) == 403, path
-    for part in ("informers", "provisioner", "simulator"):
+    for part in ("informers", "provisioner"):
         for path in ("/api/v1/secrets", f"{own_path}/secrets/own", "/api/v1/configmaps"):
             assert status_of(cluster, part, path) == 403, (part, path)
         body = json.dumps(pod | {"metadata": {"name": "planted"}}).encode()

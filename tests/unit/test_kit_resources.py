@@ -115,7 +115,7 @@ def test_only_workers_with_gpus_tolerate_the_taint_of_their_nodes(way):
         ([node(gpus="4")], 4, 1, 1),
         (GPU_NODES, 5, 1, 0),  # the fifth would wait forever
         (CPU_NODES, 4, 1, 0),
-        ([node(gpus="8", taints=[{"key": "trainyard/simulated", "effect": "NoSchedule"}])], 1, 1, 0),
+        ([node(gpus="8", taints=[{"key": "example.com/reserved", "effect": "NoSchedule"}])], 1, 1, 0),
         ([node(gpus="8", ready="False"), node(gpus="8", unschedulable=True)], 1, 1, 0),
     ],
 )

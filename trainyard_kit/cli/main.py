@@ -266,7 +266,7 @@ def scale(
 
 @main.group()
 def node() -> None:
-    """Stop, start, isolate and simulate nodes to see how Kubernetes reacts."""
+    """Stop, start and isolate nodes to see how Kubernetes reacts."""
 
 
 def _add_switch(verb: str, method: str, description: str) -> None:
@@ -291,14 +291,6 @@ _add_switch(
     "isolate", "isolate", "Isolate the node NAME from the network: its pods keep running but are unreachable."
 )
 _add_switch("reconnect", "reconnect", "Reconnect the node NAME to the network.")
-
-
-@node.command()
-@click.argument("count", type=int)
-@CLUSTER
-def simulate(count: int, cluster: str) -> None:
-    """Simulate COUNT nodes of a local cluster, whose pods only report that they run; 0 removes them."""
-    machine.call("simulate", cluster, str(count))
 
 
 for _command in (

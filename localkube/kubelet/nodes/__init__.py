@@ -1,1 +1,1 @@
-"""The virtual nodes as objects of the API: their addresses and GPUs, their signs of life, simulated ones."""
+"""The virtual nodes as objects of the API: their addresses and GPUs, and their signs of life."""
