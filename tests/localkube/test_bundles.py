@@ -78,10 +78,10 @@ def template_bundle(pins, tmp_path_factory):
 
 
 @pytest.fixture
-def bundle(made_bundle, caches, tmp_path):
+def bundle(template_bundle, caches, tmp_path):
     """A copy of that bundle, which is the first cache's; the other cache is the one in use."""
     caches("other")
-    return Path(shutil.copy(made_bundle, tmp_path))
+    return Path(shutil.copy(template_bundle, tmp_path))
 
 
 def program(path):
