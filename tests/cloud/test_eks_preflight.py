@@ -177,7 +177,7 @@ BLOCK |= {"StartDate": datetime(2030, 1, 1, 11, 30, tzinfo=UTC), "EndDate": date
         ({"State": "scheduled"}, {}, "begins at 2030-01-01 11:30 UTC", "when it is active"),
         ({"State": "payment-failed"}, {}, "payment failed", "another one"),
         ({"State": "expired"}, {}, "expired", "another one"),
-        ({"ReservationType": "default"}, {}, "no Capacity Block", 'zone="us-west-2b"'),
+        ({"ReservationType": "default"}, {}, "not a Capacity Block", 'zone="us-west-2b"'),
         ({"TotalInstanceCount": 1}, {}, "1 machines", "nodes=1"),
         ({}, {"spot": True}, "spot cannot be chosen", "leave out"),
         ({}, {"instance_type": "p5.48xlarge", "zone": "us-west-2a"}, "are the block's", "leave out"),

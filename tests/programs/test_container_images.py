@@ -278,7 +278,7 @@ def test_a_cluster_that_builds_has_to_know_where_to_push(dockerfile, monkeypatch
     monkeypatch.setenv("PATH", str(tmp_path / "nothing-here"))
     with pytest.raises(BadInput, match="registry=.*TRAINYARD_PULL_SECRET"):
         kit.build_image("greeting", dockerfile=dockerfile, cluster=EXISTING)
-    with pytest.raises(BadInput, match="none is named"):
+    with pytest.raises(BadInput, match="none is configured"):
         kit.build_image("greeting", dockerfile=dockerfile, registry="registry.example/x", builder="cluster")
 
 

@@ -47,7 +47,7 @@ def test_the_job_mounts_the_volume_and_carries_the_whole_program():
         ({"dataset": "imagenet"}, "unknown dataset"),
         ({"synthetic": "yes"}, "True, False or None"),
         ({"limit": 3}, "whole number"),
-        ({"folder": "../up"}, "no place on the volume"),
+        ({"folder": "../up"}, "leaves the volume"),
     ],
 )
 def test_what_cannot_be_prepared_is_refused_before_anything_is_sent(options, words):
