@@ -28,7 +28,6 @@ JOB = {
         "completions": 3,
         "parallelism": 2,
         "completionMode": "Indexed",
-        "backoffLimit": 0,
         "template": {"spec": POD},
     },
 }
@@ -82,6 +81,13 @@ def test_a_job_is_run_and_its_pods_print_their_numbers(local_cluster):
         ("kind", "TODO", "it is a Job", "'Job'"),
         ("spec.template.spec.restartPolicy", None, "accepts it", "restartPolicy"),
         ("spec.completion", 3, "accepts it", "completion"),
+        ("spec.completions", "3", "accepts it", "completions is text, and should be a whole number"),
+        (
+            "spec.template.spec.containers.0.command",
+            "echo",
+            "accepts it",
+            "command is text, and should be a list",
+        ),
         ("spec.completions", 2, "three pods", "should be 3"),
         ("spec.parallelism", None, "at most two", "None"),
         ("spec.template.spec.restartPolicy", "OnFailure", "not restarted", "use 'Never'"),
@@ -94,7 +100,7 @@ def test_a_job_is_run_and_its_pods_print_their_numbers(local_cluster):
             "by a shell",
         ),
         ("spec.template.spec.containers.0.command", ["false"], "prints", "the Job fails"),
-        ("spec.template.spec.containers.0.command", ["nosuch"], "prints", "nosuch"),
+        ("spec.template.spec.containers.0.command", ["nosuch"], "prints", "the Job fails: StartError"),
         ("spec.template.spec.containers.0.image", "Not An Image", "prints", "cannot start: InvalidImageName"),
         ("spec.template.spec.containers.0.env", FROM_NOWHERE, "prints", 'configmap "nosuch" not found'),
     ],
@@ -122,6 +128,9 @@ def test_what_is_no_manifest_is_named(nonsense, local_cluster):
         ("spec.accessModes", ["ReadWriteEverywhere"], "accepts it", "ReadWriteEverywhere"),
         ("spec.resources.requests.storage", "2G", "two gibibytes", "powers of 1000"),
         ("spec.storageClassName", "diamond", "class exists", "standard"),
+        ("spec.resources.requests.storage", "2GB", "accepts it", "without B"),
+        ("spec.volumeMode", "Block", "many nodes", "leave it out"),
+        ("spec.volumeName", "mine", "class exists", "somebody has made"),
     ],
 )
 def test_a_claim_is_judged_by_a_dry_run(path, value, check, words, local_cluster):
@@ -140,6 +149,7 @@ def nobodys_class(local_cluster):
     local_cluster.kube.create(item | {"provisioner": "nosuch.example/none"})
     yield "nobodys"
     local_cluster.kube.delete("StorageClass", "nobodys")
+    local_cluster.kube.delete("Lease", "nosuch.example-none")
 
 
 def test_a_claim_has_the_class_of_the_shared_one(local_cluster, nobodys_class):
@@ -149,6 +159,13 @@ def test_a_claim_has_the_class_of_the_shared_one(local_cluster, nobodys_class):
     checklist = kit.check("02", claim=claim, cluster=local_cluster)
     assert "nosuch.example/none is not installed here" in advice(checklist, "class exists"), checklist
     assert kit.check("02", claim=changed(claim, "spec.storageClassName", "standard"), cluster=local_cluster)
+    lease = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "nosuch.example-none"},
+    }
+    local_cluster.kube.create(lease)  # of a provisioner outside of Kubernetes
+    assert kit.check("02", claim=claim, cluster=local_cluster)
     local_cluster.kube.create(changed(shared, "spec.storageClassName", "standard"))
     try:
         for name, right in ((nobodys_class, False), ("standard", True), ("", False)):
@@ -165,7 +182,7 @@ def test_a_claim_has_the_class_of_the_shared_one(local_cluster, nobodys_class):
     [
         ("", None, "", ""),
         ("value", 1000, "before those of low", "between 1000 and 1000000"),
-        ("value", "5000", "accepts it", "rejects it"),
+        ("value", "5000", "accepts it", "value is text, and should be a whole number"),
         ("preemptionPolicy", None, "preempt no others", "preemptionPolicy"),
         ("globalDefault", True, "name no class", "leave it out"),
     ],

@@ -1,11 +1,21 @@
 """What exercises with manifests have in common: a server-side dry run, and what its answer tells."""
 
 import copy
+import re
 from typing import Any
 
 from kitlib.clusters import Cluster
 from kitlib.errors import KitError
 from trainyard_kit.exercises.checklist import NotYet, describe, field
+
+TYPES = {
+    "string": "text",
+    "number": "a number",
+    "bool": "True or False",
+    "object": "a dict",
+    "array": "a list",
+}
+FIELDS = {"string": "text", "int32": "a whole number", "int64": "a whole number", "bool": "True or False"}
 
 
 def check_kind(written: object, *, kind: str, version: str) -> None:
@@ -28,7 +38,20 @@ def dry_run(cluster: Cluster, written: dict[str, Any]) -> dict[str, Any]:
     try:
         return cluster.kube.create(item, dry_run=True)
     except KitError as error:
-        raise NotYet(f"the API server rejects it: {error.what}") from error
+        reason = error.what.replace(item["metadata"]["name"], written["metadata"]["name"])
+        raise NotYet(f"the API server rejects it: {_explain_type(reason)}") from error
+
+
+def _explain_type(reason: str) -> str:
+    """Name a field that has another type than its own, as Python calls both."""
+    pattern = (
+        r".*json: cannot unmarshal (\w+)(?: \S+)? into Go struct field \w+\.(?:spec\.)*(\S+) of type (\S+)"
+    )
+    if (match := re.fullmatch(pattern, reason)) is None:
+        return reason
+    written, name, type_name = match.groups()
+    needed = "a list" if type_name.startswith("[]") else FIELDS.get(type_name, "a dict")
+    return f"{name} is {TYPES.get(written, written)}, and should be {needed}"
 
 
 def check_label(written: dict[str, Any], notebook: str) -> None:

@@ -6,6 +6,7 @@ from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
 
 LABELS, PREDICTIONS = [0, 0, 0, 1, 1, 2, 2, 2, 2], [0, 1, 1, 1, 0, 2, 2, 0, 2]
 WANTED = [[1, 2, 0, 0], [1, 1, 0, 0], [1, 0, 3, 0], [0, 0, 0, 0]]
+TOTAL = "each image is counted once"
 STUB = """
 def confusion(labels, predictions, classes):
     return []
@@ -19,9 +20,12 @@ def rows(confusion: Answer, kind: Callable[[list[int]], object] = list) -> list[
 
     matrix = confusion(kind(LABELS), kind(PREDICTIONS), 4)
     try:
-        return [[int(count) for count in row] for row in numpy.asarray(matrix).tolist()]
+        counts = [[float(count) for count in row] for row in numpy.asarray(matrix).tolist()]
     except (TypeError, ValueError):
         raise NotYet(f"it returns {describe(matrix)}, and should return a list of rows") from None
+    if shares := [count for row in counts for count in row if not count.is_integer()]:
+        raise NotYet(f"a number is {shares[0]:.3g}: count images, and divide by nothing")
+    return [[int(count) for count in row] for row in counts]
 
 
 @EXERCISE.check("it has a row and a column for each class", essential=True)
@@ -35,16 +39,18 @@ def square(confusion: Answer) -> None:
         )
 
 
-@EXERCISE.check("each image is counted once")
+@EXERCISE.check(TOTAL)
 def total(confusion: Answer) -> None:
     total_count = sum(map(sum, rows(confusion)))
     if total_count == len(LABELS) * 4:
         raise NotYet("each count appears in all rows: they are one list; make a new list for each")
+    if rows(confusion) == [[min(count, 1) for count in row] for row in WANTED]:
+        raise NotYet("a cell is 1 however many images it has: add 1 for each image, one by one")
     if total_count != len(LABELS):
         raise NotYet(f"the sum of all numbers is {total_count}, for {len(LABELS)} images")
 
 
-@EXERCISE.check("what is right is on the diagonal")
+@EXERCISE.check("what is right is on the diagonal", after=TOTAL)
 def diagonal(confusion: Answer) -> None:
     on_diagonal = [rows(confusion)[index][index] for index in range(4)]
     if on_diagonal != [WANTED[index][index] for index in range(4)]:
@@ -53,7 +59,7 @@ def diagonal(confusion: Answer) -> None:
         )
 
 
-@EXERCISE.check("rows are the truth, columns the predictions")
+@EXERCISE.check("rows are the truth, columns the predictions", after=TOTAL)
 def orientation(confusion: Answer) -> None:
     matrix = rows(confusion)
     if matrix == [list(column) for column in zip(*WANTED, strict=True)]:
@@ -64,11 +70,11 @@ def orientation(confusion: Answer) -> None:
         )
 
 
-@EXERCISE.check("it takes arrays of numpy as well")
+@EXERCISE.check("it takes arrays of numpy as well", after=TOTAL)
 def arrays(confusion: Answer) -> None:
     import numpy
 
-    if rows(confusion, numpy.array) != WANTED:
+    if rows(confusion, numpy.array) != rows(confusion):
         raise NotYet("with arrays the matrix is another one: iterate over labels and predictions in pairs")
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 CLASSES, IN_EACH, SIDE = ("ant", "bee", "cat", "dog", "elk"), (3, 2, 4, 1, 2), 8
 GREY = 20  # of the first picture; the second has twice as much, and so on
+SHAPE = f"(1, {SIDE}, {SIDE}): channels × rows × columns, and grey has one channel"
 ONCE = "each picture comes once"
 STUB = """
 class Pictures(Dataset):
@@ -96,7 +97,7 @@ def picture(dataset: Answer) -> None:
     if pixels.dtype != torch.float32:
         raise NotYet(f"the picture's type is {pixels.dtype}, and should be torch.float32")
     if tuple(pixels.shape) != (1, SIDE, SIDE):
-        raise NotYet(f"the picture's shape is {tuple(pixels.shape)}, and should be channels × rows × columns")
+        raise NotYet(f"the picture's shape is {tuple(pixels.shape)}, and should be {SHAPE}")
     for index in range(sum(IN_EACH)):
         _in_range(made(dataset)[index][0])
 
@@ -193,7 +194,7 @@ def order(dataset: Answer) -> None:
     for backwards in (False, True):
         with listed(backwards=backwards):
             pictures = dataset(folder())
-            order_found.append([greys(pictures), [int(pictures[index][1]) for index in range(sum(IN_EACH))]])
+            order_found.append([greys(pictures), [str(pictures[index][1]) for index in range(sum(IN_EACH))]])
     if order_found[0] != order_found[1]:
         raise NotYet(
             "file systems list files in any order, so ranks would disagree about index 0: "

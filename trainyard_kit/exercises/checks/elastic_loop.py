@@ -6,6 +6,8 @@ from typing import Any
 from trainyard_kit.exercises.checklist import Answer, Exercise, NotYet, describe
 
 IMAGES, BATCH = 48, 12  # four steps in an epoch
+DIVIDED = "three ranks divide each step's batch"
+RESUMES = "after a change from one rank to two, it goes on where it was"
 STUB = """
 def train(state, images, rank, world_size, batch):
     for step in range(len(images) // batch):
@@ -68,7 +70,7 @@ def alone(train: Answer) -> None:
         raise NotYet(f"one rank takes {len(images)} images, {len(set(images))} different ones, of {IMAGES}")
 
 
-@EXERCISE.check("three ranks divide each step's batch")
+@EXERCISE.check(DIVIDED)
 def divided(train: Answer) -> None:
     steps = round_of(train, {"step": 0}, 3, steps=IMAGES)
     sizes = [len(rank) for step in steps for rank in step]
@@ -82,7 +84,7 @@ def divided(train: Answer) -> None:
         )
 
 
-@EXERCISE.check("five ranks, among which a batch cannot be divided evenly, lose no image")
+@EXERCISE.check("five ranks, among which a batch cannot be divided evenly, lose no image", after=DIVIDED)
 def uneven(train: Answer) -> None:
     images = flat(round_of(train, {"step": 0}, 5, steps=IMAGES))
     if sorted(images) != list(range(IMAGES)):
@@ -92,7 +94,7 @@ def uneven(train: Answer) -> None:
         )
 
 
-@EXERCISE.check("a step has the same images with any number of ranks")
+@EXERCISE.check("a step has the same images with any number of ranks", after=DIVIDED)
 def same_batches(train: Answer) -> None:
     batches = [
         [sorted(flat([step])) for step in round_of(train, {"step": 0}, n, steps=IMAGES)] for n in (1, 2, 3, 5)
@@ -108,16 +110,22 @@ def changed(train: Answer, *, first: int, then: int) -> list[int]:
     return flat(before) + flat(round_of(train, state, then, steps=IMAGES))
 
 
-@EXERCISE.check("after a change from one rank to two, it goes on where it was")
+@EXERCISE.check(RESUMES, after=DIVIDED)
 def resumes(train: Answer) -> None:
     images = changed(train, first=1, then=2)
     if len(images) > len(set(images)):
+        round_of(train, state := {"step": 0}, 1, steps=2)
+        if state.get("step") != 2:
+            raise NotYet(
+                f"state['step'] is {describe(state.get('step'))} after two steps, and should be 2: "
+                "set it in the dict that is passed, to the step that comes next"
+            )
         raise NotYet(
-            "images of the first round come again: begin at state['step'], and note there what is done"
+            "images of the first round come again: begin at state['step'], and end where the epoch does"
         )
 
 
-@EXERCISE.check("a step in which a worker was lost is repeated")
+@EXERCISE.check("a step in which a worker was lost is repeated", after=RESUMES)
 def repeats(train: Answer) -> None:
     images = changed(train, first=3, then=2)
     if set(images) != set(range(IMAGES)):

@@ -30,7 +30,7 @@ def compare(exposed: Answer, communication: list[Any], computing: list[Any], adv
 
 @EXERCISE.check("without computing, all of it is exposed", essential=True)
 def alone(exposed: Answer) -> None:
-    compare(exposed, [(10, 30), (40, 45)], [], "add up all spans")
+    compare(exposed, [(10, 30), (40, 45)], [], "add up all spans, with the fractions of their times")
 
 
 @EXERCISE.check("computing hides what it covers")
@@ -49,6 +49,9 @@ def parts(exposed: Answer) -> None:
 def once(exposed: Answer) -> None:
     compare(exposed, [(0, 40)], [(5, 15), (10, 20)], "join spans of computing that overlap, before")
     compare(exposed, [(0, 20), (10, 30)], [(25, 40)], "two operations at a time expose it once")
+    nested = "a span may lie within another: what is joined ends with the later of both"
+    compare(exposed, [(0, 40)], [(5, 30), (10, 15)], nested)
+    compare(exposed, [(0, 40), (5, 10)], [], nested)
 
 
 @EXERCISE.check("it is right for fifty random timelines, in any order", last=True)

@@ -78,6 +78,7 @@ def runs(job: Object, cluster: Cluster) -> None:
     item["metadata"]["name"] = name = names.unique("exercise")
     item["spec"].pop("ttlSecondsAfterFinished", None)  # its pods' logs are read first
     item["spec"]["template"].setdefault("spec", {})["terminationGracePeriodSeconds"] = 1
+    item["spec"]["backoffLimit"] = 0  # a container that fails is judged at once
     cluster.kube.create(item)
     try:
         pods = _ended(cluster.kube, name)

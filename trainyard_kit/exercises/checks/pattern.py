@@ -75,7 +75,8 @@ def is_pattern(pattern: str) -> None:
         found(pattern)
     except BadInput as error:
         if "names no number" not in error.what:
-            raise NotYet(error.what + unescaped(pattern)) from None
+            syntax = "; Python names a group by (?P<step>…)" if re.search(r"\(\?<[a-z]", pattern) else ""
+            raise NotYet(error.what + syntax + unescaped(pattern)) from None
     missing = [f"(?P<{name}>…)" for name in ("step", "loss") if name not in re.compile(pattern).groupindex]
     if missing:
         raise NotYet(f"name a group for each number: {' and '.join(missing)} is missing" + unescaped(pattern))
@@ -84,7 +85,8 @@ def is_pattern(pattern: str) -> None:
 @EXERCISE.check("each line of the training is found", essential=True)
 def each_line(pattern: str) -> None:
     if (number := len(training(pattern))) != len(TRAINED):
-        hint = unescaped(pattern) or "; compare the spaces and bars"
+        lost = next(line for line in SHOWN.splitlines() if "[train]" in line and not found(pattern, line))
+        hint = unescaped(pattern) or f"; compare the spaces, bars and signs of {lost[9:]}"
         raise NotYet(f"{number} of {len(TRAINED)} lines match{hint}")
 
 
@@ -92,9 +94,11 @@ def each_line(pattern: str) -> None:
 def steps(pattern: str) -> None:
     rows = training(pattern)
     if [row.get("step") for row in rows] != list(TRAINED):
+        hint = "what is before it?"
+        if all(str(step).endswith(str(row.get("step"))) for step, row in zip(TRAINED, rows, strict=True)):
+            hint = ".* before the group takes its first digits, too: write the word before it"
         raise NotYet(
-            f"step is {values(rows, 'step')}, and should be 50, 100, 150: what is before it?"
-            + unescaped(pattern)
+            f"step is {values(rows, 'step')}, and should be 50, 100, 150: {hint}" + unescaped(pattern)
         )
 
 
@@ -111,6 +115,8 @@ def losses(pattern: str) -> None:
 def no_validation(pattern: str) -> None:
     if len(found(pattern)) > len(TRAINED):
         message = "the line with [valid] matches as well: say which kind of line you mean"
+        if pattern.startswith("(?!"):
+            message = "the search begins anew within a line, behind what (?!…) refuses: write ^ before it"
         raise NotYet(message + unescaped(pattern))
 
 
@@ -119,4 +125,4 @@ def longer(pattern: str) -> None:
     rows = found(pattern, LONGER)
     if {row.get("step"): row.get("loss") for row in rows} != TRAINED_LONGER:
         numbers = f"step {values(rows, 'step') or 'nothing'} and loss {values(rows, 'loss') or 'nothing'}"
-        raise NotYet(f"of a longer run it reads {numbers}: numbers may have more digits")
+        raise NotYet(f"of a longer run it reads {numbers}: numbers may have more digits, and 700 be another")
