@@ -42,6 +42,7 @@ class JobKind:
         succeeded: Types of the conditions of success.
         failed: Types of the conditions of failure; the one with the reason first.
         pods: The label of its pods whose value is the run's name.
+        foreign: The same label where another client than the kit has created the main object.
         role: The role label of its pods, where the run has others beside them.
         creator: The object that creates the pods, about which Kubernetes warns: its kind, and the suffix of
             its name after the run's; by default the main object.
@@ -64,6 +65,7 @@ class JobKind:
     succeeded: Sequence[str] = ("Succeeded",)
     failed: Sequence[str] = ("Failed",)
     pods: str = names.RUN
+    foreign: str = names.OPERATORS_JOB_NAME
     role: str = ""
     creator: Sequence[str] = ("", "")
     explains: bool = False
@@ -106,10 +108,8 @@ def foreign_selector(main: Object) -> str:
     """Build the label selector of the pods of a main object that another client has created, else ''."""
     if names.RUN in (main["metadata"].get("labels") or {}):
         return ""
-    label = KINDS[main["kind"]].pods
-    label = names.OPERATORS_JOB_NAME if label == names.RUN else label
     own = (main.get("spec") or {}).get("selector") or {}
-    labels = own.get("matchLabels") or {label: main["metadata"]["name"]}
+    labels = own.get("matchLabels") or {KINDS[main["kind"]].foreign: main["metadata"]["name"]}
     return ",".join(f"{key}={value}" for key, value in labels.items())
 
 

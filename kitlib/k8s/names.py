@@ -13,6 +13,7 @@ KIT = "trainyard/kit"
 RUN = "trainyard/run"
 WORKER = "trainyard/worker"  # the number of a plain pod among the workers of its run
 ROLE = "trainyard/role"  # of a plain pod in its run: worker, or store, master …
+REPLICA = "trainyard/replica"  # "ps-1": of a pod that a role and a number identify, not a rank
 VOLUME = "trainyard/volume"
 WORKSHOP = "trainyard/workshop"
 OWNER = "trainyard/owner"

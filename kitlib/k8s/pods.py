@@ -13,7 +13,6 @@ from kitlib.k8s.manifests import Object
 
 NONE: Mapping[str, str] = MappingProxyType({})
 INDEX = "batch.kubernetes.io/job-completion-index"
-PART, PART_INDEX = "elasticdl-replica-type", "elasticdl-replica-index"
 REPLICA = "training.kubeflow.org/replica-index"  # among the masters, or among the workers
 RANK = re.compile("[0-9]{1,9}")  # whoever creates a pod can write anything into its labels
 LONGEST = 500  # characters of a reason
@@ -40,15 +39,10 @@ def replica_id(pod: Object) -> int | str:
     """Identify a pod in its run: by its rank; among parameter servers by role and number.
 
     Example:
-        >>> labels = {"elasticdl-replica-type": "ps", "elasticdl-replica-index": "1"}
-        >>> replica_id({"metadata": {"labels": labels}})
+        >>> replica_id({"metadata": {"labels": {"trainyard/replica": "ps-1"}}})
         'ps-1'
     """
-    labels = pod["metadata"].get("labels") or {}
-    role = labels.get(PART)
-    if role is None:
-        return node_rank(pod) or 0
-    return role if role == "master" else f"{role}-{labels.get(PART_INDEX)}"
+    return (pod["metadata"].get("labels") or {}).get(names.REPLICA) or node_rank(pod) or 0
 
 
 def is_replica_id(name: object) -> bool:

@@ -12,7 +12,6 @@ from kitlib.k8s import job_kinds, names, pods
 from kitlib.k8s.manifests import Object
 
 WAITING, STARTING, RUNNING, LEAVING = "waiting", "starting", "running", "leaving"
-OF_OTHERS = ("elasticdl-job-name", names.OPERATORS_JOB_NAME, names.JOB_NAME, "app")
 MOST_LOSSES = 4096
 
 
@@ -112,8 +111,8 @@ class Placement:
 def group_of(pod: Object) -> str:
     """Find what a pod belongs to: its run, or else its job or app."""
     labels = pod["metadata"].get("labels") or {}
-    ours = (kind.pods for kind in job_kinds.JOBS)
-    known = (labels[label] for label in (names.RUN, *ours, *OF_OTHERS) if label in labels)
+    of_kinds = [*(kind.pods for kind in job_kinds.JOBS), *(kind.foreign for kind in job_kinds.JOBS)]
+    known = (labels[label] for label in (names.RUN, *of_kinds, "app") if label in labels)
     return next(known, pod["metadata"]["name"])
 
 

@@ -114,7 +114,7 @@ def test_a_job_comes_after_its_first_pod_was_noticed_or_its_controller_would_mak
 
 def test_of_two_masters_the_one_that_stays_is_read():
     def master(name, **more):
-        labels = {"elasticdl-job-name": "test-mnist", "elasticdl-replica-type": "master"}
+        labels = job().objects[-1]["spec"]["template"]["metadata"]["labels"]
         meta = {"name": name, "creationTimestamp": "2026-01-01T00:00:00Z", "labels": labels}
         return {"metadata": meta | more, "spec": {"containers": [{"name": "main"}]}, "status": {}}
 
@@ -160,7 +160,7 @@ def test_functions_may_come_from_a_module_beside_the_file(tmp_path):
 
 
 def pod(role, index, phase="Running", **status):
-    labels = {"elasticdl-replica-type": role, "elasticdl-replica-index": str(index)}
+    labels = {"trainyard/replica": role if role == "master" else f"{role}-{index}"}
     return objects.pod(f"elasticdl-x-{role}-{index}", phase=phase, labels=labels, status=status)
 
 

@@ -24,6 +24,7 @@ from urllib3.exceptions import HTTPError
 from .crew import ROLES, Member
 
 JOB, ROLE, INDEX = "elasticdl-job-name", "elasticdl-replica-type", "elasticdl-replica-index"
+REPLICA = "trainyard/replica"  # role and number in one
 REPLICAS = "trainyard/replicas"
 REQUEST_SECONDS = 10
 WATCH_SECONDS = 60  # then list again
@@ -148,7 +149,8 @@ class Pods(AbstractContextManager[Any]):
         pod = copy.deepcopy(self._templates[role])
         about = pod["metadata"]
         about["name"] = self._name(role, index)
-        about["labels"] = (about.get("labels") or {}) | {JOB: self._job, ROLE: role, INDEX: str(index)}
+        labels = {JOB: self._job, ROLE: role, INDEX: str(index), REPLICA: f"{role}-{index}"}
+        about["labels"] = (about.get("labels") or {}) | labels
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": self._owner_name}
         about["ownerReferences"] = [owner | {"uid": self.owner_uid}]
         container = pod["spec"]["containers"][0]

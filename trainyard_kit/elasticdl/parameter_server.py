@@ -257,6 +257,7 @@ class ParameterServer(TrainingJob):
     def _pod(self, role: str, template: Object) -> Object:
         (there,) = template["spec"]["containers"]
         role_labels = {"elasticdl-job-name": self.name, "elasticdl-replica-type": role}
+        role_labels |= {names.REPLICA: role} if role == "master" else {}  # it numbers the others itself
         trains = role == "worker"
         address = f"{self._object_name('-master')}:50001"
         container = merge(
