@@ -413,9 +413,6 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
         Raises:
             BadInput: The provider's nodes cannot be switched off.
             ProviderFailed: There is no such node.
-
-        Example:
-            >>> cluster.stop_node("node-3")
         """
         return self._switched("shutdown" if graceful else "stop", node)
 
@@ -493,3 +490,10 @@ class Cluster(AbstractContextManager["Cluster"], ABC):
 
     def __exit__(self, *exception: object) -> None:
         self.delete()
+
+
+class ScalableCluster(Cluster):
+    """A cluster whose number of nodes can be changed while it runs."""
+
+    @abstractmethod
+    def scale(self, nodes: int, *, confirm: bool = False, budget: float | None = None) -> Table: ...

@@ -16,7 +16,7 @@ from typing import Any
 
 from kitlib import config
 from kitlib.clusters import cleanup, kubeconfigs
-from kitlib.clusters.base import Cluster, Rows
+from kitlib.clusters.base import Rows, ScalableCluster
 from kitlib.clusters.machine import Unfinished, call, get_images, load_images
 from kitlib.clusters.shape import Shape
 from kitlib.display.progress import progress
@@ -54,7 +54,7 @@ BUILT_IN = {
 
 
 @checked_class
-class LocalCluster(Cluster):
+class LocalCluster(ScalableCluster):
     """A cluster on this machine, with the answer of ``python -m localkube status`` if that is known."""
 
     provider = "local"

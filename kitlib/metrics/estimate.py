@@ -54,7 +54,7 @@ half of NVLink's figure, which counts both directions, and PCIe for T4 and L4. G
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TrainingEstimate:
     """A prediction of one rank.
 
     Attributes:
@@ -143,7 +143,7 @@ def estimate(
     tokens: float = 8192,
     sharded: int = 0,
     utilisation: float = 0.5,
-) -> Estimate:
+) -> TrainingEstimate:
     """Predict memory, step and MFU of training with Adam on ranks that share each batch.
 
     Args:
@@ -185,7 +185,7 @@ def estimate(
     if shape:
         memory["activations"] = activation_bytes(shape, tokens=tokens, precision=chosen.precision)
     seconds = {"computing": computing, "exchange": exchange, "hidden": hidden}
-    return Estimate(parameters, memory, seconds, flops, tokens, ranks, chosen)
+    return TrainingEstimate(parameters, memory, seconds, flops, tokens, ranks, chosen)
 
 
 def count_parameters(shape: Mapping[str, float]) -> float:

@@ -32,7 +32,7 @@ from localkube.runtime.connections import Connections, Reply
 from localkube.runtime.container import ContainerStartError, has_own_processes
 from localkube.runtime.container_spec import ProcessSpec, StartRequest
 from localkube.runtime.launches import DEADLINE_SECONDS, Launch, Launches, ZygoteClient, start_launcher
-from localkube.runtime.links.groups import Links
+from localkube.runtime.links.groups import NodeLinks
 from localkube.runtime.links.netlink import Netlink
 from localkube.runtime.messages import close_all
 from localkube.runtime.pod_network import (
@@ -84,7 +84,7 @@ class RuntimeInit:
             make_network(self._netlink, settings)
             addresses = settings["node_addresses"]
             self._nodes = {address: make_node(self._netlink, settings, address) for address in addresses}
-            self._links = Links(self._netlink)
+            self._links = NodeLinks(self._netlink)
 
     def run(self) -> NoReturn:
         wake_reader, wake_writer = socket.socketpair()
@@ -196,7 +196,7 @@ class RuntimeInit:
         return Reply()
 
     def _do_links(self, request: dict[str, Any]) -> Reply:
-        """Shape the links between groups of nodes (``Links.replace``)."""
+        """Shape the links between groups of nodes (``NodeLinks.replace``)."""
         if self._plain:
             raise ContainerStartError("sandbox", "in plain mode all pods share the network of this machine")
         here = [*self._nodes, *self._addresses.values()]

@@ -22,7 +22,7 @@ from localkube.kubelet.containers.expansion import (
 )
 from localkube.kubelet.pods.container_spec import _expanded
 from localkube.kubelet.quantity import parse
-from localkube.kubelet.volumes.projected import Contents, downward_files
+from localkube.kubelet.volumes.projected import PodPayload, downward_files
 from tests.unit.cpu_seconds import TooSlowError, cpu_seconds
 
 VARIABLES = {"VAR_A": "A", "VAR_B": "B", "VAR_C": "C", "VAR_REF": "$(VAR_A)", "VAR_EMPTY": ""}
@@ -164,7 +164,7 @@ def test_a_file_of_variables_is_read_once_for_all_its_variables(text):
 def test_annotations_in_a_thousand_files_are_one_text():
     body = pod({"name": "main"}, {"note": "\x01é" * 60_000})
     items = [{"path": str(n), "fieldRef": {"fieldPath": "metadata.annotations"}} for n in range(100)]
-    contents = Contents()
+    contents = PodPayload()
     tracemalloc.start()
     with cpu_seconds():
         volumes = [

@@ -6,8 +6,8 @@ import pytest
 
 from localkube.kubelet.volumes.projected import (
     MOST_FILES,
-    Contents,
     PayloadError,
+    PodPayload,
     VolumeFile,
     count_files,
     object_files,
@@ -22,11 +22,11 @@ CONFIGMAP = {
 
 
 def configmap_files(source, item, *, mode):
-    return object_files("configMap", source, item, mode=mode, contents=Contents())
+    return object_files("configMap", source, item, mode=mode, contents=PodPayload())
 
 
 def secret_files(source, item, *, mode):
-    return object_files("secret", source, item, mode=mode, contents=Contents())
+    return object_files("secret", source, item, mode=mode, contents=PodPayload())
 
 
 def test_all_keys_become_files():
@@ -47,7 +47,7 @@ def test_files_are_counted_before_they_are_computed_and_a_pod_has_no_more_than_a
     items = [{"key": "empty", "path": str(number)} for number in range(1000)]
     assert [count_files(source, CONFIGMAP) for source in ({}, {"items": items})] == [3, 1000]
     assert count_files({"optional": True}, None) == 0
-    contents = Contents()
+    contents = PodPayload()
     contents.count(MOST_FILES)
     with pytest.raises(PayloadError, match=f"more than {MOST_FILES} files"):
         contents.count(1)

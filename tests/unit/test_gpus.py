@@ -12,7 +12,7 @@ from localkube.errors import LocalClusterError
 from localkube.host import Gpu
 from localkube.kubelet.nodes.node import NodePool
 from localkube.kubelet.nodes.node_settings import NodeSettings
-from localkube.kubelet.resources.gpus import GpuMeter, GpuUse, device_nodes, exposition, manages_gpus
+from localkube.kubelet.resources.gpus import GpuLoad, GpuMeter, device_nodes, exposition, manages_gpus
 
 GPUS = [Gpu(str(n), "NVIDIA H200", 141 << 30, f"GPU-{n}", f"/dev/nvidia{n}") for n in range(8)]
 DEV = ["null", "nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-caps", "tty"]
@@ -170,7 +170,7 @@ def test_figures_are_read_as_dcgm_exporter_publishes_them():
 
 
 def test_what_a_kubelet_writes_is_read_and_a_shared_gpu_counts_once():
-    uses = [GpuUse("GPU-0", 0, "NVIDIA H200", 80, 1024, 1024), GpuUse("GPU-1", 1, "NVIDIA H200", 20, 0, 2048)]
+    uses = [GpuLoad("GPU-0", 0, "H200", 80, 1024, 1024), GpuLoad("GPU-1", 1, "H200", 20, 0, 2048)]
     holder = {"container": "main", "namespace": "lab"}
     holders = {"GPU-0": [holder | {"pod": "a"}, holder | {"pod": "b"}]}
     samples = read_gpus(exposition("node-0", uses, holders).splitlines())
@@ -231,7 +231,7 @@ def test_a_sample_is_reused_for_a_second_and_leaves_out_what_does_not_answer():
     nvml = Nvml()
     meter = GpuMeter(nvml, clock=lambda: now[0])
     for _ in range(3):
-        assert meter.sample() == [GpuUse("GPU-0", 0, "NVIDIA H200", 42, 3, 5)]
+        assert meter.sample() == [GpuLoad("GPU-0", 0, "NVIDIA H200", 42, 3, 5)]
     assert nvml.calls == 2
     now[0] += 1.1
     meter.sample()

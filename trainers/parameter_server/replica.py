@@ -131,7 +131,7 @@ class Replica:
             return {name: self._to_device(tensor) for name, tensor in batch.items()}
         return [self._to_device(tensor) for tensor in batch]
 
-    def _pairs(self) -> Iterator[tuple[shards.Group, torch.Tensor]]:
+    def _pairs(self) -> Iterator[tuple[shards.TensorGroup, torch.Tensor]]:
         return zip(self._groups, self._flats, strict=True)
 
     def _cut(self, messages: list[Tensor]) -> list[list[Tensor]]:

@@ -31,7 +31,7 @@ class Shard:
 
     def __init__(
         self,
-        groups: Sequence[shards.Group],
+        groups: Sequence[shards.TensorGroup],
         optimizer: Callable[..., Any],
         *,
         grads_to_wait: int,

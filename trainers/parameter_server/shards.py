@@ -26,7 +26,7 @@ class ShardTensor:
 
 
 @dataclass(frozen=True)
-class Group:
+class TensorGroup:
     """Tensors of one shard and one type, sent as one."""
 
     learned: bool
@@ -49,7 +49,7 @@ def members(model: nn.Module) -> list[ShardTensor]:
     return learned + buffers
 
 
-def plan(model: nn.Module, servers: int) -> list[list[Group]]:
+def plan(model: nn.Module, servers: int) -> list[list[TensorGroup]]:
     """Return each server's groups: the largest tensor first, each to the least loaded server.
 
     If the model has fewer tensors than there are servers, some servers have nothing to do.
@@ -64,17 +64,17 @@ def plan(model: nn.Module, servers: int) -> list[list[Group]]:
     return [_group(share) for share in shares]
 
 
-def _group(share: Iterable[ShardTensor]) -> list[Group]:
+def _group(share: Iterable[ShardTensor]) -> list[TensorGroup]:
     grouped: dict[tuple[bool, str], list[ShardTensor]] = {}
     for member in share:
         grouped.setdefault((not member.learned, str(member.tensor.dtype)), []).append(member)
     return [
-        Group(not buffers, grouped[buffers, dtype][0].tensor.dtype, tuple(grouped[buffers, dtype]))
+        TensorGroup(not buffers, grouped[buffers, dtype][0].tensor.dtype, tuple(grouped[buffers, dtype]))
         for buffers, dtype in sorted(grouped)
     ]
 
 
-def layout(groups: Sequence[Group]) -> int:
+def layout(groups: Sequence[TensorGroup]) -> int:
     """Return a hash (64 bits) that is equal in two processes with the same partition."""
     words = [
         f"{member.name} {member.tensor.dtype} {tuple(member.tensor.shape)} {member.tensor.stride()}"
@@ -84,7 +84,7 @@ def layout(groups: Sequence[Group]) -> int:
     return int.from_bytes(hashlib.sha256("\n".join(words).encode()).digest()[:8], "little")
 
 
-def flatten(groups: Sequence[Group], device: torch.device | str = "cpu") -> list[torch.Tensor]:
+def flatten(groups: Sequence[TensorGroup], device: torch.device | str = "cpu") -> list[torch.Tensor]:
     """Return a flat tensor for each group, with the members' values; the members become views of it."""
     tensors = []
     with torch.no_grad():
@@ -97,7 +97,7 @@ def flatten(groups: Sequence[Group], device: torch.device | str = "cpu") -> list
     return tensors
 
 
-def views(group: Group, flat: torch.Tensor) -> list[torch.Tensor]:
+def views(group: TensorGroup, flat: torch.Tensor) -> list[torch.Tensor]:
     """Return views of a flat tensor in the members' shapes; keep the channels-last format."""
     tensors, start = [], 0
     for member in group.members:

@@ -16,6 +16,7 @@ from click.shell_completion import get_completion_class
 
 from kitlib import __version__, clusters, config, plugins
 from kitlib.clusters import cleanup, kubeconfigs, machine
+from kitlib.clusters.base import ScalableCluster
 from kitlib.clusters.local import not_found
 from kitlib.display.tables import Table
 from kitlib.errors import BadInput, ClusterNotFound
@@ -254,7 +255,7 @@ def scale(
     At a cloud, the price of added nodes is shown and must be confirmed; 0 nodes cost nothing.
     """
     existing = clusters.connect(cluster, provider=provider, **option)
-    if not hasattr(existing, "scale"):
+    if not isinstance(existing, ScalableCluster):
         again = f'kit.create_cluster("{existing.provider}", name="{cluster}", nodes={nodes})'
         raise BadInput(
             f"the nodes of a cluster of the provider {existing.provider} cannot be scaled",

@@ -1,7 +1,7 @@
 """``trainyard run`` and ``trainyard launch``: runs in a terminal."""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 import click
 
@@ -161,6 +161,19 @@ def delete_run(name: str, cluster: str, ignore_not_found: bool) -> None:
 KINDS = {kind.command: kind for kind in JOBS}
 
 
+class JobOptions(TypedDict):
+    """The options of ``trainyard launch`` that describe the job."""
+
+    kind: str
+    nodes: int
+    cpus: str | None
+    memory: str | None
+    gpus: int | None
+    volumes: tuple[str, ...]
+    name: str | None
+    option: tuple[str, ...]
+
+
 @click.command()
 @click.argument("trainer")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -182,7 +195,15 @@ KINDS = {kind.command: kind for kind in JOBS}
 @click.option("--dry-run", is_flag=True, help="Print the manifest and launch nothing.")
 @click.option("--set", "option", multiple=True, metavar="KEY=VALUE", help="An argument of this kind of job.")
 @LINES
-def launch(trainer: str, args: tuple[str, ...], cluster: str | None, output: str, **options: Any) -> None:
+def launch(
+    trainer: str,
+    args: tuple[str, ...],
+    cluster: str | None,
+    output: str,
+    replace: bool,
+    dry_run: bool,
+    **options: Unpack[JobOptions],
+) -> None:
     """Train with TRAINER on several nodes and follow it; ARGS after -- are the trainer's.
 
     Exit status 1 and the first traceback if it fails. Arguments of one kind have their names in Python:
@@ -191,7 +212,6 @@ def launch(trainer: str, args: tuple[str, ...], cluster: str | None, output: str
     from kitlib import jobs
     from trainyard_kit.cli.follow import follow
 
-    replace, dry_run = options.pop("replace"), options.pop("dry_run")
     job = _job(trainer, args, **options)
     if dry_run:
         click.echo(job.manifest(), nl=False)
@@ -201,23 +221,14 @@ def launch(trainer: str, args: tuple[str, ...], cluster: str | None, output: str
     )
 
 
-def _job(
-    trainer: str,
-    args: tuple[str, ...],
-    *,
-    kind: str,
-    cpus: str | None,
-    memory: str | None,
-    nodes: int,
-    volumes: tuple[str, ...],
-    option: tuple[str, ...],
-    **shape: Any,
-) -> "Job":
+def _job(trainer: str, args: tuple[str, ...], **options: Unpack[JobOptions]) -> "Job":
     """Build the job of a kind, whose constructor has the same arguments."""
-    resources = {key: value for key, value in (("cpu", cpus), ("memory", memory)) if value is not None}
-    mounts = dict(volume.partition("=")[::2] for volume in volumes)
-    arguments = {"args": args, "volumes": mounts or None, **shape, **options_of(option)}
-    arguments |= {KINDS[kind].nodes: nodes, **resources}
+    kind, limits = options["kind"], {"cpu": options["cpus"], "memory": options["memory"]}
+    mounts = dict(volume.partition("=")[::2] for volume in options["volumes"])
+    arguments: dict[str, object] = {"args": args, "volumes": mounts or None}
+    arguments |= {"gpus": options["gpus"], "name": options["name"]}
+    arguments |= options_of(options["option"]) | {KINDS[kind].nodes: options["nodes"]}
+    arguments |= {resource: limit for resource, limit in limits.items() if limit is not None}
     try:
         return KINDS[kind].entry.load()(trainer, **arguments)
     except TypeError as error:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeVar
 
-from kitlib.clusters.base import Cluster
+from kitlib.clusters.base import ScalableCluster
 from kitlib.clusters.shape import Shape
 from kitlib.display.tables import Text
 from trainyard_kit.clouds.checks import Check, Report
@@ -18,7 +18,7 @@ Plan = TypeVar("Plan", bound=CloudSpec)
 Info = TypeVar("Info", bound=ClusterInfo)
 
 
-class CloudProvider(Cluster, Generic[Session, Plan, Info]):
+class CloudProvider(ScalableCluster, Generic[Session, Plan, Info]):
     """A cluster at a cloud, as far as each cloud is different.
 
     Attributes:

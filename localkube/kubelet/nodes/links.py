@@ -203,7 +203,7 @@ class LinkManager:
 
 
 def plan(links: Collection[Link], settings: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Plan the groups of nodes, outer ones first, and each node's bridge (``groups.Links.replace``).
+    """Plan the groups of nodes, outer ones first, and each node's bridge (``groups.NodeLinks.replace``).
 
     Raises:
         LocalClusterError: Two groups have some nodes in common, and neither contains the other.

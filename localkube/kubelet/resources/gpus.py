@@ -26,7 +26,7 @@ FAMILIES = {
 
 
 @dataclass(frozen=True)
-class GpuUse:
+class GpuLoad:
     """A GPU at one moment: percent of the time in which a kernel ran, and MiB of its memory."""
 
     uuid: str
@@ -46,11 +46,11 @@ class GpuMeter:
 
     def __init__(self, nvml: Any = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._nvml, self._clock = nvml, clock
-        self._sample: list[GpuUse] = []
+        self._sample: list[GpuLoad] = []
         self._due = 0.0
         self._handles: list[Any] | None = None
 
-    def sample(self) -> list[GpuUse]:
+    def sample(self) -> list[GpuLoad]:
         """Read all GPUs; a sample is reused for a second. One that does not answer is left out."""
         if self._clock() >= self._due:
             self._sample = [use for use in map(self._read, range(len(self._open()))) if use is not None]
@@ -72,7 +72,7 @@ class GpuMeter:
                 self._handles = []
         return self._handles
 
-    def _read(self, index: int) -> GpuUse | None:
+    def _read(self, index: int) -> GpuLoad | None:
         nvml, handle = self._nvml, self._open()[index]
         try:
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
@@ -80,10 +80,10 @@ class GpuMeter:
             uuid, name = nvml.nvmlDeviceGetUUID(handle), nvml.nvmlDeviceGetName(handle)
         except nvml.NVMLError:
             return None
-        return GpuUse(uuid, index, name, percent, memory.used >> 20, memory.free >> 20)
+        return GpuLoad(uuid, index, name, percent, memory.used >> 20, memory.free >> 20)
 
 
-def exposition(node: str, uses: Iterable[GpuUse], holders: Mapping[str, list[dict[str, str]]]) -> str:
+def exposition(node: str, uses: Iterable[GpuLoad], holders: Mapping[str, list[dict[str, str]]]) -> str:
     """Write a node's GPUs as dcgm-exporter does: for each container that has one, or once if none has.
 
     Args:

@@ -58,7 +58,7 @@ OBJECTS = {
 
 
 @dataclass
-class Contents:
+class PodPayload:
     """Contents for the volumes of one pod, which may have the same Secret or annotations in all of them.
 
     Attributes:
@@ -95,7 +95,7 @@ class Contents:
 
 
 def downward_files(
-    source: Object, pod: Object, *, mode: int, allocatable: Mapping[str, str], contents: Contents
+    source: Object, pod: Object, *, mode: int, allocatable: Mapping[str, str], contents: PodPayload
 ) -> Files:
     """The files of a ``downwardAPI`` volume or projection.
 
@@ -137,7 +137,7 @@ def count_files(source: Object, item: Object | None) -> int:
     return sum(len(part or ()) for part in parts)
 
 
-def object_files(kind: str, source: Object, item: Object | None, *, mode: int, contents: Contents) -> Files:
+def object_files(kind: str, source: Object, item: Object | None, *, mode: int, contents: PodPayload) -> Files:
     """Compute the files of a volume or projection of a ConfigMap or Secret: all of it, or its ``items``.
 
     Args:

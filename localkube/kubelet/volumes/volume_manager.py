@@ -146,7 +146,7 @@ class VolumeManager:
 
     async def _count(self, pod: Object, specs: Sequence[Object]) -> dict[str, projected.Files]:
         """Get the files of volumes that come from the API, and count them before any is written."""
-        known = projected.Contents()
+        known = projected.PodPayload()
         contents = await _few_at_once(self._guarded(spec, self._files(pod, spec, known)) for spec in specs)
         files = {spec["name"]: content for spec, content in zip(specs, contents, strict=True)}
         sizes = {
@@ -316,7 +316,7 @@ class VolumeManager:
         is_large = self.shares.of_pod(pod["metadata"]["uid"]) > LARGE
         return await WALKS.call(write) if is_large else write()
 
-    async def _files(self, pod: Object, spec: Object, known: projected.Contents) -> projected.Files:
+    async def _files(self, pod: Object, spec: Object, known: projected.PodPayload) -> projected.Files:
         kind = _kind(spec)
         source = spec[kind]
         mode = source.get("defaultMode", projected.DEFAULT_MODE)
@@ -332,7 +332,7 @@ class VolumeManager:
         return {path: file for part in parts for path, file in part.items()}
 
     async def _source(
-        self, pod: Object, kind: str, source: Object, mode: int, known: projected.Contents
+        self, pod: Object, kind: str, source: Object, mode: int, known: projected.PodPayload
     ) -> projected.Files:
         if kind in ("configMap", "secret"):
             read = self._objects.configmap if kind == "configMap" else self._objects.secret

@@ -17,7 +17,7 @@ from localkube.runtime.pod_network import BRIDGE, move_pod
 Group = dict[str, Any]
 
 
-class Links:
+class NodeLinks:
     """The groups that there are, and where each node's interfaces are connected."""
 
     def __init__(self, netlink: Netlink) -> None:

@@ -122,7 +122,7 @@ class AwsSession:
 
     @overload
     def call(
-        self, service: str, operation: str, *, fine: Collection[str], **parameters: Any
+        self, service: str, operation: str, *, fine: Collection[str], **parameters: object
     ) -> dict[str, Any] | None: ...
 
     @overload
