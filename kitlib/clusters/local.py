@@ -112,8 +112,8 @@ class LocalCluster(ScalableCluster):
     def find(cls, name: str) -> "LocalCluster | None":
         """Find a cluster of this machine, in whatever state."""
         names.validate_name(name, kind="cluster", longest=LONGEST_NAME)
-        status = call("status", name)
-        return None if status["state"] == "absent" else cls(name, status)
+        # Its record, as in localkube: a process that only looks takes a fifth of what a deletion does.
+        return cls(name) if (config.state_folder() / "clusters" / name / "cluster.json").exists() else None
 
     @classmethod
     def list(cls) -> Rows:
