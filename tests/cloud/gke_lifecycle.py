@@ -22,14 +22,13 @@ from .google.fake import PROJECT, FakeGoogle
 NAME, ZONE = "lab", "us-central1-c"
 OPTIONS = {"project": PROJECT, "zone": ZONE, "accelerator": "nvidia-tesla-t4", "confirm": True}
 PLACE = f"projects/{PROJECT}/locations/{ZONE}"
-CLUSTERS = "projects.locations.clusters"
-READS = ("get", "list", "test", "aggregated", "batchGet")
+READS = (":getIamPolicy", ":testIamPermissions")
 MAKES = ("container.CreateCluster", "container.CreateNodePool", "compute.networks.insert")
 
 
 def described(name: str = NAME) -> types.Cluster:
     """A cluster as Google's own message, which knows all of its fields."""
-    shown = GcpSession(PROJECT).rest("container", f"{CLUSTERS}.get", name=f"{PLACE}/clusters/{name}")
+    shown = GcpSession(PROJECT).request("GET", "container", f"{PLACE}/clusters/{name}")
     return types.Cluster.from_json(json.dumps(shown))
 
 
@@ -100,4 +99,4 @@ class GkeProcesses:
     @staticmethod
     def changes_something(request: str) -> bool:
         """Whether a request, as sessions name it, changes something."""
-        return not request.partition(": ")[2].partition(" ")[0].rpartition(".")[2].startswith(READS)
+        return " GET " not in request and not request.endswith(READS)

@@ -81,8 +81,8 @@ def deletion_is_completed(user, points):
 EACH = [(point, when) for point in range(MOST) for when in WHEN]
 ACTS = {"deleted": begun_is_deleted, "continued": creation_goes_on, "deleted on": deletion_is_completed}
 SOME = {
-    "deleted": [(1, "after"), (6, "before")],
-    "continued": [(5, "after")],
+    "deleted": [(1, "after"), (4, "before")],
+    "continued": [(3, "after")],
     "deleted on": [(0, "after"), (2, "after")],
 }
 
@@ -97,7 +97,7 @@ def test_what_a_killed_process_began_is_completed_by_another(user, how):
 def test_what_a_process_began_is_completed_wherever_it_was_killed(user, how):
     points = ACTS[how](user, EACH)
     print(f"{how}: {points} points")
-    assert 10 < points < len(EACH)
+    assert 8 < points < len(EACH)
 
 
 def live(user, *, seed, histories):

@@ -20,7 +20,7 @@ from .aws.network import plant
 from .eks_processes import NAME, REGION, STOCKOUT
 
 # What stays when a cluster has ended by itself costs nothing by the hour.
-FREE = {"role", "schedule-group", "bucket"}
+FREE = {"role", "schedule-group", "stack", "bucket"}
 HOUR = 3600
 
 
@@ -40,12 +40,14 @@ def test_a_cluster_is_created_described_and_deleted_and_nothing_is_left(aws, use
     assert lab.bucket == "s3://trainyard-123456789012-us-west-2-lab"
     kinds = {resource["kind"] for resource in lab.resources()}
     assert {"AWS::EKS::Cluster", "AWS::EKS::Nodegroup", "AWS::EFS::FileSystem", "AWS::IAM::Role"} <= kinds
-    changes = user.changes()
-    assert changes.index("scheduler:CreateSchedule") < changes.index("cloudformation:CreateStack")
-    assert {action.partition(":")[0] for action in changes} == {"iam", "scheduler", "cloudformation"}
+    stacks = [
+        call.parameters["StackName"] for call in aws.calls if call.action == "cloudformation:CreateStack"
+    ]
+    assert stacks[0] == "trainyard-lab-end"
+    assert {action.partition(":")[0] for action in user.changes()} == {"cloudformation"}
     before = aws.left()
     user.create()
-    assert aws.left() == before and user.changes().count("cloudformation:CreateStack") == 3
+    assert aws.left() == before and user.changes().count("cloudformation:CreateStack") == 4
     assert EksCluster.find(NAME, region=REGION).status == lab.status
     assert lab.upload(__file__, to="code/main.py") == f"{lab.bucket}/code/main.py"
     stored = administrator("s3").get_object(Bucket=lab.bucket[5:], Key="code/main.py")
@@ -170,14 +172,30 @@ def test_at_its_end_all_that_costs_by_the_hour_goes_by_itself(aws, user):
     assert aws.left() == []
 
 
-@pytest.mark.parametrize("options", [{}, *slow({"instance_type": "g4dn.8xlarge", "efa": True})])
+def limit_of_the_schedules_role():
+    role = administrator("iam").get_role(RoleName="trainyard-lab-us-west-2-expiry")["Role"]
+    return role.get("PermissionsBoundary", {}).get("PermissionsBoundaryArn")
+
+
+LIMIT = "arn:aws:iam::123456789012:policy/limit"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"patch": {"cluster": defaults(PermissionsBoundary=LIMIT)}},
+        *slow({"instance_type": "g4dn.8xlarge", "efa": True}),
+    ],
+)
 def test_extending_moves_the_schedules_and_changes_no_resource(aws, user, options):
     lab = user.create(hours=2, **options)
-    before = aws.left()
+    before, boundary = aws.left(), limit_of_the_schedules_role()
+    assert boundary == (LIMIT if "patch" in options else None)
     calls_before = len(user.changes())
     lab.extend(6, confirm=True)
     services = {change.partition(":")[0] for change in user.changes()[calls_before:]}
-    assert services <= {"scheduler", "iam"} and aws.left() == before
+    assert services == {"cloudformation"} and aws.left() == before
+    assert limit_of_the_schedules_role() == boundary
     assert timedelta(hours=5.9) < lab.status["expires"] - datetime.now(UTC) < timedelta(hours=6.1)
     tags = administrator("eks").describe_cluster(name=NAME)["cluster"]["tags"]
     assert "trainyard:expires" not in tags  # which would be outdated
@@ -190,7 +208,7 @@ def test_extending_moves_the_schedules_and_changes_no_resource(aws, user, option
 @pytest.mark.parametrize(("hours", "shown"), [(6, 2), (1, 1)])
 def test_an_end_that_could_not_be_moved_is_not_shown_later_than_its_schedules(aws, user, hours, shown):
     lab = user.create(hours=2)
-    aws.fail("scheduler:UpdateSchedule", error="ValidationException", times=None)
+    aws.fail("scheduler:UpdateSchedule", error="ValidationException", times=None, inside=True)
     with pytest.raises(KitError):
         lab.extend(hours, confirm=True)
     end = lab.status["expires"] - datetime.now(UTC)
@@ -322,7 +340,7 @@ def test_what_has_the_name_and_is_not_the_kits_is_refused_and_stays(aws, user, w
         administrator("scheduler").create_schedule_group(Name="trainyard-lab")
     aws.clock.sleep(60)
     before = aws.left()
-    with pytest.raises(KitError, match="not the kit's"):
+    with pytest.raises(KitError, match="not the kit's|exists"):
         user.create()
     user.delete()
     assert aws.left() == before

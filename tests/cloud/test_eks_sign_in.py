@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from kitlib.errors import KitError
-from trainyard_kit.clouds.eks import roles, token
+from trainyard_kit.clouds.eks import cluster, token
 from trainyard_kit.clouds.eks.client_errors import AwsError, to_error
 from trainyard_kit.clouds.eks.session import AwsSession
 
@@ -114,4 +114,4 @@ def test_a_configuration_that_leads_nowhere_is_to_be_corrected():
 def test_the_region_of_a_role_is_read_from_its_name_in_every_partition():
     regions = {"us-west-2", "us-gov-west-1", "cn-north-1", "eusc-de-east-1"}
     listed = [{"RoleName": f"trainyard-my-lab-{region}-stack"} for region in regions]
-    assert roles.regions(SimpleNamespace(region="us-west-2", every=lambda *_, **__: listed)) == regions
+    assert cluster.regions(SimpleNamespace(region="us-west-2", every=lambda *_, **__: listed)) == regions

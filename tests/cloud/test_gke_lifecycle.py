@@ -17,7 +17,7 @@ from trainyard_kit.clouds.gke.cluster import GkeCluster
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.steps import Phase, Steps
 
-from .gke_lifecycle import CLUSTERS, NAME, OPTIONS, PLACE, ZONE, GkeProcesses, described
+from .gke_lifecycle import NAME, OPTIONS, PLACE, ZONE, GkeProcesses, described
 from .google.api_errors import ApiError, stockout
 from .google.fake import PROJECT
 
@@ -33,7 +33,7 @@ def user(google, clock, state_home, monkeypatch):
 
 def create_by_hand():
     body = {"cluster": {"name": NAME, "initialNodeCount": 1}}
-    GcpSession(PROJECT).rest("container", f"{CLUSTERS}.create", parent=PLACE, body=body)
+    GcpSession(PROJECT).request("POST", "container", f"{PLACE}/clusters", body)
 
 
 def training(name=NAME):
@@ -298,7 +298,7 @@ def test_what_is_somebody_elses_is_refused_and_left_alone(google, user):
     session = GcpSession(PROJECT, ZONE)
     create_by_hand()
     network = {"name": "trainyard-lab", "autoCreateSubnetworks": False}
-    session.rest("compute", "networks.insert", project=PROJECT, body=network)
+    session.request("POST", "compute", f"projects/{PROJECT}/global/networks", network)
     google.clock.sleep(300)
     before = google.left()
     with pytest.raises(PreflightFailed, match="not the kit's"):
@@ -312,10 +312,10 @@ def test_labels_that_somebody_wrote_name_nothing_that_is_the_kits(google, user):
     labels = {"trainyard-kit": "true", "trainyard-cluster": NAME, "trainyard-zone": "-us-central1-c"}
     for name in (NAME, "--all"):
         body = {"name": f"of-somebody{name}", "labels": labels | {"trainyard-cluster": name}}
-        session.rest("storage", "buckets.insert", project=PROJECT, body=body)
+        session.request("POST", "storage", "b", body, project=PROJECT)
     words = "trainyard-kit=true trainyard-cluster=--flag trainyard-zone=../x"
     network = {"name": "evil", "description": words, "autoCreateSubnetworks": False}
-    session.rest("compute", "networks.insert", project=PROJECT, body=network)
+    session.request("POST", "compute", f"projects/{PROJECT}/global/networks", network)
     before = google.left()
     assert GkeCluster.find_resources(GcpSession(PROJECT)) == []
     user.delete()
@@ -336,8 +336,7 @@ def test_all_is_listed_and_deleted_from_another_machine(google, user, monkeypatc
     user.create()
     google.clock.sleep(60)
     described()
-    delete = f"{CLUSTERS}.delete"  # by hand
-    GcpSession(PROJECT).rest("container", delete, name=f"{PLACE}/clusters/{NAME}")
+    GcpSession(PROJECT).request("DELETE", "container", f"{PLACE}/clusters/{NAME}")  # by hand
     google.clock.sleep(300)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # where nobody knows the zone
     table = resources.list_resources("gke", project=PROJECT)
@@ -370,20 +369,19 @@ def leave_behind(google):
     """Create what Kubernetes would leave: a load balancer's parts, a disk, a file system."""
     session, service = GcpSession(PROJECT, ZONE), ("a" + "0123456789abcdef" * 2)[:32]
     network, labels = f"projects/{PROJECT}/global/networks/trainyard-lab", {"trainyard-kit": "true"}
-    region, zone = {"project": PROJECT, "region": "us-central1"}, {"project": PROJECT, "zone": ZONE}
+    region, zone = "regions/us-central1", f"zones/{ZONE}"
     labels["trainyard-cluster"] = NAME
     target = f"projects/{PROJECT}/regions/us-central1/targetPools/{service}"
     for collection, body, where in (
-        ("firewalls", {"name": f"k8s-fw-{service}", "network": network}, {"project": PROJECT}),
+        ("firewalls", {"name": f"k8s-fw-{service}", "network": network}, "global"),
         ("targetPools", {"name": service}, region),
         ("forwardingRules", {"name": service, "target": target}, region),
         ("disks", {"name": "pvc-1", "sizeGb": "10", "labels": labels}, zone),
         ("disks", {"name": "pvc-not-the-kits", "sizeGb": "10"}, zone),
     ):
-        session.rest("compute", f"{collection}.insert", body=body, **where)
+        session.request("POST", "compute", f"projects/{PROJECT}/{where}/{collection}", body)
     share = {"tier": "BASIC_HDD", "fileShares": [{"name": "vol1", "capacityGb": "1024"}], "labels": labels}
-    instance = {"parent": PLACE, "instanceId": "pvc-2", "body": share}
-    session.rest("file", "projects.locations.instances.create", **instance)
+    session.request("POST", "file", f"{PLACE}/instances", share, instanceId="pvc-2")
     google.clock.sleep(300)
 
 

@@ -104,7 +104,6 @@ def test_gpus_that_no_machine_type_comes_with_are_refused(options, words, fix):
         ({"admins": ["ada@example.org"]}, "no member of this form"),
         ({"admins": "user:ada@example.org"}, "admins are a list"),
         ({"request": {"subnetwork": "mine"}}, "its network is not named"),
-        ({"request": {"netwrk": "mine"}}, "netwrk"),
         ({"request": {"name": "mine"}}, "the kit sets name"),
         ({"request": ["network"]}, "a dict"),
         ({"allowed_cidrs": ["203.0.113.0/33"]}, "203.0.113.0/33"),

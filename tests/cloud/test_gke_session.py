@@ -38,8 +38,8 @@ def refusal(call, *arguments, **parameters) -> GcpError:
 
 
 def test_what_is_not_there_is_none(session):
-    assert session.find("container", "projects.locations.clusters.get", name=LAB) is None
-    assert session.find("compute", "networks.get", project=PROJECT, network="lab") is None
+    assert session.find("container", LAB) is None
+    assert session.find("compute", f"projects/{PROJECT}/global/networks/lab") is None
 
 
 @pytest.mark.parametrize("api", ["container", "compute"])
@@ -72,7 +72,7 @@ def test_a_network_that_fails_once_is_not_noticed_and_one_that_is_gone_passes_ma
 
 def test_a_project_that_is_not_there_is_said_to_be_so(session):
     missing, path = GcpSession("no-such-project", "us-central1-c"), LAB.replace(PROJECT, "no-such-project")
-    error = refusal(missing.rest, "container", "projects.locations.clusters.get", name=path)
+    error = refusal(missing.request, "GET", "container", path)
     assert error.why is ErrorReason.PROJECT
     assert "gcloud projects list" in error.fix
 
@@ -121,14 +121,14 @@ def test_nothing_is_believed_to_be_gone_because_another_projects_api_is_disabled
 
 def look_for(session, api):
     if api == "container":
-        return session.find("container", "projects.locations.clusters.get", name=LAB)
-    return session.find("compute", "networks.get", project=PROJECT, network="default")
+        return session.find("container", LAB)
+    return session.find("compute", f"projects/{PROJECT}/global/networks/default")
 
 
 def look_for_all(session, api):
     if api == "container":
         return parts.clusters_of(session) or None
-    return list(session.every("compute", "networks.list", "items", project=PROJECT))
+    return list(session.every("compute", f"projects/{PROJECT}/global/networks", "items"))
 
 
 def test_requests_of_a_user_count_against_the_clusters_project(google, monkeypatch, tmp_path):
@@ -166,9 +166,8 @@ def test_a_token_for_the_cluster_is_printed_as_kubectl_wants_it(google, tmp_path
 
 def request(session, api):
     if api == "container":
-        where = f"projects/{PROJECT}/locations/-"
-        return session.rest("container", "projects.locations.clusters.list", parent=where)
-    return session.rest("compute", "zones.get", project=PROJECT, zone="us-central1-c")
+        return session.request("GET", "container", f"projects/{PROJECT}/locations/-/clusters")
+    return session.request("GET", "compute", f"projects/{PROJECT}/zones/us-central1-c")
 
 
 def test_a_token_for_the_cluster_has_the_scope_by_which_kubernetes_knows_its_user(google, monkeypatch):
@@ -190,8 +189,8 @@ def test_a_token_for_the_cluster_has_the_scope_by_which_kubernetes_knows_its_use
 
 def test_a_bucket_of_objects_with_odd_names_is_emptied(google):
     session = GcpSession(PROJECT, "us-central1-c")
-    session.rest("storage", "buckets.insert", project=PROJECT, body={"name": "many", "location": "US"})
+    session.request("POST", "storage", "b", {"name": "many", "location": "US"}, project=PROJECT)
     for number in range(40):
         storage.put(google.rest, "many", f"train/n{number}/bild ä+%2F&.png", b"it")
     session.empty_bucket("many")
-    assert list(session.every("storage", "objects.list", "items", bucket="many")) == []
+    assert list(session.every("storage", "b/many/o", "items")) == []

@@ -10,7 +10,7 @@ from trainyard_kit.clouds.gke.operations import BUSY_SECONDS, NEW_ACCOUNT_SECOND
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.steps import Steps
 
-from .gke_lifecycle import CLUSTERS, NAME, ZONE, GkeProcesses, described
+from .gke_lifecycle import NAME, ZONE, GkeProcesses, described
 from .google.api_errors import ApiError, permission_denied, stockout
 from .google.fake import PROJECT
 
@@ -47,8 +47,8 @@ def test_a_right_that_is_missing_is_told_at_once_where_no_account_is_new(google,
     google.deny("compute.networks.get")
     began = google.clock.date()
     with pytest.raises(GcpError, match=r"compute\.networks\.get"):
-        look = {"project": PROJECT, "network": "default"}
-        operations.send("network", lambda: operations.session.rest("compute", "networks.get", **look))
+        path = f"projects/{PROJECT}/global/networks/default"
+        operations.send("network", lambda: operations.session.request("GET", "compute", path))
     assert google.clock.date() - began < timedelta(seconds=5)
 
 
@@ -67,7 +67,7 @@ def test_a_cluster_that_stays_busy_is_told_after_half_an_hour(google, operations
     busy = ApiError("FAILED_PRECONDITION", "Operation x is currently upgrading cluster lab.")
     google.fail("container.GetCluster", 1, busy, times=10**6)
     with pytest.raises(GcpError, match="currently upgrading") as caught:
-        operations.send("cluster", lambda: operations.session.rest("container", f"{CLUSTERS}.get", name=PATH))
+        operations.send("cluster", lambda: operations.session.request("GET", "container", PATH))
     assert caught.value.why is ErrorReason.BUSY
     waited = (google.clock.date() - began).total_seconds()
     assert BUSY_SECONDS <= waited < BUSY_SECONDS + 60

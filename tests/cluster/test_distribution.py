@@ -18,7 +18,7 @@ from . import kit_wheel
 ROOT = Path(__file__).parents[2]
 SITE = Path(sysconfig.get_path("purelib"))
 # What `trainyard-kit[clouds]` installs.
-SDKS = ("boto3", "botocore", "s3transfer", "googleapiclient", "google_auth_httplib2", "httplib2")
+SDKS = ("boto3", "botocore", "s3transfer")
 QUICK_START = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[
     1
 ]

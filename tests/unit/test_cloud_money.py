@@ -11,7 +11,6 @@ from kitlib.errors import BadInput, NotConfirmed
 from trainyard_kit.clouds import confirmation
 from trainyard_kit.clouds.price_table import (
     HOURS_A_MONTH,
-    MORE_THROUGHPUT,
     Estimate,
     Price,
     cluster_prices,
@@ -186,7 +185,8 @@ def test_a_cluster_is_priced_with_its_disks_its_addresses_and_what_the_course_st
 
 def test_the_throughput_that_is_paid_for_is_that_of_the_nodes_disks():
     nodes = (config.ROOT / "trainyard_kit" / "clouds" / "eks" / "nodes.yaml").read_text(encoding="utf-8")
-    assert f"Throughput: !If [System, 125, {125 + MORE_THROUGHPUT}]" in nodes
+    more = price_table("amazon").cluster["for_each_node"]["EBS gp3 throughput"]
+    assert f"Throughput: !If [System, 125, {125 + more}]" in nodes
 
 
 def test_private_nodes_have_one_address_and_a_gateway_instead_of_one_each():

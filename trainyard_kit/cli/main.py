@@ -226,9 +226,9 @@ def delete(name: str, provider: str | None, ignore_not_found: bool, option: dict
 
 @cluster.command()
 @click.argument("provider", type=click.Choice(["eks"]))
-@click.argument("part", type=click.Choice(["cluster", "nodes"]), default="cluster")
+@click.argument("part", type=click.Choice(["cluster", "nodes", "end"]), default="cluster")
 def template(provider: str, part: str) -> None:
-    """Print the CloudFormation template of a cluster, or of its nodes, to read or to deploy."""
+    """Print the CloudFormation template of a cluster, of its nodes or of its end, to read or to deploy."""
     click.echo(
         plugins.load(EntryPoint("template", f"trainyard_kit.clouds.{provider}.templates:template", ""))(part),
         nl=False,

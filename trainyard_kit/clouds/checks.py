@@ -21,8 +21,6 @@ from trainyard_kit.cluster_checks import check_cluster
 
 
 class Level(StrEnum):
-    """The result of a check."""
-
     OK = "ok"
     WARN = "warn"  # it may fail, or could not be checked
     FAILED = "failed"  # it will fail
@@ -38,9 +36,8 @@ class Check:
     fix: str = ""
 
 
-def ok(name: str, state: str) -> Check:
-    """Build a check that passed."""
-    return Check(name, Level.OK, state)
+def ok(name: str, words: str) -> Check:
+    return Check(name, Level.OK, words)
 
 
 @dataclass(frozen=True)
@@ -52,16 +49,13 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether no check failed."""
         return not self.failures
 
     @property
     def failures(self) -> tuple[Check, ...]:
-        """The checks that failed."""
         return tuple(check for check in self.checks if check.level is Level.FAILED)
 
     def table(self) -> Table:
-        """A row for each check."""
         rows = [(check.name, check.level.value, check.message, check.fix) for check in self.checks]
         return Table(("check", "result", "found", "how to fix it"), rows, empty="nothing was checked")
 
@@ -83,14 +77,12 @@ class Report:
         return self.table()._repr_html_()
 
 
-def warn(name: str, state: str, fix: str) -> Check:
-    """Build a check whose finding may cause a failure."""
-    return Check(name, Level.WARN, state, fix)
+def warn(name: str, words: str, fix: str) -> Check:
+    return Check(name, Level.WARN, words, fix)
 
 
-def failed(name: str, state: str, fix: str) -> Check:
-    """Build a check that failed."""
-    return Check(name, Level.FAILED, state, fix)
+def failed(name: str, words: str, fix: str) -> Check:
+    return Check(name, Level.FAILED, words, fix)
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,12 @@
 """``trainyard resources`` and ``extend``: resources at clouds, and a cluster's end."""
 
-from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import click
 
 from kitlib import clusters, config
 from kitlib.errors import BadInput
 from trainyard_kit.cli.options import CLUSTER_NAME, OPTION, OUTPUT, YES, ErrorGroup, combine, show
-
-
-class Places(TypedDict):
-    """The options of ``WHERE``."""
-
-    provider: str | None
-    regions: str | Sequence[str] | None
-    profile: str | None
-    project: str | None
-
 
 WHERE = combine(
     click.option("--provider", help="eks or gke; by default both."),
@@ -42,7 +31,7 @@ def resources() -> None:
 @click.option("--cluster", "-c", help="Only what belongs to this cluster.")
 @WHERE
 @OUTPUT
-def list_(cluster: str | None, output: str | None, **where: Unpack[Places]) -> None:
+def list_(cluster: str | None, output: str | None, **where: Any) -> None:
     """List the kit's resources at clouds, found by their tags, and the cost of its clusters."""
     from trainyard_kit.clouds.resources import costs, find, places, table
 
@@ -62,8 +51,8 @@ def list_(cluster: str | None, output: str | None, **where: Unpack[Places]) -> N
 @click.option("--all", "every", is_flag=True, help="Select every cluster of the kit.")
 @click.option("--yes", "confirm", is_flag=True, help="Delete them; without it they are only listed.")
 @WHERE
-def delete(names: tuple[str, ...], every: bool, confirm: bool, **where: Unpack[Places]) -> None:
-    """Delete the resources of each CLUSTER, even if the cluster itself is gone."""
+def delete(names: tuple[str, ...], every: bool, confirm: bool, **where: Any) -> None:
+    """Delete what belongs to each CLUSTER, also where the cluster itself is gone."""
     from trainyard_kit.clouds.resources import delete_resources
 
     if bool(names) == every:

@@ -26,8 +26,6 @@ PERMANENT = (
     ErrorReason.SETUP,
 )
 AGAIN = "call it again in a minute"
-CLOCK = "set this machine's clock: sudo chronyc makestep, or timedatectl"
-CERTIFICATE = re.compile(r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|self.signed certificate", re.I)
 
 
 class CloudError(ProviderFailed):

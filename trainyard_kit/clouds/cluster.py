@@ -128,7 +128,6 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         confirmation.confirm_cost(estimate, confirm=confirm, budget=budget, already=already)
 
     def _raise_budget(self, machines: Machines, more: int, *, confirm: bool, budget: float | None) -> None:
-        """Have the price of further nodes confirmed."""
         if more > 0:
             price = machine_prices(self.price_list, replace(machines, count=more))
             estimate = Estimate(f"{more} more nodes of {self.title}", price, hours_left(self._end()))
@@ -270,7 +269,6 @@ class CloudCluster(CloudProvider[Session, Plan, Info]):
         return self.nodes()
 
     def _ready_nodes(self) -> int:
-        """Count the training nodes that are Ready."""
         nodes = (node for node in list_nodes(self.kube) if is_ready(node))
         return sum((node["metadata"].get("labels") or {}).get(POOL) == self.pool for node in nodes)
 

@@ -36,13 +36,11 @@ class ClusterStore:
             return None
 
     def write(self, name: str, where: Mapping[str, str | None]) -> None:
-        """Remember where a cluster is."""
         self._write(self._folder / f"{name}.json", json.dumps(dict(where)))
 
     def write_kubeconfig(
         self, name: str, where: Mapping[str, str | None], content: Mapping[str, Any]
     ) -> None:
-        """Keep a cluster's kubeconfig."""
         self._write(self.kubeconfig(name, where), manifests.write([dict(content)]))
 
     def forget(self, name: str, where: Mapping[str, str | None]) -> None:
@@ -52,7 +50,6 @@ class ClusterStore:
             (self._folder / f"{name}.json").unlink(missing_ok=True)
 
     def names(self) -> list[str]:
-        """List the clusters that are known."""
         return sorted(path.stem for path in self._folder.glob("*.json"))
 
     @property

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
+from typing import Any
 
 from kitlib.display.tables import Table
 from kitlib.k8s.manifests import Object
@@ -23,32 +24,12 @@ CLOUDS = {
     "eks": "amazon",
     "gce": "google",
     "gke": "google",
-}  # by providerID, and by provider
-CONTROL_PLANE = {"amazon": "EKS control plane", "google": "GKE control plane"}
-DISK = {"amazon": "EBS gp3", "google": "persistent disk, balanced"}
-# Gigabytes that the course stores, with room; both clouds bill what is there.
-STORED = {"amazon": {"EFS": 10, "ECR": 5}, "google": {"Artifact Registry": 5, "Cloud Storage": 1}}
-# Gigabytes that the course reads and writes there, with room: EFS's elastic throughput is billed by them.
-TRANSFERRED = {"amazon": {"EFS reading": 30, "EFS writing": 5}, "google": {}}
-EPOCHS_OVER = 150 * 10  # gigabytes: ten epochs over a dataset of 150 GB, for the note
+}  # by providerID too
 SYSTEM_DISK_GB = 50
-MORE_THROUGHPUT = 475  # MiB/s of each training node's disk at AWS above the 125 in its price: see nodes.yaml
 SOLD_APART = "n1-"  # machines of Google whose GPUs have a price of their own; the others come with them
 INSTANCE, ACCELERATOR = "node.kubernetes.io/instance-type", "cloud.google.com/gke-accelerator"
 TRAFFIC = "traffic out of the cloud and between zones is not in it: a few cents for the course"
 SPOT = "a spot price moves, and a spot machine may be taken away at any time"
-EFS_THROUGHPUT = (
-    "reading and writing a shared volume is billed by the gigabyte: the course's share is in it, "
-    "ten epochs over 150 GB of your own are {:.0f} dollars more"
-)
-OUTLIVES = (
-    "a disk of the class ebs, and a bucket that is not empty, outlive the cluster, and are billed until "
-    "cluster.delete(): a disk of 100 GB {:.2f} dollars a month"
-)
-FILESTORE = (
-    "a volume of the class filestore has at least 100 GiB: about {:.3f} dollars an hour for each, "
-    "until it is deleted"
-)
 
 
 @dataclass(frozen=True)
@@ -123,7 +104,6 @@ class Estimate:
         return tuple(price.what for price in self.prices if price.dollars_an_hour is None)
 
     def table(self) -> Table:
-        """Tabulate the parts, and the sums."""
         least = "at least " if self.unknown else ""
         rows = []
         for price in self.prices:
@@ -141,7 +121,6 @@ class Estimate:
         )
 
     def lines(self) -> list[str]:
-        """Notes below the table."""
         notes = [f"the price of {', '.join(self.unknown)} is {UNKNOWN}"] if self.unknown else []
         notes += dict.fromkeys(price.source for price in self.prices if price.source)
         if staying := [price for price in self.prices if price.retention_reason]:
@@ -168,6 +147,8 @@ class PriceTable:
         an_hour: Dollars, by what it is for.
         a_gigabyte_a_month: The same for what is stored.
         a_gigabyte: The same for what is read or written.
+        cluster: What a cluster has of these.
+        notes: What can cost more, with a figure of the table.
     """
 
     date: datetime.date
@@ -177,6 +158,8 @@ class PriceTable:
     an_hour: Mapping[str, float]
     a_gigabyte_a_month: Mapping[str, float]
     a_gigabyte: Mapping[str, float]
+    cluster: Mapping[str, Any]
+    notes: Sequence[Mapping[str, Any]]
 
     def price(
         self, key: str, *, what: str = "", count: float = 1, spot: bool = False, retention_reason: str = ""
@@ -219,38 +202,32 @@ def cluster_prices(
 ) -> tuple[Price, ...]:
     """Price a cluster: control plane, nodes with disks and addresses, NAT gateway, storage of the course."""
     table, machines = price_table(cloud), spec.machines or Machines("", 0)
-    nodes = 1 + machines.count
+    nodes, parts = 1 + machines.count, table.cluster
+    gigabytes = {**parts["stored"], **parts["transferred"]}
+    counts = {key: count * machines.count for key, count in parts["for_each_node"].items()}
+    counts["public IPv4 address"] = 1 if spec.private else nodes
+    counts |= {"NAT gateway": min(nodes, parts["nat_gateways"])} if spec.private else {}
     disks = SYSTEM_DISK_GB + machines.count * machines.disk_gb
-    prices = [
-        table.price(CONTROL_PLANE[cloud]),
+    return (
+        table.price(parts["control_plane"]),
         table.price(system, what=f"node {system}, of the system"),
         *(machine_prices(cloud, machines) if machines.count else ()),
-        table.price(DISK[cloud], what="disks, a gigabyte", count=disks),
+        table.price(parts["disk"], what="disks, a gigabyte", count=disks),
+        *(table.price(key, count=count) for key, count in counts.items()),
         *(
-            [table.price("EBS gp3 throughput", count=machines.count * MORE_THROUGHPUT)]
-            if cloud == "amazon"
-            else ()
+            table.price(key, what=f"{key}, a gigabyte", count=count, retention_reason=retention_reason)
+            for key, count in gigabytes.items()
         ),
-        table.price("public IPv4 address", count=1 if spec.private else nodes),
-    ]
-    if spec.private:
-        prices.append(table.price("NAT gateway", count=min(nodes, 32) if cloud == "google" else 1))
-    for key, gigabytes in STORED[cloud].items():
-        prices.append(
-            table.price(key, what=f"{key}, a gigabyte", count=gigabytes, retention_reason=retention_reason)
-        )
-    for key, gigabytes in TRANSFERRED[cloud].items():
-        prices.append(table.price(key, what=f"{key}, a gigabyte", count=gigabytes))
-    return tuple(prices)
+    )
 
 
 def cost_notes(cloud: str, spec: CloudSpec) -> tuple[str, ...]:
     """Name the costs that `cluster_prices` does not have."""
-    files = price_table("google").price("Filestore, basic HDD", count=100).together
-    read = price_table("amazon").price("EFS reading", count=EPOCHS_OVER).once
-    disk = price_table("amazon").a_gigabyte_a_month["EBS gp3"] * 100
-    amazon = (EFS_THROUGHPUT.format(read), OUTLIVES.format(disk))
-    notes = [TRAFFIC, *((FILESTORE.format(files),) if cloud == "google" else amazon)]
+    table, notes = price_table(cloud), [TRAFFIC]
+    for note in table.notes:
+        price = table.price(note["price"], count=note["count"])
+        dollars = {"once": price.once, "hour": price.together, "month": price.together * HOURS_A_MONTH}
+        notes.append(note["text"].format_map(dollars))
     return (*notes, SPOT) if spec.machines and spec.machines.spot else tuple(notes)
 
 
@@ -277,7 +254,6 @@ def hours_left(until: datetime.datetime | None) -> float:
 
 
 def _dollars(amount: float) -> str:
-    """Format an amount with as many places as it needs."""
     places = 2 if amount >= 0.1 or amount == 0 else 3 if amount >= 0.01 else 5
     return f"{amount:.{places}f}"
 
@@ -290,7 +266,7 @@ def describe_price(nodes: Sequence[Object], hours: float, *, at: str = "", more:
         return "nothing here, beyond the machines that there are"
     table, machines = price_table(cloud), [_machine(node) for node in nodes]
     prices = [price for machine in machines for price in machine_prices(cloud, machine)]
-    total = Estimate("this cluster", (table.price(CONTROL_PLANE[cloud]), *prices), hours)
+    total = Estimate("this cluster", (table.price(table.cluster["control_plane"]), *prices), hours)
     unknown = f"; not known: {', '.join(dict.fromkeys(total.unknown))}" if total.unknown else ""
     sentence = f"about {total.total:.2f} dollars, {total.an_hour:.2f} an hour"
     return f"{sentence}{f', with {more} nodes more' if more else ''}, by the list of {table.date}{unknown}"

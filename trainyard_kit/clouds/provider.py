@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
 
 from kitlib.clusters.base import ScalableCluster
 from kitlib.clusters.shape import Shape
@@ -16,6 +16,14 @@ from trainyard_kit.clouds.steps import Clock, Steps
 Session = TypeVar("Session")
 Plan = TypeVar("Plan", bound=CloudSpec)
 Info = TypeVar("Info", bound=ClusterInfo)
+
+
+class Places(TypedDict, total=False):
+    """Where clouds are asked: regions and profile of AWS, project of Google Cloud."""
+
+    regions: str | Sequence[str] | None
+    profile: str | None
+    project: str | None
 
 
 class CloudProvider(ScalableCluster, Generic[Session, Plan, Info]):
@@ -61,9 +69,7 @@ class CloudProvider(ScalableCluster, Generic[Session, Plan, Info]):
 
     @classmethod
     @abstractmethod
-    def sessions(
-        cls, *, regions: str | Sequence[str] | None, profile: str | None, project: str | None
-    ) -> list[Session]:
+    def sessions(cls, **places: Unpack[Places]) -> list[Session]:
         """Build a session for each place: regions, or ``"all"``, and profile of AWS; project of Google."""
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from kitlib import plugins
 from kitlib.display.progress import progress, shown_elsewhere
@@ -12,6 +12,7 @@ from kitlib.errors import BadInput, KitError, ProviderFailed
 from trainyard_kit.clouds import confirmation
 from trainyard_kit.clouds.cluster import CloudCluster
 from trainyard_kit.clouds.price_table import Estimate
+from trainyard_kit.clouds.provider import Places
 from trainyard_kit.clouds.spec import CloudResource
 
 CLOUDS = ("eks", "gke")
@@ -63,9 +64,7 @@ def list_resources(
     return table(*find(all_places, errors, cluster=cluster))
 
 
-def places(
-    provider: str | None, *, regions: str | Sequence[str] | None, profile: str | None, project: str | None
-) -> tuple[list[Place], list[Unanswered]]:
+def places(provider: str | None, **where: Unpack[Places]) -> tuple[list[Place], list[Unanswered]]:
     """List the places to ask, and the clouds that cannot be; arguments as in `list_resources`."""
     if provider not in (None, *CLOUDS):
         raise BadInput(f"there is no cloud {provider!r}", about="the provider", fix=", ".join(CLOUDS))
@@ -73,8 +72,7 @@ def places(
     for cloud in CLOUDS if provider is None else (provider,):
         kind = plugins.load(plugins.entries("kitlib.providers")[cloud])
         try:
-            sessions = kind.sessions(regions=regions, profile=profile, project=project)
-            all_places += [Place(kind, session) for session in sessions]
+            all_places += [Place(kind, session) for session in kind.sessions(**where)]
         except KitError as error:
             unanswered.append((cloud, error))
     return all_places, unanswered

@@ -129,7 +129,6 @@ def no_words(shape: Shape, words: Sequence[str], *, about: str, cloud: str, fix:
 
 
 def other_machines(has: str, title: str) -> BadInput:
-    """Build the error for an existing cluster that is asked for with other machines."""
     return BadInput(
         f"it exists already, with other machines: {has}",
         about=title,
@@ -138,7 +137,6 @@ def other_machines(has: str, title: str) -> BadInput:
 
 
 def admins_of(raw: object) -> tuple[str, ...]:
-    """Check a list of administrators."""
     if isinstance(raw, Sequence) and not isinstance(raw, str):
         return tuple(dict.fromkeys(map(str, raw)))
     if raw is None:
@@ -147,12 +145,10 @@ def admins_of(raw: object) -> tuple[str, ...]:
 
 
 def until_of(hours: object) -> datetime:
-    """Convert hours from now to a time."""
     return datetime.now(UTC).replace(microsecond=0) + timedelta(hours=hours_of(hours))
 
 
 def hours_of(hours: object) -> float:
-    """Check a number of hours that a cluster can live for."""
     if isinstance(hours, bool) or not isinstance(hours, int | float) or not 0.5 <= hours <= MOST_HOURS:
         raise BadInput(
             f"hours are a number from 0.5 to {MOST_HOURS}", about=f"hours={hours!r}", fix=f"hours={HOURS}"

@@ -25,17 +25,13 @@ class Clock:
     """The clock on the wall; tests bring one in which waiting takes no time."""
 
     def now(self) -> float:
-        """Seconds since some moment."""
         return time.monotonic()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
         time.sleep(seconds)
 
 
 class Phase(StrEnum):
-    """The phase of a step."""
-
     WAITS = "waits"
     RUNS = "runs"
     DONE = "done"
@@ -142,12 +138,10 @@ class Steps(AbstractContextManager["Steps"]):
 
     @property
     def steps(self) -> list[OperationStep]:
-        """The steps, in their order."""
         with self._lock:
             return list(self._steps.values())
 
     def table(self) -> Table:
-        """Tabulate the steps."""
         now = self.clock.now()
         rows = [
             (

@@ -42,12 +42,24 @@ class Tags:
 
     def amazon(self) -> dict[str, str]:
         """Return them as tags of AWS: ``trainyard:cluster`` and so on."""
-        until = {} if self.expires is None else {EXPIRES: self.expires.astimezone(UTC).strftime(_TIME)}
+        until = {} if self.expires is None else {EXPIRES: write_time(self.expires)}
         return {KIT: "true", CLUSTER: self.cluster, OWNER: self.owner, WORKSHOP: self.workshop, **until}
 
     def google(self) -> dict[str, str]:
         """Return them as labels of Google Cloud, which have no colon and no capital letter."""
         return {key.replace(":", "-"): value.lower() for key, value in self.amazon().items()}
+
+
+def write_time(when: datetime) -> str:
+    """Write a time as tags have it: ``20261122T130000Z``."""
+    return when.astimezone(UTC).strftime(_TIME)
+
+
+def read_time(word: str) -> datetime | None:
+    """Read a time of a tag; None if it is none."""
+    with contextlib.suppress(ValueError):
+        return datetime.strptime(word.upper(), _TIME).replace(tzinfo=UTC)
+    return None
 
 
 def read(raw: Mapping[str, str]) -> Tags | None:
@@ -58,8 +70,6 @@ def read(raw: Mapping[str, str]) -> Tags | None:
     plain = {key.replace("-", ":", 1): value for key, value in raw.items() if key.startswith(PREFIX)}
     if plain.get(KIT) != "true":
         return None
-    expires = None
-    with contextlib.suppress(ValueError):
-        expires = datetime.strptime(plain.get(EXPIRES, "").upper(), _TIME).replace(tzinfo=UTC)
+    expires = read_time(plain.get(EXPIRES, ""))
     owner, workshop = (names.slug(plain.get(key, "")) for key in (OWNER, WORKSHOP))
     return Tags(plain.get(CLUSTER, ""), owner, workshop, expires)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import templates
 from .eks import page, trusted
-from .faults import ACCOUNT, Refused
+from .faults import ACCOUNT, ADMINISTRATORS_KEY, Refused
 from .stacks import IN_PROGRESS, Stack, Wanted
 from .templates import invalid
 from .wire import Question
@@ -44,6 +44,7 @@ class CloudFormation:
         identity = f"arn:aws:cloudformation:{question.region}:{ACCOUNT}:stack/{name}/{uuid.uuid4()}"
         new_stack = Stack(self, identity, name, question.region, self._wanted(query))
         new_stack.kept = bool(query.get("DisableRollback")) or query.get("OnFailure") == "DO_NOTHING"
+        new_stack.by_administrator = question.key == ADMINISTRATORS_KEY
         new_stack.on_failure = query.get("OnFailure") or "ROLLBACK"
         templates.dependencies(new_stack.scope())
         self.stacks.append(new_stack)

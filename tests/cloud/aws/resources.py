@@ -42,6 +42,8 @@ PLAIN = {
     "ECR::Repository": ("ecr", "repository", "repository.repositoryName", "repositoryName"),
     "Logs::LogGroup": ("logs", "log_group", "=LogGroupName", "logGroupName"),
     "S3::Bucket": ("s3", "bucket", "=BucketName", "Bucket"),
+    "Scheduler::ScheduleGroup": ("scheduler", "schedule_group", "=Name", "Name"),
+    "Scheduler::Schedule": ("scheduler", "schedule", "=Name", "Name"),
     "EKS::Cluster": ("eks", "cluster", "cluster.name", "name"),
     "EKS::Nodegroup": ("eks", "nodegroup", "nodegroup.nodegroupName", "nodegroupName"),
     "EKS::Addon": ("eks", "addon", "addon.addonName", "addonName"),
@@ -134,11 +136,15 @@ class Resources:
             identity = next((ip["AllocationId"] for ip in addresses if ip["PublicIp"] == identity), "")
         more = {"force": fields["EmptyOnDelete"]} if "EmptyOnDelete" in fields else {}
         more |= {"clusterName": fields["ClusterName"]} if "ClusterName" in fields else {}
+        more |= {"GroupName": fields["GroupName"]} if kind == "Scheduler::Schedule" else {}
         verb = VERBS.get(kind.split("::")[1], ("", "delete"))[1]
         self._gone(service, f"{verb}_{noun}", **{parameter: identity}, **more)
 
     def update(self, kind: str, before: dict[str, Any], after: dict[str, Any]) -> None:
-        """Change a resource's properties, but for its tags: as yet only how many nodes there are."""
+        """Change properties, but for tags: how many nodes there are, and when schedules begin."""
+        if kind == "Scheduler::Schedule":
+            self._call("scheduler", "update_schedule", after)
+            return
         changed = {key for key, value in after.items() if before.get(key) != value}
         if kind != "EKS::Nodegroup" or changed != {"ScalingConfig"}:
             raise NotImplementedError(f"the fake changes no {changed} of {kind}")
@@ -156,6 +162,10 @@ class Resources:
             "ecr": ("tag_resource", {"resourceArn": arn, "tags": pairs}),
             "logs": ("tag_resource", {"resourceArn": arn.removesuffix(":*"), "tags": tags}),
             "eks": ("tag_resource", {"resourceArn": arn, "tags": tags}),
+            "scheduler": (
+                "tag_resource",
+                {"ResourceArn": values.get("ScheduleGroupArn", arn), "Tags": pairs},
+            ),
         }[service]
         getattr(self.aws(service), operation)(**fields)
 

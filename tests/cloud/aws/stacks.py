@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import ClientError, ParamValidationError
 
-from . import resources, templates
+from . import resources, templates, users
 from .faults import Refused
 from .resources import POLLED, SECONDS, SECONDS_GONE, Resources
 from .schedules import may
@@ -66,7 +66,7 @@ class Stack:
         self.id, self.name, self.region, self.wanted = identity, name, region, desired
         self.created, self.ended = self.clock.date(), None
         self.status = self.reason = self.token = self.verb = ""
-        self.kept = False
+        self.kept = self.by_administrator = False
         self.on_failure = "ROLLBACK"
         self.resources: dict[str, Resource] = {}
         self.events: list[dict[str, Any]] = []
@@ -279,15 +279,13 @@ class Stack:
 
     def _handler(self, kind: str = "", verb: str = "") -> Resources:
         """Act with the rights of the stack's role, which have to be all that the type's handler lists."""
-        if kind and self.wanted.role:
-            may(
-                self.wanted.role,
-                *(
-                    permission
-                    for handler in ("read", verb)
-                    for permission in resources.permissions(kind, handler)
-                ),
-            )
+        listed = (
+            [] if not kind else [*resources.permissions(kind, "read"), *resources.permissions(kind, verb)]
+        )
+        if self.wanted.role:
+            may(self.wanted.role, *listed)
+        elif not self.by_administrator:
+            users.check(*listed)
         return Resources(lambda service: self.service.aws.inside(service, self.region, self.wanted.role))
 
     def set(self, status: str, words: str = "") -> None:

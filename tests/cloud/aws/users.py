@@ -50,8 +50,22 @@ def authorize(question: Question) -> None:
     required = iam_policy.with_dependent_actions(set(actions))
     for action in sorted(required):
         if not is_allowed(action, role if name and action in actions else "*"):
-            message = (
-                f"User: {INSTRUCTOR} is not authorized to perform: {action} because no identity-based policy "
-            )
-            message += f"allows the {action} action"
-            raise Refused("AccessDenied", message, status=403)
+            raise refusal(action)
+
+
+def check(*actions: str) -> None:
+    """Refuse what CloudFormation would do with the user's own rights, where a stack has no role.
+
+    Raises:
+        Refused: As IAM words it.
+    """
+    for action in actions:
+        if not any(action in statement["Action"] for statement in statements()):
+            raise refusal(action)
+
+
+def refusal(action: str) -> Refused:
+    """Build IAM's refusal."""
+    words = f"User: {INSTRUCTOR} is not authorized to perform: {action}"
+    words += f" because no identity-based policy allows the {action} action"
+    return Refused("AccessDenied", words, status=403)

@@ -108,6 +108,7 @@ class Rest:
         if service == "compute":
             place = "/".join(words[:3] if words[2] == "global" else words[:4])
             where = {} if words[2] == "global" else {words[2][:-1]: LINK + place}
+            where["selfLink"] = f"{LINK}{place}/operations/{name}"
             body = {"name": name, "targetLink": LINK + target, "status": "RUNNING", **where}
         else:
             place = "/".join(words[:4]) if words[2:3] == ["locations"] else ""

@@ -8,46 +8,13 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from botocore import exceptions as boto
-from botocore.parsers import ResponseParserError
 
 from kitlib.errors import BadInput, KitError
-from trainyard_kit.clouds.cloud_errors import CERTIFICATE, CloudError, ErrorReason, classify
+from trainyard_kit.clouds.cloud_errors import CloudError, ErrorReason, classify
 from trainyard_kit.clouds.eks.credentials import SIGN_IN
 
 ABSENT = re.compile(r"NotFound|NoSuch|^404$")
 SKEW_SECONDS = 300  # AWS refuses requests that are off by more
-RENEW = "{renew}; kit.credentials() says which credentials are used"  # in the way in which they signed in
-UNUSABLE = (
-    boto.PartialCredentialsError
-    | boto.CredentialRetrievalError
-    | boto.TokenRetrievalError
-    | boto.MetadataRetrievalError
-    | boto.RefreshWithMFAUnsupportedError
-)
-UNANSWERED = (
-    (
-        boto.NoCredentialsError | boto.NoAuthTokenError,
-        "there are no credentials for AWS",
-        "{renew}",
-    ),
-    (
-        boto.MissingDependencyException,
-        "these credentials need another package",
-        'pip install "botocore[crt]", then restart the kernel',
-    ),
-    (
-        boto.LoginInsufficientPermissions,
-        "the sign-in may not be used by programs",
-        "have AWS's policy SignInLocalDevelopmentAccess attached to the user or role; then {renew}",
-    ),
-    (
-        boto.InvalidConfigError | boto.InfiniteLoopConfigError | boto.ConfigNotFound | boto.ConfigParseError,
-        "the configuration of AWS cannot be used",
-        "correct what it names in ~/.aws; kit.credentials() says which profile is used",
-    ),
-    (boto.SSOError | boto.LoginError, "the sign-in has expired", RENEW),
-    (UNUSABLE, "the credentials cannot be used", RENEW),
-)
 
 
 class AwsError(CloudError):
@@ -87,27 +54,10 @@ def to_error(
     if isinstance(error, boto.ProfileNotFound):
         fix = f"kit.credentials() lists; or: {SIGN_IN}"
         return BadInput(f'no file has the profile "{profile}"', about=about, fix=fix)
-    for kinds, what, fix in UNANSWERED:
-        if isinstance(error, kinds):
-            return AwsError(f"{what}: {error}", about=about, fix=fix.replace("{renew}", renew))
-    if CERTIFICATE.search(str(error)):
-        what, fix = (
-            f"a certificate between here and AWS is not trusted: {error}",
-            "AWS_CA_BUNDLE=/path/of/your/company.pem",
-        )
-        return AwsError(what, about=about, fix=f"{fix}, for a proxy that opens TLS; then restart the kernel")
-    if isinstance(error, boto.HTTPClientError | boto.ConnectionError | boto.IncompleteReadError | OSError):
-        fix = f"check that this machine is online, and that {region} has {service}; then call it again"
-        what, why = f"the network does not reach AWS: {error}", ErrorReason.NETWORK
-        return AwsError(what, about=about, fix=fix, why=why)
-    if isinstance(error, ResponseParserError):
-        what, fix = (
-            f"something other than AWS answered, or AWS failed: {error}",
-            "check whether a proxy is in between",
-        )
-        return AwsError(what, about=about, fix=fix, why=ErrorReason.FAULT)
-    fix = "call it again; trainyard doctor"
-    return AwsError(f"the client library of AWS failed: {error}", about=about, fix=fix)
+    kinds = " ".join(kind.__name__ for kind in type(error).__mro__)
+    row = classify("amazon_library", f"{kinds}: {error}")
+    fix = row.fix.replace("{renew}", renew).replace("{service}", service).replace("{region}", region)
+    return AwsError(f"{row.what}: {error}", about=about, fix=fix, why=row.why)
 
 
 def _refused(error: boto.ClientError, about: str, service: str, operation: str, renew: str) -> AwsError:

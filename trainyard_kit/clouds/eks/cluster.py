@@ -1,11 +1,12 @@
-"""The provider ``eks``: clusters of Amazon EKS in the user's account, each three CloudFormation stacks."""
+"""The provider ``eks``: clusters of Amazon EKS in the user's account, each four CloudFormation stacks."""
 
+import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from kitlib import config
 from kitlib.clusters.shape import Shape
@@ -15,16 +16,25 @@ from kitlib.k8s import manifests, names
 from trainyard_kit.clouds.checks import Check, Probe, Report, failed, run
 from trainyard_kit.clouds.cluster import CloudCluster
 from trainyard_kit.clouds.cluster_store import ClusterStore, exec_kubeconfig
-from trainyard_kit.clouds.eks import delete, expiry, machines, roles
+from trainyard_kit.clouds.eks import delete, machines
 from trainyard_kit.clouds.eks import plan as planning
-from trainyard_kit.clouds.eks.create import bring_up, resize
+from trainyard_kit.clouds.eks.create import ROLES, bring_up, move_end
 from trainyard_kit.clouds.eks.credentials import find_credentials
 from trainyard_kit.clouds.eks.ecr import EcrRegistry
 from trainyard_kit.clouds.eks.plan import OPTIONS, SYSTEM_MACHINE, EksPlan
 from trainyard_kit.clouds.eks.preflight import probes
-from trainyard_kit.clouds.eks.session import AwsSession
-from trainyard_kit.clouds.eks.stacks import TRAIN, Stack, StackState, stacks_of
+from trainyard_kit.clouds.eks.session import AwsSession, known_regions
+from trainyard_kit.clouds.eks.stacks import (
+    TRAIN,
+    Stack,
+    StackState,
+    end_of,
+    follow,
+    patiently,
+    stacks_of,
+)
 from trainyard_kit.clouds.eks.token import EXEC
+from trainyard_kit.clouds.provider import Places
 from trainyard_kit.clouds.spec import HOURS, CloudResource, ClusterInfo, Machines, other_machines, until_of
 from trainyard_kit.clouds.steps import Steps
 from trainyard_kit.clouds.tags import Tags, read
@@ -34,8 +44,6 @@ LONGEST_NAME = 24  # a bucket's name holds the account's and the region's as wel
 
 
 class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
-    """A cluster of EKS."""
-
     provider, cloud, options = "eks", "AWS", OPTIONS
     store = ClusterStore("eks")
     location_attribute, pool, ready_states = "region", TRAIN, ("active", "updating")
@@ -52,13 +60,8 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
         return AwsSession(region, profile)
 
     @classmethod
-    def sessions(
-        cls,
-        *,
-        regions: str | Sequence[str] | None = None,
-        profile: str | None = None,
-        project: str | None = None,
-    ) -> list[AwsSession]:
+    def sessions(cls, **places: Unpack[Places]) -> list[AwsSession]:
+        regions, profile = places.get("regions"), places.get("profile")
         if regions != "all":
             chosen = [regions] if regions is None or isinstance(regions, str) else regions
             return [AwsSession(region, profile) for region in chosen]
@@ -105,7 +108,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     @classmethod
     def clusters(cls, session: AwsSession) -> list[ClusterInfo]:
         infos = []
-        for region in sorted(roles.regions(session)):
+        for region in sorted(regions(session)):
             here = session if region == session.region else session.within(region)
             stacks = stacks_of(here)
             infos += [_info(here, now, stacks) for stack, now in stacks if not stack.pool]
@@ -129,10 +132,8 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
 
     def _planned(self, shape: Shape) -> EksPlan:
         until = until_of(shape.options.get("hours", HOURS))
-        before = expiry.find(self.session, self.name)
-        expires = (
-            before.expires if before and before.expires and before.expires > datetime.now(UTC) else until
-        )
+        before = end_of(stacks_of(self.session, self.name), self.name)
+        expires = before if before and before > datetime.now(UTC) else until
         return planning.plan(self.session, self._tags(expires), shape)
 
     def _reuse_existing(self, info: ClusterInfo, plan: EksPlan, shape: Shape) -> EksPlan:
@@ -181,7 +182,26 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
             self._authorize_admin(admin, plan.tags)
 
     def _scale(self, nodes: int, steps: Steps) -> None:
-        resize(self.session, self.name, nodes, steps, fix=self._again)
+        stack = Stack(self.session, self.name, TRAIN)
+        if (now := stack.describe()) and now.busy:
+            follow([stack], steps, fix="call it again")
+            now = stack.describe()
+        if now is None or not now.complete:
+            raise ProviderFailed(
+                "it has no training nodes, or they failed", about=stack.about, fix=self._again
+            )
+        stack.known_failures = self._launch_failures()
+        least, most = (int(now.parameters.get(limit) or 0) for limit in ("MinNodes", "MaxNodes"))
+        if not stack.update({"Nodes": nodes, "MinNodes": min(least, nodes), "MaxNodes": max(most, nodes, 1)}):
+            # So many were asked for before; the stack does not see what the autoscaler has removed since.
+            size, group = {"desiredSize": nodes}, {"clusterName": self.name, "nodegroupName": TRAIN}
+            call = self.session.call
+            patiently(steps, lambda: call("eks", "update_nodegroup_config", scalingConfig=size, **group))
+            return
+        follow([stack], steps, fix="call it again")
+        now = stack.describe()
+        if now is None or now.status != "UPDATE_COMPLETE":
+            raise stack.error("call it again, or with fewer nodes")
 
     def _launch_failures(self) -> dict[str, str]:
         return machines.launch_failures(self.session, self.name, TRAIN)
@@ -197,11 +217,10 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
 
     def _extend(self, info: ClusterInfo, until: datetime, steps: Steps) -> None:
         if not self._stack().service_role:
-            message = "it was deployed without the kit, and has no end to extend"
-            raise BadInput(message, about=self.title, fix="it stays until you delete it")
-        with steps.step("schedules of its end"):
-            later = replace(info.tags, expires=until)
-            expiry.create(self.session, later, steps)
+            words = "it was deployed without the kit, and has no end to extend"
+            raise BadInput(words, about=self.title, fix="it stays until you delete it")
+        later = EksPlan(replace(info.tags, expires=until), Machines("", 0))
+        move_end(self.session, later, steps, fix="call it again")
 
     @classmethod
     def _delete(cls, session: AwsSession, name: str, steps: Steps) -> None:
@@ -242,7 +261,6 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
 
     @property
     def registry(self) -> EcrRegistry:
-        """Its repositories in ECR."""
         return EcrRegistry(self.session, self._found().tags)
 
     def add_admin(self, who: str) -> Text:
@@ -263,7 +281,7 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
         """Let the pods of a namespace read the cluster's bucket."""
         amazon_tags, role = self._found().tags.amazon(), self._stack().outputs["PodRole"]
         pods = self._pods(namespace)
-        self.session.call(
+        self.session.find(
             "eks", "create_pod_identity_association", fine=EXISTS, roleArn=role, tags=amazon_tags, **pods
         )
 
@@ -279,10 +297,10 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
     def _pods(self, namespace: str) -> dict[str, str]:
         return {"clusterName": self.name, "namespace": namespace, "serviceAccount": "default"}
 
-    def _authorize_admin(self, arn: str, cluster_tags: Tags) -> None:
-        """Make a user or role an administrator: https://docs.aws.amazon.com/eks/latest/userguide/access-entries.html."""
-        entry, tags = {"clusterName": self.name, "principalArn": arn}, cluster_tags.amazon()
-        self.session.call("eks", "create_access_entry", fine=EXISTS, tags=tags, **entry)
+    def _authorize_admin(self, arn: str, given: Tags) -> None:
+        """Let a user or role do all: https://docs.aws.amazon.com/eks/latest/userguide/access-entries.html."""
+        entry, tags = {"clusterName": self.name, "principalArn": arn}, given.amazon()
+        self.session.find("eks", "create_access_entry", fine=EXISTS, tags=tags, **entry)
         policy = f"arn:{self.session.partition}:eks::aws:cluster-access-policy/AmazonEKSClusterAdminPolicy"
         scope = {"type": "cluster"}
         self.session.call("eks", "associate_access_policy", policyArn=policy, accessScope=scope, **entry)
@@ -306,11 +324,19 @@ class EksCluster(CloudCluster[AwsSession, EksPlan, ClusterInfo]):
         return f'kit.create_cluster("eks", name="{self.name}", region="{self.session.region}")'
 
 
+def regions(session: AwsSession) -> set[str]:
+    """Find the regions of the account in which there are clusters of the kit: their roles are in none."""
+    pattern = re.compile(rf"trainyard-.+-({'|'.join(known_regions())})-[a-z]+")
+    roles = session.every("iam", "list_roles", "Roles", PathPrefix=ROLES)
+    matches = (pattern.fullmatch(role["RoleName"]) for role in roles)
+    return {session.region, *(match[1] for match in matches if match)}
+
+
 def _info(session: AwsSession, now: StackState, stacks: Iterable[tuple[Stack, StackState]]) -> ClusterInfo:
     """Describe a cluster by its stacks, by EKS, and by its schedules' end."""
     name = now.parameters["ClusterName"]
     description = (session.find("eks", "describe_cluster", name=name) or {}).get("cluster") or {}
-    cluster_tags, end = read(now.tags), expiry.find(session, name)
+    cluster_tags = read(now.tags)
     assert cluster_tags is not None  # `stacks_of` finds the kit's alone
     ready = now.complete or (now.busy and now.status.startswith("UPDATE"))
     trained = None
@@ -318,7 +344,7 @@ def _info(session: AwsSession, now: StackState, stacks: Iterable[tuple[Stack, St
         if (stack.cluster, stack.pool) == (name, TRAIN) and (state.complete or state.busy):
             trained = planning.training(session, state.parameters)
     return ClusterInfo(
-        Tags(name, cluster_tags.owner, cluster_tags.workshop, end.expires if end else None),
+        replace(cluster_tags, cluster=name, expires=end_of(stacks, name)),
         trained,
         now.parameters.get("PrivateNodes") == "true",
         state=description.get("status", now.status).lower() if ready else now.status.lower(),

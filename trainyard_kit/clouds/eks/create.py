@@ -1,24 +1,22 @@
-"""Creating a cluster, or going on: roles, schedules, the cluster's stack, then those of the nodes."""
+"""Creating a cluster, or going on: the stack of its end, the cluster's own, then those of the nodes."""
 
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from kitlib.errors import ProviderFailed
-from trainyard_kit.clouds.eks import expiry, machines, roles
+from trainyard_kit.clouds.eks import machines
 from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, ZONES, EksPlan
 from trainyard_kit.clouds.eks.session import AwsSession
-from trainyard_kit.clouds.eks.stacks import SYSTEM, TRAIN, Stack, StackFailed, follow, patiently
+from trainyard_kit.clouds.eks.stacks import END, SYSTEM, TRAIN, Stack, StackFailed, follow, patiently
 from trainyard_kit.clouds.launches import AWAKE
 from trainyard_kit.clouds.steps import Phase, Steps
+
+ROLES = "/trainyard/"  # the path of all roles
 
 
 def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:
     """Create all of a cluster; what exists stays, and what failed is continued or replaced."""
-    with steps.step("schedules of its end"):  # before anything that costs
-        boundary = plan.patched("PermissionsBoundary")
-        role = roles.create_stack_role(session, plan.tags, boundary=boundary)
-        expiry.create(session, plan.tags, steps, boundary=boundary)
+    role = ensure_end(session, plan, steps, fix=fix)  # before anything that costs
     cluster = Stack(session, plan.tags.cluster)
     for pool in (SYSTEM, TRAIN):
         steps.update(f"stack {Stack(session, plan.tags.cluster, pool).name}", Phase.WAITS, AWAKE)
@@ -42,6 +40,30 @@ def bring_up(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> N
         _create(pools, plan, role, steps, fix=fix)
 
 
+def ensure_end(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> str:
+    """Have the schedules of a cluster's end; return the role with which CloudFormation acts on its stacks."""
+    stack, fix = Stack(session, plan.tags.cluster, END), f"{fix}; docs/eks.md has the policy that you need"
+    _create({stack: plan.end_parameters()}, plan, "", steps, fix=fix)
+    move_end(session, plan, steps, fix=fix)
+    return session.arn("iam", f"role{ROLES}{role_name(session, plan.tags.cluster)}")
+
+
+def move_end(session: AwsSession, plan: EksPlan, steps: Steps, *, fix: str) -> None:
+    stack = Stack(session, plan.tags.cluster, END)
+    if (now := stack.describe()) and now.busy:
+        follow([stack], steps, fix=fix)
+    times = {key: value for key, value in plan.end_parameters().items() if key != "PermissionsBoundary"}
+    if stack.update(times):
+        follow([stack], steps, fix=fix)
+    if not ((now := stack.describe()) and now.complete):
+        raise stack.error(fix)
+
+
+def role_name(session: AwsSession, cluster: str) -> str:
+    """Name the role with which CloudFormation acts: roles are one account's, in all regions."""
+    return f"trainyard-{cluster}-{session.region}-stack"
+
+
 def _create(
     parameters_of: Mapping[Stack, Mapping[str, Any]],
     plan: EksPlan,
@@ -55,8 +77,8 @@ def _create(
     missing = {stack: now for stack in parameters_of if not ((now := stack.describe()) and now.complete)}
     resumed, replaced = [], []
     for stack, now in missing.items():
-        if now is not None and now.resumable and _has_control_plane(stack):
-            stack.update({})
+        if now is not None and now.resumable and (stack.pool == END or _has_control_plane(stack)):
+            stack.update(parameters_of[stack] if stack.pool == END else {})
             resumed.append(stack)
         elif now is not None:  # of a failed pool nothing is worth keeping
             stack.delete()
@@ -79,24 +101,3 @@ def _create(
 def _has_control_plane(stack: Stack) -> bool:
     description = None if stack.pool else stack.session.find("eks", "describe_cluster", name=stack.cluster)
     return description is not None and description["cluster"]["status"] == "ACTIVE"
-
-
-def resize(session: AwsSession, cluster: str, nodes: int, steps: Steps, *, fix: str) -> None:
-    """Change the number of training nodes; returns when their group has accepted it."""
-    stack = Stack(session, cluster, TRAIN)
-    if (now := stack.describe()) and now.busy:
-        follow([stack], steps, fix="call it again")
-        now = stack.describe()
-    if now is None or not now.complete:
-        raise ProviderFailed("it has no training nodes, or they failed", about=stack.about, fix=fix)
-    stack.known_failures = machines.launch_failures(session, cluster, TRAIN)
-    least, most = (int(now.parameters.get(limit) or 0) for limit in ("MinNodes", "MaxNodes"))
-    if not stack.update({"Nodes": nodes, "MinNodes": min(least, nodes), "MaxNodes": max(most, nodes, 1)}):
-        # So many were asked for before; the stack does not see what the autoscaler has removed since.
-        size, group = {"desiredSize": nodes}, {"clusterName": cluster, "nodegroupName": TRAIN}
-        patiently(steps, lambda: session.call("eks", "update_nodegroup_config", scalingConfig=size, **group))
-        return
-    follow([stack], steps, fix="call it again")
-    now = stack.describe()
-    if now is None or now.status != "UPDATE_COMPLETE":
-        raise stack.error("call it again, or with fewer nodes")

@@ -1,17 +1,30 @@
 """Finding and deleting what exists of a cluster, from any machine, in whatever state it is.
 
-The stacks know most of it. What Kubernetes and others left is deleted before the cluster's stack; roles and
-schedules, which could finish the work, last.
+The stacks know most of it. What Kubernetes and others left is deleted before the cluster's stack; that of the
+end, whose schedules could finish the work, last.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from trainyard_kit.clouds import tags
-from trainyard_kit.clouds.eks import ecr, expiry, orphans, roles
+from trainyard_kit.clouds.eks import ecr, orphans
+from trainyard_kit.clouds.eks.create import ensure_end
+from trainyard_kit.clouds.eks.plan import EksPlan
 from trainyard_kit.clouds.eks.session import AwsSession
-from trainyard_kit.clouds.eks.stacks import Stack, StackState, follow, patiently, row, stacks_of
+from trainyard_kit.clouds.eks.stacks import (
+    END,
+    Stack,
+    StackState,
+    end_of,
+    follow,
+    patiently,
+    row,
+    stacks_of,
+)
 from trainyard_kit.clouds.price_table import rate
-from trainyard_kit.clouds.spec import CloudResource
+from trainyard_kit.clouds.spec import CloudResource, Machines
 from trainyard_kit.clouds.steps import Steps
 
 ATTEMPTS = 3
@@ -27,27 +40,16 @@ COSTS = {  # keys of the table of prices
 
 def find_resources(session: AwsSession, cluster: str | None = None) -> list[CloudResource]:
     """Find what exists of one cluster, or of all in the region for None."""
-    stacks, outside = stacks_of(session, cluster), list(roles.find_roles(session, cluster))
-    if cluster is not None:
-        names = {cluster}
-    else:
-        names = {stack.cluster for stack, _ in stacks} | {owner.cluster for owner, _ in outside}
-        names.update(expiry.groups(session), orphans.owners(session))
+    stacks = stacks_of(session, cluster)
+    names = {cluster} if cluster else {stack.cluster for stack, _ in stacks} | orphans.owners(session)
     resources = []
     for name in sorted(names):
         mine = [(stack, now) for stack, now in stacks if stack.cluster == name]
-        end = expiry.find(session, name)
-        owner_tags = end or next((tags.read(now.tags) for _, now in mine), None)
+        owner_tags = _owner(mine, name)
         rows = [resource for stack, _ in mine for resource in _inside(stack)]
         rows += [
             ("stack", "AWS::CloudFormation::Stack", stack.name, now.status.lower()) for stack, now in mine
         ]
-        rows += [
-            ("role", "AWS::IAM::Role", role, "there") for owner, role in outside if owner.cluster == name
-        ]
-        rows += (
-            [("schedules", "AWS::Scheduler::ScheduleGroup", expiry.group_name(name), "there")] if end else []
-        )
         known = {identity for _, _, identity, _ in rows}
         unknown = [repository for repository in ecr.repositories(session, name) if repository not in known]
         rows += [("repository", "AWS::ECR::Repository", repository, "there") for repository in unknown]
@@ -66,21 +68,27 @@ def find_resources(session: AwsSession, cluster: str | None = None) -> list[Clou
 
 
 def delete(session: AwsSession, cluster: str, steps: Steps) -> None:
-    """Delete what exists of a cluster; if a stack stays, the schedules do, and try again at its end."""
+    """Delete what exists of a cluster; if a stack stays, its end does as well, and tries again."""
     stacks = stacks_of(session, cluster)
-    owner_tags = next((tags.read(now.tags) for _, now in stacks), None)
-    if owner_tags and any(now.service_role for _, now in stacks):  # without it, the stacks cannot be deleted
-        roles.create_stack_role(
-            session, tags.Tags(cluster, owner_tags.owner, owner_tags.workshop, owner_tags.expires)
-        )
-    _delete([stack for stack, _ in stacks if stack.pool], stacks, steps)
+    owner_tags, roles = _owner(stacks, cluster), {now.service_role for _, now in stacks if now.service_role}
+    for role in roles:  # without it, the stacks cannot be deleted
+        if owner_tags and session.find("iam", "get_role", RoleName=role.rpartition("/")[2]) is None:
+            soon = datetime.now(UTC) + timedelta(hours=1)
+            _delete([Stack(session, cluster, END)], stacks, steps)
+            plan = EksPlan(replace(owner_tags, expires=soon), Machines("", 0))
+            ensure_end(session, plan, steps, fix="delete it again")
+    _delete([stack for stack, _ in stacks if stack.pool not in ("", END)], stacks, steps)
     _delete([stack for stack, _ in stacks if not stack.pool], stacks, steps)
-    with steps.step("repositories, volumes, roles and schedules"):
+    with steps.step("repositories and volumes"):
         for repository in list(ecr.repositories(session, cluster)):
             session.find("ecr", "delete_repository", repositoryName=repository, force=True)
         orphans.clean(session, network(session, cluster, []), steps)
-        roles.delete_role(session, roles.role_name(session, cluster, roles.STACK))
-        expiry.delete(session, cluster, steps)
+    _delete([Stack(session, cluster, END)], stacks, steps)
+
+
+def _owner(stacks: list[tuple[Stack, StackState]], cluster: str) -> tags.Tags | None:
+    owner_tags = next((tags.read(now.tags) for _, now in stacks), None)
+    return owner_tags and replace(owner_tags, cluster=cluster, expires=end_of(stacks, cluster))
 
 
 def _delete(stacks: list[Stack], states: Iterable[tuple[Stack, StackState]], steps: Steps) -> None:

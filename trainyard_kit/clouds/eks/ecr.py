@@ -25,7 +25,7 @@ class EcrRegistry(Registry):
     def address(self, name: str) -> str:
         """Create or find an image's repository; return its address, without a tag."""
         repository = repository_name(self.tags.cluster, short_name(name))
-        self.session.call(
+        self.session.find(
             "ecr",
             "create_repository",
             fine=("RepositoryAlreadyExistsException",),
@@ -40,14 +40,12 @@ class EcrRegistry(Registry):
         return found["repositoryUri"]
 
     def login(self) -> Login:
-        """Get a temporary login of the registry."""
         (authorization,) = self.session.call("ecr", "get_authorization_token")["authorizationData"]
         user, _, password = base64.b64decode(authorization["authorizationToken"]).decode().partition(":")
         return Login(urlsplit(authorization["proxyEndpoint"]).netloc, user, password)
 
     def stored(self, name: str, tag: str) -> StoredImage | None:
-        """Find the image of a tag."""
-        answer = self.session.call(
+        answer = self.session.find(
             "ecr",
             "describe_images",
             fine=NOT_THERE,
@@ -61,7 +59,6 @@ class EcrRegistry(Registry):
 
 
 def repository_name(cluster: str, image: str) -> str:
-    """Name the repository of an image."""
     return f"trainyard/{cluster}/{image}"
 
 

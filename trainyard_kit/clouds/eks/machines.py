@@ -38,7 +38,7 @@ def instance_type(session: AwsSession, name: str) -> InstanceType:
         message = f"its GPU, {gpu}, is older than Turing: PyTorch's builds for CUDA 13 do not run on it"
         raise BadInput(message, about=about, fix=fix)
     request = {"InstanceTypes": [name]}
-    answer = session.call("ec2", "describe_instance_types", fine=("InvalidInstanceType",), **request)
+    answer = session.find("ec2", "describe_instance_types", fine=("InvalidInstanceType",), **request)
     if not answer or not answer["InstanceTypes"]:
         raise BadInput(f"{session.region} has no such instance type", about=about, fix=fix)
     description = answer["InstanceTypes"][0]
@@ -76,7 +76,7 @@ def capacity_block(session: AwsSession, options: Mapping[str, Any], nodes: int) 
         raise BadInput(words, about=about, fix=f"leave out {', '.join(conflicting)}")
     fine = ("InvalidCapacityReservationId.NotFound", "InvalidCapacityReservationId.Malformed")
     reservation_ids = {"CapacityReservationIds": [name]}
-    answer = session.call("ec2", "describe_capacity_reservations", fine=fine, **reservation_ids)
+    answer = session.find("ec2", "describe_capacity_reservations", fine=fine, **reservation_ids)
     reservation = next(iter(answer["CapacityReservations"] if answer else ()), None)
     if reservation is None:
         raise BadInput(f"{session.region} has no such reservation", about=about, fix=f"see {page}")
@@ -184,7 +184,6 @@ def quota(session: AwsSession, service: str, code: str) -> float | None:
 def _vcpus(
     session: AwsSession, machines: Iterable[tuple[str, int, bool]]
 ) -> dict[tuple[str, str, bool], int]:
-    """Sum up vCPUs by quota."""
     sums: dict[tuple[str, str, bool], int] = {}
     counts: dict[tuple[str, bool], int] = {}
     for kind, nodes, spot in machines:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, timedelta
 from typing import Any
 
 from kitlib.clusters.shape import MOST_NODES, Shape
@@ -11,13 +12,14 @@ from kitlib.k8s.quantities import check_count
 from trainyard_kit.clouds.eks import machines
 from trainyard_kit.clouds.eks.machines import CapacityBlock
 from trainyard_kit.clouds.eks.session import AwsSession
-from trainyard_kit.clouds.eks.stacks import SYSTEM, TRAIN
-from trainyard_kit.clouds.eks.templates import template
+from trainyard_kit.clouds.eks.stacks import END, SYSTEM, TRAIN
+from trainyard_kit.clouds.eks.templates import policies, template
 from trainyard_kit.clouds.spec import COMMON_OPTIONS, DISK_GB, CloudSpec, Machines, admins_of, no_words
-from trainyard_kit.clouds.tags import Tags
+from trainyard_kit.clouds.tags import Tags, write_time
 
 MACHINE, SYSTEM_MACHINE, SYSTEM_DISK_GB = "m5.xlarge", "t3.large", 50
 VERSION = "1.35"
+CLUSTER_LATER = timedelta(minutes=15)  # how long after its nodes the cluster is tried for the first time
 ZONES = ("one", "two")
 _PRINCIPAL = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:(user|role)/[\w+=,.@/-]+")
 _SESSION = re.compile(r"arn:(aws[a-z-]*):sts::(\d{12}):assumed-role/([\w+=,.@-]+)/.+")
@@ -87,12 +89,26 @@ class EksPlan(CloudSpec):
             "PrivateNodes": str(self.private).lower(),
         }
 
+    def end_parameters(self) -> dict[str, object]:
+        """Write the parameters of ``end.yaml``: both nodes and cluster are tried for a day."""
+        nodes, cluster = self.tags.end.astimezone(UTC), self.tags.end.astimezone(UTC) + CLUSTER_LATER
+        times = {"NodesBegin": nodes, "ClusterBegin": cluster, "Until": cluster + timedelta(days=1)}
+        return {
+            "ClusterName": self.tags.cluster,
+            "Expires": write_time(self.tags.end),
+            "PermissionsBoundary": self.patched("PermissionsBoundary"),
+            **{name: f"{when:%Y-%m-%dT%H:%M:%SZ}" for name, when in times.items()},
+        }
+
     def patched(self, parameter: str) -> str:
         """The value that the patch gives to a parameter of ``cluster.yaml``; empty if none."""
         return str(self.patch.get("cluster", {}).get("Parameters", {}).get(parameter, {}).get("Default", ""))
 
     def template(self, pool: str) -> str:
-        """Write the template of the cluster, or of a pool."""
+        """Write the template of the cluster, of its end, or of a pool."""
+        if pool == END:
+            policy = {"PolicyName": "trainyard", "PolicyDocument": policies()["stack"]}
+            return template("end", {"Resources": {"StackRole": {"Properties": {"Policies": [policy]}}}})
         name = "nodes" if pool else "cluster"
         return template(name, self.patch.get(name, {}), self.efa if pool == TRAIN else range(0))
 
@@ -124,7 +140,6 @@ class EksPlan(CloudSpec):
 
 
 def plan(session: AwsSession, owner_tags: Tags, shape: Shape) -> EksPlan:
-    """Check what is asked for."""
     options = shape.options
     fix = 'instance_type="m5.xlarge", or "g4dn.xlarge" for a GPU'
     no_words(shape, ("cpus", "memory", "gpus"), about="eks", cloud="AWS", fix=fix)
@@ -185,7 +200,6 @@ def _adapters(types: Sequence[machines.InstanceType]) -> range:
 
 
 def _strings(options: Mapping[str, Any], option: str) -> list[str]:
-    """Read an option that is a list of strings."""
     value = options.get(option) or []
     if isinstance(value, str) or not all(isinstance(item, str) for item in value):
         raise BadInput("this is a list", about=f"{option}={value!r}", fix=f"{option}=[{value!r}]")
@@ -212,7 +226,6 @@ def check_principal(arn: object) -> str:
 
 
 def training(session: AwsSession, parameters: Mapping[str, str]) -> Machines:
-    """Read the training nodes from the parameters of their stack."""
     kind, *alternatives = parameters["InstanceTypes"].split(",")
     gpus = machines.instance_type(session, kind).gpus if "NVIDIA" in parameters.get("AmiType", "") else 0
     spot, disk = parameters.get("CapacityType") == "SPOT", int(parameters.get("DiskGb") or DISK_GB)

@@ -1,17 +1,17 @@
 """What may prevent a new EKS cluster: a short list, asked before anything is created."""
 
-import json
 from collections.abc import Iterable
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 
 from trainyard_kit.clouds import tags
 from trainyard_kit.clouds.checks import Check, Probe, failed, ok, trainer_image, warn
 from trainyard_kit.clouds.cloud_errors import classify
-from trainyard_kit.clouds.eks import machines, roles
+from trainyard_kit.clouds.eks import machines
+from trainyard_kit.clouds.eks.create import ROLES, role_name
 from trainyard_kit.clouds.eks.plan import SYSTEM_MACHINE, EksPlan
 from trainyard_kit.clouds.eks.session import AwsSession
+from trainyard_kit.clouds.eks.templates import policies
 
 # Quotas of which a new cluster takes one: service, code, and the request that lists what is taken.
 # https://docs.aws.amazon.com/general/latest/gr/vpc-service.html
@@ -85,7 +85,6 @@ def account_plan(session: AwsSession, plan: EksPlan | None) -> Check:
 
 
 def free(session: AwsSession, name: str) -> Check:
-    """Check whether the cluster's name is free."""
     answer = session.find("eks", "describe_cluster", name=name)
     if answer is None:
         return ok("name", f"{name} is free")
@@ -120,7 +119,6 @@ def network_quotas(session: AwsSession, name: str, plan: EksPlan) -> Iterable[Ch
 
 
 def spot_role(session: AwsSession) -> Check:
-    """Check whether the account has the role by which EC2 starts spot machines."""
     if session.find("iam", "get_role", RoleName=SPOT_ROLE):
         return ok("spot role", SPOT_ROLE)
     row = classify("amazon", "ServiceLinkedRoleCreationNotPermitted")
@@ -176,10 +174,9 @@ def permissions(session: AwsSession, name: str) -> Check:
     The simulation does not know policies of resources, and conditions on requests: what it does not find
     allowed is a warning; only an explicit denial fails.
     """
-    policy = json.loads(Path(__file__).with_name("policy.json").read_text(encoding="utf-8"))["user"]
-    role = session.arn("iam", f"role{roles.PATH}{roles.role_name(session, name, roles.STACK)}")
+    role = session.arn("iam", f"role{ROLES}{role_name(session, name)}")
     decided: dict[str, str] = {}
-    for statement in policy["Statement"]:
+    for statement in policies()["user"]["Statement"]:
         arns = {"ResourceArns": [role]} if statement["Resource"] != "*" else {}
         for result in session.every(
             "iam",

@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache, cached_property
-from typing import Any, overload
+from typing import Any
 
 import boto3
 import botocore.session
@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ProfileNotFound
 from botocore.parsers import ResponseParserError
 
 from kitlib.errors import BadInput, KitError
-from trainyard_kit.clouds.eks.client_errors import ABSENT, AwsError, code_of, to_error
+from trainyard_kit.clouds.eks.client_errors import ABSENT, AwsError, to_error
 from trainyard_kit.clouds.eks.credentials import find_renewal
 
 _CONFIG = Config(
@@ -120,38 +120,28 @@ class AwsSession:
                 self._clients[service] = made
             return self._clients[service]
 
-    @overload
-    def call(
-        self, service: str, operation: str, *, fine: Collection[str], **parameters: object
-    ) -> dict[str, Any] | None: ...
-
-    @overload
-    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]: ...
-
-    def call(
-        self, service: str, operation: str, *, fine: Collection[str] = (), **parameters: Any
-    ) -> dict[str, Any] | None:
+    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
         """Make one request.
 
         Args:
             service: As boto3 calls it; with the operation a literal, from which IAM policies are derived.
             operation: The same, such as ``create_cluster``.
-            fine: Codes of refusals that are no error: the answer is None then.
             parameters: The request's own.
         """
         try:
-            return getattr(self.client(service), operation)(**parameters)
+            answer: dict[str, Any] = getattr(self.client(service), operation)(**parameters)
         except ERRORS as error:
-            if code_of(error) in fine:
-                return None
             raise self.translated(error, service, operation, parameters) from error
+        return answer
 
-    def find(self, service: str, operation: str, **parameters: object) -> dict[str, Any] | None:
-        """Make one request about something that may not exist; None if it does not."""
+    def find(
+        self, service: str, operation: str, *, fine: Collection[str] = (), **parameters: Any
+    ) -> dict[str, Any] | None:
+        """Make one request; None if its thing does not exist, or at one of the codes in ``fine``."""
         try:
             return self.call(service, operation, **parameters)
         except AwsError as error:
-            if ABSENT.search(error.code):
+            if error.code in fine or ABSENT.search(error.code) and not fine:
                 return None
             raise
 

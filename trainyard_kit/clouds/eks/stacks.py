@@ -8,6 +8,7 @@ https://docs.aws.amazon.com/AWSCloudFormation/latest/UserGuide/stack-failure-opt
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from kitlib.errors import Interrupted, WaitTimeout
@@ -18,8 +19,8 @@ from trainyard_kit.clouds.eks.client_errors import AwsError, foreign
 from trainyard_kit.clouds.eks.session import AwsSession, as_dict, as_list
 from trainyard_kit.clouds.steps import Phase, Steps, duration
 
-SYSTEM, TRAIN = "system", "train"
-POOLS = ("", SYSTEM, TRAIN)
+SYSTEM, TRAIN, END = "system", "train", "end"
+POOLS = ("", SYSTEM, TRAIN, END)
 POLL, PATIENCE, LONGEST = 15.0, 180.0, 5400.0  # seconds
 # Resources that take noticeable time have a row of their own, with the seconds that they usually take.
 USUAL = {
@@ -72,7 +73,7 @@ class StackFailed(AwsError):
 
 
 class Stack:
-    """A stack of a cluster: of its pool ``system`` or ``train``; without a pool, of the cluster itself."""
+    """A stack of a cluster: of its pool ``system`` or ``train``, of its ``end``, or of the cluster itself."""
 
     def __init__(self, session: AwsSession, cluster: str, pool: str = "") -> None:
         self.session, self.cluster, self.pool = session, cluster, pool
@@ -89,7 +90,7 @@ class Stack:
 
     def _found(self) -> StackState | None:
         fine = ("ValidationError",)  # there is none
-        answer = self.session.call("cloudformation", "describe_stacks", fine=fine, StackName=self.name)
+        answer = self.session.find("cloudformation", "describe_stacks", fine=fine, StackName=self.name)
         description = answer["Stacks"][0] if answer else {"StackStatus": "DELETE_COMPLETE"}
         return None if description["StackStatus"] == "DELETE_COMPLETE" else state_of(description)
 
@@ -101,8 +102,8 @@ class Stack:
         *,
         role: str,
     ) -> None:
-        """Begin to create it from a template, unless somebody else has."""
-        answer = self.session.call(
+        """Begin to create it, unless somebody else has; without a role it is done by the caller's rights."""
+        answer = self.session.find(
             "cloudformation",
             "create_stack",
             fine=("AlreadyExistsException",),
@@ -112,7 +113,7 @@ class Stack:
             Tags=as_list(stack_tags),
             Capabilities=["CAPABILITY_NAMED_IAM"],
             DisableRollback=True,
-            RoleARN=role,
+            **({"RoleARN": role} if role else {}),
         )
         self.failed = []
         if answer is None and self.describe() is None:
@@ -128,7 +129,7 @@ class Stack:
             raise self.error("call it again")
         unchanged = {key: None for key in now.parameters if key not in parameters}
         # Resources that were created stay where one fails: else a failed creation would be rolled back.
-        more: dict[str, Any] = {"DisableRollback": True} if now.resumable else {}
+        more: dict[str, Any] = {"DisableRollback": True} if now.resumable or self.pool == END else {}
         more |= {"RoleARN": now.service_role} if now.service_role else {}
         try:
             self.session.call(
@@ -182,7 +183,7 @@ class Stack:
         if now.busy:
             done = sum(resource["ResourceStatus"].endswith("COMPLETE") for resource in resources)
             steps.update(title, Phase.RUNS, f"{now.message}; {done} of {len(resources)} resources done")
-            if self.pool and not now.status.startswith("DELETE"):
+            if self.pool in (SYSTEM, TRAIN) and not now.status.startswith("DELETE"):
                 self._watch_launches(now, steps)
             return False
         steps.update(title, Phase.DONE if now.complete else Phase.FAILED, now.message)
@@ -259,9 +260,19 @@ def stacks_of(session: AwsSession, cluster: str | None = None) -> list[tuple[Sta
     for stack in session.every("cloudformation", "describe_stacks", "Stacks"):
         now = state_of(stack)
         name, owner_tags = now.parameters.get("ClusterName", ""), tags.read(now.tags)
-        if owner_tags and name and stack["StackName"].startswith(f"trainyard-{name}"):
-            stacks.append((Stack(session, name, now.parameters.get("Pool", "")), now))
+        pool = stack["StackName"].removeprefix(f"trainyard-{name}").lstrip("-")
+        if owner_tags and name and pool in POOLS:
+            stacks.append((Stack(session, name, pool), now))
     return stacks
+
+
+def end_of(stacks: Iterable[tuple[Stack, StackState]], cluster: str) -> datetime | None:
+    """Read a cluster's end: what its schedules have reached, or less where they are being moved."""
+    for stack, now in stacks:
+        if (stack.cluster, stack.pool) == (cluster, END):
+            times = (tags.read_time(values.get("Expires", "")) for values in (now.outputs, now.parameters))
+            return min(filter(None, times), default=None)
+    return None
 
 
 def row(name: str) -> str:

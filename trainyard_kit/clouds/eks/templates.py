@@ -28,8 +28,14 @@ class _Template(yaml.SafeLoader):
 _Template.add_multi_constructor("!", _Template.function)
 
 
+def policies() -> dict[str, Any]:
+    """Read the policies of IAM: of ``user``, and of ``stack``, the role with which CloudFormation acts."""
+    read: dict[str, Any] = json.loads(Path(__file__).with_name("policy.json").read_text(encoding="utf-8"))
+    return read
+
+
 def template(name: str, patch: Mapping[str, Any] | None = None, network_cards: range = range(0)) -> str:
-    """Write a template, ``cluster`` or ``nodes``, as JSON where it differs from the file.
+    """Write a template, ``cluster``, ``nodes`` or ``end``, as JSON where it differs from the file.
 
     Args:
         name: Of the file.

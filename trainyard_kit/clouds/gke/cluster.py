@@ -1,16 +1,12 @@
 """The provider ``gke``: clusters of Google Kubernetes Engine, in a project of the user's."""
 
-import json
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-from googleapiclient.discovery_cache import get_static_doc
-from googleapiclient.http import MediaFileUpload
+from typing import Any, Unpack
 
 from kitlib import config
 from kitlib.clusters.shape import Shape
@@ -19,39 +15,21 @@ from kitlib.errors import BadInput
 from kitlib.k8s import manifests, names
 from kitlib.k8s.quantities import check_count
 from kitlib.storage import Volume, persistent_volume, pvc
+from trainyard_kit.clouds import spec
 from trainyard_kit.clouds.checks import Check, Report
 from trainyard_kit.clouds.cloud_errors import ErrorReason
 from trainyard_kit.clouds.cluster import CloudCluster
 from trainyard_kit.clouds.cluster_store import ClusterStore, exec_kubeconfig
-from trainyard_kit.clouds.gke import create, delete, machines, preflight, token
+from trainyard_kit.clouds.gke import create, delete, machines, parts, preflight, token
 from trainyard_kit.clouds.gke.client_errors import GcpError
 from trainyard_kit.clouds.gke.credentials import find_credentials
 from trainyard_kit.clouds.gke.iam import find_roles
 from trainyard_kit.clouds.gke.images import ArtifactRegistry
-from trainyard_kit.clouds.gke.machines import SYSTEM_MACHINE, GkeInfo, GkePlan, choose
-from trainyard_kit.clouds.gke.parts import (
-    begun,
-    bucket_name,
-    clusters_of,
-    find_parts,
-    is_ours,
-    labels,
-    parts,
-    tags_of,
-    traces,
-)
+from trainyard_kit.clouds.gke.machines import GkeInfo, GkePlan
+from trainyard_kit.clouds.gke.operations import Operations
 from trainyard_kit.clouds.gke.session import GcpSession
-from trainyard_kit.clouds.spec import (
-    COMMON_OPTIONS,
-    DISK_GB,
-    HOURS,
-    CloudResource,
-    Machines,
-    admins_of,
-    no_words,
-    other_machines,
-    until_of,
-)
+from trainyard_kit.clouds.provider import Places
+from trainyard_kit.clouds.spec import CloudResource, Machines
 from trainyard_kit.clouds.steps import Steps
 
 OPTIONS = {
@@ -66,7 +44,7 @@ OPTIONS = {
     "private": "True gives nodes no public address; they reach the internet by Cloud NAT",
     "allowed_cidrs": 'from which its API server is reached, as ["203.0.113.0/24"]; by default all',
     "request": "more of the request for the cluster, a dict as of GKE's API: network, resourceLabels, …",
-    **COMMON_OPTIONS,
+    **spec.COMMON_OPTIONS,
 }
 NETWORK = ("network", "subnetwork")
 OF_THE_KIT = {"name", "location", "nodePools", "workloadIdentityConfig", "maintenancePolicy"}
@@ -76,12 +54,10 @@ SUBJECTS = {"user": "User", "group": "Group", "serviceAccount": "User"}  # membe
 
 
 class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
-    """A cluster of GKE: a project has one of each name."""
-
     provider, cloud, options = "gke", "Google Cloud", OPTIONS
     store = ClusterStore("gke")
     location_attribute, pool, ready_states = "zone", "training", ("running", "reconciling", "degraded")
-    price_list, system_machine, retention_reason = "google", SYSTEM_MACHINE, RETENTION_REASON
+    price_list, system_machine, retention_reason = "google", machines.SYSTEM_MACHINE, RETENTION_REASON
 
     @classmethod
     def credentials(cls, environment: Mapping[str, str], home: Path) -> tuple[str, str]:
@@ -100,7 +76,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         project, zone = project or before.get("project"), zone or before.get("zone")
         if project is None:
             return None
-        cluster = cls(name, GcpSession(project, zone or traces(GcpSession(project)).get(name)))
+        cluster = cls(name, GcpSession(project, zone or parts.traces(GcpSession(project)).get(name)))
         if cluster._describe() is None:
             return None
         cluster._write_kubeconfig()
@@ -123,27 +99,27 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         return GcpSession(options.get("project") or before.get("project"), str(zone))
 
     @classmethod
-    def sessions(
-        cls,
-        *,
-        regions: str | Sequence[str] | None = None,
-        profile: str | None = None,
-        project: str | None = None,
-    ) -> list[GcpSession]:
-        return [GcpSession(project)]
+    def sessions(cls, **places: Unpack[Places]) -> list[GcpSession]:
+        return [GcpSession(places.get("project"))]
 
     # Looking
 
     @classmethod
     def clusters(cls, session: GcpSession) -> list[GkeInfo]:
-        return [_info(cluster) for cluster in clusters_of(session) if is_ours(cluster, cluster["name"])]
+        return [
+            _info(cluster)
+            for cluster in parts.clusters_of(session)
+            if parts.is_ours(cluster, cluster["name"])
+        ]
 
     @classmethod
     def find_resources(cls, session: GcpSession, cluster: str | None = None) -> list[CloudResource]:
-        zones, resources = traces(session), []
+        zones, resources = parts.traces(session), []
         for name in zones if cluster is None else (cluster,):
             session_there = session.at(zones.get(name) or session.zone)
-            resources += [part.resource(session_there, name) for part in find_parts(session_there, name)]
+            resources += [
+                part.resource(session_there, name) for part in parts.find_parts(session_there, name)
+            ]
             for role in find_roles(session, name):
                 kind = "cloudresourcemanager.googleapis.com/Policy"
                 resources.append(CloudResource(name, f"rights {role}", kind, role, session.project))
@@ -151,30 +127,32 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
     @classmethod
     def _delete(cls, session: GcpSession, name: str, steps: Steps) -> None:
-        delete.delete(session.at(traces(session).get(name) or session.zone), name, steps)
+        delete.delete(session.at(parts.traces(session).get(name) or session.zone), name, steps)
 
     def _describe(self) -> GkeInfo | None:
-        cluster = parts(self.session, self.name)["cluster"].get(self.session) if self.session.zone else None
-        return _info(cluster) if cluster is not None and is_ours(cluster, self.name) else None
+        cluster = (
+            parts.parts(self.session, self.name)["cluster"].get(self.session) if self.session.zone else None
+        )
+        return _info(cluster) if cluster is not None and parts.is_ours(cluster, self.name) else None
 
     # Planning
 
     def _planned(self, shape: Shape) -> GkePlan:
-        options, disk_gb = shape.options, shape.options.get("disk_gb", DISK_GB)
+        options, disk_gb = shape.options, shape.options.get("disk_gb", spec.DISK_GB)
         fix = 'machine_type="e2-standard-4", or accelerator="nvidia-tesla-t4" for a GPU'
         gpus = shape.gpus if isinstance(shape.gpus, int) else None
         fixed = ("cpus", "memory", *(() if gpus == shape.gpus else ("gpus",)))
-        no_words(shape, fixed, about="gke", cloud="Google Cloud", fix=fix)
+        spec.no_words(shape, fixed, about="gke", cloud="Google Cloud", fix=fix)
         check_count(disk_gb, what="disk_gb", least=30, most=2000)
         kinds = {option: options.get(option) for option in MACHINE_OPTIONS}
         cidrs, count = options.get("allowed_cidrs") or (), shape.nodes if options.get("pool", True) else 0
         plan = GkePlan(
-            self._tags(until_of(options.get("hours", HOURS))),
-            choose(nodes=count, gpus=gpus, disk_gb=disk_gb, **kinds),
+            self._tags(spec.until_of(options.get("hours", spec.HOURS))),
+            machines.choose(nodes=count, gpus=gpus, disk_gb=disk_gb, **kinds),
             bool(options.get("private")),
             request=_request(options.get("request") or {}),
             allowed_cidrs=(cidrs,) if isinstance(cidrs, str) else tuple(map(str, cidrs)),
-            admins=admins_of(options.get("admins")),
+            admins=spec.admins_of(options.get("admins")),
             least=check_count(options.get("min_nodes", 0), what="min_nodes", least=0, most=count),
             confirm=options.get("confirm") is True,
         )
@@ -185,7 +163,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     def _continued(self, plan: GkePlan) -> GkePlan:
         """Let a cluster that was begun keep its end, and refuse another zone for it."""
         try:
-            existing, zone = begun(self.session, self.name)
+            existing, zone = parts.begun(self.session, self.name)
         except GcpError as error:
             reported = (ErrorReason.DISABLED, ErrorReason.DENIED, ErrorReason.PROJECT, ErrorReason.BILLING)
             if error.why not in reported:
@@ -212,7 +190,7 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         ]
         if set(MACHINE_OPTIONS) & set(shape.options) and kinds[0] != kinds[1]:
             has = ", ".join(f"{key}={value!r}" for key, value in zip(MACHINE_OPTIONS, kinds[0], strict=True))
-            raise other_machines(has, self.title)
+            raise spec.other_machines(has, self.title)
         return replace(plan, machines=replace(running, count=planned.count))
 
     def _preflight(self, plan: GkePlan) -> Report:
@@ -228,7 +206,17 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         create.create(self.session, plan, steps)
 
     def _scale(self, nodes: int, steps: Steps) -> None:
-        create.scale(self.session, self.name, nodes, steps)
+        step, operations = create.TRAINING_STEP, Operations(self.session, steps)
+        path = parts.parts(self.session, self.name)[step].path
+        with steps.step(step):
+            pool = self.session.request("GET", "container", path)
+            least = min(pool.get("autoscaling", {}).get("minNodeCount", 0), nodes)
+            limits = {"enabled": nodes > 0, "minNodeCount": least, "maxNodeCount": nodes}
+            operations.change(step, "POST", f"{path}:setAutoscaling", {"autoscaling": limits})
+            if pool["config"].get("flexStart") and nodes:
+                return  # the autoscaler asks for machines when pods do
+            watch = machines.launch_watch(self.session, self.name, steps.clock)
+            operations.change(step, "POST", f"{path}:setSize", {"nodeCount": nodes}, watch=watch)
 
     def _launch_failures(self) -> dict[str, str]:
         return machines.launch_failures(self.session, self.name)
@@ -238,10 +226,13 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
         return error.fix if error else ""
 
     def _extend(self, info: GkeInfo, until: datetime, steps: Steps) -> None:
-        create.extend(self.session, replace(info.tags, expires=until), steps)
+        make = create.Creation(self.session, replace(info.tags, expires=until), steps)
+        make.ensure_account("expiry", exact=True)
+        make.ensure_schedules()
+        make.ensure_end()
 
     def _install_addons(self, plan: GkePlan) -> None:
-        message = ",".join(f"{key}={value}" for key, value in labels(plan.tags, self.session).items())
+        message = ",".join(f"{key}={value}" for key, value in parts.labels(plan.tags, self.session).items())
         network = plan.request.get("network") or f"trainyard-{self.name}"
         self.install_storage_class("storageclass.yaml", {"network": network, "labels": message})
         for admin in plan.admins:
@@ -315,18 +306,16 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
     @property
     def bucket(self) -> str:
         """The bucket to which only its pods may write: ``gs://…``."""
-        return f"gs://{bucket_name(self.session.project, self.name)}"
+        return f"gs://{parts.bucket_name(self.session.project, self.name)}"
 
     def upload(self, path: str | Path, *, to: str) -> str:
         """Copy a file to the cluster's bucket, where it is called ``to``; return its address: ``gs://…``."""
-        media = MediaFileUpload(str(path), mimetype="application/octet-stream")
-        bucket = self.bucket.removeprefix("gs://")
-        self.session.rest("storage", "objects.insert", bucket=bucket, name=to, media_body=media)
+        where = f"b/{self.bucket.removeprefix('gs://')}/o"
+        self.session.request("POST", "storage", where, Path(path), uploadType="media", name=to)
         return f"{self.bucket}/{to}"
 
     @property
     def registry(self) -> ArtifactRegistry:
-        """Its repository in Artifact Registry."""
         return ArtifactRegistry(self.session, self._found().tags)
 
     def _location(self) -> dict[str, str | None]:
@@ -349,9 +338,9 @@ class GkeCluster(CloudCluster[GcpSession, GkePlan, GkeInfo]):
 
 
 def _info(cluster: Mapping[str, Any]) -> GkeInfo:
-    owner_tags = tags_of(cluster)
+    owner_tags = parts.tags_of(cluster)
     assert owner_tags is not None  # what is not the kit's is not described
-    pools = [pool for pool in cluster.get("nodePools", ()) if pool["name"] == create.TRAINING]
+    pools = [pool for pool in cluster.get("nodePools", ()) if pool["name"] == machines.TRAINING]
     return GkeInfo(
         owner_tags,
         _machines(pools[0]) if pools else None,
@@ -369,10 +358,8 @@ def _info(cluster: Mapping[str, Any]) -> GkeInfo:
 def _request(raw: object) -> dict[str, Any]:
     """Check what is added to the request for a cluster: fields of GKE's API, and none of the kit's."""
     fix = 'request={"network": "shared", "subnetwork": "lab", "resourceLabels": {"team": "vision"}}'
-    fields = json.loads(get_static_doc("container", "v1"))["schemas"]["Cluster"]["properties"]
-    if not isinstance(raw, dict) or (unknown := sorted(raw.keys() - fields)):
-        what = f"GKE knows no {', '.join(unknown)}" if isinstance(raw, dict) else "it is a dict"
-        raise BadInput(what, about=f"request={raw!r}", fix=fix)
+    if not isinstance(raw, dict):
+        raise BadInput("it is a dict", about=f"request={raw!r}", fix=fix)
     if kits := sorted(OF_THE_KIT & raw.keys()):
         raise BadInput(f"the kit sets {', '.join(kits)}", about=f"request={raw!r}", fix=fix)
     if "subnetwork" in raw and "network" not in raw:
@@ -389,7 +376,7 @@ def _machines(pool: Mapping[str, Any]) -> Machines:
         int(kind.get("acceleratorCount", 0)),
         kind.get("acceleratorType", ""),
         bool(config.get("spot")),
-        disk_gb=config.get("diskSizeGb", DISK_GB),
+        disk_gb=config.get("diskSizeGb", spec.DISK_GB),
         flex_start=bool(config.get("flexStart")),
     )
 

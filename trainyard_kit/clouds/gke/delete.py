@@ -39,7 +39,7 @@ def delete(session: GcpSession, cluster: str, steps: Steps) -> None:
             set_roles(operations, f"rights {role}", project_part(session), member, [])
         accounts = [part for part in parts_left if part.service == "iam"]
         last = [part for part in accounts if part.name == "account expiry"]  # by it the rest is found
-        jobs = [part for part in parts_left if part.name in ENDS.values()]
+        jobs = [part for part in parts_left if part.name in ENDS]
         for chosen in (jobs, [part for part in accounts if part not in last], last):
             _delete_all(operations, chosen if not errors else [], errors)
     if len(errors) == 1:
@@ -81,4 +81,4 @@ def _delete_all(operations: Operations, parts: list[Part], errors: list[KitError
 
 
 def _word(part: Part) -> str:
-    return part.collection.rpartition(".")[2].lower().removeprefix("global")
+    return part.collection.lower()

@@ -13,8 +13,7 @@ GRACE = timedelta(days=2)  # in which an expiry that fails is tried again
 
 
 def project_part(session: GcpSession) -> Part:
-    """The project, whose policy it is."""
-    return Part("project", "cloudresourcemanager", "projects", {"resource": f"projects/{session.project}"})
+    return Part("project", "cloudresourcemanager", f"projects/{session.project}")
 
 
 def set_roles(
@@ -37,8 +36,10 @@ def set_roles(
             "bindings": [*(binding for binding in remaining if binding["members"]), *granted],
             "version": 3,
         }
-        body = policy if part.service == "storage" else {"policy": policy}
-        operations.session.rest(part.service, f"{part.collection}.setIamPolicy", **part.target, body=body)
+        if part.service == "storage":
+            operations.session.request("PUT", part.service, f"{part.path}/iam", policy)
+        else:
+            operations.session.request("POST", part.service, f"{part.path}:setIamPolicy", {"policy": policy})
 
     with operations.steps.step(step):
         operations.send(step, change)
@@ -68,14 +69,12 @@ def ending_condition(tags: Tags) -> dict[str, str]:
 
 def _policy(session: GcpSession, part: Part) -> dict[str, Any]:
     """Get a policy in version 3: older ones hide conditions, and lose them."""
-    requests: dict[str, dict[str, Any]] = {
-        "storage": {"optionsRequestedPolicyVersion": 3},
-        "artifactregistry": {"options_requestedPolicyVersion": 3},
-        "cloudresourcemanager": {"body": {"options": {"requestedPolicyVersion": 3}}},
-    }
-    return session.rest(
-        part.service, f"{part.collection}.getIamPolicy", **part.target, **requests[part.service]
-    )
+    if part.service == "storage":
+        return session.request("GET", part.service, f"{part.path}/iam", optionsRequestedPolicyVersion=3)
+    path, version = f"{part.path}:getIamPolicy", {"requestedPolicyVersion": 3}
+    if part.service == "cloudresourcemanager":
+        return session.request("POST", part.service, path, {"options": version})
+    return session.request("GET", part.service, path, **{"options.requestedPolicyVersion": 3})
 
 
 def _is(member: str, account: str) -> bool:

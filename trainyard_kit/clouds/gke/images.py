@@ -3,8 +3,6 @@
 Pods need no secret: the nodes' account may pull from the repository.
 """
 
-from typing import Any
-
 from trainyard_kit.clouds.gke.parts import parts
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.gke.token import access_token
@@ -13,8 +11,6 @@ from trainyard_kit.container_images.registry import Login, Registry, StoredImage
 
 
 class ArtifactRegistry(Registry):
-    """The repository of one cluster."""
-
     def __init__(self, session: GcpSession, tags: Tags) -> None:
         self.session, self.tags = session, tags
         self.repository = parts(session, tags.cluster)["repository"]
@@ -26,20 +22,15 @@ class ArtifactRegistry(Registry):
         return Login(self._uri().partition("/")[0], "oauth2accesstoken", access_token()[0])
 
     def stored(self, name: str, tag: str) -> StoredImage | None:
-        image, repository = short_name(name).replace("/", "%2F"), self.repository.id
-        tag_found = self._find("packages.tags", f"{repository}/packages/{image}/tags/{tag}")
+        image, repository = short_name(name).replace("/", "%2F"), self.repository.path
+        tag_found = self.session.find("artifactregistry", f"{repository}/packages/{image}/tags/{tag}")
         if tag_found is None:
             return None
         digest = tag_found["version"].rpartition("/")[2]
-        shown = self._find("dockerImages", f"{repository}/dockerImages/{image}@{digest}") or {}
+        shown = self.session.find("artifactregistry", f"{repository}/dockerImages/{image}@{digest}") or {}
         return StoredImage(digest, int(shown.get("imageSizeBytes", 0)))
 
     def _uri(self) -> str:
         where, project, cluster = self.session.region, self.session.project, self.tags.cluster
         item = self.repository.get(self.session) or {}
         return item.get("registryUri") or f"{where}-docker.pkg.dev/{project}/trainyard-{cluster}"
-
-    def _find(self, collection: str, name: str) -> dict[str, Any] | None:
-        return self.session.find(
-            "artifactregistry", f"projects.locations.repositories.{collection}.get", name=name
-        )

@@ -133,8 +133,8 @@ def disk_type(machine: str) -> str:
 def accelerators(session: GcpSession) -> dict[str, dict[str, int]]:
     """The zones of each kind of GPU, with how many a machine there has at most."""
     by_type: dict[str, dict[str, int]] = {}
-    method, project = "acceleratorTypes.aggregatedList", session.project
-    for scope in session.every("compute", method, "items", project=project):
+    path = f"projects/{session.project}/aggregated/acceleratorTypes"
+    for scope in session.every("compute", path, "items"):
         for type_ in scope.get("acceleratorTypes", ()):
             zone = type_["zone"].rpartition("/")[2]
             by_type.setdefault(type_["name"], {})[zone] = type_.get("maximumCardsPerInstance", 1)
@@ -143,13 +143,14 @@ def accelerators(session: GcpSession) -> dict[str, dict[str, int]]:
 
 def machine_type(session: GcpSession, name: str, zone: str | None = None) -> dict[str, Any] | None:
     """Describe a machine type; None if the zone does not have it."""
-    where = {"project": session.project, "zone": zone or session.zone, "machineType": name}
-    return session.find("compute", "machineTypes.get", **where)
+    where = f"projects/{session.project}/zones/{zone or session.zone}"
+    description: dict[str, Any] | None = session.find("compute", f"{where}/machineTypes/{name}")
+    return description
 
 
 def next_zones(session: GcpSession, machines: Machines) -> list[str]:
     """The other zones of the region that have the machines."""
-    listed = session.every("compute", "zones.list", "items", project=session.project)
+    listed = session.every("compute", f"projects/{session.project}/zones", "items")
     zones = {zone["name"] for zone in listed if zone["name"].rpartition("-")[0] == session.region}
     if machines.accelerator:
         zones &= set(accelerators(session).get(machines.accelerator, ()))
@@ -161,11 +162,11 @@ def launch_failures(session: GcpSession, cluster: str, pool: str = TRAINING) -> 
     path = f"{session.parent}/clusters/{cluster}/nodePools/{pool}"
     messages: dict[str, str] = {}
     with contextlib.suppress(GcpError):  # it tells more, and nothing depends on it
-        group = session.find("container", "projects.locations.clusters.nodePools.get", name=path) or {}
+        group = session.find("container", path) or {}
         for url in group.get("instanceGroupUrls", ()):
             zone, name = url.split("/")[-3::2]  # …/zones/ZONE/instanceGroupManagers/NAME
-            where = {"project": session.project, "zone": zone, "instanceGroupManager": name}
-            for item in session.every("compute", "instanceGroupManagers.listErrors", "items", **where):
+            manager = f"projects/{session.project}/zones/{zone}/instanceGroupManagers/{name}"
+            for item in session.every("compute", f"{manager}/listErrors", "items"):
                 error = item.get("error") or {}
                 message = f"{error.get('code', '')}: {error.get('message', '')}"
                 messages[f"{item.get('timestamp', '')} {name} {message}"] = message

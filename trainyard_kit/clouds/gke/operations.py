@@ -9,7 +9,6 @@ from trainyard_kit.clouds.gke.client_errors import ErrorReply, GcpError, to_erro
 from trainyard_kit.clouds.gke.session import GcpSession
 from trainyard_kit.clouds.steps import Phase, Steps
 
-CLUSTERS, OPERATIONS = "projects.locations.clusters", "projects.locations.operations"
 POLL = 10.0  # seconds
 BUSY_SECONDS = 30 * 60  # an upgrade of the control plane, for one, keeps a cluster busy for so long
 NEW_ACCOUNT_SECONDS = 120  # until all of Google Cloud knows a service account
@@ -55,10 +54,10 @@ class Operations:
             raise
 
     def change(
-        self, step: str, method: str, *, watch: Callable[[], str] | None = None, **request: object
+        self, step: str, verb: str, path: str, body: object = None, *, watch: Callable[[], str] | None = None
     ) -> None:
         """Send a request about a cluster or one of its pools, and wait for the end of its operation."""
-        operation = self.send(step, lambda: self.session.find("container", f"{CLUSTERS}.{method}", **request))
+        operation = self.send(step, lambda: self.session.find("container", path, verb, body))
         self.wait_operation(step, "container", operation, watch=watch)
 
     def wait_operation(
@@ -85,21 +84,20 @@ class Operations:
             self.steps.update(step, Phase.RUNS, f"{state}; {message}" if message else state)
             self.steps.sleep(POLL)
 
-    def running(self, target: str) -> Operation | None:
-        """Find an operation that somebody else began on ``clusters/lab/nodePools/training``."""
-        listed = self.session.rest("container", f"{OPERATIONS}.list", parent=self.session.parent)
+    def running(self, path: str) -> Operation | None:
+        """Find an operation that somebody else began on a cluster or pool."""
+        listed = self.session.request("GET", "container", f"{self.session.parent}/operations")
+        target = path.partition(f"/{self.session.zone}/")[2]  # the link has the project's number
         going = [item for item in listed.get("operations", ()) if item.get("status") != "DONE"]
-        return next((item for item in going if item.get("targetLink", "").endswith(f"/{target}")), None)
+        return next((item for item in going if item.get("targetLink", "").endswith(target)), None)
 
     def _look(self, service: str, operation: Operation) -> Operation:
         """Get an operation; one that is forgotten is done."""
-        session, name, done = self.session, operation["name"], {"done": True}
-        if service != "compute":
-            path = name if "/" in name else f"{session.parent}/operations/{name}"
-            return session.find(service, f"{OPERATIONS}.get", name=path) or done
-        place = {key: operation[key].rpartition("/")[2] for key in ("zone", "region") if operation.get(key)}
-        method = f"{next(iter(place), 'global')}Operations.get"
-        return session.find("compute", method, project=session.project, operation=name, **place) or done
+        name = operation["name"]
+        path = name if "/" in name else f"{self.session.parent}/operations/{name}"
+        if service == "compute":
+            path = operation["selfLink"].partition("/v1/")[2]
+        return self.session.find(service, path) or {"done": True}
 
 
 def failure_of(resource: Mapping[str, Any]) -> str:

@@ -9,8 +9,12 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from string import Template
 from typing import Any
+
+import yaml
 
 from kitlib.k8s import names
 from trainyard_kit.clouds import tags as tags_
@@ -19,105 +23,109 @@ from trainyard_kit.clouds.price_table import HOURS_A_MONTH, price_table, rate
 from trainyard_kit.clouds.spec import CloudResource
 from trainyard_kit.clouds.tags import Tags
 
+REQUESTS = yaml.safe_load(Path(__file__).with_name("requests.yaml").read_text(encoding="utf-8"))
 ZONE = "trainyard-zone"  # the label with the cluster's zone: by it the rest is found when the cluster is gone
 # Of the service accounts, in the project. Image streaming needs the nodes' second: https://cloud.google.com/kubernetes-engine/docs/how-to/image-streaming
 ROLES: dict[str, tuple[str, ...]] = {
     "expiry": ("roles/container.clusterAdmin",),
     "nodes": ("roles/container.defaultNodeServiceAccount", "roles/serviceusage.serviceUsageConsumer"),
 }
-ENDS = {
-    "training": "end of the training pool",
-    "cluster": "end of the cluster",
-    "again": "end of the cluster, the day after",
-}
-ORPHANS = {  # collections of Compute Engine in which Kubernetes leaves things, and one of each
-    "forwardingRules": "forwardingRule",
-    "networkEndpointGroups": "networkEndpointGroup",
+ENDS = [name for name in REQUESTS if name.startswith("end of")]
+# Collections of Compute Engine in which Kubernetes leaves things, each with a name for people
+ORPHANS = {
+    "forwardingRules": "forwarding rule",
+    "networkEndpointGroups": "network endpoint group",
     "disks": "disk",
-    "targetPools": "targetPool",
+    "targetPools": "target pool",
     "addresses": "address",
     "firewalls": "firewall",
 }
 PRICES = {"forwardingRules": "load balancer", "addresses": "public IPv4 address"}
 Item = Mapping[str, Any]  # a resource, as its API shows it
-_INSTANCES = "projects.locations.instances"
 _OF_SERVICE = re.compile(r"k8s-fw-(a[0-9a-f]{31})")  # the firewall rule of a Service's load balancer
 
 
 @dataclass(frozen=True)
 class Part:
-    """A resource, as the discovery client addresses it.
+    """A resource.
 
     Attributes:
         name: What it is for: ``network``.
         service: ``compute``.
-        collection: ``networks``.
-        where: The parameters of its ``get`` and ``delete``.
+        path: By which the API has it: ``projects/p/global/networks/lab``.
         costs: In words; empty if nothing.
         item: As the API shows it, once found.
+        query: Parameters of the request that creates it.
     """
 
     name: str
     service: str
-    collection: str
-    where: Mapping[str, str]
+    path: str
     costs: str = ""
     item: Item | None = None
+    query: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def id(self) -> str:
-        return self.where.get("name") or "/".join(self.where.values())
+    def collection(self) -> str:
+        word = self.path.split("/")[-2]
+        return "buckets" if word == "b" else word
 
-    @property
-    def target(self) -> Mapping[str, str]:
-        """The parameters of the methods of its policy."""
-        return {"resource": self.id} if "name" in self.where else self.where
-
-    def get(self, session: GcpSession) -> Any:
+    def get(self, session: GcpSession) -> dict[str, Any] | None:
         """Get it; None if it does not exist."""
-        return session.find(self.service, f"{self.collection}.get", **self.where)
+        return session.find(self.service, self.path)
 
-    def delete(self, session: GcpSession) -> Any:
+    def delete(self, session: GcpSession) -> dict[str, Any] | None:
         """Begin to delete it; returns the operation; None if it does not exist."""
         if self.service == "storage":  # a bucket has to be empty
-            session.empty_bucket(self.where["bucket"])
-        return session.find(self.service, f"{self.collection}.delete", **self.where)
+            session.empty_bucket(self.path.partition("/")[2])
+        return session.find(self.service, self.path, "DELETE")
 
     def resource(self, session: GcpSession, cluster: str) -> CloudResource:
-        """Describe it for lists."""
-        word, state = re.sub("ies$", "y", self.collection.rpartition(".")[2]), (self.item or {}).get("status")
+        word, state = re.sub("ies$", "y", self.collection), (self.item or {}).get("status")
         kind = f"{self.service}.googleapis.com/{re.sub('(?<=ss)es$|s$', '', word[0].upper() + word[1:])}"
         shown = state.lower() if isinstance(state, str) else "there"
         where, tags = session.zone or session.project, tags_of(self.item)
-        return CloudResource(cluster, self.name, kind, self.id, where, shown, self.costs, tags)
+        name = self.path.removeprefix("b/")  # of a bucket
+        return CloudResource(cluster, self.name, kind, name, where, shown, self.costs, tags)
 
 
 def parts(session: GcpSession, cluster: str) -> dict[str, Part]:
     """The resources that the kit creates for a cluster, by name; without a zone only those of the project."""
-    project, region, name = session.project, session.region, f"trainyard-{cluster}"
-    root, here = f"projects/{project}", {"project": project, "region": region}
-    images = f"{root}/locations/{region}/repositories/{name}"
-    rates = [rate("google", service) for service in ("Cloud Storage", "Artifact Registry")]
-    all_parts = [
-        Part("network", "compute", "networks", {"project": project, "network": name}),
-        Part("bucket", "storage", "buckets", {"bucket": bucket_name(project, cluster)}, rates[0]),
-    ]
-    for role in ROLES:
-        path = f"{root}/serviceAccounts/{account(session, role, cluster)}"
-        all_parts.append(Part(f"account {role}", "iam", "projects.serviceAccounts", {"name": path}))
-    if session.zone:
-        for what, end in ENDS.items():
-            path = f"{root}/locations/{session.scheduler_region}/jobs/{name}-{what}"
-            all_parts.append(Part(end, "cloudscheduler", "projects.locations.jobs", {"name": path}))
-        lab, price = f"{session.parent}/clusters/{cluster}", rate("google", "GKE control plane")
-        collection = "projects.locations.repositories"
-        all_parts += [
-            Part("subnet", "compute", "subnetworks", here | {"subnetwork": name}),
-            Part("router", "compute", "routers", here | {"router": name}),
-            Part("repository", "artifactregistry", collection, {"name": images}, rates[1]),
-            Part("cluster", "container", "projects.locations.clusters", {"name": lab}, price),
-        ]
-    return {part.name: part for part in all_parts}
+    parts_by_name, values = {}, addresses(session, cluster)
+    for name, request in REQUESTS.items():
+        service, _, path = request["at"].partition("/")
+        if session.zone or not re.search(r"\$\{(zone|region|scheduler)", path):
+            costs = rate("google", request["price"]) if "price" in request else ""
+            query = fill(request.get("query", {}), values)
+            parts_by_name[name] = Part(name, service, fill(path, values), costs, query=query)
+    return parts_by_name
+
+
+def addresses(session: GcpSession, cluster: str) -> dict[str, Any]:
+    """What is filled in of a cluster's place and names."""
+    accounts = {role: account(session, role, cluster) for role in ROLES}
+    return {
+        "project": session.project,
+        "region": session.region,
+        "zone": session.zone,
+        "scheduler_region": session.scheduler_region if session.zone else "",
+        "cluster": cluster,
+        "bucket": bucket_name(session.project, cluster),
+        **accounts,
+        **{f"{role}_id": address.partition("@")[0] for role, address in accounts.items()},
+    }
+
+
+def fill(template: object, values: Mapping[str, Any]) -> Any:
+    """Fill in values; what is nothing but ``${labels}`` becomes the value itself, of whatever type."""
+    if isinstance(template, dict):
+        return {key: fill(item, values) for key, item in template.items()}
+    if isinstance(template, list):
+        return [fill(item, values) for item in template]
+    if not isinstance(template, str):
+        return template
+    alone = re.fullmatch(r"\$\{(\w+)\}", template)
+    return values[alone[1]] if alone else Template(template).substitute(values)
 
 
 def find_parts(session: GcpSession, cluster: str) -> list[Part]:
@@ -137,9 +145,9 @@ def traces(session: GcpSession) -> dict[str, str]:
     zones: dict[str, str] = {}
     items = [
         *clusters_of(session),
-        *session.every("iam", "projects.serviceAccounts.list", "accounts", name=root, pageSize=100),
-        *session.every("compute", "networks.list", "items", project=session.project),
-        *session.every("storage", "buckets.list", "items", project=session.project),
+        *session.every("iam", f"{root}/serviceAccounts", "accounts", pageSize="100"),
+        *session.every("compute", f"{root}/global/networks", "items"),
+        *session.every("storage", "b", "items", project=session.project),
     ]
     for item in items:
         tags, zone = tags_of(item), labels_of(item).get(ZONE, "")
@@ -150,16 +158,16 @@ def traces(session: GcpSession) -> dict[str, str]:
 
 def clusters_of(session: GcpSession) -> list[Item]:
     """List all clusters of the project, the kit's and others; none where GKE's API is not enabled."""
-    parent = f"projects/{session.project}/locations/-"
-    return (session.find("container", "projects.locations.clusters.list", parent=parent) or {}).get(
-        "clusters", []
-    )
+    path = f"projects/{session.project}/locations/-/clusters"
+    return (session.find("container", path) or {}).get("clusters", [])
 
 
 def begun(session: GcpSession, cluster: str) -> tuple[Tags | None, str]:
     """The tags and the zone of a cluster that was begun, by what is created first and deleted last."""
     item = parts(session, cluster)["account expiry"].get(session)
-    return (tags_of(item), labels_of(item).get(ZONE, "")) if is_ours(item, cluster) else (None, "")
+    if item is None or not is_ours(item, cluster):
+        return None, ""
+    return tags_of(item), labels_of(item).get(ZONE, "")
 
 
 # Names, and whose it is
@@ -188,7 +196,6 @@ def description(tags: Tags, session: GcpSession) -> str:
 
 
 def labels_of(item: Item) -> dict[str, str]:
-    """The labels of what an API shows."""
     words = (word.split("=", 1) for word in item.get("description", "").split() if "=" in word)
     return item.get("labels") or item.get("resourceLabels") or dict(words)
 
@@ -205,7 +212,6 @@ def is_ours(item: Item | None, cluster: str) -> bool:
 
 
 def cost(key: str, count: float = 1) -> str:
-    """A price in words, by the kit's table."""
     an_hour = price_table("google").price(key, count=count).together
     a_month = an_hour * HOURS_A_MONTH
     return f"{a_month:.2f} $ a month" if a_month < 30 else f"{an_hour:.2f} $ an hour"
@@ -227,34 +233,31 @@ def _orphans(session: GcpSession, cluster: str, *, own_network: bool) -> Iterato
         _OF_SERVICE.fullmatch(firewall["name"]) for firewall in listed["firewalls"] if inside(firewall)
     ]
     services, nodes = {firewall[1] for firewall in firewalls if firewall}, f"gke-{cluster[:20]}"
-    for collection, singular in ORPHANS.items():
+    for collection in ORPHANS:
         for item in listed[collection]:
             of_node = collection == "disks" and item["name"].startswith(nodes)  # it goes with the node
             if not of_node and (is_ours(item, cluster) or inside(item) or item["name"] in services):
-                yield _orphan(session, collection, singular, item)
-    root = f"projects/{session.project}/locations/-"
-    for item in session.every("file", f"{_INSTANCES}.list", "instances", parent=root):
+                yield _orphan(collection, item)
+    path = f"projects/{session.project}/locations/-/instances"
+    for item in session.every("file", path, "instances"):
         if is_ours(item, cluster) or any(map(inside, item.get("networks", ()))):
             size = sum(int(share.get("capacityGb", 0)) for share in item.get("fileShares", ()))
             name, price = item["name"].rpartition("/")[2], cost("Filestore, basic HDD", size)
-            yield Part(f"file system {name}", "file", _INSTANCES, {"name": item["name"]}, price, item)
+            yield Part(f"file system {name}", "file", item["name"], price, item)
 
 
 def _listed(session: GcpSession, collection: str) -> Iterator[dict[str, Any]]:
+    project = f"projects/{session.project}"
     if collection == "firewalls":
-        yield from session.every("compute", "firewalls.list", "items", project=session.project)
+        yield from session.every("compute", f"{project}/global/firewalls", "items")
         return
-    for scope in session.every("compute", f"{collection}.aggregatedList", "items", project=session.project):
+    for scope in session.every("compute", f"{project}/aggregated/{collection}", "items"):
         yield from scope.get(collection, ())
 
 
-def _orphan(session: GcpSession, collection: str, singular: str, item: Mapping[str, Any]) -> Part:
-    place = {key: item[key].rpartition("/")[2] for key in ("zone", "region") if item.get(key)}
-    name = re.sub("([A-Z])", lambda letter: f" {letter[1].lower()}", singular) + f" {item['name']}"
+def _orphan(collection: str, item: Item) -> Part:
     price = cost(PRICES[collection]) if collection in PRICES else ""
     if collection == "disks":
         price = cost("persistent disk, balanced", float(item.get("sizeGb", 0)))
-    if not place and collection != "firewalls":
-        collection = f"global{collection[0].upper()}{collection[1:]}"
-    where = {"project": session.project, **place, singular: item["name"]}
-    return Part(name, "compute", collection, where, price, item)
+    name, path = f"{ORPHANS[collection]} {item['name']}", item["selfLink"].partition("/compute/v1/")[2]
+    return Part(name, "compute", path, price, item)

@@ -70,7 +70,7 @@ def _credentials(session: GcpSession) -> Check:
 
 
 def _project(session: GcpSession) -> Check:
-    answer = session.rest("cloudresourcemanager", "projects.get", name=f"projects/{session.project}")
+    answer = session.request("GET", "cloudresourcemanager", f"projects/{session.project}")
     if answer.get("state") != "ACTIVE":
         text = f"{session.project} is {answer.get('state', 'gone').lower().replace('_', ' ')}"
         return failed("project", text, "choose another one: gcloud projects list")
@@ -81,7 +81,7 @@ def disabled_apis(session: GcpSession) -> list[str]:
     """List the hosts of the APIs that the kit uses and the project has not enabled."""
     root, hosts = f"projects/{session.project}", [f"{api}.googleapis.com" for api in FACTS["apis"]]
     names = [f"{root}/services/{host}" for host in hosts]
-    services = session.rest("serviceusage", "services.batchGet", parent=root, names=names)["services"]
+    services = session.request("GET", "serviceusage", f"{root}/services:batchGet", names=names)["services"]
     enabled = {service["config"]["name"] for service in services if service["state"] == "ENABLED"}
     return [host for host in hosts if host not in enabled]
 
@@ -95,7 +95,7 @@ def _apis(session: GcpSession) -> Check:
 
 
 def _billing(session: GcpSession) -> Check:
-    answer = session.rest("cloudbilling", "projects.getBillingInfo", name=f"projects/{session.project}")
+    answer = session.request("GET", "cloudbilling", f"projects/{session.project}/billingInfo")
     if answer.get("billingEnabled"):
         return ok("billing", answer.get("billingAccountName", "enabled"))
     fix = f"link a billing account at {CONSOLE}/billing/linkedaccount?project={session.project}"
@@ -103,8 +103,8 @@ def _billing(session: GcpSession) -> Check:
 
 
 def _permissions(session: GcpSession) -> Check:
-    request = {"resource": f"projects/{session.project}", "body": {"permissions": NEEDED}}
-    answer = session.rest("cloudresourcemanager", "projects.testIamPermissions", **request)
+    path, body = f"projects/{session.project}:testIamPermissions", {"permissions": NEEDED}
+    answer = session.request("POST", "cloudresourcemanager", path, body)
     missing = [permission for permission in NEEDED if permission not in answer.get("permissions", ())]
     if not missing:
         return ok("permissions", f"all {len(NEEDED)} that are needed")
@@ -114,7 +114,7 @@ def _permissions(session: GcpSession) -> Check:
 
 
 def _zone(session: GcpSession) -> Check:
-    listed = session.every("compute", "zones.list", "items", project=session.project)
+    listed = session.every("compute", f"projects/{session.project}/zones", "items")
     available = [item["name"] for item in listed if item.get("status") == "UP"]
     return _known("zone", session.zone, available, "Google Cloud") or ok("zone", session.zone)
 
@@ -142,8 +142,8 @@ def _machine(session: GcpSession, plan: GkePlan) -> Check:
             "machine type",
             f"{machine_name}: {description['guestCpus']} vCPUs, {description['memoryMb'] / 1024:g} GiB",
         )
-    where = {"project": session.project, "zone": session.zone}
-    known = [item["name"] for item in session.every("compute", "machineTypes.list", "items", **where)]
+    path = f"projects/{session.project}/zones/{session.zone}/machineTypes"
+    known = [item["name"] for item in session.every("compute", path, "items")]
     return _known("machine_type", machine_name, known, session.zone) or ok("machine type", machine_name)
 
 
@@ -164,10 +164,10 @@ def quotas(session: GcpSession, plan: GkePlan, *, new: bool = True) -> Iterator[
         plan: The cluster.
         new: Whether it is created; else only its training nodes are, beside those that exist.
     """
-    requested, project = required(session, plan, new=new), {"project": session.project}
+    requested, project = required(session, plan, new=new), f"projects/{session.project}"
     places = {
-        session.region: session.rest("compute", "regions.get", region=session.region, **project),
-        "all regions": session.rest("compute", "projects.get", **project),
+        session.region: session.request("GET", "compute", f"{project}/regions/{session.region}"),
+        "all regions": session.request("GET", "compute", project),
     }
     listed = [quota for place in places.values() for quota in place.get("quotas", ())]
     limits = {quota["metric"]: quota["limit"] for quota in listed}

@@ -1,7 +1,4 @@
-"""Requests to Google Cloud: as one user, in one project; what fails is a `GcpError`.
-
-All services are reached by the discovery client: one package has their documents, checks a request's
-parameters by them, and a new service needs no new dependency.
+"""Requests to Google Cloud's REST APIs: as one user, in one project; what fails is a `GcpError`.
 
 google-auth finds the credentials. The variables ``CLOUDSDK_API_ENDPOINT_OVERRIDES_CONTAINER`` and its like
 lead elsewhere, as with gcloud; an address with ``http://`` needs no credentials.
@@ -9,29 +6,29 @@ lead elsewhere, as with gcloud; an address with ``http://`` needs no credentials
 
 import copy
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urljoin, urlsplit
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import google.auth
 import google.auth.exceptions as auth
-import httplib2
-from googleapiclient.discovery import build
+import requests
+from google.auth.credentials import Credentials
+from google.auth.transport.requests import AuthorizedSession
 
 from kitlib.errors import BadInput
 from trainyard_kit.clouds.cloud_errors import ErrorReason
-from trainyard_kit.clouds.gke.client_errors import LOGIN, RAISED, GcpError, translate
+from trainyard_kit.clouds.gke.client_errors import LOGIN, GcpError, refused, translate
 from trainyard_kit.clouds.gke.token import SCOPES, TOKEN
 
-if TYPE_CHECKING:
-    from google.auth.credentials import Credentials
-
-Answer = TypeVar("Answer")
-_PATHS = {"compute": "compute/v1/", "storage": "storage/v1/"}  # below the root of the service
+_ROOTS = {  # of the others https://SERVICE.googleapis.com/, with the version before each path
+    "compute": "https://compute.googleapis.com/compute/v1/",
+    "storage": "https://storage.googleapis.com/storage/v1/",
+}
 _ATTEMPTS, _TIMEOUT, _WORKERS = 3, 60, 8
 
 
@@ -41,17 +38,18 @@ class GcpSession:
     Args:
         project: Its id; by default that of ``GOOGLE_CLOUD_PROJECT`` or of the credentials.
         zone: Of the cluster; empty where it does not matter.
+
+    Example:
+        >>> session.find("compute", "projects/p/global/networks/lab")
     """
 
     def __init__(self, project: str | None = None, zone: str | None = None) -> None:
-        self._services: dict[str, Any] = {}
         self.project = project or os.environ.get("GOOGLE_CLOUD_PROJECT") or _usual_project()
         self.zone = zone or ""
-        self._lock, self._threads = threading.Lock(), threading.local()
+        self._plain = requests.Session()
 
     @property
     def region(self) -> str:
-        """The zone's region."""
         return self.zone.rpartition("-")[0]
 
     @property
@@ -69,8 +67,7 @@ class GcpSession:
     @cached_property
     def scheduler_region(self) -> str:
         """The region of the schedules: the zone's, or that of the most similar name where it has none."""
-        root = f"projects/{self.project}"
-        listed = self.every("cloudscheduler", "projects.locations.list", "locations", name=root)
+        listed = self.every("cloudscheduler", f"projects/{self.project}/locations", "locations")
         has = sorted(location["locationId"] for location in listed)
         return max(
             has, key=lambda region: len(os.path.commonprefix((region, self.region))), default=self.region
@@ -79,62 +76,87 @@ class GcpSession:
     @cached_property
     def number(self) -> str:
         """The project's number."""
-        answer = self.rest("cloudresourcemanager", "projects.get", name=f"projects/{self.project}")
+        answer = self.request("GET", "cloudresourcemanager", f"projects/{self.project}")
         return answer["name"].partition("/")[2]
 
     @cached_property
-    def credentials(self) -> "Credentials":
+    def credentials(self) -> Credentials:
         """The credentials that google-auth finds; requests count against this project's quota and APIs.
 
         Without that, a user's requests are those of gcloud's own project, and "API disabled" speaks of it.
         """
-        from google.oauth2.credentials import Credentials
+        from google.oauth2.credentials import Credentials as Token
 
         try:
             token = os.environ.get(TOKEN)
-            signed = Credentials(token) if token else google.auth.default(scopes=SCOPES)[0]
+            signed = Token(token) if token else google.auth.default(scopes=SCOPES)[0]
         except (auth.GoogleAuthError, OSError) as error:
             raise translate(error, "google-auth: default credentials", self.project) from error
         return signed.with_quota_project(self.project) if hasattr(signed, "with_quota_project") else signed
 
-    def rest(self, service: str, method: str, **parameters: object) -> dict[str, Any]:
-        """Send a request: a method of a service's discovery document, and its parameters."""
-        about = _about(service, method, parameters)
-        request = self._request(service, method, parameters, about)
-        return self._attempt(lambda: request.execute(http=self._http(service)), about)
+    @cached_property
+    def _signed(self) -> requests.Session:
+        return AuthorizedSession(self.credentials)
 
-    def find(self, service: str, method: str, **parameters: object) -> Any:
-        """Send a request about something that may not exist; None if it does not.
+    def request(
+        self, verb: str, service: str, path: str, body: object = None, **query: Any
+    ) -> dict[str, Any]:
+        """Send a request, and return the answer.
 
-        Example:
-            >>> session.find("compute", "networks.get", project="p", network="lab")
+        Args:
+            verb: Of HTTP: ``GET``, ``POST``, ``PUT``, ``PATCH``, ``DELETE``.
+            service: The name of its host: ``compute``.
+            path: Below the version of the API: ``projects/P/zones``.
+            body: Sent as JSON; a path of a file is sent as its content.
+            query: Parameters of the URL.
         """
+        root = endpoint(service) or _ROOTS.get(service, f"https://{service}.googleapis.com/")
+        if service not in _ROOTS:
+            root += "v3/" if service == "cloudresourcemanager" else "v1/"
+        if isinstance(body, Path):
+            root = root.replace("/storage/", "/upload/storage/")
+        about = f"{service}: {verb} {path}"
+
+        def send() -> dict[str, Any]:
+            content = {"data": body.read_bytes()} if isinstance(body, Path) else {"json": body}
+            client = self._plain if root.startswith("http:") else self._signed
+            reply = client.request(verb, root + path, params=query, timeout=_TIMEOUT, **content)
+            if not reply.ok:
+                raise refused(reply, about, self.project)
+            answer: dict[str, Any] = reply.json() if reply.content else {}
+            return answer
+
+        return self._attempt(send, about)
+
+    def find(self, service: str, path: str, verb: str = "GET", body: object = None) -> dict[str, Any] | None:
+        """Send a request about something that may not exist; None if it does not."""
         try:
-            return self.rest(service, method, **parameters)
+            return self.request(verb, service, path, body)
         except GcpError as error:
             if self._says_absent(error):
                 return None
             raise
 
-    def every(self, service: str, method: str, key: str, **parameters: object) -> Iterator[Any]:
+    def every(self, service: str, path: str, key: str, **query: str) -> Iterator[Any]:
         """Yield what all pages of a list hold; nothing where this project has not enabled the API.
 
         Args:
+            service: As for `request`.
+            path: The same.
             key: The member of the answer that is a list, or a mapping of zones and regions to lists.
+            query: As for `request`.
         """
-        collection, _, verb = method.rpartition(".")
-        about = _about(service, method, parameters)
-        request = self._request(service, method, parameters, about)
-        while request is not None:
+        token: dict[str, str] | None = {}
+        while token is not None:
             try:
-                page = self._attempt(partial(request.execute, http=self._http(service)), about)
+                page = self.request("GET", service, path, **query, **token)
             except GcpError as error:
                 if error.why is ErrorReason.DISABLED and self._says_absent(error):
                     return
                 raise
             items = page.get(key) or []
             yield from items.values() if isinstance(items, Mapping) else items
-            request = getattr(self._collection(service, collection), f"{verb}_next")(request, page)
+            token = {"pageToken": page["nextPageToken"]} if page.get("nextPageToken") else None
 
     def _says_absent(self, error: GcpError) -> bool:
         """Whether nothing can exist: it is not found, or this very project has not enabled the API."""
@@ -146,63 +168,21 @@ class GcpSession:
         """Delete all versions of all objects, several at the same time."""
 
         def delete(stored: Mapping[str, Any]) -> None:
-            version = {"object": stored["name"], "generation": stored.get("generation")}
-            self.find("storage", "objects.delete", bucket=bucket, **version)
+            version = f"?generation={stored['generation']}" if "generation" in stored else ""
+            self.find("storage", f"b/{bucket}/o/{quote(stored['name'], safe='')}{version}", "DELETE")
 
         with ThreadPoolExecutor(_WORKERS, thread_name_prefix="empty") as pool:
-            for _ in pool.map(
-                delete, self.every("storage", "objects.list", "items", bucket=bucket, versions=True)
-            ):
-                pass
+            list(pool.map(delete, self.every("storage", f"b/{bucket}/o", "items", versions="true")))
 
-    def _collection(self, service: str, path: str) -> Any:
-        with self._lock:
-            if service not in self._services:
-                address, version = endpoint(service), "v3" if service == "cloudresourcemanager" else "v1"
-                root = (
-                    address
-                    if urlsplit(address).path.strip("/")
-                    else urljoin(address, f"/{_PATHS.get(service, '')}")
-                )
-                options = {"api_endpoint": root} if address else None
-                plain = httplib2.Http()  # each thread brings its own to each request
-                self._services[service] = build(
-                    service, version, http=plain, client_options=options, cache_discovery=False
-                )
-            collection = self._services[service]
-        for word in filter(None, path.split(".")):
-            collection = getattr(collection, word)()
-        return collection
-
-    def _request(self, service: str, method: str, parameters: Mapping[str, Any], about: str) -> Any:
-        collection, _, verb = method.rpartition(".")
-        try:
-            request = getattr(self._collection(service, collection), verb)(**parameters)
-        except TypeError as error:  # a value that the discovery document does not allow
-            raise translate(error, about, self.project) from error
-        if (elsewhere := endpoint(service)) and "media_body" in parameters:  # the library forgets it there
-            request.uri = urljoin(elsewhere, urlsplit(request.uri)._replace(scheme="", netloc="").geturl())
-        return request
-
-    def _http(self, service: str) -> Any:
-        """This thread's connection: httplib2 is not thread-safe."""
-        from google_auth_httplib2 import AuthorizedHttp
-
-        kind, cache = "plain" if endpoint(service).startswith("http:") else "signed", self._threads.__dict__
-        if kind not in cache:
-            plain = httplib2.Http(timeout=_TIMEOUT)
-            cache[kind] = AuthorizedHttp(self.credentials, http=plain) if kind == "signed" else plain
-        return cache[kind]
-
-    def _attempt(self, call: Callable[[], Answer], about: str) -> Answer:
+    def _attempt(self, call: Callable[[], dict[str, Any]], about: str) -> dict[str, Any]:
         """Send a request, again if the network or the service failed: all of the kit's are idempotent."""
         for left in reversed(range(_ATTEMPTS)):
             try:
                 return call()
-            except RAISED as error:
-                failure = translate(error, about, self.project)
-                if getattr(failure, "why", "") not in (ErrorReason.NETWORK, ErrorReason.FAULT) or not left:
-                    raise failure from error
+            except (GcpError, auth.GoogleAuthError, OSError) as error:
+                failure = error if isinstance(error, GcpError) else translate(error, about, self.project)
+                if failure.why not in (ErrorReason.NETWORK, ErrorReason.FAULT) or not left:
+                    raise failure from error.__cause__ or error
                 time.sleep(0.2 * 2 ** (_ATTEMPTS - left))
         raise AssertionError
 
@@ -220,12 +200,3 @@ def _usual_project() -> str:
     if not project:
         raise BadInput("no project is named", about="Google Cloud", fix=f'project="my-project", or {LOGIN}')
     return project
-
-
-def _about(service: str, method: str, parameters: Mapping[str, Any]) -> str:
-    return " ".join(
-        [
-            f"{service}: {method}",
-            *(parameter for parameter in parameters.values() if isinstance(parameter, str)),
-        ]
-    )
