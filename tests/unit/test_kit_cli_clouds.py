@@ -19,6 +19,7 @@ from trainyard_kit.clouds.spec import ClusterInfo, Machines
 from .made_up_cloud import Account, MoonCluster, provide, tags
 
 
+@main.ScalableCluster.register
 class Rented:
     """A provider of clusters, as far as the verbs need one."""
 
@@ -143,7 +144,7 @@ def test_nodes_are_scaled_down_to_none_and_up_for_a_price_that_is_agreed_to():
 
 @pytest.mark.usefixtures("rented")
 def test_what_cannot_be_scaled_says_so(monkeypatch):
-    monkeypatch.delattr(Rented, "scale")
+    monkeypatch.setattr(main, "ScalableCluster", MoonCluster)  # of which this one is none
     done = run("cluster", "scale", "4", "-c", "lab")
     assert (done.exit_code, "cannot be scaled" in done.stderr) == (1, True)
 
