@@ -9,8 +9,10 @@ import http.client
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,7 @@ class Startup:
         self._api = http.client.HTTPSConnection("127.0.0.1", port, timeout=ANSWER_SECONDS, context=tls)
         self._supervisor, self._report = supervisor, report
         self._deadline, self._activity = ProgressDeadline(seconds, never_idle=NEVER_IDLE), Activity()
-        self._begun = time.time()
+        self._begun, self._ended = time.time(), threading.Event()
         self._said, self._spent = time.monotonic(), dict[str, float]()
         # What is waited for, in words, and of which part; and how far the start has come at its best: an API
         # server that ends again and again would answer anew each time.
@@ -67,12 +69,18 @@ class Startup:
 
     def wait(self) -> None:
         """Wait until every node is Ready, pods are accepted, and the API server is ready."""
-        looked = time.monotonic()
-        while not self._is_ready():
-            if time.monotonic() - looked >= LOOK_SECONDS:
-                self._check_progress()
-                looked = time.monotonic()
-            time.sleep(POLL_SECONDS)
+        with ThreadPoolExecutor(1, "readiness") as pool:  # a request may take seconds
+            ready = pool.submit(self._wait_until_ready)
+            try:
+                while ready not in wait([ready], timeout=LOOK_SECONDS).done:
+                    self._check_progress()
+            finally:
+                self._ended.set()
+            ready.result()
+
+    def _wait_until_ready(self) -> None:
+        while not self._ended.is_set() and not self._is_ready():
+            self._ended.wait(POLL_SECONDS)
 
     def _is_ready(self) -> bool:
         if (nodes := self._get(api_path("v1/nodes"))) is None:

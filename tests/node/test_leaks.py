@@ -71,9 +71,9 @@ def is_below_cluster(group):
 
 def test_a_directory_a_process_and_a_descriptor_too_many_are_seen(busy):
     before = ResourceCounts.of(busy.root)
-    stray = busy.root / "pods" / "stray"
-    stray.mkdir()
     Pods(busy).running(pod("sleep 600", name="stray"))
+    stray = busy.root / "pods" / "stray"
+    stray.mkdir()  # after a pod has run: a kubelet that starts removes what is no pod's
     kinds = {line.split(":")[0] for line in ResourceCounts.of(busy.root).differences(before)}
     stray.rmdir()
     busy.kubectl("delete", "pod", "stray", "--now", f"--timeout={PATIENCE}s")

@@ -17,6 +17,11 @@ TYPES = {
 }
 FIELDS = {"string": "text", "int32": "a whole number", "int64": "a whole number", "bool": "True or False"}
 
+OTHER_TYPE = (
+    r"json: cannot unmarshal (\w{1,20})(?: \S{1,99})? "
+    r"into Go struct field \w{1,99}\.(\S{1,199}) of type (\S{1,99})"
+)
+
 
 def check_kind(written: object, *, kind: str, version: str) -> None:
     """Check that a manifest is a dict of a kind."""
@@ -44,14 +49,11 @@ def dry_run(cluster: Cluster, written: dict[str, Any]) -> dict[str, Any]:
 
 def _explain_type(reason: str) -> str:
     """Name a field that has another type than its own, as Python calls both."""
-    pattern = (
-        r".*json: cannot unmarshal (\w+)(?: \S+)? into Go struct field \w+\.(?:spec\.)*(\S+) of type (\S+)"
-    )
-    if (match := re.fullmatch(pattern, reason)) is None:
+    if (match := re.search(OTHER_TYPE, reason)) is None:
         return reason
     written, name, type_name = match.groups()
     needed = "a list" if type_name.startswith("[]") else FIELDS.get(type_name, "a dict")
-    return f"{name} is {TYPES.get(written, written)}, and should be {needed}"
+    return f"{name.removeprefix('spec.')} is {TYPES.get(written, written)}, and should be {needed}"
 
 
 def check_label(written: dict[str, Any], notebook: str) -> None:
