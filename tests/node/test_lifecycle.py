@@ -6,7 +6,7 @@ from datetime import datetime
 
 import pytest
 
-from .clusters import command_line, container, eventually, is_ready, pod, python, state
+from .clusters import command_line, container, eventually, is_ready, on_node, pod, python, state
 
 FOREVER = "trap 'exit 0' TERM; sleep infinity & wait"
 ALWAYS = {"restartPolicy": "Always", "terminationGracePeriodSeconds": 30}
@@ -221,6 +221,16 @@ def test_what_a_pod_asks_for_in_vain_is_named(pods):
     assert event["type"] == "Warning"
     for field in ("hostUsers", "securityContext.seccompProfile of container main"):
         assert field in event["message"]
+
+
+def test_pods_that_come_while_no_kubelet_runs_get_addresses_of_their_own(cluster, pods):
+    old = pods.running(pod("exec sleep 600", name="z-old", **on_node(0)))["status"]["podIP"]
+    kubelet = cluster.process("localkube.kubelet")
+    kubelet.suspend()  # so that the API has the new ones, which it lists first, before the next kubelet asks
+    names = [pods.create(pod("exec sleep 600", name=f"a-new-{index}", **on_node(0))) for index in range(3)]
+    kubelet.kill()
+    addresses = [pods.until(name, is_ready)["status"]["podIP"] for name in names]
+    assert len({old, *addresses}) == 4
 
 
 def test_what_probes_have_found_survives_the_kubelet(cluster, pods):

@@ -69,10 +69,14 @@ class PodManager:
         entries = _containers(answer)
         known = set(self.known())
         self._limits.keep_only({entry["id"] for entry in entries})
-        for uid, pod in self.known().items():
+        # Those that have an address first, which a new pod would get meanwhile.
+        for uid, pod in sorted(self.known().items(), key=lambda item: item[0] not in answer["pods"]):
             running = [entry for entry in entries if _uid(entry) == uid]
             if worker := self._new_worker(pod):
-                await reattach(worker, running, self._client, address=answer["pods"].get(uid))
+                address = answer["pods"].get(uid)
+                if address and not pod["spec"].get("hostNetwork"):
+                    worker.pool.address(uid, requested=address)
+                await reattach(worker, running, self._client, address=address)
                 worker.start()
                 if self._nodes[pod["spec"]["nodeName"]].is_reachable:
                     worker.changed(pod)
