@@ -1,12 +1,23 @@
 """``trainyard resources`` and ``extend``: resources at clouds, and a cluster's end."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypedDict, Unpack
 
 import click
 
 from kitlib import clusters, config
 from kitlib.errors import BadInput
 from trainyard_kit.cli.options import CLUSTER_NAME, OPTION, OUTPUT, YES, ErrorGroup, combine, show
+
+
+class Places(TypedDict):
+    """The options of ``WHERE``."""
+
+    provider: str | None
+    regions: str | Sequence[str] | None
+    profile: str | None
+    project: str | None
+
 
 WHERE = combine(
     click.option("--provider", help="eks or gke; by default both."),
@@ -31,7 +42,7 @@ def resources() -> None:
 @click.option("--cluster", "-c", help="Only what belongs to this cluster.")
 @WHERE
 @OUTPUT
-def list_(cluster: str | None, output: str | None, **where: Any) -> None:
+def list_(cluster: str | None, output: str | None, **where: Unpack[Places]) -> None:
     """List the kit's resources at clouds, found by their tags, and the cost of its clusters."""
     from trainyard_kit.clouds.resources import costs, find, places, table
 
@@ -51,7 +62,7 @@ def list_(cluster: str | None, output: str | None, **where: Any) -> None:
 @click.option("--all", "every", is_flag=True, help="Select every cluster of the kit.")
 @click.option("--yes", "confirm", is_flag=True, help="Delete them; without it they are only listed.")
 @WHERE
-def delete(names: tuple[str, ...], every: bool, confirm: bool, **where: Any) -> None:
+def delete(names: tuple[str, ...], every: bool, confirm: bool, **where: Unpack[Places]) -> None:
     """Delete what belongs to each CLUSTER, also where the cluster itself is gone."""
     from trainyard_kit.clouds.resources import delete_resources
 

@@ -28,6 +28,8 @@ WITHDRAW_SECONDS = 30.0  # after which nothing is scheduled to the devices of a 
 SLICES = api_path("resource.k8s.io/v1/resourceslices")
 HEALTH = "v1alpha1.DRAResourceHealth"
 HEALTH_SECONDS, HEALTH_RETRY_SECONDS, LONGEST_MESSAGE = 30.0, 5.0, 1024
+HEALTHS = {0: "Unknown", 1: "Healthy", 2: "Unhealthy"}
+MOST_DEVICES = 4096  # of a node whose health is kept
 REGISTRATION = "pluginregistration.Registration"
 VERSIONS = ("v1", "v1beta1")  # of which the messages are the same
 
@@ -95,13 +97,9 @@ class DraDrivers:
         self._withdraw_later(await self._slices.drivers())
         while True:
             sockets = _sockets(self._registry)
-            for path in [path for path, identity in self._seen.items() if sockets.get(path) != identity]:
-                del self._seen[path]
-                if path in self._drivers:
-                    self._withdraw_later([self._drivers.pop(path)[0]])
-                    if watch := self._watches.pop(path, None):
-                        watch.cancel()
-                    await self._connections.pop(path).close()
+            former = [path for path, identity in self._seen.items() if sockets.get(path) != identity]
+            for path in {*former, *(self._drivers.keys() - self._seen.keys())}:  # or half registered
+                await self._forget(path)
             for path in sockets.keys() - self._seen.keys():
                 try:
                     await self._register(path)
@@ -111,6 +109,18 @@ class DraDrivers:
             await self._withdraw()
             await self._looked()
             await asyncio.sleep(LOOK_SECONDS)
+
+    async def _forget(self, path: Path) -> None:
+        """End what a registration has begun."""
+        self._seen.pop(path, None)
+        if path not in self._drivers:
+            return
+        name, _ = self._drivers.pop(path)
+        self._withdraw_later([name])
+        if watch := self._watches.pop(path, None):
+            watch.cancel()
+        self._health = {place: health for place, health in self._health.items() if place[0] != name}
+        await self._connections.pop(path).close()
 
     def _withdraw_later(self, names: Iterable[str]) -> None:
         at = time.monotonic() + WITHDRAW_SECONDS
@@ -159,7 +169,7 @@ class DraDrivers:
     def health(self, driver: str, pool: str, device: str) -> dict[str, str]:
         """Get the health of a device, as a pod's status has it."""
         reported, until = self._health.get((driver, pool, device), ({}, 0.0))
-        return reported if time.monotonic() < until else {"health": "Unknown"}
+        return reported if time.monotonic() < until else {"health": HEALTHS[0]}
 
     async def _watch_health(self, driver: str, client: PluginClient) -> None:
         messages = plugin_messages()
@@ -169,11 +179,14 @@ class DraDrivers:
                     "NodeWatchResources", messages.Empty(), messages.HealthResponse
                 ):
                     for item in answer.devices:
-                        health = {"health": messages.HealthResponse.Health.Name(item.health)}
-                        if item.message:
-                            health["message"] = item.message[:LONGEST_MESSAGE]
-                        seconds = max(item.health_check_timeout_seconds, 0) or HEALTH_SECONDS
                         place = driver, item.device.pool_name, item.device.device_name
+                        if place not in self._health and len(self._health) >= MOST_DEVICES:
+                            continue  # a driver is a pod's program
+                        health = {"health": HEALTHS.get(item.health, HEALTHS[0])}
+                        if text := item.message:
+                            long = len(text) > LONGEST_MESSAGE
+                            health["message"] = f"{text[: LONGEST_MESSAGE - 3]}..." if long else text
+                        seconds = max(item.health_check_timeout_seconds, 0) or HEALTH_SECONDS
                         self._health[place] = health, time.monotonic() + seconds
                     self._changed()
             except PluginError as error:

@@ -120,7 +120,7 @@ class AwsSession:
                 self._clients[service] = made
             return self._clients[service]
 
-    def call(self, service: str, operation: str, **parameters: Any) -> dict[str, Any]:
+    def call(self, service: str, operation: str, **parameters: object) -> dict[str, Any]:
         """Make one request.
 
         Args:
@@ -135,7 +135,7 @@ class AwsSession:
         return answer
 
     def find(
-        self, service: str, operation: str, *, fine: Collection[str] = (), **parameters: Any
+        self, service: str, operation: str, *, fine: Collection[str] = (), **parameters: object
     ) -> dict[str, Any] | None:
         """Make one request; None if its thing does not exist, or at one of the codes in ``fine``."""
         try:

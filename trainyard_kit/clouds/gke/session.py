@@ -99,7 +99,7 @@ class GcpSession:
         return AuthorizedSession(self.credentials)
 
     def request(
-        self, verb: str, service: str, path: str, body: object = None, **query: Any
+        self, verb: str, service: str, path: str, body: object = None, **query: str | bool | int | list[str]
     ) -> dict[str, Any]:
         """Send a request, and return the answer.
 
