@@ -31,6 +31,7 @@ RIGHTS = (
     ("", "pods", ("create", "get", "list", "watch", "delete")),
     ("", "pods/log", ("get",)),
     ("", "pods/exec", ("create",)),
+    ("", "pods/portforward", ("create",)),
     ("", "configmaps", ("create", "get", "delete")),
     ("", "services", ("create", "get", "delete")),
     ("", "persistentvolumeclaims", ("create", "get", "list", "watch", "delete")),
@@ -38,6 +39,7 @@ RIGHTS = (
 )
 WITHOUT = {  # what does not work without these alone
     "pods/exec": "copying files to volumes does not work",
+    "pods/portforward": "cluster.port_forward does not work, which notebook 21 needs for its bucket",
     "events": "causes of failures are less exact",
 }
 OPERATORS = {

@@ -71,7 +71,8 @@ def forward_port(kubectl: Sequence[str], target: str, port: int, *, kubeconfig: 
             line = process.stdout.readline()  # Forwarding from 127.0.0.1:40123 -> 5000
             if not line.startswith("Forwarding"):
                 what = (line + process.stdout.read()).strip() or "it ended at once"
-                fix = f"kubectl get {target} shows whether it is there and ready"
+                absent = f"kubectl get {target} shows whether it is there and ready"
+                fix = rbac_hint(what) if "forbidden" in what else absent
                 raise CommandFailed(what, about=f"kubectl {' '.join(words)}", fix=fix)
             # It writes a line for each connection, and stops where they are not read.
             reader = threading.Thread(target=deque, args=(process.stdout, 0), name="port-forward")

@@ -346,12 +346,13 @@ def test_preflight_fails_for_a_class_of_storage_that_there_is_not(admin_cluster,
 
 
 def test_preflight_names_the_right_that_is_lacking(strict):
-    namespace = strict(cannot=("configmaps", "pods/exec"))
+    namespace = strict(cannot=("configmaps", "pods/exec", "pods/portforward"))
     checks = results(namespace.cluster)
     assert checks["rights"].level == "failed"
     assert "create, get, delete configmaps" in checks["rights"].message
     assert "ClusterRole edit" in checks["rights"].fix
     assert "volumes does not work" in checks["right: pods/exec"].fix
+    assert "port_forward does not work" in checks["right: pods/portforward"].fix
 
 
 def test_the_command_shows_the_same_table(strict):

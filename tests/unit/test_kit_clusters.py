@@ -243,11 +243,22 @@ def test_a_forwarded_port_serves_after_any_number_of_connections(tmp_path):
             assert client.recv(6, socket.MSG_WAITALL) == b"served"
 
 
-def test_a_port_that_cannot_be_forwarded_says_why(tmp_path):
-    (tmp_path / "kubectl").write_text("import sys\nprint('first'), sys.exit('error: pods \"x\" not found')")
+@pytest.mark.parametrize(
+    ("message", "fix"),
+    [
+        ('error: pods "x" not found', "kubectl get pod/x shows"),
+        (
+            'error: error upgrading connection: pods "x" is forbidden: User "a" cannot create resource '
+            '"pods/portforward" in API group "" in the namespace "lab"',
+            "--resource=pods/portforward",
+        ),
+    ],
+)
+def test_a_port_that_cannot_be_forwarded_says_why(tmp_path, message, fix):
+    (tmp_path / "kubectl").write_text(f"import sys\nprint('first'), sys.exit({message!r})")
     kubectl = [sys.executable, str(tmp_path / "kubectl")]
     with (
-        pytest.raises(CommandFailed, match=r'(?s)first.*pods "x" not found'),
+        pytest.raises(CommandFailed, match=f"(?s)first.*{message}.*{fix}"),
         forward_port(kubectl, "pod/x", 80, kubeconfig=tmp_path / "none"),
     ):
         pass
