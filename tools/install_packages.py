@@ -4,7 +4,7 @@ uv does it, which unpacks while it downloads, and keeps what it fetched for the 
 servers that pip is configured for. Where there is no NVIDIA GPU, the CPU build of torch is enough, 0.2 GB in
 place of 3: its own index is tried first; ``TRAINYARD_TORCH=default`` or ``cpu`` decides without a look.
 
-    .venv/bin/python tools/install_packages.py --extras clouds,workshop,elastic,tensorboard,lab,dev
+    .venv/bin/python tools/install_packages.py --extras clouds,workshop,elastic,tensorboard,transformers,lab,dev
 
 ``--newest`` installs the newest releases within the ranges of pyproject.toml, for ``tools/dev.py newest``.
 """
@@ -203,7 +203,7 @@ def compile_used() -> None:
 def main() -> int:
     """Install, compile; return the exit status."""
     parser = argparse.ArgumentParser(description="Install the pinned packages into this environment.")
-    parser.add_argument("--extras", default="clouds,workshop,elastic,tensorboard,lab,dev")
+    parser.add_argument("--extras", default="clouds,workshop,elastic,tensorboard,transformers,lab,dev")
     parser.add_argument("--newest", action="store_true", help="the newest releases, not the pinned ones")
     parser.add_argument("more", nargs="*", help="further packages or wheels")
     options = parser.parse_args()

@@ -7,7 +7,7 @@ The file holds versions alone, no addresses and no hashes, so that any mirror se
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -31,8 +31,12 @@ def requirements(projects: Iterable[Path] = PROJECTS) -> list[Requirement]:
     return [Requirement(line) for line in lines if not line.startswith(OURS)]
 
 
-def closure(requirements: Iterable[Requirement]) -> dict[str, str]:
-    """Return name and version of every installed distribution that ``wanted`` needs here, directly or not."""
+def closure(requirements: Iterable[Requirement], without: Collection[str] = ()) -> dict[str, str]:
+    """Return name and version of every installed distribution that is required here, directly or not.
+
+    Args:
+        without: Names that are there already, with all that they require.
+    """
     pins: dict[str, str] = {}
     visited: set[tuple[str, frozenset[str]]] = set()
     queue = [
@@ -44,7 +48,7 @@ def closure(requirements: Iterable[Requirement]) -> dict[str, str]:
         requirement = queue.pop()
         name = canonicalize_name(requirement.name)
         key = (name, frozenset(requirement.extras))
-        if key in visited:
+        if key in visited or name in without:
             continue
         visited.add(key)
         distribution = metadata.distribution(name)

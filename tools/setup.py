@@ -176,7 +176,7 @@ def packages_job(venv: Path, more: Sequence[str] = ()) -> Job:
             python,
             "tools/install_packages.py",
             "--extras",
-            f"clouds,workshop,elastic,tensorboard,lab,dev{compiler}",
+            f"clouds,workshop,elastic,tensorboard,transformers,lab,dev{compiler}",
             *more,
         ],
     ]

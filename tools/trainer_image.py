@@ -25,6 +25,7 @@ OTHERS = (
     FETCH,
     ROOT / "programs" / "dataset" / "prepare_dataset.py",
     ROOT / "programs" / "elastic_job" / "controller.py",
+    ROOT / "notebooks" / "scripts" / "finetune.py",
     ROOT / "notebooks" / "scripts" / "train.py",
 )
 REQUIREMENTS = ROOT / "images" / "trainer" / "requirements.txt"
@@ -72,7 +73,7 @@ def requirements(files: Iterable[Path]) -> dict[str, str]:
         for requirement in declared_requirements
         if requirement.marker is None or requirement.marker.evaluate(PYTHON)
     ]
-    return closure(requirement for requirement in needed if canonicalize_name(requirement.name) not in BASE)
+    return closure(needed, without=BASE)
 
 
 def render(files: Iterable[Path] | None = None) -> str:

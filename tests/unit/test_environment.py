@@ -30,7 +30,7 @@ def project(folder=""):
 
 def requirements(*extras):
     """What the kit and its local cluster declare, with these extras."""
-    extras = extras or ("clouds", "workshop", "elastic", "tensorboard", "lab", "dev")
+    extras = extras or ("clouds", "workshop", "elastic", "tensorboard", "transformers", "lab", "dev")
     lines = sum((project()["optional-dependencies"][extra] for extra in extras), project()["dependencies"])
     lines = [*lines, *project("localkube")["dependencies"]]
     return {canonicalize_name(Requirement(line).name): Requirement(line) for line in lines}
@@ -91,7 +91,7 @@ def test_what_another_machine_needs_is_not_pinned_from_here():
 def test_conda_users_get_the_same_versions():
     pins, theirs = constraints(), conda()
     needed = requirements(
-        "clouds", "workshop", "elastic", "tensorboard", "lab"
+        "clouds", "workshop", "elastic", "tensorboard", "transformers", "lab"
     )  # neither linters nor test tools
     ours = {CONDA_NAMES.get(name, name): pins[name] for name in needed} | {
         "awscrt": pins["awscrt"]
