@@ -98,9 +98,7 @@ def main():
         ddp_find_unused_parameters=False,
         use_cpu=not torch.cuda.is_available(),
     )
-    trainer = Trainer(
-        model, settings, train_dataset=training, eval_dataset=evaluation, callbacks=[Traffic()]
-    )
+    trainer = Trainer(model, settings, train_dataset=training, eval_dataset=evaluation, callbacks=[Traffic()])
     trainer.evaluate()
     trainer.train()
     trainer.evaluate()
